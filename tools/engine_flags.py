@@ -10,8 +10,8 @@ Run it with the Python of an environment that has the release; it loads no model
 
 A release without a build for this machine's processors can be unpacked beside an environment of its neighbour:
 `uv pip install --no-deps --target FOLDER vllm==VERSION`, then PYTHONPATH=FOLDER. tests/e2e/test_parsers.py and
-test_dynamo_parsers.py hold the record against the parsers that the tests have. The format: versioned_fields.py and
-command_line.py.
+test_dynamo_parsers.py hold the record against the parsers that the tests have. The format: options.py.
+
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def add(tables, table, parser, action, sets=()):
 
 
 def flag_spec(action, both=()):
-    """What an option takes, see versioned_fields.py."""
+    """What an option takes, see options.py."""
     if action.nargs == 0:
         return "switch no" if both else "switch"
     several = "..." if action.nargs in ("+", "*") or isinstance(action.nargs, int) else ""

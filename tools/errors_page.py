@@ -118,11 +118,7 @@ IN_VALUES = {
     "inventory.secret-missing": "Set the variables that the message lists, for example in a vault",
     "inventory.variable-unknown": "Use the suggested name",
     "node.os-error": "Depends on the error of the operating system; the message contains it",
-    "plan.config-key-gone": "Use the key that the message suggests, or remove it",
-    "plan.config-key-too-new": "Remove the key, or use a release that has it",
-    "plan.config-key-unknown": "Correct or remove the key",
     "recipe.key-invalid": "Correct the key that the message names",
-    "recipe.yaml-misread": "Quote the value as the message shows",
     "weights.job-failed": "The message is the error of the job, with its remedy",
 }
 

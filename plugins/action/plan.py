@@ -87,12 +87,12 @@ class ActionModule(ActionBase):
         return result
 
     def _check_pattern(self, pattern, task_vars):
-        """FleetError where the plays' pattern names no host."""
+        """Raises FleetError if the plays' pattern names no host."""
         names = lookup_loader.get("ansible.builtin.inventory_hostnames", loader=self._loader, templar=self._templar)
         if not isinstance(pattern, str) or not names.run([pattern], task_vars):
             raise FleetError(
-                "inventory.pattern-matches-nothing",
-                "fleet_play_hosts is %s, which names no host of the inventory; allowed: its hosts and groups.",
+                "inventory.no-host",
+                "fleet_play_hosts is %s, which names no host of the inventory. Name one of its hosts or groups.",
                 (words.show(pattern),),
             )
 

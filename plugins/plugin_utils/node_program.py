@@ -20,8 +20,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_bytes, write_atomic
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.plugin_utils.connection.to_node import is_here, to_node
 from ansible_collections.inference.fleet.plugins.plugin_utils.errors import action_fail
+from ansible_collections.inference.fleet.plugins.plugin_utils.to_node import is_here, to_node
 
 MODULE = "inference.fleet.node"
 MAKES_FOLDER = ("etcd_member", "nats_server")  # the program's folder, on hosts that have no inference servers
@@ -146,7 +146,7 @@ def folder():
 
 
 def _known(path):
-    """The bytes of an archive of this version that is ours alone; None where there is none."""
+    """The bytes of an archive of this version that is ours alone; None if there is none."""
     try:
         for one, kind in ((os.path.dirname(path), stat.S_ISDIR), (path, stat.S_ISREG)):
             status = os.lstat(one)

@@ -26,11 +26,6 @@ def read(path):
     return data
 
 
-def note_content(path):
-    """Note what is in a file that is read otherwise."""
-    _note("content", path, _content(path))
-
-
 def exists(path):
     """Whether there is anything."""
     return _note("exists", path, os.path.exists(path))

@@ -88,9 +88,9 @@ def test_one_server_is_restarted_and_the_others_are_not(pair):
     first, second = pair.site.nodes
     before = pair.pids(first), pair.pids(second)
     run = pair.play("playbooks/restart.yml", "--limit", first.name, fleet_server="server-7").failed()
-    assert 'fleet_server names "server-7"' in run.output
-    assert "allowed: server-0, server-1, or all" in run.output
-    pair.play("playbooks/restart.yml").failed("fleet_server is missing")
+    assert 'fleet_server is "server-7"' in run.output
+    assert "allowed: server-0, server-1, several" in run.output
+    pair.play("playbooks/restart.yml").failed("fleet_server is ")
     run = pair.play("playbooks/restart.yml", "--check", "--limit", first.name, fleet_server="server-1").ok()
     assert "server-1: would restart: state is restarted" in run.output
     assert (pair.pids(first), pair.pids(second)) == before

@@ -62,7 +62,7 @@ class Mistakes:
         self.errors.append(error)
 
     def raise_any(self):
-        """One FleetError with all messages, a line for each; nothing where there are none."""
+        """Raises one FleetError with all messages, a line for each; nothing where there are none."""
         if self.errors:
             raise FleetError.together(self.errors)
 
@@ -73,6 +73,11 @@ def invalid(where, value, allowed):
     return FleetError(
         "input.value-invalid", "%s is %s%s; allowed: %s. Correct the value.", (where, show(value), odd, allowed)
     )
+
+
+def taken_twice(key, value, other):
+    """The FleetError of a device, port or path that two servers or groups have."""
+    return FleetError("plan.taken-twice", "%s has %s, which %s has as well. Change one of them.", (key, value, other))
 
 
 def unusable(where, allowed):
@@ -172,14 +177,14 @@ def _check_key(inner, key, mistakes):
 
 
 def check_string(where, value):
-    """FleetError unless ``value`` is a string on one line, of characters that can be seen."""
+    """Raises FleetError unless ``value`` is a string on one line, of characters that can be seen."""
     if not isinstance(value, str) or not value or value != value.strip() or invisible(value) or len(value) > MAX_LINE:
         allowed = "a string on one line, without spaces around it, of %d characters at most" % MAX_LINE
         raise invalid(where, value, allowed)
 
 
 def check_folder(where, value, example, root="", own=True):
-    """FleetError unless ``value`` is an absolute path below the system's own folders. Returns it without a / behind.
+    """Raises FleetError unless ``value`` is a path outside of system folders. Returns it without a trailing /.
 
     example: a path that is allowed. root: fleet_root, which it must not hold. own: whether it is written
     to; what is only read may be anywhere but at /.
@@ -195,7 +200,7 @@ def check_folder(where, value, example, root="", own=True):
 
 
 def check_address(where, value):
-    """FleetError unless ``value`` is an address that a server can listen on."""
+    """Raises FleetError unless ``value`` is an address that a server can listen on."""
     try:
         address = ipaddress.ip_address(value) if isinstance(value, str) and "%" not in value else None
     except ValueError:
@@ -227,28 +232,37 @@ def check_number(where, value, high, whole=True, low=None):
 
 
 def check_choice(where, value, allowed):
-    """FleetError unless ``value`` is one of the strings ``allowed``."""
+    """Raises FleetError unless ``value`` is one of the strings ``allowed``."""
     if not isinstance(value, str) or value not in allowed:
         raise invalid(where, value, ", ".join(allowed))
 
 
 def check_switch(where, value):
-    """FleetError unless ``value`` is true or false, or a word for it."""
+    """Raises FleetError unless ``value`` is true or false, or a word for it."""
     if isinstance(value, float) or str(value).strip().lower() not in TRUE | FALSE | {"1", "0"}:
         raise invalid(where, value, "true or false")
 
 
 def check_version(where, value):
-    """FleetError unless ``value`` is a string or a number: the version of a secret."""
+    """Raises FleetError unless ``value`` is a string or a number: the version of a secret."""
     if isinstance(value, (list, dict)) or value == "":
         raise invalid(where, value, "a string or a number")
 
 
 def check_batches(where, value):
-    """FleetError unless ``value`` says how many hosts at a time: what Ansible's `serial` takes."""
+    """Raises FleetError unless ``value`` says how many hosts at a time: what Ansible's `serial` takes."""
     batches = value if isinstance(value, list) else [value]
     for one in batches or [None]:
         percent = isinstance(one, str) and one.strip().endswith("%")
         size = number(one.strip()[:-1] if percent else one)
         if size is None or not 1 <= size <= (100 if percent else 10**6):
             raise invalid(where, value, 'a number of hosts, a percentage from "1%" to "100%", or a list of these')
+
+
+def address_of(host, variables):
+    """The address of a host that the inventory declares. Raises FleetError if a variable needs facts."""
+    for name in ("fleet_address", "ansible_host"):
+        value = variables.get(name)
+        if value:
+            return str(value)
+    return host

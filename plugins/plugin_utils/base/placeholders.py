@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import close_to, show
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import invalid
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import close_to
 
 # What a port or a service cannot be called, since it is a placeholder already.
 RESERVED = frozenset(
@@ -31,11 +32,7 @@ def substitute(value, context, where):
     if isinstance(value, dict):
         for key in value:
             if PLACEHOLDER.search(key):
-                raise FleetError(
-                    "plan.placeholder-in-key",
-                    "%s has the key %s; a key holds no placeholder, its value may. Write the name itself.",
-                    (where, show(key)),
-                )
+                raise invalid("the key of " + where, key, "a key without placeholders")
         return {key: substitute(item, context, "%s.%s" % (where, key)) for key, item in value.items()}
     if isinstance(value, list):
         return [substitute(item, context, "%s[%d]" % (where, index)) for index, item in enumerate(value)]
@@ -47,12 +44,7 @@ def substitute(value, context, where):
             return "${"
         name = match.group(1)
         if not match.group(2):
-            raise FleetError(
-                "plan.placeholder-open",
-                "%s is %s, where ${ has no } behind it; allowed: ${name}, or $${ for ${ itself. Close it, or "
-                "write $${.",
-                (where, show(value)),
-            )
+            raise invalid(where, value, "${name}, or $${ for ${ itself")
         if context.get(name) is None:
             close = close_to(name.strip(), [key for key in context if context[key] is not None])
             raise FleetError(

@@ -6,42 +6,30 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import Mistakes, invalid, number
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines.options import (
+    SIZE,
+    SUFFIXES,
+    Version,
+    check_limit,
+    command_flags,
+    size,
+    text,
+)
 
-try:
-    from packaging.version import InvalidVersion, Version
-except ImportError:  # ansible-core brings it; ansible-test's import sanity does without it
-    InvalidVersion = Version = None
-
-FLAG = re.compile(r"--?[A-Za-z]")
-SIZE = re.compile(r"(-?\d+(?:\.\d+)?)([kmgtKMGT]?)")
-SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-MAX_SIZE = 10**15
 SERVED = "served-model-name"
 PARALLEL = {"tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size",
             "tp-size": "tensor-parallel-size", "pp-size": "pipeline-parallel-size"}  # fmt: skip
+WHOLE, SHARE = "int >0", "float >0..1"  # what a flag takes; see options.py
 
 
 class Unreadable(ValueError):
     """An argument that the memory check cannot read; the engine may."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Fork:
-    """An engine as the vendor of a platform ships it.
-
-    versions: pattern of an image's name or of venv.version, whose group is the release that it is built on. values:
-    {flag: values that the vendor adds}.
-    """
-
-    versions: str
-    values: dict = dataclasses.field(default_factory=dict)
 
 
 class Engine:
@@ -51,22 +39,20 @@ class Engine:
     bind: flags that must agree with the entry. repeat_lists: a list becomes the flag given again (click) instead of one
     flag with several values (argparse). config_wins: whether a key of the configuration file overrules the same flag of
     the command line. aliases: {short name of a flag: its long one}, with hyphens. api_key: the variable of its
-    environment that holds the API key it asks for, empty where it knows none. whole, sizes, shares, lengths: flags
-    whose value is a whole number, a number of bytes or tokens (64M), a share, the length of a sequence. variables:
-    {environment variable: "whole" or "share"}. versions: pattern of an image or a package, whose first group is the
-    version of the engine. forks: {platform: Fork}.
-    automatic: {flag: values with which the engine chooses itself}. wraps: names of the engines of which its servers can
-    be workers; a recipe's `backend` says of which. knobs: names of sequences, length, share of memory and tensor
-    parallelism in messages about its memory.
+    environment that holds the API key it asks for, empty where it knows none. limits: {flag: what it takes} of numbers
+    (options.py). lengths: flags with the length of a sequence. variables: the same of environment variables. versions:
+    pattern of an image or a package, whose first group is the version of the engine. forks: {platform: the same pattern
+    of the vendor's build}. wraps: names of the engines of which its servers can be workers; a recipe's `backend`
+    selects one. knobs: names of sequences, length, share of memory and tensor parallelism in messages about its memory.
     """
 
     name = label = port = bind = api_key = versions = ""
     parallel = ("tensor-parallel-size", "pipeline-parallel-size")
     repeat_lists = config_wins = False
     aliases = PARALLEL
-    whole = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
-    sizes = shares = lengths = wraps = ()
-    variables = automatic = forks = {}
+    limits = dict.fromkeys(("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"), WHOLE)
+    lengths = wraps = ()
+    variables = forks = {}
     knobs = ("max-num-seqs", "max-model-len", "gpu-memory-utilization", "tensor-parallel-size")
 
     def running(self, backend):
@@ -81,7 +67,7 @@ class Engine:
         """({ENV: file} of secrets, {ENV: file} of variables) by which a server shows its certificates to services.
 
         server: planning.plan.Draft. secrets: {ENV: source} that the recipe gives. folders: {service: the node's folder
-        with ca.crt, tls.crt, tls.key} of services that sign them. FleetError where it needs one that nobody gives.
+        with ca.crt, tls.crt, tls.key} of services that sign them. Raises FleetError if it needs one that nobody gives.
         """
         return {}, {}
 
@@ -101,7 +87,7 @@ class Engine:
         return None
 
     def takes(self, entry):
-        """{"sequences": requests that a server answers at once, "context": tokens of one}; None where it is not set."""
+        """{"sequences": requests that a server answers at once, "context": tokens of one}; None if it is not set."""
         found = []
         for name in self.knobs[:2]:
             try:
@@ -155,145 +141,103 @@ class Engine:
     # -- checks --------------------------------------------------------------------------------------------------------
 
     def check(self, where, server):
-        """FleetError where a server is given what the engine refuses, or what says something else than the plan.
+        """Raises FleetError if the engine rejects what a server is given, or if that contradicts the plan.
 
         server: planning.plan.Draft.
         """
         written = self._check_twice(where, server.values)
-        self._check_sizes(where, server)
+        self._check_limits(where, server)
         self._check_plan(where, server, written)
         version = self.version(server.recipe)
         self.check_command(where, server, version)
         self.check_config(where, server, version)
 
     def _check_twice(self, where, values):
-        """FleetError where two flags say the same thing, or the opposite. Returns {canonical flag: as written}."""
+        """Raises FleetError if two flags set one option. Returns {canonical flag: as written}."""
         written, mistakes = {}, Mistakes()
-        for flag in values:
-            other = written.setdefault(self.canonical_flag(flag), flag)
+        for flag, value in values.items():
+            name = self.canonical_flag(flag)
+            other = written.setdefault(name, flag)
+            opposite = next((one for one in values if self.canonical_flag(one) == "no-" + name), None)
             if other != flag:
-                mistakes.add(
-                    "recipe.flag-twice",
-                    "%s: arguments.%s and arguments.%s are one flag to the engine, which would take the last one. Keep "
-                    "one of them; null takes away the recipe's.",
-                    (where, other, flag),
-                )
-        for name, flag in written.items():
-            value, opposite = values[flag], written.get("no-" + name)
-            if opposite is not None and value is not False and values[opposite] is not False:
-                mistakes.add(
-                    "recipe.flag-and-its-opposite",
-                    "%s: arguments.%s and arguments.%s say the opposite of each other, and the engine would take the "
-                    "last one. Remove one of them; null takes away the recipe's.",
-                    (where, flag, opposite),
-                )
+                mistakes.keep(conflict(where, "arguments." + other, "arguments." + flag))
+            elif opposite is not None and value is not False and values[opposite] is not False:
+                mistakes.keep(conflict(where, "arguments." + flag, "arguments." + opposite))
             with mistakes.noted():
                 self.check_flag(where, name, flag, value)
         mistakes.raise_any()
         return written
 
     def check_flag(self, where, name, flag, value):
-        """FleetError where the engine does not take a flag as it is written. name: its canonical one."""
+        """Raises FleetError if the engine does not take a flag as it is written. name: its canonical name."""
 
     def longer(self, names, environment):
         """Whether a sequence may be longer than the model reads, by the flags and variables that a server has."""
         return False
 
-    def _check_sizes(self, where, server):
+    def _check_limits(self, where, server):
+        """Raises FleetError if a number is out of range."""
         given = [("arguments.%s" % flag, self.canonical_flag(flag), value) for flag, value in server.values.items()]
         given += [("config.content.%s" % key, self.canonical_flag(str(key)), value)
                   for key, value in server.content.items()]  # fmt: skip
         longer = self.longer({name for _key, name, _value in given}, server.environment)
         longest = None if longer or server.model is None else server.model.max_len
+        given = [(key, self.limits.get(name), name, value) for key, name, value in given]
+        given += [("environment." + name, spec, "", server.environment.get(name))
+                  for name, spec in self.variables.items()]  # fmt: skip
         mistakes = Mistakes()
-        for key, name, value in given:
-            if value is not None and value is not False:
+        for key, spec, name, value in given:
+            if spec and value is not None and value is not False:
+                place = "%s: %s" % (where, key)
                 with mistakes.noted():
-                    self._check_size("%s: %s" % (where, key), name, value, longest)
-        for name, kind in self.variables.items():
-            if name in server.environment:
-                with mistakes.noted():
-                    check = _check_whole if kind == "whole" else _check_share
-                    check("%s: environment.%s" % (where, name), server.environment[name])
+                    check_limit(place, value, spec)
+                    if name in self.lengths and longest and (size(value) or 0) > longest:
+                        raise invalid(place, value, "up to %d tokens, the longest context of the model" % longest)
         mistakes.raise_any()
 
-    def _check_size(self, key, name, value, longest):
-        if name in self.whole:
-            _check_whole(key, value)
-        elif name in self.shares:
-            _check_share(key, value)
-        elif name in self.sizes and str(value) not in self.automatic.get(name, ()):
-            size = _check_bytes(key, value)
-            if name in self.lengths and longest is not None and size > longest:
-                raise invalid(key, value, "up to %d tokens, the longest context of the model" % longest)
-
     def _check_plan(self, where, server, written):
-        """Flags that say what the plan says must say the same. written: {canonical flag: as written in arguments}."""
+        """Raises FleetError if a flag contradicts the plan. written: {canonical flag: as written in arguments}."""
         places = {name: "arguments.%s" % flag for name, flag in written.items()}
         in_file = {self.canonical_flag(str(key)): "config.content.%s" % key for key in server.content}
         places = {**places, **in_file} if self.config_wins else {**in_file, **places}
-        sizes = {}
+        sizes, product = {}, 1
         for name in self.parallel:
             value = number(server.arguments.get(name))
             # a recipe's configuration file is that of all its groups
             if value is not None and (server.devices or name in written):
                 sizes[places.get(name, "command: --" + name)] = value
-        served = written.get(SERVED)
-        model_id = server.context["model_id"]
-        if served is not None and model_id not in (
-            server.values[served] if isinstance(server.values[served], list) else [text(server.values[served])]
-        ):
-            raise FleetError(
-                "plan.model-id-not-served",
-                "%s: arguments.%s is %s, but model.id is %s; the id must be among the names. Write ${model_id} there "
-                "and set model.id.",
-                (where, served, show(server.values[served]), show(model_id)),
-            )
-        product = 1
-        for size in sizes.values():
-            product *= size
+                product *= value
         if sizes and product != len(server.devices):
             raise FleetError(
                 "plan.parallel-not-devices",
-                "%s: %s needs %d devices, but the server is given %d. Set servers.%s.devices to %d or change the %s.",
-                (
-                    where, " x ".join("%s %d" % item for item in sizes.items()), product, len(server.devices),
-                    server.context["group"], product,
-                    "argument" if all(place.startswith("arguments") for place in sizes) else "number",
-                ),
+                "%s: %s needs %d devices, but the server is given %d. Set servers.%s.devices to %d, or change the "
+                "number.",
+                (where, " x ".join("%s %d" % item for item in sizes.items()), product, len(server.devices),
+                 server.context["group"], product),
             )  # fmt: skip
-        for name, key in ((self.port, "port"), (self.bind, "bind")):
+        for name, key, plan_key in (
+            (SERVED, "model_id", "model.id"),
+            (self.port, "port", "servers.%s.port" % server.context["group"]),
+            (self.bind, "bind", "fleet_bind_address"),
+        ):
             flag, expected = written.get(name), server.context[key]
-            plan_key = "servers.%s.port" % server.context["group"] if key == "port" else "fleet_bind_address"
-            if flag is not None and expected is not None and str(server.values[flag]) != str(expected):
-                raise FleetError(
-                    "plan.argument-not-as-planned",
-                    "%s: arguments.%s is %s, but %s is %s; write ${%s} there and set %s.",
-                    (where, flag, show(server.values[flag]), plan_key, expected, key, plan_key),
-                )
+            value = server.values.get(flag)
+            names = value if isinstance(value, list) else [text(value)]
+            if flag is not None and expected is not None and str(expected) not in names:
+                raise not_as_planned(where, "arguments." + flag, value, plan_key, expected, key)
 
     def _check_split(self, where, server):
-        """Heads and layers must be divisible among the devices; engines find out when they load the model."""
+        """Raises FleetError if heads or layers cannot be split; engines fail when they load the model."""
         model, values = server.model, server.arguments
         tensor, pipeline = (number(values.get(name, 1)) for name in Engine.parallel[:2])
         if model is None or not tensor or not pipeline or not server.devices:
             return
-        whole = self.attention_whole(values)
-        if not whole and not _splits(model, tensor):
-            fitting = [str(size) for size in range(1, model.heads + 1) if _splits(model, size)]
-            raise FleetError(
-                "plan.heads-not-divided",
-                "%s: %s is %d, but the model has %d attention heads and %d KV heads, which cannot be split over as "
-                "many devices; allowed: %s. Set servers.%s.devices to such a number.",
-                (where, PARALLEL["tp"], tensor, model.heads, model.kv_heads, ", ".join(fitting),
-                 server.context["group"]),
-            )  # fmt: skip
+        if not self.attention_whole(values) and not _splits(model, tensor):
+            fitting = ", ".join(str(one) for one in range(1, model.heads + 1) if _splits(model, one))
+            allowed = "%s, for %d attention heads and %d KV heads" % (fitting, model.heads, model.kv_heads)
+            raise invalid("%s: %s" % (where, PARALLEL["tp"]), tensor, allowed)
         if pipeline > model.layers:
-            raise FleetError(
-                "plan.layers-not-divided",
-                "%s: %s is %d, but the model has %d layers; allowed: up to as many. Lower it.",
-                (where, PARALLEL["pp"], pipeline, model.layers),
-            )
+            raise invalid("%s: %s" % (where, PARALLEL["pp"]), pipeline, "up to the model's %d layers" % model.layers)
 
     def attention_whole(self, values):
         """Whether each device computes the attention of its own requests with all heads."""
@@ -312,26 +256,26 @@ class Engine:
         of_venv = [*(venv.get("packages") or ()), venv.get("version") or ""]
         words = [container.get("image") or ""] if container else of_venv
         fork = self.forks.get(recipe.get("platform"))
-        patterns = [one for one in (self.versions, fork and fork.versions) if one]
+        patterns = [one for one in (self.versions, fork) if one]
         found = [match.group(match.lastindex) for one in patterns for word in words if (match := re.search(one, word))]
         for text_of in (*found, (container or {}).get("version") or ""):
-            with contextlib.suppress(InvalidVersion):
+            with contextlib.suppress(ValueError):
                 return Version(text_of)
         return None
 
     def check_command(self, where, server, version):
-        """FleetError where the engine's own program does not take a flag in this version (packaging's; None: unknown),
-        or would serve something else than is planned."""
+        """Raises FleetError if the engine's program rejects a flag in this version (packaging's; None: unknown), or
+        would not serve what is planned."""
 
     def check_options(self, where, server):
-        """FleetError where the engine's own parser refuses what it is given, as far as that is on record.
+        """Raises FleetError if the engine's own parser refuses what it is given, as far as that is on record.
 
         It comes after the platform's check, which knows better what its vendor's engine takes.
         """
         self._check_split(where, server)
 
     def check_config(self, where, server, version):
-        """FleetError where the engine's file is none of this version, or at odds with the flags or the devices. An
+        """Raises FleetError if the engine's file is none of this version, or at odds with the flags or the devices. An
         engine around another one has this of it, and notes()."""
 
     def notes(self, entry, version, hardware):
@@ -354,27 +298,22 @@ def _splits(model, size):
     return size > 0 and model.heads % size == 0 and high % low == 0
 
 
-def command_flags(words):
-    """{flag: its text, or True for a bare one} of the flags in a recipe's command."""
-    values, index = {}, 0
-    while index < len(words):
-        word = words[index]
-        index += 1
-        if not FLAG.match(word):
-            continue
-        name, equals, value = word.lstrip("-").partition("=")
-        if not equals:
-            value = True
-            if index < len(words) and not FLAG.match(words[index]):
-                value = words[index]
-                index += 1
-        values[name] = value
-    return values
+def conflict(where, place, other):
+    """The FleetError of one option that is set twice."""
+    return FleetError(
+        "plan.flags-conflict",
+        "%s: %s and %s set one option of the engine, and only one of them counts. Keep one; null removes the recipe's.",
+        (where, place, other),
+    )
 
 
-def text(value):
-    """A value as an engine reads it from argv or environment: strings as they are, everything else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def not_as_planned(where, place, value, plan_key, expected, placeholder):
+    """The FleetError of an argument that contradicts the plan."""
+    return FleetError(
+        "plan.argument-not-as-planned",
+        "%s: %s is %s, but %s is %s. Write ${%s} there, and set %s.",
+        (where, place, show(value), plan_key, show(expected), placeholder, plan_key),
+    )
 
 
 def read_number(values, names, default=None, kind=int):
@@ -399,7 +338,7 @@ def read_degree(values, name):
 
 
 def read_mapping(values, name):
-    """A flag's value as a mapping, {} where it is not set; it may be written as JSON."""
+    """A flag's value as a mapping, {} if it is not set; it may be written as JSON."""
     value = values.get(name) or {}
     try:
         value = json.loads(value) if isinstance(value, str) else value
@@ -413,23 +352,3 @@ def read_mapping(values, name):
 def cache_bytes_of(dtype):
     """Bytes of one element of the KV cache."""
     return 1 if str(dtype).startswith(("fp8", "nvfp4", "int8")) else 2
-
-
-def _check_whole(key, value):
-    found = number(value)
-    if found is None or not 0 < found <= MAX_SIZE:
-        raise invalid(key, value, "a whole number above 0")
-
-
-def _check_share(key, value):
-    found = number(value, whole=False)
-    if found is None or not 0 < found <= 1:
-        raise invalid(key, value, "a number above 0, at most 1")
-
-
-def _check_bytes(key, value):
-    match = SIZE.fullmatch(str(value).strip()) if not isinstance(value, (bool, float, list, dict)) else None
-    size = float(match.group(1)) * SUFFIXES[match.group(2)] if match else 0
-    if not 0 < size <= MAX_SIZE or size != int(size):
-        raise invalid(key, value, "a whole number above 0, also with k, K, m, M, g or G behind it")
-    return int(size)

@@ -10,38 +10,18 @@ import json
 import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import Mistakes, number
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import invalid
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import command_line, trtllm, vllm
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import Engine, Unreadable, read_mapping
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.versioned_fields import Fields
-
-try:
-    from packaging.version import Version
-except ImportError:  # see base.py
-    Version = None
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import options, trtllm, vllm
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import (
+    Engine,
+    Unreadable,
+    not_as_planned,
+    read_mapping,
+)
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines.options import Version
 
 WORKERS = {one.name: one for one in (trtllm.ENGINE, vllm.ENGINE)}
-# The version of each backend that a version of Dynamo is made for: the extras of its wheels (`pip download ai-dynamo`),
-# and docs.nvidia.com/dynamo, "Support matrix", for TensorRT-LLM.
-PAIRS = {
-    "0.6.0": {"trtllm": "1.1.0rc5"},
-    "0.6.1": {"trtllm": "1.1.0rc5"},
-    "0.7.0": {"trtllm": "1.2.0rc2"},
-    "0.7.1": {"trtllm": "1.2.0rc3"},
-    "0.8.0": {"trtllm": "1.2.0rc6.post1"},
-    "0.8.1": {"trtllm": "1.2.0rc6.post1"},
-    "0.9.0": {"trtllm": "1.3.0rc1"},
-    "0.9.1": {"trtllm": "1.3.0rc3"},
-    "1.0.0": {"trtllm": "1.3.0rc5.post1"},
-    "1.0.2": {"vllm": "0.16.0"},
-    "1.1.1": {"trtllm": "1.3.0rc11"},
-    "1.2.0": {"trtllm": "1.3.0rc14"},
-    "1.3.0": {"trtllm": "1.3.0rc19"},
-    "1.3.1": {"trtllm": "1.3.0rc19", "vllm": "0.23.0"},
-    "1.4.2": {"vllm": "0.26.0"},
-    "1.6.1": {"trtllm": "1.3.0rc29", "vllm": "0.31.0"},
-}
 PACKAGES = {"trtllm": r"^tensorrt[-_]llm==([^;\s]+)", "vllm": r"^vllm(?:-cpu)?==([^;\s]+)"}
 MODE, TRANSFER, EVENTS, BLOCK = "disaggregation-mode", "kv-transfer-config", "kv-events-config", "block-size"
 ROUTER, ROUTER_BLOCK, DRAFT = "router-mode", "kv-cache-block-size", "speculative-config"
@@ -55,29 +35,22 @@ VARIABLES = {
     "event-plane": ("DYN_EVENT_PLANE",),
     "namespace": ("DYN_NAMESPACE",),
 }
-# By what the processes of one deployment find each other; all must say the same. {name: where it is read}
-SHARED = ("discovery-backend", "request-plane", "event-plane")
-PLACES = ("DYN_FILE_KV", "ETCD_ENDPOINTS", "NATS_SERVER")
 PORTS = {"DYN_SYSTEM_PORT": "system", "VLLM_NIXL_SIDE_CHANNEL_PORT": "side_channel"}
 LOOPBACK = re.compile(r"^(?:\w+://)?(?:[^@]*@)?(?:127\.|localhost\b|\[?::1)")
-# Of a discovery backend and of a plane: without it each has its own.
-NEEDED = {"etcd": "ETCD_ENDPOINTS", "file": "DYN_FILE_KV", "nats": "NATS_SERVER"}
-UNUSABLE = {"mem": "is the memory of one process", "kubernetes": "needs Kubernetes"}  # discovery backends
+# What finds the other servers: the variable that it needs. None: not usable for a deployment.
+NEEDED = {"etcd": "ETCD_ENDPOINTS", "file": "DYN_FILE_KV", "nats": "NATS_SERVER", "mem": None, "kubernetes": None}
 HOST = r"(?:[^@/\s,]+@)?(?:[^@/:\[\]\s,]+|\[[0-9a-fA-F:.]+\])"
 ADDRESSES = {
-    "ETCD_ENDPOINTS": (
-        re.compile(r"(?:https?://)?%s:\d{1,5}/?" % HOST),
-        "http://HOST:PORT, or several with commas between",
-    ),
+    "ETCD_ENDPOINTS": (re.compile(r"(?:https?://)?%s:\d{1,5}/?" % HOST), "http://HOST:PORT, also several with commas"),
     "NATS_SERVER": (re.compile(r"(?:(?:nats|tls|wss?)://)?%s(?::\d{1,5})?/?" % HOST), "nats://HOST:PORT"),
 }
-# What prefill and decode must say alike, or neither can read the KV cache of the other.
-ALIKE = ("kv-cache-dtype", "dtype", "quantization", "max-model-len", vllm.HYBRID)
 OWN_KEYS = ("kv_role", "engine_id", "kv_rank", "kv_ip", "kv_port")  # of a transfer, of each worker
 ROLES = {"prefill": ("kv_producer", "kv_both"), "decode": ("kv_consumer", "kv_both")}
 OFFLOADS = ("SimpleCPUOffloadConnector", "OffloadingConnector")  # connectors that reach no other worker
 BUFFER = "cache_transceiver_config"  # of TensorRT-LLM's file
-LOWEST = {"migration-limit": 0, ROUTER_BLOCK: 1, "router-temperature": 0}
+LIMITS = {"migration-limit": "float >=0", ROUTER_BLOCK: "float >=1", "router-temperature": "float >=0"}
+# Options that servers which exchange KV caches must have in common.
+ALIKE = ("kv-cache-dtype", "dtype", "quantization", "max-model-len", vllm.HYBRID)
 # Of its client of etcd: what each holds is the PEM text, not a path (lib/runtime/src/transports/etcd.rs).
 ETCD_TLS = {"ETCD_AUTH_CA": "ca.crt", "ETCD_AUTH_CLIENT_CERT": "tls.crt", "ETCD_AUTH_CLIENT_KEY": "tls.key"}
 NATS_TLS = {
@@ -107,7 +80,9 @@ class Dynamo(Engine):
     name, label = "dynamo", "Dynamo"
     port, bind = "http-port", "http-host"
     wraps = tuple(WORKERS)
-    flags = Fields("dynamo_flags.json", label)
+    # pairs: the version of each backend that a version of Dynamo is made for, by the extras of its wheels, and for
+    # TensorRT-LLM by docs.nvidia.com/dynamo, "Support matrix".
+    flags = options.Options("dynamo_flags.json", label)
     parsers = {"dyn-tool-call-parser": "tool", "dyn-reasoning-parser": "reasoning"}
     parser_plugins = ()
     check_parsers = vllm.Vllm.check_parsers
@@ -133,20 +108,12 @@ class Dynamo(Engine):
             return
         given = [*vllm.given_of(server, server.command.index(program)), *self._variables(server.environment, program)]
         for place, flag, value in given:
-            name, low = flag.replace("_", "-"), LOWEST.get(flag.replace("_", "-"))
-            if low is not None and number(value, False) is not None and number(value, False) < low:
-                raise FleetError(
-                    "plan.dynamo-number-too-low",
-                    "%s: %s is %s; allowed: at least %d. Raise it.",
-                    (where, place, show(value), low),
-                )
+            name, place = flag.replace("_", "-"), "%s: %s" % (where, place)
+            if name in LIMITS and options.fits("float", value):
+                options.check_limit(place, value, LIMITS[name])
             if name == "connector" and program == "dynamo.vllm" and value not in (None, False, "none", ["none"]):
-                raise FleetError(
-                    "plan.dynamo-connector",
-                    "%s: %s is %s, which %s refuses; write arguments.%s instead.",
-                    (where, place, show(value), program, TRANSFER),
-                )
-        command_line.check(where, self.sources(server.recipe["platform"], version, program, server.arguments), given)
+                raise invalid(place, value, "none, with arguments.%s in its place" % TRANSFER)
+        options.check(where, self.sources(server.recipe["platform"], version, program, server.arguments), given)
         self.check_parsers(where, server, self.name)
 
     def notes(self, entry, version, hardware):
@@ -155,7 +122,7 @@ class Dynamo(Engine):
         if program is None:
             return []
         sources = self.sources(entry["platform"], version, program, entry["arguments"])
-        return command_line.notes(sources, entry["command"][entry["command"].index(program) + 1 :])
+        return options.notes(sources, entry["command"][entry["command"].index(program) + 1 :])
 
     def program(self, command):
         """The module of Dynamo that a command runs, None for another program."""
@@ -163,7 +130,7 @@ class Dynamo(Engine):
 
     def sources(self, platform, version, program, values):
         """What the options of a program are held against; the engine's own last. values: {flag: value}."""
-        return [command_line.Source(self.flags, (program,), version)]
+        return [options.Program(self.flags, (program,), version)]
 
     def _variables(self, environment, program):
         """[(place, option, value)] of the variables that are an option's default; switches take many words there."""
@@ -203,35 +170,27 @@ class Dynamo(Engine):
         paths = _client_files(where, given, "NATS_SERVER", "tls://", NATS_TLS, folders.get("nats"))
         version = self.version(server.recipe)
         if paths and version and version < Version(NATS_TLS_SINCE):
-            raise FleetError(
-                "plan.dynamo-nats-tls",
-                "%s: NATS has TLS (%s), which Dynamo %s cannot use; allowed: %s or newer. Choose one of these, or set "
-                "DYN_EVENT_PLANE: zmq and DYN_REQUEST_PLANE: tcp, which need no NATS.",
-                (where, given["NATS_SERVER"], str(version), NATS_TLS_SINCE),
-            )
+            allowed = "nats:// without TLS, which Dynamo %s cannot use (%s can), or no NATS, with DYN_EVENT_PLANE: zmq"
+            raise invalid(where + ": NATS_SERVER", given["NATS_SERVER"], allowed % (version, NATS_TLS_SINCE))
         return texts, paths
 
     def _check_version(self, where, recipe):
         version = self.version(recipe)
-        if version is None or str(version) not in PAIRS:
+        if version is None or str(version) not in self.flags.data["pairs"]:
             raise FleetError(
                 "plan.dynamo-unknown",
                 "%s: it is not known which Dynamo it runs (%s); allowed: %s. Name it in venv.packages as "
                 "ai-dynamo==VERSION, in container.image as the tag of a vllm-runtime or tensorrtllm-runtime image, or "
                 "in container.version.",
-                (where, version or "neither the packages nor the image say", ", ".join(PAIRS)),
+                (where, version or "neither the packages nor the image say", ", ".join(self.flags.data["pairs"])),
             )
         backend = recipe.get("backend")
         packages = (recipe.get("venv") or {}).get("packages") or () if not recipe.get("container") else ()
-        expected = PAIRS[str(version)].get(backend)
+        expected = self.flags.data["pairs"][str(version)].get(backend)
         for match in (re.search(PACKAGES[backend], package) for package in packages if backend):
             if match and expected and _release(match.group(1)) != _release(expected):
-                raise FleetError(
-                    "plan.dynamo-versions-do-not-pair",
-                    "%s: Dynamo %s goes with %s %s, but venv.packages has %s, whose interfaces differ. Change one of "
-                    "the two.",
-                    (where, str(version), WORKERS[backend].label, expected, match.group(1)),
-                )
+                allowed = "%s %s, for which Dynamo %s is made" % (WORKERS[backend].label, expected, version)
+                raise invalid(where + ": venv.packages", match.group(0), allowed)
 
     def _check_ports(self, where, server):
         """A port that the plan does not know may be another server's."""
@@ -242,241 +201,141 @@ class Dynamo(Engine):
             given.append(("arguments." + EVENTS, endpoint.rpartition(":")[2] or None, "kv_events"))
         for key, value, kind in given:
             if value is not None and str(value) != str(ports.get(kind)):
-                raise FleetError(
-                    "plan.dynamo-port-not-planned",
-                    "%s: %s has the port %s, which the plan does not know, so that two servers may get the same. Write "
-                    "${%s} there and set servers.%s.ports.%s.",
-                    (where, key, value, kind, server.context["group"], kind),
-                )
+                plan_key = "servers.%s.ports.%s" % (server.context["group"], kind)
+                raise not_as_planned(where, key, value, plan_key, ports.get(kind), kind)
 
     def check_host(self, entries, clustered, mistakes):
         """Servers of one deployment must fit together. clustered: whether more of them are on other hosts."""
         frontends = [entry for entry in entries if entry["role"] == "frontend"]
         workers = [entry for entry in entries if entry["role"] in ("prefill", "decode")]
-        checks = (self._check_modes, self._check_blocks, self._check_drafts, self._check_transfers, self._check_alike)
-        for check in checks:
-            with mistakes.noted():
-                check(frontends, workers, clustered)
         with mistakes.noted():
-            self._check_discovery(entries, clustered)
-
-    @staticmethod
-    def _check_modes(frontends, workers, clustered):
-        modes = {}
-        for entry in workers:
-            mode = mode_of(entry)
-            modes.setdefault(mode, entry["name"])
-            if mode != entry["role"] and not (mode == "agg" and entry["role"] == "decode"):
-                raise FleetError(
-                    "plan.dynamo-mode-not-role",
-                    "server '%s': %s is %s, but its role is %s; allowed: %s. Correct one of the two.",
-                    (entry["name"], MODE, mode, entry["role"],
-                     "prefill" if entry["role"] == "prefill" else "decode, or agg for a worker that does both"),
-                )  # fmt: skip
-        if "prefill" in modes and "agg" in modes:
-            raise FleetError(
-                "plan.dynamo-prefill-unused",
-                "server '%s' does prefill and decode (%s agg), so '%s' would get no requests. Set "
-                "servers.prefill.count to 0, or %s of the others to decode.",
-                (modes["agg"], MODE, modes["prefill"], MODE),
-            )
-        if clustered:
-            return
-        for mode, other in (("prefill", "decode"), ("decode", "prefill")):
-            if mode in modes and other not in modes:
-                raise FleetError(
-                    "plan.dynamo-half",
-                    "server '%s' does %s alone, but no server does %s, so no request could be served as planned. Give "
-                    "the group with role %s a count above 0, or let all workers do both (arguments.%s: agg).",
-                    (modes[mode], mode, other, other, MODE),
-                )
-        if workers and not frontends:
-            raise FleetError(
-                "plan.dynamo-no-frontend",
-                "'%s' is a worker, but no server has the role frontend, so nobody could ask it. Add one, or set "
-                "fleet_cluster where it is on another host.",
-                (workers[0]["name"],),
-            )
-
-    @staticmethod
-    def _check_blocks(frontends, workers, _clustered):
-        """A router that counts in other blocks than the workers finds nothing in their caches."""
-        for frontend in frontends:
-            if setting(frontend, ROUTER) != "kv":
-                continue
-            mine = setting(frontend, ROUTER_BLOCK)
-            for worker in workers:
-                size = _block_size(worker)
-                if mine is None or size is None or str(mine) != str(size):
-                    raise FleetError(
-                        "plan.dynamo-block-size",
-                        "server '%s': arguments.%s is %s, but arguments.%s of '%s' is %s; a router with %s kv needs "
-                        "one size in both. Set both to the same number.",
-                        (frontend["name"], ROUTER_BLOCK, show(mine), BLOCK, worker["name"], show(size), ROUTER),
-                    )
-        sizes = {str(_block_size(entry)): entry for entry in reversed(workers)}
-        if len(sizes) > 1 and len({mode_of(entry) for entry in workers}) > 1:
-            first, second = [sizes[key] for key in sorted(sizes)][:2]
-            raise FleetError(
-                "plan.dynamo-block-sizes-of-workers",
-                "servers '%s' and '%s' have blocks of %s and %s tokens (arguments.%s), so neither could read the KV "
-                "cache of the other. Set it for both alike.",
-                (first["name"], second["name"], show(_block_size(first)), show(_block_size(second)), BLOCK),
-            )
-
-    @staticmethod
-    def _check_drafts(_frontends, workers, _clustered):
-        """With a draft the KV cache has other layers, which the other side could not read."""
-        drafts = {_canonical(entry["arguments"].get(DRAFT)): entry["name"] for entry in reversed(workers)}
-        if len(drafts) > 1 and len({mode_of(entry) for entry in workers}) > 1:
-            one, other = sorted(drafts.values())[:2]
-            raise FleetError(
-                "plan.dynamo-speculation-differs",
-                "servers '%s' and '%s' differ in arguments.%s, so the KV cache of one cannot be read by the other. "
-                "Give it to prefill and decode alike, or to neither.",
-                (one, other, DRAFT),
-            )
-
-    @staticmethod
-    def _check_transfers(_frontends, workers, _clustered):
-        """Prefill hands its KV cache to decode by a connector that both have, each in its part."""
-        first = None
-        for worker in [one for one in workers if mode_of(one) == one["role"]]:
-            place, settings = _transfer(worker)
-            if not settings:
-                raise FleetError(
-                    "plan.dynamo-no-transfer",
-                    "server '%s' does %s alone, but %s is not set, so no KV cache would pass between the workers. Set "
-                    "it for prefill and decode alike, or let all workers do both (arguments.%s: agg).",
-                    (worker["name"], mode_of(worker), place, MODE),
-                )
-            role, connector = settings.get("kv_role"), settings.get("kv_connector")
-            allowed = ROLES[mode_of(worker)]
-            if place.endswith(TRANSFER) and (connector is None or connector in OFFLOADS):
-                raise FleetError(
-                    "plan.dynamo-no-transfer",
-                    "server '%s' does %s alone, but %s.kv_connector is %s, which reaches no other worker. Write "
-                    "NixlConnector, for prefill and decode alike.",
-                    (worker["name"], mode_of(worker), place, show(connector)),
-                )
-            if place.endswith(TRANSFER) and role not in allowed:
-                raise FleetError(
-                    "plan.dynamo-transfer-role",
-                    "server '%s' does %s, but %s.kv_role is %s; allowed: %s. Correct it.",
-                    (worker["name"], mode_of(worker), place, show(role), " or ".join(allowed)),
-                )
-            shared = {key: value for key, value in settings.items() if key not in OWN_KEYS}
-            first = first or (worker["name"], shared)
-            for key in sorted({*shared, *first[1]}):
-                if shared.get(key) != first[1].get(key):
-                    raise FleetError(
-                        "plan.dynamo-transfer-differs",
-                        "servers '%s' and '%s' differ in %s.%s (%s, %s), so one could not read what the other sends. "
-                        "Set it for both alike.",
-                        (first[0], worker["name"], place, key, show(first[1].get(key)), show(shared.get(key))),
-                    )
-
-    @staticmethod
-    def _check_alike(frontends, workers, _clustered):
-        """What decides about the form of a KV cache, about a model's name and about the protocol is one for all."""
-        cached = [one for one in workers if mode_of(one) in ROLES]
-        questions = [(cached, "arguments." + name, lambda one, name=name: one["arguments"].get(name)) for name in ALIKE]
-        questions += [
-            (cached, "config.content.kv_cache_config." + name, lambda one, name=name: _cache(one).get(name))
-            for name in ("dtype", "tokens_per_block")
-        ]
-        everyone = [*frontends, *workers]
-        questions += [
-            (everyone, "model.id", lambda one: one["model_id"]),
-            (cached, "model.path", lambda one: one["weights"][0]),
-            ([one for one in everyone if one["container"]], "container.image",
-             lambda one: (one["container"]["image"], one["container"]["digest"])),
-            ([one for one in everyone if one in workers or setting(one, "namespace")], "DYN_NAMESPACE",
-             lambda one: setting(one, "namespace")),
-        ]  # fmt: skip
-        for entries, place, read in questions:
-            for entry in entries[1:]:
-                if read(entry) != read(entries[0]):
-                    raise FleetError(
-                        "plan.dynamo-servers-differ",
-                        "servers '%s' and '%s' differ in %s (%s, %s); servers of one deployment must agree on it. Set "
-                        "it for all alike.",
-                        (entries[0]["name"], entry["name"], place, show(read(entries[0])), show(read(entry))),
-                    )
-
-    @staticmethod
-    def _check_discovery(entries, clustered):
-        mistakes = Mistakes()
+            _check_roles(frontends, workers, clustered)
+        found = len(mistakes.errors)
+        for worker in workers:
+            if mode_of(worker) == worker["role"]:
+                with mistakes.noted():
+                    _check_transfer(worker)
         for entry in entries:
-            for name, (pattern, example) in ADDRESSES.items():
-                given = entry["environment"].get(name)
-                if given and not all(pattern.fullmatch(one.strip()) for one in given.split(",")):
-                    mistakes.add(
-                        "plan.dynamo-address-invalid",
-                        "server '%s': environment.%s is %s; allowed: %s. Correct it.",
-                        (entry["name"], name, show(given), example),
-                    )
-            for plane in ("request-plane", "event-plane"):
-                if setting(entry, plane) == "nats" and not entry["environment"].get(NEEDED["nats"]):
-                    mistakes.add(
-                        "plan.dynamo-plane-incomplete",
-                        "server '%s': %s is nats, but environment.%s is not set, so it would look at this host's own "
-                        "default. Set it for all servers, or %s to %s.",
-                        (entry["name"], VARIABLES[plane][0], NEEDED["nats"], VARIABLES[plane][0],
-                         "tcp" if plane == "request-plane" else "zmq"),
-                    )  # fmt: skip
-            backend = str(setting(entry, "discovery-backend") or "etcd")
-            if backend in UNUSABLE:
+            _check_discovery(entry, clustered, mistakes)
+        if len(mistakes.errors) == found:
+            _check_alike(entries, frontends, workers, mistakes)
+
+
+def _check_roles(frontends, workers, clustered):
+    """Raises FleetError unless there are servers for each part of a request."""
+    modes = {}
+    for entry in workers:
+        mode, role = mode_of(entry), entry["role"]
+        modes.setdefault(mode, entry["name"])
+        if mode != role and not (mode == "agg" and role == "decode"):
+            allowed = role if role == "prefill" else "decode, or agg for a worker that does both"
+            raise invalid("server '%s': %s" % (entry["name"], MODE), mode, "%s, for the role %s" % (allowed, role))
+    halves = {"prefill", "decode"} & set(modes)
+    lacks = None
+    if "prefill" in modes and "agg" in modes:
+        lacks = modes["prefill"], "decode, since the others do both (%s agg)" % MODE
+    elif len(halves) == 1 and not clustered:
+        lacks = modes[min(halves)], "prefill" if "decode" in halves else "decode"
+    elif workers and not frontends and not clustered:
+        lacks = workers[0]["name"], "frontend"
+    if lacks:
+        raise FleetError(
+            "plan.dynamo-roles-incomplete",
+            "server '%s' would get no requests: no server does %s. Give that group a count above 0, change %s, or set "
+            "fleet_cluster if it is on another host.",
+            (*lacks, MODE),
+        )
+
+
+def _check_transfer(worker):
+    """Raises FleetError unless a worker can pass its KV cache on, or receive it."""
+    place, settings = _transfer(worker)
+    where, mode = "server '%s': %s" % (worker["name"], place), mode_of(worker)
+    role, connector = settings.get("kv_role"), settings.get("kv_connector")
+    if not settings:
+        raise invalid(where, None, "a mapping for prefill and decode alike, or %s agg for all workers" % MODE)
+    if place.endswith(TRANSFER) and (connector is None or connector in OFFLOADS):
+        raise invalid(where + ".kv_connector", connector, "NixlConnector, for prefill and decode alike")
+    if place.endswith(TRANSFER) and role not in ROLES[mode]:
+        raise invalid(where + ".kv_role", role, " or ".join(ROLES[mode]))
+
+
+def _check_discovery(entry, clustered, mistakes):
+    """Notes what keeps a server from finding the others."""
+    where, environment = "server '%s': environment." % entry["name"], entry["environment"]
+    for name, (pattern, example) in ADDRESSES.items():
+        places = _listed(environment.get(name))
+        if places and not all(pattern.fullmatch(one.strip()) for one in environment[name].split(",")):
+            mistakes.keep(invalid(where + name, environment[name], example))
+        elif clustered and places and all(LOOPBACK.search(one) for one in places):
+            allowed = "an address that all hosts of fleet_cluster reach, such as ${%s}"
+            mistakes.keep(invalid(where + name, environment[name], allowed % name.partition("_")[0].lower()))
+    backend = str(setting(entry, "discovery-backend") or "etcd")
+    if NEEDED.get(backend, "") is None or (backend == "file" and clustered):
+        mistakes.keep(invalid(where + "DYN_DISCOVERY_BACKEND", backend, "etcd, or file on one host"))
+    planes = {plane: setting(entry, plane) for plane in ("request-plane", "event-plane")}
+    for option, value in {"discovery-backend": backend, **planes}.items():
+        needed = NEEDED.get(value)
+        if needed and (value == "nats" or option == "discovery-backend") and not environment.get(needed):
+            allowed = "a value for all servers, as %s is %s" % (VARIABLES[option][0], value)
+            mistakes.keep(invalid(where + needed, None, allowed))
+
+
+def _check_alike(entries, frontends, workers, mistakes):
+    """Notes differences in what servers of one deployment must have in common."""
+    split = [one for one in workers if mode_of(one) in ROLES]
+    transferring = [one for one in workers if mode_of(one) == one["role"]]
+    mixed = workers if len({mode_of(one) for one in workers}) > 1 else []
+    routers = [one for one in frontends if setting(one, ROUTER) == "kv"]
+    spaces = [one for one in (*frontends, *workers) if one in workers or setting(one, "namespace")]
+    contained = [one for one in (*frontends, *workers) if one["container"]]
+    keys = sorted({key for one in transferring for key in _transfer(one)[1]} - set(OWN_KEYS))
+    questions = [
+        *((entries, VARIABLES[name][0], lambda one, name=name: setting(one, name))
+          for name in ("discovery-backend", "request-plane", "event-plane")),
+        *((entries, name, lambda one, name=name: one["environment"].get(name))
+          for name in ("DYN_FILE_KV", "ETCD_ENDPOINTS", "NATS_SERVER")),
+        (spaces, "DYN_NAMESPACE", lambda one: setting(one, "namespace")),
+        (contained, "container.image", lambda one: (one["container"]["image"], one["container"]["digest"])),
+        ([*frontends, *workers], "model.id", lambda one: one["model_id"]),
+        (split, "model.path", lambda one: one["weights"][0]),
+        *((split, "arguments." + name, lambda one, name=name: one["arguments"].get(name)) for name in ALIKE),
+        *((split, "config.content.kv_cache_config." + name, lambda one, name=name: _cache(one).get(name))
+          for name in ("dtype", "tokens_per_block")),
+        # with a draft the KV cache has other layers
+        (mixed, "arguments." + DRAFT, lambda one: _canonical(one["arguments"].get(DRAFT))),
+        # a router with other blocks than the workers finds nothing in their caches
+        ([*routers, *(workers if routers else mixed)], "%s or %s" % (BLOCK, ROUTER_BLOCK),
+         lambda one: _block_size(one) or ("the default of " + one["name"] if routers else None)),
+        *((transferring, "%s.%s" % (TRANSFER, key), lambda one, key=key: _transfer(one)[1].get(key)) for key in keys),
+    ]  # fmt: skip
+    for servers, place, read in questions:
+        for entry in servers[1:]:
+            if read(entry) != read(servers[0]):
                 mistakes.add(
-                    "plan.dynamo-discovery-unusable",
-                    "server '%s': discovery is by %s, which %s; allowed: etcd, or file on one host. Set "
-                    "environment.DYN_DISCOVERY_BACKEND.",
-                    (entry["name"], backend, UNUSABLE[backend]),
+                    "plan.dynamo-servers-differ",
+                    "servers '%s' and '%s' differ in %s (%s, %s); servers of one deployment must agree on it. Set it "
+                    "for all alike.",
+                    (servers[0]["name"], entry["name"], place, show(read(servers[0])), show(read(entry))),
                 )
-            needed = NEEDED.get(backend)
-            if needed and not entry["environment"].get(needed):
-                mistakes.add(
-                    "plan.dynamo-discovery-incomplete",
-                    "server '%s': discovery is by %s, but environment.%s is not set, so it would look at this host's "
-                    "own default. Set it for all servers.",
-                    (entry["name"], backend, needed),
-                )
-            if backend == "file" and clustered:
-                mistakes.add(
-                    "plan.dynamo-file-discovery",
-                    "server '%s': discovery is by file, which other hosts of fleet_cluster cannot see; allowed: etcd. "
-                    "Set environment.DYN_DISCOVERY_BACKEND and ETCD_ENDPOINTS.",
-                    (entry["name"],),
-                )
-            for key in ("ETCD_ENDPOINTS", "NATS_SERVER") if clustered else ():
-                places = _listed(entry["environment"].get(key))
-                if places and all(LOOPBACK.search(one) for one in places):
-                    mistakes.add(
-                        "plan.dynamo-loopback",
-                        "server '%s': environment.%s is %s, which is another service on each host of fleet_cluster. "
-                        "Write ${%s} there, which the hosts of the group '%s' give, or an address that all reach.",
-                        (entry["name"], key, ",".join(places), *2 * [key.partition("_")[0].lower()]),
-                    )
-        mistakes.raise_any()
-        for key in (*SHARED, *PLACES):
-            first = None
-            for entry in entries:
-                value = setting(entry, key) if key in VARIABLES else entry["environment"].get(key)
-                first = first or (entry["name"], value)
-                if value != first[1]:
-                    raise FleetError(
-                        "plan.dynamo-discovery-differs",
-                        "servers '%s' and '%s' differ in %s (%s, %s), so they would not find each other. Set it for "
-                        "all servers alike.",
-                        (first[0], entry["name"], VARIABLES.get(key, (key,))[0], show(first[1]), show(value)),
-                    )
+                break
 
 
 class Worker(Dynamo):
     """Dynamo around another engine."""
 
-    TAKEN = ("parallel", "aliases", "config_wins", "whole", "sizes", "shares", "lengths", "variables", "automatic",
-             "knobs", "longer", "memory", "takes")  # fmt: skip
+    TAKEN = (
+        "parallel",
+        "aliases",
+        "config_wins",
+        "limits",
+        "lengths",
+        "variables",
+        "knobs",
+        "longer",
+        "memory",
+        "takes",
+    )
 
     def __init__(self, engine):
         self.engine = engine
@@ -501,7 +360,7 @@ class Worker(Dynamo):
 
     def _its_version(self, version):
         """The version of the engine that a version of Dynamo is made for, None where that is not known."""
-        its = PAIRS.get(str(version), {}).get(self.engine.name)
+        its = self.flags.data["pairs"].get(str(version), {}).get(self.engine.name)
         return its and Version(its)
 
 
@@ -543,9 +402,13 @@ def _cache(worker):
     return block if isinstance(block, dict) else {}
 
 
-def _block_size(worker):
-    """Tokens in a block of a worker's KV cache, None where its engine chooses."""
-    return worker["arguments"].get(BLOCK) or worker["arguments"].get("kv-block-size")
+def _block_size(entry):
+    """Tokens in a block of a KV cache as the router or the engine has it, None if the engine chooses."""
+    if entry["role"] == "frontend":
+        found = setting(entry, ROUTER_BLOCK)
+    else:
+        found = entry["arguments"].get(BLOCK) or entry["arguments"].get("kv-block-size")
+    return found and str(found)
 
 
 def _release(version):

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import posixpath
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import Mistakes, number
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import TRUE, show
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import Mistakes, invalid, number
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import TRUE
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import options
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import (
     PARALLEL,
     SERVED,
+    SHARE,
+    WHOLE,
     Engine,
-    Version,
     cache_bytes_of,
-    command_flags,
+    conflict,
+    not_as_planned,
     read_degree,
     read_number,
 )
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.versioned_fields import Fields
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines.options import Version, command_flags
 
 FRACTION = "kv-cache-free-gpu-memory-fraction"
 EXPERTS, TENSOR = "moe-expert-parallel-size", "tensor-parallel-size"
@@ -43,68 +45,56 @@ class TensorRtLlm(Engine):
     name, label = "trtllm", "TensorRT-LLM"
     port, bind, repeat_lists, config_wins = "port", "host", True, True
     aliases = {**PARALLEL, "free-gpu-memory-fraction": FRACTION, "ep-size": EXPERTS, "expert-parallel-size": EXPERTS}
-    whole = (*Engine.whole, EXPERTS, "max-batch-size", "max-beam-width", "stream-interval")
-    sizes = ("max-num-tokens", "max-seq-len", "max-input-len")
-    lengths, shares = ("max-seq-len",), (FRACTION,)
+    limits = {
+        **Engine.limits,
+        **dict.fromkeys((EXPERTS, "max-batch-size", "max-beam-width", "stream-interval"), WHOLE),
+        **dict.fromkeys(("max-num-tokens", "max-seq-len", "max-input-len"), "size"),
+        FRACTION: SHARE,
+    }
+    lengths = ("max-seq-len",)
     versions = r"(?:^tensorrt[-_]llm==|(?:^|/)tensorrt-llm/release:)([^@;\s]+)"
     knobs = ("max_batch_size", "max_seq_len", "kv_cache_free_gpu_memory_fraction", "tp_size")
-    fields = Fields("trtllm_fields.json", label)
+    fields = options.Options("trtllm_fields.json", label)
 
     # -- checks --------------------------------------------------------------------------------------------------------
 
     def check_command(self, where, server, version):
-        """Flags that trtllm-serve has in this version, and the name that it serves a local checkpoint by."""
+        """Checks the flags of this version, and the name of a local checkpoint."""
         given = {**command_flags(server.command), **server.values}
-        self.fields.check_flags(where, given, version)
+        program = options.Program(self.fields, ("--",), version, strict=True)
+        options.check(where, [program], [("arguments." + flag, flag, value) for flag, value in given.items()])
         model, expected = server.context["model"], server.context["model_id"]
-        listed = posixpath.basename(model.rstrip("/"))
-        if model in server.command and listed != expected and not server.arguments.get(SERVED):
-            raise FleetError(
-                "plan.model-id-not-folder",
-                "%s: model.id is %s, but trtllm-serve names a checkpoint by its folder, %s (model.path). Set model.id "
-                "to %s, or, where the release has it, arguments.served_model_name to ${model_id}.",
-                (where, show(expected), show(listed), show(listed)),
-            )
+        folder = posixpath.basename(model.rstrip("/"))
+        if model in server.command and folder != expected and not server.arguments.get(SERVED):
+            raise not_as_planned(where, "the folder of model.path, by which it is served,", folder, "model.id",
+                                 expected, "model_id")  # fmt: skip
 
     def attention_whole(self, values):
         return _is_on(values.get("enable-attention-dp"))
 
     def check_config(self, where, server, version):
-        """The YAML: keys and values of this version, said once, and fit for the devices."""
+        """Checks the YAML: keys and values of this version, set once, and suitable for the devices."""
         mistakes = Mistakes()
-        for check in (self.check_fields, self._check_said_once, self._check_parallel, self._check_moe):
+        with mistakes.noted():
+            self.fields.check_file(where, server.content, version)
+        for check in (self._check_once, self._check_parallel, self._check_moe):
             with mistakes.noted():
                 check(where, server, version)
         mistakes.raise_any()
 
-    def check_fields(self, where, server, version):
-        """FleetError with the keys and values of the YAML that a version refuses."""
-        self.fields.check(where, server.content, version)
-
-    def _check_said_once(self, where, server, version):
-        """A key of the YAML wins over the same flag, so a flag that says something else would be read in vain."""
+    def _check_once(self, where, server, version):
+        """A key of the YAML wins over the same flag, so a flag with another value is an error."""
         mistakes = Mistakes()
-        in_file = self._in_file(server.content)
+        in_file, block = self._in_file(server.content), NESTED[FRACTION][0]
+        replaced = isinstance(server.content.get(block), dict) and version is not None and version < Version(MERGES)
         for flag, value in {**command_flags(server.command), **server.values}.items():
-            key, other = in_file.get(self.canonical_flag(flag), (None, None))
+            name = self.canonical_flag(flag)
+            key, other = in_file.get(name, (None, None))
+            if name == FRACTION and not key and replaced:
+                key, other = ".".join(NESTED[FRACTION]), DEFAULT_FRACTION  # of a block without it
             place = "arguments.%s" % flag if flag in server.values else "command: --%s" % flag
-            if value is None or value is False:
-                continue
-            if key and not _same(value, other):
-                mistakes.add(
-                    "plan.flag-overruled",
-                    "%s: %s is %s, but config.content.%s is %s, which %s takes instead. Keep one of them; null takes "
-                    "away the recipe's.",
-                    (where, place, show(value), key, show(other), self.label),
-                )
-            elif self._is_lost(flag, value, server.content, in_file, version):
-                mistakes.add(
-                    "plan.flag-lost",
-                    "%s: %s is %s, but %s %s takes all that config.content.%s leaves out as not set. Write "
-                    "config.content.%s instead.",
-                    (where, place, show(value), self.label, str(version), NESTED[FRACTION][0],
-                     ".".join(NESTED[FRACTION])),
-                )  # fmt: skip
+            if key and value is not None and value is not False and not _same(value, other):
+                mistakes.keep(conflict(where, place, "config.content." + key))
         mistakes.raise_any()
 
     def _in_file(self, content):
@@ -115,41 +105,18 @@ class TensorRtLlm(Engine):
                 found[name] = ("%s.%s" % (block, key), content[block][key])
         return found
 
-    def _is_lost(self, flag, value, content, in_file, version):
-        """Whether the share of memory of a flag is replaced by the default, with a block that does not name it."""
-        return (
-            self.canonical_flag(flag) == FRACTION
-            and FRACTION not in in_file
-            and isinstance(content.get(NESTED[FRACTION][0]), dict)
-            and not _same(value, DEFAULT_FRACTION)
-            and version is not None
-            and version < Version(MERGES)
-        )
-
     def _check_parallel(self, where, server, version):
+        place = where + ": config.content."
         tensor, experts = (number(server.arguments.get(name, 1)) for name in (TENSOR, EXPERTS))
         if tensor and experts and experts > 0 and tensor % experts:
-            raise FleetError(
-                "plan.experts-not-divided",
-                "%s: moe_expert_parallel_size (ep_size) is %d, tensor_parallel_size (tp_size) %d; allowed: a divisor "
-                "of the latter, as experts are split over these devices. Set it to %d or 1.",
-                (where, experts, tensor, tensor),
-            )
+            raise invalid("%s: %s" % (where, EXPERTS), experts, "a divisor of %s, %d" % (TENSOR, tensor))
         if server.content.get("attention_dp_config") and not _is_on(server.arguments.get("enable-attention-dp")):
-            raise FleetError(
-                "plan.attention-dp-off",
-                "%s: config.content.attention_dp_config is set, but enable_attention_dp is not true, so it says "
-                "nothing. Set enable_attention_dp to true, or attention_dp_config to null.",
-                (where,),
-            )
+            value = server.content["attention_dp_config"]
+            raise invalid(place + "attention_dp_config", value, "null, unless enable_attention_dp is true")
         graphs = _block(server.content, "cuda_graph_config")
         if graphs.get("batch_sizes") and graphs.get("max_batch_size"):
-            raise FleetError(
-                "plan.graph-sizes-twice",
-                "%s: config.content.cuda_graph_config has batch_sizes and max_batch_size; the list that %s makes of "
-                "the latter is refused beside another one. Keep one of them.",
-                (where, self.label),
-            )
+            keys = ("config.content.cuda_graph_config." + key for key in ("batch_sizes", "max_batch_size"))
+            raise conflict(where, *keys)
 
     def _check_moe(self, where, server, version):
         backend = _block(server.content, "moe_config").get("backend")
@@ -160,45 +127,21 @@ class TensorRtLlm(Engine):
         better = next((name for name, on in MOE_ON.items() if has in on), "CUTLASS")
         if version is not None and better not in (self.fields.at("moe_config", "backend", version) or (better,)):
             better = "CUTLASS"
-        raise FleetError(
-            "plan.moe-backend-not-for-device",
-            "%s: config.content.moe_config.backend is %s, which has kernels for compute capability %s; %s has %s. "
-            "Write %s.",
-            (where, show(backend), " and ".join(fitting), server.hardware.accelerator, has, better),
-        )
+        allowed = "%s on %s (compute capability %s)" % (better, server.hardware.accelerator, has)
+        raise invalid(where + ": config.content.moe_config.backend", backend, allowed)
 
     def notes(self, entry, version, hardware):
-        """What the records leave open, and what works otherwise than people expect."""
-        values, content = entry["arguments"], (entry["config"] or {}).get("content") or {}
-        found = self.fields.check("", content, version) if content else []
-        if version is None:
-            found.append(
-                "the version of %s is not known by the image's or the package's name, so its configuration is checked "
-                "by types alone; container.version says it" % self.label
-            )
-        batch, tokens = (number(values.get(name)) for name in ("max-batch-size", "max-num-tokens"))
-        graphs = _block(content, "cuda_graph_config")
-        largest = number(graphs.get("max_batch_size") or max(graphs.get("batch_sizes") or [0]))
-        if batch and largest and largest != batch:
-            found.append(
-                "cuda_graph_config goes up to %d, max_batch_size is %d: %s. Make them equal"
-                % (largest, batch, "graphs beyond it only take memory" if largest > batch else
-                   "larger batches run without graphs")
-            )  # fmt: skip
-        if batch and tokens and tokens < batch:
-            found.append(
-                "max_num_tokens is %d, max_batch_size %d, and each sequence of a batch takes a token in a step: the "
-                "batch never gets as large. Raise max_num_tokens" % (tokens, batch)
-            )
+        """What the records leave open, and a known defect."""
+        content = (entry["config"] or {}).get("content") or {}
+        found = self.fields.not_recorded(None) if version is None else []
+        found += self.fields.check_file("", content, version)
         speculates = _block(content, "speculative_config").get("decoding_type")
         if str(speculates).startswith("Eagle"):
             found.append(
                 "speculation with %s drops tool calls silently (TensorRT-LLM#16377, seen in 1.3.0rc13). Where "
-                "clients use tools set config.content.speculative_config to null" % speculates
+                "clients use tools set config.content.speculative_config to null." % speculates
             )
-        if _is_on(values.get("enable-attention-dp")) and number(values.get(TENSOR, 1)) == 1:
-            found.append("enable_attention_dp does nothing on one device (tensor_parallel_size 1)")
-        return [text if text.endswith(".") else text + "." for text in found]
+        return found
 
     # -- memory --------------------------------------------------------------------------------------------------------
 
@@ -244,7 +187,7 @@ class TensorRtLlm(Engine):
 
 
 def _block(content, name):
-    """A block of the YAML, {} where there is none."""
+    """A block of the YAML, {} if there is none."""
     return content[name] if isinstance(content.get(name), dict) else {}
 
 

@@ -10,21 +10,19 @@ import os.path
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import vllm_drains
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.vllm_api_keys import API_KEY
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import invalid, number, unknown_key
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import FALSE, TRUE, show
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import command_line
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import FALSE, TRUE
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import options
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import (
+    SHARE,
+    WHOLE,
     Engine,
-    Fork,
     Unreadable,
     cache_bytes_of,
-    command_flags,
     read_degree,
     read_mapping,
     read_number,
 )
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.versioned_fields import Fields
 from ansible_collections.inference.fleet.plugins.plugin_utils.models import family_of
 
 LENGTH, SEQUENCES, BATCHED = "max-model-len", "max-num-seqs", "max-num-batched-tokens"
@@ -39,12 +37,6 @@ SHARED, SERVE = "--", "--serve"
 MODULE = "vllm.entrypoints.openai.api_server"
 DRAFT, TRANSFER = "speculative-config", "kv-transfer-config"
 CONNECTOR = TRANSFER + ".kv_connector"
-ASCEND_CONNECTORS = (  # vllm_ascend/distributed/kv_transfer/__init__.py, and before 0.14 vllm_ascend/distributed
-    "AscendStoreConnector", "CPUOffloadingConnector", "LLMDataDistCMgrConnector", "LMCacheAscendConnector",
-    "MooncakeConnectorStoreV1", "MooncakeConnectorV1", "MooncakeConnectorV2", "MooncakeD2RHConnectorV1",
-    "MooncakeHybridConnector", "MooncakeLayerwiseConnector", "MooncakePullConnector", "PreemptOffloadConnector",
-    "SfaRemoteD2HConnector", "UCMConnector", "UCMConnectorV1",
-)  # fmt: skip
 
 
 class Vllm(Engine):
@@ -57,27 +49,25 @@ class Vllm(Engine):
     parallel = (*Engine.parallel, "data-parallel-size", "prefill-context-parallel-size")
     versions = r"(?:^vllm(?:-cpu)?(?:\[[^\]]*\])?==|(?:^|/)vllm-openai(?:-cpu)?:v?)(\d+\.\d+(?:\.\d+)?(?:rc\d+)?)"
     forks = {
-        "ascend": Fork(
-            r"(?:^|/)vllm-ascend:v?(\d+\.\d+\.\d+)",
-            {"quantization": ("ascend",), "load-format": ("netloader", "rfork"), CONNECTOR: ASCEND_CONNECTORS},
-        ),
-        "neuron": Fork(
-            r"vLLM (\d+\.\d+\.\d+)|(?:^|-vllm-neuronx:)(\d+\.\d+\.\d+)(?:\.\d+){2}",  # an address has four numbers
-            {CONNECTOR: ("NeuronNixlConnector", "NeuronDecodeBenchConnector")},
-        ),
+        "ascend": r"(?:^|/)vllm-ascend:v?(\d+\.\d+\.\d+)",
+        # an address has four numbers
+        "neuron": r"vLLM (\d+\.\d+\.\d+)|(?:^|-vllm-neuronx:)(\d+\.\d+\.\d+)(?:\.\d+){2}",
     }
-    flags = Fields("vllm_flags.json", label)
+    # forks: {platform: {flag: values that the vendor adds}}; of connectors by vllm_ascend/distributed/kv_transfer/
+    # __init__.py, and before 0.14 by vllm_ascend/distributed.
+    flags = options.Options("vllm_flags.json", label)
     # {flag: kind of parser}; a plugin's own one has any name.
     parsers = {"tool-call-parser": "tool", "reasoning-parser": "reasoning"}
     parser_plugins = ("tool-parser-plugin", "reasoning-parser-plugin")
     port, bind, api_key = "port", "host", API_KEY
-    whole = (
-        *Engine.whole, SEQUENCES, "block-size", "num-gpu-blocks-override", "api-server-count", "max-loras",
-        "max-lora-rank",
-    )  # fmt: skip
-    automatic = {LENGTH: ("auto", "-1")}
-    sizes, lengths, shares = (BATCHED, LENGTH, CACHE), (LENGTH,), (FRACTION,)
-    variables = {"VLLM_CPU_KVCACHE_SPACE": "whole", "VLLM_NEURON_KV_GMU_BUDGET_CAP_FRACTION": "share"}
+    limits = {
+        **Engine.limits,
+        **dict.fromkeys((SEQUENCES, "block-size", "num-gpu-blocks-override", "api-server-count", "max-loras",
+                         "max-lora-rank"), WHOLE),
+        BATCHED: "size", CACHE: "size", LENGTH: "size auto", FRACTION: SHARE,
+    }  # fmt: skip
+    lengths = (LENGTH,)
+    variables = {"VLLM_CPU_KVCACHE_SPACE": WHOLE, "VLLM_NEURON_KV_GMU_BUDGET_CAP_FRACTION": SHARE}
 
     def operations(self, host, venv):
         role = host.role("vllm")
@@ -106,26 +96,16 @@ class Vllm(Engine):
             raise invalid("%s: arguments.%s" % (where, flag), value, "true or false without quotes, with -e as JSON")
 
     def check_command(self, where, server, version):
-        """What its scheduler and its compiler refuse as they start, long after the server before was stopped."""
-        values = server.arguments
+        """What its scheduler and its compiler reject at the start, when the previous server is already stopped."""
+        values, place = server.arguments, "%s: arguments.%s" % (where, BATCHED)
         batched, sequences = read_number(values, (BATCHED,)), read_number(values, (SEQUENCES,))
         if batched and sequences and batched < sequences:
-            raise FleetError(
-                "plan.batched-below-sequences",
-                "%s: arguments.%s is %d, but arguments.%s is %d, and a step has a token of each sequence; allowed: at "
-                "least as many tokens. Raise the one or lower the other.",
-                (where, BATCHED, batched, SEQUENCES, sequences),
-            )
-        length = None if str(values.get(LENGTH)) in self.automatic[LENGTH] else read_number(values, (LENGTH,))
+            raise invalid(place, batched, "at least %d, a token for each sequence (%s)" % (sequences, SEQUENCES))
+        length = None if str(values.get(LENGTH)) in ("auto", "-1") else read_number(values, (LENGTH,))
         if batched and length and batched < length and values.get("enable-chunked-prefill") is False:
-            raise FleetError(
-                "plan.batched-below-length",
-                "%s: arguments.%s is %d, but a prompt may have %d tokens (arguments.%s) and is computed in one step "
-                "without chunked prefill; allowed: at least as many. Raise the one, lower the other, or remove "
-                "no-enable-chunked-prefill.",
-                (where, BATCHED, batched, length, LENGTH),
-            )
-        with contextlib.suppress(Unreadable):  # no mapping: check_options() says so
+            allowed = "at least %d (%s) without chunked prefill, which computes a prompt in one step"
+            raise invalid(place, batched, allowed % (length, LENGTH))
+        with contextlib.suppress(Unreadable):  # check_options() reports what is no mapping
             _check_graphs(where, *graph_settings(values))
         with contextlib.suppress(Unreadable):
             _check_draft(where, read_mapping(values, DRAFT), read_degree(values, Engine.parallel[0]))
@@ -144,21 +124,18 @@ class Vllm(Engine):
             version = self.version(server.recipe)
             sources = self.sources(server.recipe["platform"], version, server.arguments)
             in_file = [("config.content.%s" % key, str(key), value) for key, value in server.content.items()]
-            command_line.check(where, sources, [*given_of(server, program), *in_file])
+            options.check(where, sources, [*given_of(server, program), *in_file])
             self.check_parsers(where, server, self.name)
 
     def check_parsers(self, where, server, engine):
-        """FleetError for a parser of another family of models."""
+        """Raises FleetError for a parser of another family of models."""
         family = family_of(server.recipe)
         values = {self.canonical_flag(flag): value for flag, value in server.values.items()}
         for flag, kind in self.parsers.items():
             fitting = family.parsers[kind].get(engine)
             if values.get(flag) not in (None, False, fitting) and not set(values) & set(self.parser_plugins):
-                raise FleetError(
-                    "plan.parser-not-for-model",
-                    "%s: arguments.%s is %s, which cannot read what %s writes; allowed: %s. Write that.",
-                    (where, flag, show(values[flag]), family.label, fitting),
-                )
+                allowed = "%s, the parser of %s" % (fitting, family.label)
+                raise invalid("%s: arguments.%s" % (where, flag), values[flag], allowed)
 
     @staticmethod
     def program(command, models):
@@ -175,14 +152,13 @@ class Vllm(Engine):
 
     def sources(self, platform, version, values, tables=(SHARED, SERVE)):
         """What the options of a program are held against. values: {flag: value}, by the flags' one names."""
-        fork = self.forks.get(platform)
-        further = dict(fork.values) if fork else {}
+        further = dict(self.flags.data["forks"].get(platform, {}))
         plugged = set(values) & set(self.parser_plugins)
         further.update({flag: (values[flag],) for flag in self.parsers if plugged and flag in values})
         transfer = _transfer(values)
         if transfer.get("kv_connector_module_path"):  # vLLM imports the connector from there, whatever its name is
             further[CONNECTOR] = (*further.get(CONNECTOR, ()), transfer.get("kv_connector"))
-        return [command_line.Source(self.flags, tables, version, further)]
+        return [options.Program(self.flags, tables, version, further)]
 
     def notes(self, entry, version, hardware):
         """What the record leaves open; the engine's own parser on the node is asked of it."""
@@ -190,7 +166,7 @@ class Vllm(Engine):
         if program is None:
             return []
         sources = self.sources(entry["platform"], version, entry["arguments"])
-        return command_line.notes(sources, entry["command"][program + 1 :])
+        return options.notes(sources, entry["command"][program + 1 :])
 
     def longer(self, names, environment):
         return bool(names & set(LONGER_FLAGS)) or environment.get(LONGER_VARIABLE) == "1"
@@ -241,7 +217,7 @@ def graph_settings(values):
 
 def given_of(server, program):
     """[(place, flag, value)] of the options of a server: of its command behind the program, and of its arguments."""
-    given = command_flags(server.command[program + 1 :])
+    given = options.command_flags(server.command[program + 1 :])
     words = [("command: --" + flag, flag, value) for flag, value in given.items()]
     return [*words, *(("arguments." + flag, flag, value) for flag, value in server.values.items())]
 

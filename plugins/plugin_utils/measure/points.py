@@ -12,7 +12,7 @@ import os
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.http_client import base_url
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.reading import placeholders
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.addresses import address_of
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import address_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 

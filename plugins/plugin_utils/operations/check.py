@@ -61,13 +61,13 @@ def _looks(action, task_vars):
         for one in run_steps.of_run(plan["steps"], only, skip):
             if one["step"] == VERIFY:
                 if "reason" not in one:
-                    given = run_steps.filled(one, plan, others(host), only)
+                    given = run_steps.filled(one["arguments"], plan, others(host), only)
                     verification, told = _verification(action, given, task_vars)
                 continue
             step = one["step"]
             if "reason" in one:
                 return looks, {"step": step, "differs": True, "reason": one["reason"]}, None, {}, servers
-            given = run_steps.filled(one, plan, others(host), only)
+            given = run_steps.filled(one["arguments"], plan, others(host), only)
             arguments = operations.sent(action, one["operation"], given)
             if arguments is not None:
                 looks.append({"step": step, "operation": one["operation"], "arguments": dict(arguments)})

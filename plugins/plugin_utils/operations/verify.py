@@ -9,7 +9,7 @@ import os
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import readable_json
-from ansible_collections.inference.fleet.plugins.plugin_utils.plain import clean
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import clean
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show

@@ -11,14 +11,12 @@ weights out, peak activations); it decides about warnings and is what people are
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import math
-import re
 
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import Engine, Unreadable, command_flags
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import Engine, Unreadable
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import load_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.models import model_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
@@ -235,8 +233,6 @@ def request_of(server, length, certain=False, steady=False):
     return request_bytes(model, length, **layers)
 
 
-# Sizes of weights and activations are estimates: with less than this share of the memory to spare, they may not hold.
-SPARE = 0.02
 SIZES = ("memory_gib", "weights_gib", "kv_gib")  # of one device
 
 
@@ -254,68 +250,46 @@ def gib(number):
     return "%.1f GiB" % (number / GIB) if number >= GIB else "%d MiB" % round(number / 2**20)
 
 
-def _refusal(server, weights):
-    """The sentence that says why this server cannot run, or None. Rests on certain numbers only."""
+def _remedy(server):
     sequences, length, fraction, tensor = server.knobs
-    raise_tensor = "raise %s" % tensor
-    if server.budget in ("utilization", "capped", "free") and not 0 < server.fraction <= 1:
-        return "%s is %g; allowed: above 0, at most 1." % (fraction, server.fraction)
+    raised = [tensor] if PLATFORMS[server.platform].splits else []
+    # a larger share of what is free gains little and ends in out-of-memory errors
+    raised += [fraction] if fraction and server.budget != "free" else []
+    more = ", or raise %s" % " or ".join(raised) if raised else ", or use a smaller checkpoint"
+    more += "; against out-of-memory errors lower %s to 0.8 or 0.7" % fraction if server.budget == "free" else ""
+    return "Lower %s or %s%s." % (sequences, length, more)
+
+
+def _refusal(server, weights):
+    """Why this server cannot run, as a sentence, or None. It depends on certain numbers only."""
     if server.memory is not None:
-        limit, share = server.memory, ""
-        if server.budget in ("utilization", "capped"):
-            limit *= server.fraction
-            share = ", of which %s %g allows %s" % (fraction, server.fraction, gib(limit))
-        if server.budget == "bytes":
-            limit -= server.cache_bytes
-            share = ", of which the KV cache takes %s" % gib(server.cache_bytes)
+        limit = server.memory * (server.fraction if server.budget in ("utilization", "capped") else 1)
+        limit -= server.cache_bytes if server.budget == "bytes" else 0
         if weights > limit:
-            return "the weights need %s of each device (%s, %s %d), but a device has %s%s. %s%s." % (
-                gib(weights),
-                server.weights_format,
-                tensor,
-                server.tensor,
-                gib(server.memory),
-                share,
-                raise_tensor.capitalize() if PLATFORMS[server.platform].splits else "Take a smaller checkpoint",
-                " or %s" % fraction if server.budget == "utilization" and server.fraction < 0.9 else "",
-            )
+            return "the weights need %s of each device (%s, %s %d), but %s of its %s are available. %s" % (
+                gib(weights), server.weights_format, server.knobs[3], server.tensor, gib(max(0, limit)),
+                gib(server.memory), _remedy(server),
+            )  # fmt: skip
     budget = kv_budget(dataclasses.replace(server, cap=1.0), weights)  # the cap is a default of some versions
     if budget is None or server.max_len is None:
         return None
+    needs = _smallest(server) * request_of(server, server.max_len, certain=True)
+    return _too_large(server, needs, budget, weights) if needs > budget else None
+
+
+def _smallest(server):
+    """How many requests the KV cache must hold at least: all that are allocated as one block, else one."""
+    return server.max_seqs if server.budget == "contiguous" else 1
+
+
+def _too_large(server, needs, budget, weights):
+    sequences, length = server.knobs[:2]
+    what = "one request of %s %d needs" % (length, server.max_len)
     if server.budget == "contiguous":
-        needs = server.max_seqs * request_of(server, server.max_len, certain=True)
-        if needs > budget:
-            return (
-                "%s %d x %s %d is allocated as a whole and needs %s of KV cache on each device, but beside the weights "
-                "(%s) %s are left of %s. Lower %s or %s, or %s."
-                % (
-                    sequences, server.max_seqs, length, server.max_len, gib(needs), gib(weights), gib(budget),
-                    gib(server.memory), sequences, length, raise_tensor,
-                )
-            )  # fmt: skip
-        return None
-    needs = request_of(server, server.max_len, certain=True)
-    if needs > budget:
-        mend = ["lower %s" % length]
-        if server.budget != "free":  # a larger share of what is free buys little and ends in out-of-memory errors
-            mend.append("raise %s" % fraction)
-        if PLATFORMS[server.platform].splits:
-            mend.append(raise_tensor)
-        where = "" if server.budget == "bytes" else " beside the weights (%s)" % gib(weights)
-        return "one request of %s %d needs %s of KV cache on each device, but %s are left for it%s. %s." % (
-            length,
-            server.max_len,
-            gib(needs),
-            gib(budget),
-            where,
-            _either(mend),
-        )
-    return None
-
-
-def _either(mend):
-    text = mend[0] if len(mend) == 1 else "%s or %s" % (", ".join(mend[:-1]), mend[-1])
-    return text[0].upper() + text[1:]
+        what = "%s %d x %s %d need" % (sequences, server.max_seqs, length, server.max_len)
+    return "%s %s of KV cache on each device, but %s are left with weights of %s. %s" % (
+        what, gib(needs), gib(max(0, budget)), gib(weights), _remedy(server),
+    )  # fmt: skip
 
 
 def expect(server):
@@ -381,65 +355,23 @@ def _text(server, tokens, requests):
 
 
 def _warnings(server, weights, activations, budget, tokens, requests):
-    sequences, length, fraction, tensor = server.knobs
-    found = []
-    if budget is not None:
-        mend = "Lower %s or %s, or raise %s" % (sequences, length, tensor)
-        if server.budget == "free":
-            mend += "; against out-of-memory errors lower max_num_tokens, or %s to 0.8 or 0.7" % fraction
-        elif server.budget == "utilization":
-            mend += " or %s" % fraction
-        elif server.budget == "bytes":
-            mend = "Lower %s or %s, or raise %s" % (sequences, length, fraction)
-        most = budget / request_of(server, server.max_len) if server.max_len else 1
-        whole = server.max_seqs if server.budget == "contiguous" else 1
-        if budget <= 0:
-            found.append(
-                "weights (%s) and activations (about %s) leave no room for a KV cache in the %s of a device. %s."
-                % (gib(weights), gib(activations), gib(server.memory), mend)
-            )
-        elif most < whole:
-            what = "%s %d x %s %d, allocated as a whole, need" % (sequences, whole, length, server.max_len)
-            if server.budget != "contiguous":
-                what = "one request of %s %d may need" % (length, server.max_len)
-            needs = gib(whole * request_of(server, server.max_len))
-            found.append("%s %s of KV cache on a device, but about %s fit. %s." % (what, needs, gib(budget), mend))
-        elif server.max_seqs_given and requests < server.max_seqs:
-            found.append(
-                "%s %d x %d tokens need %s, but about %s fit: %d requests run at a time, others wait. %s."
-                % (
-                    sequences, server.max_seqs, server.sequence, count(server.max_seqs * server.sequence, math.ceil),
-                    count(tokens), requests, mend,
-                )
-            )  # fmt: skip
-        elif server.memory is not None:
-            found += _tight(server, weights, activations, budget, mend)
-    return found
-
-
-def _tight(server, weights, activations, budget, mend):
-    """A warning where all fits, but with less to spare than the estimate may be wrong by; [] elsewhere."""
-    sequences, length, fraction, _tensor = server.knobs
-    least = SPARE * server.memory
-    if server.budget == "free" and budget * (1 - server.fraction) / server.fraction < least:
-        left = gib(budget * (1 - server.fraction) / server.fraction)
-        return [
-            "%s %g leaves %s of a device for peaks. Lower it to 0.8 or 0.7, or lower %s or %s."
-            % (fraction, server.fraction, left, sequences, length)
-        ]
-    needs = request_of(server, server.max_len or server.sequence)
-    left = budget
-    if server.budget == "contiguous":
-        needs *= server.max_seqs
-    elif server.budget == "bytes":
-        needs, left = budget, server.memory - weights - activations
-    if left - needs >= least:
+    if budget is None:
         return []
-    return [
-        "weights (%s), activations (about %s) and the smallest KV cache (%s) leave %s of what the engine may take of a "
-        "device: less than %g %% of its memory, and these sizes are estimates. %s."
-        % (gib(weights), gib(activations), gib(needs), gib(max(0, left - needs)), 100 * SPARE, mend)
-    ]
+    if budget <= 0:
+        return [
+            "weights (%s) and activations (about %s) leave no room for a KV cache in the %s of a device. %s"
+            % (gib(weights), gib(activations), gib(server.memory), _remedy(server))
+        ]
+    needs = _smallest(server) * request_of(server, server.max_len) if server.max_len else 0
+    if needs > budget:
+        return [_too_large(server, needs, budget, weights)]
+    if server.max_seqs_given and requests < server.max_seqs:
+        wanted = count(server.max_seqs * server.sequence, math.ceil)
+        return [
+            "%s %d x %d tokens need %s, but about %s fit: %d requests run at a time, others wait. %s"
+            % (server.knobs[0], server.max_seqs, server.sequence, wanted, count(tokens), requests, _remedy(server))
+        ]
+    return []
 
 
 def server_of(entry, deployment, hardware, on_host=1):
@@ -484,7 +416,7 @@ def check(entries, deployment, hardware):
         server = None
         try:
             server = server_of(entry, deployment, hardware, len(entries))
-            found = _as_written({**assess(server)}, entry, deployment, server.knobs)
+            found = assess(server)
         except Unreadable as error:
             found = {"ok": None, "verdict": "not checked", "text": str(error), "warnings": [], "refusal": None}
         result.append({"server": entry["name"], **found})
@@ -493,7 +425,7 @@ def check(entries, deployment, hardware):
     groups = [[one] for one in answering] if alone else [answering]
     for group in groups if load["scope"] != "fleet" and not deployment.get("workers_elsewhere") else ():
         expected = load["concurrency"] and load["concurrency"] * (len(group) if load["per_server"] else 1)
-        warning = _waiting(expected, [server for server, _item in group]) or _held(expected, group)
+        warning = _waiting(expected, group)
         for _server, item in group if warning else ():
             item["warnings"] = [*item["warnings"], warning]
             if item["refusal"] is None:
@@ -505,26 +437,6 @@ def _group_of(entry, deployment):
     """The group of a server, {} where the recipe does not say."""
     name = entry["name"].rpartition("-")[0]
     return next((one for one in deployment.get("servers", ()) if group_name(one) == name), {})
-
-
-def _as_written(found, entry, deployment, knobs):
-    """What assess() says, with the flags named as the recipe or its configuration file has them."""
-    group = _group_of(entry, deployment)
-    layers = [deployment, group, (deployment.get("instances") or {}).get(entry["name"]) or {}]
-    names = [*((entry["config"] or {}).get("content") or {})]
-    names += command_flags(group.get("command") or deployment.get("command") or [])
-    names += [flag for layer in layers for flag in layer.get("arguments") or ()]
-    written = {re.sub("[-_]", "", flag): flag for flag in names}
-    plain = {name: re.sub("[-_]", "", name) for name in knobs if name}
-    spelled = {name: written[word] for name, word in plain.items() if word in written}
-    if not any(name != flag for name, flag in spelled.items()):
-        return found
-    pattern = re.compile(r"(?<![\w-])(%s)(?![\w-])" % "|".join(map(re.escape, spelled)))
-
-    def named(text):
-        return text and pattern.sub(lambda match: spelled[match.group(1)], text)
-
-    return {**found, "refusal": named(found["refusal"]), "warnings": [named(text) for text in found["warnings"]]}
 
 
 def refusals(found):
@@ -551,55 +463,23 @@ def overruled(found):
     ]
 
 
-def _waiting(expected, servers):
-    """The sentence that says that fewer requests are taken at once than are expected, or None.
+def _waiting(expected, group):
+    """A sentence if fewer requests run at once than are expected, or None.
 
-    servers: all that answer on a host; None among them is one that cannot be read, and then nothing is certain.
+    group: [(server, its item)] of all that answer on a host; if one of them is not known, nothing is certain.
     """
-    if not expected or not servers or None in servers:
+    if not expected or not group or any(server is None for server, _item in group):
         return None
-    taken = sum(server.max_seqs * server.ranks for server in servers)
+    taken = 0
+    for server, item in group:
+        held = None if server.max_seqs_given else item["requests"]  # a given number was compared with the cache
+        taken += server.ranks * (server.max_seqs if held is None else min(held, server.max_seqs))
     if expected <= taken:
         return None
-    kinds = collections.Counter((server.knobs[0], server.max_seqs, server.ranks) for server in servers)
     return (
-        "%d requests at once are expected, but %s %s %d; the others wait, which counts as latency. "
-        "Raise %s or lower the benchmark's concurrency."
-        % (
-            expected,
-            " + ".join(
-                "%s %d%s%s"
-                % (
-                    sequences,
-                    number,
-                    " x %d ranks" % ranks if ranks > 1 else "",
-                    " x %d servers" % copies if copies > 1 else "",
-                )
-                for (sequences, number, ranks), copies in kinds.items()
-            ),
-            "takes" if len(kinds) == 1 else "take",
-            taken,
-            " and ".join(dict.fromkeys(sequences for sequences, _number, _ranks in kinds)),
-        )
-    )
-
-
-def _held(expected, group):
-    """The sentence that says that the KV caches of these (server, item) hold fewer requests than are expected, or None.
-
-    A number of sequences that the recipe gives was compared with the cache already.
-    """
-    if not expected or not group or any(server is None or item["requests"] is None for server, item in group):
-        return None
-    if any(server.max_seqs_given for server, _item in group):
-        return None
-    held = sum(item["requests"] * server.ranks for server, item in group)
-    if expected <= held:
-        return None
-    server = group[0][0]
-    return (
-        "%d requests of %d tokens at once are expected, but the KV cache holds about %d; the others wait. Raise %s."
-        % (expected, server.sequence, held, " or ".join(filter(None, server.knobs[2:])))
+        "%d requests of %d tokens at once are expected, but %d run at a time; the others wait. Raise %s, or lower the "
+        "benchmark's concurrency."
+        % (expected, group[0][0].sequence, taken, " or ".join(filter(None, (group[0][0].knobs[i] for i in (0, 2, 3)))))
     )
 
 

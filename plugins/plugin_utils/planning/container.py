@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import posixpath
 import re
 
@@ -17,82 +19,22 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.contain
     pinned_reference,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import registry
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.processes import (
     MARKER_ROOT,
     MARKER_SERVER,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import invalid, unknown_key
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import close_to, show, visible
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import close_to
 
 DEFAULT_ENGINE = "docker"
-# What the launcher sets itself: why, or the recipe's key for it.
-OWN_FLAGS = {
-    "--name": "the name is the server's",
-    "--rm": "the container is always removed",
-    "--init": "there always is an init",
-    "--detach": "the service manager watches it in the foreground",
-    "--interactive": "a server has no input",
-    "--tty": "a server has no terminal",
-    "--restart": "the service manager restarts it",
-    "--pull": "the image is there before the start",
-    "--sig-proxy": "signals are passed on",
-    "--stop-timeout": "it is %d s" % STOP_S,
-    "--log-driver": "the output is the service manager's",
-    "--env": "use environment, or secrets",
-    "--env-file": "use environment, or secrets",
-    "--label-file": "use --label",
-    "--volume": "use container.mounts",
-    "--mount": "use container.mounts",
-    "--device": "use container.devices",
-    "--network": "use container.network",
-    "--net": "use container.network",
-    "--ipc": "use container.ipc",
-    "--shm-size": "use container.shm_size",
-    "--ulimit": "use container.ulimits",
-    "--user": "use container.user",
-    "--workdir": "use container.workdir",
-    "--entrypoint": "use container.entrypoint",
-    "--cpuset-cpus": "use cpus",
-    "--publish": "ports are published of themselves where container.network is not the host's",
-    "--publish-all": "ports are published of themselves where container.network is not the host's",
-    "--stop-signal": "servers are ended by SIGTERM",
-    "--volumes-from": "use container.mounts",
-    "--attach": "the service manager reads the output",
-    "--cidfile": "the container is found by its labels",
-    "--help": "nothing would be started",
-    "--pid": "the guard finds the server's processes in a namespace of their own",
-    "--quiet": "the image is there before the start",
-}
-# What `docker run` and `podman run` take beyond that.
-TAKEN = """
-add-host annotation arch authfile blkio-weight blkio-weight-device cap-add cap-drop cgroup-conf cgroup-parent cgroupns
-cgroups chrootdirs cpu-count cpu-percent cpu-period cpu-quota cpu-rt-period cpu-rt-runtime cpu-shares cpus cpuset-mems
-decryption-key detach-keys device-cgroup-rule device-read-bps device-read-iops device-write-bps device-write-iops
-disable-content-trust dns dns-option dns-search domainname expose gpus group-add group-entry health-cmd health-interval
-health-log-destination health-on-failure health-retries health-start-interval health-start-period health-startup-cmd
-health-timeout hostname hostuser http-proxy image-volume init-path ip ip6 isolation label link link-local-ip log-opt
-mac-address memory memory-reservation memory-swap memory-swappiness network-alias no-healthcheck no-hostname no-hosts
-oom-kill-disable oom-score-adj os passwd passwd-entry personality pids-limit platform privileged rdt-class read-only
-read-only-tmpfs runtime seccomp-policy secret security-opt shm-size-systemd storage-opt sysctl systemd timezone
-tls-verify tmpfs tz uidmap gidmap umask unsetenv use-api-socket userns uts variant volume-driver
-"""
-OPTIONS = frozenset("--" + name for name in TAKEN.split())
-# Folders that a mount may not cover inside, and those of the node that would open it to the container.
-COVERED = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/root", "/run", "/sbin", "/sys", "/usr",
-           "/usr/bin", "/usr/lib", "/usr/sbin", "/var", "/var/lib")  # fmt: skip
-OPENED = ("/boot", "/dev", "/etc", "/proc", "/root", "/run", "/sys", "/usr", "/var", "/var/lib", "/var/run")
-BELOW = ("/proc", "/sys", "/etc/shadow", "/etc/sudoers", "/etc/sudoers.d", "/etc/ssh", "/root/.ssh", "/var/lib/docker",
-         "/var/lib/containers", "/run/docker", "/run/containerd")  # fmt: skip
-SOCKETS = ("docker.sock", "containerd.sock", "podman.sock", "crio.sock", "dockerd.sock")
-ULIMITS = ("as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss",
-           "rtprio", "rttime", "sigpending", "stack")  # fmt: skip
+# own: options that the launcher or keys of the recipe (environment, secrets, cpus, container.*) set; other: further
+# options of `docker run` and `podman run`; switches: those without a value. covered: folders that a mount may not hide;
+# opened, below, sockets: paths of the node that a mount may not expose.
+with open(os.path.join(os.path.dirname(__file__), "container_options.json"), encoding="utf-8") as _stream:
+    TABLES = json.load(_stream)
+OWN_FLAGS, OPTIONS, SWITCHES = (frozenset("--" + one for one in TABLES[name]) for name in ("own", "other", "switches"))
 IPC = re.compile(r"host|private|shareable|none|(container|ns):\S+")
 DEVICE = re.compile(r"/dev/[^:\s]+(:/[^:\s]+)?(:[rwm]{1,3})?|[a-z0-9][a-z0-9.-]*\.[a-z]+/[A-Za-z0-9_.-]+=[\w.:-]+")
-# Options without a value; any other without "=" would take the next word, the image at last.
-SWITCHES = (
-    "--disable-content-trust", "--no-healthcheck", "--oom-kill-disable", "--privileged", "--publish-all", "--read-only",
-)  # fmt: skip
 # Variables that steer the engine's client or the programs that it starts; a secret of that name would do so too.
 CLIENT_VARIABLES = ("DOCKER_", "CONTAINER_", "CONTAINERS_", "PODMAN_", "LD_", "XDG_")
 
@@ -124,33 +66,29 @@ def with_defaults(declared, defaults):
 
 
 def check_flags(container, where):
-    """FleetError for a flag that the launcher sets, that would swallow the next word, or that loses its devices."""
+    """Raises FleetError for a flag that the launcher sets, that lacks its value, or that loses its devices."""
     for flag in container.get("flags", []):
         name, equals, value = flag.partition("=")
         label = value.partition("=")[0] if name == "--label" else ""
-        why = OWN_FLAGS.get(name)
+        allowed = None
         if name == "--gpus" and not container.get("gpus_flag_allowed"):
-            why = (
-                "a systemctl daemon-reload removes such devices from a running container; use container.devices, or "
-                "set container.gpus_flag_allowed: true if nothing on the node runs daemon-reload"
+            allowed = (
+                "container.devices, since a systemctl daemon-reload removes the devices of --gpus from a running "
+                "container; or container.gpus_flag_allowed: true if nothing on the node runs daemon-reload"
             )
-        elif label in (LABEL_SERVER, LABEL_ROOT, LABEL_HASH):
-            why = "this label is set by the launcher"
-        elif why is None and name not in OPTIONS:
+        elif name in OWN_FLAGS or label in (LABEL_SERVER, LABEL_ROOT, LABEL_HASH):
+            allowed = "options that neither the launcher nor other keys set: environment, secrets, cpus, container.*"
+        elif name not in OPTIONS:
             close = close_to(name, [*OPTIONS, *OWN_FLAGS])
-            why = "docker run and podman run have no such option" + ("; did you mean %s?" % close if close else "")
-        elif why is None and not equals and name not in SWITCHES:
-            why = "it has no value; write one word, %s=VALUE" % name
-        if why is not None:
-            raise FleetError(
-                "plan.container-flag",
-                "%s: container.flags has %s: %s. Correct or remove the flag.",
-                (where, show(flag), why),
-            )
+            allowed = "options of docker run and podman run" + (", such as %s" % close if close else "")
+        elif not equals and name not in SWITCHES:
+            allowed = "one word with a value, %s=VALUE" % name
+        if allowed is not None:
+            raise invalid(where + ": container.flags", flag, allowed)
 
 
 def check_values(container, where):
-    """FleetError for a value that the engine would refuse only when it starts the container, or that pins no image."""
+    """Raises FleetError for a value that the engine rejects at the start, or an image that is not pinned."""
     image, ipc = container["image"], container.get("ipc")
     where += ": container."
     if not container.get("digest") and ":" not in image.rpartition("/")[2]:
@@ -161,8 +99,8 @@ def check_values(container, where):
         raise invalid(where + "network", "none", "host, or a network's name")
     for name, value in container.get("ulimits", {}).items():
         soft, _colon, hard = str(value).partition(":")
-        if name not in ULIMITS:
-            raise unknown_key(where + "ulimits", name, value, ULIMITS)
+        if name not in TABLES["ulimits"]:
+            raise unknown_key(where + "ulimits", name, value, TABLES["ulimits"])
         if hard and int(hard) != -1 and not 0 <= int(soft) <= int(hard):
             raise invalid("%sulimits.%s" % (where, name), value, "SOFT:HARD, with a soft limit up to the hard limit")
     for index, device in enumerate(container.get("devices", [])):
@@ -172,30 +110,26 @@ def check_values(container, where):
 
 
 def _check_mount(where, mount, targets):
-    """FleetError for a mount that hides files that the image needs, or that exposes the node."""
+    """Raises FleetError for a mount that hides files that the image needs, or that exposes the node."""
     source, target = ("/" + posixpath.normpath(mount[key]).lstrip("/") for key in ("source", "target"))
-    below = any(source == one or source.startswith(one + "/") for one in BELOW)
+    below = any(source == one or source.startswith(one + "/") for one in TABLES["below"])
     why = None
     if not mount["source"].startswith("/") or not mount["target"].startswith("/"):
-        why = "is not an absolute path"
+        why = "absolute paths"
     elif set(source + target) & set("\0\r\n"):
-        why = "contains a line break"
+        why = "paths on one line"
     elif target in targets:
-        why = "has the target of another mount"
-    elif target == "/" or target in COVERED or target.startswith(("/proc/", "/sys/")):
-        why = "would hide files that the image needs"
-    elif source == "/" or source in OPENED or below or posixpath.basename(source) in SOCKETS:
-        why = "would let the container change the node"
+        why = "each target once"
+    elif target == "/" or target in TABLES["covered"] or target.startswith(("/proc/", "/sys/")):
+        why = "a target that hides no files of the image"
+    elif source == "/" or source in TABLES["opened"] or below or posixpath.basename(source) in TABLES["sockets"]:
+        why = "a source that does not let the container change the node"
     if why:
-        raise FleetError(
-            "plan.container-mount",
-            "%s: %s:%s %s. Mount a folder that is only for this server, for example /srv/data.",
-            (where, visible(source), visible(target), why),
-        )
+        raise invalid(where, "%s:%s" % (source, target), why + ", for example /srv/data:/data")
 
 
 def check_texts(where, texts):
-    """FleetError for a string that does not reach a container as it is: engines take them as JSON, which is Unicode."""
+    """Raises FleetError for a string that is not Unicode: engines pass strings to containers as JSON."""
     for text in texts:
         try:
             text.encode("utf-8")
@@ -204,7 +138,7 @@ def check_texts(where, texts):
 
 
 def check_secrets(where, secrets):
-    """FleetError for a variable that goes through the client's environment, as secrets do, and that it would read."""
+    """Raises FleetError for a secret whose name the container engine's client would read."""
     for name in secrets:
         if name in ("PATH", "HOME") or name.startswith(CLIENT_VARIABLES):
             raise invalid(

@@ -8,21 +8,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import os
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import API_KEYS
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.cpu_list import format_cpu_list
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import readable_json
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import canonical
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.api_keys import is_file
-from ansible_collections.inference.fleet.plugins.plugin_utils import seen_files
 from ansible_collections.inference.fleet.plugins.plugin_utils.base import checks as input_checks
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import TRUE, show, some
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import TRUE, some
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import points
-from ansible_collections.inference.fleet.plugins.plugin_utils.models import FAMILIES
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import (
     capacity,
     plan,
@@ -53,7 +49,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables i
 UNPLANNED = {"servers": [], "deployment": None, "capacity": [], "steps": []}  # of a host without fleet_recipe
 
 
-def plan_one(variables, deploys=False, others=None, made=None):
+def plan_one(variables, deploys, others, made):
     """{"servers": entries, "deployment": resolved recipe or None, "capacity": […], "steps": […]} of one host. Raises
     FleetError.
 
@@ -61,7 +57,6 @@ def plan_one(variables, deploys=False, others=None, made=None):
     logs, need not care. others: host -> HostVariables of the inventory's hosts. made: of Hosts. capacity: whether each
     server fits into the memory of its devices, see capacity.check. steps: what a run does there, see steps.steps_of.
     """
-    made = {} if made is None else made
     mistakes = input_checks.Mistakes()
     check_variables(variables, mistakes)
     name = None
@@ -78,20 +73,19 @@ def plan_one(variables, deploys=False, others=None, made=None):
     try:
         planned_of = functools.partial(_planned, others, made)
         groups = functools.partial(_groups, others, variables.host)
-        if others is not None:
-            takes_one = ENGINES[recipe["engine"]].takes_one
-            found = services.endpoints(variables.host, recipe, groups, others, planned_of, takes_one, made)
-            named = services.named_services(variables.host, recipe, groups, others)
-            signed = {name: one for name, one in named.items() if one.signs}
-            site = dataclasses.replace(site, endpoints=found, signed=tuple(signed))
+        named = services.named_services(variables.host, recipe, groups, others)
+        takes_one = ENGINES[recipe["engine"]].takes_one
+        found = services.endpoints(variables.host, recipe, named, takes_one)
+        found += services.totals(variables.host, recipe, groups, others, planned_of, made)
+        signed = {name: one for name, one in named.items() if one.signs}
+        site = dataclasses.replace(site, endpoints=tuple(found), signed=tuple(signed))
         entries = plan.plan_host(variables.host, recipe, hardware, site)
         used = {entry["name"].rpartition("-")[0] for entry in entries}
         deployment = plan.deployment(recipe, site, variables.host, used)
-        if others is not None:
-            deployment["service_clients"] = services.clients(entries, signed, NodePaths(site.root))
-        if others is not None and site.clustered and "frontend" in {entry["role"] for entry in entries}:
-            found = services.cluster_workers(variables.host, groups, others, planned_of, made)
-            deployment["workers_elsewhere"] = services.elsewhere(found, variables.host)
+        deployment["service_clients"] = services.clients(entries, signed, NodePaths(site.root))
+        if site.clustered and "frontend" in {entry["role"] for entry in entries}:
+            _counts, found = services.cluster_servers(variables.host, groups, others, planned_of, made)
+            deployment["workers_elsewhere"] = [one for one in found if one["host"] != variables.host]
         fits = with_notes(capacity.check(entries, deployment, hardware), entries, deployment, hardware)
         if rule == "warn":
             fits = capacity.overruled(fits)
@@ -121,7 +115,7 @@ def declared_of(variables, mistakes):
     overlays = ()
     with mistakes.noted():
         overlays = overlays_of(variables)
-    wanted = read_checked(variables, "fleet_tuning", None, mistakes, _check_tuning)
+    wanted = read_checked(variables, "fleet_tuning", None, mistakes, tuning.check_wanted)
     readable = len(mistakes.errors) == before
     with mistakes.noted():
         path = recipes.find_recipe(variables.get("fleet_recipe"), recipe_paths(variables))
@@ -142,11 +136,6 @@ def _check_profile(variables, recipe, mistakes):
     if recipe and name and isinstance(name, str):
         with mistakes.noted():
             points.profile_of(recipe, name)
-
-
-def _check_tuning(name, value):
-    if value is not None:
-        tuning.check_wanted(name, value)
 
 
 def _planned(others, made, host):
@@ -219,7 +208,7 @@ def plan_hosts(hosts, others, deploys=False, run_plan=None, limit=None):
                 if run_plan:
                     everyone = None
                     if "workers_elsewhere" in (item["deployment"] or ()):
-                        everyone = services.noted_workers(others.made, others(host))
+                        everyone = others.made["cluster", others(host).get(services.CLUSTER)][1]
                     run_plan.note(host, [others(one) for one in asked], deploys, item, everyone)
             planned[host] = item
         except FleetError as error:
@@ -238,31 +227,23 @@ def _raise_any(mistakes):
         raise FleetError.together(error.within(some(where) + ": ") for error, where in mistakes.values())
 
 
-def check_hosts(hosts, others):
-    """FleetError with what is wrong in the variables of hosts, whether or not they are inference hosts.
-
-    others: Hosts.
-    """
-    mistakes = {}
-    check_inventory_folders(others.inventory_sources)
-    for host in hosts:
-        found = input_checks.Mistakes()
-        check_variables(others(host), found)
-        for one in (one for error in found.errors for one in error.problems):
-            mistakes.setdefault(one.message, (one, []))[1].append(host)
-    _raise_any(mistakes)
-
-
-def check_restarted(planned, hosts, meant):
-    """FleetError unless the servers `meant` (see server_lists.batches) are planned for each of the hosts."""
+def _check_each(hosts, check):
+    """Raises one FleetError with all that check(host) raises, equal errors of several hosts once."""
     mistakes = {}
     for host in hosts:
         try:
-            if host in planned:
-                server_lists.batches(planned[host]["servers"], meant)
+            check(host)
         except FleetError as error:
-            mistakes.setdefault(error.message, (error, []))[1].append(host)
+            for one in error.problems:
+                mistakes.setdefault(one.message, (one, []))[1].append(host)
     _raise_any(mistakes)
+
+
+def check_variables_of(variables):
+    """Raises FleetError if a host's variables are wrong, whether or not it is an inference host."""
+    mistakes = input_checks.Mistakes()
+    check_variables(variables, mistakes)
+    mistakes.raise_any()
 
 
 def _asked(asked, others, host):
@@ -342,13 +323,11 @@ def with_notes(found, entries, deployment, hardware):
     return result
 
 
-LOCAL = ("local", "ansible.builtin.local")
-
-
 def check_only(play_hosts, others):
     """(answer, True) where nothing is wrong with the variables of these hosts; see make()."""
-    check_hosts(play_hosts, others)
-    return {"plan": {"hosts": {}, "of": [], "names": {}, "workers": []}, "warnings": [], "report": None}, True
+    check_inventory_folders(others.inventory_sources)
+    _check_each(play_hosts, lambda host: check_variables_of(others(host)))
+    return {"plan": {"hosts": {}, "lists": {}, "names": {}}, "warnings": [], "report": None}, True
 
 
 def make(hosts, play_hosts, ours, others, run_plan, options):
@@ -360,9 +339,6 @@ def make(hosts, play_hosts, ours, others, run_plan, options):
     reasons = {}
     if options["strict"]:
         planned = plan_hosts(hosts, others, True, run_plan, play_hosts)
-        for host, item in planned.items():
-            if item["deployment"] and others(host).peek("ansible_connection") in LOCAL:
-                check_models(host, item["deployment"]["models"])
     else:
         each = plan_each(hosts, others, run_plan, reasons)
         planned = {host: item for host, item in each.items() if item}
@@ -370,7 +346,8 @@ def make(hosts, play_hosts, ours, others, run_plan, options):
     if options["secrets"]:
         check_secrets(planned, play_hosts, others)
     if options["restarts"]:
-        check_restarted(planned, [host for host in play_hosts if host in ours], options["restart"])
+        restarted = [host for host in play_hosts if host in ours and host in planned]
+        _check_each(restarted, lambda host: server_lists.batches(planned[host]["servers"], options["restart"]))
     warnings = host_warnings(hosts, others)
     outside = [host for host in hosts if host not in planned and host not in play_hosts]
     if outside:
@@ -380,26 +357,6 @@ def make(hosts, play_hosts, ours, others, run_plan, options):
     if options["report"]:
         report = [plan_table(planned), *tuning_tables(planned), capacity_table(planned)]
     return {"plan": run_plan.packed(), "warnings": warnings, "report": report}, len(planned) == len(hosts)
-
-
-def check_models(host, models):
-    """Checkpoints in directories of this machine are of a family that is served. Raises FleetError.
-
-    What else is wrong with them is found where they are read in full.
-    """
-    for model in models:
-        path = os.path.join(model.get("source_path") or model["path"], "config.json")
-        config = None
-        if model["source"] == "path":
-            seen_files.note_content(path)
-            config = readable_json(path)
-        kind = config.get("model_type") if isinstance(config, dict) else None
-        if kind is not None and kind not in FAMILIES:
-            raise FleetError(
-                "plan.model-unsupported",
-                "%s: model_type in %s is %s; allowed: %s. Set model.path, or model.source_path, to such a checkpoint.",
-                (host, path, show(kind), ", ".join(FAMILIES)),
-            )
 
 
 def plan_table(planned):
@@ -472,7 +429,7 @@ def capacity_warnings(planned):
 
 
 def exposed_warnings(planned):
-    """[A sentence on all servers that listen beyond loopback and ask for no API key]; [] where there are none."""
+    """[A sentence on all servers that listen beyond loopback and ask for no API key]; [] if there are none."""
     addresses, hosts = {}, {}
     for host, item in planned.items():
         for entry in item["servers"]:

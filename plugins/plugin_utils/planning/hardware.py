@@ -17,6 +17,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import
     Mistakes,
     check_number,
     invalid,
+    taken_twice,
     unknown_key,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
@@ -148,16 +149,12 @@ MAX_SERVERS = 1024  # of a host
 
 
 def group_counts(recipe, hardware):
-    """How many servers each group gets: [int]. FleetError where they do not fit or do not divide."""
+    """How many servers each group gets: [int]. Raises FleetError if they do not fit or do not divide."""
     groups = recipe["servers"]
     automatic = [group for group in groups if group["count"] == "auto"]
     numbered = [group for group in groups if group["count"] != "auto"]
     if len(automatic) > 1 or (automatic and not automatic[0]["devices"]):
-        raise FleetError(
-            "plan.count-auto-invalid",
-            "%s: count auto is allowed for one group of servers only, whose devices are not 0. Set a number.",
-            (_counts(automatic),),
-        )
+        raise invalid(_counts(automatic), "auto", "a number; auto for one group of servers whose devices are not 0")
     fixed = sum(group["count"] * group["devices"] for group in numbered)
     left = hardware.units - fixed
     if automatic and not automatic[0].get("device_list"):
@@ -177,11 +174,8 @@ def group_counts(recipe, hardware):
         for group, count in zip(groups, free)
     ]
     if not 0 < sum(counts) <= MAX_SERVERS:
-        raise FleetError(
-            "plan.servers-too-many",
-            "the host has %d servers; allowed: 1 to %d. Change %s, or remove fleet_recipe from a host without servers.",
-            (sum(counts), MAX_SERVERS, _counts(groups)),
-        )
+        allowed = "1 to %d servers of a host; or no fleet_recipe" % MAX_SERVERS
+        raise invalid("the sum of " + _counts(groups), sum(counts), allowed)
     return counts
 
 
@@ -194,16 +188,14 @@ def _automatic(group, left, hardware):
     size = group["devices"]
     if left < size or left % size:
         fits = [str(part) for part in range(1, left + 1) if left % part == 0 and hardware.fits_chips(part)]
-        raise FleetError(
-            "plan.devices-do-not-divide",
-            "%d %ss do not divide into servers of %d with count auto; allowed: %s. Set servers.%s.devices.",
-            (left, hardware.unit, size, ", ".join(fits) or "none, all are taken", group_name(group)),
-        )
+        allowed = "%s, as count is auto and the host has %d %ss left"
+        where = "servers.%s.devices" % group_name(group)
+        raise invalid(where, size, allowed % (", ".join(fits) or "none", left, hardware.unit))
     return left // size
 
 
 def server_names(recipe, counts):
-    """{group name: [server names]}; FleetError where one is too long."""
+    """{group name: [server names]}. Raises FleetError if one is too long."""
     names = {}
     for group, count in zip(recipe["servers"], counts):
         base = group_name(group)
@@ -249,12 +241,7 @@ def assign(recipe, hardware, names):
             found[name] = list(devices)
     kept = {name: devices for name, devices in found.items() if not hardware.excluded & set(devices)}
     if not any(kept.values()) and any(found.values()):
-        raise FleetError(
-            "plan.devices-all-excluded",
-            "fleet_hardware.exclude is %s, which leaves no server its devices. Remove some, or fleet_recipe from the "
-            "host.",
-            (list(hardware.exclude),),
-        )
+        raise invalid("fleet_hardware.exclude", list(hardware.exclude), "devices that leave some servers theirs")
     return kept
 
 
@@ -266,11 +253,7 @@ def _check_list(key, name, devices, size, hardware, taken, own):
             raise invalid(key, device, "%ss from 0 to %d" % (hardware.unit, hardware.units - 1))
         if device in taken or devices.count(device) > 1 or (own and device in hardware.excluded):
             by = "fleet_hardware.exclude" if device in hardware.excluded else taken.get(device, "the same list")
-            raise FleetError(
-                "plan.device-twice",
-                "%s has the %s %d, which %s has as well. Remove it from one of them.",
-                (key, hardware.unit, device, by),
-            )
+            raise taken_twice(key, "the %s %d" % (hardware.unit, device), by)
 
 
 def cpus(group, own, devices, hardware, where):

@@ -12,8 +12,8 @@ import jinja2
 from ansible import context
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import canonical
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import clean
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show, some
-from ansible_collections.inference.fleet.plugins.plugin_utils.plain import clean
 
 LOCKED = "Give the vault's password (--ask-vault-pass), or write the value where it is not encrypted."
 
@@ -91,15 +91,11 @@ class HostVariables:
         except FleetError:
             return True
 
-    def fingerprint(self, names, digest=None):
-        """A digest of what a plan that reads the variables ``names`` depends on.
-
-        digest: of bytes, as hexadecimal digits; sha256 for None.
-        """
+    def fingerprint(self, names):
+        """A digest of what a plan that reads the variables ``names`` depends on."""
         values = {name: self._readable(name) for name in sorted(names) if name in self.names}
         ours = sorted(name for name in self.names if name.lower().startswith("fleet"))
-        data = canonical([self.host, self.inventory_sources, sorted(names), ours, values])
-        return digest(data) if digest else hashlib.sha256(data).hexdigest()
+        return hashlib.sha256(canonical([self.host, self.inventory_sources, sorted(names), ours, values])).hexdigest()
 
     def _readable(self, name):
         try:
@@ -145,7 +141,7 @@ def recipes_of(source):
 
 
 def check_inventory_folders(sources):
-    """FleetError for recipes inside an inventory directory: Ansible has read them as inventories.
+    """Raises FleetError for recipes inside an inventory directory: Ansible has read them as inventories.
 
     sources: paths given with -i.
     """
@@ -159,7 +155,7 @@ def check_inventory_folders(sources):
 
 
 def check_outside(folder, sources):
-    """FleetError for a folder of recipes in which Ansible looks for inventories."""
+    """Raises FleetError for a folder of recipes in which Ansible looks for inventories."""
     real = os.path.realpath(folder)
     for source in sources:
         root = os.path.realpath(source)
@@ -190,7 +186,7 @@ def no_recipe():
     from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 
     return FleetError(
-        "inventory.no-recipe",
+        "inventory.no-host",
         "no host has the variable fleet_recipe, so there is nothing to deploy; allowed: %s. Set it in the inventory, "
         "for example in group_vars/all.yml.",
         (", ".join(recipes.available([recipes.OWN_RECIPES])),),
@@ -207,7 +203,7 @@ def no_host(sources):
 
 
 def check_limit(ours, play_hosts, variables):
-    """FleetError where --limit leaves no host that this collection does anything on.
+    """Raises FleetError if --limit leaves no host that this collection does anything on.
 
     ours: inference hosts. play_hosts: what --limit leaves of the inventory. variables: what ansible gives a task.
     """
@@ -215,7 +211,7 @@ def check_limit(ours, play_hosts, variables):
     served = {host for name in names for host in variables["groups"].get(name, ())}
     if not set(play_hosts) & {*ours, *served}:
         raise FleetError(
-            "inventory.limit-leaves-nobody",
+            "inventory.no-host",
             "--limit leaves no host that has fleet_recipe (of %s); allowed: one of %s. Change the limit.",
             (some(list(play_hosts)) or "none", some(list(ours))),
         )
@@ -243,23 +239,19 @@ def one_machine(planned, others):
             address = "localhost" if kind == "local" else variables.peek("ansible_host") or host
             port, root = variables.peek("ansible_port"), variables.peek("fleet_root") or ""
         except FleetError:
-            continue  # whoever connects to it says what is wrong
-        for other, other_root in machines.setdefault((str(kind), str(address), str(port)), []):
-            if root == other_root:
+            continue  # the connection reports it
+        machine = "%s, %s" % (kind, address)
+        ports = set(_listening(item["servers"]))
+        for other, other_root, other_ports in machines.setdefault((machine, str(port)), []):
+            shared = "fleet_root (%s)" % show(root) if root == other_root else None
+            if shared is None and ports & other_ports:
+                shared = "port %d" % min(ports & other_ports)
+            if shared:
                 yield (
-                    "both are one machine (%s), with one fleet_root (%s), so each would remove the other's servers; "
-                    "allowed: one name for it, or a fleet_root for each. Remove one of the names." % (
-                        "ansible_connection local" if kind == "local" else "ansible_host %s" % address, show(root))
+                    "both are one machine (%s) with one %s. Remove one of the names, or set another fleet_root and "
+                    "other ports for it." % (machine, shared)
                 ), (other, host)  # fmt: skip
-            else:
-                taken = set(_listening(planned[other]["servers"])) & set(_listening(item["servers"]))
-                for port_number in sorted(taken):
-                    yield (
-                        "both are one machine (%s), and both have a server on port %d; allowed: a port once. Set "
-                        "another servers.NAME.port in fleet_override of one, or remove one of the names." % (
-                            "ansible_connection local" if kind == "local" else "ansible_host %s" % address, port_number)
-                    ), (other, host)  # fmt: skip
-        machines[(str(kind), str(address), str(port))].append((host, root))
+        machines[machine, str(port)].append((host, root, ports))
 
 
 def _listening(entries):

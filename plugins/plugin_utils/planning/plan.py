@@ -22,6 +22,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import
     Mistakes,
     check_folder,
     invalid,
+    taken_twice,
     unknown_key,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.placeholders import base_context, strings, substitute
@@ -43,7 +44,7 @@ MAX_WORD = 128 * 1024 - 64  # of an argv or environment: MAX_ARG_STRLEN, less th
 
 
 def check_needs(recipe, hardware):
-    """FleetError unless the declared hardware is of the kind that the recipe needs."""
+    """Raises FleetError unless the declared hardware is of the kind that the recipe needs."""
     needs = recipe["needs"]
     for key, fits, allowed in (
         ("accelerator", hardware.accelerator in needs["accelerators"], ", ".join(needs["accelerators"])),
@@ -52,11 +53,8 @@ def check_needs(recipe, hardware):
          "at least %s" % needs.get("device_memory_gib")),
     ):  # fmt: skip
         if not fits:
-            raise FleetError(
-                "plan.hardware-not-for-recipe",
-                "fleet_hardware.%s is %s; the recipe %s needs: %s. Correct it, or choose another fleet_recipe.",
-                (key, getattr(hardware, key), recipe["name"], allowed),
-            )
+            allowed = "%s, for the recipe %s" % (allowed, recipe["name"])
+            raise invalid("fleet_hardware." + key, getattr(hardware, key), allowed)
 
 
 def check_ports(entries, recipe, mistakes):
@@ -75,16 +73,12 @@ def check_ports(entries, recipe, mistakes):
                 why = "; those below are for root alone" if 0 < port < first else ""
                 mistakes.keep(invalid("%s of '%s'" % (key, entry["name"]), port, "%d to 65535%s" % (first, why)))
             if port in taken:
-                mistakes.add(
-                    "plan.port-twice",
-                    "%s gives '%s' the port %d, which is also that of %s. Set another first port for one of them.",
-                    (key, entry["name"], port, taken[port]),
-                )
+                mistakes.keep(taken_twice("%s of '%s'" % (key, entry["name"]), "the port %d" % port, taken[port]))
             taken.setdefault(port, "%s ('%s')" % (key, entry["name"]))
 
 
 def check_words(where, words):
-    """FleetError for words that no argv or environment can contain. words: {key: its words}."""
+    """Raises FleetError for words that no argv or environment can contain. words: {key: its words}."""
     for key, values in words.items():
         for value in values:
             if "\0" in value or len(value.encode("utf-8", "surrogatepass")) >= MAX_WORD:
@@ -145,7 +139,7 @@ class Draft:
 
     @property
     def model(self):
-        """The dimensions of its checkpoint, None where they are not known."""
+        """The dimensions of its checkpoint, None if they are not known."""
         return model_of(self.recipe)
 
     def read(self, context):
@@ -179,12 +173,8 @@ def entry_of(host, prepared, group, own, name, devices):
     where = "server '%s'" % name
     declared = _container(recipe, platform, own, where)
     if declared and site.require_digests and not declared.get("digest"):
-        raise FleetError(
-            "plan.digest-missing",
-            "%s: container.image is %s without a digest, which fleet_require_digests demands. Set container.digest in "
-            "fleet_override or in images.yml to the digest that `docker buildx imagetools inspect` prints.",
-            (where, declared["image"]),
-        )
+        allowed = "an image with container.digest (fleet_require_digests); `docker buildx imagetools inspect` prints it"
+        raise invalid(where + ": container.image", declared["image"], allowed)
     server = _draft(host, recipe, group, own, name, devices, declared, where)
     local = server.context
     server.key = platform.artifact_key(server)
@@ -471,11 +461,8 @@ def _distinct(items, first, key, content):
         draft = (item.get("draft") or {}).get("path")
         same = [one for one in found if one["path"] == item["path"]]
         if same and content(same[0]) != content(item):
-            raise FleetError(
-                "plan.path-twice",
-                "groups of servers have different %ss at one path, %s. Set servers.NAME.%s.path of one of them to "
-                "another.",
-                (key, item["path"], key),
+            raise taken_twice(
+                "a group of servers", "%s.path %s" % (key, item["path"]), "another group with another " + key
             )
         if not same or draft not in (None, *((one.get("draft") or {}).get("path") for one in same)):
             found.append(item)

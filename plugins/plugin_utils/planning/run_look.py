@@ -51,7 +51,7 @@ def note_stopped(host):
 
 
 def stopped():
-    """The host whose servers could not be changed, None where there is none."""
+    """The host whose servers could not be changed, None if there is none."""
     try:
         with open(_path(STOPPED), encoding="utf-8") as stream:
             return stream.read()

@@ -38,7 +38,7 @@ class RunPlan:
         self._names = {}  # host → names of those of its variables that were read
 
     def recall(self, host, others, deploys):
-        """The plan of a host, None where there is none or variables that it read have changed since. others: Hosts."""
+        """The plan of a host, None if there is none or variables that it read have changed since. others: Hosts."""
         if not self._recalls:
             return None
         found = _settled.get(host) if _in_task() else None
@@ -46,10 +46,10 @@ class RunPlan:
             kept = load()
             found = kept["hosts"].get(host)
             if found is None or found["plan"] is None or not all(
-                _holds(kept, one, others, host) for one in kept["of"][found["of"]]
+                _holds(kept, one, others, host) for one in kept["lists"][found["of"]]
             ):  # fmt: skip
                 return None
-            found = {**found, "plan": _unpacked(host, found, kept["workers"])}
+            found = {**found, "plan": _unpacked(host, found, kept["lists"])}
             if _in_task():
                 _settled[host] = found
         return found["plan"] if found["deploys"] or not deploys else None
@@ -70,30 +70,29 @@ class RunPlan:
             self._noted[host] = {"deploys": False, "plan": None, "of": [], "workers": None, "why": why}
 
     def packed(self):
-        """What was noted, as JSON: {hosts: {host: {deploys, plan, of, workers}}, of, names, workers}.
+        """What was noted, as JSON: {hosts: {host: {deploys, plan, of, workers}}, lists, names}.
 
-        The host's `of` and `workers` are indexes of the lists of these names. Linear in the number of hosts.
+        The host's `of` and `workers` are names in `lists`, so what many hosts have in common is there once.
         """
-        of, workers, hosts = _Lists(), _Lists(), {}
+        lists, hosts = {}, {}
         for host, found in self._noted.items():
-            plan, everyone = found["plan"], found["workers"]
+            plan, everyone, name = found["plan"], found["workers"], None
             deployment = plan and plan["deployment"]
-            index = None
             if deployment and everyone and deployment.get(ELSEWHERE) == _elsewhere(everyone, host):
                 plan = {**plan, "deployment": {key: one for key, one in deployment.items() if key != ELSEWHERE}}
-                index = workers.index(everyone)
-            hosts[host] = {**found, "plan": plan, "of": of.index(sorted(found["of"])), "workers": index}
+                name = _named(lists, everyone)
+            hosts[host] = {**found, "plan": plan, "of": _named(lists, sorted(found["of"])), "workers": name}
         names = {host: sorted(self._names.get(host) or one.read) for host, one in self._variables.items()}
-        return {"hosts": hosts, "of": of.lists, "names": names, "workers": workers.lists}
+        return {"hosts": hosts, "lists": lists, "names": names}
 
     def take(self, packed, others):
         """Remember what packed() gave in an earlier run. others: Hosts. Returns {host: plan}."""
         for host, names in packed["names"].items():
             self._variables[host], self._names[host] = others(host), set(names)
         for host, found in packed["hosts"].items():
-            everyone = None if found["workers"] is None else packed["workers"][found["workers"]]
-            plan = _unpacked(host, found, packed["workers"])
-            self._noted[host] = {**found, "plan": plan, "of": packed["of"][found["of"]], "workers": everyone}
+            everyone = found["workers"] and packed["lists"][found["workers"]]
+            plan = _unpacked(host, found, packed["lists"])
+            self._noted[host] = {**found, "plan": plan, "of": packed["lists"][found["of"]], "workers": everyone}
         return self.planned()
 
     def planned(self):
@@ -104,37 +103,16 @@ class RunPlan:
         """Keep what was noted for all tasks that follow."""
         packed, kept = self.packed(), load()
         kept = {key: dict(kept[key]) for key in kept}
-        prints = {}
+        kept["lists"].update(packed["lists"])
+        prints, of = {}, {}
         for host, names in packed["names"].items():
             prints[host] = self._variables[host].fingerprint(names)
             kept["read"][prints[host]] = [host, names]
-        of = [_named(kept["of"], [prints[host] for host in hosts]) for hosts in packed["of"]]
-        workers = [_named(kept["workers"], one) for one in packed["workers"]]
         for host, found in packed["hosts"].items():
-            index = found["workers"]
-            found = {**found, "of": of[found["of"]], "workers": None if index is None else workers[index]}
-            kept["hosts"][host] = found
+            if found["of"] not in of:
+                of[found["of"]] = _named(kept["lists"], [prints[one] for one in packed["lists"][found["of"]]])
+            kept["hosts"][host] = {**found, "of": of[found["of"]]}
         write_atomic(_path(), json.dumps(kept), 0o600)
-
-
-class _Lists:
-    """Lists, each once."""
-
-    def __init__(self):
-        self.lists = []
-        self._known = {}
-        self._same = {}  # the one that many hosts share is compared once; it is kept, so its id stays its own
-
-    def index(self, one):
-        if id(one) not in self._same:
-            key = canonical(one)
-            if key not in self._known:
-                self._known[key] = len(self.lists)
-                self.lists.append(one)
-            if self.lists[self._known[key]] is not one:
-                return self._known[key]
-            self._same[id(one)] = self._known[key]
-        return self._same[id(one)]
 
 
 def _named(table, value):
@@ -148,12 +126,12 @@ def _elsewhere(workers, host):
     return [one for one in workers if one["host"] != host]
 
 
-def _unpacked(host, found, workers):
-    """The plan of a host as it was noted. workers: of the file or of packed()."""
+def _unpacked(host, found, lists):
+    """The plan of a host as it was noted. lists: of the file or of packed()."""
     plan = found["plan"]
     if found["workers"] is None:
         return plan
-    deployment = {**plan["deployment"], ELSEWHERE: _elsewhere(workers[found["workers"]], host)}
+    deployment = {**plan["deployment"], ELSEWHERE: _elsewhere(lists[found["workers"]], host)}
     return {**plan, "deployment": deployment}
 
 
@@ -188,13 +166,14 @@ def plans_of(hosts, others, deploys):
 def settle(others):
     """Look, for the processes of all tasks of a play, at the variables that plans of other hosts depend on."""
     kept = load()
-    shared = {one for prints in kept["of"].values() if len(prints) > 1 for one in prints}
+    of = [kept["lists"][name] for name in {found["of"] for found in kept["hosts"].values()}]
+    shared = {one for prints in of if len(prints) > 1 for one in prints}
     _right.clear()
     _right.update(one for one in sorted(shared) if _holds(kept, one, others, None))
 
 
 def load():
-    """What save() kept: {hosts, of, read, workers}; in the main process also for the processes that it starts."""
+    """What save() kept: {hosts, lists, read}; in the main process also for the processes that it starts."""
     try:
         stat = os.stat(_path())
         key = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
@@ -202,7 +181,7 @@ def load():
             with open(_path(), encoding="utf-8") as stream:
                 _loaded.update(stat=key, found=json.load(stream))
     except FileNotFoundError:
-        return {"hosts": {}, "of": {}, "read": {}, "workers": {}}
+        return {"hosts": {}, "lists": {}, "read": {}}
     return _loaded["found"]
 
 

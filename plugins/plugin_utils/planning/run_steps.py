@@ -8,6 +8,11 @@ A run whose plan is kept needs this and not the planner, so nothing of that is i
 
 from __future__ import annotations
 
+import functools
+import operator
+
+LATER = "fleet: filled in later"  # the only key of an argument that is filled in when it is sent
+OMITTED = object()
 # The tags of the steps' playbooks.
 TAGS = {
     "preflight": ("preflight", "prepare", "serve"),
@@ -35,37 +40,29 @@ def has_part(tags, only, skip):
     return chosen and not (tags & skip or skip & {"all", "tagged"})
 
 
-def filled(call, plan, variables, only):
-    """The arguments of one of a plan's calls, with what was left for later. Raises FleetError.
+def filled(value, plan, variables, only):
+    """The arguments of a call, or a part of them, with the values that were left out. Raises FleetError.
 
     plan: the host's. variables: HostVariables. only: tags of the run.
     """
-    arguments = _copy(call["arguments"])
-    for one in call["later"]:
-        place = arguments
-        for key in one["at"][:-1]:
-            place = place[key]
-        key = one["at"][-1]
-        if "unprepared" in one:
-            if not PREPARES & set(only):
-                place[key] = one["unprepared"]
-        elif "plan" in one:
-            value = plan
-            for name in one["plan"]:
-                value = value[name]
-            place[key] = value
-        else:
-            _fill(place, key, one, variables.peek(one["variable"]))
-    return arguments
-
-
-def _fill(place, key, later, value):
-    if not value and "default" in later:
-        value = later["default"]
-    if not value and later.get("omits"):
-        del place[key]
-    else:
-        place[key] = _merged(later["over"], value or {}) if "over" in later else value
+    if isinstance(value, list):
+        return [filled(one, plan, variables, only) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if set(value) != {LATER}:
+        found = {key: filled(one, plan, variables, only) for key, one in value.items()}
+        return {key: one for key, one in found.items() if one is not OMITTED}
+    how = value[LATER]
+    if "unprepared" in how:
+        return how["prepared" if PREPARES & set(only) else "unprepared"]
+    if "plan" in how:
+        return functools.reduce(operator.getitem, how["plan"], plan)
+    found = variables.peek(how["variable"])
+    if not found and "default" in how:
+        found = how["default"]
+    if not found and how.get("omits"):
+        return OMITTED
+    return _merged(how["over"], found or {}) if "over" in how else found
 
 
 def _merged(under, over):
@@ -75,9 +72,3 @@ def _merged(under, over):
         both = isinstance(found.get(key), dict) and isinstance(value, dict)
         found[key] = _merged(found[key], value) if both else value
     return found
-
-
-def _copy(value):
-    if isinstance(value, dict):
-        return {key: _copy(one) for key, one in value.items()}
-    return [_copy(one) for one in value] if isinstance(value, list) else value

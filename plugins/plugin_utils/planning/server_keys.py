@@ -20,6 +20,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers
     is_file,
     secret_value,
 )
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import invalid
 
 SECRETS = dict.fromkeys((*API_KEYS, *OTHER_API_KEYS), VARIABLE)
 KEY_FLAG = "api-key"
@@ -49,7 +50,7 @@ def has_key(variables, deploys):
 
 
 def check_engine(where, engine, secrets):
-    """FleetError where the engine cannot ask for the keys that the fleet has, or the recipe gives it another one."""
+    """Raises FleetError if the engine has no API keys, or if the recipe names another variable for them."""
     name = engine.api_key
     if not name:
         raise FleetError(
@@ -59,16 +60,11 @@ def check_engine(where, engine, secrets):
             (VARIABLE, engine.label, VARIABLE),
         )
     if secrets.get(name, VARIABLE) != VARIABLE:
-        raise FleetError(
-            "plan.api-key-twice",
-            "%s: secrets.%s names the variable '%s', but %s is set as well; remove one of the two.",
-            (where, name, secrets[name], VARIABLE),
-        )
+        raise invalid("%s: secrets.%s" % (where, name), secrets[name], "null, as %s is set" % VARIABLE)
 
 
 def check_not_in_the_open(where, engine, server):
-    """FleetError for a key in the command line, the environment or the configuration: all of them can be read on the
-    node and are in the plan."""
+    """Raises FleetError for a key in the command line, the environment or the configuration, which others can read."""
     name = engine.api_key
     if not name:
         return

@@ -55,27 +55,13 @@ def batches(servers, meant):
     entries = {entry["name"]: entry for entry in servers}
     known = ", ".join(entries) or "none"
     names = [name.strip() for name in meant.split(",") if name.strip()] if isinstance(meant, str) else meant
-    if not meant or not names:
-        raise FleetError(
-            "restart.server-missing",
-            "fleet_server is missing: say which servers to restart, -e fleet_server=NAME, several with commas between "
-            "them, or all. There are: %s.",
-            (known,),
-        )
-    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        raise FleetError(
-            "restart.server-not-a-name",
-            "fleet_server is %s; allowed: a name, several with commas between them, a list of names, or all. There "
-            "are: %s.",
-            (show(meant), known),
-        )
-    names = list(entries) if list(names) == ["all"] else names
-    unknown = sorted(set(names) - set(entries))
-    if unknown:
+    strings = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+    names = list(entries) if strings and list(names) == ["all"] else names
+    if not strings or not names or set(names) - set(entries):
         raise FleetError(
             "restart.server-unknown",
-            "fleet_server names %s, which %s not planned here; allowed: %s, or all. Use --limit to leave out hosts.",
-            (", ".join(show(name) for name in unknown), "is" if len(unknown) == 1 else "are", known),
+            "fleet_server is %s; allowed: %s, several with commas, a list, or all. Use --limit to leave out hosts.",
+            (show(meant), known),
         )
     found, done = [], set()
     for name in start_order(entries):

@@ -13,9 +13,8 @@ import re
 import typing
 import zlib
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify.workers import ROLES
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.addresses import address_of
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import address_of, invalid
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.placeholders import PLACEHOLDER, strings
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import TRUE
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import (
@@ -56,31 +55,37 @@ def members(hosts, variables_of, name_key, loopback=False):
     return found
 
 
-def endpoints(host, recipe, groups, variables_of, planned_of, takes_one=lambda name, tls: False, made=None):
-    """((placeholder, value), …) of what a recipe names of other hosts; hosts that nothing is asked of are not read.
+def endpoints(host, recipe, named, takes_one):
+    """[(placeholder, value)] of the services that a recipe names.
 
-    groups() -> {group: [hosts]} of the inventory. variables_of(host) -> fleet.HostVariables. planned_of(host) ->
-    (recipe, Hardware) of a host, None for one without a recipe. takes_one(name, tls) -> whether the engine takes one
-    address of a service: this host's own, or that of another one, which hosts take by turns. made: of Hosts. FleetError
-    names a variable that is not known here.
+    named: of named_services(). takes_one(name, tls) -> whether the engine takes one address of a service: this host's
+    address, or that of another host, which hosts take by turns.
     """
     found = []
-    for name, service in named_services(host, recipe, groups, variables_of).items():
+    for name, service in named.items():
         addresses = service.addresses
         if takes_one(name, service.tls):
             turn = service.hosts.index(host) if host in service.hosts else zlib.crc32(host.encode()) % len(addresses)
             addresses = [addresses[turn]]
         written = recipe["services"][name].get("endpoint") or "{address}:{port}"
         found.append((name, ",".join(_written(written, service.scheme, *one) for one in addresses)))
-    totals = sorted(name for name in _placeholders(recipe) if TOTAL.fullmatch(name))
-    if totals:
-        counts = _of_cluster("counts", _counts, host, groups, variables_of, planned_of, made)
-        found += [(name, counts.get(name, 0)) for name in totals]
-    return tuple(found)
+    return found
+
+
+def totals(host, recipe, groups, variables_of, planned_of, made):
+    """[(total_GROUP, number)] of the totals that a recipe names. Arguments: as cluster_servers()."""
+    names = sorted(name for name in _placeholders(recipe) if TOTAL.fullmatch(name))
+    if not names:
+        return []
+    counts, _workers = cluster_servers(host, groups, variables_of, planned_of, made)
+    return [(name, counts.get(name, 0)) for name in names]
 
 
 def named_services(host, recipe, groups, variables_of):
-    """{name: Service} of those that the recipe's strings name. Arguments: as endpoints()."""
+    """{name: Service} of those that the recipe's strings name; hosts of other services are not read. Raises FleetError.
+
+    groups() -> {group: [hosts]} of the inventory. variables_of(host) -> HostVariables.
+    """
     named = _placeholders(recipe)
     return {
         name: _service(host, name, service, groups(), variables_of)
@@ -97,12 +102,7 @@ def _service(host, name, service, groups, variables_of):
     group = service.get("group") or name
     hosts = list(groups.get(group) or ())
     if not hosts:
-        raise FleetError(
-            "plan.service-without-hosts",
-            "services.%s is on the hosts of group '%s', which has none. Add one to the inventory, or set "
-            "services.%s.group.",
-            (name, group, name),
-        )
+        raise invalid("the group '%s' of services.%s" % (group, name), [], "a group with hosts (services.NAME.group)")
     port, first = service["port"], variables_of(hosts[0])
     if name not in PROVIDED or group != (first.get(name + "_group") or name):
         return Service(hosts, [(address_of(one, variables_of(one)), port) for one in hosts])
@@ -112,12 +112,8 @@ def _service(host, name, service, groups, variables_of):
     scheme = PROVIDED[name][tls]
     if not tls and len(hosts) == 1:
         if hosts != [host]:
-            raise FleetError(
-                "plan.service-on-loopback",
-                "services.%s is on '%s' alone, where it listens on %s, which other hosts do not reach. Set %s_tls: "
-                "true for the group '%s', or put three hosts into it.",
-                (name, hosts[0], LOOPBACK, name, group),
-            )
+            allowed = "true; or three hosts, since '%s' alone listens on %s" % (hosts[0], LOOPBACK)
+            raise invalid("%s_tls of the group '%s'" % (name, group), False, allowed)
         return Service(hosts, [(LOOPBACK, port)], scheme)
     addresses = [(address_of(one, variables_of(one)), port) for one in hosts]
     return Service(hosts, addresses, scheme, tls, tls and not first.get(name + "_certificates"))
@@ -149,69 +145,34 @@ def clients(entries, signed, paths):
     ]
 
 
-def cluster_workers(host, groups, variables_of, planned_of, made=None):
-    """[{host, name, role, bind, ports}] of the workers of all hosts of the fleet_cluster of `host`.
+def cluster_servers(host, groups, variables_of, planned_of, made):
+    """({"total_GROUP": number of servers}, [{host, name, role, bind, ports}] of workers) of the hosts with the
+    fleet_cluster of `host`, or of the host alone. Made once for a cluster, of whose hosts all variables count.
 
-    Arguments: as endpoints().
+    groups, variables_of: as named_services(). planned_of(host) -> (recipe, Hardware) of a host, None for a host without
+    a recipe. made: of Hosts.
     """
-    return _of_cluster("workers", _workers, host, groups, variables_of, planned_of, made)
-
-
-def elsewhere(workers, host):
-    """Those that other hosts have: what a frontend of `host` must find beside its own."""
-    return [one for one in workers if one["host"] != host]
-
-
-def noted_workers(made, variables):
-    """The list that cluster_workers() has made for a host's cluster, None where nothing asked for it."""
-    return made.get(("workers", variables.get(CLUSTER)))
-
-
-def _of_cluster(what, make, host, groups, variables_of, planned_of, made):
-    """make() of a host's cluster; once for all its hosts, which are asked for nevertheless."""
-    made, cluster = {} if made is None else made, variables_of(host).get(CLUSTER)
-    hosts = groups().get("all", [host])
-    if not cluster:
-        return make(host, variables_of, hosts, planned_of)
-    if (what, cluster) not in made:
-        made[what, cluster] = make(host, variables_of, hosts, planned_of)
-    for other in hosts:
-        variables_of(other)
-    return made[what, cluster]
-
-
-def _workers(host, variables_of, hosts, planned_of):
-    found = []
-    for other, (recipe, hardware) in _cluster(host, variables_of, hosts, planned_of):
-        names = server_names(recipe, group_counts(recipe, hardware))
-        kept = assign(recipe, hardware, names)
-        bind = str(variables_of(other).get(BIND) or "127.0.0.1")
-        for group in recipe["servers"]:
-            for index, name in enumerate(names[group_name(group)]):
-                if group["role"] in ROLES and name in kept:
-                    ports = {kind: port + index for kind, port in group.get("ports", {}).items() if port is not None}
-                    found.append({"host": other, "name": name, "role": group["role"], "bind": bind, "ports": ports})
-    return found
-
-
-def _cluster(host, variables_of, hosts, planned_of):
-    """(host, planned_of() of it) of each host of one cluster with a recipe; of the host alone where it is in none."""
     cluster = variables_of(host).get(CLUSTER)
-    for other in hosts if cluster else [host]:
-        if other != host and variables_of(other).get(CLUSTER) != cluster:
-            continue
+    hosts = groups().get("all", [host]) if cluster else [host]
+    hosts = [other for other in hosts if variables_of(other).get(CLUSTER) == cluster]
+    if cluster and ("cluster", cluster) in made:
+        return made["cluster", cluster]
+    counts, workers = {}, []
+    for other in hosts:
         planned = planned_of(other)
-        if planned is not None:
-            yield other, planned
-
-
-def _counts(host, variables_of, hosts, planned_of):
-    """{"total_GROUP": number of servers} over the hosts of one cluster; of the host alone where it is in none."""
-    counts = {}
-    for _other, (recipe, hardware) in _cluster(host, variables_of, hosts, planned_of):
+        if planned is None:
+            continue
+        recipe, hardware = planned
         names = server_names(recipe, group_counts(recipe, hardware))
-        kept = assign(recipe, hardware, names)
+        kept, bind = assign(recipe, hardware, names), str(variables_of(other).get(BIND) or LOOPBACK)
         for group in recipe["servers"]:
             key = "total_" + group_name(group)
-            counts[key] = counts.get(key, 0) + sum(name in kept for name in names[group_name(group)])
-    return counts
+            for index, name in enumerate(names[group_name(group)]):
+                if name not in kept:
+                    continue
+                counts[key] = counts.get(key, 0) + 1
+                if group["role"] in ROLES:
+                    ports = {kind: port + index for kind, port in group.get("ports", {}).items() if port is not None}
+                    workers.append({"host": other, "name": name, "role": group["role"], "bind": bind, "ports": ports})
+    made["cluster", cluster] = counts, workers
+    return counts, workers

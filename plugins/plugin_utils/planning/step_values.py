@@ -9,15 +9,14 @@ worked out where the default there is a template. What may hold a password is no
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import json
 import os
-import typing
 
 import yaml
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import TRUE
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_steps import LATER
 
 COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 KNOWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "known_tasks.json")
@@ -25,65 +24,20 @@ UNKNOWN_DATA = ("README.md", "files", "__pycache__")  # of a role: these say not
 LITERAL = object()  # the default is the one of the role's file
 
 
-@dataclasses.dataclass(frozen=True)
-class Later:
-    """An argument that is filled in when it is sent: the value of a variable. default: in place of one that is empty;
-    omits: an empty one is left out. over: a mapping that it is merged over."""
-
-    variable: str
-    default: typing.Any = LITERAL
-    omits: bool = False
-    over: dict | None = None
-
-    def packed(self, at):
-        found = {"at": at, "variable": self.variable}
-        if self.default is not LITERAL:
-            found["default"] = self.default
-        if self.omits:
-            found["omits"] = True
-        return found if self.over is None else {**found, "over": self.over}
+def later(variable, **how):
+    """An argument that is filled in when it is sent: the value of a variable. how: default, for an empty value; omits:
+    an empty value is left out; over: a mapping that the value is merged over."""
+    return {LATER: {"variable": variable, **how}}
 
 
-@dataclasses.dataclass(frozen=True)
-class Of:
-    """An argument that is a part of the host's plan. path: keys of it."""
-
-    path: tuple
-
-    def packed(self, at):
-        return {"at": at, "plan": list(self.path)}
+def of_plan(*keys):
+    """An argument that is a part of the host's plan."""
+    return {LATER: {"plan": list(keys)}}
 
 
-@dataclasses.dataclass(frozen=True)
-class IfPrepared:
+def if_prepared(value, other):
     """An argument in a run that prepares the node too; `other` in a run that does not."""
-
-    value: typing.Any
-    other: typing.Any
-
-
-def packed(step, operation, arguments):
-    """A call as the plan has it, plain JSON: {step, operation, arguments, later}. later: what is filled in.
-
-    An argument that is None is not given.
-    """
-    later = []
-    arguments = _plain({name: one for name, one in arguments.items() if one is not None}, [], later)
-    return {"step": step, "operation": operation, "arguments": arguments, "later": later}
-
-
-def _plain(value, at, later):
-    if isinstance(value, (Later, Of)):
-        later.append(value.packed(at))
-        return None
-    if isinstance(value, IfPrepared):
-        later.append({"at": at, "unprepared": value.other})
-        return _plain(value.value, at, later)
-    if isinstance(value, dict):
-        return {key: _plain(one, [*at, key], later) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(one, [*at, number], later) for number, one in enumerate(value)]
-    return value
+    return {LATER: {"prepared": value, "unprepared": other}}
 
 
 class Role:
@@ -109,9 +63,9 @@ class Role:
         """value() of a variable that may hold a password. shared: the fleet's variable that is its default, `default`
         where that is not set or empty."""
         if self._variables.has(name):
-            return Later(name, omits=omits)
+            return later(name, omits=omits)
         if shared is not None and self._variables.has(shared):
-            return Later(shared, default, omits)
+            return later(shared, omits=omits, **({} if default is LITERAL else {"default": default}))
         value = self._literal(name) if default is LITERAL else default
         return None if omits and not value else value
 

@@ -16,10 +16,10 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model i
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import server_lists, step_values
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.step_values import (
-    IfPrepared,
-    Later,
-    Of,
     Role,
+    if_prepared,
+    later,
+    of_plan,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 
@@ -31,8 +31,8 @@ UNREAD = "it cannot be looked at: %s"
 
 
 def steps_of(variables, servers, deployment):
-    """[{step, operation, arguments, later}] in the order of the run, and {step, reason, changed} for a step that is to
-    run each time. later: what of the arguments is filled in when they are sent (run_steps.py).
+    """[{step, operation, arguments}] in the order of the run, and {step, reason, changed} for a step that runs each
+    time. Some arguments are filled in when they are sent (run_steps.py).
 
     variables: HostVariables. servers, deployment: of the host's plan.
     """
@@ -40,7 +40,14 @@ def steps_of(variables, servers, deployment):
     for step, calls in STEPS.items():
         host = Host(step, variables, servers, deployment)
         try:
-            found += [step_values.packed(step, *call) for call in calls(host)]
+            found += [
+                {
+                    "step": step,
+                    "operation": operation,
+                    "arguments": {name: one for name, one in arguments.items() if one is not None},
+                }
+                for operation, arguments in calls(host)
+            ]
         except FleetError as error:
             host.runs_always(UNREAD % error.message.partition("\n")[0])
         except (AttributeError, LookupError, TypeError, ValueError) as error:  # a variable of a form that nobody checks
@@ -63,7 +70,7 @@ class Host:
     def __init__(self, step, variables, servers, deployment):
         self.step, self.name = step, variables.host
         self.entries, self.recipe = servers, deployment
-        self.servers, self.deployment = Of(("servers",)), Of(("deployment",))
+        self.servers, self.deployment = of_plan("servers"), of_plan("deployment")
         self.reasons = []  # why the step runs each time
         self._variables = variables
 
@@ -91,7 +98,7 @@ class Host:
 
     def part(self, name, default):
         """A part of the deployment, `default` where it has none of that name."""
-        return Of(("deployment", name)) if name in self.recipe else default
+        return of_plan("deployment", name) if name in self.recipe else default
 
     def environment(self, role):
         """Proxies and the like of a role."""
@@ -134,10 +141,10 @@ def _preflight(host):
         hardware=host.read("fleet_hardware"),
         needs=host.recipe["needs"],
         servers=host.servers,
-        models=Of(("deployment", "models")),
-        venvs=Of(("deployment", "venvs")),
-        prepares=IfPrepared(True, False),
-        installs=IfPrepared(packages, {}),
+        models=of_plan("deployment", "models"),
+        venvs=of_plan("deployment", "venvs"),
+        prepares=if_prepared(True, False),
+        installs=if_prepared(packages, {}),
         satisfied_by=[one["path"] for one in parts],
     )
 
@@ -178,7 +185,7 @@ def _containers(host):
     mirror = role.value("container_engine_mirror", host.shared("fleet_registry_mirror", ""))
     settings = role.value("container_engine_platform_settings", host.recipe["engine_settings"])
     if role.has("container_engine_settings"):
-        settings = Later("container_engine_settings", over=settings)
+        settings = later("container_engine_settings", over=settings)
     root = role.value("container_engine_root", host.root)
     proxies = role.later("container_engine_proxy_env", "fleet_proxy_env", {})
     for engine in engines:
@@ -356,8 +363,8 @@ def _verify(host):
 
 def _secrets(role, servers):
     if role.has("serve_secrets"):
-        return Later("serve_secrets")
-    return {name: Later(name) if role.has(name) else "" for name in server_lists.secret_names(servers)}
+        return later("serve_secrets")
+    return {name: later(name) if role.has(name) else "" for name in server_lists.secret_names(servers)}
 
 
 def _watchdog(host, role):

@@ -10,7 +10,6 @@ import fnmatch
 import functools
 import ipaddress
 import os
-import posixpath
 import re
 import urllib.parse
 
@@ -30,38 +29,33 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
 
-PATTERNS = {
-    "account": (r"[a-z_][a-z0-9_-]{0,31}", "the name of an account, such as inference-fleet"),
-    "digest": (r"sha256:[0-9a-f]{64}", "sha256: and 64 hexadecimal digits"),
-    "image": (r"[a-z0-9][A-Za-z0-9._:/-]*", "an image, REGISTRY/NAME:TAG"),
-    "interpreter": (r"[A-Za-z0-9][A-Za-z0-9._+-]*", "a version such as 3.12, a command or an absolute path"),
-    "name": (r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", "a name of letters, digits, '.', '_' and '-'"),
-    "package": (r"[A-Za-z0-9][A-Za-z0-9._\[\],-]*([=<>!~]=?=?[A-Za-z0-9.*+!_-]+(,[=<>!~]=?=?[A-Za-z0-9.*+!_-]+)*)?",
-                "a pinned package, such as torch==2.13.0+cpu"),
-    "release": (r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,63}", "a version, such as 3.6.14"),
-    "repository": (r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?", "a repository, OWNER/NAME"),
-    "sha256": (r"[0-9a-fA-F]{64}", "64 hexadecimal digits"),
-}  # fmt: skip
-ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-PROXY = re.compile(
-    r"(?:(?:https?|socks[45][ah]?)://)?(?:[^\s/@]*@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]+))?/?"
-)
+HOST = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
+PROXY = re.compile(r"(?:(?:https?|socks[45][ah]?)://)?(?:[^\s/@]*@)?%s(?::([0-9]+))?/?" % HOST)
 LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
-REGISTRY = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?")
-FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}=?")
-SETTING = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 ALL_PORTS = 65535
 LIST, MAPPING = "a list; with -e as JSON", "a mapping; with -e as JSON"
 
 
+@functools.cache
+def table():
+    """variables.yml."""
+    return _yaml(os.path.splitext(os.path.abspath(__file__))[0] + ".yml")
+
+
+def _yaml(path):
+    with open(path, encoding="utf-8") as stream:
+        return yaml.load(stream, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+PATTERNS = table()["patterns"]
+
+
 def _pattern(name, value, kind):
-    if kind == "interpreter" and isinstance(value, str) and value.startswith("/"):
-        _path(name, value)
-        return
-    pattern, words = PATTERNS[kind]
-    text = str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
-    if not isinstance(text, str) or not re.fullmatch(pattern, text):
-        raise invalid(name, value, words)
+    row = PATTERNS[kind]
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and kind != "registry"
+    text = str(value) if number else value
+    if not isinstance(text, str) or checks.invisible(text) or not re.fullmatch(row["pattern"], text):
+        raise invalid(name, value, row["words"])
 
 
 def _host(name, value):
@@ -102,14 +96,10 @@ def _file_url(name, value):
 
 def _index(name, value):
     """A package index: an address, or a folder of the node."""
-    check = _path if isinstance(value, str) and value.startswith("/") else _file_url
-    check(name, value)
-
-
-def _path(name, value):
-    checks.check_string(name, value)
-    if not value.startswith("/") or ".." in value.split("/") or posixpath.normpath(value) == "/":
-        raise invalid(name, value, "an absolute path on the node without '..' or ~")
+    if isinstance(value, str) and value.startswith("/"):
+        _pattern(name, value, "path")
+    else:
+        _file_url(name, value)
 
 
 def _local(name, value):
@@ -119,16 +109,23 @@ def _local(name, value):
         _file_url(name, value)
 
 
-def _items(check):
-    """The check of a list by the check of its items."""
+def _items(check, single=False):
+    """The check of a list by the check of its items. single: an item may be given without a list."""
 
     def check_list(name, value):
-        if not isinstance(value, list):
+        if not isinstance(value, list) and not single:
             raise invalid(name, value, LIST)
-        for index, one in enumerate(value):
+        for index, one in enumerate(value if isinstance(value, list) else [value]):
             check("%s[%d]" % (name, index), one)
 
     return check_list
+
+
+def _names(name, value):
+    given = [one.strip() for one in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(given, list) or not given:
+        raise invalid(name, value, "a name or a list of names")
+    _items(functools.partial(_pattern, kind="name"))(name, given)
 
 
 def _mapping(name, value, shown=True):
@@ -136,16 +133,35 @@ def _mapping(name, value, shown=True):
         raise invalid(name, value, MAPPING) if shown else checks.unusable(name, MAPPING)
 
 
+def _values(name, value, check, key=None):
+    """A mapping by the check of its values. key: kind of its keys."""
+    _mapping(name, value)
+    for one, item in value.items():
+        if key:
+            _pattern(name + "'s key", one, key)
+        check("%s.%s" % (name, one), item)
+
+
+def _certificates(name, value):
+    _values(name, value, functools.partial(_pattern, kind="path"))
+    if value and set(value) != {"ca", "certificate", "key"}:
+        raise invalid(name, sorted(value), "ca, certificate and key, or an empty mapping")
+
+
+def _setting(name, value):
+    if isinstance(value, (list, dict)) or value is None or checks.invisible(str(value)):
+        raise invalid(name, value, "a number, true, false or a string on one line")
+
+
 def _environment(name, value):
     """Values are not shown: a proxy may have a password."""
     _mapping(name, value, shown=False)
     for key, one in value.items():
         text = str(one) if isinstance(one, int) and not isinstance(one, bool) else one
-        if not ENVIRONMENT_NAME.fullmatch(key):
-            raise invalid(name + "'s key", key, "the name of an environment variable, such as HTTPS_PROXY")
+        _pattern(name + "'s key", key, "variable")
         proxy = key.lower().endswith("_proxy") and key.lower() != "no_proxy"
         found = PROXY.fullmatch(text) if proxy and isinstance(text, str) else None
-        port = int(found.group(2) or 1) if found else 0
+        port = int(found.group(1) or 1) if found else 0
         if not isinstance(text, str) or checks.invisible(text) or (proxy and text and not 0 < port <= ALL_PORTS):
             allowed = "a proxy such as http://proxy.example.org:3128" if proxy else "a string on one line"
             raise checks.unusable("%s.%s" % (name, key), allowed)
@@ -156,7 +172,11 @@ def _logins(name, value):
     _mapping(name, value, shown=False)
     for registry, login in value.items():
         fit = isinstance(login, dict) and set(login) == {"username", "password"}
-        if not REGISTRY.fullmatch(registry) or not fit or not all(_secret_line(one) for one in login.values()):
+        if (
+            not re.fullmatch(PATTERNS["registry"]["pattern"], registry)
+            or not fit
+            or not all(map(_secret_line, login.values()))
+        ):
             allowed = "{REGISTRY: {username, password}} with a registry HOST or HOST:PORT and two strings"
             raise checks.unusable("%s[%s]" % (name, show(registry)), allowed)
 
@@ -176,112 +196,71 @@ def _token(name, value):
         raise checks.unusable(name, "a string without spaces or line breaks; a number in quotes")
 
 
-def _names(name, value):
-    given = value.split(",") if isinstance(value, str) else value
-    if not isinstance(given, list) or not given:
-        raise invalid(name, value, "a name or a list of names")
-    for one in given:
-        _pattern(name, one.strip() if isinstance(one, str) else one, "name")
-
-
-def _fingerprints(name, value):
-    for one in value if isinstance(value, list) else [value]:
-        if not isinstance(one, str) or not FINGERPRINT.fullmatch(one):
-            raise invalid(name, one, "SHA256: and 43 characters, as `ssh-keygen -lf` prints a fingerprint, or a list")
-
-
-def _sums(name, value):
-    _mapping(name, value)
-    for key, one in value.items():
-        _pattern("%s.%s" % (name, key), one, "sha256")
-
-
-def _certificates(name, value):
-    _mapping(name, value)
-    if value and set(value) != {"ca", "certificate", "key"}:
-        raise invalid(name, sorted(value), "ca, certificate and key, or an empty mapping")
-    for key, one in value.items():
-        _path("%s.%s" % (name, key), one)
-
-
-def _settings(name, value):
-    _mapping(name, value)
-    for key, one in value.items():
-        if not SETTING.fullmatch(key):
-            raise invalid(name + "'s key", key, "the name of a setting, such as quota-backend-bytes")
-        if isinstance(one, (list, dict)) or one is None or checks.invisible(str(one)):
-            raise invalid("%s.%s" % (name, key), one, "a number, true, false or a string on one line")
-
-
-def _registry(name, value):
-    if not isinstance(value, str) or not REGISTRY.fullmatch(value):
-        raise invalid(name, value, "HOST or HOST:PORT")
-
-
 def _message(name, value):
     if not isinstance(value, str):
         raise invalid(name, value, "a string")
 
 
-def _number(name, value, spec):
-    checks.check_number(name, value, spec["high"], spec["kind"] == "whole", spec.get("low"))
+def _row(check):
+    """A check that does not depend on the row of the table."""
+    return lambda name, value, _row: check(name, value)
 
 
-# kind → (check(name, value), what is allowed in words)
+def _folder(name, value, row):
+    example = "/srv/inference-fleet" + "; empty for the system's folders" * bool(row.get("empty"))
+    checks.check_folder(name, value, example)
+
+
+def _number(name, value, row):
+    checks.check_number(name, value, row["high"], row["kind"] == "whole", row.get("low"))
+
+
+# kind: (check(name, value, row of the table), what is allowed in words)
 KINDS = {
-    "address": (checks.check_address, "IP address"),
-    "archive": (_file_url, "URL"),
-    "batches": (checks.check_batches, "number, percentage or list"),
-    "certificates": (_certificates, "`{ca, certificate, key}`"),
-    "engine": (lambda name, value: checks.check_choice(name, value, sorted(ENGINES)), "name of an engine"),
-    "environment": (_environment, "mapping of environment variables"),
-    "fingerprints": (_fingerprints, "fingerprint or list"),
-    "host": (_host, "host name or IP address"),
-    "hosts": (_items(_certificate_host), "list of names and addresses"),
-    "index": (_index, "URL"),
-    "indexes": (_items(_index), "list of URLs"),
-    "limits": (lambda name, value: limits_of(value, {}, name), "mapping of numbers above 0"),
-    "line": (checks.check_string, "string on one line"),
-    "local": (_local, "path on the controller"),
-    "logins": (_logins, "mapping of registries"),
-    "message": (_message, "string"),
-    "mirror": (lambda _name, value: check_mirror(value), "`HOST[:PORT][/PREFIX]` or mapping"),
-    "names": (_names, "name or list of names"),
-    "path": (_path, "absolute path on the node"),
-    "plan": (lambda _name, _value: None, ""),
-    "port": (lambda name, value: checks.check_number(name, value, ALL_PORTS), "port, 1 to 65535"),
-    "registries": (_items(_registry), "list of `HOST[:PORT]`"),
-    "settings": (_settings, "mapping of settings"),
-    "sums": (_sums, "mapping of SHA-256"),
-    "switch": (checks.check_switch, "`true` or `false`"),
-    "password": (_password, "string"),
-    "token": (_token, "string without spaces"),
-    "url": (_url, "URL"),
-    "version_of_key": (checks.check_version, "string or number"),
-    **{kind: (functools.partial(_pattern, kind=kind), words) for kind, (_text, words) in PATTERNS.items()},
-}
-# kind → (check(name, value, row of the table), what is allowed in words)
-KINDS_WITH_LIMITS = {
     "choice": (lambda name, value, row: checks.check_choice(name, value, row["choices"]), ""),
-    "folder": (
-        lambda name, value, row: checks.check_folder(
-            name, value, "/srv/inference-fleet" + "; empty for the system's own" * bool(row.get("empty"))
-        ),
-        "absolute path, a folder of its own",
-    ),
+    "folder": (_folder, "absolute path, a folder of its own"),
     "number": (_number, "number"),
     "whole": (_number, "whole number"),
-}
+    **{kind: (_row(functools.partial(_pattern, kind=kind)), row["words"]) for kind, row in PATTERNS.items()},
+    **{kind: (_row(check), words) for kind, (check, words) in {
+        "address": (checks.check_address, "IP address"),
+        "archive": (_file_url, "URL"),
+        "batches": (checks.check_batches, "number, percentage or list"),
+        "certificates": (_certificates, "`{ca, certificate, key}`"),
+        "engine": (lambda name, value: checks.check_choice(name, value, sorted(ENGINES)), "name of an engine"),
+        "environment": (_environment, "mapping of environment variables"),
+        "fingerprints": (_items(functools.partial(_pattern, kind="fingerprint"), True), "fingerprint or list"),
+        "host": (_host, "host name or IP address"),
+        "hosts": (_items(_certificate_host), "list of names and addresses"),
+        "index": (_index, "URL"),
+        "indexes": (_items(_index), "list of URLs"),
+        "limits": (lambda name, value: limits_of(value, {}, name), "mapping of numbers above 0"),
+        "line": (checks.check_string, "string on one line"),
+        "local": (_local, "path on the controller"),
+        "logins": (_logins, "mapping of registries"),
+        "message": (_message, "string"),
+        "mirror": (lambda _name, value: check_mirror(value), "`HOST[:PORT][/PREFIX]` or mapping"),
+        "names": (_names, "name or list of names"),
+        "path": (functools.partial(_pattern, kind="path"), "absolute path on the node"),
+        "plan": (lambda _name, _value: None, ""),
+        "port": (lambda name, value: checks.check_number(name, value, ALL_PORTS), "port, 1 to 65535"),
+        "registries": (_items(functools.partial(_pattern, kind="registry")), "list of `HOST[:PORT]`"),
+        "settings": (functools.partial(_values, check=_setting, key="setting"), "mapping of settings"),
+        "sums": (functools.partial(_values, check=functools.partial(_pattern, kind="sha256")), "mapping of SHA-256"),
+        "switch": (checks.check_switch, "`true` or `false`"),
+        "password": (_password, "string"),
+        "token": (_token, "string without spaces"),
+        "url": (_url, "URL"),
+        "version_of_key": (checks.check_version, "string or number"),
+    }.items()},
+}  # fmt: skip
 
 
 def check_value(name, value, spec):
-    """FleetError unless the variable `name` may have this value. spec: its row of variables.yml."""
+    """Raises FleetError unless the variable `name` may have this value. spec: its row of variables.yml."""
     if value is None or (value == "" and spec.get("empty")):
         return
-    if spec["kind"] in KINDS:
-        KINDS[spec["kind"]][0](name, value)
-    else:
-        KINDS_WITH_LIMITS[spec["kind"]][0](name, value, spec)
+    KINDS[spec["kind"]][0](name, value, spec)
 
 
 def words_of(spec):
@@ -290,7 +269,7 @@ def words_of(spec):
         return spec["words"]
     if spec.get("choices"):
         return ", ".join("`%s`" % one for one in spec["choices"])
-    text = {**KINDS, **KINDS_WITH_LIMITS}[spec["kind"]][1]
+    text = KINDS[spec["kind"]][1]
     if spec["kind"] in ("whole", "number"):
         low = spec.get("low")
         text += ", above 0, at most %d" % spec["high"] if low is None else ", %d to %d" % (low, spec["high"])
@@ -298,7 +277,7 @@ def words_of(spec):
 
 
 def check_option(name, value, option):
-    """FleetError unless a role's variable has the type and the choices of its argument spec, where it has no kind."""
+    """Raises FleetError unless a role's variable without a kind has the type and choices of its argument spec."""
     kind, shown = option.get("type", "str"), not option.get("no_log")
     if value is None:
         return
@@ -325,12 +304,6 @@ COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.
 ELSEWHERE = "'hostvars' is undefined"  # jinja's words for a value of another host's, which only plays work out
 SERVICES = ("etcd_", "nats_")  # what their variables begin with
 CLOSE = 0.9  # of the names of variables: other ones that begin like ours are somebody else's
-
-
-@functools.cache
-def table():
-    """variables.yml."""
-    return _yaml(os.path.splitext(os.path.abspath(__file__))[0] + ".yml")
 
 
 @functools.cache
@@ -363,11 +336,6 @@ def row_of(name, option):
         return None
     rows = (row for row in table()["roles"] if any(fnmatch.fnmatchcase(name, one) for one in row["names"]))
     return next(rows, None)
-
-
-def _yaml(path):
-    with open(path, encoding="utf-8") as stream:
-        return yaml.load(stream, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def recipe_paths(variables):
@@ -449,6 +417,6 @@ def read_checked(variables, name, default, mistakes, check=None):
     with mistakes.noted():
         given = variables.get(name)
         value = default if given is None else given
-        if check:
+        if check and given is not None:
             check(name, value)
     return value

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
-import json
 import os
 import re
 
+import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import canonical
 from ansible_collections.inference.fleet.plugins.plugin_utils import seen_files
@@ -21,105 +20,70 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema impo
     COLLECTION,
     all_problems,
     coerce,
-    recipe_schema,
 )
 
-try:
-    import yaml
-except ImportError:
-    HAS_YAML = False
-    SafeLoader = object
-else:
-    HAS_YAML = True
-    SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
+SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 OWN_RECIPES = os.path.join(COLLECTION, "recipes")
 IMAGES, PROBES = "images.yml", "probes"
 IMAGE_KEY = re.compile(r"[a-z0-9][a-z0-9.-]*")  # an image with its registry or tag has a / or a :
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-
-
-OFFERED = ("overlays", "tuning")  # what a recipe offers and an inventory chooses from
+OFFERED = ("overlays", "tuning")  # what a recipe offers and an inventory selects from
 FIXED = ("name", "schema", *OFFERED)
 MAX_BYTES = 2**20  # of a recipe
-# Numbers that YAML 1.1 reads otherwise than they look: 010 is 8, 1:30 is 90.
+# Numbers that YAML 1.1 reads differently from what they look like: 010 is 8, 1:30 is 90.
 UNLIKE = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
+INVALID = "%s: %s Correct the file."
 
 
 class _Loader(SafeLoader):
-    """YAML, strictly: a key given twice, keys that are no strings and numbers that are read otherwise are mistakes.
+    """Strict YAML: duplicate keys, keys that are not strings and ambiguous numbers are errors.
 
-    Aliases and merge keys (<<) mean what YAML says.
+    Aliases and merge keys (<<) have their usual meaning.
     """
-
-    def __init__(self, stream):
-        super().__init__(stream)
-        self.mistakes = []
-
-    def _mistake(self, node, text, *values):
-        self.mistakes.append("line %d: %s" % (node.start_mark.line + 1, text % values))
 
     def construct_mapping(self, node, deep=False):
         seen = set()
-        for key_node, _value in node.value if isinstance(node, yaml.MappingNode) else ():
-            if not isinstance(key_node, yaml.ScalarNode):
-                self._mistake(key_node, "a key is a list or a mapping; a key must be a string. Put it into quotes.")
-                raise _Unreadable
-            key = visible(key_node.value)
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                key = "<<"
-            elif key_node.tag != "tag:yaml.org,2002:str":
-                self._mistake(
-                    key_node, "the key %s is no string (YAML reads it as %s); a key must be one. Put it into quotes: "
-                    '"%s".', key, key_node.tag.rpartition(":")[2], key
-                )  # fmt: skip
-            if key in seen:
-                self._mistake(key_node, "the key '%s' is given twice; keep one.", key)
-            seen.add(key)
+        for key, _value in node.value if isinstance(node, yaml.MappingNode) else ():
+            if not isinstance(key, yaml.ScalarNode) or not key.tag.endswith((":str", ":merge")):
+                raise _error(key, "has a key that is not a string; put %s into quotes", key.value)
+            if key.value in seen:
+                raise _error(key, "has the key %s twice", key.value)
+            seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
     def construct_scalar(self, node):
-        if node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float") and UNLIKE.fullmatch(node.value):
-            self._mistake(
-                node, 'YAML reads %s as another number; put it into quotes, "%s", or write the number that is meant.',
-                node.value, node.value,
-            )  # fmt: skip
+        if node.tag.endswith((":int", ":float")) and UNLIKE.fullmatch(node.value):
+            raise _error(node, "has %s, which YAML reads as another number; put it into quotes", node.value)
         return super().construct_scalar(node)
 
 
-class _Unreadable(Exception):
-    """What follows cannot be read; the loader's mistakes say why."""
+def _error(node, text, value):
+    return ValueError("line %d %s" % (node.start_mark.line + 1, text % show(value)))
 
 
 def _read_yaml(text):
-    """What YAML ``text`` says. FleetError has a line for each mistake."""
+    """Content of a YAML text. Raises YAMLError, ValueError."""
     depth = 0
+    for event in yaml.parse(text, Loader=SafeLoader):  # libyaml's composer overflows the stack
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise _error(event, "is nested more than %s deep", MAX_DEPTH)
+    loader = _Loader(text)
     try:
-        for event in yaml.parse(text, Loader=SafeLoader):  # libyaml's composer overflows the stack
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MAX_DEPTH:
-                raise FleetError(
-                    "recipe.nested-too-deep",
-                    "line %d: nested more than %d deep; allowed: less. Write it flatter.",
-                    (event.start_mark.line + 1, MAX_DEPTH),
-                )
-        loader = _Loader(text)
-        try:
-            content = loader.get_single_data()
-        except _Unreadable:
-            content = None
-        finally:
-            loader.dispose()
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError, AttributeError) as error:
-        tags = " Remove the tag; recipes have none." if "tag:" in str(error) or "!" in str(error) else ""
-        raise FleetError(
-            "recipe.not-yaml",
-            "not valid YAML: %s.%s Correct it there; yamllint shows such places too.",
-            (" ".join(str(error).split()).rstrip("."), tags),
-        ) from error
-    if loader.mistakes:
-        raise FleetError.together(FleetError("recipe.yaml-misread", line) for line in loader.mistakes)
-    return content
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
+def unknown(what, name, known, folders=()):
+    """The FleetError of a name that does not exist. what: the variable or key that has it."""
+    close = close_to(str(name), known, 0.6)
+    return FleetError(
+        "recipe.name-unknown",
+        "%s is %s, which does not exist%s; allowed: %s%s. Use one of these.",
+        (what, show(name), "; did you mean '%s'?" % close if close else "", ", ".join(known) or "none",
+         " (in %s)" % ", ".join(folders) if folders else ""),
+    )  # fmt: skip
 
 
 def available(paths):
@@ -138,60 +102,26 @@ def find_recipe(name, paths):
             path = os.path.join(folder, name + ".yml")
             if os.path.basename(name) == name and seen_files.is_file(path) and name + ".yml" != IMAGES:
                 return path
-    known = available(folders)
-    for path in [os.path.join(folder, "%s.%s" % (name, ending)) for folder in folders for ending in ("yml", "yaml")]:
-        if (
-            isinstance(name, str)
-            and name
-            and os.path.basename(name) == name
-            and "\0" not in name
-            and os.path.lexists(path)
-        ):
-            raise FleetError(
-                "recipe.not-a-file",
-                "fleet_recipe is %s, but %s is no file that ends in .yml. Make it one.",
-                (json.dumps(name), path),
-            )
-    close = difflib.get_close_matches(str(name), known, 1)
-    raise FleetError(
-        "recipe.unknown",
-        "fleet_recipe is %s, but there is no such recipe%s; allowed: %s. Looked in: %s.",
-        (json.dumps(name), "; did you mean '%s'?" % close[0] if close else "", ", ".join(known), ", ".join(folders)),
-    )
+    raise unknown("fleet_recipe", name, available(folders), folders)
 
 
-def _mapping_of(path, what):
-    """The mapping that a YAML file holds. FleetError says what is wrong with it. what: (its name, an example)."""
+def _mapping_of(path):
+    """The mapping in a YAML file. Raises FleetError."""
     label = label_of(path)
-    if not HAS_YAML:
-        raise FleetError(
-            "recipe.pyyaml-missing",
-            "The Python package PyYAML is missing on the control node. Install ansible-core again, which requires it.",
-        )
     try:
-        data = seen_files.read(path)  # one byte more than MAX_BYTES, where it has that
+        data = seen_files.read(path)  # one byte more than MAX_BYTES if the file is larger
         if len(data) > MAX_BYTES:
-            raise FleetError(
-                "recipe.too-large", "larger than %d KiB; allowed: as much at most. Shorten it.", (MAX_BYTES // 1024,)
-            )
-        recipe = _read_yaml(data.decode("utf-8-sig"))
-        if not isinstance(recipe, dict):
-            raise FleetError(
-                "recipe.not-a-mapping",
-                "the file holds %s; allowed: a mapping with %s. Write it as recipes/%s is written.",
-                ("nothing" if recipe is None else show(recipe), *what),
-            )
-        return clean(recipe, "the recipe")
+            raise ValueError("it is larger than %d KiB" % (MAX_BYTES // 1024))
+        content = _read_yaml(data.decode("utf-8-sig"))
+        if not isinstance(content, dict):
+            raise ValueError("it contains %s and no mapping" % ("nothing" if content is None else show(content)))
     except OSError as error:
-        raise FleetError(
-            "recipe.unreadable",
-            "%s cannot be read: %s. Make it a file that the user who runs Ansible may read.",
-            (label, error.strerror),
-        ) from error
-    except UnicodeDecodeError as error:
-        raise FleetError(
-            "recipe.not-utf-8", "%s is not UTF-8 (byte %d). Save it as UTF-8.", (label, error.start)
-        ) from error
+        raise FleetError("recipe.file-invalid", INVALID, (label, error.strerror + ".")) from error
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError, AttributeError) as error:
+        text = visible(" ".join(str(error).split()).rstrip(".")) + "."
+        raise FleetError("recipe.file-invalid", INVALID, (label, text)) from error
+    try:
+        return clean(content, "the recipe")
     except FleetError as error:
         raise error.within(label + ": ") from error
 
@@ -204,43 +134,39 @@ def _with_probes(recipe, folder):
     folders = [os.path.join(one, PROBES) for one in (folder, OWN_RECIPES)]
     known = available(folders)
     if name not in known:
-        close = close_to(name, known)
-        raise FleetError(
-            "recipe.probes-unknown",
-            "'probes' is %s, but there is no such file of requests%s; allowed: a list of requests, or one of %s. "
-            "Looked in: %s.",
-            (show(name), "; did you mean '%s'?" % close if close else "", ", ".join(known), ", ".join(folders)),
-        )
+        raise unknown("'probes'", name, known, folders)
     found = next(path for path in (os.path.join(one, name + ".yml") for one in folders) if seen_files.is_file(path))
-    return {**recipe, "probes": _mapping_of(found, ("the key probes", "probes/*.yml")).get("probes", [])}
+    return {**recipe, "probes": _mapping_of(found).get("probes", [])}
 
 
 @functools.cache
 def _load(path, _stamp):
     label = label_of(path)
-    recipe = _mapping_of(path, ("the keys " + ", ".join(recipe_schema()["required"]), "cpu-tiny.yml"))
+    recipe = _mapping_of(path)
     try:
         recipe = _with_probes(recipe, os.path.dirname(path))
     except FleetError as error:
         raise error.within(label + ": ") from error
-    found = all_problems(recipe, in_file=True)
-    if recipe.get("name") != os.path.basename(path)[:-4] and not any(where == ["name"] for where, _text in found):
-        words = "'name' is %s; allowed: the file's own name, %s"
-        found = [*found, (["name"], words % (show(recipe.get("name")), os.path.basename(path)[:-4]))]
-    if found:
-        raise FleetError.together(FleetError("recipe.key-invalid", "%s: %s.", (label, text)) for _path, text in found)
+    named = {} if recipe.get("name") == os.path.basename(path)[:-4] else {"name": os.path.basename(path)[:-4]}
+    _checked(recipe, label, "", named)
     for name in recipe.get("overlays", ()):
         _checked(_with_overlays(recipe, path, [name]), label, "overlays.%s: " % name)
     return recipe
 
 
-def _checked(recipe, label, where):
-    """A recipe, FleetError with all that is wrong with it."""
+def _checked(recipe, label, where, named=()):
+    """A recipe. Raises FleetError with all its errors. named: {"name": as the file}, if it has another one."""
     found = all_problems(recipe, in_file=True)
+    if named and not any(path == ["name"] for path, _text in found):
+        found += [(["name"], "'name' is %s; allowed: the file's own name, %s" % (show(recipe["name"]), named["name"]))]
     if found:
-        lines = ["%s: %s%s." % (label, where, text) for _path, text in found]
-        raise FleetError.together(FleetError("recipe.key-invalid", line) for line in lines)
+        raise FleetError.together(_invalid("%s: %s%s." % (label, where, text)) for _path, text in found)
     return recipe
+
+
+def _invalid(line):
+    """The FleetError of a key; the line has its remedy."""
+    return FleetError("recipe.key-invalid", "%s", (line,))
 
 
 def _with_overlays(recipe, path, names):
@@ -249,19 +175,10 @@ def _with_overlays(recipe, path, names):
     label, result = label_of(path), recipe
     for name in names:
         if name not in known:
-            close = close_to(name, known)
-            raise FleetError(
-                "recipe.overlay-unknown",
-                "fleet_overlay is %s, but %s has no such overlay%s; allowed: %s. Use one of these, or remove it.",
-                (show(name), label, "; did you mean '%s'?" % close if close else "", ", ".join(known) or "none"),
-            )
+            raise unknown("fleet_overlay", name, list(known))
         fixed = sorted(set(known[name]) & set(FIXED))
         if fixed:
-            raise FleetError(
-                "recipe.overlay-key",
-                "%s: overlays.%s has the key '%s', which is the recipe's own; remove it there.",
-                (label, name, fixed[0]),
-            )
+            raise _invalid("%s: overlays.%s has the key '%s'; remove it there." % (label, name, fixed[0]))
         result = overrides.apply(result, known[name])
     return _with_probes(result, os.path.dirname(path))
 
@@ -315,16 +232,11 @@ def _table_of(recipe, path):
     """The recipe's table of measured settings."""
     if not recipe.get("tuning"):
         own = [name for name in available([OWN_RECIPES]) if load_recipe(find_recipe(name, [])).get("tuning")]
-        raise FleetError(
-            "recipe.tuning-none",
-            "fleet_tuning is set, but %s has no table of measured settings (its key 'tuning'); these have: %s. Choose "
-            "one of them, or remove fleet_tuning.",
-            (label_of(path), ", ".join(own)),
-        )
+        raise unknown("fleet_tuning needs a recipe with measured settings, but fleet_recipe", recipe["name"], own)
     found = tuning.path_of(recipe["tuning"], os.path.dirname(path))
     if not seen_files.is_file(found):
         found = tuning.path_of(recipe["tuning"], OWN_RECIPES)
-    return tuning.check_table(_mapping_of(found, ("source and sets", "tuning/*.yml")), found)
+    return tuning.check_table(_mapping_of(found), found)
 
 
 def _resolve(recipe, path, layers):
@@ -341,14 +253,11 @@ def _resolve(recipe, path, layers):
     written = functools.partial(_as_written, recipe, merged)
     found = all_problems(result, lambda where: path_text(written(where)))
     lines = ["%s: %s." % (_blame(written(where), origin, names), text) for where, text in found]
-    if any(result.get(key) != recipe.get(key) for key in FIXED):
-        lines = [
-            "%s: 'name', 'schema', 'overlays' and 'tuning' of a recipe cannot be overridden; copy %s instead."
-            % (names, label_of(path)),
-            *(line for line, (where, _text) in zip(lines, found) if where not in [[key] for key in FIXED]),
-        ]
+    for key in FIXED:
+        if result.get(key) != recipe.get(key):
+            lines.append("%s: '%s' of a recipe cannot be overridden; copy %s instead." % (names, key, label_of(path)))
     if lines:
-        raise FleetError.together(FleetError("recipe.key-invalid", line) for line in lines)
+        raise FleetError.together(map(_invalid, lines))
     return result
 
 
@@ -379,15 +288,12 @@ def images_of(folder):
     for path in dict.fromkeys(os.path.join(one, IMAGES) for one in (OWN_RECIPES, folder)):
         if not seen_files.exists(path):
             continue
-        content = _mapping_of(path, ("images", IMAGES))
+        content = _mapping_of(path)
         for key, value in content.items():
             if not IMAGE_KEY.fullmatch(key) or not isinstance(value, dict) or not _is_image(value):
-                raise FleetError(
-                    "recipe.images-invalid",
-                    "%s: '%s' is %s; allowed: a key of a-z, 0-9, . and -, with {image: REGISTRY/NAME:TAG, digest: "
-                    "sha256: and 64 characters of 0-9 and a-f, version: of what is in it}; digest and version may be "
-                    "left out.",
-                    (label_of(path), key, show(value)),
+                raise _invalid(
+                    "%s: '%s' is %s; allowed: a key of a-z, 0-9, . and -, with {image, digest, version}; digest is "
+                    "sha256: and 64 characters of 0-9 and a-f." % (label_of(path), key, show(value))
                 )
         found.update(content)
     return found
@@ -410,15 +316,7 @@ def with_images(recipe, folder):
             continue
         keys = images_of(folder) if keys is None else keys
         if image not in keys:
-            close = close_to(image, keys)
-            raise FleetError(
-                "recipe.image-unknown",
-                "container.image is %s%s; allowed: an image with its registry, REGISTRY/NAME:TAG, or a key of %s: %s.",
-                (show(image), "; did you mean %s?" % close if close else "", IMAGES, ", ".join(sorted(keys)) or "none"),
-            )
+            raise unknown("container.image", image, sorted(keys))
         # a site that has looked the digest up says so without a map of its own
         layer["container"] = {**keys[image], **layer["container"], "image": keys[image]["image"]}
     return result if keys is not None else recipe
-
-
-__all__ = ["available", "find_recipe", "label_of", "load_recipe", "path_text", "resolve_recipe"]

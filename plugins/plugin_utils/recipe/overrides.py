@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import names_secret, path_text, show
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import invalid, unknown_key
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import close_to, names_secret, path_text, show
 
 VARIABLE = re.compile(r"^fleet_override(_\w+)?$")
 # A null in these of a group or an instance removes what the recipe says for all servers; the plan does that.
@@ -41,14 +41,7 @@ def combine(layers):
         if layer is None:
             continue
         if not isinstance(layer, dict):
-            mistakes.append(
-                FleetError(
-                    "override.not-a-mapping",
-                    "%s is %s; allowed: a mapping of recipe keys to values. With -e give JSON: "
-                    '-e \'{"%s": {"arguments": {"max-num-seqs": 4}}}\'.',
-                    (name, show(layer), name),
-                )
-            )
+            mistakes.append(invalid(name, layer, "a mapping of recipe keys to values; with -e as JSON"))
             continue
         for path, value in _leaves(layer):
             for other, other_value in values.items():
@@ -77,7 +70,7 @@ def combine(layers):
 
 
 def check_nulls(base, override, path=()):
-    """FleetError for a null that removes nothing, where something of nearly the same name is there to remove."""
+    """Raises FleetError for a null that removes nothing, where something of nearly the same name is there to remove."""
     if isinstance(base, list) and isinstance(override, dict) and all(isinstance(item, dict) for item in base):
         base = {str(group_name(item)): item for item in base}
     if not isinstance(override, dict):
@@ -88,20 +81,10 @@ def check_nulls(base, override, path=()):
         if value is not None:
             check_nulls(known.get(key), value, here)
         elif len(here) == 3 and here[0] == "instances" and key not in (*KEPT, "config", *known):
-            raise FleetError(
-                "override.null-removes-nothing",
-                "'%s' is null, which removes nothing there. Remove it.",
-                (path_text(here),),
-            )
-        elif key not in known:
-            close = difflib.get_close_matches(key, list(known), 1, cutoff=0.85)
-            if close:
-                raise FleetError(
-                    "override.null-removes-nothing",
-                    "'%s' is null, which removes nothing: the recipe has no such key; did you mean '%s'? Use that "
-                    "name, or remove yours.",
-                    (path_text(here), close[0]),
-                )
+            raise invalid(path_text(here), None, "no null, since it removes nothing there")
+        elif key not in known and close_to(key, known, 0.85):
+            allowed = "a key of the recipe, which null removes, such as %s"
+            raise invalid(path_text(here), None, allowed % close_to(key, known, 0.85))
 
 
 def shown(path, value):
@@ -166,11 +149,7 @@ def _apply_named(base, override):
     names = [group_name(item) for item in base]
     unknown = sorted(key for key in override if key not in names)
     if unknown:
-        raise FleetError(
-            "override.item-unknown",
-            "no item of this list is named %s; allowed: %s. Give a whole list to add one.",
-            (", ".join("'%s'" % name for name in unknown), ", ".join(str(name) for name in names)),
-        )
+        raise unknown_key("a list of named items", unknown[0], override[unknown[0]], list(map(str, names)))
     result = []
     for name, item in zip(names, base):
         if name not in override:

@@ -17,7 +17,6 @@ import sys
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import API_KEYS
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.cpu_list import parse_cpu_list
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import probes
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import MAX_LINE, invisible
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.placeholders import RESERVED
@@ -33,7 +32,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import 
     show,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.models import FAMILIES, other_family
+from ansible_collections.inference.fleet.plugins.plugin_utils.models import FAMILIES
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
 
@@ -239,7 +238,6 @@ OPEN_SECRET = (
 )
 NO_SECRET = ("", "empty", "none", "null", "dummy", "unused", "not-needed", "auto", "true", "false")
 WITH_CHECK = ("api-key", *API_KEYS)  # of an engine: planning/server_keys.py says what to set instead
-ANSWERS = ("server", "frontend")
 
 
 def all_problems(recipe, text_of=path_text, in_file=False):
@@ -252,7 +250,7 @@ def all_problems(recipe, text_of=path_text, in_file=False):
     found = opened + [item for item in problems(recipe, text_of) if not _covered(item[0], opened)]
     found += [item for item in _strings(recipe, [], text_of, in_file) if not _covered(item[0], found)]
     if not found:
-        for rule in (_models, _needs, _groups, _backends, _services, _start, _variables, _probes):
+        for rule in (_needs, _groups, _backends, _services, _variables, _probes):
             found += [(path, "'%s' %s" % (text_of(path), text)) for path, text in rule(recipe)]
     return found
 
@@ -326,54 +324,21 @@ def _needs(recipe):
                 ["needs", "accelerators", index],
                 ("is %s; allowed for platform %s: %s" % (show(name), recipe["platform"], ", ".join(known))),
             )
-    words = recipe["command"]
-    if not words[0] or (words[0] != "".join(words[0].split()) and not words[0].startswith(("/", "${"))):
-        yield (
-            ["command", 0],
-            "is %s; allowed: the program alone. Write each word as an item" % show(words[0]),
-        )
 
 
 def _groups(recipe):
-    groups = {}
+    groups = []
     for index, group in enumerate(recipe["servers"]):
         path, name = ["servers", index], group_name(group)
         if name in groups:
             yield [*path, "name"], "is '%s', as of another group. Set another name" % name
-        groups[name] = group
-        if group["role"] in ANSWERS and group.get("port") is None:
-            yield (
-                [*path, "port"],
-                (
-                    "is null, but a server of role %s answers on a port; allowed: 1 to 65535. Set one, or another role"
-                    % group["role"]
-                ),
-            )
-        if group["role"] != "frontend" and not group["devices"]:
-            yield [*path, "devices"], "is 0; allowed: at least 1 for role %s, 0 for a frontend" % group["role"]
-        if group.get("cpus"):
-            yield from _cpus([*path, "cpus"], group["cpus"])
+        for other in group.get("after", ()):
+            if other not in groups:
+                yield [*path, "after"], "names %s; allowed: groups before it: %s" % (show(other), ", ".join(groups))
+        groups.append(name)
         yield from _ports(path, group, recipe)
         if group.get("venv") and not recipe.get("venv") and not group["venv"].get("path"):
             yield [*path, "venv", "path"], "is not set, and the recipe has no venv. Set it"
-    for name, own in (recipe.get("instances") or {}).items():
-        if own and own.get("cpus"):
-            yield from _cpus(["instances", name, "cpus"], own["cpus"])
-    for index, group in enumerate(recipe["servers"]):
-        for other in group.get("after", ()):
-            if other not in groups:
-                yield (
-                    ["servers", index, "after"],
-                    ("names the group %s; allowed: %s" % (show(other), ", ".join(groups))),
-                )
-            elif _reaches(groups, other, group_name(group), set()):
-                yield (
-                    ["servers", index, "after"],
-                    (
-                        "names '%s', which starts after '%s' itself, so each would wait for the other. Remove one"
-                        % (other, group_name(group))
-                    ),
-                )
 
 
 def _backends(recipe):
@@ -412,35 +377,6 @@ def _services(recipe):
             yield ["services", name], "has the name of another placeholder. Use another name"
 
 
-def _cpus(path, text):
-    try:
-        parse_cpu_list(text)
-    except ValueError as error:
-        yield path, "is %s: %s. Use numbers and ranges such as 0-47,96-143" % (show(text), error)
-
-
-def _reaches(groups, name, goal, seen):
-    if name == goal:
-        return True
-    if name in seen or name not in groups:
-        return False
-    seen.add(name)
-    return any(_reaches(groups, other, goal, seen) for other in groups[name].get("after", ()))
-
-
-def _start(recipe):
-    groups = [(["servers", index], group.get("start")) for index, group in enumerate(recipe["servers"])]
-    for path, own in [([], {}), *groups]:
-        yield from _poll(path, {**(recipe.get("start") or {}), **(own or {})}) if own is not None else ()
-
-
-def _poll(path, start):
-    if start.get("poll_s", 0) > start.get("budget_s", float("inf")):
-        yield [*path, "start", "poll_s"], "is %g, but 'start.budget_s' is %g; allowed: up to that. Lower it" % (
-            start["poll_s"], start["budget_s"]
-        )  # fmt: skip
-
-
 def _variables(recipe):
     """A variable is either in environment or in secrets."""
     layers = [recipe.get("secrets"), *(group.get("secrets") for group in recipe["servers"])]
@@ -466,21 +402,3 @@ def _probes(recipe):
         names.add(probe["name"])
         if probe.get("body") is None and probe.get("path", probes.CHAT) == probes.CHAT:
             yield [*path, "body"], "is not set, but %s must get one. Set it, with messages" % probes.CHAT
-
-
-def _models(recipe):
-    """Checkpoints that are of another family by their name; the node would only find out once all is installed."""
-    groups = [(["servers", index], group) for index, group in enumerate(recipe["servers"])]
-    for path, place in [([], recipe), *groups]:
-        model = place.get("model") or {}
-        other = other_family(model.get("repo") or "")
-        if other and not model.get("family") and not recipe["model"].get("family"):
-            yield (
-                [*path, "model", "repo"],
-                "is '%s', whose name says %s; allowed: checkpoints of %s, such as %s. Where it is one, set "
-                "model.family to %s"
-                % (
-                    model["repo"], other, " or ".join(family.label for family in FAMILIES.values()),
-                    ", ".join(name for family in FAMILIES.values() for name in family.models), " or ".join(FAMILIES),
-                ),
-            )  # fmt: skip

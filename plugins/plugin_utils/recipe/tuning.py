@@ -13,49 +13,35 @@ from __future__ import annotations
 import math
 import os
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import MAX_NUMBER, check_number
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import fits
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import MAX_NUMBER, check_number, invalid
 
 FOLDER = "tuning"
 WANTED = ("input", "output", "concurrency")
 
 
 def check_wanted(name, value):
-    """FleetError unless ``value`` of the variable ``name`` is {input, output, concurrency}, whole numbers above 0."""
+    """Raises FleetError unless ``value`` is {input, output, concurrency}, whole numbers above 0."""
     if not isinstance(value, dict) or set(value) != set(WANTED):
-        raise FleetError(
-            "inventory.tuning-invalid",
-            "%s is %s; allowed: a mapping with the tokens of a request, those of an answer, and the requests that a "
-            "server is sent at once, for example {input: 1024, output: 1024, concurrency: 64}.",
-            (name, show(value)),
-        )
+        raise invalid(name, value, "{input, output, concurrency}: tokens of a request and an answer, requests at once")
     for key in WANTED:
         check_number("%s.%s" % (name, key), value[key], MAX_NUMBER)
 
 
+SHAPE = {
+    "source": str,
+    "sets": [{"accelerators": [str], "devices": [int], "lengths": [dict], "concurrency": [int], "override": dict}],
+}
+
+
 def check_table(table, path):
-    """The table, FleetError where it is not one."""
-    lists = {"accelerators": str, "devices": int, "lengths": dict, "concurrency": int}
-    sets = table.get("sets")
-    right = set(table) == {"source", "sets"} and isinstance(table["source"], str) and isinstance(sets, list) and sets
-    for one in sets if right else ():
-        right = (
-            right and isinstance(one, dict) and set(one) == {*lists, "override"} and isinstance(one["override"], dict)
-        )
-        right = right and all(
-            isinstance(one[key], list) and all(isinstance(item, kind) and item is not True for item in one[key])
-            for key, kind in lists.items()
-        )
-        right = right and all({"input", "output"} <= set(lengths) for lengths in one["lengths"])
-    if not right:
-        raise FleetError(
-            "recipe.tuning-table-invalid",
-            "%s is no table of measured settings; allowed: source, and sets of {accelerators, devices, lengths: "
-            "[{input, output}], concurrency, override}. Write it as those in recipes/tuning are written.",
-            (path,),
-        )
+    """The table. Raises FleetError if it is not valid."""
+    complete = fits(table, SHAPE) and set(table) == set(SHAPE) and table["sets"]
+    for one in table["sets"] if complete else ():
+        sizes = all({"input", "output"} <= set(lengths) for lengths in one.get("lengths", [{}]))
+        complete = complete and set(one) == set(SHAPE["sets"][0]) and sizes
+    if not complete:
+        raise invalid(path, sorted(table), "source, and sets of %s, as in recipes/tuning" % ", ".join(SHAPE["sets"][0]))
     return table
 
 
@@ -74,17 +60,12 @@ def points(table):
 
 def nearest(table, wanted, accelerator, devices):
     """The point of a table for ``devices`` of an accelerator that is nearest to ``wanted``, by the ratio of lengths
-    first, then by that of requests at once; of two equally near ones that with more. FleetError without any."""
+    first, then by that of requests at once; of two equally near ones that with more. Raises FleetError without any."""
     known = points(table)
     here = [one for one in known if (one["accelerator"], one["devices"]) == (accelerator, devices)]
     if not here:
-        measured = sorted({(one["accelerator"], one["devices"]) for one in known})
-        raise FleetError(
-            "plan.tuning-not-measured",
-            "fleet_tuning: nothing was measured for a server of %d %s; there is: %s. Change servers.NAME.devices, or "
-            "remove fleet_tuning.",
-            (devices, accelerator, ", ".join("%d %s" % (number, name) for name, number in measured)),
-        )
+        measured = sorted({"%d %s" % (one["devices"], one["accelerator"]) for one in known})
+        raise invalid("fleet_tuning with servers of", "%d %s" % (devices, accelerator), ", ".join(measured))
 
     def far(one, *keys):
         return sum(abs(math.log(one[key] / int(wanted[key]))) for key in keys)
@@ -106,14 +87,10 @@ def override_of(point, wanted):
 
 
 def devices_of(recipe):
-    """How many devices each server of a recipe has. FleetError where they differ: a point is of one kind of server."""
-    sizes = {group["devices"]: group_name(group) for group in recipe["servers"] if group["devices"]}
+    """How many devices each server of a recipe has. Raises FleetError if they differ."""
+    sizes = {group["devices"] for group in recipe["servers"] if group["devices"]}
     if len(sizes) != 1:
-        raise FleetError(
-            "plan.tuning-several-sizes",
-            "fleet_tuning is for recipes whose servers have equally many devices, but they have: %s. Remove it.",
-            (", ".join("%s %d" % (name, size) for size, name in sizes.items()),),
-        )
+        raise invalid("fleet_tuning with servers of", sorted(sizes), "servers with equally many devices")
     return next(iter(sizes))
 
 

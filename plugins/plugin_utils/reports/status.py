@@ -12,7 +12,7 @@ import os
 from ansible.errors import AnsibleActionFail
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import write_atomic
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.os_errors import remedy
-from ansible_collections.inference.fleet.plugins.plugin_utils.plain import clean
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import clean
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_plan
 
 NOT_ASKED = "not asked: the run ended before; see its output"

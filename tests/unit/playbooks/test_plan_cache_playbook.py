@@ -101,4 +101,4 @@ def test_a_kept_plan_says_the_same_again(tmp_path):
     assert "fits 122 K tokens" in outputs[0]
     assert outputs[0] == outputs[1]
     assert files[0] == files[1]
-    assert len(list((tmp_path / "plans").glob("*.plan"))) == 1
+    assert len(list((tmp_path / "plans").glob("*.json"))) == 1

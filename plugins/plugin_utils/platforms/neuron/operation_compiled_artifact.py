@@ -10,7 +10,7 @@ import os
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import artifact_archives
-from ansible_collections.inference.fleet.plugins.plugin_utils.connection.to_node import to_node
+from ansible_collections.inference.fleet.plugins.plugin_utils.to_node import to_node
 
 NO_SOURCE = "no source of artifacts, the servers compile what they lack"
 

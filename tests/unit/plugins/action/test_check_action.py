@@ -17,6 +17,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operati
 from ansible_collections.inference.fleet.plugins.modules import node
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations import check, verify
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_steps import LATER
 from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
 from ansible_collections.inference.fleet.tests.unit.operating import Operation
 
@@ -31,8 +32,8 @@ WELL = {"steps": [{"step": step, "differs": False, "reason": None} for step in r
 
 def call(step, operation, arguments, **later):
     """A call of a plan. later: {argument: the variable that it is filled in from}."""
-    places = [{"at": [name], "variable": variable} for name, variable in later.items()]
-    return {"step": step, "operation": operation, "arguments": arguments, "later": places}
+    places = {name: {LATER: {"variable": variable}} for name, variable in later.items()}
+    return {"step": step, "operation": operation, "arguments": {**arguments, **places}}
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def test_what_differs_is_said_and_kept(act):
 
 
 def test_the_plans_servers_are_sent_once(act):
-    steps = [{**call("serve", "engine_servers", SERVERS), "later": [{"at": ["servers"], "plan": ["servers"]}]}]
+    steps = [call("serve", "engine_servers", {**SERVERS, "servers": {LATER: {"plan": ["servers"]}}})]
     asked = act([*steps, *steps])[1]
     assert [one["arguments"]["servers"] for one in asked["looks"]] == [node_check.PLANNED] * 2
     assert asked["servers"] == node_check.packed(["planned"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -260,29 +261,16 @@ def test_the_kv_cache_that_nxd_inference_allocates_for_a_server_of_trn3_eagle3()
 
 
 @pytest.mark.parametrize(
-    ("more", "bucket"),
+    ("speculation", "additional", "bucket"),
     [
-        ([], 128),
-        (["--speculative-config", '{"num_speculative_tokens": 3}'], 256),
-        (["--additional-config", '{"override_neuron_config": {"speculation_length": 5}}'], 128),
-        (
-            [
-                "--additional-config",
-                '{"override_neuron_config": {"enable_fused_speculation": true, "speculation_length": 5}}',
-            ],
-            256,
-        ),
-        (
-            [
-                "--speculative-config", '{"num_speculative_tokens": 200}',
-                "--additional-config", '{"override_neuron_config": {"speculation_length": 140}}',
-            ],
-            384,
-        ),
+        (None, '{"override_neuron_config": {"speculation_length": 5}}', 128),
+        (None, '{"override_neuron_config": {"enable_fused_speculation": true, "speculation_length": 5}}', 256),
+        ('{"num_speculative_tokens": 200}', '{"override_neuron_config": {"speculation_length": 140}}', 384),
     ],
-)  # fmt: skip
-def test_the_bucket_follows_the_speculation_of_the_command_line(more, bucket):
-    command = [*["vllm", "serve", "x", "--max-num-seqs", "1", "--max-model-len", "1024"], *more]
+)
+def test_the_bucket_follows_the_speculation_of_the_command_line(speculation, additional, bucket):
+    command = ["vllm", "serve", "x", "--max-num-seqs", "1", "--max-model-len", "1024"]
+    command += ["--speculative-config", speculation] * bool(speculation) + ["--additional-config", additional]
     entry = entry_of(command, "neuron", environment=NXDI)
     declared = hardware("trainium3", count=1)
     assert capacity.server_of(entry, recipe_of("vllm"), declared).bucket == bucket
@@ -302,35 +290,12 @@ def test_trainium_with_the_public_plugin():
     assert neuron("trainium2", 16, "--max-num-seqs 1 --max-model-len 768", draft={"tokens": 1})["verdict"] == "ok"
 
 
-@pytest.mark.parametrize("attention_dp", [False, True])
-def test_blackwell_quickstart_on_eight_b200(attention_dp):
-    found = trtllm(hardware("b200"), 8, 0.9, 720, attention_dp, "--max_num_tokens 16384")
-    assert found["verdict"] == "ok"
-    if attention_dp:
-        assert found["text"] == "fits 2.0 M tokens on each of 8 ranks; 720 x 2048 needs 1.5 M"
-        assert found["ranks"] == 8
-
-
-@pytest.mark.parametrize("accelerator", ["b200", "gb200", "h200"])
-@pytest.mark.parametrize("size", [1, 4, 8])
-def test_low_latency(accelerator, size):
-    assert trtllm(hardware(accelerator), size, 0.75)["verdict"] == "ok"
-
-
-@pytest.mark.parametrize("accelerator", ["b200", "gb200", "h200"])
-@pytest.mark.parametrize("size", [1, 4, 8])
-def test_max_throughput(accelerator, size):
-    found = trtllm(hardware(accelerator), size, 0.9, 640, True)
-    if (accelerator, size) != ("h200", 1):
-        assert found["verdict"] == "ok"
-        return
-    # It runs, but a single H200 does not hold 640 sequences of 2048 where sliding layers keep everything.
-    assert found["refusal"] is None
-    assert found["warnings"] == [
-        "max_batch_size 640 x 2048 tokens need 1.4 M, but about 916 K fit: 447 requests run at a time, others wait. "
-        "Lower max_batch_size or max_seq_len, or raise tp_size; against out-of-memory errors lower "
-        "max_num_tokens, or kv_cache_free_gpu_memory_fraction to 0.8 or 0.7."
-    ]
+def test_max_throughput_on_one_gpu():
+    assert trtllm(hardware("b200"), 1, 0.9, 640, True)["verdict"] == "ok"
+    # It runs, but a single H200 does not hold 640 sequences of 2048 if sliding layers keep everything.
+    found = trtllm(hardware("h200"), 1, 0.9, 640, True)
+    (warning,) = found["warnings"]
+    assert found["refusal"] is None and "447 requests run at a time" in warning
 
 
 def test_disaggregated_prefill_and_decode_on_four_b200_each():
@@ -360,11 +325,6 @@ def test_ascend_on_four_chips_of_64_gib(accelerator):
     # 0.9 x 60.94 - 54.42 - 0.09 GiB = 342 MiB for the KV cache; one request of 4096 tokens needs 36 layers x 4096 x
     # 2 KV heads x 2 x 64 x 2 bytes = 72 MiB of it, and 2 % of 60.94 GiB are 1.2 GiB
     assert found["kv_gib"] * 1024 == pytest.approx(342, abs=0.5)
-    assert found["warnings"] == [
-        "weights (54.4 GiB), activations (about 92 MiB) and the smallest KV cache (72 MiB) leave 270 MiB of what the "
-        "engine may take of a device: less than 2 % of its memory, and these sizes are estimates. Lower max-num-seqs "
-        "or max-model-len, or raise tensor-parallel-size or gpu-memory-utilization."
-    ]
     assert ascend(8, accelerator)["verdict"] == "ok"
 
 
@@ -386,107 +346,63 @@ def test_local_servers_on_cpu():
 # --- known bad -----------------------------------------------------------------------------------------------------
 
 
-def test_bf16_does_not_fit_two_ascend_chips():
-    assert ascend(2)["refusal"] == (
-        "the weights need 108.8 GiB of each device (bf16, tensor-parallel-size 2), but a device has 60.9 GiB, of which "
-        "gpu-memory-utilization 0.9 allows 54.8 GiB. Raise tensor-parallel-size."
-    )
-    assert ascend(4, fraction=0.8)["refusal"].endswith("Raise tensor-parallel-size or gpu-memory-utilization.")
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (lambda: ascend(2), ["108.8 GiB", "54.8 GiB of its 60.9 GiB", "raise tensor-parallel-size"]),
+        (lambda: neuron("trainium2", 8, "--max-num-seqs 1 --max-model-len 768", NXDI), ["27.2 GiB", "24.0 GiB"]),
+        (lambda: neuron("trainium2", 8, "--max-num-seqs 1 --max-model-len 768", {}), ["27.2 GiB", "24.0 GiB"]),
+        (lambda: neuron("trainium3", 8, "--max-num-seqs 64 --max-model-len 131072", NXDI),
+         ["max-num-seqs 64 x max-model-len 131072", "36.0 GiB", "28.4 GiB"]),
+        (lambda: verdict(hardware("cpu", count=1, cores=2), "vllm",
+                         "python -m vllm --max-model-len 130000 --kv-cache-memory-bytes 32M",
+                         repo="inference-fleet/gpt-oss-tiny-standin", weights_format="bf16"),
+         ["64 MiB", "32 MiB", "kv-cache-memory-bytes"]),
+    ],
+)  # fmt: skip
+def test_what_cannot_fit_is_refused(found, words):
+    refusal = found()["refusal"]
+    assert [word for word in words if word not in refusal] == []
 
 
-@pytest.mark.parametrize("environment", [NXDI, {}])
-def test_bf16_does_not_fit_eight_cores_of_trainium2(environment):
-    found = neuron("trainium2", 8, "--max-num-seqs 1 --max-model-len 768", environment)
-    assert found["refusal"].startswith(
-        "the weights need 27.2 GiB of each device (bf16, tensor-parallel-size 8), but a device has 24.0 GiB"
-    )
-
-
-def test_contiguous_cache_that_does_not_fit_is_refused():
-    found = neuron("trainium3", 8, "--max-num-seqs 64 --max-model-len 131072", NXDI)
-    assert found["refusal"] == (
-        "max-num-seqs 64 x max-model-len 131072 is allocated as a whole and needs 36.0 GiB of KV cache on each device, "
-        "but beside the weights (7.6 GiB) 28.4 GiB are left of 36.0 GiB. Lower max-num-seqs or max-model-len, or raise "
-        "tensor-parallel-size."
-    )
-
-
-def test_one_h100_with_720_sequences_of_131_k():
-    # TensorRT-LLM ran out of memory (PR #17470); it is no refusal, since paged sequences share what there is
-    found = trtllm(H100, 1, 0.9, 720)
-    assert found["verdict"] == "warning"
-    assert found["text"] == "fits 117 K tokens; 720 x 2048 needs 1.5 M"
-    assert found["warnings"] == [
-        "one request of max_seq_len 131072 may need 9.0 GiB of KV cache on a device, but about 8.1 GiB fit. "
-        "Lower max_batch_size or max_seq_len, or raise tp_size; against out-of-memory errors lower "
-        "max_num_tokens, or kv_cache_free_gpu_memory_fraction to 0.8 or 0.7."
-    ]
-
-
-def test_one_h100_with_vllm_s_defaults():
-    # "Available KV cache memory: -2.14 GiB" (vllm#23278)
-    found = verdict(H100, "vllm", "vllm serve openai/gpt-oss-120b")
-    assert found["warnings"] == [
-        "weights (64.4 GiB) and activations (about 7.7 GiB) leave no room for a KV cache in the 79.3 GiB of a device. "
-        "Lower max-num-seqs or max-model-len, or raise tensor-parallel-size or gpu-memory-utilization."
-    ]
-
-
-def test_a_request_that_never_fits_is_refused():
-    declared = hardware("cpu", count=1, cores=2)
-    command = "python -m vllm --max-model-len 130000 --kv-cache-memory-bytes 32M"
-    found = verdict(declared, "vllm", command, repo="inference-fleet/gpt-oss-tiny-standin", weights_format="bf16")
-    assert found["refusal"] == (
-        "one request of max-model-len 130000 needs 64 MiB of KV cache on each device, but 32 MiB are left for it. "
-        "Lower max-model-len or raise kv-cache-memory-bytes."
-    )
-
-
-def test_a_free_fraction_that_leaves_nothing_for_peaks():
-    found = verdict(hardware("h200"), "trtllm", "trtllm-serve x --max_batch_size 8 --free_gpu_memory_fraction 0.99")
-    assert found["warnings"] == [
-        "kv_cache_free_gpu_memory_fraction 0.99 leaves 755 MiB of a device for peaks. Lower it to 0.8 or 0.7, or lower "
-        "max_batch_size or max_seq_len."
-    ]
-
-
-@pytest.mark.parametrize("fraction", ["9", "0"])
-def test_a_fraction_that_is_none(fraction):
-    found = verdict(hardware("b200"), "vllm", "vllm serve x --gpu-memory-utilization " + fraction)
-    assert found["refusal"] == "gpu-memory-utilization is %s; allowed: above 0, at most 1." % fraction
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        # TensorRT-LLM ran out of memory (PR #17470); it is no refusal, since paged sequences share what there is
+        (lambda: trtllm(H100, 1, 0.9, 720), ["max_seq_len 131072", "9.0 GiB", "8.1 GiB"]),
+        # "Available KV cache memory: -2.14 GiB" (vllm#23278)
+        (lambda: verdict(H100, "vllm", "vllm serve openai/gpt-oss-120b"), ["64.4 GiB", "7.7 GiB", "79.3 GiB"]),
+    ],
+)
+def test_what_may_not_fit_is_a_warning(found, words):
+    (warning,) = found()["warnings"]
+    assert [word for word in words if word not in warning] == []
 
 
 FOUR = "vllm serve x --max-num-seqs 4 --tensor-parallel-size 4 --data-parallel-size 2"
 
 
 def waiting(commands, concurrency, roles=None):
-    """Warnings and verdicts of servers with these command lines on one host."""
+    """Numbers of requests that run at a time where others wait, and verdicts, of servers with these command lines."""
     entries = [
         entry_of(command, name="server-%d" % number, role=(roles or {}).get(number, "server"))
         for number, command in enumerate(commands)
     ]
     found = capacity.check(entries, recipe_of("vllm", benchmark={"concurrency": concurrency}), hardware("b200"))
-    return [one["warnings"] for one in found], [one["verdict"] for one in found]
+    running = [[int(re.search(r"but (\d+) run", text)[1]) for text in one["warnings"]] for one in found]
+    return running, [one["verdict"] for one in found]
 
 
 def test_more_clients_than_places():
-    sentence = (
-        "32 requests at once are expected, but max-num-seqs 4 x 2 ranks x 3 servers takes 24; the others wait, which "
-        "counts as latency. Raise max-num-seqs or lower the benchmark's concurrency."
-    )
-    assert waiting([FOUR] * 3, [8, 32]) == ([[sentence]] * 3, ["warning"] * 3)
+    assert waiting([FOUR] * 3, [8, 32]) == ([[24]] * 3, ["warning"] * 3)
     assert waiting([FOUR] * 4, [8, 32]) == ([[]] * 4, ["ok"] * 4)
 
 
 def test_unequal_servers_of_a_host_share_its_clients():
     large = FOUR.replace("seqs 4", "seqs 20")
-    # each of them alone is held against nothing: 4 x 2 and 20 x 2 take 48 together
+    # each of them alone is compared with nothing: 4 x 2 and 20 x 2 take 48 together
     assert waiting([FOUR, large], 48) == ([[], []], ["ok", "ok"])
-    sentence = (
-        "49 requests at once are expected, but max-num-seqs 4 x 2 ranks + max-num-seqs 20 x 2 ranks take 48; the "
-        "others wait, which counts as latency. Raise max-num-seqs or lower the benchmark's concurrency."
-    )
-    assert waiting([FOUR, large], 49) == ([[sentence], [sentence]], ["warning", "warning"])
+    assert waiting([FOUR, large], 49) == ([[48], [48]], ["warning", "warning"])
     assert waiting([FOUR, large], 48, {1: "prefill"})[1] == ["warning", "ok"]  # a prefill worker answers nobody
     assert waiting([FOUR, "vllm serve x --max-num-seqs many"], 4096)[1] == ["ok", "not checked"]
 
@@ -528,45 +444,30 @@ def test_lengths_and_requests_at_once_are_those_of_the_profile_that_is_measured_
     def found(benchmark, command="vllm serve x --max-num-seqs 8"):
         entries = [entry_of(command, name="server-%d" % number) for number in range(2)]
         item = capacity.check(entries, recipe_of("vllm", benchmark=benchmark), hardware("b200"))[0]
-        return item["sequence"], item["warnings"]
+        numbers = [re.match(r"(\d+) .* but (\d+) run", text) for text in item["warnings"]]
+        return item["sequence"], [(int(one[1]), int(one[2])) for one in numbers]
 
-    def says(number, takes="max-num-seqs 8 x 2 servers takes 16"):
-        return [
-            "%d requests at once are expected, but %s; the others wait, which counts as latency. Raise max-num-seqs or "
-            "lower the benchmark's concurrency." % (number, takes)
-        ]
-
-    assert found({"profiles": profiles}) == (32256, says(256))
+    assert found({"profiles": profiles}) == (32256, [(256, 16)])
     assert found({"profiles": {"quick": profiles["quick"]}}) == (96, [])
-    # what the site says itself, or fleet_tuning for it, counts before a profile
+    # what the site specifies, or fleet_tuning for it, counts before a profile
     own = {"input_tokens": 1000, "output_tokens": 24, "concurrency": 17}
-    assert found({**own, "profiles": profiles}) == (1024, says(17))
+    assert found({**own, "profiles": profiles}) == (1024, [(17, 16)])
     # each server alone; then the number of each; then what the servers take, or a queue that is meant
     alone = {**profiles["guide"], "tool": "vllm-bench", "concurrency": 9}
-    assert found({"profiles": {"guide": alone}}) == (32256, says(9, "max-num-seqs 8 takes 8"))
+    assert found({"profiles": {"guide": alone}}) == (32256, [(9, 8)])
     each = {**profiles["guide"], "concurrency": 9, "per_server": True}
-    assert found({"profiles": {"guide": each}}) == (32256, says(18))
+    assert found({"profiles": {"guide": each}}) == (32256, [(18, 16)])
     for key in ("up_to_full", "queue"):
         assert found({"profiles": {"guide": {**each, key: True}}}) == (32256, [])
     # without max-num-seqs the KV cache decides: two B200s hold two times
-    said = found({"profiles": {"guide": {**profiles["guide"], "concurrency": 1000}}}, "vllm serve x")[1]
-    assert said == [
-        "1000 requests of 32256 tokens at once are expected, but the KV cache holds about 156; the others wait. Raise "
-        "gpu-memory-utilization or tensor-parallel-size."
-    ]
-    # of a fleet's load the share of a host is not known; a profile that cannot be measured is said where it is measured
+    cache = {"profiles": {"guide": {**profiles["guide"], "concurrency": 1000}}}
+    assert found(cache, "vllm serve x")[1] == [(1000, 156)]
+    # of a fleet's load the share of a host is not known; a profile that cannot be measured is reported there
     assert found({"profiles": {"guide": {**profiles["guide"], "scope": "fleet"}}}) == (32256, [])
     assert found({"profiles": {"guide": {"tool": "aiperf"}}}) == (2048, [])
 
 
 # --- what is read --------------------------------------------------------------------------------------------------
-
-
-def test_flags_of_an_argv():
-    command = ["/v/bin/vllm", "serve", "model", "--max-num-seqs=4", "--max_model_len", "-1", "--eager", "-tp", "8"]
-    assert ENGINES["vllm"].effective(command, {}, None) == {
-        "max-num-seqs": "4", "max-model-len": "-1", "eager": True, "tensor-parallel-size": "8"
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -589,13 +490,6 @@ def test_what_cannot_be_read_is_not_checked(command, repo, text):
     assert [(one["server"], one["ok"], one["verdict"], one["text"]) for one in found] == [
         ("server-0", None, "not checked", text)
     ]
-
-
-def test_which_of_file_and_command_line_wins():
-    found = verdict(hardware("b200"), "trtllm", "trtllm-serve x --max_batch_size 8", {"max_batch_size": 16})
-    assert found["max_seqs"] == 16
-    found = verdict(hardware("b200"), "vllm", "vllm serve x --max-num-seqs 8", {"max-num-seqs": 16})
-    assert found["max_seqs"] == 8
 
 
 def test_ascend_counts_every_layer_whole():
@@ -632,10 +526,8 @@ def test_servers_on_a_cpu_share_the_host():
         entry_of("vllm --kv-cache-memory-bytes 1G --max-model-len 4096", "cpu", name="server-%d" % index)
         for index in range(2)
     ]
-    assert capacity.refusals(capacity.check(entries, recipe_of("vllm"), declared)) == (
-        "server-0, server-1: the weights need 60.8 GiB of each device (mxfp4, tensor-parallel-size 1), but a device "
-        "has 50.0 GiB, of which the KV cache takes 1.0 GiB. Take a smaller checkpoint."
-    )
+    refusal = capacity.refusals(capacity.check(entries, recipe_of("vllm"), declared))
+    assert refusal.startswith("server-0, server-1: ") and "50.0 GiB" in refusal
     assert capacity.check(entries[:1], recipe_of("vllm"), declared)[0]["verdict"] == "ok"
 
 
@@ -665,11 +557,6 @@ def test_windows_double_what_tensorrt_llm_holds_of_long_sequences():
 
 # --- in the plan ---------------------------------------------------------------------------------------------------
 
-REFUSAL = (
-    "max-num-seqs 64 x max-model-len 131072 is allocated as a whole and needs 36.1 GiB of KV cache on each device, "
-    "but beside the weights (7.6 GiB) 28.4 GiB are left of 36.0 GiB. Lower max-num-seqs or max-model-len, or raise "
-    "tensor-parallel-size."
-)
 TRN3 = {"fleet_recipe": "trn3-eagle3", "fleet_hardware": {"accelerator": "trainium3", "count": 16}}
 TOO_LARGE = {**TRN3, "fleet_override": {"arguments": {"max-num-seqs": 64, "max-model-len": 131072}}}
 
@@ -702,23 +589,18 @@ def test_the_check_changes_no_entry():
 def test_refusals_of_many_hosts_are_one_message():
     with pytest.raises(FleetError) as caught:
         plan_of(TOO_LARGE, ["node%d" % index for index in range(5)])
-    assert caught.value.message == (
+    assert caught.value.code == "plan.does-not-fit-memory"
+    assert caught.value.message.startswith(
         "node0, node1, node2 and 2 more: recipes/trn3-eagle3.yml with fleet_override: server-0 to server-7: "
-        + REFUSAL
-        + " Where this count is wrong, fleet_capacity: warn overrules it."
     )
 
 
 def test_a_refusal_holds_for_who_deploys_and_can_be_overruled():
     assert len(plan_of(TOO_LARGE, deploys=False)["node1"]["servers"]) == 8
     planned = plan_of({**TOO_LARGE, "fleet_capacity": "warn"})
-    assert fleet.capacity_warnings(planned) == [
-        "node1: server-0 to server-7: %s Tried all the same, as fleet_capacity is warn." % REFUSAL
-    ]
+    (warning,) = fleet.capacity_warnings(planned)
+    assert warning.startswith("node1: server-0 to server-7: max-num-seqs 64 x max-model-len 131072")
     assert {item["verdict"] for item in planned["node1"]["capacity"]} == {"warning"}
-    with pytest.raises(FleetError) as caught:
-        plan_of({**TRN3, "fleet_capacity": "yes"})
-    assert caught.value.code == "input.value-invalid"
 
 
 def test_warnings_of_many_hosts_are_told_once_and_name_the_servers():
@@ -729,10 +611,8 @@ def test_warnings_of_many_hosts_are_told_once_and_name_the_servers():
             "benchmark": {"concurrency": 500},
         },
     }
-    assert fleet.capacity_warnings(plan_of(variables, ["a", "b"])) == [
-        "a, b: server-0 to server-7: 500 requests at once are expected, but max-num-seqs 16 x 7 servers + max-num-seqs "
-        "2 take 114; the others wait, which counts as latency. Raise max-num-seqs or lower the benchmark's concurrency."
-    ]
+    (warning,) = fleet.capacity_warnings(plan_of(variables, ["a", "b"]))
+    assert warning.startswith("a, b: server-0 to server-7: 500 requests") and "114 run at a time" in warning
 
 
 # --- what must hold for any figures --------------------------------------------------------------------------------
@@ -764,31 +644,14 @@ def change(server, **keys):
     return assess(dataclasses.replace(server, **keys))
 
 
-@given(servers)
-def test_more_devices_never_fit_fewer_tokens(server):
-    assert change(server, tensor=server.tensor * 2)["tokens"] >= assess(server)["tokens"]
-
-
-@given(servers, st.floats(1, 3))
-def test_more_memory_never_fits_fewer_tokens(server, factor):
-    assert change(server, memory=server.memory * factor)["tokens"] >= assess(server)["tokens"]
-
-
-@given(servers, st.integers(1, 131072))
-def test_longer_sequences_never_fit_more_requests(server, more):
-    assert change(server, sequence=server.sequence + more)["requests"] <= assess(server)["requests"]
-
-
-@given(servers, st.floats(0, 1))
-def test_a_larger_fraction_never_fits_fewer_tokens(server, share):
+@given(servers, st.floats(1, 3), st.integers(1, 131072), st.floats(0, 1))
+def test_what_never_fits_fewer_tokens(server, factor, more, share):
+    tokens = assess(server)["tokens"]
     fraction = server.fraction + share * (1 - server.fraction)
-    assert change(server, fraction=fraction)["tokens"] >= assess(server)["tokens"]
-
-
-@given(servers)
-def test_windows_never_take_more_and_fp8_never_more_than_bf16(server):
-    assert change(server, windowed=True)["tokens"] >= change(server, windowed=False)["tokens"]
-    assert change(server, kv_bytes=1)["tokens"] >= change(server, kv_bytes=2)["tokens"]
+    for keys in ({"tensor": server.tensor * 2}, {"memory": server.memory * factor}, {"fraction": fraction},
+                 {"windowed": True, "draft": False}, {"kv_bytes": 1}):  # fmt: skip
+        assert change(server, **keys)["tokens"] >= tokens
+    assert change(server, sequence=server.sequence + more)["requests"] <= assess(server)["requests"]
 
 
 @given(servers)
@@ -796,12 +659,6 @@ def test_what_is_certain_is_at_most_what_is_expected(server):
     assert certain_weights(server) <= capacity.expected_weights(server) * (1 + 1e-9)
     certain = capacity.request_of(server, server.max_len, certain=True)
     assert certain <= capacity.request_of(server, server.max_len)
-
-
-@given(servers)
-def test_what_is_refused_would_be_warned_about_as_well(server):
-    if assess(server)["refusal"]:
-        assert capacity._warnings(server, *capacity.expect(server))
 
 
 @given(servers, powers)

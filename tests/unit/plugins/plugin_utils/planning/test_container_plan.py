@@ -34,12 +34,6 @@ GUIDE_001 = {
     "ipc": "host",
     "flags": ["--cap-add=CAP_SYS_PTRACE"],
 }
-GUIDE_004 = {
-    "image": "quay.io/ascend/vllm-ascend:v0.20.2rc1",
-    "shm_size": "1g",
-    "devices": ["/dev/davinci${device}", "/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"],
-    "mounts": [{"source": "/usr/local/dcmi", "read_only": True}, {"source": "/etc/ascend_install.info"}],
-}
 
 
 def recipe(container=None, **changes):
@@ -102,18 +96,6 @@ def test_the_whole_run_command():
         "--env=SPT_NOENV=1", "--env=TRTLLM_ENABLE_PDL=1", "--env=INFERENCE_FLEET_SERVER=server-0",
         "--env=INFERENCE_FLEET_ROOT=/", "--env=HF_TOKEN",
         "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime@" + DIGEST, "trtllm-serve", model["source"],
-    ]  # fmt: skip
-
-
-def test_the_ascend_guide():
-    declared = recipe(GUIDE_004, platform="ascend", engine="vllm", command=["vllm", "serve", "${model}"])
-    declared["model"] = {**declared["model"], "format": "bf16"}
-    (entry,) = entries(declared, {"accelerator": "ascend-a2", "count": 8})
-    assert entry["container"]["devices"] == [
-        *("/dev/davinci%d" % number for number in range(8)), "/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc",
-    ]  # fmt: skip
-    assert entry["container"]["mounts"][:2] == [
-        mount("/usr/local/dcmi", read_only=True), mount("/etc/ascend_install.info"),
     ]  # fmt: skip
 
 
@@ -232,63 +214,24 @@ def test_a_server_that_follows_says_so():
         assert work["start"] == {"after": ["front-0"], "units": [], "restart_with_leader": value}
 
 
-@pytest.mark.parametrize(
-    ("container", "code"),
-    [
-        ({}, "input.value-invalid"),
-        ({"flags": ["--gpus=all"]}, "plan.container-flag"),
-        ({"flags": ["--name=x"]}, "plan.container-flag"),
-        ({"flags": ["--volume=/a:/b"]}, "plan.container-flag"),
-        ({"flags": ["--cap-add"]}, "plan.container-flag"),
-        ({"flags": ["--label=inference.fleet.hash=1"]}, "plan.container-flag"),
-        ({"mounts": [{"source": "/a", "target": "/x"}, {"source": "/b", "target": "/x/"}]}, "plan.container-mount"),
-        ({"mounts": [{"source": "/a\nb"}]}, "plan.container-mount"),
-    ],
-)  # fmt: skip
-def test_an_invalid_container(container, code):
-    assert refused(recipe(dict({"image": IMAGE} if container else {}, **container))) == code
-
-
-FLAG, MOUNT, VALUE = "plan.container-flag", "plan.container-mount", "input.value-invalid"
+VALUE = "input.value-invalid"
 BAD = [
-    *[({"flags": [flag]}, FLAG) for flag in (
-        "--publish=8000:8000", "--publish-all", "--name=x", "--rm", "--detach", "--detach=true", "--restart=always",
-        "--entrypoint=sh", "--network=host", "--net=host", "--volume=/a:/b", "--mount=type=bind,source=/a,target=/b",
-        "--device=/dev/kvm", "--env=A=1", "--env-file=/x", "--user=0", "--workdir=/", "--ipc=host", "--shm-size=1g",
-        "--ulimit=nofile=1", "--pull=always", "--tty", "--interactive", "--init", "--log-driver=json-file",
-        "--stop-signal=KILL", "--stop-timeout=1", "--volumes-from=x", "--cidfile=/x", "--pid=host", "--help",
-        "--cpuset-cpus=0", "--label-file=/x", "--attach=stdout",
+    *[({"flags": [flag]}, VALUE) for flag in (
+        "--publish=8000:8000", "--name=x", "--env-file=/x", "--gpus=all", "--label=inference.fleet.hash=x",
+        "--publsh=8000:8000", "--shm_size=1g", "--memory",
     )],
-    *[({"flags": [flag]}, FLAG) for flag in (
-        "--publsh=8000:8000", "--shm_size=1g", "--cap-ad=SYS_PTRACE", "--memorry=1g", "--nework=host", "--gpu=all",
-        "--privilegd", "--security-opts=x", "--max-num-seqs=4",
+    *[({"image": image}, VALUE) for image in ("vllm", "registry.example:5000/vllm/vllm-openai")],
+    *[({"mounts": [{"source": "/srv/x", "target": target}]}, VALUE) for target in ("/", "/.", "/etc/", "/proc/sys")],
+    *[({"mounts": [{"source": source, "target": "/srv/x"}]}, VALUE) for source in (
+        "/", "/etc/shadow", "/root/.ssh", "/var/run/docker.sock", "/var/lib/docker/volumes/x", "/a\nb",
     )],
-    *[({"flags": [flag]}, FLAG) for flag in ("--memory", "--cap-add", "--runtime")],
-    *[({"flags": ["--label=inference.fleet.%s=x" % one]}, FLAG)
-      for one in ("server", "root", "hash")],
-    *[({"image": image}, VALUE) for image in (
-        "vllm", "vllm/vllm-openai", "docker.io/vllm/vllm-openai", "registry.example:5000/vllm/vllm-openai",
-    )],
-    *[({"mounts": [{"source": "/srv/x", "target": target}]}, MOUNT) for target in (
-        "/", "//", "/.", "/etc", "/etc/", "/usr", "/proc", "/proc/sys", "/sys", "/sys/fs/cgroup", "/dev", "/lib",
-        "/lib64", "/bin", "/sbin", "/run", "/var", "/usr/bin",
-    )],
-    *[({"mounts": [{"source": source, "target": "/srv/x"}]}, MOUNT) for source in (
-        "/", "/etc", "/etc/shadow", "/etc/ssh", "/proc", "/proc/1", "/sys", "/dev", "/boot", "/root", "/root/.ssh",
-        "/run", "/var", "/var/run", "/var/lib", "/var/run/docker.sock", "/run/docker.sock", "/var/lib/docker",
-        "/run/containerd/containerd.sock", "/run/user/1000/podman/podman.sock", "/var/lib/docker/volumes/x",
-    )],
-    ({"mounts": [{"source": "/"}]}, MOUNT),
+    ({"mounts": [{"source": "/a", "target": "/x"}, {"source": "/b", "target": "/x/"}]}, VALUE),
     ({"ipc": "hosst"}, VALUE),
-    ({"ipc": "shared"}, VALUE),
-    ({"ipc": "container:"}, VALUE),
     ({"network": "none"}, VALUE),
-    *[({"ulimits": {name: -1}}, "input.key-unknown")
-      for name in ("memlok", "nofiles", "open", "stacksize")],
+    ({"ulimits": {"memlok": -1}}, "input.key-unknown"),
     *[({"ulimits": {"nofile": value}}, VALUE) for value in ("200:100", "-1:100")],
     *[({"devices": [device]}, VALUE) for device in (
-        "nvidia0", "gpu=0", "/etc/passwd", "/dev", "/dev/../etc", "nvidia.com/gpu", "nvidia/gpu=0", "all",
-        "/dev/nvidia0:rwx", "/dev/nvidia0:/dev/x:rwx",
+        "nvidia0", "/etc/passwd", "/dev/../etc", "nvidia.com/gpu", "/dev/nvidia0:rwx",
     )],
 ]  # fmt: skip
 
@@ -325,6 +268,7 @@ def test_gpus_by_flag_only_on_purpose():
 
 
 def test_secrets_that_would_steer_the_client_and_texts_that_do_not_arrive():
+    assert refused(recipe({})) == VALUE
     assert refused(recipe(secrets={"DOCKER_HOST": "fleet_x"})) == VALUE
     assert refused(recipe(environment={"A": "\udcff"})) == VALUE
 
@@ -408,7 +352,7 @@ def test_a_parallelism_that_needs_other_devices_is_refused_wherever_it_is_writte
     with pytest.raises(FleetError) as caught:  # the file would win
         entries(recipe(servers=servers, arguments={"tp_size": 8}, config=config))
     assert (caught.value.code, caught.value.values[1:5]) == (
-        "plan.flag-overruled", ("arguments.tp_size", "8", "tensor_parallel_size", "4"),
+        "plan.flags-conflict", ("arguments.tp_size", "config.content.tensor_parallel_size"),
     )  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def test_a_limit_that_leaves_nobody_is_an_error():
     inventory.check_limit(["ours"], ["theirs"], groups)
     with pytest.raises(FleetError) as caught:
         inventory.check_limit(["ours"], ["theirs"], {**groups, "etcd_group": "others"})
-    assert (caught.value.code, caught.value.values) == ("inventory.limit-leaves-nobody", ("theirs", "ours"))
+    assert (caught.value.code, caught.value.values) == ("inventory.no-host", ("theirs", "ours"))
 
 
 @pytest.mark.parametrize("changes", [{"fleet_root": "here"}, {"fleet_recipe": "nope"}, {"fleet_log_rate": "x"}])
@@ -112,12 +112,6 @@ def test_invalid_variables(changes, code):
     assert caught.value.code == code
 
 
-def test_a_mirror_of_registries_does_not_show_its_password():
-    message = message_of({**LOCAL, "fleet_registry_mirror": "https://me:s3cret@mirror.example"})
-    assert message.startswith("node1: fleet_registry_mirror is 'https://me:********@mirror.example'; allowed: ")
-    assert "s3cret" not in message
-
-
 def test_every_variable_of_the_collection_is_guarded_against_slips():
     """Names in what is installed; the words that only look like them stand here."""
     root = pathlib.Path(fleet.__file__).resolve().parents[3]
@@ -129,41 +123,10 @@ def test_every_variable_of_the_collection_is_guarded_against_slips():
     assert names == known()
 
 
-@pytest.mark.parametrize(
-    ("slip", "meant"), [("fleet_artifact_sources", "fleet_artifact_source"), ("fleet_hf_tokens", "fleet_hf_token")]
-)
-def test_a_slip_in_a_name_is_told(slip, meant):
-    assert message_of({**LOCAL, slip: "x"}) == "node1: variable %s is unknown; did you mean %s? Use that name." % (
-        slip,
-        meant,
-    )
-
-
 def test_equal_mistakes_of_many_hosts_are_told_once():
     message = message_of({**LOCAL, "fleet_hardware": ...}, hosts=["node%d" % index for index in range(100)])
     assert message.startswith("node0, node1, node2 and 97 more: ")
     assert "\n" not in message
-
-
-@pytest.mark.parametrize(
-    ("declared", "code"),
-    [
-        (["cpu"], "input.value-invalid"),
-        ({"accelerator": "tpu"}, "input.value-invalid"),
-        ({"accelerator": "cpu"}, "input.value-invalid"),
-        ({"accelerator": "cpu", "count": 0}, "input.value-invalid"),
-        ({"accelerator": "cpu", "count": 1.5}, "input.value-invalid"),
-        ({"accelerator": "cpu", "count": True}, "input.value-invalid"),
-        ({"accelerator": "trainium3", "count": 1, "lnc": 3}, "input.value-invalid"),
-        ({"accelerator": "b200", "count": 8, "cores": 4}, "input.value-invalid"),
-        ({"accelerator": "cpu", "count": 1, "core": 2}, "input.key-unknown"),
-        ({"accelerator": "trainium3", "count": 2, "cores": 7}, "input.value-invalid"),
-    ],
-)
-def test_invalid_hardware(declared, code):
-    with pytest.raises(FleetError) as caught:
-        parse_hardware(declared, "x")
-    assert caught.value.code == code
 
 
 def test_hardware_of_texts():

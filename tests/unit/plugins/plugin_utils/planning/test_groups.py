@@ -84,7 +84,7 @@ def test_a_server_on_a_dead_device_can_be_given_others():
 def test_a_group_takes_the_devices_of_its_list_and_others_the_rest():
     groups = [{**WORK, "name": "decode", "role": "decode"}, {**WORK, "name": "prefill", "role": "prefill",
               "port": 9000, "device_list": [0, 7, 1, 6]}]  # fmt: skip
-    assert code(recipe(groups))[0] == "plan.count-auto-invalid"
+    assert code(recipe(groups))[0] == "input.value-invalid"
     groups[1]["count"] = 2
     assert devices(planned(recipe(groups))) == {
         "decode-0": [2, 3], "decode-1": [4, 5], "prefill-0": [0, 7], "prefill-1": [1, 6]
@@ -99,13 +99,13 @@ def test_as_many_servers_as_the_list_holds():
     ("servers", "instances", "exclude", "expected"),
     [
         ([{**WORK, "device_list": [0, 8]}], {}, [], ("input.value-invalid", "servers.server.device_list")),
-        ([{**WORK, "device_list": [0, 0]}], {}, [], ("plan.device-twice", "servers.server.device_list", 0)),
+        ([{**WORK, "device_list": [0, 0]}], {}, [], ("plan.taken-twice", "servers.server.device_list", "the GPU 0")),
         ([WORK], {"server-0": {"device_list": [1]}}, [], ("input.value-invalid", "instances.server-0.device_list")),
         ([WORK], {"server-0": {"device_list": [1, 2]}, "server-1": {"device_list": [2, 3]}}, [],
-         ("plan.device-twice", "instances.server-1.device_list", 2)),
+         ("plan.taken-twice", "instances.server-1.device_list", "the GPU 2")),
         ([WORK], {"server-0": {"device_list": [1, 2]}}, [2],
-         ("plan.device-twice", "instances.server-0.device_list", 2)),
-        ([WORK], {}, [0, 2, 4, 6], ("plan.devices-all-excluded", [0, 2, 4, 6])),
+         ("plan.taken-twice", "instances.server-0.device_list", "the GPU 2")),
+        ([WORK], {}, [0, 2, 4, 6], ("input.value-invalid", "[0, 2, 4, 6]")),
         ([{**WORK, "count": 3, "device_list": [0, 1]}], {}, [],
          ("input.value-invalid", "servers.server.device_list")),
     ],
@@ -114,13 +114,6 @@ def test_lists_that_cannot_be(servers, instances, exclude, expected):
     found, values = code(recipe(servers, instances=instances), {**H200, "exclude": exclude})
     assert found == expected[0]
     assert [value for value in expected[1:] if value not in values] == []
-
-
-@pytest.mark.parametrize("exclude", [8, [8], [-1], ["1"], [True], {"a": 1}])
-def test_what_exclude_is_not(exclude):
-    with pytest.raises(FleetError) as caught:
-        parse_hardware({**H200, "exclude": exclude}, "h")
-    assert caught.value.code == "input.value-invalid"
 
 
 def test_cores_of_a_server_on_trainium_follow_each_other():
@@ -149,7 +142,7 @@ def test_no_device_is_given_twice_and_exclude_moves_nothing(sizes, exclude, rand
     try:
         whole = devices(planned(recipe(groups), hardware))
     except FleetError as error:
-        assert error.code in ("plan.devices-too-few", "plan.servers-too-many")
+        assert error.code in ("plan.devices-too-few", "input.value-invalid")
         return
     given_devices = [device for one in whole.values() for device in one]
     assert len(given_devices) == len(set(given_devices))
@@ -162,7 +155,7 @@ def test_no_device_is_given_twice_and_exclude_moves_nothing(sizes, exclude, rand
     try:
         assert devices(planned(recipe(groups), {**hardware, "exclude": sorted(exclude)})) == kept
     except FleetError as error:
-        assert (error.code, kept) == ("plan.devices-all-excluded", {})
+        assert (error.code, kept) == ("input.value-invalid", {})
 
 
 def test_devices_as_a_container_sees_them():
@@ -210,28 +203,6 @@ def test_ports_have_names_of_ones_own():
     assert found[1]["arguments"]["kv"] == "7101"
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"ports": {"model": 1}}, "'servers[0].ports.model' has the name of another placeholder"),
-        ({"ports": {"etcd": 1}}, "'servers[0].ports.etcd' has the name of another placeholder"),
-        ({"ports": {"Bad": 1}}, "'servers[0].ports' has the name \"Bad\""),
-        ({"health": {"port": "system"}}, "'servers[0].health.port' is \"system\"; allowed: null without ports"),
-        ({"health": {"ports": "system"}}, "unknown key 'servers[0].health.ports'"),
-        ({"start": {"units": ["etcd"]}}, "'servers[0].start.units[0]' is \"etcd\"; allowed: a unit of systemd"),
-        ({"start": {"poll_s": 400, "budget_s": 300}}, "'servers[0].start.poll_s' is 400"),
-        ({"launcher": "pod"}, "'servers[0].launcher' is \"pod\"; allowed: process, container"),
-        ({"device_list": []}, "'servers[0].device_list' is []"),
-        ({"venv": {"pth": "/v"}}, "unknown key 'servers[0].venv.pth'"),
-        ({"secrets": {"A": "b"}, "environment": {"A": "c"}}, "'servers[0].environment.A' is set"),
-    ],
-)  # fmt: skip
-def test_what_a_group_cannot_have(changes, words):
-    services = {"etcd": {"port": 2379}}
-    (found,) = problems(recipe([{**WORK, **changes}], services=services))
-    assert found.startswith(words)
-
-
 # -- images ------------------------------------------------------------------------------------------------------------
 
 
@@ -250,8 +221,8 @@ def test_an_image_is_named_by_its_key(tmp_path):
     layer = {"servers": {"server": {"container": {"image": "engine-1.3"}}}}
     with pytest.raises(FleetError) as caught:
         load.resolve_recipe(str(tmp_path / "mine.yml"), [("fleet_override", layer)])
-    assert caught.value.code == "recipe.image-unknown"
-    assert "did you mean engine-1.2?" in caught.value.message
+    assert caught.value.code == "recipe.name-unknown"
+    assert "did you mean 'engine-1.2'?" in caught.value.message
     assert load.available([str(tmp_path)]) == ["mine"]
     (tmp_path / "images.yml").write_text("engine-1.2: {image: '%s'}" % image)
     assert load.images_of(str(tmp_path))["engine-1.2"] == {"image": image}
@@ -259,7 +230,7 @@ def test_an_image_is_named_by_its_key(tmp_path):
         (tmp_path / "images.yml").write_text(wrong)
         with pytest.raises(FleetError) as caught:
             load.images_of(str(tmp_path))
-        assert caught.value.code == "recipe.images-invalid"
+        assert caught.value.code == "recipe.key-invalid"
 
 
 PINNED = {"image": "docker.io/vllm/vllm-openai:v0.32.0", "digest": "sha256:" + "1" * 64}
@@ -329,14 +300,14 @@ def test_a_draft_comes_with_the_first_model_that_has_it():
 
 
 @pytest.mark.parametrize(
-    ("own", "values"),
-    [({"model": {"repo": "openai/gpt-oss-120b"}}, ("model", MODELS + "/gpt-oss-20b", "model")),
-     ({"venv": {"packages": ["vllm==1"]}}, ("venv", "/opt/vllm", "venv"))],
+    ("own", "path"),
+    [({"model": {"repo": "openai/gpt-oss-120b"}}, "model.path " + MODELS + "/gpt-oss-20b"),
+     ({"venv": {"packages": ["vllm==1"]}}, "venv.path /opt/vllm")],
 )  # fmt: skip
-def test_two_things_are_not_brought_to_one_path(own, values):
+def test_a_path_has_one_content(own, path):
     with pytest.raises(FleetError) as caught:
         deployed([WORK, {**WORK, "name": "other", **own}])
-    assert (caught.value.code, caught.value.values) == ("plan.path-twice", values)
+    assert (caught.value.code, caught.value.values[1]) == ("plan.taken-twice", path)
 
 
 def test_each_server_is_counted_with_its_own_model():

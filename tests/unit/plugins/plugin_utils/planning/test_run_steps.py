@@ -13,7 +13,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning import ru
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import HostVariables
 
 CLONE = pathlib.Path(__file__).resolve().parents[5]
-STEPS = [{"step": step, "operation": step, "arguments": {}, "later": []} for step in run_look.STEPS]
+STEPS = [{"step": step, "operation": step, "arguments": {}} for step in run_look.STEPS]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_changed_playbook_may_have_other_tags():
 
 
 @pytest.mark.parametrize(
-    ("later", "found"),
+    ("how", "found"),
     [
         ({"variable": "full"}, {"x": "y", "a": {"k": 1}}),
         ({"variable": "full", "default": {}, "omits": True}, {"x": "y", "a": {"k": 1}}),
@@ -62,27 +62,19 @@ def test_a_changed_playbook_may_have_other_tags():
             {"x": "y", "a": {"k": {"l": 5, "m": [6]}, "n": 4}},
         ),
         ({"plan": ["deployment", "models"]}, {"x": "y", "a": ["m"]}),
-        ({"unprepared": False}, {"x": "y", "a": True}),
     ],
 )
-def test_what_is_filled_in(later, found):
+def test_what_is_filled_in(how, found):
     variables = HostVariables("n1", {"full": {"k": 1}, "empty": "", "deep": {"k": {"l": 5, "m": [6]}}})
-    call = {"arguments": {"x": "y", "a": True}, "later": [{"at": ["a"], **later}]}
     plan = {"servers": [], "deployment": {"models": ["m"]}}
-    assert run_steps.filled(call, plan, variables, ["all"]) == found
-    assert call["arguments"] == {"x": "y", "a": True}
-
-
-def test_it_is_filled_in_where_it_belongs_and_the_plan_stays_as_it_is():
-    call = {"arguments": {"list": [{"index": None}]}, "later": [{"at": ["list", 0, "index"], "variable": "url"}]}
-    variables = HostVariables("n1", {"url": "https://u"})
-    assert run_steps.filled(call, {}, variables, []) == {"list": [{"index": "https://u"}]}
-    assert call["arguments"] == {"list": [{"index": None}]}
+    given = {"x": "y", "a": {run_steps.LATER: how}}
+    assert run_steps.filled(given, plan, variables, ["all"]) == found
+    assert run_steps.filled([{"list": given}], plan, variables, ["all"]) == [{"list": found}]
 
 
 @pytest.mark.parametrize(
     ("only", "prepares"), [(["all"], True), (["preflight"], True), (["tagged"], True), (["serve"], False)]
 )
-def test_a_run_that_does_not_prepare_says_so(only, prepares):
-    call = {"arguments": {"prepares": True}, "later": [{"at": ["prepares"], "unprepared": False}]}
-    assert run_steps.filled(call, {}, HostVariables("n1", {}), only) == {"prepares": prepares}
+def test_a_run_that_does_not_prepare(only, prepares):
+    given = {"prepares": {run_steps.LATER: {"prepared": True, "unprepared": False}}}
+    assert run_steps.filled(given, {}, HostVariables("n1", {}), only) == {"prepares": prepares}

@@ -52,8 +52,8 @@ def test_a_host_that_is_alone_is_reached_over_loopback_by_itself_only():
     assert plan_of(declared, groups, scheme)[0]["environment"]["ETCD"] == "http://127.0.0.1:2379"
     other = {**groups, "etcd": ["e1"]}
     found, message = code(declared, other, scheme)
-    assert found == "plan.service-on-loopback"
-    assert "services.etcd is on 'e1' alone" in message
+    assert found == "input.value-invalid"
+    assert "etcd_tls of the group 'etcd'" in message
     secured = {**declared, "e1": {"etcd_tls": True}}
     assert plan_of(secured, other, scheme)[0]["environment"]["ETCD"] == "https://10.0.0.7:2379"
     # of a group that no role here provides nothing is known
@@ -83,7 +83,7 @@ def test_an_address_that_needs_facts_is_an_error_that_names_the_variable():
 
 
 def test_a_service_without_hosts_is_an_error():
-    assert code(groups={"bus": ["e1"], "all": list(HOSTS)})[0] == "plan.service-without-hosts"
+    assert code(groups={"bus": ["e1"], "all": list(HOSTS)})[0] == "input.value-invalid"
 
 
 def test_hosts_are_not_read_for_services_that_nothing_names():
@@ -212,7 +212,7 @@ def test_the_overlay_etcd_is_the_group_etcd(recipe):
     assert endpoints(groups={**groups, "etcd": list(CLUSTER)}) == "https://10.0.0.1:2379"
     assert endpoints(etcd_client_port=3379) == "http://127.0.0.1:3379"
     assert endpoints(groups={**groups, "etcd": ["m2"]}, etcd_tls=True) == "https://10.0.0.2:2379"
-    for members, expected in (([], "plan.service-without-hosts"), (["m2"], "plan.service-on-loopback")):
+    for members, expected in (([], "input.value-invalid"), (["m2"], "input.value-invalid")):
         with pytest.raises(FleetError) as caught:
             endpoints(groups={**groups, "etcd": members})
         assert caught.value.code == expected
@@ -243,7 +243,7 @@ def test_dynamo_gets_one_server_of_nats_its_own_host_s_where_that_has_one():
 def test_a_dynamo_without_tls_for_nats_is_refused():
     with pytest.raises(FleetError) as caught:
         nats_of("m1", "1.0.2")
-    assert caught.value.code == "plan.dynamo-nats-tls"
+    assert caught.value.code == "input.value-invalid"
     assert "1.0.2" in caught.value.message
 
 

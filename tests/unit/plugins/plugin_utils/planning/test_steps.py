@@ -103,7 +103,8 @@ def calls_of(given, only=("all",)):
     """[(step, operation, arguments as they are sent)] of a host."""
     plan, host = planned(given)
     assert [one for one in plan["steps"] if "reason" in one] == []
-    return [(one["step"], one["operation"], run_steps.filled(one, plan, host, only)) for one in plan["steps"]]
+    filled = [run_steps.filled(one["arguments"], plan, host, only) for one in plan["steps"]]
+    return [(one["step"], one["operation"], given) for one, given in zip(plan["steps"], filled)]
 
 
 def names(plan):
@@ -336,10 +337,10 @@ def test_the_plan_has_no_secret(name):
     assert SECRET not in json.dumps(plan["steps"])
     assert json.loads(json.dumps(plan["steps"])) == plan["steps"]
     for one in plan["steps"]:
-        later = {where["at"][0] for where in one["later"]}
         options = operation_of(one["operation"]).arguments
         for argument in (name for name, option in options.items() if "no_log" in option):
-            assert argument in later or not one["arguments"].get(argument)
+            value = one["arguments"].get(argument)
+            assert not value or run_steps.LATER in json.dumps(value)
 
 
 OPEN = {"environment", "keys", "logins", "token", "password", "index", "indexes", "url"}  # may hold a password
@@ -454,4 +455,4 @@ def test_a_secret_that_is_locked_is_an_error_when_it_is_sent():
     assert [one for one in plan["steps"] if "reason" in one] == []
     tools = next(one for one in plan["steps"] if one["operation"] == "python_environment")
     with pytest.raises(FleetError, match="fleet_proxy_env"):
-        run_steps.filled(tools, plan, host, [])
+        run_steps.filled(tools["arguments"], plan, host, [])

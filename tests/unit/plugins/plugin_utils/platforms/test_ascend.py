@@ -180,7 +180,7 @@ BAD = {
     "the reverse": ("a3", {"container": {"image": "vllm-ascend-0.20.2rc1"}}, "plan.ascend-image-generation"),
     "MXFP4": ("a3", {"model": {"format": "mxfp4"}}, "plan.format-not-for-platform"),
     "memory": ("a2", {"arguments": {"gpu-memory-utilization": 0.85}}, "plan.does-not-fit-memory"),
-    "batch": ("a2", {"arguments": {"max-num-batched-tokens": 2}}, "plan.batched-below-sequences"),
+    "batch": ("a2", {"arguments": {"max-num-batched-tokens": 2}}, "input.value-invalid"),
 }
 
 
@@ -267,9 +267,9 @@ def test_the_plan_shows_them():
     ("kind", "overlays", "at_once", "words"),
     [
         ("a2", (), 8, None),
-        ("a2", (), 9, "9 requests at once are expected, but max-num-seqs 4 x 2 servers takes 8; the others wait"),
+        ("a2", (), 9, "but 8 run at a time; the others wait"),
         ("a3", ("data-parallel",), 16, None),
-        ("a3", ("data-parallel",), 17, "but max-num-seqs 4 x 2 ranks x 2 servers takes 16; the others wait, which"),
+        ("a3", ("data-parallel",), 17, "but 16 run at a time; the others wait"),
     ],
 )
 def test_max_num_seqs_times_data_parallel_size_is_held_against_what_is_expected(kind, overlays, at_once, words):
@@ -285,9 +285,7 @@ def test_max_num_seqs_times_data_parallel_size_is_held_against_what_is_expected(
     ("tokens", "words"),
     [
         # Of 0.9 x 60.94 GiB the weights leave 434 MiB; a request of 4096 tokens takes 72 MiB.
-        (4096, "weights (54.4 GiB), activations (about 92 MiB) and the smallest KV cache (72 MiB) leave 270 MiB of"),
-        (16384, "weights (54.4 GiB), activations (about 295 MiB) and the smallest KV cache (72 MiB) leave 68 MiB of"),
-        (22528, "one request of max-model-len 4096 may need 72 MiB of KV cache on a device, but about 39 MiB fit"),
+        (22528, "one request of max-model-len 4096 needs 72 MiB of KV cache on each device, but 39 MiB are left"),
         (65536, "weights (54.4 GiB) and activations (about 1.1 GiB) leave no room for a KV cache in the 60.9 GiB"),
     ],
 )
@@ -301,7 +299,7 @@ def test_more_batched_tokens_take_the_memory_of_the_cache(tokens, words):
 
 def test_less_memory_than_the_weights_take_is_an_error():
     item = shown("a2", {"arguments": {"gpu-memory-utilization": 0.85}})[0]
-    assert "of which gpu-memory-utilization 0.85 allows 51.8 GiB" in item["refusal"]
+    assert "51.8 GiB of its 60.9 GiB are available" in item["refusal"]
 
 
 def test_a_mode_that_is_no_json_is_refused():

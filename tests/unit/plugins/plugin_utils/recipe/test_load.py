@@ -86,10 +86,6 @@ def test_every_key_of_the_schema_is_described():
             "'servers[0].port' is \"http\"; allowed: a whole number or null from 1 to 65535",
         ),
         (
-            {"servers": [{"role": "server", "count": 2, "devices": 1, "port": 70000}]},
-            "'servers[0].port' is 70000; allowed: a whole number or null from 1 to 65535",
-        ),
-        (
             {"servers": [{"role": "server", "count": "all", "devices": 1}]},
             '\'servers[0].count\' is "all"; allowed: a whole number from 0 to 1024 or "auto"',
         ),
@@ -124,16 +120,22 @@ def test_all_mistakes_are_told_at_once(write):
     ]
 
 
-def test_key_given_twice_is_refused(write):
-    path = write("schema: 1\nname: mine\nname: yours\n")
-    assert error_of(path) == "%s: line 3: the key 'name' is given twice; keep one." % path
-
-
-def test_broken_yaml_names_the_line(write):
-    path = write("schema: [1\n")
-    message = error_of(path)
-    assert message.startswith("%s: not valid YAML: " % path)
-    assert "line 2" in message
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("schema: 1\nname: mine\nname: yours\n", 'line 3 has the key "name" twice'),
+        ("schema: 1\n7: mine\n", 'line 2 has a key that is not a string; put "7" into quotes'),
+        ("schema: 010\n", 'line 1 has "010", which YAML reads as another number'),
+        ("schema: [1\n", "line 2"),
+        ("- 1\n", "it contains [1] and no mapping"),
+    ],
+)
+def test_a_file_that_cannot_be_read(write, text, words):
+    path = write(text)
+    with pytest.raises(FleetError) as caught:
+        recipes.resolve_recipe(path, [])
+    assert (caught.value.code, caught.value.values[0]) == ("recipe.file-invalid", path)
+    assert words in caught.value.values[1]
 
 
 def test_override_at_fault_names_its_variable(write):
@@ -148,8 +150,7 @@ def test_override_at_fault_names_its_variable(write):
 def test_name_cannot_be_overridden():
     path = recipes.find_recipe("cpu-tiny", [])
     assert error_of(path, [("fleet_override", {"name": "other"})]) == (
-        "fleet_override: 'name', 'schema', 'overlays' and 'tuning' of a recipe cannot be overridden; copy "
-        "recipes/cpu-tiny.yml instead."
+        "fleet_override: 'name' of a recipe cannot be overridden; copy recipes/cpu-tiny.yml instead."
     )
 
 
@@ -186,10 +187,6 @@ def test_first_folder_wins_and_own_recipes_come_last(write, tmp_path):
 def test_unknown_recipe_names_what_there_is(tmp_path, name):
     with pytest.raises(FleetError) as caught:
         recipes.find_recipe(name, [str(tmp_path)])
-    message = caught.value.message
-    assert "but there is no such recipe" in message
-    assert (
-        "allowed: %s. Looked in: %s, %s."
-        % (", ".join(recipes.available([recipes.OWN_RECIPES])), tmp_path, recipes.OWN_RECIPES)
-        in message
-    )
+    values = caught.value.values
+    assert (caught.value.code, values[0]) == ("recipe.name-unknown", "fleet_recipe")
+    assert values[3] == ", ".join(recipes.available([recipes.OWN_RECIPES]))
