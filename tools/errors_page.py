@@ -50,15 +50,17 @@ HEAD = """# Error codes
 
 <!-- Written by tools/errors_page.py from the source. Do not edit. -->
 
-A failed task returns its error's `code` (`area.problem`) and message. With several errors, `code` is `several` and `errors` lists
-them. Codes are stable; messages may change. Search this page for the code or words of the message. *Italics* are values.
+A failed task returns the `code` (`area.problem`) and message of its error. With several errors, `code` is `several` and
+`errors` lists them. Codes are stable; messages may change. Search this page for the code or words of the message.
+*Italics* are values.
 """
 # The areas, each with the page that explains it.
 AREAS = {
     **dict.fromkeys((
-        "address", "arguments", "clean", "cpu", "devices", "encodings", "engine", "entry", "environment", "host-key", "input",
-        "inventory", "jobs", "launch", "libraries", "node", "packages", "plan", "platform", "preflight", "readiness",
-        "restart", "secrets", "servers", "services", "standin", "supervisord", "systemd", "token", "venv", "watchdog",
+        "address", "arguments", "clean", "cpu", "devices", "encodings", "engine", "entry", "environment", "host-key",
+        "input", "inventory", "jobs", "launch", "libraries", "node", "packages", "plan", "platform", "preflight",
+        "readiness", "restart", "secrets", "servers", "services", "standin", "supervisord", "systemd", "token", "venv",
+        "watchdog",
     ), ""),
     **dict.fromkeys(("ascend", "nvidia", "containers", "measure", "weights"), "{area}.md"),
     **dict.fromkeys(("etcd", "nats", "service", "tls"), "dynamo.md"),

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Write the generated parts of docs/using: keys of recipes from the schema, variables from their table and argument specs.
+"""Write the generated parts of docs/using: keys of recipes, from the schema, and variables, from their tables.
 
     .venv/bin/python tools/run.py python tools/reference_pages.py   # writes recipe-keys.md and variables.md
 
@@ -26,15 +26,15 @@ OWNERS = ("servers[].", "instances.NAME.")
 REPEATED = ("arguments", "environment", "config", "container", "model", "venv", "start", "secrets")
 # Words of error messages that a table does not need.
 SHORTER = {
-    "`true` or `false`": "boolean", "whole number": "integer", ", a folder of its own": "", " of environment variables": "",
-    ", above 0, at most ": ", 1 to ", "a name of letters, digits, '.', '_' and '-'": "name",
+    "`true` or `false`": "boolean", "whole number": "integer", ", a folder of its own": "",
+    " of environment variables": "", ", above 0, at most ": ", 1 to ", "a name of letters, digits, '.', '_' and '-'": "name",
 }  # fmt: skip
 HEAD = """# Recipe keys
 
 <!-- Written by tools/reference_pages.py from recipes/recipe.schema.json. Do not edit. -->
 
-The keys of recipes, all of which `fleet_override` can change ([recipes.md](recipes.md)). **Bold** keys are required. `servers[].x`
-is the key `x` of each item of the list `servers`; `NAME` is any name.
+The keys of recipes, all of which `fleet_override` can change ([recipes.md](recipes.md)). **Bold** keys are required.
+`servers[].x` is the key `x` of each item of the list `servers`; `NAME` is any name.
 """
 
 
@@ -119,8 +119,8 @@ def shared_variables():
 
 ROLES = """## Set by the collection
 
-Do not set `fleet_servers` and `fleet_deployment`, a host's plan and resolved recipe. `fleet_verdict` and `fleet_status` are
-statistics of the run (`set_stats`), for AWX and callbacks.
+Do not set `fleet_servers` and `fleet_deployment`, a host's plan and resolved recipe. `fleet_verdict` and
+`fleet_status` are statistics of the run (`set_stats`), for AWX and callbacks.
 
 ## Variables of roles
 
