@@ -191,7 +191,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Every port answers
+- name: Verify every port
   inference.fleet.endpoint_verify:
     servers: "{{ fleet_servers }}"
     mode: full

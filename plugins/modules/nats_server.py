@@ -63,7 +63,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Wait until the server is ready
+- name: Wait for the server
   inference.fleet.nats_server:
     state: ready
     name: node-1

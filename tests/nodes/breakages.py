@@ -65,7 +65,7 @@ def as_started_with(setting):
 BREAKAGES = [
     # ---- prepare
     Breakage("prepare", "the account is gone", "userdel --force inference-fleet; groupdel inference-fleet; true",
-             ("Make the account and the folders", "user inference-fleet"), "id inference-fleet", alone=True),
+             ("Create the account and directories", "user inference-fleet"), "id inference-fleet", alone=True),
     Breakage("prepare", "a shared folder is gone", "rm -r /var/log/inference-fleet",
              ("directory /var/log/inference-fleet",), "test -d /var/log/inference-fleet"),
     Breakage("prepare", "a shared folder is closed to others", "chmod 0700 %s" % LIB,
@@ -93,7 +93,7 @@ BREAKAGES = [
              ("it does not exist",), "%s/bin/python -c ''" % VENV),
     # ---- weights
     Breakage("weights", "the encoding is gone", "rm " + ENCODING,
-             ("Place the encodings", "placed o200k_base"), ENCODED),
+             ("Install the encodings", "placed o200k_base"), ENCODED),
     Breakage("weights", "a byte of the encoding is another", flip(ENCODING), ("placed o200k_base",), ENCODED),
     Breakage("weights", "the encoding is closed to others", "chmod 0600 " + ENCODING, ("placed o200k_base",),
              "test $(stat -c %%a %s) = 644" % ENCODING),
@@ -191,11 +191,11 @@ HARMLESS = [
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "developing" / "breakages.md"
 HEAD = """# Breakages
 
-What somebody may do to a converged node. The next `site.yml` says what is quoted here and repairs it, and the run
-after that changes nothing. `tests/nodes/test_breakages.py` does it on a test node: one of each class with `make
+Faults on a converged node. The next `site.yml` reports the quoted message and repairs the fault, and the run after
+that changes nothing. `tests/nodes/test_breakages.py` does it on a test node: one of each class with `make
 test`, all with `make soak`. Written by `.venv/bin/python tests/nodes/breakages.py`.
 
-| | Step | What is broken | The run says |
+| | Step | Fault | Message |
 | --- | --- | --- | --- |
 """
 
