@@ -27,7 +27,8 @@ REPEATED = ("arguments", "environment", "config", "container", "model", "venv", 
 # Words of error messages that a table does not need.
 SHORTER = {
     "`true` or `false`": "boolean", "whole number": "integer", ", a folder of its own": "",
-    " of environment variables": "", ", above 0, at most ": ", 1 to ", "a name of letters, digits, '.', '_' and '-'": "name",
+    " of environment variables": "", ", above 0, at most ": ", 1 to ",
+    "a name of letters, digits, '.', '_' and '-'": "name",
 }  # fmt: skip
 HEAD = """# Recipe keys
 

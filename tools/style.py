@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Report words that style.yml replaces by plain English.
 
-    .venv/bin/python tools/style.py [PATH…]     # by default all of the documentation, roles, playbooks, recipes and plugins
+    .venv/bin/python tools/style.py [PATH…]     # by default all folders of FOLDERS
 
 Checked are Markdown without code, comments and strings of several words in Python, and prose in YAML and JSON.
 """
