@@ -27,9 +27,8 @@ FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 QUOTED = re.compile(r"apt-mark hold|\"[^\"]*\"")
 
 
-def rules():
-    table = yaml.safe_load((CLONE / "tools" / "style.yml").read_text(encoding="utf-8"))
-    return [(re.compile(r"(?<![\w/.-])(?:%s)(?![\w/:-])" % found, re.IGNORECASE), use) for found, use in table.items()]
+def rules(words):
+    return [(re.compile(r"(?<![\w/.-])(?:%s)(?![\w/:-])" % found, re.IGNORECASE), use) for found, use in words.items()]
 
 
 def prose(path):
@@ -63,12 +62,15 @@ def files(arguments):
 
 
 def main():
-    table, count = rules(), 0
+    data = yaml.safe_load((CLONE / "tools" / "style.yml").read_text(encoding="utf-8"))
+    table, found = rules(data["words"]), {}
     for file in files(sys.argv[1:]):
-        for hit in hits(file, table):
-            print("%s:%s" % (file, hit))
-            count += 1
-    sys.exit("%d words; see tools/style.yml" % count if count else 0)
+        folders = [] if sys.argv[1:] else [one for one in data["remaining"] if file.is_relative_to(CLONE / one)]
+        found.setdefault((folders or [""])[0], []).extend("%s:%s" % (file, hit) for hit in hits(file, table))
+    failed = {folder: found[folder] for folder in found if len(found[folder]) > data["remaining"].get(folder, 0)}
+    for lines in failed.values():
+        print("\n".join(lines))
+    sys.exit("%d rejected words; see tools/style.yml" % sum(map(len, failed.values())) if failed else 0)
 
 
 if __name__ == "__main__":

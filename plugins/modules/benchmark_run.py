@@ -85,7 +85,7 @@ options:
     description: Folder of the inventory's reports on the controller, which the result is added to. Empty keeps none.
     type: path
   head:
-    description: Filled in by the action plugin. What the result says of recipe and hardware.
+    description: Filled in by the action plugin. Recipe and hardware, for the result.
     type: dict
     default: {}
   caller:

@@ -45,7 +45,7 @@ options:
     choices: [low, medium, high]
     required: true
   venv:
-    description: The Python environment on the node that holds the tool.
+    description: The Python environment of the tool on the node.
     type: path
     required: true
   config:
