@@ -13,10 +13,10 @@ version_added: 0.1.0
 author:
   - inference.fleet contributors (!UNKNOWN)
 description:
-  - Prints what ansible-core's default callback prints, and more. Polling tasks show which server is doing what and
-    since when instead of retries that look like failures. Results that carry a table (plan, status, verdicts) are
-    gathered from all hosts and printed once, at the end. A failure shows its message once, as text.
-  - The last page that a task has written (C(fleet_page) of its result) is named in the last line.
+  - Extends ansible-core's default callback. Polling tasks show the state of each server instead of retries that look
+    like failures. Tables (plan, status, verdicts) of all hosts are printed once, at the end of the run. A failure
+    shows its message once, as plain text.
+  - The last line is the path of the last page that a task has written (C(fleet_page) of its result).
   - For a polling task with C(progress) in its result, such as M(inference.fleet.model_weights), the progress and
     remaining time of each host are shown. On a terminal a line per host is updated; elsewhere, and with C(-v), lines
     are repeated at intervals and when a host starts another phase.
@@ -72,7 +72,7 @@ BULKY = (
 
 
 def with_stderr(result):
-    """A result's message, and what a command itself said: that is in neither its message nor its status."""
+    """Return a result's message with the stderr of its command."""
     message = visible(result["msg"], lines=True)
     for words in ("module_stderr", "stderr"):
         said = visible(str(result.get(words) or ""), lines=True).strip()

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes into the reports why hosts were unreachable, whatever prints the run on the screen."""
+"""Add the reasons of unreachable hosts to the reports, with any stdout callback."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def restart_gaps(servers, batches, elsewhere=(), running=None):
 
 
 def wave_entries(servers, wave, later):
-    """The entries by which a wave is verified: its own, and what serves together with them and is not changed later."""
+    """Return the entries that verify a wave: its own, and servers that work with them and do not change later."""
     own = [entry for entry in servers if entry["name"] in wave]
     if all(entry["role"] == "server" for entry in own):
         return own

@@ -135,7 +135,7 @@ options:
     type: float
     default: 15
   profile:
-    description: Word for the result on what was asked for, such as V(full) or V(smoke).
+    description: Name of the profile for the result, such as V(full) or V(smoke).
     type: str
     default: full
   reports_dir:

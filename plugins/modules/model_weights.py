@@ -383,7 +383,7 @@ bytes:
   type: int
   returned: when there are weights
 rotted:
-  description: Files that are not what they were, and cannot be repaired from here.
+  description: Changed files that cannot be repaired.
   type: list
   elements: str
   returned: when it failed over such files
