@@ -1,4 +1,4 @@
-# The commands of a newcomer and of CI. Everything is below the clone: .venv, .ansible, .cache, build, reports.
+# Commands for users and CI. All files are below the clone: .venv, .ansible, .cache, build, reports.
 PYTHON ?= python3
 ARGS ?=
 RECIPE ?=
@@ -9,7 +9,7 @@ RELEASE ?=
 BIN := .venv/bin
 SLOWEST := --durations=10 --durations-min=5
 .DEFAULT_GOAL := help
-# images of containers set it: then each ansible-playbook compiles all that it imports anew, half of its processor time
+# set by container images: each ansible-playbook then compiles its imports again, half of its processor time
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo demo-stop test lint sanity unit e2e nodes nodes-test molecule matrix matrix-one fleet bench-noop bench-hosts node node-stop \
@@ -22,11 +22,11 @@ help: ## list the targets
 demo: .venv ## two verified servers on this machine; RECIPE=cpu-dynamo for others, ARGS=… goes to ansible-playbook
 	$(BIN)/ansible-playbook site.yml -i inventories/local $(if $(RECIPE),-e fleet_recipe=$(RECIPE)) $(ARGS)
 
-# Takes the servers down; make demo-stop ARGS='-e fleet_purge=true' removes what demo installed as well.
+# Stops the servers; make demo-stop ARGS='-e fleet_purge=true' also removes the installed files.
 demo-stop: .venv ## stop them; ARGS='-e fleet_purge=true' also removes what was installed
 	$(BIN)/ansible-playbook playbooks/stop.yml -i inventories/local $(ARGS)
 
-# The controller's environment. Rebuilt when what is in pyproject.toml changed.
+# The control node's environment. Rebuilt when pyproject.toml changes.
 .venv: .venv/.ready
 .venv/.ready: pyproject.toml tools/make_venv.py
 	$(PYTHON) tools/make_venv.py
@@ -35,10 +35,11 @@ demo-stop: .venv ## stop them; ARGS='-e fleet_purge=true' also removes what was 
 test: .venv ## everything that CI runs
 	$(BIN)/python tools/checks.py lint nodes e2e unit 'molecule/*' sanity matrix-one
 
-lint: .venv ## ruff, yamllint, ansible-lint, changelog fragments, plugin documentation
+lint: .venv ## ruff, yamllint, ansible-lint, changelog fragments, plugin documentation, rejected words
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/yamllint --strict .
+	$(BIN)/python tools/style.py
 	$(BIN)/python tools/run.py ansible-lint
 	$(BIN)/antsibull-changelog lint
 	$(BIN)/python tools/run.py antsibull-docs lint-collection-docs --plugin-docs .
@@ -53,8 +54,8 @@ unit: .venv ## unit tests
 e2e: .venv ## the local deployment end to end, with real vLLM
 	$(BIN)/python tools/run.py pytest tests/e2e $(SLOWEST)
 
-# Servers under a real systemd, on a node in a container: needs root and Docker, which is started where none runs.
-# Without them it says so and is left out; with CI set it fails.
+# Servers under a real systemd, on a node in a container. Requires root and Docker, which is started if none runs.
+# Without them these tests are skipped with a message; with CI set they fail.
 nodes nodes-test: .venv ## servers on test nodes; needs root and Docker
 	$(BIN)/python tools/run.py pytest tests/nodes $(SLOWEST)
 
@@ -62,27 +63,27 @@ nodes nodes-test: .venv ## servers on test nodes; needs root and Docker
 molecule: .venv ## Molecule's scenarios; SCENARIO=default for one
 	$(BIN)/python tools/scenarios.py $(SCENARIO)
 
-# Plan, site and status under every supported ansible-core that this machine has a Python for; RELEASE=2.20 for one.
+# Plan, site and status under every supported ansible-core with a Python on this machine; RELEASE=2.20 for one.
 matrix: .venv ## playbooks under every supported ansible-core; RELEASE=2.20 for one
 	$(BIN)/python tools/matrix.py $(RELEASE)
 
-# The same under one release, another than that of .venv where there is a Python for it.
+# The same under one release, if possible another than that of .venv.
 matrix-one: .venv
 	$(BIN)/python tools/matrix.py --other
 
-# Many nodes at once, and what the playbooks cost there: make fleet NODES=10.
+# Many nodes at once, with the cost of the playbooks: make fleet NODES=10.
 fleet: .venv ## many test nodes at once; NODES=10
 	$(BIN)/python tools/fleet.py $(NODES)
 
-# A run that has nothing to do, beside pings, pyinfra and stock modules that check the same: ARGS='--rounds 9'.
-bench-noop: .venv ## a converged run beside pings, pyinfra and stock modules
+# A converged run, compared with pings, pyinfra and stock modules with the same checks: ARGS='--rounds 9'.
+bench-noop: .venv ## a converged run compared with pings, pyinfra and stock modules
 	$(BIN)/python tools/bench_noop.py $(ARGS)
 
-# The controller with many hosts that have nothing to do; ARGS='10 30 100'.
+# The control node with many converged hosts; ARGS='10 30 100'.
 bench-hosts: .venv ## seconds and memory of the controller for 10, 30 and 100 hosts
 	$(BIN)/python tools/run.py python tools/bench_hosts.py $(ARGS)
 
-# A node to try things on: make node PLATFORM=cpu prints how to reach it, make node-stop removes all of this clone.
+# A test node: make node PLATFORM=cpu prints the login command, make node-stop removes all nodes of this clone.
 node: .venv ## start a test node; PLATFORM=cpu
 	$(BIN)/python tools/nodes.py create node-$(PLATFORM) --platform $(PLATFORM)
 
@@ -95,11 +96,11 @@ soak: .venv ## random kills and more examples; SOAK_ROUNDS=10, SOAK_SEED=…
 	$(BIN)/python tools/run.py pytest tests/e2e tests/unit tests/nodes -m soak -s
 	$(BIN)/python tools/scenarios.py soak
 
-# model_weights against hf download on this machine: times, ratios, promises.
+# model_weights compared with hf download on this machine.
 bench-weights: .venv ## model_weights against hf download
 	$(BIN)/python tools/run.py python tools/bench_weights.py $(ARGS)
 
-# The pages that are generated from the source: error codes, recipe keys, variables of roles.
+# The generated pages: error codes, recipe keys, variables, breakages.
 docs: .venv ## write the generated pages of docs/ again
 	$(BIN)/python tools/errors_page.py
 	$(BIN)/python tools/run.py python tools/reference_pages.py

@@ -19,3 +19,37 @@ def example(name, page=TUTORIAL):
     """What the YAML under <!-- example: name --> holds."""
     text = page.read_text(encoding="utf-8")
     return yaml.safe_load(re.search(r"<!-- example: %s -->\n```yaml\n(.*?)```" % name, text, re.DOTALL).group(1))
+
+
+def guide_rows(page, heading):
+    """Rows of the section below `### heading` as tuples of cells, "" for –: its table, its line "Unchanged: …" with a
+    row per line, and the rows of the page's section "Common differences" that apply to none of these rows yet."""
+    text = page.read_text(encoding="utf-8")
+    section = re.search(r"\n### %s\n(.*?)(?=\n##|\Z)" % re.escape(heading), text, re.DOTALL).group(1)
+    found = _table(section)
+    width = len(found[0]) if found else len(common_rows(page)[0])
+    unchanged = re.search(r"\nUnchanged: (.*?)\n\n", section + "\n\n", re.DOTALL)
+    same = re.findall(r"`([^`]+)`", unchanged.group(1)) if unchanged else []
+    return found + [(line,) * (width - 1) + ("the same",) for line in same]
+
+
+def common_rows(page):
+    """Rows of "Common differences": each applies to every server that has its lines."""
+    return _table(page.read_text(encoding="utf-8").partition("\n## Common differences\n")[2].partition("\n## ")[0])
+
+
+def with_common(page, heading, theirs, *ours):
+    """guide_rows of a section and the common rows whose lines are among those of the guide and of the server."""
+    rows = guide_rows(page, heading)
+    for row in sorted(common_rows(page), key=lambda row: row.count("")):
+        missing = [cell and (cell not in known or cell in {own[n] for own in rows})
+                   for n, (cell, known) in enumerate(zip(row, (theirs, *ours)))]  # fmt: skip
+        if not any(missing):
+            rows.append(row)
+    return rows
+
+
+def _table(text):
+    rows = [re.split(r" \| ", line.strip("| ")) for line in text.splitlines() if line.startswith("| ")]
+    rows = [row for row in rows if not set("".join(row)) <= set("- ")]
+    return [tuple("" if cell == "–" else cell.strip("`") for cell in row) for row in rows[1:]]

@@ -50,67 +50,26 @@ HEAD = """# Error codes
 
 <!-- Written by tools/errors_page.py from the source. Do not edit. -->
 
-Every error of a module or of the plan has a code, `area.what-is-wrong`. It is in the result of the failed task as
-`code`; with several errors of different codes `code` is `several`, and `errors` lists each with its `code` and
-`message`. Codes are stable, so a playbook may depend on them. Messages may be reworded.
-
-Find the code that you have, or the words of the message. What stands in *italics* differs from case to case.
+A failed task returns the `code` (`area.problem`) and message of its error. With several errors, `code` is `several` and
+`errors` lists them. Codes are stable; messages may change. Search this page for the code or words of the message.
+*Italics* are values.
 """
+# The areas, each with the page that explains it.
 AREAS = {
-    "ascend": "Ascend NPUs ([ascend.md](ascend.md))",
-    "address": "Addresses",
-    "api-key": "API keys ([api-keys.md](api-keys.md))",
-    "arguments": "Arguments of modules",
-    "artifact": "Compiled artifacts ([trainium.md](trainium.md))",
-    "checkpoint": "Checkpoints and drafts ([weights.md](weights.md))",
-    "clean": "`clean.yml`",
-    "containers": "Container engines on a node ([containers.md](containers.md))",
-    "cpu": "CPU nodes",
-    "devices": "Accelerator devices",
-    "encodings": "The tiktoken encodings",
-    "engine": "Engines",
-    "entry": "Entries of the plan. A plan does not make such entries: a file on the node was edited, or a playbook of "
-    "your own passes other data",
-    "environment": "Environment variables",
-    "etcd": "etcd ([dynamo.md](dynamo.md))",
-    "evaluate": "Evaluations ([measure.md](measure.md#evaluate))",
-    "host-key": "Host keys, `replace_node.yml`",
-    "hub": "Model hubs ([weights.md](weights.md))",
-    "images": "Container images ([containers.md](containers.md))",
-    "input": "Values of variables",
-    "inventory": "The inventory",
-    "jobs": "Jobs in the background: downloads, copies, pulls",
-    "launch": "Starting a server",
-    "libraries": "Shared libraries of the distribution",
-    "measure": "Benchmarks and evaluations",
-    "nats": "NATS ([dynamo.md](dynamo.md))",
-    "neuron": "AWS Neuron ([trainium.md](trainium.md))",
-    "node": "The node itself",
-    "nvidia": "NVIDIA GPUs ([nvidia.md](nvidia.md))",
-    "override": "`fleet_override` ([recipes.md](recipes.md))",
-    "packages": "Packages that a platform's role installs",
-    "plan": "Planning",
-    "platform": "Platforms",
-    "preflight": "Preflight",
-    "probes": "`probes` of a recipe ([verification.md](verification.md))",
-    "readiness": "Waiting until servers are ready",
-    "recipe": "Recipes ([recipes.md](recipes.md))",
-    "restart": "`restart.yml`",
-    "secrets": "Secrets of servers",
-    "servers": "Deploying, starting and stopping servers",
-    "service": "Services that servers share ([dynamo.md](dynamo.md))",
-    "services": "Service managers",
-    "sha256sums": "Lists of checksums ([weights.md](weights.md))",
-    "standin": "The stand-in checkpoint",
-    "supervisord": "supervisord",
-    "systemd": "systemd",
-    "tls": "Certificates of services that servers share ([dynamo.md](dynamo.md))",
-    "tune": "Tuning ([measure.md](measure.md#tune))",
-    "token": "Tokens of hubs",
-    "venv": "Python environments",
-    "watchdog": "The watchdog",
-    "weights": "Weights ([weights.md](weights.md))",
-}
+    **dict.fromkeys((
+        "address", "arguments", "clean", "cpu", "devices", "encodings", "engine", "entry", "environment", "host-key",
+        "input", "inventory", "jobs", "launch", "libraries", "node", "packages", "plan", "platform", "preflight",
+        "readiness", "restart", "secrets", "servers", "services", "standin", "supervisord", "systemd", "token", "venv",
+        "watchdog",
+    ), ""),
+    **dict.fromkeys(("ascend", "nvidia", "containers", "measure", "weights"), "{area}.md"),
+    **dict.fromkeys(("etcd", "nats", "service", "tls"), "dynamo.md"),
+    **dict.fromkeys(("artifact", "neuron"), "trainium.md"),
+    **dict.fromkeys(("checkpoint", "hub", "sha256sums"), "weights.md"),
+    **dict.fromkeys(("override", "recipe"), "recipes.md"),
+    "api-key": "api-keys.md", "evaluate": "measure.md", "images": "containers.md", "probes": "verification.md",
+    "tune": "measure.md",
+}  # fmt: skip
 
 # The remedies of templates that get theirs as a value.
 IN_VALUES = {
@@ -366,21 +325,18 @@ def halves(message):
 
 
 def render(errors):
-    """The page for {code: [message]}."""
-    lines = [HEAD]
-    areas = sorted({code.partition(".")[0] for code in errors})
-    lines.append("Areas: %s.\n" % ", ".join("[%s](#%s)" % (area, area) for area in areas))
-    for area in areas:
-        lines += ["## %s\n" % area, AREAS[area] + ".\n", "| Code | Meaning | Remedy |", "| --- | --- | --- |"]
-        for code in sorted(errors):
-            if code.partition(".")[0] == area:
-                both = [halves(message) for message in sorted(errors[code])]
-                meanings, remedies = (list(dict.fromkeys(one[n] for one in both if one[n])) for n in (0, 1))
-                lines.append(
-                    '| <a id="%s"></a>`%s` | %s | %s |'
-                    % (code, code, " <br> ".join(meanings), " <br> ".join(remedies) or IN_VALUES.get(code, "–"))
-                )
-        lines.append("")
+    """The page for {code: [message]}: a heading per code, and its messages with their remedies."""
+    lines, area = [HEAD], ""
+    for code in sorted(errors):
+        if code.partition(".")[0] != area:
+            area = code.partition(".")[0]
+            page = AREAS[area].format(area=area)
+            lines += ["## %s\n" % area, *(["See [%s](%s).\n" % (page, page)] if page else [])]
+        messages = [" ".join(message.split()) for message in sorted(errors[code])]
+        if code in IN_VALUES:
+            messages[-1] += " " + IN_VALUES[code] + "."
+        bullet = "- " if len(messages) > 1 else ""
+        lines += ["### %s\n" % code, *(bullet + message for message in messages), ""]
     return IN_CODE.sub(lambda span: span.group().replace("*", ""), ADJACENT.sub("* ", "\n".join(lines))).rstrip() + "\n"
 
 

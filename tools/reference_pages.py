@@ -1,11 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The generated parts of docs/using: keys of recipes from the schema, variables from their table and argument specs.
+"""Write the generated parts of docs/using: keys of recipes, from the schema, and variables, from their tables.
 
     .venv/bin/python tools/run.py python tools/reference_pages.py   # writes recipe-keys.md and variables.md
 
-Of variables.md the head is by hand; what stands below the marker is written.
+The part of variables.md above the marker is written by hand.
 """
 
 from __future__ import annotations
@@ -15,23 +15,27 @@ import re
 from pathlib import Path
 
 import yaml
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import row_of, table, words_of
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import table, words_of
 
 CLONE = Path(__file__).resolve().parent.parent
 KEYS = CLONE / "docs" / "using" / "recipe-keys.md"
 VARIABLES = CLONE / "docs" / "using" / "variables.md"
-MARKER = (
-    "<!-- Below: written by tools/reference_pages.py from plugins/plugin_utils/planning/variables.yml and the roles' "
-    "argument specs. Do not edit. -->\n"
-)
-TYPES = {"bool": "`true` or `false`", "dict": "mapping", "list": "list"}
+MARKER = "<!-- Below: written by tools/reference_pages.py. Do not edit. -->\n"
+# Keys of a group or an instance that have the form of the recipe's own key, and are described there.
+OWNERS = ("servers[].", "instances.NAME.")
+REPEATED = ("arguments", "environment", "config", "container", "model", "venv", "start", "secrets")
+# Words of error messages that a table does not need.
+SHORTER = {
+    "`true` or `false`": "boolean", "whole number": "integer", ", a folder of its own": "",
+    " of environment variables": "", ", above 0, at most ": ", 1 to ",
+    "a name of letters, digits, '.', '_' and '-'": "name",
+}  # fmt: skip
 HEAD = """# Recipe keys
 
 <!-- Written by tools/reference_pages.py from recipes/recipe.schema.json. Do not edit. -->
 
-Every key that a recipe can have, and so every key that `fleet_override` can change. [recipes.md](recipes.md) explains
-overrides and placeholders; a key in **bold** is required in a recipe. `servers[].devices` means: key `devices` of each
-item of the list `servers`; `NAME` stands for any name.
+The keys of recipes, all of which `fleet_override` can change ([recipes.md](recipes.md)). **Bold** keys are required.
+`servers[].x` is the key `x` of each item of the list `servers`; `NAME` is any name.
 """
 
 
@@ -39,13 +43,8 @@ def cell(text):
     return re.sub(r"([|<*])", r"\\\1", " ".join(text.split()))
 
 
-def marked(text):
-    """The markup of Ansible's docs, C(x), I(x) and V(x), as Markdown."""
-    return re.sub(r"\b[CIVOM]\(([^)]*)\)", r"`\1`", text)
-
-
 def kinds(schema):
-    """What a value may be, in words."""
+    """Return the values that a schema accepts, in words."""
     if "const" in schema:
         return "`%s`" % schema["const"]
     if "enum" in schema:
@@ -54,10 +53,11 @@ def kinds(schema):
         return " or ".join(kinds(one) for one in schema["anyOf"])
     words = schema.get("type", "mapping")
     words = [words] if isinstance(words, str) else words
-    names = {"object": "mapping", "array": "list", "boolean": "true or false", "integer": "whole number"}
+    names = {"object": "mapping", "array": "list", "boolean": "boolean", "integer": "integer"}
     text = ", ".join(names.get(word, word) for word in words)
     if schema.get("allowed"):
-        return "%s: %s" % (text, schema["allowed"])
+        allowed = re.sub(r"^an? | without '\.\.'$|, in quotes$", "", schema["allowed"])
+        return allowed + (", null" if "null" in words else "")
     low, high = schema.get("minimum"), schema.get("maximum")
     if low is not None and high is not None:
         return "%s, %s to %s" % (text, low, high)
@@ -67,12 +67,15 @@ def kinds(schema):
 def rows(schema, whole, prefix=""):
     """(key, required, schema) of all keys below a schema."""
     schema = resolved(schema, whole)
+    repeated = [key for key in schema.get("properties", {}) if key in REPEATED] if prefix in OWNERS else []
+    if repeated:
+        text = "Differences from the recipe's own keys: %s." % ", ".join("`%s`" % key for key in repeated)
+        yield prefix + "…", False, {"description": text}
     for key, one in schema.get("properties", {}).items():
         one = resolved(one, whole)
-        yield prefix + key, key in schema.get("required", ()), one
-        # What a group or an instance has differently has the form of the recipe's own key.
-        if prefix and key in ("arguments", "environment", "config", "container"):
+        if key in repeated:
             continue
+        yield prefix + key, key in schema.get("required", ()), one
         items = resolved(one.get("items", {}), whole)
         yield from rows(one, whole, prefix + key + ".")
         yield from rows(items, whole, prefix + key + "[].")
@@ -91,25 +94,9 @@ def recipe_keys(schema):
     for key, required, one in rows(schema, schema):
         name = "**`%s`**" % key if required else "`%s`" % key
         text = one.get("description", "")
-        if "default" in one:
-            text += " Default: `%s`." % one["default"]
+        text += " Default: `%s`." % one["default"] if "default" in one else ""
         lines.append("| %s | %s | %s |" % (name, cell(kinds(one)), cell(text)))
     return "\n".join(lines) + "\n"
-
-
-def default_of(name, defaults):
-    """The default of a role's variable; where it comes from another variable, which one."""
-    if name not in defaults:
-        return ""
-    value = defaults[name]
-    if not isinstance(value, str) or "{{" not in value:
-        return "`%s`" % json.dumps(value).replace("|", "\\|")
-    simple = re.fullmatch(r"\{\{ (fleet_\w+)((?:\.\w+)*)(?: \| default\((.*?)(?:, true)?\))? \}\}", value.strip())
-    if simple is None or "(" in (simple.group(3) or ""):
-        return "*computed*"
-    variable, key, other = simple.groups()
-    found = "the recipe's `%s`" % key[1:] if variable == "fleet_deployment" and key else "`%s`" % (variable + key)
-    return found if other in (None, "''", "{}", "[]") else "%s, else `%s`" % (found, other.replace("|", "\\|"))
 
 
 def shared_variables():
@@ -122,7 +109,10 @@ def shared_variables():
         for name, row in section["variables"].items():
             names = "`%s`" % name + (", `%s_LAYER`" % name if name == "fleet_override" else "")
             scope = [", ".join("`%s`" % one for one in row["scope"].split(", "))] if scoped else []
-            cells = [names, *scope, words_of(row), str(row.get("default", ""))]
+            kind = words_of(row)
+            for long, short in SHORTER.items():
+                kind = kind.replace(long, short)
+            cells = [names, *scope, kind, str(row.get("default", ""))]
             lines.append("| %s |" % " | ".join([*cells, row["text"]]))
         lines.append("")
     return "\n".join(lines)
@@ -130,43 +120,32 @@ def shared_variables():
 
 ROLES = """## Set by the collection
 
-Do not set these. `fleet_servers` and `fleet_deployment` are a host's plan and its resolved recipe, in the plays;
-`fleet_verdict` and `fleet_status` are statistics of the run (`set_stats`) for AWX and callbacks.
+Do not set `fleet_servers` and `fleet_deployment`, a host's plan and resolved recipe. `fleet_verdict` and
+`fleet_status` are statistics of the run (`set_stats`), for AWX and callbacks.
 
-## Of the roles
+## Variables of roles
 
-A role's variables have the defaults of this table. "Computed" ones are worked out from other variables, see
-`defaults/main.yml` of the role.
+The README of each role describes them and their defaults.
+
+| Role | Variables |
+| --- | --- |
 """
 
 
 def role_variables():
+    """The table of the variables of roles."""
     lines = []
     for specs in sorted(CLONE.glob("roles/*/meta/argument_specs.yml")):
         role = specs.parent.parent.name
-        main = yaml.safe_load(specs.read_text(encoding="utf-8"))["argument_specs"]["main"]
-        lines += ["### Role %s\n" % role, marked(main["short_description"]) + ".\n"]
-        options = main.get("options", {})
-        defaults = yaml.safe_load((specs.parents[1] / "defaults" / "main.yml").read_text(encoding="utf-8")) or {}
-        if not options:
-            lines.append("No variables.\n")
-            continue
-        lines += ["| Variable | Value | Default | Meaning |", "| --- | --- | --- | --- |"]
-        for name, option in options.items():
-            text = option["description"]
-            text = text if isinstance(text, str) else " ".join(text)
-            if option.get("choices"):
-                text += " One of %s." % ", ".join("`%s`" % one for one in option["choices"])
-            row = row_of(name, option)
-            kind = words_of(row) if row else TYPES.get(option.get("type", "str"), "string")
-            lines.append("| `%s` | %s | %s | %s |" % (name, kind, default_of(name, defaults), cell(marked(text))))
-        lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
+        options = yaml.safe_load(specs.read_text(encoding="utf-8"))["argument_specs"]["main"].get("options", {})
+        names = ", ".join("`%s`" % name for name in options)
+        lines.append("| [%s](../../roles/%s/README.md) | %s |\n" % (role, role, names or "none"))
+    return "".join(lines)
 
 
 def variables(page):
     """The page of variables with its generated part anew."""
-    return "\n".join([page.partition(MARKER)[0] + MARKER, shared_variables(), ROLES, role_variables()])
+    return "\n".join([page.partition(MARKER)[0] + MARKER, shared_variables(), ROLES + role_variables()])
 
 
 def main():

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Plans the whole fleet on the controller: no node is touched."""
+"""Plan all hosts on the controller, without contacting them."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def answer_of(hosts, play_hosts, ours, others, run_plan, options):
         answer, whole = fleet.check_only(play_hosts, others)
     else:
         answer, whole = fleet.make(hosts, play_hosts, ours, others, run_plan, options)
-    if whole:  # what could not be planned says so each time
+    if whole:  # errors of planning are reported each time
         cache.keep(others, answer)
     return answer, run_plan.planned()
 

@@ -13,20 +13,20 @@ version_added: 0.1.0
 author:
   - inference.fleet contributors (!UNKNOWN)
 description:
-  - Prints what ansible-core's default callback prints, and more. Polling tasks show which server is doing what and
-    since when instead of retries that look like failures. Results that carry a table (plan, status, verdicts) are
-    gathered from all hosts and printed once, at the end. A failure shows its message once, as text.
-  - The last page that a task has written (C(fleet_page) of its result) is named in the last line.
-  - A polling task whose result has C(progress), as M(inference.fleet.model_weights) has it, shows how far each host is
-    and how long it will take. On a terminal that is a line for each host that is written again and again; elsewhere,
-    and with C(-v), a line now and then, and one whenever a host begins something else.
+  - Extends ansible-core's default callback. Polling tasks show the state of each server instead of retries that look
+    like failures. Tables (plan, status, verdicts) of all hosts are printed once, at the end of the run. A failure
+    shows its message once, as plain text.
+  - The last line is the path of the last page that a task has written (C(fleet_page) of its result).
+  - For a polling task with C(progress) in its result, such as M(inference.fleet.model_weights), the progress and
+    remaining time of each host are shown. On a terminal a line per host is updated; elsewhere, and with C(-v), lines
+    are repeated at intervals and when a host starts another phase.
   - Use it with C(stdout_callback = inference.fleet.fleet) in ansible.cfg. Every playbook works without it as well; then
     the tasks print their tables themselves, each host's for itself.
 options:
   progress_interval:
     description:
-      - Where no line can be written again, seconds until the second line that says the same of one host. The pause
-        doubles with each, up to five minutes.
+      - Without a terminal, seconds until the second equal line of a host. The pause doubles each time, up to five
+        minutes.
     type: float
     default: 10
     version_added: 0.1.0
@@ -61,7 +61,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables i
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.unreachable import reason
 
-LONGEST_PAUSE_S = 300  # between two lines that say the same
+LONGEST_PAUSE_S = 300  # between two equal lines
 
 COLORS = re.compile(r"(\x1b\[[0-9;]*m)")
 # Of use to machines, of no use on a screen; -v shows them.
@@ -72,7 +72,7 @@ BULKY = (
 
 
 def with_stderr(result):
-    """A result's message, and what a command itself said: that is in neither its message nor its status."""
+    """Return a result's message with the stderr of its command."""
     message = visible(result["msg"], lines=True)
     for words in ("module_stderr", "stderr"):
         said = visible(str(result.get(words) or ""), lines=True).strip()
@@ -108,7 +108,7 @@ class CallbackModule(Default):
             clear_before(self._display, self._live)
 
     def v2_playbook_on_play_start(self, play):
-        """Nothing of a play that the look left no host for."""
+        """Show nothing of a play whose hosts are all converged."""
         self._nobody = play.hosts == NOBODY
         if not self._nobody:
             super().v2_playbook_on_play_start(play)
@@ -119,7 +119,7 @@ class CallbackModule(Default):
             super().v2_playbook_on_no_hosts_matched()
 
     def v2_runner_retry(self, result):
-        """How far it is, where the result says so; the default's line elsewhere."""
+        """Show the progress in the result, or the default's line."""
         host = result.host.get_name()
         progress = result.result.get("progress")
         if isinstance(progress, dict):
@@ -133,12 +133,12 @@ class CallbackModule(Default):
         self._tell_progress(host, re.sub(r"\d+ s\b", "", line), line, self._live)
 
     def v2_runner_on_start(self, host, task):
-        """Remember what a host begins: polls of a task do not tell which it is."""
+        """Record the task of a host, which polls of the task do not contain."""
         self._begun[host.get_name()] = (task, time.monotonic())
         super().v2_runner_on_start(host, task)
 
     def v2_runner_on_async_poll(self, result):
-        """How long a task has run that says nothing until its end, and how long one does (its variable …_takes)."""
+        """Show how long a task has run, and its expected duration (its variable …_takes)."""
         host = result.host.get_name()
         task, began = self._begun.get(host, (result.task, time.monotonic()))
         name = task.get_name().rpartition(" : ")[2]
@@ -273,8 +273,8 @@ class CallbackModule(Default):
 
 
 def show_unseen(display, callback):
-    """Show what is unseen in all that appears: it comes from servers, their logs and programs on nodes. Ansible's own
-    colors are let through while `callback` says that a text has them."""
+    """Escape invisible characters in all output, which contains strings of servers, their logs and programs on nodes.
+    Ansible's colors are kept while `callback.own_colors` is true."""
     show = display.display
 
     def show_visibly(msg, *arguments, **named):
@@ -291,7 +291,7 @@ def is_terminal(stream, environment):
 
 
 def clear_before(display, live):
-    """Take the live lines away before anything else appears, warnings from anywhere included."""
+    """Clear the live lines before any other output, including warnings."""
     show, pid = display.display, os.getpid()
 
     def clear_and_show(*arguments, **named):

@@ -1,21 +1,21 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes into the reports why hosts were unreachable, whatever prints the run on the screen."""
+"""Add the reasons of unreachable hosts to the reports, with any stdout callback."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: unreachable
 type: aggregate
-short_description: Say in the reports why hosts were unreachable
+short_description: Report why hosts were unreachable
 version_added: 0.1.0
 author:
   - inference.fleet contributors (!UNKNOWN)
 description:
-  - At the end of a run that brings verdicts, the reason of each unreachable host is written into the report, where its
-    verdict would be. Where the stdout callback is not P(inference.fleet.fleet#callback) the reasons are also printed.
-  - The playbooks of this collection load it by themselves. A playbook of your own does with
+  - At the end of a run with verdicts, the reason of each unreachable host is added to the report. With other stdout
+    callbacks than P(inference.fleet.fleet#callback) the reasons are also printed.
+  - The playbooks of this collection load it. For other playbooks, set
     C(callbacks_enabled = inference.fleet.unreachable) in ansible.cfg.
 """
 

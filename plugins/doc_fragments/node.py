@@ -24,7 +24,7 @@ options:
     choices: [auto, systemd, supervisord]
   toolkit:
     description:
-      - A virtual environment on the node that holds supervisord, C(var/lib/inference-fleet/toolkit) below O(root) by
+      - A virtual environment on the node that contains supervisord, C(var/lib/inference-fleet/toolkit) below O(root) by
         default.
     type: path
 """

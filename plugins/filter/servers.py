@@ -25,7 +25,7 @@ def poll_delay(servers):
 
 
 def poll_retries(servers):
-    """How often to look: the longest budget, and that of those started after another one on top."""
+    """Return the number of checks: the longest budget, plus that of servers that start after another server."""
     budget = max((entry["health"]["budget_s"] for entry in servers), default=1)
     chains = 2 if any(entry["start"]["after"] for entry in servers) else 1
     return max(1, math.ceil(budget * chains / poll_delay(servers)))
@@ -45,12 +45,12 @@ def log_lines(servers):
 
 
 def drift_lines(servers):
-    """What differs from the plan, a line for each server and a last one on what to do; empty where nothing does."""
+    """Return a line for each server that differs from the plan, and a line with the remedy."""
     differing = [server for server in servers if server.get("drift")]
     lines = ["%s: %s" % (server["name"], server["drift"]) for server in differing]
     if lines:
         count = "%d of %d servers %s" % (len(lines), len(servers), "differs" if len(lines) == 1 else "differ")
-        lines.append("%s from the plan. site.yml brings them to it; docs/using/operations.md has the rest." % count)
+        lines.append("%s from the plan. Run site.yml to repair them; see docs/using/operations.md." % count)
     return lines
 
 
@@ -86,7 +86,7 @@ def restart_gaps(servers, batches, elsewhere=(), running=None):
 
 
 def wave_entries(servers, wave, later):
-    """The entries by which a wave is verified: its own, and what serves together with them and is not changed later."""
+    """Return the entries that verify a wave: its own, and servers that work with them and do not change later."""
     own = [entry for entry in servers if entry["name"] in wave]
     if all(entry["role"] == "server" for entry in own):
         return own

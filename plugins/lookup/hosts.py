@@ -10,11 +10,11 @@ version_added: 0.1.0
 author:
   - inference.fleet contributors (!UNKNOWN)
 description:
-  - Returns those hosts of the inventory that have C(fleet_recipe), whatever groups they are in. It is meant for the
-    C(hosts) of a play; C(--limit) takes hosts out there, as in any play. None is an error.
-  - In the first play of a run, and for C(--list-hosts), there are no variables of hosts yet, and all hosts of the
-    pattern are returned. Begin with a play that calls M(inference.fleet.plan). An inventory without a host gives
-    V(localhost) there, so that this module can say so, and is an error with C(--limit).
+  - Returns the hosts of the inventory with C(fleet_recipe), in any group, for the C(hosts) of a play, to which
+    C(--limit) applies. No host is an error.
+  - In the first play of a run, and for C(--list-hosts), variables of hosts are not available, and all hosts of the
+    pattern are returned. Start with a play that calls M(inference.fleet.plan). For an inventory without hosts
+    V(localhost) is returned, so that this module can report the error; with C(--limit) it is an error.
 options:
   _terms:
     description: Host patterns.
@@ -45,9 +45,9 @@ options:
     choices: [preflight, prepare, weights, serve, verify]
   serial:
     description:
-      - Return the C(serial) of the play with these hosts instead of their names. Hosts on which no server runs come all
-        at once, then one host alone, then as many at a time as this says, as C(serial) of a play. Without hosts whose
-        servers take turns (C(fleet_changes)) it is what is given here.
+      - Return the C(serial) of the play with these hosts instead of their names. Hosts without running servers are
+        first, in a batch, then a single host, then batches of this size, as C(serial) of a play. Without hosts that
+        change servers one by one (C(fleet_changes)) this value is returned.
     type: raw
 """
 
@@ -60,7 +60,7 @@ EXAMPLES = r"""
       inference.fleet.plan:
       run_once: true
 
-- name: What every inference host gets besides
+- name: Configure every inference host
   hosts: "{{ query('inference.fleet.hosts', 'all:!spare') }}"
   tasks:
     - name: Show the ports
@@ -119,7 +119,7 @@ class LookupModule(LookupBase):
         if not step:
             return found
         due, limit = run_look.due(found, step), variables.get("ansible_limit") or "@"
-        if "@" not in limit:  # a play for hosts alone that --limit leaves out is a play for nobody
+        if "@" not in limit:  # a play only for hosts outside of --limit has no hosts
             limited = names.run([limit], variables)
             due = [host for host in due if host in limited]
         idle = run_look.idle(due) if step == "serve" else []

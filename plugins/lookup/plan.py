@@ -29,8 +29,8 @@ options:
     default: servers
   deploys:
     description:
-      - Whether what is planned is about to be deployed. Then a server that cannot fit its devices' memory is an error,
-        unless C(fleet_capacity) is V(warn). Otherwise it is planned like any other, so that it can be stopped too.
+      - Whether the plan will be deployed. Then a server that exceeds its devices' memory is an error, unless
+        C(fleet_capacity) is V(warn). Otherwise it is planned, so that it can be stopped.
     type: bool
     default: false
 """

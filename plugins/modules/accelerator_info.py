@@ -6,19 +6,19 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: accelerator_info
-short_description: Tells what accelerators a node has
+short_description: Return the accelerators of a node
 version_added: 0.1.0
 description:
-  - Reads what hardware a node can run inference servers on, and changes nothing.
-  - A CPU has one device for each NUMA node. Its cores and memory are what this process may use, by its affinity and by
-    its cgroup's limits. Where that is less than the machine has, a warning says why.
-  - Accelerators are asked of the vendor's tool, and of the driver's files where that is not installed; nothing is
-    concluded from the instance type.
+  - Reads the hardware of a node for inference servers, and changes nothing.
+  - A CPU has a device for each NUMA node. Its cores and memory are those available to this process, by affinity and
+    cgroup. A warning contains the reason if the machine has more.
+  - Accelerators are read with the vendor's tool, or from the driver's files if the tool is not installed. The instance
+    type is not used.
 options:
   vendor:
     description:
-      - The platform whose accelerators to look for. V(auto) takes the first that is present. An unknown one is an error
-        that lists those there are.
+      - The platform of the accelerators. V(auto) uses the first platform that is present. For an unknown platform, the
+        error lists the known platforms.
     type: str
     default: auto
 extends_documentation_fragment:
@@ -28,23 +28,23 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Read what the node has
+- name: Read the accelerators
   inference.fleet.accelerator_info:
   register: node_accelerators
 
-- name: Show it
+- name: Show the accelerators
   ansible.builtin.debug:
     msg: "{{ node_accelerators.model }}: {{ node_accelerators.devices | map(attribute='cores') | sum }} cores"
 """
 
 RETURN = r"""
 accelerator:
-  description: The name that C(fleet_hardware.accelerator) has for it.
+  description: The value for C(fleet_hardware.accelerator).
   returned: success
   type: str
   sample: cpu
 vendor:
-  description: Who made it.
+  description: The vendor.
   returned: success
   type: str
   sample: AMD
@@ -54,22 +54,22 @@ model:
   type: str
   sample: AMD EPYC 9554
 generation:
-  description: What programs are built for. For a CPU the best vector instruction set that it has.
+  description: The target of compilers. For a CPU its best vector instruction set.
   returned: success
   type: str
   sample: avx512_bf16
 driver:
-  description: Version of the driver. Null where there is none.
+  description: Version of the driver, or null.
   returned: success
   type: str
   sample: null
 runtime:
-  description: Version of the vendor's library beside the driver. Null where there is none.
+  description: Version of the vendor's runtime library, or null.
   returned: success
   type: str
   sample: null
 lnc:
-  description: Physical cores in a logical one. Null where there are no logical cores, or nothing tells.
+  description: Physical cores per logical core. Null without logical cores, or if unknown.
   returned: success
   type: int
   sample: null
@@ -89,68 +89,67 @@ devices:
       description: The number that a plan entry's C(devices) uses.
       type: int
     memory_mib:
-      description: Its memory in MiB. Null where it cannot be read.
+      description: Memory in MiB, or null.
       type: int
     cores:
       description:
-        - Cores that can be used. For a CPU these are logical CPUs, for others logical cores, or physical ones where
-          RV(lnc) is null.
+        - Usable cores. For a CPU these are logical CPUs, for others logical cores, or physical cores if RV(lnc) is
+          null.
       type: int
     numa:
-      description: The NUMA node that it is at. Null where that is unknown.
+      description: The NUMA node, or null.
       type: int
     cpus:
-      description: The CPUs beside it.
+      description: The CPUs of its NUMA node.
       type: str
     health:
-      description: V(ok), or the vendor's word for what is wrong.
+      description: V(ok), or the vendor's name of the fault.
       type: str
     holders:
-      description: Processes that have it open, as C(pid) and C(command).
+      description: Processes that use it, with C(pid) and C(command).
       type: list
       elements: dict
     core_ids:
       description:
-        - The numbers that a plan entry's C(devices) uses, of its parts where servers are given parts. Empty where
-          nothing tells which they are.
+        - The numbers of its cores in a plan entry's C(devices), if servers use single cores. Empty if unknown.
       type: list
       elements: int
     address:
-      description: Where it is on the PCI bus.
+      description: Its address on the PCI bus.
       returned: for GPUs and NPUs
       type: str
     product:
-      description: The vendor's name of it. Null where nothing tells.
+      description: The vendor's product name, or null.
       returned: for GPUs and NPUs
       type: str
     compute_capability:
-      description: What programs are built for, such as V(9.0). Null where nothing tells.
+      description: Compute capability, such as V(9.0), or null.
       returned: for GPUs
       type: str
     faults:
-      description: What stops a server on it, as sentences. Empty for one that is well.
+      description: Faults that prevent a server on it, as sentences.
       returned: for GPUs and NPUs
       type: list
       elements: str
     slow:
-      description: What slows it down now.
+      description: Reasons for its current throttling.
       returned: for GPUs
       type: list
       elements: str
     used_mib:
-      description: Memory in use in MiB. Null where nothing tells.
+      description: Used memory in MiB, or null.
       returned: for GPUs
       type: int
     recovery:
-      description: What the driver wants done with it, V(None) for nothing. Null where it does not tell.
+      description: The recovery action that the driver requests, V(None) for none. Null if unknown.
       returned: for GPUs
       type: str
     fabric:
-      description: The state of its links to other GPUs. Null where it has none that the driver manages.
+      description: The state of its links to other GPUs. Null without managed links.
       returned: for GPUs
       type: str
     npu:
-      description: The number that the vendor's tool has for its board.
+      description: Number of its board in the vendor's tool.
       returned: for NPUs
       type: int
     chip:

@@ -6,27 +6,26 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: benchmark_run
-short_description: One point of a benchmark of servers of a node
+short_description: Run a point of a benchmark of the servers of a node
 version_added: 0.1.0
 description:
-  - Runs one call of a benchmark tool on the node against its servers, and returns the result in the form that all tools
-    share. C(docs/developing/measuring.md) describes the form.
-  - The tool is a job on the node that continues when the connection breaks. The module starts it, waits a little, and
-    returns its progress; called again with the same options it looks at the same job.
-  - A point whose result counts is not run again for the same servers, recipe and workload, unless O(again=true). One
-    that failed, or that was killed, is.
-  - Before load is sent, each server must run the planned entry and answer, the tool must be there, and the tokenizer
-    must split a sentence.
-  - Requests are counted by what the tool wrote, never by how it ended. Whatever of the requests is missing has failed,
-    and a result with failed requests is not good. Servers that restarted or changed during the run void it.
-  - Some tools start an engine of their own. The servers of the node are stopped for it when all checks have passed.
-    They come back when the tool has ended, however that was and whoever waits for it; the point has its result when
-    they are ready again.
-  - An action plugin of the same name adds what the recipe says, keeps the result in the history on the controller, and
-    fails the task where the result is not good.
+  - Calls a benchmark tool on the node against its servers, and returns the result in a format that is the same for all
+    tools (C(docs/developing/measuring.md)).
+  - The tool is a background job on the node. The module starts it, waits O(wait_s) and returns its progress; repeat
+    the call with the same options to follow the job.
+  - A point with a valid result for the same servers, recipe and workload is not repeated without O(again=true). Failed
+    and killed points are.
+  - Before the load, each server must run the planned entry and answer, the tool must be installed, and the tokenizer
+    must work.
+  - Requests are counted in the files of the tool; its exit status is ignored. Missing requests have failed, and a
+    result with failed requests is not good. Servers that restart or change during the run void it.
+  - Some tools start an engine. The servers of the node stop for it after all checks, and the job starts them again
+    when the tool has ended. The result is returned when they are ready.
+  - The action plugin adds the recipe to the result, stores it in the history on the controller, and fails the task if
+    it is not good.
 options:
   servers:
-    description: The plan entries that are measured, as P(inference.fleet.benchmark_points#filter) returns them.
+    description: The plan entries to measure, from P(inference.fleet.benchmark_points#filter).
     type: list
     elements: dict
     required: true
@@ -49,22 +48,21 @@ options:
         type: str
         required: true
       devices:
-        description: Its devices, which are counted.
+        description: Its devices.
         type: list
         elements: raw
         default: []
       url:
-        description: Where it is asked. None for a worker behind a frontend.
+        description: URL of its API. Empty for a worker behind a frontend.
         type: str
   beside:
     description:
-      - The plan entries of the node's other servers. They stop with those of O(servers) for a tool that starts an
-        engine of its own.
+      - The plan entries of the node's other servers, which also stop for a tool that starts an engine.
     type: list
     elements: dict
     default: []
   point:
-    description: The workload, as P(inference.fleet.benchmark_points#filter) returns it.
+    description: The workload, from P(inference.fleet.benchmark_points#filter).
     type: dict
     required: true
   profile:
@@ -72,22 +70,22 @@ options:
     type: str
     default: ''
   scope:
-    description: What is measured together, for the result.
+    description: The servers that are measured together, for the result.
     type: str
     choices: [server, node, fleet]
     default: node
   environment_path:
-    description: Folder of the tool's Python environment. Tools of the engine's own need none.
+    description: Directory of the tool's Python environment. Not for tools of the engine.
     type: path
   again:
-    description: Whether to run a point again whose result counts.
+    description: Whether to repeat a point with a valid result.
     type: bool
     default: false
   reports_dir:
     description: Folder of the inventory's reports on the controller, which the result is added to. Empty keeps none.
     type: path
   head:
-    description: Filled in by the action plugin. What the result says of recipe and hardware.
+    description: Filled in by the action plugin. Recipe and hardware, for the result.
     type: dict
     default: {}
   caller:
@@ -100,13 +98,13 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: full
-    description: Nothing is sent. It says whether there is a result that counts.
+    description: Sends no load. Returns a valid result, if one exists.
   diff_mode:
     support: none
-    description: A measurement is no change of the node.
+    description: A measurement does not change the node.
   idempotent:
     support: full
-    description: A point with a result that counts is not run again.
+    description: A point with a valid result is not repeated.
 notes:
   - This module has an action plugin on the controller.
 author:
@@ -132,30 +130,30 @@ EXAMPLES = r"""
 
 RETURN = r"""
 finished:
-  description: Whether the point has a result. Where not, the tool is still at work; call the module again.
+  description: Whether the point has a result. If not, call the module again.
   type: bool
   returned: success
 document:
-  description: The result; null while the tool is at work, and in check mode where there is none.
+  description: The result; null while the tool runs, and in check mode without a result.
   type: dict
   returned: success
 fleet_report:
-  description: The result as a table for people, C(title), C(columns) and C(rows), added by the action plugin.
+  description: The result as a table with C(title), C(columns) and C(rows), added by the action plugin.
   type: dict
-  returned: when it has ended, outside check mode
+  returned: when the tool has ended, outside check mode
 progress:
-  description: How far the tool is.
+  description: Progress of the tool.
   type: dict
   returned: success
   contains:
     phase:
-      description: The tool, and how many of the requests have ended.
+      description: The tool and the number of completed requests.
       type: str
     percent:
-      description: Percent of the requests; null where the tool does not tell.
+      description: Percent of the requests, or null.
       type: int
     requests_done:
-      description: Requests that have ended; null where the tool does not tell.
+      description: Completed requests, or null.
       type: int
     requests_per_s:
       description: Since it began, its own start included.
@@ -165,13 +163,12 @@ progress:
       type: int
 restarted:
   description:
-    - Names of the servers that were stopped for the tool and started again. What was verified of them is no longer
-      known; the action plugin voids their verdicts in the reports.
+    - Names of the servers that were stopped for the tool and started again. The action plugin voids their verdicts.
   type: list
   elements: str
   returned: success
 path:
   description: The file of the result on the controller, added by the action plugin.
   type: str
-  returned: when it was kept
+  returned: if it was stored
 """

@@ -7,23 +7,22 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: endpoint_verify
-short_description: Verdict on what the servers of a node answer
+short_description: Verify the servers of a node
 version_added: 0.1.0
 description:
-  - Sends real requests to every server of the node through its own port, and judges the answers one by one. Model name,
-    chat, separated reasoning, reasoning effort, tool calls, the responses API, streaming, requests at once, and the
-    recipe's own probes. A health endpoint that says 200 proves none of that.
-  - Each probe has its own verdict. V(true), V(false), or null where it cannot be measured here. A failing probe says
-    what was sent, what came back, and what usually causes it.
-  - Only entries with the role C(server) or C(frontend) and a port are probed, all at once; the others are ignored.
-  - An action plugin of the same name writes the reports on the controller, and fails the task when a verdict is bad. It
-    runs the module on the node, as ports may be bound to loopback.
-  - A verdict is about the plan. Before and after the probes it looks who answers. The process that holds the port must
-    be that of the deployed entry, for containers by their labels, and the deployed and the running entry must have the
-    plan's hash. Otherwise the verdict is V(false), C(not verified), and says who answers instead.
-  - Of a server that passed it records in C(run/inference-fleet/ready) which process was seen ready, as
-    the operation C(engine_ready) does. It is what a later run goes by when the server hangs; it counts as no change,
-    since it says what was seen and not what is to be. Check mode leaves it.
+  - Sends the requests of a real client to the port of every server and checks model name, chat,
+    separate reasoning, reasoning effort, tool calls, the responses API, streaming, concurrent requests, and the
+    recipe's probes.
+  - Each probe has a verdict, V(true), V(false), or null if it cannot be measured. A failed probe has the request, the
+    response and the usual cause.
+  - Entries with the role C(server) or C(frontend) and a port are probed, in parallel. Others are ignored.
+  - The module runs on the node, because ports may be bound to loopback. Its action plugin writes the reports on the
+    controller and fails the task if a verdict is V(false).
+  - A verdict applies to the planned process. Before and after the probes, the process with the port must be that of
+    the deployed entry, for containers by their labels, and the deployed and the running entry must have the plan's
+    hash. Otherwise the verdict is V(false) and contains the process that answers.
+  - The process of a server that passed is recorded in C(run/inference-fleet/ready), so that a later run recognizes a
+    hanging server. This is not a change, and not done in check mode.
 options:
   servers:
     description:
@@ -33,31 +32,31 @@ options:
     required: true
   workers_elsewhere:
     description:
-      - Workers of the same deployment on other hosts. A frontend must find them beside those of its own host, and asks
-        them for their counters. Who runs them is the matter of their own host.
+      - Workers of the same deployment on other hosts. A frontend must find them too, and their counters are read.
+        Their own hosts verify their processes.
     type: list
     elements: dict
     default: []
     suboptions:
       host:
         description:
-          - Its name in the inventory.
+          - Name in the inventory.
         type: str
         required: true
       name:
         description:
-          - Name of the server there.
+          - Name of the server.
         type: str
         required: true
       role:
         description:
-          - Whether it reads prompts or writes answers.
+          - Role of the worker.
         type: str
         choices: [prefill, decode]
         required: true
       bind:
         description:
-          - Address that it listens on.
+          - Address of its ports.
         type: str
         required: true
       ports:
@@ -67,22 +66,21 @@ options:
         default: {}
   mode:
     description:
-      - V(full) runs the whole sequence, V(quick) reads the model name and sends one completion.
-      - V(auto) is V(quick) where O(servers_changed) is V(false), and the host's report below O(reports_dir) is good and
-        holds a good full verdict of the same servers. It is V(full) otherwise.
-      - Without O(reports_dir), O(servers_changed) alone decides.
+      - V(full) runs all probes, V(quick) reads the model name and sends a completion.
+      - V(auto) is V(quick) if O(servers_changed) is V(false) and the host's report below O(reports_dir) contains a
+        passed full verdict of the same servers. Otherwise it is V(full).
+      - Without O(reports_dir) only O(servers_changed) counts.
     type: str
     choices: [auto, full, quick]
     default: auto
   servers_changed:
     description:
-      - Whether an earlier task started or restarted servers, or would have in check mode. Leave it out where that is
-        not known.
+      - Whether an earlier task started or restarted servers, or would have in check mode. Omit it if unknown.
       - In check mode, servers that would be changed are not verified.
     type: bool
   probes:
     description:
-      - Probes of the recipe, sent after the others.
+      - Probes of the recipe, which are sent last.
     type: list
     elements: dict
     default: []
@@ -94,16 +92,16 @@ options:
         required: true
       path:
         description:
-          - Path to send it to.
+          - Path of the request.
         type: str
         default: /v1/chat/completions
       body:
         description:
-          - JSON body of a POST request. The key C(model) is filled in where it is missing. Without a body it is a GET.
+          - JSON body of a POST request. The key C(model) is added. Without a body the request is a GET.
         type: dict
       expect:
         description:
-          - What must come back.
+          - Expected response.
         type: dict
         suboptions:
           status:
@@ -113,7 +111,7 @@ options:
             default: 200
           contains:
             description:
-              - Texts that the body must contain.
+              - Strings that the body must contain.
             type: list
             elements: str
             default: []
@@ -123,52 +121,50 @@ options:
             type: str
   effort_parameter:
     description:
-      - How a request sets the reasoning effort. As C(reasoning_effort) of its own, or inside C(chat_template_args),
-        as some engines want it.
+      - Parameter of a request for the reasoning effort. Some engines read it from C(chat_template_args).
     type: str
     choices: [reasoning_effort, chat_template_args]
     default: reasoning_effort
   responses_api:
     description:
-      - Whether C(/v1/responses) must work. Where it need not, the probe is null.
+      - Whether C(/v1/responses) must work. Otherwise the probe is null.
     type: bool
     default: true
   timeout:
     description:
-      - Seconds for one request. The first completion may take five times as long, the whole sequence fifteen times.
-      - The health path and C(/v1/models) have 10 seconds at most.
+      - Seconds for a request. The limit of the first completion is five times, of the sequence fifteen times as long.
+      - The health path and C(/v1/models) have up to 10 seconds.
     type: float
     default: 120
   quick_timeout:
     description:
-      - Seconds for the whole of V(quick).
+      - Seconds for V(quick).
     type: float
     default: 20
   reports_dir:
     description:
-      - Directory on the controller for the reports, made where it is missing. Empty writes none. For the action plugin.
-      - A relative one begins where C(ansible-playbook) was started.
-      - Writing a report is not a change. Nothing is written in check mode.
-      - One that cannot be written is a warning; the outcome is that of the servers.
+      - Directory on the controller for the reports, which is created. Empty for no reports. For the action plugin.
+      - A relative path is relative to the directory of C(ansible-playbook).
+      - A report is not a change. Nothing is written in check mode.
+      - If it cannot be written, the module warns and does not fail.
     type: path
     default: ""
   deployment:
     description:
-      - The recipe as resolved for this host, C(lookup('inference.fleet.plan', field='deployment')). The report takes
-        from it what was deployed. For the action plugin.
+      - The recipe as resolved for this host, C(lookup('inference.fleet.plan', field='deployment')), for the report.
+        For the action plugin.
     type: dict
     default: {}
   simulated:
     description:
-      - What is simulated on this host, in words, such as V(driver and engine). Reports and their page say so.
-        Empty where nothing is. For the action plugin.
+      - Description of simulated parts of this host, such as V(driver and engine), for the reports. For the action
+        plugin.
     type: str
     default: ""
   problem:
     description:
-      - What went wrong before the servers are asked, such as that one never became ready. The host's report tells it
-        and is not good, whatever the servers answer; the task itself fails by their answers alone. For the action
-        plugin.
+      - An earlier error, such as a server that did not become ready. The host's report contains it and is not good;
+        the task fails only for failed probes. For the action plugin.
     type: str
     default: ""
 extends_documentation_fragment:
@@ -177,27 +173,26 @@ attributes:
   check_mode:
     support: full
     description:
-      - The servers are left as they are in either mode. Where nothing listens yet, or O(servers_changed) is V(true),
-        the verdict is null with the cause C(not verified (check)). So it is where O(servers_changed) is left out and
-        what is deployed or runs is not the plan.
+      - Servers are never changed. If a server does not listen, would be changed (O(servers_changed)) or differs from
+        the plan, its verdict is null with the cause C(not verified (check)).
   diff_mode:
     support: none
-    description: There is nothing to compare.
+    description: Nothing is changed.
   idempotent:
     support: full
-    description: The servers are left as they are.
+    description: Servers are never changed.
 author:
   - inference.fleet contributors (@inference-fleet)
 """
 
 EXAMPLES = r"""
-- name: Every port answers
+- name: Verify every port
   inference.fleet.endpoint_verify:
     servers: "{{ fleet_servers }}"
     mode: full
     reports_dir: reports
 
-- name: A Dynamo frontend, with a probe of one's own
+- name: Verify a Dynamo frontend, with a further probe
   inference.fleet.endpoint_verify:
     servers: "{{ fleet_servers }}"
     effort_parameter: chat_template_args
@@ -216,15 +211,15 @@ EXAMPLES = r"""
 RETURN = r"""
 ok:
   description:
-    - V(false) where a server did not pass, V(true) where all did, null where nothing was measured.
+    - V(false) if a server failed, V(true) if all passed, null if nothing was measured.
   type: bool
   returned: success
 mode:
-  description: What was run, V(full) or V(quick).
+  description: The mode, V(full) or V(quick).
   type: str
   returned: success
 verdicts:
-  description: One verdict for each server that was probed.
+  description: A verdict for each probed server.
   type: list
   elements: dict
   returned: success
@@ -240,16 +235,16 @@ verdicts:
       description: Name of the server.
       type: str
     ok:
-      description: V(false) where a probe failed, V(true) where all that were measured passed, null where none was.
+      description: V(false) if a probe failed, V(true) if all measured probes passed, null without measured probes.
       type: bool
     not_verified:
-      description: Why it is not the planned server that answers, and who does instead; null where it is.
+      description: Why the planned server does not answer, and which process does; null if it answers.
       type: str
     start:
       description:
-        - When its environment was C(installed), its C(weights) were complete, and its process was C(started) and first
-          seen C(ready), in UTC; C(artifact), whether it C(compiles) or C(loads) one; C(memory_mib) of its processes.
-        - What cannot be told is null. Not in check mode.
+        - Times in UTC when its environment was C(installed), its C(weights) were complete, and its process was
+          C(started) and C(ready); C(artifact), whether it C(compiles) or C(loads); C(memory_mib) of its processes.
+        - Unknown values are null. Not in check mode.
       type: dict
     mode:
       description: V(full) or V(quick).
@@ -258,11 +253,11 @@ verdicts:
       description: When, in UTC.
       type: str
     url:
-      description: Where the requests went.
+      description: URL of the requests.
       type: str
       sample: http://127.0.0.1:8000
     model_id:
-      description: The model name that the plan expects.
+      description: The planned model name.
       type: str
     hash:
       description: Hash of the plan entry.
@@ -276,19 +271,19 @@ verdicts:
           description: Name of the probe.
           type: str
         ok:
-          description: Whether it passed, null where it could not be measured.
+          description: Whether it passed; null if it could not be measured.
           type: bool
         ms:
-          description: Milliseconds that it took.
+          description: Duration in milliseconds.
           type: int
         sent:
-          description: The request, cut.
+          description: The request, shortened.
           type: str
         got:
-          description: What came back, cut.
+          description: The response, shortened.
           type: str
         cause:
-          description: What usually causes the failure, or why it could not be measured.
+          description: The usual cause of the failure, or why it could not be measured.
           type: str
 verdict:
   description: The host's report in short, added by the action plugin. The role verify gives it to C(set_stats).
@@ -305,7 +300,7 @@ verdict:
       description: When, in UTC.
       type: str
     problem:
-      description: What went wrong before the servers were asked, or null.
+      description: The earlier error, or null.
       type: str
     servers:
       description: For each server C(ok), C(url) and C(failed), the causes of failed probes by the probes' names.

@@ -16,7 +16,7 @@ description:
 options:
   state:
     description:
-      - V(looked) reports what differs on this node. An upgrade by several minor releases and a downgrade are errors.
+      - V(looked) reports the differences of this node. An upgrade by several minor releases and a downgrade are errors.
       - V(joined) writes O(initial) for a member without data, and changes the member list if necessary. Run it for one
         member at a time.
       - V(started) enables and starts the unit.

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: evaluation_run
-short_description: One evaluation of the servers of a node, and what its score means
+short_description: Run an evaluation of the servers of a node
 version_added: 0.1.0
 description:
-  - Runs one evaluation with one reasoning effort against the servers of the node, as a job of its own that outlives the
-    connection. The module starts it, waits a little, and returns its progress. Called again with the same options it
-    looks at the same job.
-  - Answers are counted one by one. A request that was refused, or whose answer is empty, has failed and is no wrong
-    answer; with one of them the evaluation fails, whatever the tool's exit status.
-  - Before a request is sent, the servers must be the planned ones and list their model, the dataset must be complete,
-    and the context must have room for an answer. Servers that are restarted while it runs make its result void.
-  - A good result counts for the same plan, dataset and options. Another run returns it again and asks nothing.
-  - A job that was killed is started again; one of AISBench then asks only for what is missing.
-  - An action plugin of the same name compares the score with the published one, adds the result to the history on the
-    controller, and fails the task where the result is not good.
+  - Runs an evaluation with a reasoning effort against the servers of the node, as a background job. The module starts
+    it, waits O(wait_s) and returns its progress; repeat the call with the same options to follow the job.
+  - A refused request or an empty answer counts as a failure, not as a wrong answer. An evaluation with a failure
+    fails; the tool's exit status is ignored.
+  - Before the first request, the servers must be as planned, the dataset must be complete, and the context must be
+    long enough. A server restart during the run voids the result.
+  - A good result of the same plan, dataset and options is reused.
+  - A killed job is started again; AISBench then resumes.
+  - The action plugin compares the score with the published score, stores the result in the history on the controller,
+    and fails the task if it is not good.
 options:
   servers:
     description:
@@ -31,7 +30,7 @@ options:
     required: true
   eval:
     description:
-      - The evaluation. V(basic) is one question, to which any answer counts as right.
+      - The evaluation. V(basic) is a single question; any answer counts as correct.
       - V(gpqa) and V(aime25) are those of C(gpt_oss.evals), V(mmlu) and V(gsm8k) are those of AISBench.
       - Any other name requires O(command).
     type: str
@@ -41,12 +40,12 @@ options:
       - The program of an evaluation of the recipe, with C(argv), C(environment), C(files) and C(metrics).
     type: dict
   effort:
-    description: The reasoning effort that is asked for.
+    description: The reasoning effort.
     type: str
     choices: [low, medium, high]
     required: true
   venv:
-    description: The Python environment on the node that holds the tool.
+    description: The Python environment of the tool on the node.
     type: path
     required: true
   config:
@@ -54,7 +53,7 @@ options:
     type: path
   datasets:
     description:
-      - Folder on the node that holds the datasets, see the operation C(evaluation_datasets). By default
+      - Directory on the node with the datasets, see the operation C(evaluation_datasets). By default
         C(var/lib/inference-fleet/datasets) below O(root).
     type: path
   checksums:
@@ -66,13 +65,12 @@ options:
     type: int
     default: 32
   max_tokens:
-    description: Tokens that an answer may have, its reasoning included.
+    description: Limit of an answer in tokens, including reasoning.
     type: int
     default: 131072
   shorten:
     description:
-      - Whether O(max_tokens) is lowered to what the servers' context has room for. Without it a context that is too
-        short is an error.
+      - Whether to lower O(max_tokens) to the servers' context. Otherwise a context that is too short is an error.
     type: bool
     default: false
   temperature:
@@ -81,19 +79,19 @@ options:
     default: 1.0
   examples:
     description:
-      - Ask only so many questions, once each; for O(eval=mmlu) so many of each subject. By default all, those of
-        V(gpqa) and V(aime25) eight times.
+      - Number of questions, each asked once; for O(eval=mmlu) per subject. By default all, those of V(gpqa) and
+        V(aime25) eight times.
     type: int
   retries:
-    description: How often a request is tried that finds no server, or gets an error or an empty answer.
+    description: Attempts of a request without an answer.
     type: int
     default: 4
   budget_s:
-    description: Seconds after which the tool is ended.
+    description: Limit of the tool in seconds.
     type: int
     default: 14400
   refresh:
-    description: Whether to evaluate again where there is a good result.
+    description: Whether to evaluate again despite a good result.
     type: bool
     default: false
   caller:
@@ -102,7 +100,7 @@ options:
     default: ""
   references:
     description:
-      - Published scores, the first that is about the evaluation counts. It is not sent to the node.
+      - Published scores, of which the first for the evaluation counts. Not sent to the node.
     type: list
     elements: dict
     default: []
@@ -117,27 +115,27 @@ options:
         elements: str
         required: true
       platforms:
-        description: Names of platforms, by default all.
+        description: Names of platforms. By default all.
         type: list
         elements: str
       efforts:
-        description: Reasoning efforts; where the source tells none, V(medium).
+        description: Reasoning efforts. V(medium) if the source does not state them.
         type: list
         elements: str
       score:
-        description: Percent of right answers.
+        description: Percentage of correct answers.
         type: float
         required: true
       source:
-        description: Where it was published.
+        description: The publication.
         type: str
         required: true
   telling:
-    description: Percentage points. Where the interval reaches further from the score, an agreement says nothing.
+    description: Percentage points. With a wider interval, an agreement is inconclusive.
     type: float
     default: 15
   profile:
-    description: Word for the result on what was asked for, such as V(full) or V(smoke).
+    description: Name of the profile for the result, such as V(full) or V(smoke).
     type: str
     default: full
   reports_dir:
@@ -199,7 +197,7 @@ progress:
       description: Percent of all answers, null where their number is not known.
       type: int
 evaluation:
-  description: The result as it stands in the history; the keys are in docs/developing/measuring.md.
+  description: The result in the history; its keys are in docs/developing/measuring.md.
   type: dict
   returned: when it has ended, outside check mode
 path:

@@ -7,56 +7,53 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: model_weights
-short_description: A gpt-oss checkpoint on a node, complete and unchanged
+short_description: Install and verify a gpt-oss checkpoint on a node
 version_added: 0.1.0
 description:
-  - Brings a gpt-oss checkpoint to the directory that servers load, or looks at the one that is there.
-  - A checkpoint is accepted when C(config.json) says C(gpt_oss) in the wanted format, C(tokenizer.json) is there, and
-    every shard that the index names is there and as long as its own header implies.
-  - A manifest C(.inference-fleet-manifest.json) beside the weights records size, sha256 and time of each file, so that
-    a file that changed or rotted is found later, and repaired where that is possible.
-  - New weights grow in a folder beside the destination and take its place when they are complete. A destination that
-    holds another model, or files of unknown origin, is left as it is, and the task fails.
-  - Weights from a hub, and gigabytes of a directory, come by a background job, which continues when the connection to
-    the node breaks. The module starts it, waits a little, and returns its progress; called again with the same options
-    it looks at the same job. A job that was killed is started again, and its download is continued.
-  - The end of a job that no task saw is reported by the next one, where the files are still as the manifest says;
-    RV(verified) is then V(quick), and O(verify=full) reads them again. Tasks that ask for the same weights share a job.
-  - One run at a time brings weights to a directory, also where nodes share it. Another one waits, says for whom in
-    RV(progress), and then finds what has come. Where a file system takes no locks, a warning says so.
-  - Every file of a hub is compared with the size and checksum that the hub lists, and fetched again where it differs;
-    what a client says of its own success does not count.
-  - A checkpoint that others brought to O(destination) is adopted where a shard of it is as listed. What differs or is
-    missing is fetched, that alone; files that are not listed stay.
+  - Installs a gpt-oss checkpoint in the directory that servers load, or verifies an existing checkpoint.
+  - A checkpoint is valid if C(config.json) contains C(gpt_oss) and the required format, C(tokenizer.json) exists, and
+    every shard of the index exists with the size in its header.
+  - A manifest C(.inference-fleet-manifest.json) next to the weights records size, sha256 and time of each file, so
+    that later runs detect changed files and repair them if possible.
+  - New weights are downloaded to a directory next to the destination, which they replace when complete. A destination
+    with another model, or with files of unknown origin, is not changed, and the task fails.
+  - Downloads and large copies are background jobs, which survive a lost connection. The module starts the job, waits
+    O(wait_s) and returns its progress; repeat the call with the same options to follow the job. The next call restarts
+    a killed job, which continues its download.
+  - Tasks with the same weights share a job. If a job ended without a waiting task, the next task reports its end.
+  - A single run writes to a directory at a time, also if nodes share it. Other runs wait; RV(progress) contains the
+    writer. If the file system has no locks, the module warns.
+  - Every downloaded file is compared with the hub's size and checksum, and downloaded again if it differs.
+  - An existing checkpoint in O(destination) is adopted if one of its shards is as listed. Only differing and missing
+    files are downloaded; unlisted files stay.
 options:
   source:
     description:
-      - Where the weights come from.
-      - V(standin) is a tiny checkpoint that this collection carries. It answers in valid harmony, so that everything
-        around a model can be tried without an accelerator; its answers mean nothing.
-      - V(path) is a directory of the node, served where it is unless O(copy) is true.
+      - Source of the weights.
+      - V(standin) is a tiny checkpoint of this collection. It returns valid harmony without meaning, to try a
+        deployment without an accelerator.
+      - V(path) is a directory of the node, copied only with O(copy).
       - V(huggingface) and V(modelscope) are hubs. Files are downloaded by HTTP; no client library is needed.
     type: str
     choices: [standin, path, huggingface, modelscope]
     required: true
   repo:
     description:
-      - Name of the model, such as V(openai/gpt-oss-120b). It is recorded, and another model's directory is refused.
+      - Name of the model, such as V(openai/gpt-oss-120b). The directory of another model is an error.
     type: str
     required: true
   revision:
     description:
-      - The revision to record; for a hub a commit, a tag or a branch. A branch is resolved when the weights come first;
-        later runs stay with the commit that was found then, unless O(refresh) is true.
-      - By default, for a hub, the commit that the collection knows the files of (V(openai/gpt-oss-120b)), else V(main)
-        or V(master).
+      - The revision to record; for a hub a commit, a tag or a branch. A branch is resolved at the first download;
+        later runs keep its commit, unless O(refresh) is true.
+      - By default, for a hub, the collection's pinned commit (of V(openai/gpt-oss-120b)), else V(main) or V(master).
     type: str
   destination:
     description: Absolute path of the directory that servers load.
     type: path
     required: true
   path:
-    description: For O(source=path), the directory that holds the checkpoint. Without O(copy) it is the O(destination).
+    description: For O(source=path), the directory of the checkpoint. Without O(copy) it is the O(destination).
     type: path
   copy:
     description: For O(source=path), whether to copy the checkpoint to O(destination).
@@ -64,52 +61,51 @@ options:
     default: false
   format:
     description:
-      - The format that the checkpoint must be in. V(bf16) stands for weights without quantization. By default any.
+      - The required format. V(bf16) means weights without quantization. By default any.
     type: str
     choices: [mxfp4, bf16]
   verify:
     description:
       - V(quick) compares sizes and times with the manifest, and reads only files whose time changed.
-      - It does not see a byte that was flipped on the disk without a trace. V(full) does; it reads every file, on all
-        cores, and compares its sha256 with the one in the manifest.
-      - The manifest has what the hub listed, what this collection knows of C(openai/gpt-oss-120b), or what was there
-        when it was written. So of a directory that nothing is known of, a byte that was wrong from the start stays
-        unseen; RV(verified) says so then.
+      - V(full) also detects silent corruption of the disk. It reads every file, on all cores, and compares its sha256
+        with the manifest.
+      - Checksums of the manifest are those of the hub, those known for C(openai/gpt-oss-120b), or those of the files
+        when the manifest was written. In the last case initial corruption is not detected, see RV(verified).
     type: str
     choices: [quick, full]
     default: quick
   draft:
     description:
-      - Directory of a draft model for speculative decoding, which must be there, or comes from O(draft_repo). With
+      - Directory of a draft model for speculative decoding, which must exist unless O(draft_repo) is set. With
         O(source=path) it is never copied.
       - Its hidden size and vocabulary must be those of the model, and its files complete, by their index and headers.
-      - What is there already gets a manifest of its own, and is compared with it as the model is; it is never changed.
+      - An existing draft gets a separate manifest and is verified like the model; it is never changed.
     type: path
   draft_repo:
-    description: For a hub, the repository that the draft model comes from.
+    description: For a hub, the repository of the draft model.
     type: str
   draft_revision:
     description: Revision of O(draft_repo).
     type: str
   draft_eagle3:
     description:
-      - Whether the draft must be an EAGLE3 head that the platform's engine runs, by its configuration and the names and
-        shapes of its layers. Another one is refused before the model comes, and, where the hub gives the start of a
-        file, before the draft itself comes.
+      - Whether the draft must be an EAGLE3 head that the platform's engine supports, by its configuration and the
+        names and shapes of its layers. Other drafts are an error before the model, and if possible before the draft,
+        is downloaded.
     type: bool
     default: false
   endpoint:
-    description: Address of the hub, or of a mirror, without a user. By default the hub's own.
+    description: URL of the hub, or of a mirror, without a user. By default that of the hub.
     type: str
   include:
-    description: For a hub, patterns of the files to fetch. C(*) matches slashes too. By default all.
+    description: For a hub, patterns of files to download. C(*) also matches slashes. By default all.
     type: list
     elements: str
     default: []
   exclude:
     description:
-      - For a hub, patterns of files to leave out. The default are the two folders of C(openai/gpt-oss) that hold the
-        same weights once more.
+      - For a hub, patterns of files to exclude. The default excludes two directories of C(openai/gpt-oss) with copies
+        of the weights.
     type: list
     elements: str
     default: [original/*, metal/*]
@@ -121,11 +117,11 @@ options:
     type: bool
     default: false
   workers:
-    description: For a hub, how many files are fetched at a time.
+    description: For a hub, the number of parallel downloads.
     type: int
     default: 8
   retries:
-    description: For a hub, how often to try again without a byte of progress before giving up.
+    description: For a hub, the number of attempts without progress before the job fails.
     type: int
     default: 5
   timeout_s:
@@ -138,36 +134,34 @@ options:
     default: 5
   environment:
     description:
-      - For a hub, environment variables of the job, such as C(HTTPS_PROXY) and C(NO_PROXY). Those that are named like a
-        secret are refused; a token is given by O(token).
+      - For a hub, environment variables of the job, such as C(HTTPS_PROXY) and C(NO_PROXY). Names of secrets are an
+        error; use O(token) for a token.
     type: dict
     default: {}
   ca_bundle:
-    description: For a hub, file on the node with the certificates to trust, in PEM; by default the system's own.
+    description: For a hub, file on the node with trusted certificates, in PEM. By default the system's.
     type: path
   sha256sums:
     description:
-      - List of checksums as C(sha256sum) writes it, in a file of the controller, or else of the node. The files that it
-        names must have them, wherever they come from.
-      - A checkpoint that is there already, and all of whose files it names, is adopted by it without asking a hub.
+      - List of required checksums in the format of C(sha256sum), a file on the controller or on the node.
+      - An existing checkpoint is adopted without a hub if the list contains all of its files.
     type: str
   sums:
-    description: Filled in by the action plugin. The content of O(sha256sums), where that is on the controller.
+    description: Set by the action plugin. The content of O(sha256sums) of the controller.
     type: str
   min_rate:
     description:
-      - For a hub, bytes a second. A connection that is slower for O(min_rate_window_s) is dropped, and another one
-        continues the download. V(0) for no limit.
+      - For a hub, bytes a second. A connection that is slower for O(min_rate_window_s) is replaced. V(0) for no limit.
     type: int
     default: 10240
   min_rate_window_s:
-    description: For a hub, seconds over which O(min_rate) is taken.
+    description: For a hub, seconds over which O(min_rate) is measured.
     type: int
     default: 60
   root:
     description:
-      - Directory that all folders of the collection lie below. Empty for the system's own. Jobs keep their state in
-        C(var/lib/inference-fleet/jobs) below it.
+      - Root of all directories. Empty for system paths. Jobs have their state in C(var/lib/inference-fleet/jobs) below
+        it.
     type: path
     default: ''
   encodings_file:
@@ -178,26 +172,25 @@ options:
   packed:
     description:
       - For O(source=standin), the directory on the controller with the packed stand-in, by default the collection's.
-      - It is brought to the node only when it is needed there.
+      - It is copied to the node only if required.
     type: path
   expected:
-    description: Filled in by the action plugin from O(packed). Size and sha256 by file name.
+    description: Set by the action plugin. Size and sha256 of the files of O(packed).
     type: dict
   caller:
     description:
-      - Filled in by the action plugin. What is the same for all calls of one task, and only there. By it a job that
-        this task waits for differs from one that an earlier play left behind.
+      - Set by the action plugin. Identifies the task, to distinguish its job from the job of an earlier play.
     type: str
 attributes:
   check_mode:
     support: full
-    description: Reads and compares what a run would, of a hub also config.json and the index, and writes nothing.
+    description: Compares without writing; reads config.json and the index of a hub.
   diff_mode:
     support: full
     description: Shows the recorded files before and after.
   idempotent:
     support: full
-    description: A second run changes nothing. With O(verify=quick) it reads no weights.
+    description: A second run changes nothing and, with O(verify=quick), reads no weights.
 notes:
   - This module has an action plugin on the controller.
 author:
@@ -205,14 +198,14 @@ author:
 """
 
 EXAMPLES = r"""
-- name: The stand-in
+- name: Install the stand-in
   inference.fleet.model_weights:
     source: standin
     repo: inference-fleet/gpt-oss-tiny-standin
     destination: /var/lib/inference-fleet/models/gpt-oss-tiny-standin
     encodings_file: /var/lib/inference-fleet/encodings/o200k_base.tiktoken
 
-- name: A checkpoint that is on the node, looked at and served where it is
+- name: Verify a checkpoint on the node
   inference.fleet.model_weights:
     source: path
     repo: openai/gpt-oss-120b
@@ -220,7 +213,7 @@ EXAMPLES = r"""
     destination: /mnt/models/gpt-oss-120b
     format: mxfp4
 
-- name: From a share to a local disk, every file read again
+- name: Copy a checkpoint from a share and verify every file
   inference.fleet.model_weights:
     source: path
     repo: openai/gpt-oss-120b
@@ -229,7 +222,7 @@ EXAMPLES = r"""
     destination: /var/lib/inference-fleet/models/gpt-oss-120b
     verify: full
 
-- name: From Hugging Face, polled until it is there
+- name: Download from Hugging Face and wait for it
   inference.fleet.model_weights:
     source: huggingface
     repo: openai/gpt-oss-120b
@@ -243,7 +236,7 @@ EXAMPLES = r"""
   retries: 8000
   delay: 1
 
-- name: The BF16 checkpoint from ModelScope through a proxy
+- name: Download the BF16 checkpoint from ModelScope through a proxy
   inference.fleet.model_weights:
     source: modelscope
     repo: unsloth/gpt-oss-120b-BF16
@@ -259,7 +252,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 message:
-  description: What was done, or would be.
+  description: The changes, or in check mode the planned changes.
   type: str
   returned: success
 path:
@@ -279,46 +272,46 @@ revision:
   type: str
   returned: success
 finished:
-  description: Whether all is done. Where not, the job is still at work; call the module again.
+  description: Whether the job has ended. If not, call the module again.
   type: bool
-  returned: for a hub, and where a job copies or reads gigabytes of a directory
+  returned: for a hub, and for a large directory
 progress:
-  description: How far the job is.
+  description: Progress of the job.
   type: dict
   returned: as RV(finished)
   contains:
     phase:
       description:
         - V(listing), V(downloading), V(copying), V(verifying) or V(done).
-        - Where another run brings weights to the same directory, C(waiting for) its host, process and start.
+        - C(waiting for) another run with the same directory, with its host, process and start.
       type: str
     percent:
       description: Percent of the bytes of this phase.
       type: float
     bytes_done:
-      description: Bytes that are there.
+      description: Bytes that are complete.
       type: int
     bytes_total:
       description: Bytes of this phase.
       type: int
     rate_bytes_s:
-      description: Bytes a second lately, null where unknown.
+      description: Current bytes per second, or null.
       type: int
     eta_s:
-      description: Seconds that are left at this rate, null where unknown.
+      description: Remaining seconds, or null.
       type: int
     file:
-      description: A file that is being worked on, or null.
+      description: A current file, or null.
       type: str
     waiting:
-      description: Seconds until the next attempt, and why the last one failed; null where nothing waits.
+      description: Seconds until the next attempt, and the reason of the last failure; or null.
       type: str
 commit:
-  description: The commit that the revision was resolved to.
+  description: The resolved commit.
   type: str
   returned: for a hub, when it is finished
 fetched:
-  description: Files that were fetched, or would be.
+  description: Downloaded files, or in check mode files to download.
   type: list
   elements: str
   returned: for a hub, when it is finished
@@ -327,38 +320,36 @@ fetched_bytes:
   type: int
   returned: for a hub, when it is finished
 to_fetch_bytes:
-  description: How much of that was not on the node yet; of a copy, how much had to be copied.
+  description: Size of the part that was not on the node; of a copy, size of the copied part.
   type: int
   returned: for a hub and for a copy, when it is finished
 space:
-  description: How much would come, and how much is free on the file system that it goes to.
+  description: Size to download or copy, and free space of the file system.
   type: str
-  returned: in check mode, where something would be changed
+  returned: in check mode, with changes
   sample: "60.8 GiB to come, the file system of /var/lib has 912.4 GiB free"
 draft:
   description:
-    - The draft model. C(path), C(repo), C(revision), C(commit), C(changed), C(verified); null for what is not known of
-      one that was there already.
+    - The draft model with C(path), C(repo), C(revision), C(commit), C(changed), C(verified). Unknown values are null.
   type: dict
   returned: with O(draft), when it is finished
 problem:
   description:
-    - What kind of failure of a hub it was. V(repository), V(revision), V(entry), V(access), V(busy), V(network),
+    - Kind of a hub's failure. V(repository), V(revision), V(entry), V(access), V(busy), V(network),
       V(foreign), V(disk) or V(other).
   type: str
   returned: when it failed over a hub
 verified:
   description:
-    - How the files were checked.
-    - V(quick), sizes and times are as recorded. V(full), the sha256 of every file is the one that the hub lists, that
-      the published checkpoint is known to have, or that was recorded earlier.
-    - V(structure), the checkpoint is complete by its index and the headers of its files, with nothing to compare
-      their content with. That is so when a directory of O(source=path) is recorded first, unless it is a known
-      checkpoint or brings a manifest, and where no manifest can be kept. Null where there is nothing yet.
+    - The extent of the verification.
+    - V(quick), sizes and times are as recorded. V(full), the sha256 of every file is that of the hub, of the published
+      checkpoint, or of the manifest.
+    - V(structure), the checkpoint is complete by its index and the headers of its files, without known checksums, as
+      for the first run with an unknown directory. Null without weights.
   type: str
   returned: success
 repaired:
-  description: Files that were missing, changed or rotten, and were repaired.
+  description: Missing, changed or corrupt files that were repaired.
   type: list
   elements: str
   returned: success
@@ -392,7 +383,7 @@ bytes:
   type: int
   returned: when there are weights
 rotted:
-  description: Files that are not what they were, and cannot be repaired from here.
+  description: Changed files that cannot be repaired.
   type: list
   elements: str
   returned: when it failed over such files

@@ -14,7 +14,7 @@ description:
 options:
   state:
     description:
-      - V(looked) reports what differs on this node. A downgrade is an error.
+      - V(looked) reports the differences of this node. A downgrade is an error.
       - V(started) enables and starts the unit.
       - V(restarted) restarts a process that is older than its files and waits until it is ready. It fails if the
         cluster would lose its quorum. Run it for one server at a time.
@@ -63,7 +63,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Wait until the server is ready
+- name: Wait for the server
   inference.fleet.nats_server:
     state: ready
     name: node-1

@@ -39,8 +39,8 @@ options:
         V(rolled_back)), and C(changes), what becomes of running servers that have to stop. V(at_once) changes them,
         V(one_by_one) and V(together) return the order in which to change them as RV(waves), and V(wave) changes those
         in C(only) and keeps their former definitions until V(verified) or V(rolled_back).
-      - V(engine_servers) also takes C(secrets), a mapping of the variables in the entries' C(secrets) to values;
-        C(drain_s), seconds that a server may take to finish its requests; C(user), the account of servers without one;
+      - V(engine_servers) also has C(secrets), a mapping of the variables in the entries' C(secrets) to values;
+        C(drain_s), seconds for the requests of a server; C(user), the account of servers without one;
         C(watchdog), a mapping with C(interval), C(failures) and C(timeout); C(logs) with C(rate), C(file_mb) and
         C(files); C(start_on_boot) for supervisord; C(purge) with V(absent).
       - V(engine_ready) takes C(timeout), seconds for each request. V(engine_servers_info) takes C(log_lines), C(probe),
@@ -48,39 +48,38 @@ options:
     type: dict
     default: {}
   version:
-    description: Filled in by the action plugin. The version of the program.
+    description: Set by the action plugin. The version of the program.
     type: str
   root:
     description: Filled in by the action plugin. The value of C(root) for operations that take it and are not given it.
     type: str
     default: ""
   lib:
-    description: Filled in by the action plugin. The node's folder.
+    description: Set by the action plugin. The node's directory.
     type: str
   make:
-    description: Filled in by the action plugin. Whether that folder is made for the program where there is none.
+    description: Set by the action plugin. Whether to create the directory of the program.
     type: bool
     default: false
   background:
-    description: Filled in by the action plugin. Whether nobody waits for this call, with C(async). A node that lacks
-      the program is then an error.
+    description: Set by the action plugin. Whether the task has C(async). A missing program is then an error.
     type: bool
     default: false
   archive:
-    description: Filled in by the action plugin. The program, where the node asked for it.
+    description: Set by the action plugin. The program, if the node lacks it.
     type: path
   sha256:
-    description: Filled in by the action plugin. Of the archive.
+    description: Set by the action plugin. Checksum of the archive.
     type: str
 attributes:
   check_mode:
-    description: The operation says what it would do.
+    description: The operation returns the changes without making them.
     support: full
   diff_mode:
-    description: What the operation shows.
+    description: Depends on the operation.
     support: full
   idempotent:
-    description: As the operation.
+    description: Depends on the operation.
     support: full
 notes:
   - This module has an action plugin on the controller.
@@ -112,7 +111,7 @@ EXAMPLES = r"""
       servers: "{{ lookup('inference.fleet.plan') }}"
       log_lines: 20
 
-- name: Stop one server
+- name: Stop a server
   inference.fleet.node:
     operation: engine_servers
     arguments:
@@ -155,11 +154,11 @@ first:
   returned: with V(check)
   type: str
 program_needed:
-  description: Whether the node lacks the program; the action plugin then brings it and calls again.
+  description: Whether the node lacks the program; the action plugin then copies it and repeats the call.
   type: bool
   returned: when it does
 program_fault:
-  description: Why what is there is not this version.
+  description: Why the installed program is not this version.
   type: str
   returned: with RV(program_needed)
 program_python:
@@ -167,7 +166,7 @@ program_python:
   type: str
   returned: when it is too old
 program_damaged:
-  description: Whether the archive came damaged.
+  description: Whether the archive arrived damaged.
   type: bool
   returned: when it did
 """

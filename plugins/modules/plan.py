@@ -6,76 +6,72 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: plan
-short_description: Plan the servers of all hosts, without touching one
+short_description: Plan the servers of all hosts without contacting them
 version_added: 0.1.0
 description:
-  - Makes the list of servers of every host from its recipe (the variable C(fleet_recipe)), its overrides and its
-    declared hardware. It runs on the controller; no node is contacted and no facts are read, so hosts that are down are
-    planned too.
-  - All mistakes of the fleet are reported in one error, each with the key, its value and what is allowed. That no host
-    has C(fleet_recipe) is one of them, and that two hosts are one machine and would remove each other's servers.
-  - Before anything else it checks all variables of the collection that the hosts have, C(fleet_*) and those of roles.
-  - Mistakes of hosts that C(--limit) leaves out do not count; a warning names them.
-  - A host without C(fleet_recipe) has no servers, whatever groups it is in. One that has C(fleet_hardware) all the same
-    is named in a warning. A C(--limit) that leaves no host with C(fleet_recipe) is an error.
-  - What is planned is kept until the end of the run, in a file of the run's temporary folder that only the user can
-    read. P(inference.fleet.plan#lookup) takes it from there, as long as the host's variables are the same.
-  - A plan without a mistake is kept for later runs too, in C(~/.cache/inference-fleet/plans), or below
-    C(XDG_CACHE_HOME). A run takes it where nothing differs of what it is made of (variables, recipes, this collection),
-    with its tables and warnings. The environment variable C(INFERENCE_FLEET_PLAN_CACHE) names another folder; where it
-    is empty, nothing is kept.
-  - Weights and KV cache of each server are counted against the memory of its devices. What cannot run is an error, what
-    may not fit is a warning. The variable C(fleet_capacity), V(refuse) by default, makes a warning of such an error for
-    the hosts where it is V(warn).
-  - Servers that listen beyond loopback (the variable C(fleet_bind_address)) and ask for no API key (C(fleet_api_key))
-    are a warning.
+  - Plans the servers of every host from its recipe (C(fleet_recipe)), overrides and declared hardware. It runs on the
+    controller and reads no facts, so hosts that are down are planned too.
+  - All mistakes are reported in a single error, each with its key, value and valid values. An inventory without
+    C(fleet_recipe), and two hosts that are the same machine, are mistakes.
+  - It first checks all variables C(fleet_*) and of roles.
+  - Mistakes of hosts outside of C(--limit) are a warning.
+  - A host without C(fleet_recipe) has no servers, in any group; with C(fleet_hardware) it is a warning. A C(--limit)
+    without a host with C(fleet_recipe) is an error.
+  - The plan is stored until the end of the run in a private temporary file, from which P(inference.fleet.plan#lookup)
+    reads it if the host's variables are the same.
+  - A valid plan is cached for later runs with the same input (variables, recipes, collection), in
+    C(~/.cache/inference-fleet/plans), or below C(XDG_CACHE_HOME). The environment variable
+    C(INFERENCE_FLEET_PLAN_CACHE) sets another directory; an empty value disables the cache.
+  - Weights and KV cache of each server are compared with the memory of its devices. A server that cannot run is an
+    error, or a warning with C(fleet_capacity) V(warn); a server that may not fit is a warning.
+  - Servers that listen beyond loopback (C(fleet_bind_address)) without an API key (C(fleet_api_key)) are a warning.
 options:
   hosts:
-    description: Hosts to plan. All hosts of the inventory by default, whatever C(--limit) says.
+    description: Hosts to plan. By default all hosts of the inventory, regardless of C(--limit).
     type: list
     elements: str
   file:
-    description: A path on the controller where the plan is also written, as JSON, a list of entries for each host.
+    description: File on the controller for the plan as JSON, a list of entries per host.
     type: path
   only_check:
-    description: Only check the variables of the hosts of the play; none of them needs C(fleet_recipe).
+    description: Only check the variables of the play's hosts, which need no C(fleet_recipe).
     type: bool
     default: false
   pattern:
-    description: The host pattern of the plays that follow. It has to name a host.
+    description: The host pattern of the following plays. It must match a host.
     type: raw
     default: all
   report:
     description:
-      - Whether the plan and its capacity are printed as tables. The callback P(inference.fleet.fleet#callback) does it
-        at the end of the run; without it they come at once.
+      - Whether to print the plan and its capacity as tables. The callback P(inference.fleet.fleet#callback) prints
+        them at the end of the run; without it they are printed at once.
     type: bool
     default: true
   restart:
-    description: Servers that are about to be restarted, as C(fleet_server) names them. They have to be planned.
+    description: Servers to restart, as in C(fleet_server). They must be planned.
     type: raw
   secrets:
     description:
-      - Whether every secret of the servers must have a value for the hosts of the play; those without one are an error,
-        as before a deployment. A plan alone needs none, and no vault password.
+      - Whether every secret of the play's servers must have a value, as for a deployment. Otherwise no vault password
+        is required.
     type: bool
     default: false
   strict:
     description:
-      - Whether a mistake of any host of the play is an error, also what cannot fit into memory. Otherwise the hosts
-        that cannot be planned are those of the lookup P(inference.fleet.hosts#lookup) with its option C(refused), and
-        hosts that have C(fleet_hardware) alone are enough to go on, as for looking at what runs there.
+      - Whether a mistake of any host of the play is an error, including insufficient memory. Otherwise the lookup
+        P(inference.fleet.hosts#lookup) returns these hosts with its option C(refused), and hosts with only
+        C(fleet_hardware) are sufficient, as for C(status.yml).
     type: bool
     default: true
 attributes:
   check_mode:
-    description: Plans all the same; O(file) is not written.
+    description: Plans, but does not write O(file).
     support: full
   diff_mode:
     description: Shows the change of O(file).
     support: full
   idempotent:
-    description: The same inventory gives the same bytes.
+    description: The same inventory gives the same plan.
     support: full
 author:
   - inference.fleet contributors (!UNKNOWN)
@@ -96,13 +92,11 @@ EXAMPLES = r"""
 RETURN = r"""
 plan:
   description:
-    - For each host its servers, the resolved recipe, for each server whether it fits its devices' memory, and what the
-      steps of C(site.yml) run there, from which the operation C(check) of M(inference.fleet.node)
-        knows where a run has to begin.
-    - The recipe is what P(inference.fleet.plan#lookup) gives as C(deployment), but without C(workers_elsewhere), which
-      would name all other hosts of a cluster for each of its hosts.
+    - For each host the servers, the resolved recipe, the capacity of each server, and the operations of the steps of
+      C(site.yml), from which the operation C(check) of M(inference.fleet.node) determines the first step of a run.
+    - The recipe is C(deployment) of P(inference.fleet.plan#lookup) without C(workers_elsewhere).
     - Of a server's C(capacity), C(verdict) is V(ok), V(warning) or V(not checked); sizes are of one device, in GiB;
-      C(tokens) and C(requests) are what its KV cache holds.
+      C(tokens) and C(requests) are the capacity of its KV cache.
   returned: success
   type: dict
   sample:

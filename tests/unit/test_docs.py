@@ -68,7 +68,8 @@ def test_every_probe_is_described():
 def test_every_recipe_is_in_the_support_matrix():
     page = (CLONE / "docs" / "using" / "support.md").read_text(encoding="utf-8")
     own = {path.stem for path in (CLONE / "recipes").glob("*.yml")} - {"images"}
-    assert set(re.findall(r"^\| `([a-z0-9-]+)` \|", page, re.MULTILINE)) == own
+    cells = re.findall(r"^\| (`[^|]*`) \|", page, re.MULTILINE)
+    assert set(re.findall(r"`([a-z0-9-]+)`", " ".join(cells))) == own
 
 
 def test_make_lists_its_targets():

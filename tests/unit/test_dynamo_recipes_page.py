@@ -202,16 +202,13 @@ def guides(name, server):
     return lines_of(shlex.split(command), yaml.safe_load(content) or {})
 
 
-def table(heading):
-    """[(NVIDIA's line, ours, why)] of a table of the page, without the backquotes."""
-    text = PAGE.read_text(encoding="utf-8")
-    section = text.partition("\n### %s\n" % heading)[2].partition("\n### ")[0].partition("\n## ")[0]
-    rows = [re.split(r" \| ", line.strip("| ")) for line in section.splitlines() if line.startswith("| ")]
-    return [tuple("" if cell == "–" else cell.strip("`") for cell in row) for row in rows[2:]]
+def table(heading, theirs, ours):
+    """[(NVIDIA's line, ours, why)] of a section of the page."""
+    return doc_examples.with_common(PAGE, heading, theirs.values(), ours.values())
 
 
 def check(rows, theirs, ours):
-    assert [row[0] for row in rows if row[0]] == list(theirs.values())
+    assert sorted(row[0] for row in rows if row[0]) == sorted(theirs.values())
     assert sorted(row[1] for row in rows if row[1]) == sorted(ours.values())
     keys = {line: key for known in (theirs, ours) for key, line in known.items()}
     for row in rows:
@@ -221,18 +218,20 @@ def check(rows, theirs, ours):
 
 @pytest.mark.parametrize(("name", "server"), EACH)
 def test_the_page_shows_nvidias_lines_beside_ours(name, server):
-    check(table("%s: %s" % (name, server)), guides(name, server), started(name, server)[0])
+    theirs, ours = guides(name, server), started(name, server)[0]
+    check(table("%s: %s" % (name, server), theirs, ours), theirs, ours)
 
 
 @pytest.mark.parametrize("name", GUIDES)
 def test_the_page_shows_the_variables_of_all_processes(name):
     theirs = {key: "%s=%s" % item for key, item in zip(GUIDES[name][0], GUIDES[name][0].items())}
     server = next(iter(GUIDES[name][1]))
-    check(table("%s: variables" % name), theirs, started(name, server)[1])
+    ours = started(name, server)[1]
+    check(table("%s: variables" % name, theirs, ours), theirs, ours)
 
 
 def test_the_page_shows_how_the_containers_are_started():
-    rows = table("The containers")
+    rows = doc_examples.guide_rows(PAGE, "The containers")
     launch = entry_of("b200-dynamo-disagg", "prefill-0")["launch"]
     shown = [row[1] for row in rows if row[1].startswith("--")]
     assert set(shown) <= set(launch), set(shown) - set(launch)

@@ -136,14 +136,6 @@ def guides(name):
     return lines_of(command.split(), yaml.safe_load(content) or {}, variables)
 
 
-def table(heading):
-    """[(guide's line, ours on its version, ours, why)] of a recipe's table, without the backquotes."""
-    text = PAGE.read_text(encoding="utf-8")
-    section = text.partition("\n### %s\n" % heading)[2].partition("\n### ")[0].partition("\n## ")[0]
-    rows = [re.split(r" \| ", line.strip("| ")) for line in section.splitlines() if line.startswith("| ")]
-    return [tuple("" if cell == "–" else cell.strip("`") for cell in row) for row in rows[2:]]
-
-
 @pytest.mark.parametrize("name", NVIDIA)
 def test_on_the_guides_version_only_listed_lines_differ(name):
     ours, theirs = started(name, GUIDES[name][0]), guides(name)
@@ -156,9 +148,9 @@ def test_on_the_guides_version_only_listed_lines_differ(name):
 
 @pytest.mark.parametrize("name", NVIDIA)
 def test_the_page_shows_the_guides_lines_beside_ours(name):
-    rows = table(name)
     theirs, on_its_version, ours = guides(name), started(name, GUIDES[name][0]), started(name)
-    assert [row[0] for row in rows if row[0]] == list(theirs.values())
+    rows = doc_examples.with_common(PAGE, name, theirs.values(), on_its_version.values(), ours.values())
+    assert sorted(row[0] for row in rows if row[0]) == sorted(theirs.values())
     assert {row[1] for row in rows} - {""} == set(on_its_version.values())
     assert {row[2] for row in rows} - {""} == set(ours.values())
     for row in rows:
@@ -175,7 +167,7 @@ def options(launch):
 
 
 def test_the_page_shows_how_the_containers_are_started():
-    rows = table("The containers")
+    rows = doc_examples.guide_rows(PAGE, "The containers")
     shown = {re.split("[= ]", row[1])[0] for row in rows if row[1].startswith("--")}
     launches = [planned(name)[0][0]["launch"] for name in NVIDIA]
     assert shown == set().union(*map(options, launches))
