@@ -9,7 +9,7 @@ import pathlib
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import node as node_operations
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import host as host_operations
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import servers as server_operations
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import detect
@@ -46,7 +46,7 @@ def test_accelerator_info_returns_the_form(run, check_mode):
 
 def test_accelerator_info_shows_what_is_warned_of(run, monkeypatch):
     tree = pathlib.Path(__file__).resolve().parents[2] / "fixtures" / "sysroot-offline-cpus"
-    monkeypatch.setattr(node_operations, "detect", lambda vendor: detect(vendor, str(tree)))
+    monkeypatch.setattr(host_operations, "detect", lambda vendor: detect(vendor, str(tree)))
     assert "warnings" not in run(accelerator_info)
     assert run.warnings == ["CPUs 3,7 are offline and are not counted."]
 
