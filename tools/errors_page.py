@@ -100,8 +100,6 @@ AREAS = {
     "servers": "Deploying, starting and stopping servers",
     "service": "Services that servers share ([dynamo.md](dynamo.md))",
     "services": "Service managers",
-    "sha256sums": "Lists of checksums ([weights.md](weights.md))",
-    "standin": "The stand-in checkpoint",
     "supervisord": "supervisord",
     "systemd": "systemd",
     "tls": "Certificates of services that servers share ([dynamo.md](dynamo.md))",

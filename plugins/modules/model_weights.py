@@ -10,24 +10,21 @@ module: model_weights
 short_description: A gpt-oss checkpoint on a node, complete and unchanged
 version_added: 0.1.0
 description:
-  - Brings a gpt-oss checkpoint to the directory that servers load, or looks at the one that is there.
-  - A checkpoint is accepted when C(config.json) says C(gpt_oss) in the wanted format, C(tokenizer.json) is there, and
-    every shard that the index names is there and as long as its own header implies.
-  - A manifest C(.inference-fleet-manifest.json) beside the weights records size, sha256 and time of each file, so that
-    a file that changed or rotted is found later, and repaired where that is possible.
-  - New weights grow in a folder beside the destination and take its place when they are complete. A destination that
-    holds another model, or files of unknown origin, is left as it is, and the task fails.
-  - Weights from a hub, and gigabytes of a directory, come by a background job, which continues when the connection to
-    the node breaks. The module starts it, waits a little, and returns its progress; called again with the same options
-    it looks at the same job. A job that was killed is started again, and its download is continued.
-  - The end of a job that no task saw is reported by the next one, where the files are still as the manifest says;
-    RV(verified) is then V(quick), and O(verify=full) reads them again. Tasks that ask for the same weights share a job.
-  - One run at a time brings weights to a directory, also where nodes share it. Another one waits, says for whom in
-    RV(progress), and then finds what has come. Where a file system takes no locks, a warning says so.
-  - Every file of a hub is compared with the size and checksum that the hub lists, and fetched again where it differs;
-    what a client says of its own success does not count.
-  - A checkpoint that others brought to O(destination) is adopted where a shard of it is as listed. What differs or is
-    missing is fetched, that alone; files that are not listed stay.
+  - Downloads or copies a gpt-oss checkpoint to the directory that servers load, or compares the installed one.
+  - A checkpoint is accepted if C(config.json) states C(gpt_oss) in the wanted format, C(tokenizer.json) exists, and
+    every shard that the index names exists and is as long as its own header implies.
+  - A manifest C(.inference-fleet-manifest.json) next to the weights records size, sha256 and time of each file, so that
+    later runs find every change, and with O(verify=quick) read no weights.
+  - Files are staged in a folder next to O(destination) and installed when all of them are complete and correct. A
+    run that was killed is continued by the next one.
+  - Downloads, and copies and comparisons of gigabytes, are done by a background job, which continues when the
+    connection to the node breaks. The module starts it, waits a little, and returns its progress; called again with the
+    same options it polls the same job. A job that was killed is started again, and its download is continued.
+  - One run at a time installs weights in a directory, also where nodes share it. Another one waits, names the holder in
+    RV(progress), and then finds the installed files. If a file system has no locks, a warning states that.
+  - Every file of a hub is compared with the size and checksum that the hub lists, and downloaded again if it differs.
+  - A checkpoint that others installed in O(destination) is adopted if a shard of it is as listed. Only files that
+    differ or are missing are transferred; files that are not listed stay.
 options:
   source:
     description:
@@ -94,8 +91,7 @@ options:
   draft_eagle3:
     description:
       - Whether the draft must be an EAGLE3 head that the platform's engine runs, by its configuration and the names and
-        shapes of its layers. Another one is refused before the model comes, and, where the hub gives the start of a
-        file, before the draft itself comes.
+        shapes of its layers. Another one is refused before the model is downloaded.
     type: bool
     default: false
   endpoint:
@@ -170,19 +166,11 @@ options:
         C(var/lib/inference-fleet/jobs) below it.
     type: path
     default: ''
-  encodings_file:
+  archive:
     description:
-      - For O(source=standin), the file C(o200k_base.tiktoken) on the node. P(inference.fleet.tiktoken_encodings#role)
-        deploys it.
+      - For O(source=standin), the archive on the control node, by default the collection's. It is copied to the node
+        only if it is needed there.
     type: path
-  packed:
-    description:
-      - For O(source=standin), the directory on the controller with the packed stand-in, by default the collection's.
-      - It is brought to the node only when it is needed there.
-    type: path
-  expected:
-    description: Filled in by the action plugin from O(packed). Size and sha256 by file name.
-    type: dict
   caller:
     description:
       - Filled in by the action plugin. What is the same for all calls of one task, and only there. By it a job that
@@ -210,7 +198,6 @@ EXAMPLES = r"""
     source: standin
     repo: inference-fleet/gpt-oss-tiny-standin
     destination: /var/lib/inference-fleet/models/gpt-oss-tiny-standin
-    encodings_file: /var/lib/inference-fleet/encodings/o200k_base.tiktoken
 
 - name: A checkpoint that is on the node, looked at and served where it is
   inference.fleet.model_weights:
@@ -279,9 +266,9 @@ revision:
   type: str
   returned: success
 finished:
-  description: Whether all is done. Where not, the job is still at work; call the module again.
+  description: Whether the run is complete. If not, the job is still running; call the module again.
   type: bool
-  returned: for a hub, and where a job copies or reads gigabytes of a directory
+  returned: success
 progress:
   description: How far the job is.
   type: dict
@@ -321,7 +308,7 @@ fetched:
   description: Files that were fetched, or would be.
   type: list
   elements: str
-  returned: for a hub, when it is finished
+  returned: when it is finished
 fetched_bytes:
   description: Size of these files.
   type: int
