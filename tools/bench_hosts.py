@@ -73,7 +73,6 @@ def inventory(folder, count):
         "toolkit_path": str(shared / "toolkit"),
         "serve_toolkit": str(shared / "toolkit"),
         "tiktoken_encodings_directory": str(shared / "encodings"),
-        "model_weights_encodings_file": str(shared / "encodings" / "o200k_base.tiktoken"),
         "fleet_reports_dir": str(folder / "reports"),
     }
     path = folder / ("hosts-%d.json" % count)

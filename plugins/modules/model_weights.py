@@ -164,19 +164,11 @@ options:
         it.
     type: path
     default: ''
-  encodings_file:
+  archive:
     description:
-      - For O(source=standin), the file C(o200k_base.tiktoken) on the node. P(inference.fleet.tiktoken_encodings#role)
-        deploys it.
+      - For O(source=standin), the archive on the control node, by default the collection's. It is copied to the node
+        only if it is needed there.
     type: path
-  packed:
-    description:
-      - For O(source=standin), the directory on the controller with the packed stand-in, by default the collection's.
-      - It is copied to the node only if required.
-    type: path
-  expected:
-    description: Set by the action plugin. Size and sha256 of the files of O(packed).
-    type: dict
   caller:
     description:
       - Set by the action plugin. Identifies the task, to distinguish its job from the job of an earlier play.
@@ -203,7 +195,6 @@ EXAMPLES = r"""
     source: standin
     repo: inference-fleet/gpt-oss-tiny-standin
     destination: /var/lib/inference-fleet/models/gpt-oss-tiny-standin
-    encodings_file: /var/lib/inference-fleet/encodings/o200k_base.tiktoken
 
 - name: Verify a checkpoint on the node
   inference.fleet.model_weights:
@@ -272,9 +263,9 @@ revision:
   type: str
   returned: success
 finished:
-  description: Whether the job has ended. If not, call the module again.
+  description: Whether the run is complete. If not, the job is still running; call the module again.
   type: bool
-  returned: for a hub, and for a large directory
+  returned: success
 progress:
   description: Progress of the job.
   type: dict
@@ -314,7 +305,7 @@ fetched:
   description: Downloaded files, or in check mode files to download.
   type: list
   elements: str
-  returned: for a hub, when it is finished
+  returned: when it is finished
 fetched_bytes:
   description: Size of these files.
   type: int

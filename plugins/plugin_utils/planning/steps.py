@@ -12,7 +12,6 @@ a step with a variable that only its play can work out.
 from __future__ import annotations
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model import gpt_oss
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import server_lists, step_values
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.step_values import (
@@ -267,9 +266,6 @@ def _model(host, model):
         draft_revision=role.value("model_weights_draft_revision", draft.get("revision") or "") or None,
         draft_eagle3=role.value("model_weights_draft_eagle3", heads),
         verify=role.value("model_weights_verify"),
-        encodings_file=role.value(
-            "model_weights_encodings_file", "%s%s/encodings/%s" % (host.root, LIBRARY, gpt_oss.VOCABULARY_FILE)
-        ),
         endpoint=_endpoint(role, model, hub),
         include=role.value("model_weights_include", model["include"]),
         exclude=role.value("model_weights_exclude", model["exclude"]),

@@ -22,9 +22,7 @@ MODEL_WEIGHTS = {
     "draft_repo": {"type": "str"},
     "draft_revision": {"type": "str"},
     "draft_eagle3": {"type": "bool", "default": False},
-    "encodings_file": {"type": "path"},
-    "packed": {"type": "path"},
-    "expected": {"type": "dict"},
+    "archive": {"type": "path"},
     "endpoint": {"type": "str"},
     "include": {"type": "list", "elements": "str", "default": []},
     "exclude": {"type": "list", "elements": "str", "default": ["original/*", "metal/*"]},
@@ -46,7 +44,7 @@ MODEL_WEIGHTS = {
 
 
 def model_weights_due(result):
-    """Why the module has something to do; None where it has nothing."""
+    """Why the operation changes something; None if it does not."""
     return result["message"] if result["changed"] or not result.get("finished", True) else None
 
 
@@ -77,11 +75,11 @@ TIKTOKEN_ENCODINGS = {
 
 
 def tiktoken_encodings(params, check_mode):
-    """The result of the module. Raises FleetError."""
+    """The result of the operation. Raises FleetError."""
     return encodings.ensure(check_mode=check_mode, **params)
 
 
 OPERATIONS = {
-    "model_weights": Operation(MODEL_WEIGHTS, pipeline.bring, due=model_weights_due),
+    "model_weights": Operation(MODEL_WEIGHTS, pipeline.model_weights, due=model_weights_due),
     "tiktoken_encodings": Operation(TIKTOKEN_ENCODINGS, tiktoken_encodings),
 }

@@ -28,7 +28,7 @@ def inspect(path):
     header implies. Shards are counted by the index: gpt-oss-120b has 15 of them, named 00000 to 00014 "of-00014".
     Raises FleetError that names every file in question.
     """
-    return {**describe(path), **_complete("checkpoint", path, _tensors_by_shard(path), [TOKENIZER])}
+    return {**describe(path), **_complete(path, _tensors_by_shard(path), [TOKENIZER])}
 
 
 def inspect_draft(path):
@@ -39,39 +39,49 @@ def inspect_draft(path):
     """
     sizes = describe_draft(path)
     if any(os.path.isfile(os.path.join(path, name)) for name in (INDEX, SINGLE)):
-        return {**sizes, **_complete("draft model", path, _tensors_by_shard(path))}
+        return {**sizes, **_complete(path, _tensors_by_shard(path))}
     names = sorted(name for name in os.listdir(path) if name.endswith((".safetensors", ".bin", ".pt")))
     names = [name for name in names if os.path.isfile(os.path.join(path, name))]
-    return {**sizes, **_complete("draft model", path, dict.fromkeys(names or [SINGLE]))}
+    return {**sizes, **_complete(path, dict.fromkeys(names or [SINGLE]))}
 
 
-def _complete(what, path, tensors, besides=()):
-    """{shards, bytes} of {shard: tensors or None}. FleetError unless they are complete, and `besides` is there."""
+def _complete(path, tensors, besides=()):
+    """{shards, bytes} of {shard: tensors or None}. Raises FleetError unless all are complete."""
     names = sorted(tensors)
     missing = [name for name in (*names, *besides) if not os.path.isfile(os.path.join(path, name))]
     if missing:
-        raise _incomplete(what, path, missing)
+        raise incomplete(path, missing)
     damage = [text for text in (_damage(path, name, tensors[name]) for name in names) if text]
     if damage:
-        raise _damaged(what, path, damage)
+        raise _damaged(path, damage)
     return {"shards": names, "bytes": sum(os.path.getsize(os.path.join(path, name)) for name in names)}
 
 
-def _incomplete(what, path, missing):
+def incomplete(path, missing):
+    """The FleetError for a checkpoint that lacks files."""
     return FleetError(
         "checkpoint.incomplete",
-        "The %s in %s is incomplete, missing: %s. Fetch or copy it again.",
-        (what, path, ", ".join(missing)),
+        "The checkpoint in %s is incomplete, missing: %s. Mount it, or download or copy it again; a draft model can "
+        "also be removed from the recipe.",
+        (path, ", ".join(missing)),
         details={"missing": missing},
     )
 
 
-def _damaged(what, path, damage):
+def _damaged(path, damage):
     return FleetError(
         "checkpoint.damaged",
-        "The %s in %s is damaged: %s. Fetch or copy it again.",
-        (what, path, "; ".join(damage)),
+        "The checkpoint in %s is damaged: %s. Download or copy it again, or choose another checkpoint.",
+        (path, "; ".join(damage)),
         details={"damage": damage},
+    )
+
+
+def _unfit(path, what):
+    return FleetError(
+        "checkpoint.does-not-fit",
+        "The checkpoint in %s cannot be served: %s. Choose another checkpoint, or another recipe.",
+        (path, what),
     )
 
 
@@ -81,32 +91,19 @@ def describe(path):
     Raises FleetError unless it says gpt_oss in a known format.
     """
     if not os.path.isdir(path):
-        raise FleetError(
-            "checkpoint.directory-missing",
-            "There is no checkpoint directory %s on this node; check the path, or mount it.",
-            (path,),
-        )
+        raise incomplete(path, ["the directory"])
     config = _json(path, CONFIG)
     model_type = config.get("model_type")
     if model_type != gpt_oss.MODEL_TYPE:
-        raise FleetError(
-            "checkpoint.model-type-unsupported",
-            "%s: model_type is %s, allowed: %s. This collection serves %s checkpoints only. Choose another checkpoint.",
-            (os.path.join(path, CONFIG), json.dumps(model_type), json.dumps(gpt_oss.MODEL_TYPE), gpt_oss.NAME),
-        )
+        what = "model_type is %s, this collection serves %s" % (json.dumps(model_type), gpt_oss.MODEL_TYPE)
+        raise _unfit(path, what)
     result = {"model_type": model_type, "format": _format(path, config)}
-    for name, key in (
-        ("hidden_size", "hidden_size"),
-        ("vocab_size", "vocab_size"),
-        ("num_layers", "num_hidden_layers"),
-    ):
+    keys = {"hidden_size": "hidden_size", "vocab_size": "vocab_size", "num_layers": "num_hidden_layers"}
+    for name, key in keys.items():
         value = config.get(key)
         if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-            raise FleetError(
-                "checkpoint.file-invalid",
-                "%s: %s is %s, allowed: a positive whole number. Fetch or copy it again.",
-                (os.path.join(path, CONFIG), key, json.dumps(value)),
-            )
+            what = "%s: %s is %s, allowed: a positive whole number" % (CONFIG, key, json.dumps(value))
+            raise _damaged(path, [what])
         result[name] = value
     return result
 
@@ -133,62 +130,38 @@ def needed(path, draft=False):
 
 
 def check_draft(draft):
-    """Raise FleetError unless the draft model's folder holds a complete one. None and "": there is no draft."""
+    """Raises FleetError unless the draft model's folder contains a complete one. None and "": there is no draft."""
     if draft and not os.path.isfile(os.path.join(draft, CONFIG)):
-        raise FleetError(
-            "checkpoint.draft-missing",
-            "There is no draft model in %s: %s is missing. Put it there, or take the draft out of the recipe.",
-            (draft, CONFIG),
-        )
+        raise incomplete(draft, [CONFIG])
     if draft:
         inspect_draft(draft)
 
 
 def check_draft_sizes(name, draft, target_name, target):
-    """Raise FleetError where the sizes of a draft and of its target differ. None: it does not say."""
+    """Raises FleetError if the sizes of a draft and of its target differ. None: it does not state them."""
     for key in ("hidden_size", "vocab_size"):
         if None not in (target.get(key), draft[key]) and draft[key] != target[key]:
-            raise FleetError(
-                "checkpoint.draft-does-not-fit",
-                "The draft model %s has %s %s, but %s has %s; speculative decoding with it cannot work. Choose a draft "
-                "that was made for this model.",
-                (name, key, json.dumps(draft[key]), target_name, target[key]),
-            )
+            values = (key, json.dumps(draft[key]), target_name, target[key])
+            raise _unfit(name, "%s is %s, and that of its target %s is %s" % values)
 
 
 def check_format(path, found, wanted):
-    """Raise FleetError unless the format that `inspect` found at `path` is the wanted one (None: any)."""
+    """Raises FleetError unless the format that `inspect` found at `path` is the wanted one (None: any)."""
     if wanted is not None and found != wanted:
-        raise FleetError(
-            "checkpoint.format-differs",
-            "The checkpoint in %s is in format %s, the recipe needs %s. Serve another checkpoint or choose a recipe "
-            "that takes this one.",
-            (path, found, wanted),
-        )
+        raise _unfit(path, "its format is %s, the recipe needs %s" % (found, wanted))
 
 
 def _json(path, name):
     """The JSON object in a file of the checkpoint."""
-    file = os.path.join(path, name)
     try:
-        with open(file, encoding="utf-8") as stream:
+        with open(os.path.join(path, name), encoding="utf-8") as stream:
             value = json.load(stream)
     except FileNotFoundError:
-        raise _incomplete("checkpoint", path, [name]) from None
-    except OSError as error:
-        raise FleetError(
-            "checkpoint.file-invalid", "Cannot read %s: %s. Check its mode and the mount.", (file, error.strerror)
-        ) from error
-    except ValueError as error:
-        raise FleetError(
-            "checkpoint.file-invalid", "%s is no JSON (%s). Fetch or copy it again.", (file, error)
-        ) from error
+        raise incomplete(path, [name]) from None
+    except (OSError, ValueError) as error:
+        raise _damaged(path, ["%s cannot be read (%s)" % (name, getattr(error, "strerror", None) or error)]) from error
     if not isinstance(value, dict):
-        raise FleetError(
-            "checkpoint.file-invalid",
-            "%s holds %s, allowed: an object. Fetch or copy it again.",
-            (file, type(value).__name__),
-        )
+        raise _damaged(path, ["%s is not an object" % name])
     return value
 
 
@@ -199,34 +172,25 @@ def _format(path, config):
         return gpt_oss.UNQUANTIZED
     method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
     if method != gpt_oss.QUANTIZED:
-        raise FleetError(
-            "checkpoint.file-invalid",
-            "%s: quantization_config.quant_method is %s, allowed: %s, or no quantization_config for %s. Choose "
-            "another checkpoint.",
-            (os.path.join(path, CONFIG), json.dumps(method), json.dumps(gpt_oss.QUANTIZED), gpt_oss.UNQUANTIZED),
+        what = "quantization_config.quant_method is %s, allowed: %s or nothing" % (
+            json.dumps(method),
+            gpt_oss.QUANTIZED,
         )
+        raise _unfit(path, what)
     return gpt_oss.QUANTIZED
 
 
 def _tensors_by_shard(path):
-    """{shard: set of the tensors it must hold}; a lone model.safetensors needs no index (None: whatever it holds)."""
+    """{shard: set of the tensors it must contain}; a lone model.safetensors needs no index (None: any)."""
     if not os.path.exists(os.path.join(path, INDEX)) and os.path.isfile(os.path.join(path, SINGLE)):
         return {SINGLE: None}
     weight_map = _json(path, INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise FleetError(
-            "checkpoint.file-invalid",
-            "%s has no weight_map. Fetch or copy it again.",
-            (os.path.join(path, INDEX),),
-        )
+        raise _damaged(path, ["%s has no weight_map" % INDEX])
     tensors = {}
     for tensor, shard in weight_map.items():
         if not isinstance(shard, str) or os.path.basename(shard) != shard or shard in ("", ".", ".."):
-            raise FleetError(
-                "checkpoint.file-invalid",
-                "%s: weight_map puts %s into %s, allowed: the name of a file next to it. Fetch or copy it again.",
-                (os.path.join(path, INDEX), tensor, json.dumps(shard)),
-            )
+            raise _damaged(path, ["%s: weight_map puts %s into %s" % (INDEX, tensor, json.dumps(shard))])
         tensors.setdefault(shard, set()).add(tensor)
     return tensors
 
@@ -280,17 +244,17 @@ def _damage(path, name, tensors):
 def tensors(path):
     """{tensor: {dtype, shape, data_offsets}} of all shards of the checkpoint in the directory `path`.
 
-    Only headers are read. FleetError where a shard is missing or damaged.
+    Only headers are read. Raises FleetError if a shard is missing or damaged.
     """
     found = {}
     for name, wanted in sorted(_tensors_by_shard(path).items()):
         problem = _damage(path, name, wanted)
         if problem:
-            raise _damaged("checkpoint", path, [problem])
+            raise _damaged(path, [problem])
         found.update(read_header(os.path.join(path, name))[0])
     return found
 
 
 def configuration(path):
-    """config.json of the checkpoint in the directory `path` as a dict. FleetError where it is missing or no JSON."""
+    """config.json of the checkpoint in the directory `path` as a dict. Raises FleetError unless it is JSON."""
     return _json(path, CONFIG)

@@ -1,9 +1,10 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The tiktoken encodings that the harmony format needs, from whichever source has them, by their published sha256.
+"""The tiktoken encodings that the harmony format needs, from the first source that has them, by their published sha256.
 
-Without o200k_base where TIKTOKEN_ENCODINGS_BASE points, an engine starts, says that it is healthy, and fails each chat.
+Without o200k_base where TIKTOKEN_ENCODINGS_BASE points, an engine starts, reports that it is healthy, and fails each
+chat.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ ENCODINGS = gpt_oss.VOCABULARIES
 SUFFIX = gpt_oss.VOCABULARY_SUFFIX
 MODE = 0o644
 URL_TIMEOUT_S = 60
-# What each type of source needs beside its type.
+# The option with the location of each type of source.
 SOURCES = {"package": "python", "file": "path", "controller": "path", "url": "base"}
 
 
 class SourceFailed(Exception):
-    """A source does not have the file; the text says why."""
+    """A source does not have the file, and why."""
 
 
 class NotOnNode(Exception):
@@ -36,57 +37,50 @@ class NotOnNode(Exception):
 
 
 def ensure(directory, encodings, sources, environment=None, ca_bundle=None, check_mode=False):
-    """Put the named encodings into `directory` as NAME.tiktoken, readable by every user.
+    """Install the named encodings in `directory` as NAME.tiktoken, readable by every user.
 
-    sources: tried in order, each {type: package, python: path of a Python that has oss-harmony}, {type: file, path: the
-    file or a directory of such files}, {type: controller, path: the same on the controller, copied: {name: path on the
-    node} once that is done} or {type: url, base: URL of the directory}; one with an empty place is passed over.
-    environment: variables with proxies (http_proxy, https_proxy, no_proxy) over this process's own. ca_bundle:
-    file with the certificates to trust.
+    sources: tried in order, each {type: package, python: path of a Python with oss-harmony}, {type: file, path: file or
+    directory of such files}, {type: controller, path: the same on the control node, copied: {name: path on the
+    node} once that is done} or {type: url, base: URL of the directory}; one with an empty location is skipped.
+    environment: variables with proxies, in addition to those of this process. ca_bundle: file with the certificates to
+    trust.
 
-    Returns {changed, message, directory, files: {name: {path, sha256, size, source or null where it was there}},
-    diff: {before, after}}. A file with another sha256 is replaced; nothing but the published bytes is ever written.
-    Returns {changed: False, controller_needed: [names]} where files of the controller have to be copied first.
-    Raises FleetError that names all sources and what each of them said.
+    Returns {changed, message, directory, files: {name: {path, sha256, size, source or null if it was there}},
+    diff: {before, after}}. Nothing but the published bytes is ever written.
+    Returns {changed: False, controller_needed: [names]} if files of the control node have to be copied first.
+    Raises FleetError with the answers of all sources.
     """
-    if not os.path.isabs(directory):
-        raise FleetError("encodings.directory-unusable", "directory is %r. Set an absolute path.", (directory,))
     variables = {**os.environ, **checked_variables(environment)}
     names = list(dict.fromkeys(encodings))
-    before = {name: found(directory, name) for name in names}
-    wrong = [name for name in names if before[name] != ENCODINGS[name]["sha256"]]
-    modes = [name for name in names if name not in wrong and not _readable(directory, name)]
-    origins = dict.fromkeys(names)
-    if not check_mode:
-        # First all of them, then the writing: a run that fails has replaced nothing.
-        contents = {}
-        try:
-            for name in wrong:
+    origins, contents = dict.fromkeys(names), {}
+    try:
+        before = {name: _state(directory, name) for name in names}
+        wrong = [name for name in names if before[name][0] != ENCODINGS[name]["sha256"]]
+        changed = [name for name in names if name in wrong or not before[name][1]]
+        if not check_mode:
+            for name in wrong:  # first all of them: a run that fails has replaced nothing
                 contents[name], origins[name] = obtain(name, sources, variables, ca_bundle)
-        except NotOnNode:
-            return {"changed": False, "controller_needed": wrong}
-        try:
-            for name, content in contents.items():
+            for name in changed:
                 make_directory(directory)
-                files.write_atomic(path_of(directory, name), content, MODE)
-            for name in modes:
-                os.chmod(path_of(directory, name), MODE)
-        except OSError as error:
-            raise FleetError(
-                "encodings.directory-unusable",
-                "Cannot write to %s: %s. Check the disk and its mount.",
-                (directory, error.strerror),
-            ) from error
-    changed = wrong + modes
+                if name in contents:
+                    files.write_atomic(path_of(directory, name), contents[name], MODE)
+                else:
+                    files.place(path_of(directory, name), MODE)
+    except NotOnNode:
+        return {"changed": False, "controller_needed": wrong}
+    except OSError as error:
+        raise FleetError(
+            "encodings.directory-unusable",
+            "Encodings cannot be installed in %s: %s. Check the path, its mode and the mount.",
+            (directory, error.strerror),
+        ) from error
+    after = {name: (ENCODINGS[name]["sha256"], True) for name in names}
     return {
         "changed": bool(changed),
         "message": _message(changed, wrong, directory, sources, check_mode),
         "directory": directory,
         "files": {name: dict(ENCODINGS[name], path=path_of(directory, name), source=origins[name]) for name in names},
-        "diff": {
-            "before": "".join(_line(directory, name, before[name], name in modes) for name in names),
-            "after": "".join(_line(directory, name, ENCODINGS[name]["sha256"], False) for name in names),
-        },
+        "diff": {"before": _lines(directory, before), "after": _lines(directory, after)},
     }
 
 
@@ -95,83 +89,74 @@ def _message(changed, wrong, directory, sources, check_mode):
         return "up to date"
     if not check_mode:
         return "placed %s in %s" % (", ".join(changed), directory)
-    places = [_named(source) for source in sources if source[SOURCES[source["type"]]]]
     text = "would place %s in %s" % (", ".join(changed), directory)
+    places = [_named(source) for source in sources if source[SOURCES[source["type"]]]]
     return "%s, from the first that has it: %s" % (text, "; ".join(places) or "no source is set") if wrong else text
 
 
 def path_of(directory, name):
-    """Where the encoding is, by the name that the harmony libraries look for."""
+    """The path of the encoding, by the name that the harmony libraries look for."""
     return os.path.join(directory, name + SUFFIX)
 
 
-def found(directory, name):
-    """sha256 of the encoding's file, None where there is none."""
+def _state(directory, name):
+    """(sha256, whether every user can read it) of the encoding's file; (None, True) for none."""
     try:
-        return files.sha256_file(path_of(directory, name))
+        path = path_of(directory, name)
+        return files.sha256_file(path), os.stat(path).st_mode & MODE == MODE
     except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise FleetError(
-            "encodings.directory-unusable",
-            "Cannot read %s: %s. Check its mode and the mount.",
-            (path_of(directory, name), error.strerror),
-        ) from error
+        return None, True
+
+
+def _lines(directory, states):
+    return "".join(
+        "%s sha256 %s%s\n" % (path_of(directory, name), digest, "" if readable else " not readable by all")
+        for name, (digest, readable) in states.items()
+        if digest
+    )
 
 
 def obtain(name, sources, variables, ca_bundle=None):
     """(bytes, description of the source) of an encoding, from the first source that has the published bytes."""
-    failures = []
+    failures, wanted = [], ENCODINGS[name]["sha256"]
     for source in sources:
         if not source[SOURCES[source["type"]]]:
             continue
-        where = _named(source)
         try:
             content = FETCH[source["type"]](name, source, variables, ca_bundle)
             digest = hashlib.sha256(content).hexdigest()
-            if digest != ENCODINGS[name]["sha256"]:
-                raise SourceFailed(
-                    "gave %d bytes with sha256 %s instead of %s" % (len(content), digest, ENCODINGS[name]["sha256"])
-                )
-        except SourceFailed as error:
-            failures.append("%s: %s" % (where, error))
-            continue
-        return content, where
+            if digest == wanted:
+                return content, _named(source)
+            failure = "%d bytes with sha256 %s instead of %s" % (len(content), digest, wanted)
+        except (SourceFailed, commands.TimedOut) as error:
+            failure = str(error)
+        except OSError as error:
+            failure = "%s: %s" % (error.filename, error.strerror)
+        failures.append("%s: %s" % (_named(source), failure))
     raise FleetError(
         "encodings.no-source",
-        "No source has the encoding %s (sha256 %s). Tried: %s. Put %s%s on the node or the controller and name it as a "
-        "source of type file or controller, or name a URL that the node reaches.",
-        (name, ENCODINGS[name]["sha256"], "; ".join(failures) or "none, sources names none", name, SUFFIX),
+        "No source has the encoding %s (sha256 %s). Tried: %s. Put %s%s on the node or the control node and set it as "
+        "a source of type file or controller, or set a URL that the node reaches.",
+        (name, wanted, "; ".join(failures) or "none, sources names none", name, SUFFIX),
         details={"tried": failures},
     )
 
 
 def _from_package(name, source, variables, _ca_bundle):
-    """Have the worker write the file, under the Python of an environment that oss-harmony is installed in."""
-    # where the Python of the node has the library, this imports all of it
+    """Have encodings_worker write the file, under the Python of an environment with oss-harmony."""
+    # its import here would load the library, if the node's Python has it
     from . import encodings_worker
 
-    text = encodings_worker.__loader__.get_source(encodings_worker.__name__)  # also out of the zip a module runs from
+    script = encodings_worker.__loader__.get_source(encodings_worker.__name__)  # also from a zip
+    environment = {key: value for key, value in variables.items() if not key.startswith("PYTHON")}
     with tempfile.TemporaryDirectory() as folder:
-        target = os.path.join(folder, name + SUFFIX)
-        try:
-            process = commands.run(
-                [source["python"], "-", name, target],
-                idle_s=commands.IDLE_S,
-                text=text,
-                env={key: value for key, value in variables.items() if not key.startswith("PYTHON")},
-                cwd=folder,
-            )
-        except FileNotFoundError as error:
-            raise SourceFailed("there is no such environment; the step prepare makes those of engines") from error
-        except OSError as error:
-            raise SourceFailed(error.strerror) from error
-        except commands.TimedOut as error:
-            raise SourceFailed(error.message.rstrip(".")) from error
+        target = path_of(folder, name)
+        command = [source["python"], "-", name, target]
+        process = commands.run(command, idle_s=commands.IDLE_S, text=script, env=environment, cwd=folder)
         if process.returncode != 0:
             lines = process.stderr.strip().splitlines() or ["exit status %d" % process.returncode]
             raise SourceFailed(lines[-1].rstrip("."))
-        return _read(target)
+        return files.read_bytes(target) or b""
 
 
 def _from_file(name, source, _variables, _ca_bundle):
@@ -183,12 +168,12 @@ def _from_controller(name, source, _variables, _ca_bundle):
     if source.get("copied") is None:
         raise NotOnNode
     if name not in source["copied"]:
-        raise SourceFailed("there is no such file on the controller")
+        raise SourceFailed("there is no such file on the control node")
     return _read(source["copied"][name])
 
 
 def _from_url(name, source, variables, ca_bundle):
-    from .http import Http, HttpFailure  # here, since no other source needs it
+    from .http import Http, HttpFailure  # no other source needs it
 
     url = source["base"].rstrip("/") + "/" + name + SUFFIX
     try:
@@ -203,27 +188,14 @@ FETCH = {"package": _from_package, "file": _from_file, "controller": _from_contr
 
 
 def _read(path):
-    try:
-        with open(path, "rb") as stream:
-            return stream.read()
-    except OSError as error:
-        raise SourceFailed("%s: %s" % (path, error.strerror)) from error
-
-
-def _readable(directory, name):
-    return os.stat(path_of(directory, name)).st_mode & MODE == MODE
+    with open(path, "rb") as stream:
+        return stream.read()
 
 
 def _named(source):
-    """A source for a message, without the password that its URL may carry."""
+    """A source for a message, without the password that its URL may contain."""
     where = source[SOURCES[source["type"]]]
     parts = urllib.parse.urlsplit(where)
     if "@" in parts.netloc:
         where = parts._replace(netloc="***@" + parts.netloc.rpartition("@")[2]).geturl()
     return "%s %s" % (source["type"], where)
-
-
-def _line(directory, name, digest, unreadable):
-    if digest is None:
-        return ""
-    return "%s sha256 %s%s\n" % (path_of(directory, name), digest, " not readable by all" if unreadable else "")

@@ -1,13 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Checkpoints whose files are known beforehand, so that a hub, a mirror or a proxy that lists others is found out."""
+"""Checkpoints whose files are known beforehand, so that a hub, a mirror or a proxy that lists others is detected."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
-
-from ..errors import FleetError
 
 
 class Known(NamedTuple):
@@ -63,93 +61,62 @@ tokenizer_config.json 4200 9279e942392b742d633c7adbb89ebe002c98399db8926a7af5125
 )
 KNOWN = (GPT_OSS_120B,)
 WEIGHTS = ".safetensors"
+# The stand-in, an archive of this collection.
+STANDIN = _files("""
+chat_template.jinja 3936 d464ff65c86591d8fc004823e0364bb66c31fb9fc2dee9a38ecbe833d2bd8972
+config.json 1143 2679765e6da606c8e8590ddcfc573f5b566bf66b39e34d5739644124497c52cd
+generation_config.json 150 7201ef620d319351a85ce77e4e137a70694f8d83a5fb707ad04b01837e78514d
+model-00000-of-00001.safetensors 52080888 61593dec883d77d918fcd5d46fc64b542fe5e5f7b6e1c670108bcbb7bd366176
+model-00001-of-00001.safetensors 51479000 49feb1de7279d83d50114b8859a274210a41737d133409175604c4c47c3f57c9
+model.safetensors.index.json 3020 d05dc90e5b1679f1065341c9ad5b6269c317035782d5c45a538ff17866a24ff2
+special_tokens_map.json 98 dd5e191d20c12d2fee1da5bae14ca1db0f5f4215300af691f23cdee97120a293
+tokenizer.json 10203685 f30eb70bbe745a800828deb3e9750adba89d78739f9fc24351e50b718aa07704
+tokenizer_config.json 4200 a14087fb83e7466d14abaa7fd3a745f0787c1c026a4eb525645245dcfdaf440c
+""")
 
 
 def find(source, repo, commit=None):
-    """The Known checkpoint of a repository, at `commit` where one is given; None where nothing is known of it."""
+    """The Known checkpoint of a repository, at `commit` if that is given; None if nothing is known of it."""
     for known in KNOWN:
         if (known.source, known.repo) == (source, repo) and commit in (None, known.commit):
             return known
     return None
 
 
-def recognised(repo, revision, sizes):
-    """The Known checkpoint that files {path: size} of any origin are, None where they are of no known one.
+def required(repo, revision, records):
+    """{path: (size, sha256)} that files {path: {size}} of any origin must have; {} if they are no known checkpoint.
 
-    By the revision; where none is given, by a file with weights that has a known name and its size. So a checkpoint
-    that was cut into other files is not taken for the published one.
+    A checkpoint is recognised by its revision; without one, by a file with weights of a known name and size, so that a
+    checkpoint that was cut into other files is not taken for the published one. Then only weights must be as published:
+    people change chat templates.
     """
     for known in KNOWN:
-        if known.repo != repo:
-            continue
-        weights = [path for path in sizes if path.endswith(WEIGHTS)]
-        if revision == known.commit or (
-            not revision and any(path in known.files and known.files[path][0] == sizes[path] for path in weights)
+        if known.repo == repo and revision == known.commit:
+            return {path: one for path, one in known.files.items() if path in records}
+        weights = {path: one for path, one in known.files.items() if path in records and path.endswith(WEIGHTS)}
+        if (
+            known.repo == repo
+            and not revision
+            and any(records[path]["size"] == one[0] for path, one in weights.items())
         ):
-            return known
-    return None
+            return weights
+    return {}
 
 
-def differences(known, records):
-    """{path: what is wrong} of those known files that are among {path: {size, sha256: hex, or None for not known}}."""
+def differences(files, records):
+    """{path: what is wrong} of files {path: (size, sha256)} that are among {path: {size, sha256: hex or None}}."""
     wrong = {}
-    for path in sorted(set(known.files) & set(records)):
-        size, sha256 = known.files[path]
-        if records[path]["size"] != size:
-            wrong[path] = "has %d bytes, known are %d" % (records[path]["size"], size)
+    for path in sorted(set(files) & set(records)):
+        size, sha256 = files[path]
+        if size is not None and records[path]["size"] != size:
+            wrong[path] = "has %d bytes, required are %d" % (records[path]["size"], size)
         elif records[path].get("sha256") not in (None, sha256):
-            wrong[path] = "has sha256 %s, known is %s" % (records[path]["sha256"], sha256)
+            wrong[path] = "has sha256 %s, required is %s" % (records[path]["sha256"], sha256)
     return wrong
 
 
-def published(request, manifest, records):
-    """The known.Known that these files {name: {size}} are, by what the request or the manifest says; None for none."""
-    sizes = {name: record["size"] for name, record in records.items()}
-    return recognised(request.repo, request.revision or (manifest or {}).get("commit"), sizes)
-
-
-def check(request, folder, expected, records):
-    """Raise FleetError where files are not the published ones; returns what to warn of.
-
-    Of what is no weights people change this and that, a chat template, say; so without the revision that is a warning.
-    """
-    if expected is None:
-        return []
-    wrong = differences(expected, records)
-    bad = sorted(name for name in wrong if _must_be(request, expected, name))
-    texts = "; ".join("%s %s" % (name, wrong[name]) for name in bad or sorted(wrong))
-    if bad:
-        raise FleetError(
-            "weights.not-as-published",
-            "%s does not hold what %s commit %s is known to have: %s. Bring these files again; if it is another "
-            "version, set revision to the name of that.",
-            (folder, expected.repo, expected.commit, texts),
-            details={"rotted": bad},
-        )
-    if wrong:
-        return [
-            "%s does not hold what %s commit %s is known to have: %s. Unless that was changed on purpose, bring these "
-            "files again." % (folder, expected.repo, expected.commit, texts)
-        ]
-    return []
-
-
-def _must_be(request, published, name):
-    return name in published.files and (request.revision == published.commit or name.endswith(WEIGHTS))
-
-
-def filled(request, published, wanted):
-    """The wanted files with the known checksums of those that must have them."""
-    if published is None or wanted is None:
-        return wanted
-    return {
-        name: dict(record, sha256=published.files[name][1]) if _must_be(request, published, name) else record
-        for name, record in wanted.items()
-    }
-
-
 def corrected(known, files):
-    """{path: record} with the size and sha256 of the Known (None: nothing is known) in place of what is recorded."""
+    """{path: record} with the size and sha256 of the Known (None: nothing is known) instead of the recorded ones."""
     pinned = known.files if known else {}
     return {
         path: {**record, "size": pinned[path][0], "sha256": pinned[path][1]} if path in pinned else record

@@ -1,18 +1,18 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is wanted from a hub (Desired), what a hub states that it has (Listing), and the names of the hubs."""
+"""Which weights are wanted (Wanted), which files a source lists (Listing), and the names of the sources."""
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 
 from . import known
 
 DEFAULT_EXCLUDE = ("original/*", "metal/*")
-NAME_MAX = 255  # bytes of a name
-SOURCES = {"huggingface": "Hugging Face", "modelscope": "ModelScope"}
+HUBS = {"huggingface": "Hugging Face", "modelscope": "ModelScope"}
 DEFAULT_ENDPOINTS = {"huggingface": "https://huggingface.co", "modelscope": "https://modelscope.cn"}
 DEFAULT_BRANCHES = {"huggingface": "main", "modelscope": "master"}
 TOKEN_VARIABLES = {"huggingface": "fleet_hf_token", "modelscope": "fleet_modelscope_token"}  # of an inventory
@@ -20,29 +20,29 @@ COMMIT = re.compile(r"^[0-9a-f]{40}$")
 
 
 @dataclass(frozen=True)
-class Desired:
-    """Which files of which repository are wanted where.
+class Wanted:
+    """Which files of which source are wanted where.
 
-    revision: commit, tag or branch. destination: real path of the directory that servers load. endpoint: URL of the
-    hub. format: mxfp4, bf16 or None for any. draft: whether it is a draft model; `target` then says of which model:
-    {repo, revision, destination, include, exclude, format}, or nothing, and `eagle3` whether it must be a head that the
-    engine runs. draft_sizes: for a model, what its draft is: {name, hidden_size, vocab_size}, or nothing. sums:
-    {path: sha256} that the files must have, by a list of the user's. workers: files at a time. min_rate: bytes a second
-    below which a connection is dropped, looked at every min_rate_window_s; 0 for none. retries: attempts without a byte
-    of progress before giving up. timeout_s: of one answer or silence.
+    source: a hub, path or standin. repo: None for a draft of unknown origin. revision: commit, tag or branch.
+    destination: real path of the directory that servers load. path: the directory to copy from, or the archive.
+    endpoint: URL of the hub. format: mxfp4, bf16 or None for any. draft: whether it is a draft model, eagle3: whether
+    it must be a head that the engine runs. draft_sizes: for a model, the sizes of its draft: {name, hidden_size,
+    vocab_size}, or nothing. sums: {path: sha256} that the files must have, by a list of the user's. workers: parallel
+    files. min_rate: bytes per second below which a connection is dropped, measured over min_rate_window_s; 0 for none.
+    retries: attempts without a byte of progress before giving up. timeout_s: of a response or a silence.
     """
 
     source: str
-    repo: str
-    revision: str
+    repo: str | None
+    revision: str | None
     destination: str
-    endpoint: str
+    path: str | None = None
+    endpoint: str | None = None
     include: tuple = ()
-    exclude: tuple = DEFAULT_EXCLUDE
+    exclude: tuple = ()
     format: str | None = None
     draft: bool = False
     eagle3: bool = False
-    target: dict = field(default_factory=dict)
     draft_sizes: dict = field(default_factory=dict)
     sums: dict = field(default_factory=dict)
     min_rate: int = 0
@@ -54,50 +54,75 @@ class Desired:
     refresh: bool = False
     check_mode: bool = False
 
+    @property
+    def from_hub(self):
+        """Whether the source is a hub."""
+        return self.source in HUBS
+
+    @property
+    def in_place(self):
+        """Whether the weights are served from a directory of somebody else, in which only the manifest is written."""
+        return self.source == "path" and os.path.realpath(self.path) == self.destination
+
     def identity(self):
-        """What makes two requests the same weights; a manifest holds it."""
-        return {
-            "source": self.source,
-            "repo": self.repo,
-            "revision": self.revision,
-            "include": sorted(self.include),
-            "exclude": sorted(self.exclude),
-        }
+        """The fields that make two requests the same weights; a manifest contains them."""
+        found = {"source": self.source, "repo": self.repo, "revision": self.revision}
+        if self.from_hub:
+            found.update(include=sorted(self.include), exclude=sorted(self.exclude))
+        return found
 
     def is_in(self, manifest):
-        """Whether the manifest is of what is wanted: the same revision by name or commit, the same patterns."""
+        """Whether the manifest is of the wanted weights: the same revision by name or commit, the same patterns."""
         asked = self.identity()
-        if asked["revision"] == manifest.get("commit"):
+        if asked["revision"] is not None and asked["revision"] == manifest.get("commit"):
             asked["revision"] = manifest.get("revision")
-        elif COMMIT.match(asked["revision"]):
+        elif self.from_hub and COMMIT.match(asked["revision"]):
             return False  # of a hub that did not keep to it
         return all(manifest.get(key) == value for key, value in asked.items())
 
     @property
     def name(self):
         """The repository and its revision, for messages."""
-        return "%s at revision %s" % (self.repo, self.revision)
+        return "%s at revision %s" % (self.repo, self.revision) if self.revision else self.repo or "the draft model"
 
     @property
-    def hub(self):
-        """The hub and its address, for messages."""
-        return "%s (%s)" % (SOURCES[self.source], self.endpoint)
+    def origin(self):
+        """The source and its address, for messages."""
+        return "%s (%s)" % (HUBS[self.source], self.endpoint) if self.from_hub else str(self.path or self.source)
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What a hub says a revision holds. files: {path: {size, sha256 or None, oid (git's sha1) or None}}.
+    """The files of a source. files: {path: {size, sha256 or None, oid (git's sha1) or None}}.
 
-    commit: the revision, resolved. at: what to ask the hub for, to get these files; a file's record may have an `at` of
-    its own, the commit that it is from, where the hub tells no other.
+    commit: the revision, resolved. at: the revision in requests for these files; a file's record may have a separate
+    `at`, the commit that it is from, if the hub does not state another.
     """
 
-    commit: str
-    at: str
+    commit: str | None
+    at: str | None
     files: dict
 
 
+class SourceProblem(Exception):
+    """Why a source did not give what was requested.
+
+    kind: repository, revision, entry, access, busy, network, foreign, disk, other (see hub.explained), or data: a file
+    that differs from the listing. retry: whether another attempt may help. wait: seconds that the hub asks to wait, or
+    None. forbidden: whether a CDN refused its own signed address, which may have expired.
+    """
+
+    def __init__(self, kind, text, retry=False, wait=None, forbidden=False):
+        super().__init__(text)
+        self.kind = kind
+        self.text = text
+        self.retry = retry
+        self.wait = wait
+        self.forbidden = forbidden
+        self.path = None
+
+
 def default_revision(source, repo):
-    """What is fetched where nothing is said: the commit that the collection knows, else the hub's main branch."""
+    """The revision where none is given: the commit that the collection knows, else the hub's main branch."""
     pinned = known.find(source, repo)
     return pinned.commit if pinned else DEFAULT_BRANCHES[source]

@@ -1,9 +1,9 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The process of a job that brings weights.
+"""The process of a job that installs weights.
 
-It reads {wanted: … or local: …, state: path, token, variables, ca_bundle} from standard input, so that no command line,
+It reads {wanted, settings: {token, variables, ca_bundle}, state: path} from standard input, so that no command line,
 environment or file contains a secret, and writes its state to that path until it ends.
 """
 
@@ -20,31 +20,24 @@ from ..errors import FleetError
 from ..host import files
 from ..host.jobs import ENDED
 from ..host.redact import Masked, Redactor
-from . import local
-from .download import Download
-from .fetch.hub import Hub
 from .http import Http
+from .hub import Hub
 from .progress import Progress
-from .sources import Request
-from .wanted import Desired
+from .run import Run
+from .wanted import Wanted
 
 EVERY_S = 0.5
 
 
-def work(request, progress):
-    """The result of a job's request."""
-    if "local" in request:
-        given = request["local"]
-        return local.ensure(**{**given, "request": Request(**given["request"])}, progress=progress)
-    settings = {name: request[name] for name in ("token", "variables", "ca_bundle")}
-    return download(Desired(**request["wanted"]), progress=progress, **settings).run()
+def http_of(settings):
+    """The function that returns the hub.Hub of a Wanted. Its proxies are added to those of this process."""
 
+    def hub(wanted):
+        limits = (wanted.timeout_s, wanted.min_rate, wanted.min_rate_window_s)
+        http = Http({**os.environ, **settings["variables"]}, settings["ca_bundle"], *limits)
+        return Hub(wanted, settings["token"], http)
 
-def download(wanted, token, variables, ca_bundle, progress):
-    """The Download of a Desired. variables: proxies, in addition to those of this process."""
-    limits = (wanted.timeout_s, wanted.min_rate, wanted.min_rate_window_s)
-    http = Http({**os.environ, **variables}, ca_bundle, *limits)
-    return Download(wanted, lambda other: Hub(other, token, http), progress)
+    return hub
 
 
 class Reporter:
@@ -84,16 +77,16 @@ class Reporter:
 
 
 def main():
-    """Read the request, and bring the weights."""
+    """Read the request, and install the weights."""
     request = json.load(sys.stdin)
-    progress = Progress()
-    redactor = Redactor([request.get("token")], {**os.environ, **(request.get("variables") or {})})
+    progress, settings = Progress(), request["settings"]
+    redactor = Redactor([settings["token"]], {**os.environ, **settings["variables"]})
     sys.stdout, sys.stderr = Masked(sys.stdout, redactor), Masked(sys.stderr, redactor)
     reporter = Reporter(request["state"], progress, redactor)
     reporter.write("running")
     threading.Thread(target=reporter.tick, daemon=True).start()
     try:
-        result = work(request, progress)
+        result = Run(Wanted(**request["wanted"]), http_of(settings), progress).run()
         progress.phase = "done"
         reporter.write("done", result=result)
     except FleetError as error:

@@ -332,21 +332,11 @@ def test_a_model_of_the_node_must_be_there_and_whole(tmp_path):
 
     node_helpers.build_checkpoint(folder, quantization_config=None)
     assert check(tmp_path / "r", models=[model])["problems"] == []
-    assert refused(tmp_path / "r", models=[dict(model, format="mxfp4")]) == [
-        (
-            "model",
-            "The checkpoint in %s is in format bf16, the recipe needs mxfp4. Serve another checkpoint or choose a "
-            "recipe that takes this one." % folder,
-        )
-    ]
+    ((_name, message),) = refused(tmp_path / "r", models=[dict(model, format="mxfp4")])
+    assert "its format is bf16, the recipe needs mxfp4" in message
     draft = {"path": str(tmp_path / "draft")}
-    assert refused(tmp_path / "r", models=[dict(model, draft=draft)]) == [
-        (
-            "model",
-            "There is no draft model in %s: config.json is missing. Put it there, or take the draft out of the recipe."
-            % draft["path"],
-        )
-    ]
+    ((_name, message),) = refused(tmp_path / "r", models=[dict(model, draft=draft)])
+    assert "%s is incomplete, missing: config.json" % draft["path"] in message
     # Copied earlier from a mount that is gone now.
     assert check(tmp_path / "r", models=[dict(model, source_path=str(tmp_path / "gone"))])["problems"] == []
 
@@ -362,6 +352,6 @@ def test_a_model_that_is_no_gpt_oss(tmp_path):
     node_helpers.build_checkpoint(tmp_path / "model", model_type="llama")
     ((name, message),) = refused(tmp_path / "r", models=[{"source": "path", "path": str(tmp_path / "model")}])
     assert name == "model"
-    assert str(tmp_path / "model" / "config.json") in message
+    assert str(tmp_path / "model") in message
     assert "llama" in message
     assert "gpt_oss" in message

@@ -195,16 +195,12 @@ def test_no_safetensors_and_damaged_ones(tmp_path):
     draft = write(tmp_path)
     whole = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(whole[:-1])
-    assert refused(draft) == (
-        "The checkpoint in %s is damaged: model.safetensors is %d bytes long, its header implies %d. Fetch or copy it "
-        "again." % (tmp_path, len(whole) - 1, len(whole))
-    )
+    text = "model.safetensors is %d bytes long, its header implies %d" % (len(whole) - 1, len(whole))
+    assert text in refused(draft)
     (tmp_path / "model.safetensors").unlink()
     assert "model.safetensors.index.json" in refused(draft)
     (tmp_path / "config.json").unlink()
-    assert refused(draft) == (
-        "The checkpoint in %s is incomplete, missing: config.json. Fetch or copy it again." % tmp_path
-    )
+    assert "is incomplete, missing: config.json" in refused(draft)
 
 
 # hypothesis draws strings of the modules that are loaded too; the format has this one for itself

@@ -40,7 +40,7 @@ class Node:
         self.destination = self.models / "small"
         self.root = folder / "root"
         self.name = "%s at revision %s" % (REPO, BRANCHES[source])
-        self.called = "%s (%s)" % (hub_package.SOURCES[source], hub.endpoint)
+        self.called = "%s (%s)" % (hub_package.HUBS[source], hub.endpoint)
         self.arguments = {
             "source": source,
             "repo": REPO,

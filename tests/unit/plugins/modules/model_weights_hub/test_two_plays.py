@@ -9,11 +9,8 @@ import errno
 import json
 import os
 import signal
-import threading
-import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.redact import Redactor
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import jobs, pipeline, worker
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.progress import Progress
@@ -63,66 +60,6 @@ class TestTwoPlays:
         assert (result["repaired"], result["verified"]) == ([rotten], "full")
         assert node.found() == node.wanted()
 
-    @pytest.mark.parametrize("caller", [None, "each its own"])
-    @pytest.mark.parametrize("starter", [True, False])
-    def test_one_is_told_the_end_before_the_other_looks(self, node, monkeypatch, starter, caller):
-        """Two that wait in their calls: neither is told that the job did not start."""
-        given = {
-            "include": [], "exclude": ["original/*", "metal/*"], "token": None, "refresh": False, "workers": 8,
-            "verify": "quick", "draft": None, "draft_repo": None, "draft_revision": None, "draft_eagle3": False,
-            "ca_bundle": None, "sha256sums": None, "sums": None, "min_rate": 0, "min_rate_window_s": 60,
-            **node.arguments,
-        }  # fmt: skip
-        fault = node.hub.fault("hold", path=SHARD, at=1000)
-        turn, waits, told, looks, ends = jobs.Job._turn, threading.Event(), threading.Event(), [], {}
-        asked = set()
-
-        def held(self, *more):
-            """The held call has one look, and the next when the other one has been told."""
-            if threading.current_thread().name == "held":
-                looks.append(1)
-            try:
-                return turn(self, *more)
-            finally:
-                asked.add(threading.current_thread().name)
-                if len(asked) == 2:
-                    fault.release()
-
-        def pause(seconds):
-            if threading.current_thread().name == "held" and looks:
-                waits.set()
-                told.wait(300)
-            else:
-                sleep(seconds)
-
-        sleep = time.sleep
-        monkeypatch.setattr(jobs.Job, "_turn", held)
-        monkeypatch.setattr(jobs.time, "sleep", pause)
-
-        def call(name):
-            try:
-                ends[name] = pipeline.bring({**given, "caller": caller and name})
-            except FleetError as error:
-                ends[name] = {"failed": error.message}
-            if name == "other":
-                told.set()
-
-        def begin(name):
-            thread = threading.Thread(target=call, args=(name,), name=name)
-            thread.start()
-            return thread
-
-        order = ["held", "other"] if starter else ["other", "held"]
-        threads = [begin(order[0])]
-        wait_until(lambda: list(node.root.glob("var/lib/inference-fleet/jobs/weights-*/pid")))
-        threads.append(begin(order[1]))
-        for thread in threads:
-            thread.join()
-        assert waits.is_set()
-        assert [end.get("finished") for end in ends.values()] == [True, True], ends
-        assert ends["other"]["changed"] and ends["held"]["changed"] == bool(caller)
-        assert node.hub.asked(REPO, SHARD) == 1
-
 
 def test_the_last_state_stays(tmp_path):
     """A state that is written after the end does not replace it."""
@@ -154,7 +91,6 @@ class TestTwoNodes:
         told = self.waiting(another)
         phase = told["progress"]["phase"]
         assert phase.startswith("waiting for %s (process %d, since " % (os.uname().nodename, node.pid()))
-        assert told["message"] == "%s to bring %s" % (phase, node.name)
         assert node.hub.asked(REPO, SHARD) == 1
         held.release()
         assert node.finish()["changed"]
@@ -198,6 +134,6 @@ def test_a_destination_that_cannot_be_read(node, monkeypatch):
 
     monkeypatch.setattr(pipeline, "own_manifest", refuse)
     node.refused(
-        "weights.cannot-bring", "Permission denied", check_too=False,
+        "weights.cannot-install", "Permission denied", check_too=False,
         draft=str(node.models / "draft"), draft_repo=DRAFT,
     )  # fmt: skip

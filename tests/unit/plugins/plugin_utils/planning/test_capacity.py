@@ -31,7 +31,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 ROOT = Path(__file__).resolve().parents[5]
-STANDIN = ROOT / "roles" / "model_weights" / "files" / "gpt-oss-tiny-standin" / "standin.json"
+STANDIN = ROOT / "tools" / "standin" / "standin.json"
 H100 = Hardware("h100", "nvidia", count=1, cores=0, lnc=1, memory_gib=79.65)
 NXDI = {"VLLM_NEURON_FRAMEWORK": "neuronx-distributed-inference"}
 TRANSFER = {"backend": "UCX", "max_tokens_in_buffer": 65536}

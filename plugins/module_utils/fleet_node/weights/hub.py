@@ -14,9 +14,9 @@ import json
 import re
 from urllib.parse import quote, urlencode, urljoin
 
-from ...errors import FleetError
-from ..http import HttpFailure, origin
-from ..wanted import COMMIT, Listing
+from ..errors import FleetError
+from .http import HttpFailure, origin
+from .wanted import COMMIT, Listing, SourceProblem
 
 LONGEST = 64 << 20  # bytes of a listing
 PAGES = 1000
@@ -28,35 +28,17 @@ CODES = {"RepoNotFound": "repository", "RevisionNotFound": "revision", "EntryNot
 STATUSES = {401: "access", 403: "access"}
 
 
-class HubProblem(Exception):
-    """Why a hub did not give what was requested.
-
-    kind: repository, revision, entry, access, busy, network, foreign, disk, other (see explained()), or data: a file
-    that differs from the listing. retry: whether another attempt may help. wait: seconds that the hub asks to wait, or
-    None. forbidden: whether a CDN refused its own signed address, which may have expired.
-    """
-
-    def __init__(self, kind, text, retry=False, wait=None, forbidden=False):
-        super().__init__(text)
-        self.kind = kind
-        self.text = text
-        self.retry = retry
-        self.wait = wait
-        self.forbidden = forbidden
-        self.path = None
-
-
 def explained(problem, wanted):
-    """The FleetError for a HubProblem."""
+    """The FleetError for a SourceProblem."""
     what = "%s of %s" % (problem.path, wanted.name) if problem.path else wanted.name
     attempts = ", %d attempts" % (wanted.retries + 1) if problem.retry and wanted.retries else ""
-    values, details = (wanted.hub, what, problem.text + attempts), {"problem": problem.kind}
+    values, details = (wanted.origin, what, problem.text + attempts), {"problem": problem.kind}
     if problem.kind in ("repository", "revision", "entry"):
         return FleetError(
             "hub.not-found",
             "%s has no %s for %s (%s), or hides it. Check repo and revision (a commit, a tag or a branch); if the "
             "repository is private, set a token that may read it.",
-            (wanted.hub, {"entry": "file"}.get(problem.kind, problem.kind), *values[1:]),
+            (wanted.origin, {"entry": "file"}.get(problem.kind, problem.kind), *values[1:]),
             details=details,
         )
     if problem.kind == "access":
@@ -77,22 +59,27 @@ def explained(problem, wanted):
         )
     if problem.kind == "disk":
         return FleetError(
-            "hub.disk",
-            "The download from %s of %s cannot be written (%s). Check the disk, and run again.",
+            "weights.cannot-install",
+            "Files from %s cannot be staged: %s (%s). Check the disk, and run again.",
             values,
             details=details,
         )
+    return response_invalid(wanted, "the request for %s gets %s" % (what, problem.text), details)
+
+
+def response_invalid(wanted, what, details=None):
+    """The FleetError for a response that cannot be used or trusted."""
     return FleetError(
         "hub.response-invalid",
-        "%s answers the request for %s with something unusable (%s). Check endpoint and proxies; a portal may "
-        "intercept requests.",
-        values,
+        "The response of %s cannot be used: %s. Check repo, revision and endpoint; a mirror, a proxy or a portal may "
+        "alter responses.",
+        (wanted.origin, what),
         details=details,
     )
 
 
 class Hub:
-    """The repository of a Desired. http: an Http. token: of an account, or None; it is sent to the endpoint only."""
+    """The repository of a Wanted. http: an Http. token: of an account, or None; it is sent to the endpoint only."""
 
     def __init__(self, wanted, token, http):
         self._wanted = wanted
@@ -104,17 +91,17 @@ class Hub:
                 self._secrets["Cookie"] = "m_session_id=" + token
 
     def listing(self):
-        """The Listing of the wanted revision. Raises HubProblem."""
+        """The Listing of the wanted revision. Raises SourceProblem."""
         return self._modelscope() if self._wanted.source == "modelscope" else self._huggingface()
 
     def read(self, listing, path, start, end):
-        """The bytes from `start` to `end` of a file of the listing, in blocks as they are received. Raises HubProblem,
-        of kind data where the file has another size than the listing states."""
+        """The bytes from `start` to `end` of a file of the listing, in blocks as they are received. Raises
+        SourceProblem, of kind data if the file has another size than the listing states."""
         record = listing.files[path]
         at, size = record.get("at", listing.at), record["size"]
         try:
             yield from self._read(path, at, start, end, size)
-        except HubProblem as problem:
+        except SourceProblem as problem:
             if problem.kind != "entry" or at == listing.at:
                 raise
             yield from self._read(path, listing.at, start, end, size)  # a commit that is not kept: try the branch
@@ -124,9 +111,9 @@ class Hub:
         headers = {"Range": "bytes=%d-%d" % (start, end - 1)} if ranged else {}
         with self._get(self._address(path, at), headers, missing="entry") as response:
             if response.size not in (None, size):
-                raise HubProblem("data", "%d bytes long, listed are %d" % (response.size, size))
+                raise SourceProblem("data", "%d bytes long, listed are %d" % (response.size, size))
             if response.headers.get("Content-Encoding", "identity") != "identity" or response.start > start:
-                raise HubProblem("foreign", "a body that was not requested")
+                raise SourceProblem("foreign", "a body that was not requested")
             place = response.start
             for block in response.blocks():  # a server without ranges sends what comes before `start`, too
                 use = block[max(0, start - place) : end - place]
@@ -135,13 +122,7 @@ class Hub:
                     yield use
                 if place >= end:
                     return
-            raise HubProblem("data", "%d bytes long, listed are %d" % (place, size))
-
-    def head(self, listing, path, count):
-        """The first `count` bytes of a file of the listing, fewer if it is shorter. Raises HubProblem."""
-        record = listing.files[path]
-        count = min(count, record["size"])
-        return b"".join(self.read(listing, path, 0, count)) if count else b""
+            raise SourceProblem("data", "%d bytes long, listed are %d" % (place, size))
 
     def _address(self, path, at):
         wanted = self._wanted
@@ -155,7 +136,7 @@ class Hub:
         base = "%s/api/models/%s/" % (wanted.endpoint, wanted.repo)
         commit = self._json(base + "revision/" + quote(wanted.revision, safe=""))[0].get("sha")
         if not isinstance(commit, str) or not COMMIT.match(commit):
-            raise HubProblem("foreign", "no commit")
+            raise SourceProblem("foreign", "no commit")
         address, found = "%stree/%s?recursive=true&expand=false" % (base, commit), {}
         for _page in range(PAGES):
             entries, following = self._json(address, list)
@@ -170,7 +151,7 @@ class Hub:
             if following is None:
                 return Listing(commit, commit, found)
             address = urljoin(address, following)
-        raise HubProblem("other", "its listing has no end")
+        raise SourceProblem("other", "its listing has no end")
 
     def _modelscope(self):
         entries = self._modelscope_entries("", recursive=True)
@@ -179,7 +160,7 @@ class Hub:
             while folders:
                 found = self._modelscope_entries(folders.pop(), recursive=False)
                 if len(found) >= LISTED_AT_MOST:
-                    raise HubProblem("other", "the hub lists only a part of the repository")
+                    raise SourceProblem("other", "the hub lists only a part of the repository")
                 folders += [_path(entry) for entry in found if entry.get("Type") == "tree"]
                 entries += found
         return modelscope_listing(self._wanted.revision, entries)
@@ -191,7 +172,7 @@ class Hub:
         entries = data.get("Files") if isinstance(data, dict) else None
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             # what this hub answers for a revision that it does not have
-            raise HubProblem("revision", "it lists no files")
+            raise SourceProblem("revision", "it lists no files")
         return entries
 
     def _json(self, address, kind=dict):
@@ -204,7 +185,7 @@ class Hub:
         except ValueError:
             value = None
         if not isinstance(value, kind) or (kind is list and not all(isinstance(one, dict) for one in value)):
-            raise HubProblem("foreign", "no JSON")
+            raise SourceProblem("foreign", "no JSON")
         return value, following.group(1) if following else None
 
     @contextlib.contextmanager
@@ -220,15 +201,15 @@ class Hub:
     def _problem(self, failure, missing):
         status = failure.status
         if status is None:
-            return HubProblem("network", failure.text, retry=True)
+            return SourceProblem("network", failure.text, retry=True)
         if status in (408, 425, 429) or status >= 500:
-            return HubProblem("busy", failure.text, retry=True, wait=wait_of(failure.headers))
+            return SourceProblem("busy", failure.text, retry=True, wait=wait_of(failure.headers))
         if status == 416:
-            return HubProblem("data", "shorter than listed")
+            return SourceProblem("data", "shorter than listed")
         kind = CODES.get(failure.headers.get("X-Error-Code") or "") or STATUSES.get(status)
         kind = kind or (missing if status == 404 else "other")
         elsewhere = origin(failure.url) != origin(self._wanted.endpoint)
-        return HubProblem(kind, failure.text, forbidden=status == 403 and elsewhere)
+        return SourceProblem(kind, failure.text, forbidden=status == 403 and elsewhere)
 
 
 def wait_of(headers):
@@ -241,13 +222,13 @@ def wait_of(headers):
 
 
 def modelscope_listing(revision, entries):
-    """The Listing of the entries that ModelScope has for a revision. Raises HubProblem if there are none.
+    """The Listing of the entries that ModelScope has for a revision. Raises SourceProblem if there are none.
 
     ModelScope does not state the commit of a branch; the newest commit of any of its files replaces it. Each file is
     requested at the commit that changed it last, because the branch may move on.
     """
     if not entries:
-        raise HubProblem("revision", "it lists no files")
+        raise SourceProblem("revision", "it lists no files")
     found, newest = {}, (0, "")
     for entry in entries:
         if (entry.get("Type") or "blob") == "tree":

@@ -1,35 +1,33 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Expand the packed stand-in checkpoint into the directory that an engine loads.
+"""Expand trained weights into the stand-in checkpoint, and write its archive.
 
-The packed form (made by tools/standin/train.py) is a directory with
+The packed form (made by train.py) is a directory with
 
-    standin.json          config and generation_config of the checkpoint, provenance, and the sha256 of all that is made
-    weights.safetensors   the layers, and the vocabulary rows of the few hundred tokens that the stand-in tells apart
+    standin.json          config and generation_config of the checkpoint, provenance, and the sha256 of the inputs
+    weights.safetensors   the layers, and the vocabulary rows of the few hundred tokens that the stand-in distinguishes
     chat_template.jinja   the harmony format as a chat template
 
-What is missing is the same everywhere: every other token has one shared embedding and a row of zeros in lm_head, and
-the tokenizer follows from o200k_base.tiktoken. So 0.8 MB become a full gpt_oss checkpoint of about 114 MB, in seconds,
-with the standard library alone. The result is a function of its inputs, byte for byte, and is pinned by standin.json.
+The rest is the same everywhere: every other token has one shared embedding and a row of zeros in lm_head, and the
+tokenizer follows from o200k_base.tiktoken. The result is a function of its inputs, byte for byte.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import gzip
 import hashlib
 import io
 import itertools
 import json
 import math
 import os
-import shutil
 import struct
+import tarfile
 
-from ..host.files import write_hashed
-from ..model import gpt_oss
-from . import checkpoints
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import checkpoints
 
 DESCRIPTION = "standin.json"
 WEIGHTS = "weights.safetensors"
@@ -96,40 +94,38 @@ def _error(path, what, remedy="take the collection's own file again"):
 
 
 def expand(packed, folder, encodings_file):
-    """Write the full checkpoint to `folder`, which is not there yet; returns {name: {size, sha256}}.
+    """Write the checkpoint to `folder`, which must not exist. packed: directory of the packed form.
 
-    packed: directory of the packed form. encodings_file: path of o200k_base.tiktoken. Files get mode 0644 and the
-    folder 0755 whatever the umask, since engines run as another user. Raises StandinError for an input that is missing,
-    damaged or not the pinned one, and where the result is not what standin.json promises; OSError where the disk
-    refuses. Nothing is left of one that failed.
+    encodings_file: path of o200k_base.tiktoken. Raises StandinError for an input that is missing,
+    damaged or not the pinned one.
     """
     description, path = read_description(packed), os.path.join(packed, WEIGHTS)
     weights = _input(path, description.get("weights"))
-    remedy = "fetch or write %s again" % gpt_oss.VOCABULARY_FILE
-    encodings = _input(encodings_file, description.get("encodings"), remedy)
+    encodings = _input(encodings_file, description.get("encodings"))
     ranks = read_ranks(encodings_file, encodings)
     contents = text_files(packed, description, ranks)
     layout, writers = lay_out_weights(path, description["config"], read_safetensors(path, weights))
     weight_map = {name: shard for name, (_size, shard) in sorted(layout.items())}
     total = sum(size for size, _shard in layout.values())
     contents[INDEX] = dump({"metadata": {"total_size": total}, "weight_map": weight_map})
-    pins = description.get("files")
-    os.makedirs(folder, exist_ok=True)
-    try:
-        os.chmod(folder, 0o755)
-        made = {name: write_hashed(os.path.join(folder, name), [contents[name]]) for name in sorted(contents)}
-        made.update({name: write_hashed(os.path.join(folder, name), writers[name]()) for name in SHARDS})
-        wrong = sorted(name for name in {*pins, *made} if pins.get(name) != made.get(name)) if pins else []
-        if wrong:
-            raise _error(
-                folder,
-                "%s came out otherwise than standin.json promises" % ", ".join(wrong),
-                "packed stand-in and expander are of different versions: take both from one release of the collection",
-            )
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    return dict(sorted(made.items()))
+    os.makedirs(folder)
+    for name, blocks in [*((name, [content]) for name, content in contents.items()), *writers.items()]:
+        with open(os.path.join(folder, name), "wb") as stream:
+            stream.writelines(blocks() if callable(blocks) else blocks)
+
+
+def write_archive(folder, archive):
+    """Write the checkpoint in `folder` as the archive that nodes install; with the same zlib the same bytes."""
+    with (
+        open(archive, "wb") as out,
+        gzip.GzipFile("", "wb", 9, out, mtime=0) as stream,
+        tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar,
+    ):
+        for name in sorted(os.listdir(folder)):
+            entry = tarfile.TarInfo(name)
+            entry.size = os.path.getsize(os.path.join(folder, name))
+            with open(os.path.join(folder, name), "rb") as content:
+                tar.addfile(entry, content)
 
 
 # --- inputs --------------------------------------------------------------------------------------------------------

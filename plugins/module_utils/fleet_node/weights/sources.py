@@ -1,0 +1,124 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Sources of files on the node: a directory, and the archive of the stand-in.
+
+A source has listing(), which returns a Listing, and read(listing, path, start, end), which yields the bytes of a file.
+The source of hubs is hub.Hub.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+
+from ..errors import FleetError
+from . import known
+from . import manifest as manifests
+from .wanted import Listing, SourceProblem
+
+BLOCK = 4 << 20
+
+
+class Directory:
+    """A directory of the node, such as a mount."""
+
+    def __init__(self, wanted):
+        self._wanted = wanted
+
+    def listing(self):
+        """The files of the directory, by its manifest if it has one; None if there is no directory."""
+        wanted, folder = self._wanted, self._wanted.path
+        if not os.path.isdir(folder):
+            return None
+        manifest = manifests.read_manifest(folder)
+        if manifest is None:
+            return Listing(None, None, statuses(folder))
+        if manifest.get("repo") != wanted.repo:
+            raise invalid(folder, "it contains another model, %s" % manifest.get("repo"))
+        wrong, _touched = manifests.compare_status(folder, manifest["files"])
+        if wrong:
+            raise invalid(folder, "it differs from its manifest: %s" % manifests.faults_text(wrong), sorted(wrong))
+        found = manifest["files"].items()
+        return Listing(None, None, {name: {"size": one["size"], "sha256": one["sha256"]} for name, one in found})
+
+    def read(self, listing, path, start, end):
+        """The bytes from `start` to `end` of a file. Raises FleetError for a link that leads out, SourceProblem."""
+        size = listing.files[path]["size"]
+        try:
+            with open(self._opened(path), "rb") as stream:
+                if os.fstat(stream.fileno()).st_size != size:
+                    raise SourceProblem("data", "%d bytes long" % os.fstat(stream.fileno()).st_size)
+                stream.seek(start)
+                while start < end:
+                    block = stream.read(min(BLOCK, end - start))
+                    if not block:
+                        raise SourceProblem("data", "cut off while it was copied")
+                    start += len(block)
+                    yield block
+        except OSError as error:
+            raise invalid(self._wanted.path, "%s cannot be read: %s" % (path, error.strerror)) from error
+
+    def _opened(self, name):
+        """The open descriptor of a file. Raises FleetError if a link leads out of the folder: its target is not part of
+        the weights, and may be a file that only root can read."""
+        folder = self._wanted.path
+        handle = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_CLOEXEC)
+        target = os.readlink("/proc/self/fd/%d" % handle)
+        within = [os.path.realpath(folder)]
+        if os.path.basename(os.path.dirname(within[0])) == "snapshots":  # of the cache of huggingface_hub
+            within.append(os.path.join(os.path.dirname(os.path.dirname(within[0])), "blobs"))
+        if os.path.dirname(target) not in within and not target.startswith(within[0] + "/"):
+            os.close(handle)
+            raise invalid(folder, "%s is a link that leads out of it, to %s" % (name, target))
+        return handle
+
+
+class Archive:
+    """The stand-in, a tar archive of this collection with known checksums."""
+
+    def __init__(self, wanted):
+        self._wanted = wanted
+
+    def listing(self):
+        """The known files of the archive."""
+        return Listing(None, None, {name: {"size": size, "sha256": sha} for name, (size, sha) in known.STANDIN.items()})
+
+    def read(self, listing, path, start, end):
+        """The bytes from `start` to `end` of a file."""
+        archive = self._wanted.path
+        try:
+            with tarfile.open(archive) as tar, tar.extractfile(path) as stream:
+                stream.seek(start)
+                while start < end:
+                    block = stream.read(min(BLOCK, end - start))
+                    if not block:
+                        raise SourceProblem("data", "shorter than listed")
+                    start += len(block)
+                    yield block
+        except (OSError, EOFError, KeyError, AttributeError, tarfile.TarError) as error:
+            raise invalid(archive, "it cannot be read: %s" % error) from error
+
+
+def invalid(place, what, rotted=()):
+    """The FleetError for a directory or archive that cannot be copied."""
+    return FleetError(
+        "weights.source-invalid",
+        "Weights cannot be copied from %s: %s. Correct the path, mount it, or copy these files to it again.",
+        (place, what),
+        details={"rotted": list(rotted)} if rotted else {},
+    )
+
+
+def statuses(folder):
+    """{name: {size, sha256: None, origin_mtime_ns}} of the plain files in `folder`, except hidden ones.
+
+    Folders are not part of it: original/ and metal/ of the published repository hold the same weights twice more.
+    """
+    found = {}
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        if not name.startswith(".") and os.path.isfile(path):
+            status = os.stat(path)
+            found[name] = {"size": status.st_size, "sha256": None, "origin_mtime_ns": status.st_mtime_ns}
+    return found
