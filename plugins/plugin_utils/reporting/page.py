@@ -46,11 +46,7 @@ PASSED, FAILED, UNKNOWN = "passed", "failed", "unknown"
 ORDER = {FAILED: 0, UNKNOWN: 1, PASSED: 2}
 ROOMY = 24  # up to so many servers each has a cell with its name; beyond that the overview is a grid of signs
 OPEN = 4  # up to so many servers all are shown opened
-# Characters of what all failing probes sent and got, on the whole page. Each text has its share of it; where that is
-# shorter than is of use, what the first of equal failures sent and got has to do, and the hosts' own files.
-EVIDENCE = 1000000
-LONGEST, SHORTEST = 4000, 100
-CAUSE = 1000
+LONGEST, CAUSE = 4000, 1000  # characters
 CARDS, PLACES = 40, 24  # so many kinds of failures are shown one by one, so many servers are named with each
 SIZES = (0, 30, 100, 300, 1000, 3000, 10000)  # ms up to which the bar of a probe's time has its lengths
 OLD = datetime.timedelta(hours=1)  # where the report knows of no run, a verdict so much older than the newest is old
@@ -151,13 +147,12 @@ def view(report):
     report = mapping(report)
     names = sorted(mapping(report.get("hosts")), key=natural)
     reports = {name: mapping(report["hosts"][name]) for name in names}
-    limit = _failed_limit(reports.values())
     newest = max(filter(None, (time_of(value.get("generated")) for value in reports.values())), default=None)
     began = time_of(mapping(report.get("run")).get("began"))
     latest, grace = (began, datetime.timedelta()) if began else (newest, OLD)
     hosts = []
     for name in names:
-        hosts.append(_host(name, reports[name], len(hosts), latest, grace, limit))
+        hosts.append(_host(name, reports[name], len(hosts), latest, grace))
     servers = [server for host in hosts for server in host["servers"]]
     for number, server in enumerate(servers):
         server["id"] = "s%d" % number
@@ -195,7 +190,7 @@ def view(report):
     }
 
 
-def _host(name, report, number, latest, grace, limit):
+def _host(name, report, number, latest, grace):
     deployed = mapping(report.get("deployed"))
     planned = {cut(entry.get("name")): entry for entry in mappings(deployed.get("servers"))}
     full = mapping(report.get("last_full"))
@@ -212,8 +207,8 @@ def _host(name, report, number, latest, grace, limit):
     servers = []
     for verdict in verdicts:
         key = cut(verdict.get("server"))
-        servers.append(_server(name, verdict, mapping(planned.pop(key, None)), limit))
-        servers[-1]["full"] = _full(full, before[key], verdict, limit) if key in before else None
+        servers.append(_server(name, verdict, mapping(planned.pop(key, None))))
+        servers[-1]["full"] = _full(full, before[key], verdict) if key in before else None
     time = time_of(report.get("generated"))
     problem = cut(report.get("problem"), LONGEST)
     last = mapping(missing.get("last"))
@@ -266,8 +261,8 @@ def _file(name):
     return "hosts/" + urllib.parse.quote(on_disk) + ".json"
 
 
-def _server(host, verdict, entry, limit):
-    probes = [_probe_view(probe, limit) for probe in mappings(verdict.get("probes"))]
+def _server(host, verdict, entry):
+    probes = [_probe_view(probe) for probe in mappings(verdict.get("probes"))]
     model = cut(verdict.get("model_id"))
     url = cut(verdict.get("url"))
     role = cut(entry.get("role"))
@@ -295,9 +290,9 @@ def _server(host, verdict, entry, limit):
     }
 
 
-def _full(full, verdict, now, limit):
+def _full(full, verdict, now):
     """The last full verdict of a server that was asked quickly this time."""
-    probes = [_probe_view(probe, limit) for probe in mappings(verdict.get("probes"))]
+    probes = [_probe_view(probe) for probe in mappings(verdict.get("probes"))]
     if verdict.get("void"):
         probes = [dict(probe, state=UNKNOWN) for probe in probes]
     return {
@@ -318,21 +313,18 @@ def _sums(probes):
     }
 
 
-def _probe_view(probe, limit):
-    state = _state(probe.get("ok"))
-    length = limit if state == FAILED else LONGEST  # those that passed are cut in verdict.json already
+def _probe_view(probe):
     ms = probe.get("ms")
     ms = ms if isinstance(ms, (int, float)) and 0 <= ms < 1e12 else 0
     return {
         "name": cut(probe.get("name")),
-        "state": state,
+        "state": _state(probe.get("ok")),
         "ms": ms,
         "took": duration(ms),
         "size": bisect.bisect_left(SIZES, ms),
         "cause": cut(probe.get("cause"), CAUSE),
         "card": "",
-        **{key: cut(probe.get(key), length) for key in ("sent", "got")},
-        "whole": {key: cut(probe.get(key), LONGEST) for key in ("sent", "got")},
+        **{key: cut(probe.get(key), LONGEST) for key in ("sent", "got")},
     }
 
 
@@ -358,7 +350,7 @@ def _failures(servers):
                 "proves": PROVES.get(name, ""),
                 "first": first,
                 "took": shown["took"],
-                **shown["whole"],
+                **{key: shown[key] for key in ("sent", "got")},
                 "total": len(hits),
                 "servers": [hit[0] for hit in hits[:PLACES]],
                 "logs": "ansible-playbook playbooks/logs.yml -i INVENTORY --limit %s -e fleet_log_server=%s"
@@ -449,14 +441,3 @@ def _on(hosts, servers):
 
 def _state(value):
     return PASSED if value is True else FAILED if value is False else UNKNOWN
-
-
-def _failed_limit(reports):
-    """Characters of each text of a failing probe, so that all of them keep within EVIDENCE."""
-    failed = 0
-    for report in reports:
-        for part in (report, mapping(report.get("last_full"))):
-            for verdict in mappings(part.get("verdicts")):
-                failed += sum(probe.get("ok") is False for probe in mappings(verdict.get("probes")))
-    limit = min(LONGEST, EVIDENCE // (2 * failed or 1))
-    return limit if limit >= SHORTEST else 0

@@ -30,10 +30,6 @@ SCHEMA = 1
 TITLE = "Verdicts"
 COLUMNS = ("host", "server", "port", "verdict", "probes", "details")
 WORDS = {True: "ok", False: "FAILED", None: "not verified"}
-# Characters of what all passing probes of the fleet sent and got, in verdict.json. What a hundred servers say fits in
-# whole; more of them share it, a third for what was sent, so that file and page stay small enough to be opened.
-EVIDENCE = 800000
-SHORTEST = 60
 DETAILS = 300  # characters of why a server is not verified, in the table
 MISSED = "No verdict of this run yet: not reached, failed before its servers were asked, or not asked yet."
 NEVER = "Planned, but in no run so far."
@@ -177,8 +173,7 @@ def merge(fleet, report, inventory_hosts, generated):
     """What verdict.json holds after `report` of one host: {schema, ok, generated, run, hosts: {name: report in short}}.
 
     fleet: its content before, or None. Hosts that the inventory no longer has are dropped; the report's own stays.
-    In short: what passing probes sent and got is cut to what the fleet leaves to each, see EVIDENCE; all of it is in
-    the host's own file.
+    In short: without the requests and answers of probes that did not fail. They are in the host's file.
     """
     keep = {*inventory_hosts, report["host"]}
     hosts = {name: value for name, value in _hosts(fleet).items() if name in keep}
@@ -206,8 +201,6 @@ def _missing(report):
 
 
 def _fleet(hosts, run, generated):
-    passed = sum(bool(probe["ok"]) for value in hosts.values() for probe in _probes(value))
-    limit = max(SHORTEST, EVIDENCE // (passed or 1))
     return {
         "schema": SCHEMA,
         # a host without a server of its own (a decode node behind another node's frontend) has nothing to say here
@@ -216,15 +209,8 @@ def _fleet(hosts, run, generated):
         ),
         "generated": generated,
         "run": run or None,
-        "hosts": {name: shorten(hosts[name], limit) for name in sorted(hosts)},
+        "hosts": {name: _short(hosts[name]) for name in sorted(hosts)},
     }
-
-
-def _probes(report):
-    """All probes in a host's report, those of the last full run too."""
-    for part in (report, report["last_full"] or {"verdicts": []}):
-        for verdict in part["verdicts"]:
-            yield from verdict["probes"]
 
 
 def void(report, actions, when):
@@ -274,26 +260,18 @@ def _void_host(fleet, host, actions, when):
     return _fleet(hosts, _run(fleet), fleet.get("generated"))
 
 
-def shorten(report, limit):
-    """A host's report with at most `limit` characters of what each probe sent and got that did not fail."""
-    short = dict(report, verdicts=[_short_verdict(verdict, limit) for verdict in report["verdicts"]])
+def _short(report):
+    """A host's report without the requests and answers of probes that did not fail."""
+    short = {**report, "verdicts": [_short_verdict(verdict) for verdict in report["verdicts"]]}
     full = report["last_full"]
     if full:
-        short["last_full"] = dict(full, verdicts=[_short_verdict(verdict, limit) for verdict in full["verdicts"]])
+        short["last_full"] = {**full, "verdicts": [_short_verdict(verdict) for verdict in full["verdicts"]]}
     return short
 
 
-def _short_verdict(verdict, limit):
-    limits = (("sent", limit // 3), ("got", limit - limit // 3))
-    return dict(
-        verdict,
-        probes=[
-            probe
-            if probe["ok"] is False
-            else dict(probe, **{key: cut(probe[key], length) for key, length in limits if probe.get(key)})
-            for probe in verdict["probes"]
-        ],
-    )
+def _short_verdict(verdict):
+    probes = [one if one["ok"] is False else {**one, "sent": None, "got": None} for one in verdict["probes"]]
+    return {**verdict, "probes": probes}
 
 
 def host_path(folder, host):

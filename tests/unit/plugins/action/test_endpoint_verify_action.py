@@ -202,8 +202,6 @@ def test_the_verdict_is_there_without_reports():
         ({"servers": [], "servers_changed": False}, "auto"),
         ({"servers": [], "servers_changed": "no", "reports_dir": "R"}, "full"),
         ({"servers": [], "reports_dir": "R", "mode": "quick"}, "quick"),
-        ({"servers": "x", "reports_dir": "R"}, "auto"),
-        ({"servers": [], "servers_changed": "perhaps", "reports_dir": "R"}, "auto"),
     ],
 )
 def test_auto_is_settled_by_the_reports_where_there_are_any(tmp_path, arguments, mode):
