@@ -83,17 +83,6 @@ options:
     description: Whether to run a point again whose result counts.
     type: bool
     default: false
-  reports_dir:
-    description: Folder of the inventory's reports on the controller, which the result is added to. Empty keeps none.
-    type: path
-  head:
-    description: Filled in by the action plugin. What the result says of recipe and hardware.
-    type: dict
-    default: {}
-  caller:
-    description: Filled in by the action plugin. What is the same for all calls of one task.
-    type: str
-    default: ''
 extends_documentation_fragment:
   - inference.fleet.measured
   - inference.fleet.node
@@ -156,12 +145,6 @@ progress:
       type: int
     requests_done:
       description: Requests that have ended; null where the tool does not tell.
-      type: int
-    requests_per_s:
-      description: Since it began, its own start included.
-      type: float
-    seconds:
-      description: Since it began.
       type: int
 restarted:
   description:

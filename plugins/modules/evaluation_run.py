@@ -38,7 +38,8 @@ options:
     required: true
   command:
     description:
-      - The program of an evaluation of the recipe, with C(argv), C(environment), C(files) and C(metrics).
+      - The program of an evaluation of the recipe, with C(argv), C(environment), C(files) and C(metrics). By default
+        the tool of O(eval).
     type: dict
   effort:
     description: The reasoning effort that is asked for.
@@ -46,11 +47,9 @@ options:
     choices: [low, medium, high]
     required: true
   venv:
-    description: The Python environment on the node that holds the tool.
-    type: path
-    required: true
-  config:
-    description: For O(eval=mmlu) and O(eval=gsm8k), the tool's configuration file on the node.
+    description:
+      - The Python environment of the tool on the node. Not for O(command).
+      - For O(eval=mmlu) and O(eval=gsm8k), the configuration file of AISBench has this path and C(-accuracy.py).
     type: path
   datasets:
     description:
@@ -61,8 +60,8 @@ options:
     description: The sha256 of files of datasets, by their path below O(datasets).
     type: dict
     default: {}
-  threads:
-    description: Requests at once.
+  concurrency:
+    description: The number of concurrent requests.
     type: int
     default: 32
   max_tokens:
@@ -96,10 +95,6 @@ options:
     description: Whether to evaluate again where there is a good result.
     type: bool
     default: false
-  caller:
-    description: Set by the action plugin, from the run of the playbook.
-    type: str
-    default: ""
   references:
     description:
       - Published scores, the first that is about the evaluation counts. It is not sent to the node.
@@ -140,11 +135,6 @@ options:
     description: Word for the result on what was asked for, such as V(full) or V(smoke).
     type: str
     default: full
-  reports_dir:
-    description:
-      - Directory on the controller for the reports. The history is in C(measurements) below it; empty keeps none.
-      - By default as for M(inference.fleet.report).
-    type: path
 attributes:
   check_mode:
     support: full

@@ -27,12 +27,12 @@ def assemble(fleet, results, generated, inventory, percent=compare.LIMIT, since=
     """The certificate: {schema, ok, complete, generated, inventory, since, regression_limit, parts, benchmarks,
     evaluations}.
 
-    fleet: the content of verdict.json, or None; results: the history, of any order; percent: compare.limit(); since:
-    when the run began whose results alone count, and kept: their ids; each host of the run has to have some. None: the
-    newest of each point of the recipe that was measured last on each host. parts: {verify|benchmark|evaluate: {ok,
-    summary, reasons}}. ok is True where all parts are, False where one is not, None where something is missing.
-    complete: whether all that is missing is a published score to compare with, or questions enough for it.
-    benchmarks and evaluations: what was judged, by id, with the comparison of compare.compare().
+    fleet: the content of verdict.json, or None; results: the history, in any order; percent: by how much a metric may
+    be worse. since: when the run began, and kept: the ids of its results, the only ones that count; each host of the
+    run must have some. None: the newest of each point of the recipe that was measured last on each host. parts:
+    {verify|benchmark|evaluate: {ok, summary, reasons}}. ok is True if all parts are, False if one is not, None if
+    something is missing. complete: whether only a published score, or enough questions to compare with it, is missing.
+    benchmarks and evaluations: the judged results by id, with the comparison of compare.compare().
     """
     benchmarks = latest([one for one in results if one["kind"] == "benchmark"], compare.point, kept if since else None)
     evaluations = latest([one for one in results if one["kind"] == "evaluation"], evaluated, kept if since else None)
@@ -86,17 +86,6 @@ def rows(certificate):
 def judged(result):
     """Whether an evaluation says something of the accuracy: there is a published score, and questions enough."""
     return evaluation_ok(result) and result["verdict"] not in OPEN
-
-
-def earlier(result, results):
-    """The evaluation of the same before this one, None without; of those that came to a score."""
-    before = [
-        one
-        for one in results
-        if one["kind"] == "evaluation" and one["ok"] and not one["void"] and evaluated(one) == evaluated(result)
-        and (one["began"], one["id"]) < (result["began"], result["id"])
-    ]  # fmt: skip
-    return max(before, key=lambda one: (one["began"], one["id"]), default=None)
 
 
 def evaluated(result):

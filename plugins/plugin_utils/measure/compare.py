@@ -21,9 +21,6 @@ from __future__ import annotations
 import math
 import statistics
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
-
 LIMIT = 15.0  # percent
 BEFORE = 5
 # What is compared: (metric, statistic or None, higher is better).
@@ -34,23 +31,6 @@ COMPARED = (
     ("e2e_ms", "p50", False),
 )
 WORSE, BETTER, SAME, UNCLEAR = "worse", "better", "same", "unclear"
-
-
-def limit(value, name="fleet_regression_limit", unit="percent, such as 15"):
-    """A limit as a number above 0; LIMIT for None. Raises FleetError."""
-    if value is None:
-        return LIMIT
-    try:
-        number = float(value) if not isinstance(value, bool) else math.nan
-    except (TypeError, ValueError):
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise FleetError(
-            "measure.limit-invalid",
-            "%s is %s; allowed: a number of %s, more than 0. Correct it, or leave it out.",
-            (name, show(value), unit),
-        )
-    return number
 
 
 def curve(document):

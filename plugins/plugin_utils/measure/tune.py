@@ -28,15 +28,26 @@ def limits_of(given, tune, name="fleet_tune_limits"):
     if given is None:
         return {key: (tune.get("limits") or {}).get(key) for key in LIMITS}
     if not isinstance(given, dict) or set(given) - set(LIMITS) or not given:
-        raise FleetError(
-            "measure.limit-invalid",
-            "%s is %s; allowed: %s. Correct it, or leave it out.",
-            (name, show(given), "a mapping with %s, such as {ttft_ms: 2000}" % " or ".join(LIMITS)),
-        )
-    return {
-        key: None if given.get(key) is None else compare.limit(given[key], "%s.%s" % (name, key), "milliseconds")
-        for key in LIMITS
-    }
+        raise _invalid(name, given, "a mapping with %s, such as {ttft_ms: 2000}" % " or ".join(LIMITS))
+    return {key: _milliseconds(given.get(key), "%s.%s" % (name, key)) for key in LIMITS}
+
+
+def _milliseconds(value, name):
+    try:
+        number = None if value is None else float(value) if not isinstance(value, bool) else math.nan
+    except (TypeError, ValueError):
+        number = math.nan
+    if number is not None and not 0 < number < math.inf:
+        raise _invalid(name, value, "a number of milliseconds, more than 0")
+    return number
+
+
+def _invalid(name, value, allowed):
+    return FleetError(
+        "measure.limit-invalid",
+        "%s is %s; allowed: %s. Correct it, or leave it out.",
+        (name, show(value), allowed),
+    )
 
 
 def settings(tune):

@@ -171,8 +171,8 @@ def test_a_template_leaves_out_and_repeats_groups():
 
 
 def test_progress_is_read_from_the_last_bar():
-    assert progress("0%| | 0/8 [00:00<?]\r 25%|##| 2/8 [00:01<00:02]") == 2
-    assert progress("loading") is None
+    assert progress("0%| | 0/8 [00:00<?]\r 25%|##| 2/8 [00:01<00:02]") == (2, 8)
+    assert progress("loading") == (None, None)
     assert of("vllm-latency", concurrency=4).done("", "3/3 [\nProfiling iterations: 40%|#| 2/5 [00:01<") == 8
 
 
@@ -199,23 +199,15 @@ def test_a_command_of_a_recipe_is_a_tool(tmp_path):
     assert reading.metrics["e2e_ms"]["p50"] == 40 and reading.metrics["e2e_ms"]["mean"] is None
 
 
-def test_aisbench_runs_a_configuration_and_values_in_its_folder(tmp_path):
+def test_a_configuration_file_gets_all_values_as_json():
     point = of("aisbench", request_rate=2.5, sampling={"temperature": 0.5})
-    argv = point.command(["/v/bin/ais_bench"], str(tmp_path))
+    argv = point.command(["/v/bin/ais_bench"], "/o")
     assert argv == ["/v/bin/ais_bench", "--mode", "perf", "--num-warmups", "1"]
-    assert json.loads((tmp_path / "values.json").read_text(encoding="utf-8")) == {
-        "work_dir": str(tmp_path),
-        "model": {
-            "path": "/srv/models/m", "model": "gpt-oss", "host_ip": "127.0.0.1", "host_port": 8000,
-            "request_rate": 2.5, "max_out_len": 32, "batch_size": 2,
-            "generation_kwargs": {"ignore_eos": True, "temperature": 0.5},
-        },
-        "dataset": {
-            "Type": "tokenid", "RequestCount": 8, "TrustRemoteCode": False,
-            "TokenIdConfig": {"RequestSize": 64, "PrefixLen": 0},
-        },
-    }  # fmt: skip
-    assert point.variables(str(tmp_path))["FLEET_AISBENCH"] == "%s/values.json" % tmp_path
+    values = json.loads(point.variables("/o")["FLEET_VALUES"])
+    assert (values["output"], values["tokenizer"], values["host"], values["port"]) == (
+        "/o", "/srv/models/m", "127.0.0.1", 8000
+    )  # fmt: skip
+    assert (values["request_rate"], values["sampling"]) == (2.5, {"temperature": 0.5})
 
 
 def test_aiperf_is_given_every_address_and_the_limits():
