@@ -376,7 +376,7 @@ def test_half_a_character_from_a_server_is_written_and_read(tmp_path):
     )
     assert read(tmp_path / "hosts" / "node-1.json") == written
     short = read(tmp_path / "verdict.json")["hosts"]["node-1"]
-    assert short["verdicts"][0]["probes"][0]["got"] == "name ⟨U+D83D⟩"
+    assert short["verdicts"][0]["probes"][0]["got"] == half
     assert "name ⟨U+D83D⟩" in (tmp_path / "verdict.html").read_text()
 
 
