@@ -172,7 +172,7 @@ def test_what_was_deployed():
     [
         (None, []),
         ({"path": "/v", "packages": ["a==1", "b==2"], "torch": "torch==3"}, ["a==1", "b==2", "torch==3"]),
-        ({"path": "/ami/venv", "create": False}, ["what is installed in /ami/venv"]),
+        ({"path": "/ami/venv", "create": False}, ["packages in /ami/venv"]),
     ],
 )
 def test_versions_are_what_the_plan_pins(venv, software):
