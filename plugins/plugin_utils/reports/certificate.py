@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes the certificate of the inventory and its page from the reports on the controller: no node is touched."""
+"""The certificate of the inventory and its page, from the reports on the control node."""
 
 from __future__ import annotations
 
@@ -13,16 +13,8 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.measure import com
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder, run_id
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 
-ARGUMENTS = {
-    "regression_limit": {"type": "float", "default": compare.LIMIT},
-    "reports_dir": {"type": "path"},
-    "shown": {"type": "bool", "default": True},
-    "strict": {"type": "bool", "default": False},
-    "this_run": {"type": "bool", "default": False},
-}
 
-
-def run(action, given, task_vars):
+def certificate(action, given, task_vars):
     """Returns {certificate, fleet_page, fleet_report, reports_dir, msg}."""
     folder = reports_folder(given["reports_dir"], task_vars, action._templar)
     result = {"certificate": None, "reports_dir": folder}
@@ -54,3 +46,13 @@ def message(made, path):
         lines.append("%s: %s" % (name, part["summary"]))
         lines += ["  " + reason for reason in part["reasons"] if part["ok"] is not True]
     return "\n".join(lines)
+
+
+ARGUMENTS = {
+    "regression_limit": {"type": "float", "default": compare.LIMIT},
+    "reports_dir": {"type": "path"},
+    "shown": {"type": "bool", "default": True},
+    "strict": {"type": "bool", "default": False},
+    "this_run": {"type": "bool", "default": False},
+}
+KINDS = {"certificate": (ARGUMENTS, certificate)}

@@ -29,7 +29,7 @@ ARGUMENTS = {
 }
 
 
-def run(action, given, task_vars):
+def sweep_report(action, given, task_vars):
     """Returns {candidates, limits, best, file, fleet_report, msg}."""
     folder = reports_folder(given["reports_dir"], task_vars, action._templar)
     if not folder:
@@ -135,3 +135,4 @@ BEST = "Best: %s, %.1f output tokens/s. Written to %s. Use it with -e @FILE, or 
 HEAD = """# Written by tune.yml: %s is the best within the limits (%s), with %.1f output tokens/s.
 # ansible-playbook site.yml -i … -e @%s
 """
+KINDS = {"tune": (ARGUMENTS, sweep_report)}
