@@ -24,12 +24,9 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import (
     engine_arguments,
-    points,
     tool_of,
     tools,
 )
-from ansible_collections.inference.fleet.tests.unit.engines.recipe_profiles import GUIDES, planned
-from ansible_collections.inference.fleet.tests.unit.engines.recipe_profiles import NAMES as RECIPES
 
 SAMPLES = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "measure"
 POINT = Point(
@@ -246,38 +243,3 @@ def test_aiperf_gets_a_key_in_its_process_and_not_in_its_arguments(tmp_path):
         check=True,
     )
     assert done.stdout == "['aiperf', 'profile', '--model', '--api-key', 'sk-secret']\n"
-
-
-# What benchmark_serving.py has an argument for, and with how many values, at 0228a71 of its repository; no other here.
-SERVING = {
-    **dict.fromkeys(("ignore-eos", "random-ids", "tokenize-on-client", "save-result", "no-test-input"), 0),
-    **dict.fromkeys((
-        "backend", "base-url", "host", "port", "endpoint", "dataset-name", "max-concurrency", "model", "tokenizer",
-        "num-prompts", "request-rate", "seed", "result-dir", "result-filename", "percentile-metrics",
-        "metric-percentiles", "random-input-len", "random-output-len", "random-prefix-len", "top-p", "top-k", "min-p",
-        "temperature", "served-model-name",
-    ), 1),
-    "goodput": 2,
-}  # fmt: skip
-
-
-def simulated_serving(argv):
-    """{flag: values} as strictly as benchmark_serving, which is not here: it ends at a flag that it does not know."""
-    found, words = {}, list(argv)
-    while words:
-        flag = words.pop(0)
-        assert flag.startswith("--") and flag[2:] in SERVING, "unrecognized arguments: %s" % flag
-        found[flag[2:]] = [words.pop(0) for _number in range(SERVING[flag[2:]])]
-    assert found["backend"][0] in ("openai", "openai-chat") and {"model", "dataset-name"} <= set(found)
-    return found
-
-
-@pytest.mark.parametrize("name", [name for name in RECIPES if GUIDES[name][0] == "trtllm-bench"])
-def test_the_sweeps_of_the_guides_are_what_a_simulated_benchmark_serving_takes(name):
-    for one in points(*planned(name)):
-        point = Point(**{**one["point"], "sampling": {"temperature": 0.5}, "limits": {"ttft_ms": 100, "tpot_ms": 9}})
-        found = simulated_serving(point.command([], "/out"))
-        assert (found["random-input-len"], found["random-output-len"]) == (["1024"], ["1024"])
-        assert found["num-prompts"] == [str(5 * point.concurrency)] and found["temperature"] == ["0.5"]
-        assert {"random-ids", "tokenize-on-client", "ignore-eos"} <= set(found)
-        assert found["goodput"] == ["ttft:100", "tpot:9"]

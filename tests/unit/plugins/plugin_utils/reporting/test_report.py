@@ -198,11 +198,6 @@ def test_a_host_without_servers_does_not_keep_the_fleet_from_being_ok():
     assert report.merge(fleet, host("node-1"), ["decode-node", "node-1"], NOW)["ok"] is True
 
 
-@pytest.mark.parametrize("fleet", [None, [], "x", {}, {"hosts": None}])
-def test_a_file_of_another_form_is_begun_anew(fleet):
-    assert list(report.merge(fleet, host("node-1"), ["node-1"], NOW)["hosts"]) == ["node-1"]
-
-
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from([True, False, None])), min_size=1), st.randoms())
 def test_the_fleet_is_the_last_report_of_each_host_in_whatever_order(runs, random):
     fleet = None
@@ -322,12 +317,6 @@ def test_two_runs_at_once_keep_their_verdicts(tmp_path):
     report.write_reports(folder, "node-2", "full", [verdict()], hosts)
     assert now_there() == {"node-1": False, "node-2": True, "node-3": True}
     assert read(os.path.join(folder, "verdict.json"))["hosts"]["node-1"]["problem"] == "not ready"
-
-
-@pytest.mark.parametrize("fleet", [[], "x", {"run": [], "hosts": None}, {"run": {"id": None}, "hosts": []}])
-def test_a_run_begins_whatever_the_file_was(tmp_path, fleet):
-    (tmp_path / "verdict.json").write_text(json.dumps(fleet))
-    assert report.begin_run(str(tmp_path), "a", ["node-1"], ["node-1"], lambda: PLANNED)["hosts"] == ["node-1"]
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
