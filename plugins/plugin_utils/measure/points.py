@@ -337,29 +337,17 @@ def _limits_of(deployment, entries):
 
 def _check(name, profile, point, contexts, most):
     """The servers accept the lengths and the concurrency."""
-    problems = []
-
-    def add(wanted, accepted, keys):
-        problems.append(
-            FleetError(
-                "measure.too-much",
-                "benchmark.profiles.%s asks for %s, and the servers accept %d. Lower %s.",
-                (name, wanted, accepted, keys),
-            )
-        )
-
     overhead = OVERHEAD if "chat" in point["endpoint"] else 0
     for context, answers in sorted(contexts):
         output = point["output_tokens"] if answers else 0
-        total = point["input_tokens"] + output + overhead
-        if total > context:
-            parts = "%d tokens (%d of input, %d of output, up to %d of the chat template)"
-            add(parts % (total, point["input_tokens"], output, overhead), context, "input_tokens or output_tokens")
-            break
+        if point["input_tokens"] + output + overhead > context:
+            allowed = "a context of at most %d tokens, with %d of output and up to %d of the chat template"
+            raise _invalid(
+                PROFILES + name, "input_tokens", point["input_tokens"], allowed % (context, output, overhead)
+            )
     if point["concurrency"] and most and point["concurrency"] > most and not profile.get("queue"):
-        add("a concurrency of %d" % point["concurrency"], most, "concurrency, or set queue: true to let requests wait")
-    if problems:
-        raise FleetError.together(problems)
+        allowed = "at most %d, or more with queue: true, which lets requests wait" % most
+        raise _invalid(PROFILES + name, "concurrency", point["concurrency"], allowed)
 
 
 def scope_of(deployment, name=None):
