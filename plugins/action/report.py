@@ -12,7 +12,10 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.errors import action_fail
 
-KINDS = ("certificate", "converged", "status", "tune", "verification")
+MODULES = {
+    "certificate": "certificate", "converged": "verdicts", "status": "verdicts", "tune": "tune",
+    "verification": "verdicts",
+}  # fmt: skip
 PACKAGE = "ansible_collections.inference.fleet.plugins.plugin_utils.reports."
 
 
@@ -26,12 +29,12 @@ class ActionModule(ActionBase):
         """Returns the result of the report's kind."""
         result = super().run(tmp, task_vars)
         kind = self._task.args.get("kind")
-        if kind not in KINDS:
-            raise AnsibleActionFail("kind is %r; allowed: %s." % (kind, ", ".join(KINDS)))
-        report = importlib.import_module(PACKAGE + kind)
-        kinds = {"type": "str", "choices": list(KINDS), "required": True}
-        _found, given = self.validate_argument_spec({"kind": kinds, **report.ARGUMENTS})
+        if kind not in MODULES:
+            raise AnsibleActionFail("kind is %r; allowed: %s." % (kind, ", ".join(MODULES)))
+        arguments, run = importlib.import_module(PACKAGE + MODULES[kind]).KINDS[kind]
+        kinds = {"type": "str", "choices": list(MODULES), "required": True}
+        _found, given = self.validate_argument_spec({"kind": kinds, **arguments})
         try:
-            return {**result, "changed": False, **report.run(self, given, task_vars)}
+            return {**result, "changed": False, **run(self, given, task_vars)}
         except FleetError as error:
             raise action_fail(error) from error

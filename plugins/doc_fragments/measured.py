@@ -24,4 +24,17 @@ options:
     description: As declared in C(fleet_hardware), for the result. It is not sent to the node.
     type: dict
     default: {}
+  head:
+    description: Filled in by the action plugin, with the keys of the result about recipe and hardware.
+    type: dict
+    default: {}
+  caller:
+    description: Filled in by the action plugin, with a value that all calls of a run share.
+    type: str
+    default: ''
+  reports_dir:
+    description:
+      - Directory on the controller for the reports, with the history in C(measurements). An empty string keeps none.
+      - By default as for M(inference.fleet.report).
+    type: path
 """

@@ -81,17 +81,6 @@ options:
     description: Whether to repeat a point with a valid result.
     type: bool
     default: false
-  reports_dir:
-    description: Folder of the inventory's reports on the controller, which the result is added to. Empty keeps none.
-    type: path
-  head:
-    description: Filled in by the action plugin. Recipe and hardware, for the result.
-    type: dict
-    default: {}
-  caller:
-    description: Filled in by the action plugin. What is the same for all calls of one task.
-    type: str
-    default: ''
 extends_documentation_fragment:
   - inference.fleet.measured
   - inference.fleet.node
@@ -154,12 +143,6 @@ progress:
       type: int
     requests_done:
       description: Completed requests, or null.
-      type: int
-    requests_per_s:
-      description: Since it began, its own start included.
-      type: float
-    seconds:
-      description: Since it began.
       type: int
 restarted:
   description:

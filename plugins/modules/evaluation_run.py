@@ -37,7 +37,8 @@ options:
     required: true
   command:
     description:
-      - The program of an evaluation of the recipe, with C(argv), C(environment), C(files) and C(metrics).
+      - The program of an evaluation of the recipe, with C(argv), C(environment), C(files) and C(metrics). By default
+        the tool of O(eval).
     type: dict
   effort:
     description: The reasoning effort.
@@ -45,11 +46,9 @@ options:
     choices: [low, medium, high]
     required: true
   venv:
-    description: The Python environment of the tool on the node.
-    type: path
-    required: true
-  config:
-    description: For O(eval=mmlu) and O(eval=gsm8k), the tool's configuration file on the node.
+    description:
+      - The Python environment of the tool on the node. Not for O(command).
+      - For O(eval=mmlu) and O(eval=gsm8k), the configuration file of AISBench has this path and C(-accuracy.py).
     type: path
   datasets:
     description:
@@ -60,8 +59,8 @@ options:
     description: The sha256 of files of datasets, by their path below O(datasets).
     type: dict
     default: {}
-  threads:
-    description: Requests at once.
+  concurrency:
+    description: The number of concurrent requests.
     type: int
     default: 32
   max_tokens:
@@ -94,10 +93,6 @@ options:
     description: Whether to evaluate again despite a good result.
     type: bool
     default: false
-  caller:
-    description: Set by the action plugin, from the run of the playbook.
-    type: str
-    default: ""
   references:
     description:
       - Published scores, of which the first for the evaluation counts. Not sent to the node.
@@ -138,11 +133,6 @@ options:
     description: Name of the profile for the result, such as V(full) or V(smoke).
     type: str
     default: full
-  reports_dir:
-    description:
-      - Directory on the controller for the reports. The history is in C(measurements) below it; empty keeps none.
-      - By default as for M(inference.fleet.report).
-    type: path
 attributes:
   check_mode:
     support: full

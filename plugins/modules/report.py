@@ -36,8 +36,9 @@ options:
     type: str
   regression_limit:
     description:
-      - By how many percent a metric may be worse than in earlier runs, for V(certificate). By default 15.
-    type: raw
+      - By how many percent a metric may be worse than in earlier runs, for V(certificate).
+    type: float
+    default: 15
   this_run:
     description: Whether only results since V(verification) began this run count, for V(certificate).
     type: bool

@@ -9,7 +9,8 @@ import re
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import aisbench, gpt_oss_evals
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.reading import expand
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import evaluation_tool
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.tests import doc_examples
@@ -33,8 +34,8 @@ def settings(name, overlay):
     asked = recipe["evaluate"]
     return {
         "eval": asked["evals"][0], "effort": asked["efforts"][0], "model": recipe["model"]["id"],
-        "urls": ["http://127.0.0.1:8000/v1"], "datasets": "/d", "folder": "/f", "temperature": 1.0, "examples": None,
-        "threads": asked["concurrency"], "max_tokens": asked.get("max_tokens", 131072), "retries": 4,
+        "url": "http://127.0.0.1:8000/v1", "temperature": 1.0, "examples": None, "begun": None,
+        "concurrency": asked["concurrency"],
     }  # fmt: skip
 
 
@@ -70,15 +71,15 @@ def check(heading, guide, ours):
 
 
 def test_the_quick_starts_command_beside_ours():
-    argv = gpt_oss_evals.command("/v/bin/python", ["/l/program/v1", "work", "measure.gpt_oss_evals_worker"], settings(
-        "blackwell-quickstart-low-latency", "accuracy-tp8"))  # fmt: skip
-    ours = ["python -I program/VERSION work measure.gpt_oss_evals_worker", *words(argv[11:])]
+    tool, values = evaluation_tool("gpqa"), settings("blackwell-quickstart-low-latency", "accuracy-tp8")
+    assert tool["program"] == ["worker", "measure.gpt_oss_evals_worker"]
+    ours = ["python -I program/VERSION work measure.gpt_oss_evals_worker", *words(expand(tool["template"], values))]
     check("### TensorRT-LLM: gpt_oss.evals", QUICKSTART, ours)
 
 
 def test_the_ascend_tutorials_command_beside_ours():
-    argv = aisbench.command("/v/bin/python", "/d/aisbench.py", settings("ascend-a2", "tp8"))
-    check("### Ascend: AISBench", ASCEND, words(argv))
+    argv = expand(evaluation_tool("mmlu")["template"], settings("ascend-a2", "tp8"))
+    check("### Ascend: AISBench", ASCEND, ["ais_bench", "aisbench.py", *words(argv)])
 
 
 def test_what_the_guides_configuration_is_named_is_in_ours():

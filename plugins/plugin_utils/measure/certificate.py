@@ -1,8 +1,8 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One verdict of a fleet: its servers answer right (verify), this fast (benchmark), and as right as the reference says
-(evaluate). Pure."""
+"""The certificate of a fleet: whether its servers answer correctly (verify), how fast (benchmark), and as accurately as
+published (evaluate). Pure."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ SCHEMA = 1
 FILE = "certificate.json"
 PARTS = ("verify", "benchmark", "evaluate")
 UNKNOWN = {"verify": "not verified", "benchmark": "not measured", "evaluate": "not evaluated"}
-OPEN = ("too-few", "no-reference")  # verdicts of evaluations that say neither good nor bad
+OPEN = ("too-few", "no-reference")  # verdicts of evaluations that are neither good nor bad
 MEASURED = "Verified and measured, accuracy not evaluated"
 WHY_OPEN = {
-    "too-few": "too few questions to tell whether the score agrees with the published one",
+    "too-few": "too few questions to compare the score with the published one",
     "no-reference": "no published score to compare with",
 }
-REASONS = 20  # so many are kept of each part
+REASONS = 20  # of each part
 
 
 def assemble(fleet, results, generated, inventory, percent=compare.LIMIT, since=None, kept=()):
     """The certificate: {schema, ok, complete, generated, inventory, since, regression_limit, parts, benchmarks,
     evaluations}.
 
-    fleet: the content of verdict.json, or None; results: the history, of any order; percent: compare.limit(); since:
-    when the run began whose results alone count, and kept: their ids; each host of the run has to have some. None: the
-    newest of each point of the recipe that was measured last on each host. parts: {verify|benchmark|evaluate: {ok,
-    summary, reasons}}. ok is True where all parts are, False where one is not, None where something is missing.
-    complete: whether all that is missing is a published score to compare with, or questions enough for it.
-    benchmarks and evaluations: what was judged, by id, with the comparison of compare.compare().
+    fleet: the content of verdict.json, or None; results: the history, in any order; percent: by how much a metric may
+    be worse. since: when the run began, and kept: the ids of its results, the only ones that count; each host of the
+    run must have some. None: the newest of each point of the recipe that was measured last on each host. parts:
+    {verify|benchmark|evaluate: {ok, summary, reasons}}. ok is True if all parts are, False if one is not, None if
+    something is missing. complete: whether only a published score, or enough questions to compare with it, is missing.
+    benchmarks and evaluations: the judged results by id, with the comparison of compare.compare().
     """
     benchmarks = latest([one for one in results if one["kind"] == "benchmark"], compare.point, kept if since else None)
     evaluations = latest([one for one in results if one["kind"] == "evaluation"], evaluated, kept if since else None)
@@ -67,7 +67,7 @@ def assemble(fleet, results, generated, inventory, percent=compare.LIMIT, since=
 
 
 def headline(certificate):
-    """What a certificate says, in a few words."""
+    """The certificate in a few words."""
     if certificate["ok"] is None:
         return MEASURED if certificate["complete"] else "Not certified yet"
     return "Certified" if certificate["ok"] else "Not certified"
@@ -77,35 +77,24 @@ COLUMNS = ("part", "result", "details")
 
 
 def rows(certificate):
-    """The certificate as a table for people, as COLUMNS."""
+    """The rows of the certificate's table, with COLUMNS."""
     found = [(name, part["ok"], part["summary"]) for name, part in certificate["parts"].items()]
     found.append(("certificate", certificate["ok"], headline(certificate)))
     return [[name, {True: "good", False: "FAILED", None: UNKNOWN.get(name)}[ok], text] for name, ok, text in found]
 
 
 def judged(result):
-    """Whether an evaluation says something of the accuracy: there is a published score, and questions enough."""
+    """Whether an evaluation proves the accuracy: with a published score and enough questions."""
     return evaluation_ok(result) and result["verdict"] not in OPEN
 
 
-def earlier(result, results):
-    """The evaluation of the same before this one, None without; of those that came to a score."""
-    before = [
-        one
-        for one in results
-        if one["kind"] == "evaluation" and one["ok"] and not one["void"] and evaluated(one) == evaluated(result)
-        and (one["began"], one["id"]) < (result["began"], result["id"])
-    ]  # fmt: skip
-    return max(before, key=lambda one: (one["began"], one["id"]), default=None)
-
-
 def evaluated(result):
-    """What two evaluations share that ask the same of the same."""
+    """The key of evaluations that can be compared."""
     return (*(result[key] for key in ("recipe", "scope", "host", "eval", "effort")), result["tool"]["name"])
 
 
 def answering(fleet):
-    """The hosts of the last run that have a server which answers requests. fleet: the content of verdict.json."""
+    """The hosts of the last run with a server that answers requests. fleet: the content of verdict.json."""
     hosts = mapping(mapping(fleet).get("hosts"))
     run = mapping(mapping(fleet).get("run")).get("hosts") or ()
     found = []
@@ -116,7 +105,7 @@ def answering(fleet):
 
 
 def latest(results, key, kept=None):
-    """The newest result of each key, in the order of keys' first results; of the ids `kept` alone, where given."""
+    """The newest result of each key, in the order of the keys' first results; only of the ids `kept`, if given."""
     results = sorted(results, key=lambda one: (one["began"], one["id"]))
     if kept is not None:
         results = [one for one in results if one["id"] in kept]
@@ -127,7 +116,7 @@ def latest(results, key, kept=None):
 
 
 def named(result):
-    """A benchmark or evaluation in a few words: aiperf over node, 8 at once."""
+    """A benchmark or evaluation in a few words: aiperf of node-1, 8 at once."""
     where = {"server": ", ".join(result["servers"]), "node": result["host"], "fleet": "the fleet"}[result["scope"]]
     if result["kind"] == "evaluation":
         what = result["eval"] + (", %s effort" % result["effort"] if result["effort"] else "")
@@ -173,7 +162,7 @@ def _verify(fleet):
 
 
 def _complete(parts, evaluations, due):
-    """Whether nothing failed, and each host has all that was asked of it: an evaluation too, of whatever it tells."""
+    """Whether nothing failed and each host has all results, including an evaluation with any verdict."""
     if not (parts["verify"]["ok"] and parts["benchmark"]["ok"]) or parts["evaluate"]["ok"] is False or not evaluations:
         return False
     return _whole("", [], evaluations, due)["ok"] is True
@@ -195,7 +184,7 @@ def _benchmark(benchmarks, compared, percent, due):
 
 
 def _whole(summary, reasons, results, due):
-    """A part that is good only where each host that is due has a result."""
+    """A part that is good only if each host that is due has a result."""
     done = {one["host"] for one in results}
     everywhere = any(one["scope"] == "fleet" for one in results)
     missing = [] if everywhere else ["%s: no result in this run" % host for host in due if host not in done]
@@ -203,7 +192,7 @@ def _whole(summary, reasons, results, due):
 
 
 def label(row):
-    """A metric as people name it: TTFT p50."""
+    """The name of a metric: TTFT p50."""
     names = {
         "ttft_ms": "TTFT", "tpot_ms": "TPOT", "itl_ms": "ITL", "e2e_ms": "E2E",
         "output_tokens_per_s": "output tokens/s",
@@ -212,7 +201,7 @@ def label(row):
 
 
 def evaluation_ok(result):
-    """Whether an evaluation counts for the certificate: complete, and not below its reference."""
+    """Whether an evaluation is complete and not below its reference."""
     return result["ok"] and not result["void"] and result["verdict"] != "below"
 
 
@@ -226,13 +215,13 @@ def _evaluate(evaluations, due):
         elif one["verdict"] == "below":
             reasons.append("%s: %.1f %% is below the reference of %.1f %%"
                            % (named(one), one["score"], one["reference"]["score"]))  # fmt: skip
-    told = {one["host"] for one in evaluations if judged(one)}
+    compared = {one["host"] for one in evaluations if judged(one)}
     good = sum(judged(one) for one in evaluations)
     part = _whole(
         "%d of %d evaluations agree with a published score" % (good, len(evaluations)), reasons, evaluations, due
     )
-    untold = [one for one in evaluations if evaluation_ok(one) and one["host"] not in told]
-    if untold and part["ok"]:
-        said = ["%s: %s" % (named(one), WHY_OPEN[one["verdict"]]) for one in untold]
-        return _part(None, part["summary"] if told else "not evaluated", said)
+    unknown = [one for one in evaluations if evaluation_ok(one) and one["host"] not in compared]
+    if unknown and part["ok"]:
+        reasons = ["%s: %s" % (named(one), WHY_OPEN[one["verdict"]]) for one in unknown]
+        return _part(None, part["summary"] if compared else "not evaluated", reasons)
     return part

@@ -1,17 +1,16 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A benchmark against the one before it: what became slower, by how much, and whether that is more than noise.
+"""A benchmark compared with earlier ones: which metrics are worse, by how much, and whether that exceeds the noise.
 
-The statistic: a metric of this run against the median of the same metric of the runs before, in percent, positive where
-this run is worse. It is a regression where it is more than both
+The change of a metric is that from the median of the earlier runs, in percent, positive if this run is worse. It is a
+regression if it exceeds both
 
-- the limit (LIMIT unless one is given), and
-- the noise: how far the runs before lie apart, in percent of their median, and twice the standard error of the
-  difference of two runs, as the requests of each spread: that of a median is 1.2533 sigma / sqrt(rounds), sigma is
-  (p90 - p50) / 1.2816, as of normal values; that of a throughput is that of the mean E2E latency, without the factor.
-  rounds is requests / concurrency: requests that run at the same time share what slows them. So short runs whose
-  requests vary widely are not told apart.
+- the limit (LIMIT by default), and
+- the noise: the spread of the earlier runs in percent of their median, and twice the standard error of the difference
+  of two runs. The standard error of a median is 1.2533 sigma / sqrt(rounds), with sigma = (p90 - p50) / 1.2816 as of
+  normal values; that of a throughput is that of the mean E2E latency, without the factor. rounds is requests /
+  concurrency, because requests that run at the same time are slowed by the same causes.
 
 The runs before are at most BEFORE runs of the newest plan before this run, of the same point.
 """
@@ -20,9 +19,6 @@ from __future__ import annotations
 
 import math
 import statistics
-
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
 
 LIMIT = 15.0  # percent
 BEFORE = 5
@@ -36,25 +32,8 @@ COMPARED = (
 WORSE, BETTER, SAME, UNCLEAR = "worse", "better", "same", "unclear"
 
 
-def limit(value, name="fleet_regression_limit", unit="percent, such as 15"):
-    """A limit as a number above 0; LIMIT for None. Raises FleetError."""
-    if value is None:
-        return LIMIT
-    try:
-        number = float(value) if not isinstance(value, bool) else math.nan
-    except (TypeError, ValueError):
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise FleetError(
-            "measure.limit-invalid",
-            "%s is %s; allowed: a number of %s, more than 0. Correct it, or leave it out.",
-            (name, show(value), unit),
-        )
-    return number
-
-
 def curve(document):
-    """What points of one curve share: all that makes benchmarks comparable but their concurrency and requests."""
+    """The key of points of a curve: everything that makes benchmarks comparable, without concurrency and requests."""
     workload = document["workload"]
     return (
         document["inventory"],
@@ -73,23 +52,23 @@ def curve(document):
 
 
 def point(document):
-    """What two runs have to share so that their numbers compare."""
+    """The key of runs that can be compared."""
     return (*curve(document), document["workload"]["concurrency"], document["workload"]["requests"])
 
 
 def counts(document):
-    """Whether a benchmark's numbers say something: complete, without a failed request, not void."""
+    """Whether a benchmark counts: complete, without a failed request, not void."""
     return document["kind"] == "benchmark" and document["ok"] and not document["void"]
 
 
 def value_of(document, metric, statistic=None):
-    """A metric of a benchmark, None where the tool does not tell it."""
+    """A metric of a benchmark, None if the tool does not report it."""
     found = document["metrics"][metric]
     return found if statistic is None else found[statistic]
 
 
 def before(document, documents):
-    """The runs to compare `document` with, the newest last; empty where there is none.
+    """The earlier runs to compare `document` with, the newest last.
 
     documents: the history, of any kind and order. Those of the same point that count and began earlier; of them those
     with the plan and versions of the newest, at most BEFORE.
@@ -110,7 +89,7 @@ def _order(document):
 
 
 def compare(document, earlier, percent=LIMIT):
-    """[{metric, statistic, now, before, change, noise, verdict}] for what both sides tell, see the top of this file.
+    """[{metric, statistic, now, before, change, noise, verdict}] of the metrics that both sides have; see above.
 
     earlier: before(). change and noise are percent; a positive change is for the worse. verdict: worse, better, same
     (within the limit), or unclear (more than the limit, but no more than noise).
@@ -140,7 +119,7 @@ def compare(document, earlier, percent=LIMIT):
 
 
 def _error(document, metric, statistic):
-    """The standard error of a metric, as a part of it; 0 where the tool tells no p90."""
+    """The relative standard error of a metric; 0 if the tool reports no p90."""
     values, completed = document["metrics"][metric if statistic else "e2e_ms"], document["counts"]["completed"]
     if not values["p50"] or not values["p90"] or not completed:
         return 0.0

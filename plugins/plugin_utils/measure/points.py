@@ -17,18 +17,23 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import 
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 
 QUICK, GUIDE = "quick", "guide"
+PROFILES = "benchmark.profiles."
 ANSWERING = ("server", "frontend")
 WILDCARDS = ("0.0.0.0", "::", "[::]", "*", "")
 LOOPBACK = ("127.", "localhost", "::1")
 WORKLOAD = ("input_tokens", "output_tokens", "concurrency")
 OVERHEAD = 256  # tokens that a chat template may add to a request
 REQUESTS_PER_USER = 5
-SPEC = ("program", "template", "environment", "files", "statistics", "goodput", "metrics")  # for the node
+SPEC = ("program", "template", "environment", "clean", "files", "statistics", "goodput", "metrics")  # for the node
 TABLE = os.path.join(os.path.dirname(__file__), "tools.json")
 # Placeholders of a recipe's command.
 PLACEHOLDERS = (
     "url", "urls", "host", "port", "model", "tokenizer", "endpoint", "input_tokens", "output_tokens", "concurrency",
     "request_rate", "requests", "warmup_requests", "seed", "timeout_s", "output",
+)  # fmt: skip
+EVALUATION_PLACEHOLDERS = (
+    "url", "urls", "host", "port", "model", "eval", "effort", "concurrency", "max_tokens", "temperature", "examples",
+    "datasets", "output",
 )  # fmt: skip
 # Arguments of a server for clients, or of several engines, which these two do not have.
 SERVER_ONLY = {
@@ -65,7 +70,7 @@ def profile_of(deployment, name=None):
     profile = {**{key: given.get(key) for key in WORKLOAD}, **profiles[name]}
     for key in WORKLOAD[:2]:
         if not profile[key]:
-            raise _invalid(name, key, None, "a number of tokens, here or as benchmark." + key)
+            raise _invalid(PROFILES + name, key, None, "a number of tokens, here or as benchmark." + key)
     return name, profile
 
 
@@ -110,26 +115,18 @@ def points(entries, deployment, name=None, elsewhere=()):
     name, profile = profile_of(deployment, name)
     _check_command(name, profile)
     tool = tool_of(profile)
-    answering = [entry for entry in entries if entry["role"] in ANSWERING and entry["port"]]
-    if not answering:
-        raise FleetError(
-            "measure.no-server",
-            "%s: no planned server of this host answers requests. Choose hosts with servers by fleet_play_hosts or "
-            "--limit.",
-            (name,),
-        )
+    asked = answering(name, entries)
     scope = scope_of(deployment, name)
     if not tool.get("several") and scope != "server":
-        raise _invalid(
-            name, "scope", scope, "server: %s accepts one address, and each server is a point" % profile["tool"]
-        )
+        allowed = "server: %s accepts one address, and each server is a point" % profile["tool"]
+        raise _invalid(PROFILES + name, "scope", scope, allowed)
     _check_tool(name, profile, tool)
     own_engine = tool["program"][0] == "instead"
-    groups = [[entry] for entry in answering] if scope == "server" else [answering]
+    groups = [[entry] for entry in asked] if scope == "server" else [asked]
     if own_engine:  # the servers are alike, and each call stops them all
         groups = groups[:1]
-    behind = [entry for entry in entries if entry not in answering and answering[0]["role"] == "frontend"]
-    others = _reachable(name, answering[0], elsewhere) if scope == "fleet" else []
+    behind = [entry for entry in entries if entry not in asked and asked[0]["role"] == "frontend"]
+    others = _reachable(name, asked[0], elsewhere) if scope == "fleet" else []
     found_elsewhere = [one["entry"] for one in elsewhere] if scope == "fleet" else []
     urls = {(one["entry"]["host"], one["entry"]["name"]): _url(one) for one in others}
     found = []
@@ -162,23 +159,33 @@ def points(entries, deployment, name=None, elsewhere=()):
     return [one for level, one in sorted(found, key=lambda item: item[0])]
 
 
+def answering(name, entries):
+    """The entries whose servers answer requests. name: of the measurement. Raises FleetError without any."""
+    found = [entry for entry in entries if entry["role"] in ANSWERING and entry["port"]]
+    if not found:
+        raise FleetError(
+            "measure.no-server",
+            "%s: no planned server of this host answers requests. Choose hosts with servers by fleet_play_hosts or "
+            "--limit.",
+            (name,),
+        )
+    return found
+
+
 @functools.cache
-def tools():
+def tools(kind="benchmarks"):
     """The table of tools: {name: {program, template, environment, files, metrics, …}}."""
     with open(TABLE, encoding="utf-8") as stream:
-        return json.load(stream)
+        return json.load(stream)[kind]
 
 
 def tool_of(profile):
     """The entry of a profile's tool. A recipe's command is a tool whose options are its placeholders."""
     if profile["tool"] != "command":
         return tools()[profile["tool"]]
-    command = profile["command"]
-    used = placeholders([*command["argv"], *(command.get("environment") or {}).values()])
+    used = placeholders(_words(profile["command"]))
     return {
-        "program": ["node"],
-        "template": [[word] for word in command["argv"]],  # words are not split
-        **{key: command.get(key) for key in ("environment", "files", "metrics")},
+        **_of_command(profile["command"]),
         "several": "urls" in used,
         "takes_rate": "request_rate" in used,
         "takes_warmup": "warmup_requests" in used,
@@ -186,11 +193,38 @@ def tool_of(profile):
     }
 
 
-def _invalid(name, key, value, allowed):
+def evaluation_tool(name, command=None):
+    """The tool of an evaluation, with its name. command: of the recipe's evaluate.commands. Raises FleetError."""
+    if command:
+        used = placeholders(_words(command))
+        unknown = used - set(EVALUATION_PLACEHOLDERS)
+        if unknown:
+            allowed = ", ".join(EVALUATION_PLACEHOLDERS)
+            raise _invalid("evaluate.commands." + name, "argv", "${%s}" % min(unknown), allowed)
+        return {**_of_command(command), "name": "command:" + name, "several": "urls" in used}
+    table = tools("evaluations")
+    found = [{**tool, "name": key} for key, tool in table.items() if name in tool["evals"]]
+    if not found:
+        known = sorted(one for tool in table.values() for one in tool["evals"])
+        raise _invalid("evaluate", "evals", name, ", ".join(known) + ", and the names in commands")
+    return found[0]
+
+
+def _words(command):
+    return [*command["argv"], *(command.get("environment") or {}).values()]
+
+
+def _of_command(command):
+    """A recipe's program as an entry of the table of tools. Its words are not split."""
+    found = {key: command.get(key) for key in ("environment", "files", "metrics")}
+    return {**found, "program": ["node"], "template": [[word] for word in command["argv"]]}
+
+
+def _invalid(place, key, value, allowed):
     return FleetError(
         "measure.profile-invalid",
-        "benchmark.profiles.%s.%s is %s; allowed: %s. Change it, or choose another tool.",
-        (name, key, show(value), allowed),
+        "%s.%s is %s; allowed: %s. Correct the recipe.",
+        (place, key, show(value), allowed),
     )
 
 
@@ -249,7 +283,7 @@ def _check_command(name, profile):
     """The recipe's command is complete, and each placeholder has a value."""
     command = profile.get("command") or {}
     if (profile["tool"] == "command") != bool(command):
-        raise _invalid(name, "command", profile.get("command"), "a mapping if tool is command, else null")
+        raise _invalid(PROFILES + name, "command", profile.get("command"), "a mapping if tool is command, else null")
     if not command:
         return
     levels = profile.get("concurrency")
@@ -257,19 +291,17 @@ def _check_command(name, profile):
         "concurrency": None not in (levels if isinstance(levels, list) else [levels]),
         "request_rate": profile.get("request_rate"),
     }
-    used = placeholders([*command["argv"], *(command.get("environment") or {}).values()])
-    for placeholder in sorted(used):
+    for placeholder in sorted(placeholders(_words(command))):
         if placeholder not in PLACEHOLDERS:
-            raise _invalid(name, "command", "${%s}" % placeholder, ", ".join(PLACEHOLDERS))
+            raise _invalid(PROFILES + name, "command", "${%s}" % placeholder, ", ".join(PLACEHOLDERS))
         if not values.get(placeholder, True):
-            raise _invalid(name, placeholder, None, "a number, because the command contains it")
+            raise _invalid(PROFILES + name, placeholder, None, "a number, because the command contains it")
     if profile.get("arguments"):
-        raise _invalid(name, "arguments", profile["arguments"], "null: add them to command.argv")
+        raise _invalid(PROFILES + name, "arguments", profile["arguments"], "null: add them to command.argv")
     for metric in ("completed", "output_tokens_per_s"):
         if metric not in command["metrics"]:
-            raise _invalid(
-                name, "command.metrics", sorted(command["metrics"]), "at least completed and output_tokens_per_s"
-            )
+            allowed = "at least completed and output_tokens_per_s"
+            raise _invalid(PROFILES + name, "command.metrics", sorted(command["metrics"]), allowed)
 
 
 def _check_tool(name, profile, tool):
@@ -285,7 +317,7 @@ def _check_tool(name, profile, tool):
          (", ".join(tool.get("sampling") or ()) or "null") + " for %s"),
     ):  # fmt: skip
         if given and not supported:
-            raise _invalid(name, key, profile.get(key), instead % profile["tool"])
+            raise _invalid(PROFILES + name, key, profile.get(key), instead % profile["tool"])
 
 
 def _limits_of(deployment, entries):
@@ -305,29 +337,17 @@ def _limits_of(deployment, entries):
 
 def _check(name, profile, point, contexts, most):
     """The servers accept the lengths and the concurrency."""
-    problems = []
-
-    def add(wanted, accepted, keys):
-        problems.append(
-            FleetError(
-                "measure.too-much",
-                "benchmark.profiles.%s asks for %s, and the servers accept %d. Lower %s.",
-                (name, wanted, accepted, keys),
-            )
-        )
-
     overhead = OVERHEAD if "chat" in point["endpoint"] else 0
     for context, answers in sorted(contexts):
         output = point["output_tokens"] if answers else 0
-        total = point["input_tokens"] + output + overhead
-        if total > context:
-            parts = "%d tokens (%d of input, %d of output, up to %d of the chat template)"
-            add(parts % (total, point["input_tokens"], output, overhead), context, "input_tokens or output_tokens")
-            break
+        if point["input_tokens"] + output + overhead > context:
+            allowed = "a context of at most %d tokens, with %d of output and up to %d of the chat template"
+            raise _invalid(
+                PROFILES + name, "input_tokens", point["input_tokens"], allowed % (context, output, overhead)
+            )
     if point["concurrency"] and most and point["concurrency"] > most and not profile.get("queue"):
-        add("a concurrency of %d" % point["concurrency"], most, "concurrency, or set queue: true to let requests wait")
-    if problems:
-        raise FleetError.together(problems)
+        allowed = "at most %d, or more with queue: true, which lets requests wait" % most
+        raise _invalid(PROFILES + name, "concurrency", point["concurrency"], allowed)
 
 
 def scope_of(deployment, name=None):

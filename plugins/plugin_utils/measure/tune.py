@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A sweep over the settings that a recipe marks as tunable: what is tried, what was measured, which is best. Pure."""
+"""A sweep over the settings that a recipe marks as tunable: candidates, their results, and the best. Pure."""
 
 from __future__ import annotations
 
@@ -15,28 +15,39 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.measure import com
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
 
 LAYER = "fleet_override_tuned"
-LONGEST = 160  # characters of why a candidate failed, in the table
-MOST = 24  # candidates; each is a start of the servers
+LONGEST = 160  # characters of a failure in the table
+MOST = 24  # candidates; each starts the servers
 LIMITS = ("ttft_ms", "tpot_ms")
-STATISTICS = ("p95", "p90")  # of a latency, which a limit is for: the first that the tool tells
+STATISTICS = ("p95", "p90")  # of a latency with a limit: the first that the tool reports
 AS_IT_IS = "as it is"
 COLUMNS = ("candidate", "output tokens/s", "at once", "TTFT p95, ms", "TPOT p95, ms", "result")
 
 
 def limits_of(given, tune, name="fleet_tune_limits"):
-    """{ttft_ms, tpot_ms}, None for one without a limit: `given`, else the recipe's. Raises FleetError."""
+    """{ttft_ms, tpot_ms}, None without a limit: `given`, or the recipe's. Raises FleetError."""
     if given is None:
         return {key: (tune.get("limits") or {}).get(key) for key in LIMITS}
     if not isinstance(given, dict) or set(given) - set(LIMITS) or not given:
-        raise FleetError(
-            "measure.limit-invalid",
-            "%s is %s; allowed: %s. Correct it, or leave it out.",
-            (name, show(given), "a mapping with %s, such as {ttft_ms: 2000}" % " or ".join(LIMITS)),
-        )
-    return {
-        key: None if given.get(key) is None else compare.limit(given[key], "%s.%s" % (name, key), "milliseconds")
-        for key in LIMITS
-    }
+        raise _invalid(name, given, "a mapping with %s, such as {ttft_ms: 2000}" % " or ".join(LIMITS))
+    return {key: _milliseconds(given.get(key), "%s.%s" % (name, key)) for key in LIMITS}
+
+
+def _milliseconds(value, name):
+    try:
+        number = None if value is None else float(value) if not isinstance(value, bool) else math.nan
+    except (TypeError, ValueError):
+        number = math.nan
+    if number is not None and not 0 < number < math.inf:
+        raise _invalid(name, value, "a number of milliseconds, more than 0")
+    return number
+
+
+def _invalid(name, value, allowed):
+    return FleetError(
+        "measure.limit-invalid",
+        "%s is %s; allowed: %s. Correct it, or leave it out.",
+        (name, show(value), allowed),
+    )
 
 
 def settings(tune):
@@ -52,7 +63,7 @@ def settings(tune):
 
 
 def candidates(tune, recipe="the recipe"):
-    """[(name, override)]: the deployment as it is, then each combination of the settings. Raises FleetError."""
+    """[(name, override)]: the current deployment, then each combination of the settings. Raises FleetError."""
     given = settings(tune)
     count = math.prod(len(values) for _name, values in given)
     if not given or count > MOST:
@@ -70,9 +81,9 @@ def candidates(tune, recipe="the recipe"):
 
 
 def calls_of(servers, deployment, profile):
-    """The points of a candidate. More requests at once than it takes wait in its queue: that is compared too.
+    """The points of a candidate, in which requests may wait in its queue.
 
-    Raises FleetError where servers would be measured one by one, which says nothing on a node as a whole.
+    Raises FleetError if servers would be measured one by one, because that does not measure the node.
     """
     name, wanted = points.profile_of(deployment, profile)
     benchmark = deployment.get("benchmark") or {}
@@ -94,7 +105,7 @@ def _impossible(name, why):
 
 
 def measured(calls, deployment, history):
-    """The newest result that counts of each point; None for one without.
+    """The newest result that counts of each point, or None.
 
     calls: calls_of(); history: results of this inventory, the oldest first.
     """
@@ -121,13 +132,13 @@ def _of(document):
 
 
 def latency(document, metric):
-    """What a limit is compared with, None where the tool tells neither statistic."""
+    """The value that is compared with a limit, None if the tool reports neither statistic."""
     values = document["metrics"][metric]
     return next((values[name] for name in STATISTICS if values[name] is not None), None)
 
 
 def over(document, limits):
-    """The metrics of a result that are over their limit, or not told."""
+    """The metrics of a result that exceed their limit or are unknown."""
     return [
         metric
         for metric in LIMITS
@@ -136,17 +147,17 @@ def over(document, limits):
 
 
 def best_point(documents, limits):
-    """Of one candidate the result with the highest throughput within the limits; of none within, with the highest."""
+    """A candidate's result with the highest throughput within the limits; if none is within, with the highest."""
     told = [one for one in documents if one and one["metrics"]["output_tokens_per_s"]]
     within = [one for one in told if not over(one, limits)]
     return max(within or told, key=lambda one: one["metrics"]["output_tokens_per_s"], default=None)
 
 
 def choose(found, limits):
-    """The name of the best candidate, None where none keeps the limits.
+    """The name of the best candidate, None if none is within the limits.
 
-    found: {name: results of its points, None for one that is missing}. Only candidates with all points count; of equal
-    ones the first.
+    found: {name: results of its points, None for a missing one}. Only candidates with all points count; the first of
+    equal ones wins.
     """
     rates = {}
     for name, documents in found.items():
@@ -157,7 +168,7 @@ def choose(found, limits):
 
 
 def rows(found, limits, failed=None):
-    """The table for people, as COLUMNS. failed: {name: why it was not measured}."""
+    """The rows of the table, with COLUMNS. failed: {name: why it was not measured}."""
     best, table = choose(found, limits), []
     for name, documents in found.items():
         point = best_point(documents, limits)
@@ -178,7 +189,7 @@ def rows(found, limits, failed=None):
 
 
 def cut(text):
-    """The first line of a message, as a table has room for it."""
+    """The first line of a message, cut for the table."""
     line = (str(text).strip().splitlines() or [""])[0]
     return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
 
@@ -188,7 +199,7 @@ def _number(value):
 
 
 def words(limits):
-    """The limits in words."""
+    """The limits as a string."""
     found = ["%s of %g ms" % (name, limits[key]) for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"))
              if limits.get(key) is not None]  # fmt: skip
     return " and ".join(found) if found else "no limit"

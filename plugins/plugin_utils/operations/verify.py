@@ -57,20 +57,10 @@ def sent(arguments, host, folder, unchanged):
     if unchanged:
         found["servers_changed"] = False
     if folder and found.get("mode", "auto") == "auto":
-        found["mode"] = _settle(found, readable_json(report.host_path(folder, host)))
+        changed = found.get("servers_changed")
+        changed = None if changed is None else boolean(changed, strict=False)
+        found["mode"] = report.settle_auto(changed, found["servers"], readable_json(report.host_path(folder, host)))
     return found
-
-
-def _settle(arguments, previous):
-    """The mode that auto means here, by what the last report says; auto itself where the arguments are no good."""
-    changed, servers = arguments.get("servers_changed"), arguments.get("servers")
-    if not isinstance(servers, (list, tuple)) or not all(isinstance(entry, dict) for entry in servers):
-        return "auto"  # the module says what is wrong with them
-    try:
-        changed = None if changed is None else boolean(changed)
-    except TypeError:
-        return "auto"
-    return report.settle_auto(changed, servers, previous)
 
 
 def _report(folder, host, mode, verdicts, inventory_hosts, what, problem):

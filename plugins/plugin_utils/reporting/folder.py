@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The folder on the controller that the reports of a run go to."""
+"""The folder on the control node for the reports of a run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ VARIABLES = ("verify_reports_dir", "fleet_reports_dir")
 
 
 def reports_folder(given, task_vars, templar):
-    """The absolute path of ``given``, a task's reports_dir; None where it is empty. Without it what VARIABLES say
-    counts, then reports_dir()."""
+    """The absolute path of ``given``, a task's reports_dir; None if it is empty. By default that of VARIABLES, then
+    reports_dir()."""
     for name in VARIABLES:
         if given is None and name in task_vars:
             given = templar.template(task_vars[name])
@@ -27,9 +27,9 @@ def reports_folder(given, task_vars, templar):
 
 
 def reports_dir(sources):
-    """Where the reports of an inventory go by default: a folder named after it, below the working directory.
+    """The default folder for the reports of an inventory, below the working directory.
 
-    sources: what was given with -i: folders, files, lists of hosts. "reports/local" for inventories/local, for
+    sources: the values of -i: folders, files, lists of hosts. "reports/local" for inventories/local, for
     inventories/local/hosts.yml and for local.yml; several are joined with "+".
     """
     names = []
@@ -39,12 +39,12 @@ def reports_dir(sources):
         else:
             folder, name = os.path.split(os.path.abspath(source))
             name = os.path.splitext(name)[0]
-            if name in COMMON_NAMES:  # every inventory has one; its folder tells them apart
+            if name in COMMON_NAMES:  # the folder distinguishes them
                 name = os.path.basename(folder)
         names.append(re.sub(r"[^\w.-]", "-", name).strip(".") or "inventory")
     return os.path.join("reports", "+".join(dict.fromkeys(names))[:100] or "inventory")
 
 
 def run_id():
-    """The same in all tasks of this ansible-playbook, and no other's: it makes a folder of a new name for itself."""
+    """An id of this run of ansible-playbook, from the name of its temporary folder."""
     return hashlib.sha256(os.fsencode(C.DEFAULT_LOCAL_TMP)).hexdigest()[:12]

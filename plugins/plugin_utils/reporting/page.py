@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The fleet's verdicts as one HTML page that a person reads: a file that needs nothing else, no network, no script."""
+"""The fleet's verdicts as an HTML page that needs no other files, no network and no script."""
 
 from __future__ import annotations
 
@@ -37,27 +37,23 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.page_val
 try:
     import jinja2
 except ImportError:
-    HAS_JINJA = False  # only where the sanity tests import this alone: ansible-core needs it everywhere else
+    HAS_JINJA = False  # only where the sanity tests import this file: ansible-core requires it
 else:
     HAS_JINJA = True
 
 TEMPLATES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates")
 PASSED, FAILED, UNKNOWN = "passed", "failed", "unknown"
 ORDER = {FAILED: 0, UNKNOWN: 1, PASSED: 2}
-ROOMY = 24  # up to so many servers each has a cell with its name; beyond that the overview is a grid of signs
-OPEN = 4  # up to so many servers all are shown opened
-# Characters of what all failing probes sent and got, on the whole page. Each text has its share of it; where that is
-# shorter than is of use, what the first of equal failures sent and got has to do, and the hosts' own files.
-EVIDENCE = 1000000
-LONGEST, SHORTEST = 4000, 100
-CAUSE = 1000
-CARDS, PLACES = 40, 24  # so many kinds of failures are shown one by one, so many servers are named with each
-SIZES = (0, 30, 100, 300, 1000, 3000, 10000)  # ms up to which the bar of a probe's time has its lengths
-OLD = datetime.timedelta(hours=1)  # where the report knows of no run, a verdict so much older than the newest is old
+ROOMY = 24  # up to this number, each server has a cell with its name; otherwise the overview is a grid of signs
+OPEN = 4  # up to this number, all servers are opened
+LONGEST, CAUSE = 4000, 1000  # characters
+CARDS, PLACES = 40, 24  # kinds of failures with a card; servers that a card names
+SIZES = (0, 30, 100, 300, 1000, 3000, 10000)  # ms of the lengths of a probe's bar
+OLD = datetime.timedelta(hours=1)  # without a run, a verdict that is older than the newest by more is old
 
 MODES = {"full": "full sequence", "quick": "quick check"}
 WORDS = {PASSED: "verified", FAILED: "failed", UNKNOWN: "not verified"}
-# What a probe proves, in the words of docs/using/verification.md.
+# What a probe proves; docs/using/verification.md describes each.
 PROVES = {
     "identity": "the planned entry's own process holds the port, before and after the probes",
     "alive": "the process answers",
@@ -104,17 +100,16 @@ def _label(registry, name):
 
 
 def render(report):
-    """The page of a fleet's report (verdict.json, see report.merge) as text of an HTML file.
+    """The page of a fleet's report (verdict.json, see report.merge) as the content of an HTML file.
 
-    Pure: the same report gives the same page. Whatever stands in the report ends up as text on the page; what is
-    missing or of another form is left out.
+    Pure. All strings in the report are escaped; values that are missing or of another form are left out.
     """
     return template("verdict.html.j2").render(view(report))
 
 
 @functools.lru_cache(maxsize=2)
 def template(name):
-    """A page's template: whatever is printed is escaped, and what is unseen in it made visible."""
+    """A page's template: values are escaped, and invisible characters are made visible."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES, encoding="utf-8"),
         autoescape=True,
@@ -131,15 +126,15 @@ def template(name):
 
 
 def _compiled():
-    """Where the template is kept compiled, in a folder of this user; None where there can be none."""
+    """The cache of compiled templates in a folder of this user, or None."""
     try:
         return jinja2.FileSystemBytecodeCache()
-    except RuntimeError:  # somebody else's folder has that name
+    except RuntimeError:  # the folder of that name belongs to another account
         return None
 
 
 def _sha256(text):
-    """The source of a style or script as a content security policy names it."""
+    """The source of a style or script in a content security policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
 
 
@@ -147,17 +142,16 @@ def _sha256(text):
 
 
 def view(report):
-    """What the page says, in the order in which it says it; every value is a string, a number, or a list of such."""
+    """The values of the template: strings, numbers, and lists and mappings of them."""
     report = mapping(report)
     names = sorted(mapping(report.get("hosts")), key=natural)
     reports = {name: mapping(report["hosts"][name]) for name in names}
-    limit = _failed_limit(reports.values())
     newest = max(filter(None, (time_of(value.get("generated")) for value in reports.values())), default=None)
     began = time_of(mapping(report.get("run")).get("began"))
     latest, grace = (began, datetime.timedelta()) if began else (newest, OLD)
     hosts = []
     for name in names:
-        hosts.append(_host(name, reports[name], len(hosts), latest, grace, limit))
+        hosts.append(_host(name, reports[name], len(hosts), latest, grace))
     servers = [server for host in hosts for server in host["servers"]]
     for number, server in enumerate(servers):
         server["id"] = "s%d" % number
@@ -176,7 +170,7 @@ def view(report):
         "notes": _notes(hosts, servers, began),
         "problems": _problems(hosts),
         **_failures(servers),
-        # the overview keeps the inventory's order, so that a host is where it was the last time
+        # the overview has the order of the inventory, so that a host keeps its place
         "overview": [host for host in hosts if host["servers"]],
         "hosts": sorted(
             ({**host, "servers": sorted(host["servers"], key=lambda one: ORDER[one["state"]])} for host in hosts),
@@ -195,7 +189,7 @@ def view(report):
     }
 
 
-def _host(name, report, number, latest, grace, limit):
+def _host(name, report, number, latest, grace):
     deployed = mapping(report.get("deployed"))
     planned = {cut(entry.get("name")): entry for entry in mappings(deployed.get("servers"))}
     full = mapping(report.get("last_full"))
@@ -212,8 +206,8 @@ def _host(name, report, number, latest, grace, limit):
     servers = []
     for verdict in verdicts:
         key = cut(verdict.get("server"))
-        servers.append(_server(name, verdict, mapping(planned.pop(key, None)), limit))
-        servers[-1]["full"] = _full(full, before[key], verdict, limit) if key in before else None
+        servers.append(_server(name, verdict, mapping(planned.pop(key, None))))
+        servers[-1]["full"] = _full(full, before[key], verdict) if key in before else None
     time = time_of(report.get("generated"))
     problem = cut(report.get("problem"), LONGEST)
     last = mapping(missing.get("last"))
@@ -240,7 +234,7 @@ def _host(name, report, number, latest, grace, limit):
         "simulated": cut(deployed.get("simulated"), LONGEST) if deployed.get("simulated") is not True else "yes",
         "model": {key: cut(model.get(key)) for key in ("id", "repo", "revision", "format")},
         "standin": model.get("source") == "standin" or any(server["standin"] for server in servers),
-        # prefill and decode workers: they answer through a frontend, so they have no verdict of their own
+        # prefill and decode workers answer through a frontend, so they have no verdict
         "others": [
             {"name": other, "role": cut(entry.get("role")), "devices": cut(entry.get("devices"))}
             for other, entry in planned.items()
@@ -249,7 +243,7 @@ def _host(name, report, number, latest, grace, limit):
 
 
 def _not_asked(entry, model):
-    """A planned server as a verdict that says nothing of it."""
+    """The verdict of a planned server that was not asked."""
     return {
         "server": entry.get("name"),
         "url": "%s:%s" % (cut(entry.get("bind")), cut(entry.get("port"))),
@@ -259,20 +253,20 @@ def _not_asked(entry, model):
 
 
 def _file(name):
-    """The address of a host's own file beside the page; empty where no file can have such a name."""
+    """The address of a host's file relative to the page; empty if no file can have that name."""
     if len(name) > NAME:
         return ""
     on_disk = urllib.parse.quote(name.encode("utf-8", "replace"), safe="@:[]+,~ ")  # as report.host_path() has it
     return "hosts/" + urllib.parse.quote(on_disk) + ".json"
 
 
-def _server(host, verdict, entry, limit):
-    probes = [_probe_view(probe, limit) for probe in mappings(verdict.get("probes"))]
+def _server(host, verdict, entry):
+    probes = [_probe_view(probe) for probe in mappings(verdict.get("probes"))]
     model = cut(verdict.get("model_id"))
     url = cut(verdict.get("url"))
     role = cut(entry.get("role"))
     void, stranger = cut(verdict.get("void"), CAUSE), cut(verdict.get("not_verified"), CAUSE)
-    if void:  # what was true before
+    if void:
         probes = [dict(probe, state=UNKNOWN) for probe in probes]
     return {
         "note": void or ("not verified: " + stranger if stranger else ""),
@@ -295,9 +289,9 @@ def _server(host, verdict, entry, limit):
     }
 
 
-def _full(full, verdict, now, limit):
-    """The last full verdict of a server that was asked quickly this time."""
-    probes = [_probe_view(probe, limit) for probe in mappings(verdict.get("probes"))]
+def _full(full, verdict, now):
+    """The last full verdict of a server whose last verification was quick."""
+    probes = [_probe_view(probe) for probe in mappings(verdict.get("probes"))]
     if verdict.get("void"):
         probes = [dict(probe, state=UNKNOWN) for probe in probes]
     return {
@@ -309,7 +303,7 @@ def _full(full, verdict, now, limit):
 
 
 def _sums(probes):
-    """The probes, and what they add up to."""
+    """The probes and their sums."""
     return {
         "probes": probes,
         "passed": sum(probe["state"] == PASSED for probe in probes),
@@ -318,26 +312,23 @@ def _sums(probes):
     }
 
 
-def _probe_view(probe, limit):
-    state = _state(probe.get("ok"))
-    length = limit if state == FAILED else LONGEST  # those that passed are cut in verdict.json already
+def _probe_view(probe):
     ms = probe.get("ms")
     ms = ms if isinstance(ms, (int, float)) and 0 <= ms < 1e12 else 0
     return {
         "name": cut(probe.get("name")),
-        "state": state,
+        "state": _state(probe.get("ok")),
         "ms": ms,
         "took": duration(ms),
         "size": bisect.bisect_left(SIZES, ms),
         "cause": cut(probe.get("cause"), CAUSE),
         "card": "",
-        **{key: cut(probe.get(key), length) for key in ("sent", "got")},
-        "whole": {key: cut(probe.get(key), LONGEST) for key in ("sent", "got")},
+        **{key: cut(probe.get(key), LONGEST) for key in ("sent", "got")},
     }
 
 
 def _failures(servers):
-    """Equal failures of several servers once, the commonest first: {failures: [{…}], more_failures: number}."""
+    """Equal failures of several servers once, the most frequent first: {failures: [{…}], more_failures: number}."""
     found = {}
     for server in servers:
         for probe in server["probes"]:
@@ -358,7 +349,7 @@ def _failures(servers):
                 "proves": PROVES.get(name, ""),
                 "first": first,
                 "took": shown["took"],
-                **shown["whole"],
+                **{key: shown[key] for key in ("sent", "got")},
                 "total": len(hits),
                 "servers": [hit[0] for hit in hits[:PLACES]],
                 "logs": "ansible-playbook playbooks/logs.yml -i INVENTORY --limit %s -e fleet_log_server=%s"
@@ -371,7 +362,7 @@ def _failures(servers):
 
 
 def _problems(hosts):
-    """What went wrong on hosts before their servers were asked, equal ones once: [{text, hosts}]."""
+    """Failures of hosts before their servers were asked, equal ones once: [{text, hosts}]."""
     found = {}
     for host in hosts:
         if host["problem"]:
@@ -383,7 +374,7 @@ def _problems(hosts):
 
 
 def _notes(hosts, servers, began):
-    """What a reader must know before believing the rest: [{title, text}]."""
+    """Notes above the results: [{title, text}]."""
     notes = []
     missing = {}
     for host in hosts:
@@ -435,7 +426,7 @@ def _notes(hosts, servers, began):
 
 
 def _on(hosts, servers):
-    """On what the servers were verified, in a line: models, recipes, modes."""
+    """A line on the verified servers: models, recipes, modes."""
     models = sorted({server["model"] for server in servers if server["model"]})
     recipes = sorted({host["recipe"] for host in hosts if host["recipe"]})
     modes = sorted({server["mode"] for server in servers if server["mode"]})
@@ -449,14 +440,3 @@ def _on(hosts, servers):
 
 def _state(value):
     return PASSED if value is True else FAILED if value is False else UNKNOWN
-
-
-def _failed_limit(reports):
-    """Characters of each text of a failing probe, so that all of them keep within EVIDENCE."""
-    failed = 0
-    for report in reports:
-        for part in (report, mapping(report.get("last_full"))):
-            for verdict in mappings(part.get("verdicts")):
-                failed += sum(probe.get("ok") is False for probe in mappings(verdict.get("probes")))
-    limit = min(LONGEST, EVIDENCE // (2 * failed or 1))
-    return limit if limit >= SHORTEST else 0

@@ -14,11 +14,11 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.visible
 
 MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()  # noqa: SIM905 - twelve lines otherwise
 DATE = "%Y-%m-%dT%H:%M:%SZ"
-NAME = 200  # longest name, address or version; what is longer is no such thing
+NAME = 200  # longest name, address or version
 
 
 def visible(value):
-    """A text with what is unseen in it made visible; whatever else it is, as it is."""
+    """A string with its invisible characters made visible; other values are unchanged."""
     return text_visible(value, lines=True) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
@@ -35,7 +35,7 @@ def mappings(value):
 
 
 def cut(value, limit=NAME):
-    """A text of at most `limit` characters; empty for None and for what is neither text nor number."""
+    """A string of at most `limit` characters; empty for values that are neither strings nor numbers."""
     if not limit:
         return ""
     text = str(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else ""
@@ -43,12 +43,12 @@ def cut(value, limit=NAME):
 
 
 def quoted(text):
-    """A word for a shell; with a mark in the place of what a terminal would act on."""
+    """A word for a shell, with ? in place of control characters."""
     return shlex.quote(UNSEEN.sub("?", text).replace("\n", "?"))
 
 
 def natural(name):
-    """node-2 before node-10."""
+    """A sort key: node-2 is before node-10."""
     parts = re.split(r"([0-9]+)", name)
     return [(len(part.lstrip("0")), part) if number % 2 else (0, part) for number, part in enumerate(parts)]
 
@@ -65,7 +65,7 @@ def time_of(text):
 
 
 def moment(text):
-    """A report's time for people; whatever else it is, as it is."""
+    """A report's time for people; other strings are unchanged."""
     time = time_of(text)
     if time is None:
         return cut(text)
@@ -73,7 +73,7 @@ def moment(text):
 
 
 def age(delta):
-    """A long time in words: 50 min, 3 h, 2 days."""
+    """A long time: 50 min, 3 h, 2 days."""
     minutes = int(delta.total_seconds() // 60)
     if minutes < 120:
         return "%d min" % max(1, minutes)

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Verdicts as files and as text: one file per host, one for the fleet and its page, a table and a message.
 
-A run begins by writing into the fleet's file which hosts a verdict is due of. What a host answers takes the place of
-that; a host that is never reached, or fails before it is asked, keeps it, however the run ends.
+A run begins by marking the hosts that will get a verdict in the fleet's file. A host that is never reached, or fails
+before its servers are asked, keeps the mark.
 """
 
 from __future__ import annotations
@@ -30,28 +30,23 @@ SCHEMA = 1
 TITLE = "Verdicts"
 COLUMNS = ("host", "server", "port", "verdict", "probes", "details")
 WORDS = {True: "ok", False: "FAILED", None: "not verified"}
-# Characters of what all passing probes of the fleet sent and got, in verdict.json. What a hundred servers say fits in
-# whole; more of them share it, a third for what was sent, so that file and page stay small enough to be opened.
-EVIDENCE = 800000
-SHORTEST = 60
-DETAILS = 300  # characters of why a server is not verified, in the table
+DETAILS = 300  # characters of the reason in the table
 MISSED = "No verdict of this run yet: not reached, failed before its servers were asked, or not asked yet."
 NEVER = "Planned, but in no run so far."
 
 
 def now():
-    """The time as reports write it: UTC, to the second."""
+    """The time in UTC, to the second."""
     return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def deployed(entries, deployment=None, simulated=""):
-    """What was deployed on a host, as its report tells it; of secrets nothing, of commands nothing.
+    """The deployment of a host in its report, without secrets and commands.
 
-    entries: the host's plan entries; deployment: the recipe as resolved for the host, or None where the caller has no
-    more than entries; simulated: what is simulated there, in words. Returns {recipe, description, guide, platform,
-    engine, software: [text], model: {id, repo, revision, format, source}, simulated: text or None, memory_gib: of the
-    host for each server, as the recipe needs it,
-    servers: [{name, role, bind, port, devices, launcher, hash}]}; what is not known is None.
+    entries: the host's plan entries; deployment: the recipe as resolved for the host, or None; simulated: a description
+    of simulated parts. Returns {recipe, description, guide, platform, engine, software: [str], model: {id, repo,
+    revision, format, source}, simulated, memory_gib: of the host for each server, as the recipe needs it, servers:
+    [{name, role, bind, port, devices, launcher, hash}]}; unknown values are None.
     """
     recipe = deployment if isinstance(deployment, dict) else {}
     entries = [entry for entry in entries if isinstance(entry, dict)]
@@ -81,7 +76,7 @@ def deployed(entries, deployment=None, simulated=""):
 
 
 def _software(entries, venv):
-    """Versions as the plan pins them: packages of the environment, images of containers; else where it lies."""
+    """Versions that the plan pins: packages of the environment and images; otherwise the path of the environment."""
     found = [*(venv.get("packages") or []), *([venv["torch"]] if venv.get("torch") else [])]
     for entry in entries:
         container = entry["container"] or {}
@@ -89,16 +84,16 @@ def _software(entries, venv):
             digest = container.get("digest")
             found.append(container["image"] + ("@" + digest if digest else ""))
     if not found and venv.get("path"):
-        found.append("what is installed in " + venv["path"])
+        found.append("packages in " + venv["path"])
     return list(dict.fromkeys(found))
 
 
 def host_report(host, mode, verdicts, generated, previous=None, what=None, problem=None):
-    """What hosts/<host>.json holds: {schema, host, ok, generated, mode, problem, deployed, verdicts, last_full}.
+    """The content of hosts/<host>.json: {schema, host, ok, generated, mode, problem, deployed, verdicts, last_full}.
 
-    previous: the report that it replaces, or None. A quick run keeps the last full verdicts in last_full
-    {ok, generated, verdicts}; a full run is that itself, and has null there. what: deployed(), or None. problem: what
-    went wrong before the servers were asked, or None; with one the host is not ok, whatever they answered.
+    previous: the report that it replaces, or None. A quick run keeps the last full verdicts in last_full {ok,
+    generated, verdicts}; for a full run it is null. what: deployed(), or None. problem: the error before the servers
+    were asked, or None; with a problem, the host is not ok.
     """
     report = {
         "schema": SCHEMA,
@@ -117,7 +112,7 @@ def host_report(host, mode, verdicts, generated, previous=None, what=None, probl
 
 
 def last_full(report):
-    """The full verdicts that a host's report holds, {ok, generated, verdicts}; None where it has none."""
+    """The full verdicts of a host's report, {ok, generated, verdicts}, or None."""
     if not isinstance(report, dict):
         return None
     if report.get("mode") == "full":
@@ -128,8 +123,8 @@ def last_full(report):
 def settle_auto(servers_changed, servers, previous):
     """quick or full, for mode auto.
 
-    quick is enough only where nothing changed, the last report of the host is good and the last full one is good for
-    these very servers. A server that never passed in full must not look well because it can still say hello.
+    quick is enough only if nothing changed, the last report of the host is good, and the last full report is good for
+    the same servers.
     """
     full = last_full(previous)
     if servers_changed is not False or not full or not full.get("ok") or previous.get("ok") is not True:
@@ -144,11 +139,11 @@ def settle_auto(servers_changed, servers, previous):
 
 
 def begin(fleet, run, due, planned, generated):
-    """What verdict.json holds when a run begins: its content before, without what is said of the hosts in `due`.
+    """The content of verdict.json when a run begins: without the verdicts of the hosts in `due`.
 
-    fleet: the content before, or None. run: {id, began}; a run that has begun already goes on with these hosts.
-    due: hosts of which this run is to bring a verdict. planned: {host: deployed() or None} of all hosts that have
-    servers, in this run or not; those of which nothing is known yet are said to be so, and what is in neither goes.
+    fleet: the previous content, or None. run: {id, began}; a run that has already begun continues with these hosts.
+    due: hosts that get a verdict in this run. planned: {host: deployed() or None} of all hosts that have servers, in
+    this run or not; other hosts are removed.
     """
     known, last = _hosts(fleet), _run(fleet)
     hosts = {name: value for name, value in known.items() if name in due}
@@ -162,7 +157,7 @@ def begin(fleet, run, due, planned, generated):
 
 
 def _without_verdict(host, what, cause, run=None, before=None):
-    """A host's place in verdict.json until it has a verdict. before: what stood there, of which the sum is kept."""
+    """A host in verdict.json until it has a verdict. before: its previous report, which is summarized."""
     last = _missing(before).get("last")
     if before and not _missing(before):
         last = {key: before.get(key) for key in ("ok", "generated", "mode")}
@@ -174,11 +169,10 @@ def _without_verdict(host, what, cause, run=None, before=None):
 
 
 def merge(fleet, report, inventory_hosts, generated):
-    """What verdict.json holds after `report` of one host: {schema, ok, generated, run, hosts: {name: report in short}}.
+    """The content of verdict.json with `report` of a host: {schema, ok, generated, run, hosts: {name: short report}}.
 
-    fleet: its content before, or None. Hosts that the inventory no longer has are dropped; the report's own stays.
-    In short: what passing probes sent and got is cut to what the fleet leaves to each, see EVIDENCE; all of it is in
-    the host's own file.
+    fleet: the previous content, or None. Hosts that are not in the inventory are removed, except that of the report.
+    Short: without the requests and answers of probes that did not fail. They are in the host's file.
     """
     keep = {*inventory_hosts, report["host"]}
     hosts = {name: value for name, value in _hosts(fleet).items() if name in keep}
@@ -187,7 +181,7 @@ def merge(fleet, report, inventory_hosts, generated):
 
 
 def _part(value, key):
-    """The mapping at `key`; empty where there is none, as in a file of another form."""
+    """The mapping at `key`, or an empty one."""
     part = value.get(key) if isinstance(value, dict) else None
     return part if isinstance(part, dict) else {}
 
@@ -201,37 +195,28 @@ def _run(fleet):
 
 
 def _missing(report):
-    """Why a host in verdict.json has no verdict: {cause, run, began, last}; empty where it has one."""
+    """Why a host in verdict.json has no verdict: {cause, run, began, last}; empty if it has a verdict."""
     return _part(report, "missing")
 
 
 def _fleet(hosts, run, generated):
-    passed = sum(bool(probe["ok"]) for value in hosts.values() for probe in _probes(value))
-    limit = max(SHORTEST, EVIDENCE // (passed or 1))
     return {
         "schema": SCHEMA,
-        # a host without a server of its own (a decode node behind another node's frontend) has nothing to say here
+        # a host without a frontend, such as a decode node, has no verdict
         "ok": all_ok(
             value["ok"] for value in hosts.values() if value["verdicts"] or value["ok"] is not None or _missing(value)
         ),
         "generated": generated,
         "run": run or None,
-        "hosts": {name: shorten(hosts[name], limit) for name in sorted(hosts)},
+        "hosts": {name: _short(hosts[name]) for name in sorted(hosts)},
     }
 
 
-def _probes(report):
-    """All probes in a host's report, those of the last full run too."""
-    for part in (report, report["last_full"] or {"verdicts": []}):
-        for verdict in part["verdicts"]:
-            yield from verdict["probes"]
-
-
 def void(report, actions, when):
-    """A host's report, in which `actions` ({server: what was done with it}) have made verdicts untrue; the same where
-    there is no verdict of these servers, or it was voided before.
+    """A host's report with void verdicts of the servers in `actions` ({server: what was done}); the same object if
+    there is nothing to void.
 
-    A voided verdict has ok null, and `void`: why. Its probes stay, as what was true before.
+    A void verdict has ok null and the reason in `void`, and keeps its probes.
     """
     if not isinstance(report, dict):
         return report
@@ -256,7 +241,7 @@ def _void(verdicts, actions, when):
 
 
 def void_verdicts(folder, host, actions):
-    """void() in hosts/<host>.json, verdict.json and its page, below `folder`; writes only what changes. OSError."""
+    """void() in hosts/<host>.json, verdict.json and its page; only changed files are written. Raises OSError."""
     when, path = now(), host_path(folder, host)
     before = read_json(path)
     after = void(before, actions, when)
@@ -274,48 +259,40 @@ def _void_host(fleet, host, actions, when):
     return _fleet(hosts, _run(fleet), fleet.get("generated"))
 
 
-def shorten(report, limit):
-    """A host's report with at most `limit` characters of what each probe sent and got that did not fail."""
-    short = dict(report, verdicts=[_short_verdict(verdict, limit) for verdict in report["verdicts"]])
+def _short(report):
+    """A host's report without the requests and answers of probes that did not fail."""
+    short = {**report, "verdicts": [_short_verdict(verdict) for verdict in report["verdicts"]]}
     full = report["last_full"]
     if full:
-        short["last_full"] = dict(full, verdicts=[_short_verdict(verdict, limit) for verdict in full["verdicts"]])
+        short["last_full"] = {**full, "verdicts": [_short_verdict(verdict) for verdict in full["verdicts"]]}
     return short
 
 
-def _short_verdict(verdict, limit):
-    limits = (("sent", limit // 3), ("got", limit - limit // 3))
-    return dict(
-        verdict,
-        probes=[
-            probe
-            if probe["ok"] is False
-            else dict(probe, **{key: cut(probe[key], length) for key, length in limits if probe.get(key)})
-            for probe in verdict["probes"]
-        ],
-    )
+def _short_verdict(verdict):
+    probes = [one if one["ok"] is False else {**one, "sent": None, "got": None} for one in verdict["probes"]]
+    return {**verdict, "probes": probes}
 
 
 def host_path(folder, host):
-    """Where the report of a host is below `folder`; a name with slashes stays one file."""
+    """The path of a host's report below `folder`; slashes in names are quoted."""
     return os.path.join(folder, "hosts", urllib.parse.quote(host, safe="@:[]+,~ ") + ".json")
 
 
 def page_path(folder):
-    """Where the fleet's page is below `folder`."""
+    """The path of the fleet's page below `folder`."""
     return os.path.join(folder, "verdict.html")
 
 
 def write_reports(folder, host, mode, verdicts, inventory_hosts, what=None, problem=None):
-    """write_all() for one host; returns its report. what: deployed(), problem: see host_report(), or None. OSError."""
+    """write_all() for a host; returns its report. what, problem: see host_report(). Raises OSError."""
     return write_all(folder, {host: (mode, verdicts, what, problem)}, inventory_hosts)[host]
 
 
 def write_all(folder, verified, inventory_hosts):
-    """Write hosts/<host>.json of each host, merge them into verdict.json and make verdict.html of that, below `folder`.
+    """Write hosts/<host>.json of each host, and update verdict.json and verdict.html, below `folder`.
 
-    verified: {host: (mode, verdicts, what, problem)}. Returns {host: report}. Processes may report several hosts at the
-    same time: the fleet's file is changed under a lock. OSError.
+    verified: {host: (mode, verdicts, what, problem)}. Returns {host: report}. Several processes may report at the same
+    time: the fleet's file is changed under a lock. Raises OSError.
     """
     generated, reports = now(), {}
     for host, (mode, verdicts, what, problem) in verified.items():
@@ -334,16 +311,16 @@ def write_all(folder, verified, inventory_hosts):
 
 
 def begin_run(folder, run_id, hosts, going, planned):
-    """begin() below `folder`; nothing is written where it says all that already. Returns the run {id, began, hosts}.
+    """begin() below `folder`, if it changes anything. Returns the run {id, began, hosts}.
 
-    hosts: all that the run is for. going: those of them that have not failed; where this run has begun before, the
-    verdicts of the others stand. planned: a function that returns what begin() wants by that name. OSError.
+    hosts: all hosts of the run. going: those that have not failed; if this run has begun before, the verdicts of the
+    others remain. planned: a function that returns `planned` of begin(). Raises OSError.
     """
     fleet = read_json(os.path.join(folder, "verdict.json"))
     known, run = _hosts(fleet), _run(fleet)
     began = run["began"] if run.get("id") == run_id else None
     for value in known.values():
-        # another run may have begun since, with other hosts: ours still say when this one did
+        # another run may have begun since, with other hosts: the hosts of this run have its time
         if _missing(value).get("run") == run_id:
             began = began or _missing(value)["began"]
     if began is not None:
@@ -357,18 +334,17 @@ def begin_run(folder, run_id, hosts, going, planned):
 
 
 def not_written(folder, error):
-    """The warning of an OSError: the outcome of a run is that of its servers, whether it can be written down or not."""
+    """The warning of an OSError. Reports that cannot be written do not fail a run."""
     return (
         "No report could be written to reports_dir %s: %s. The verdicts are in the run's statistics (fleet_verdict); "
-        "set "
-        "fleet_reports_dir to a folder that can be written." % (folder, error.strerror or error)
+        "set fleet_reports_dir to a folder that can be written." % (folder, error.strerror or error)
     )
 
 
 def summary(report):
-    """A host's report in short, for set_stats: {ok, mode, generated, problem, servers: {name: {ok, url, failed}}}.
+    """A summary of a host's report for set_stats: {ok, mode, generated, problem, servers: {name: {ok, url, failed}}}.
 
-    failed: {probe: cause}. It is small enough for AWX to keep, and needs no file.
+    failed: {probe: cause}.
     """
     servers = {
         verdict["server"]: {
@@ -382,7 +358,7 @@ def summary(report):
 
 
 def say_unreachable(folder, run_id, reasons):
-    """Say below `folder` why hosts of which this run owes a verdict have none: {host: sentence}. OSError."""
+    """Write why hosts of this run have no verdict: {host: sentence}. Raises OSError."""
 
     def say(fleet):
         hosts = dict(_hosts(fleet))
@@ -396,7 +372,7 @@ def say_unreachable(folder, run_id, reasons):
 
 
 def _change(folder, change):
-    """Replace verdict.json below `folder` by change(its content) and make the page of it. Returns the new content."""
+    """Replace verdict.json below `folder` by change(content), and render the page. Returns the new content."""
     path = os.path.join(folder, "verdict.json")
     with _locked(os.path.join(folder, ".verdict.lock")):
         fleet = change(read_json(path))
@@ -406,10 +382,10 @@ def _change(folder, change):
 
 
 def write_page(folder):
-    """Make verdict.html of the verdict.json that is there, unless it is made of that already. OSError.
+    """Render verdict.html from verdict.json, unless it is current. Raises OSError.
 
-    Under a lock of its own: of a hundred hosts that report at once, most then find the page made of a verdict.json
-    that has theirs in it, instead of each rendering it while the others wait to merge.
+    It has a separate lock, so that of a hundred hosts that report at once, most find a page that contains theirs,
+    and none has to render while the others wait to merge.
     """
     with _locked(os.path.join(folder, ".page.lock")):
         text = read_text(os.path.join(folder, "verdict.json"))
@@ -422,7 +398,7 @@ def write_page(folder):
 
 
 def _text(value):
-    """A report as bytes. Half a character, which a server may send, is written as JSON's own escape for it."""
+    """A report as bytes. Half a surrogate pair, which a server may send, is written as a JSON escape."""
     return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
@@ -434,7 +410,7 @@ def _locked(path):
 
 
 def table(host, verdicts):
-    """{title, columns, key, rows} of a host's verdicts, for the screen."""
+    """{title, columns, key, rows} of a host's verdicts for the screen."""
     return {"title": TITLE, "columns": list(COLUMNS), "key": 2, "rows": [_row(host, verdict) for verdict in verdicts]}
 
 
@@ -472,7 +448,7 @@ def _row(host, verdict):
 
 
 def failure_message(host, verdicts):
-    """Lines for a person: the servers that did not pass, and of each failing probe what was sent, came back and why."""
+    """The message about servers that did not pass: request, answer and cause of each failing probe."""
     bad = [verdict for verdict in verdicts if verdict["ok"] is False]
     lines = ["%d of %d servers on %s did not pass the verification." % (len(bad), len(verdicts), host)]
     for verdict in bad:

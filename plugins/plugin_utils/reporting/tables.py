@@ -11,8 +11,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.visible
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import some
 
 FOLD = 4  # hosts
-VARYING = ("since", "memory")  # by their nature, also of hosts that are equal
-SLOWEST = re.compile(r"slowest: .*? \d+ ms")  # of a verdict, the same
+VARYING = ("since", "memory")  # differ between equal hosts
+SLOWEST = re.compile(r"slowest: .*? \d+ ms")  # of a verdict; differs, too
 SECONDS = re.compile(r"\d+ s\b|(?<=T)[0-9:]+Z|[0-9]{2}:[0-9]{2}:[0-9]{2}Z|of at most \d+|last time \d+")
 WAITS = re.compile(r"^waiting for ([a-z0-9-]+)")
 
@@ -31,7 +31,7 @@ def gather(reports, report):
 
 
 def of_candidate(report, task_vars):
-    """A report whose rows name the candidate of a sweep that they are of, where a play tries candidates."""
+    """The report with a column for the candidate, if the play tries candidates of a sweep."""
     name = (task_vars.get("tune_candidate") or {}).get("name")
     if name is None:
         return report
@@ -43,7 +43,7 @@ def of_candidate(report, task_vars):
 
 
 def cell(value):
-    """A value as a table shows it: one line."""
+    """A value as a line of a table."""
     if value is None:
         return "-"
     if value is True or value is False:
@@ -52,10 +52,10 @@ def cell(value):
 
 
 def folded(columns, rows, equal=None):
-    """Rows in which hosts that say the same share theirs: FOLD of them or more, "n1, n2, n3 and 97 more".
+    """Rows in which FOLD or more hosts with equal rows share them: "n1, n2, n3 and 97 more".
 
-    Only where the first column is the host; a row without one belongs to the host before. equal: {host: what must be
-    the same}, the rows without VARYING columns where it is None. Cells that differ all the same show both ends.
+    The first column must be the host; a row without a host belongs to the previous one. equal: {host: key}, by default
+    the rows without VARYING columns. Cells that differ show the lowest and the highest value.
     """
     if list(columns[:1]) != ["host"]:
         return rows
@@ -82,7 +82,7 @@ def folded(columns, rows, equal=None):
 
 
 def _span(column, *values):
-    """One cell for the values of several hosts: the value where it is one, else its two ends."""
+    """The cell for the values of several hosts: the common value, or the lowest and the highest."""
     if len(set(map(cell, values))) == 1:
         return values[0]
     if column == "hash":
@@ -108,10 +108,10 @@ def render(columns, rows):
 
 
 def progress_line(result):
-    """One line on the servers of a polling result, None without servers.
+    """A line on the servers of a polling result, None without servers.
 
-    "1 of 3 ready; server-1, server-2: loading, 47 s of at most 300". Those that do the same share their words, and
-    those that wait for another one are counted: "7 wait for server-0".
+    "1 of 3 ready; server-1, server-2: loading, 47 s of at most 300". Servers in the same state are listed together, and
+    those that wait for another server are counted: "7 wait for server-0".
     """
     servers = result.get("servers")
     if not isinstance(servers, list) or not servers or not all("name" in server for server in servers):
@@ -123,7 +123,7 @@ def progress_line(result):
         behind.setdefault(found.group(1) if found else None, []).append(server)
     named = behind.pop(None, [])
     for leader in [leader for leader, servers_behind in behind.items() if len(servers_behind) == 1]:
-        named += behind.pop(leader)  # one alone says more in its own words
+        named += behind.pop(leader)  # a single server shows its message
     alike = {}
     for server in named:
         words = server.get("progress") or server.get("reason") or server.get("state")
@@ -139,14 +139,13 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def transfer_line(progress):
-    """One line on a transfer: "downloading 45 %, 27.4 of 60.8 GiB, 312.0 MiB/s, 1 min 49 s left, FILE".
+    """A line on a transfer: "downloading 45 %, 27.4 of 60.8 GiB, 312.0 MiB/s, 1 min 49 s left, FILE".
 
-    progress: {percent, bytes_done, bytes_total, rate_bytes_s, eta_s, file, phase, waiting}; what is None or
-    absent is left out.
+    progress: {percent, bytes_done, bytes_total, rate_bytes_s, eta_s, file, phase, waiting}; all keys are optional.
     """
     first = str(progress.get("phase") or "working")
     if progress.get("percent") is not None and progress.get("bytes_total") != 0:
-        # 99.9 is not there yet; of nothing there are no percents.
+        # 99.9 is not complete; 0 bytes have no percentage
         first += " %d %%" % int(progress["percent"])
     parts = [first]
     done, total = progress.get("bytes_done"), progress.get("bytes_total")
@@ -168,7 +167,7 @@ def transfer_line(progress):
 
 
 def duration(seconds):
-    """Seconds as people read them: "48 s", "1 min 49 s", "2 h 5 min"."""
+    """Seconds for the screen: "48 s", "1 min 49 s", "2 h 5 min"."""
     seconds = max(0, round(seconds))
     if seconds < 60:
         return "%d s" % seconds
@@ -190,7 +189,7 @@ STATUS_COLUMNS = ["host", "server", "port", "state", "ready", "since", "restarts
 
 
 def status_report(host, servers):
-    """The servers of one host, as engine_servers_info returns them, as a report: a line for each difference."""
+    """The report of a host's servers as engine_servers_info returns them: a line for each difference."""
     rows = []
     for server in servers:
         memory = server.get("memory_mib")
@@ -215,6 +214,6 @@ def status_report(host, servers):
 
 
 def unreachable_report(host):
-    """A host of which nothing is known, as a row of status_report()."""
+    """The row of an unreachable host in status_report()."""
     row = [host, *[None] * (len(STATUS_COLUMNS) - 2), "unreachable"]
     return {"title": "Status", "columns": STATUS_COLUMNS, "rows": [row]}

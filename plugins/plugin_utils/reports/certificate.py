@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes the certificate of the inventory and its page from the reports on the controller: no node is touched."""
+"""The certificate of the inventory and its page, from the reports on the control node."""
 
 from __future__ import annotations
 
@@ -9,22 +9,13 @@ import os
 
 from ansible.errors import AnsibleActionFail
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import certificate as certificates
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure import compare, writing
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure import compare, measured_page
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder, run_id
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 
-ARGUMENTS = {
-    "regression_limit": {"type": "raw"},
-    "reports_dir": {"type": "path"},
-    "shown": {"type": "bool", "default": True},
-    "strict": {"type": "bool", "default": False},
-    "this_run": {"type": "bool", "default": False},
-}
 
-
-def run(action, given, task_vars):
+def certificate(action, given, task_vars):
     """Returns {certificate, fleet_page, fleet_report, reports_dir, msg}."""
-    percent = compare.limit(given["regression_limit"])
     folder = reports_folder(given["reports_dir"], task_vars, action._templar)
     result = {"certificate": None, "reports_dir": folder}
     if action._task.check_mode:
@@ -32,13 +23,13 @@ def run(action, given, task_vars):
     if not folder:
         raise AnsibleActionFail("A certificate is made of reports: set fleet_reports_dir to a folder for them.")
     try:
-        made = writing.write(folder, percent, run_id() if given["this_run"] else None)
+        made = measured_page.write(folder, given["regression_limit"], run_id() if given["this_run"] else None)
     except OSError as error:
         raise AnsibleActionFail("The certificate cannot be written to %s: %s." % (folder, error.strerror)) from error
     result.update(certificate=made)
     short = {key: made[key] for key in ("ok", "complete", "generated", "parts")}
     result["ansible_stats"] = {"data": {"fleet_certificate": short}, "per_host": False, "aggregate": False}
-    result["fleet_page"] = os.path.join(folder, writing.PAGE)
+    result["fleet_page"] = os.path.join(folder, measured_page.PAGE)
     if given["shown"]:
         rows = certificates.rows(made)
         result["fleet_report"] = {"title": "Certificate", "columns": list(certificates.COLUMNS), "rows": rows}
@@ -55,3 +46,13 @@ def message(made, path):
         lines.append("%s: %s" % (name, part["summary"]))
         lines += ["  " + reason for reason in part["reasons"] if part["ok"] is not True]
     return "\n".join(lines)
+
+
+ARGUMENTS = {
+    "regression_limit": {"type": "float", "default": compare.LIMIT},
+    "reports_dir": {"type": "path"},
+    "shown": {"type": "bool", "default": True},
+    "strict": {"type": "bool", "default": False},
+    "this_run": {"type": "bool", "default": False},
+}
+KINDS = {"certificate": (ARGUMENTS, certificate)}

@@ -29,7 +29,7 @@ ARGUMENTS = {
 }
 
 
-def run(action, given, task_vars):
+def sweep_report(action, given, task_vars):
     """Returns {candidates, limits, best, file, fleet_report, msg}."""
     folder = reports_folder(given["reports_dir"], task_vars, action._templar)
     if not folder:
@@ -68,30 +68,11 @@ def _chosen(action, sweep, found, path):
     result["diff"] = {"before": before, "after": text, "before_header": path, "after_header": path}
     if not action._task.check_mode and before != text:
         try:
-            _write(sweep, one, path, text)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            write_atomic(path, text)
         except OSError as error:
             raise AnsibleActionFail("%s cannot be written: %s." % (path, error.strerror)) from error
     return result
-
-
-def _write(sweep, one, path, text):
-    """Put the file in its place once what it says, read again, plans the servers that were measured."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    beside = path + ".new"
-    write_atomic(beside, text)
-    try:
-        with open(beside, encoding="utf-8") as stream:
-            override = yaml.safe_load(stream)[tune.LAYER]
-        if sweep.plan(override)["servers"] != one["servers"]:
-            raise FleetError(
-                "tune.file-differs",
-                "%s would plan other servers than those that were measured, so it was not written. Run tune.yml again.",
-                (path,),
-            )
-        os.replace(beside, path)
-    finally:
-        if os.path.exists(beside):
-            os.unlink(beside)
 
 
 class Sweep:
@@ -118,7 +99,6 @@ class Sweep:
                 self.candidates[0]["name"] = "%s (%s)" % (name, tune.AS_IT_IS)
                 self.candidates[0]["override"] = override
                 continue
-            self._check(name, item, base)
             calls = tune.calls_of(item["servers"], item["deployment"], wanted.get("profile") or points.QUICK)
             self.candidates.append(
                 {
@@ -139,33 +119,20 @@ class Sweep:
         sources = self.task_vars.get("ansible_inventory_sources") or []
         return plan_fleet([self.host], variables, sources, deploys=True)[self.host]
 
-    @staticmethod
-    def _check(name, item, base):
-        more = brought(item) - brought(base)
-        if more:
-            _refuse(name, "it needs %s, which is not deployed" % some(sorted(more)))
-
 
 def _refuse(what, reason):
     raise FleetError(
         "tune.not-possible",
-        "tune.yml cannot tune %s: %s. Choose one host with --limit, and candidates that only change how servers run.",
+        "tune.yml cannot tune %s: %s. Choose one host with --limit.",
         (what, reason),
     )
-
-
-def brought(item):
-    """What site.yml brings to a node before servers start: environments, checkpoints, images."""
-    deployment = item["deployment"]
-    found = {one["path"] for one in deployment["models"] + deployment["venvs"]}
-    found |= {one["draft"]["path"] for one in deployment["models"] if one.get("draft")}
-    return found | {entry["container"]["image"] for entry in item["servers"] if entry["container"]}
 
 
 NONE = (
     "None of %d candidates keeps the limits (%s); no file was written. Raise fleet_tune_limits, or mark other values."
 )
-BEST = "Best: %s, %.1f output tokens/s. Written to %s; take it over by -e @ that file, or as a file of group_vars."
+BEST = "Best: %s, %.1f output tokens/s. Written to %s. Use it with -e @FILE, or as a file of group_vars."
 HEAD = """# Written by tune.yml: %s is the best within the limits (%s), with %.1f output tokens/s.
 # ansible-playbook site.yml -i … -e @%s
 """
+KINDS = {"tune": (ARGUMENTS, sweep_report)}

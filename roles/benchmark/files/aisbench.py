@@ -1,8 +1,8 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The configuration of AISBench's performance mode. All values come from the JSON file FLEET_AISBENCH, and the API key
-from OPENAI_API_KEY."""
+"""The configuration of AISBench's performance mode. The values come from FLEET_VALUES, a JSON mapping, and the API
+key from OPENAI_API_KEY."""
 
 from ais_bench.benchmark.calculators import DefaultPerfMetricCalculator
 from ais_bench.benchmark.datasets import MATHEvaluator, SyntheticDataset
@@ -14,11 +14,18 @@ from ais_bench.benchmark.summarizers import DefaultPerfSummarizer
 
 # the tool replaces the imports of such a file by placeholders, so the standard library is imported differently
 environ = dict(__import__("os").environ)
-given = __import__("json").loads(__import__("pathlib").Path(environ["FLEET_AISBENCH"]).read_text(encoding="utf-8"))
-work_dir = given["work_dir"]
+given = __import__("json").loads(environ["FLEET_VALUES"])
+work_dir = given["output"]
 models = [
     {
-        **given["model"],
+        "path": given["tokenizer"],
+        "model": given["model"],
+        "host_ip": given["host"],
+        "host_port": given["port"],
+        "request_rate": given["request_rate"] or 0,
+        "max_out_len": given["output_tokens"],
+        "batch_size": given["concurrency"],
+        "generation_kwargs": {"ignore_eos": given["ignore_eos"], **given["sampling"]},
         "attr": "service",
         "type": VLLMCustomAPIChat,
         "abbr": "fleet",
@@ -34,7 +41,12 @@ datasets = [
     {
         "abbr": "synthetic",
         "type": SyntheticDataset,
-        "config": given["dataset"],
+        "config": {
+            "Type": "tokenid",
+            "RequestCount": given["requests"],
+            "TrustRemoteCode": False,
+            "TokenIdConfig": {"RequestSize": given["input_tokens"], "PrefixLen": 0},
+        },
         "reader_cfg": {"input_columns": ["question"], "output_column": "answer"},
         "infer_cfg": {
             "prompt_template": {"type": PromptTemplate, "template": "{question}"},

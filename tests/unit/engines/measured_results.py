@@ -102,12 +102,3 @@ def history():
         evaluation("gpqa", "high", day=2),
         evaluation("aime25", "high", 83.0, 92.5, "below", day=2),
     ]
-
-
-def others():
-    """Results of two other inventories, of the same tool and lengths."""
-    one = {"inventory": "b200", "recipe": "b200-vllm", "platform": "nvidia",
-           "hardware": {"accelerator": "b200", "count": 8}}  # fmt: skip
-    two = {"inventory": "ascend_a3", "recipe": "ascend-a3", "platform": "ascend",
-           "hardware": {"accelerator": "910c", "count": 16}}  # fmt: skip
-    return [benchmark(32, 0.4, **one), benchmark(16, 0.5, **one), benchmark(32, 1.4, **two)]

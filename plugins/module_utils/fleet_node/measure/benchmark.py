@@ -13,8 +13,8 @@ from ..errors import FleetError
 from ..host import commands
 from ..host.server_spec import check_entries
 from ..servers.model import Node
-from . import aisbench, own_engine, result
-from .run import LONGEST, TIMED_OUT, UNREADABLE, Run
+from . import result
+from .run import LONGEST, TIMED_OUT, UNREADABLE, Run, StoppedServers
 from .tools import programs
 from .tools.benchmarks import Point, with_key
 from .tools.reading import Reading
@@ -35,24 +35,19 @@ def run(params, check_mode=False):
 class Benchmark(Run):
     """A call of a benchmark tool."""
 
+    kind = "benchmark"
+
     def __init__(self, params, point, node):
-        self.point, self.head = point, params["head"]
+        self.point, self.tool, self.spec, self.head = point, point.tool, point.spec, params["head"]
         planned = check_entries(params["servers"])
         self.plan_hash = result.plan_hash([*planned.values(), *params["elsewhere"]])
         asked = {key: value for key, value in dataclasses.asdict(point).items() if key != "timeout_s"}
         key = [self.plan_hash, self.head.get("recipe_hash"), self.head.get("profile"), asked]
         super().__init__(params, node, planned, "benchmarks", key, point.timeout_s, params["again"])
-        if self.first["container"] and not programs.outside(point):  # a folder that the container sees
+        if self.first["container"] and not programs.outside(self.spec):  # a folder that the container sees
             self.output = os.path.join(self.first["directories"]["work"], "benchmark-" + self.digits)
-        if point.tool == "aisbench":
-            self.clean = aisbench.CLEAN
-        if point.spec["program"][0] == "instead":
-            entries = check_entries([*planned.values(), *(params["beside"] or ())])
-            self.stopped = own_engine.Servers(node, entries)
-
-    def others(self):
-        """{HOST/NAME: address} of the measured servers of other hosts."""
-        return {_elsewhere(one): one["url"] for one in self.params["elsewhere"] if one.get("url")}
+        if self.spec["program"][0] == "instead":
+            self.stopped = StoppedServers(node, check_entries([*planned.values(), *(params["beside"] or ())]))
 
     def prepare(self):
         """(argv, environment)."""
@@ -64,7 +59,7 @@ class Benchmark(Run):
         if self.key():
             argv = with_key(point.tool, argv)
         argv = point.command(argv, self.output)
-        if self.first["user"] and not programs.outside(point):
+        if self.first["user"] and not programs.outside(self.spec):
             shutil.chown(self.output, self.first["user"])
         return argv, {**variables, **point.variables(self.output)}
 
@@ -125,19 +120,7 @@ class Benchmark(Run):
         if tpot:  # a mean of the rates of requests would be dominated by answers that arrive in one chunk
             reading.metrics["output_tokens_per_s_per_user"] = 1000 / tpot
         return {
-            "schema": result.SCHEMA,
-            "kind": "benchmark",
-            "id": request["id"],
-            "began": request["began"],
-            "ended": self.ended(),
-            **self.head,
-            "plan_hash": self.plan_hash,
-            "servers": [*self.planned, *map(_elsewhere, self.params["elsewhere"])],
-            "tool": {
-                "name": point.tool,
-                "version": (self.head.get("versions") or {}).get("tool"),
-                "command": request["command"],
-            },
+            **self.common(request, void),
             "workload": {
                 "input_tokens_asked": point.input_tokens,
                 "output_tokens_asked": point.output_tokens,
@@ -153,10 +136,4 @@ class Benchmark(Run):
             "limits": point.limits,
             "ok": reason is None and not void,
             "reason": reason,
-            "void": void,
         }
-
-
-def _elsewhere(one):
-    """The name of a server of another host, next to names of this host's servers."""
-    return "%s/%s" % (one["host"], one["name"])

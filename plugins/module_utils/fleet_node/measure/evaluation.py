@@ -1,80 +1,95 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One evaluation of the servers of a node."""
+"""Evaluations: a tool or a program of the recipe asks the servers of a node, and its answers are counted.
+
+plugin_utils/measure/tools.json describes the tools; functions that count their answers are here. gpt_oss.evals counts a
+refused request as a wrong answer, and AISBench ends with status 0 if all requests failed.
+"""
 
 from __future__ import annotations
 
+import glob
+import json
 import os
+import re
+from types import SimpleNamespace
 
 from ..errors import FleetError
-from ..host import http_client
+from ..host import files, http_client
 from ..host.server_spec import check_entries
 from ..servers.model import Node
-from . import datasets, result
+from . import result, verdict
+from .datasets import FILES, check_datasets
 from .run import LONGEST, TIMED_OUT, UNREADABLE, Run
+from .tools import programs, reading
 
-ROLES = ("server", "frontend")  # that answer chats
 CONTEXT = ("max_model_len", "context_window")  # the engines' names of it in their lists of models
 PROMPT_TOKENS = 1024  # of the longest question of a dataset, with the chat template
+REFUSED = "No response"  # how the answer of a failed request begins, the tool's own and the worker's
+SCORE = re.compile(r"<p>Score: ([0-9.]+)</p>")
+OPTIONS = re.compile(r"\n\n\(A\) ")  # the options that follow have a different order in each repeat
 
 
 def run(params, check_mode):
-    """{changed, finished, progress, measured}: the result of an evaluation, or its state; see Run.look().
+    """{changed, finished, progress, document}: the result of an evaluation, or its state; see Run.look().
 
-    measured: {id, began, ended, eval, effort, tool, servers, plan_hash, void} and the keys of the tool's read().
     Raises FleetError before a request is sent if the servers are not the planned ones, a dataset is wrong, or the
     context is too short.
     """
-    tool = datasets.tool_of(params["eval"], params["command"])
-    entries = [one for one in check_entries(params["servers"]).values() if one["role"] in ROLES and one["port"]]
-    if not entries:
-        raise FleetError(
-            "measure.no-server",
-            "%s: no planned server of this host answers requests. Choose hosts with servers by fleet_play_hosts or "
-            "--limit.",
-            (params["eval"],),
-        )
     node = Node.of_parameters(params)
-    folder = params["datasets"] or node.paths.lib + "/datasets"
-    installed = params["command"] or os.path.exists(os.path.join(params["venv"], "bin", "python"))
+    installed = params["venv"] is None or os.path.exists(os.path.join(params["venv"], "bin", "python"))
     if check_mode and not installed:
-        return {"changed": True, "finished": True, "measured": None}
-    data = datasets.look(folder, [params["eval"]], params["checksums"] or {}) if not params["command"] else {}
-    found = Evaluation(params, node, tool, entries[: tool.SERVERS], folder, data.get(params["eval"])).look(check_mode)
-    return {**{key: found[key] for key in ("changed", "finished", "progress")}, "measured": found["document"]}
+        return {"changed": True, "finished": True, "progress": None, "document": None}
+    folder = params["datasets"] or node.paths.lib + "/datasets"
+    known = [params["eval"]] if params["eval"] in FILES else []  # a recipe's command brings its questions
+    data = check_datasets(folder, known, params["checksums"]).get(params["eval"]) or {}
+    return Evaluation(params, node, folder, data).look(check_mode)
 
 
 class Evaluation(Run):
-    """A call of an evaluation tool. data: its entry of datasets.look()."""
+    """A call of an evaluation tool. data: of check_datasets(), or empty."""
 
-    def __init__(self, params, node, tool, entries, folder, data):
-        self.tool, self.datasets, self.data = tool, folder, data
-        planned = {entry["name"]: entry for entry in entries}
-        self.plan_hash = result.plan_hash(entries)
+    kind = "evaluation"
+
+    def __init__(self, params, node, folder, data):
+        self.datasets, self.data = folder, data
+        self.tool, self.spec = params["command"]["name"], params["command"]
+        planned = check_entries(params["servers"])
+        self.plan_hash = result.plan_hash(planned.values())
         names = ("eval", "effort", "examples", "max_tokens", "temperature", "tool_version", "command")
-        key = {name: params[name] for name in names}
-        key.update(plan=self.plan_hash, dataset=data and data["sha256"])
+        key = {**{name: params[name] for name in names}, "plan": self.plan_hash, "dataset": data.get("sha256")}
         super().__init__(params, node, planned, "evaluations", key, params["budget_s"], params["refresh"])
-        self.resumes, self.clean = tool.RESUMES, tool.CLEAN
 
     def prepare(self):
         """(argv, environment)."""
-        params = self.params
-        settings = {
-            **{name: params[name] for name in ("eval", "effort", "threads", "temperature", "examples", "retries")},
+        values = self.values()
+        point = SimpleNamespace(tool=self.tool, spec=self.spec)
+        argv, variables, _python = programs.program(
+            point, self.params["venv"], self.first, self.node.paths.root, self.job.folder
+        )
+        argv += reading.expand(self.spec["template"], values)
+        return argv, {**variables, **reading.environment(self.spec, values)}
+
+    def values(self):
+        """The values of placeholders in the table of tools, and in a recipe's commands."""
+        names = ("eval", "effort", "concurrency", "temperature", "examples", "retries")
+        begun = _begun(self.output)
+        values = {
+            **{name: self.params[name] for name in names},
             "model": self.first["model_id"],
             "urls": [self.url(entry) + "/v1" for entry in self.planned.values()],
             "host": http_client.connect_host(self.first["bind"]),
             "port": self.first["port"],
-            "python": os.path.join(params["venv"], "bin", "python"),
-            "config": params["config"],
             "datasets": self.datasets,
-            "files": self.data["files"] if self.data else {},
-            "folder": self.output,
+            "questions": {os.path.basename(path): count for path, count in (self.data.get("questions") or {}).items()},
+            "output": self.output,
             "max_tokens": self.answer_tokens(),
         }
-        return self.tool.prepare(self.job.folder, settings)
+        if self.tool not in ANSWERS:  # words of a recipe's command stay, with an empty string
+            values["examples"] = values["examples"] or ""
+        more = {"begun": begun and os.path.basename(begun), "url": values["urls"][0], "values": json.dumps(values)}
+        return {**values, **more}
 
     @staticmethod
     def url(entry):
@@ -105,50 +120,152 @@ class Evaluation(Run):
 
     def progress(self):
         """{phase, percent} for the screen."""
-        done, total = self.tool.progress(self.output)
+        done, total = reading.progress(self.job.log())
         return {
-            "phase": "%s: %d%s answers" % (self.params["eval"], done, " of %d" % total if total else ""),
+            "phase": "%s: %s of %s answers" % (self.params["eval"], *(("?", "?") if total is None else (done, total))),
             "percent": int(100 * done / total) if total else None,
         }
 
     def document(self, request, status, void):
-        """The result: measured of run(), with ok."""
-        name = self.params["eval"]
+        """The result as result.py describes it. The control node adds the comparison with a published score."""
         try:
-            numbers = self.tool.read(self.job.folder, self.output, name)
+            read = ANSWERS.get(self.tool, self.metrics)
+            numbers = read(self.output, self.params["eval"], self.asked())
         except UNREADABLE as error:
-            numbers = nothing(self.why(error, status), self.tool.progress(self.output)[1])
+            asked = sum(self.asked().values()) or 1
+            message = self.why(error, status)[:LONGEST]
+            numbers = {"score": None, "questions": 0, "answered": 0, "correct": 0, "failed": asked, "interval": None,
+                       "errors": [{"message": message, "count": asked}]}  # fmt: skip
+        score = numbers.pop("score")
         return {
-            **numbers,
-            "id": request["id"],
-            "began": request["began"],
-            "ended": self.ended(),
-            "eval": name,
+            **self.common(request, void),
+            "scope": "server" if len(self.planned) == 1 else "node",
+            "eval": self.params["eval"],
             "effort": self.params["effort"],
-            "tool": {
-                "name": self.tool.NAME,
-                "version": self.params["tool_version"],
-                "command": request["command"],
-            },
-            "servers": list(self.planned),
-            "plan_hash": self.plan_hash,
-            "void": void,
-            "ok": not numbers["failed"] and numbers["score"] is not None and void is None,
+            "score": score if score is None else round(score, 2),
+            **numbers,
+            "reference": None,
+            "difference": None,
+            "verdict": "no-reference",
+            "ok": not numbers["failed"] and score is not None and void is None,
+            "reason": None,
         }
+
+    def asked(self):
+        """{file of the dataset: number of questions that are asked}."""
+        limit = self.params["examples"]
+        return {path: min(count, limit or count) for path, count in (self.data.get("questions") or {}).items()}
 
     def why(self, error, status):
         """The reason why there is no result."""
         if status is None:
-            return "The evaluation was killed after %d answers." % self.tool.progress(self.output)[0]
-        read = "The files of %s cannot be read: %s." % (self.tool.NAME, error or repr(error))
+            return "The evaluation was killed."
+        read = "The files of %s cannot be read: %s." % (self.tool, error or repr(error))
         if status in TIMED_OUT:
             return "%s The time limit of %d s ended it." % (read, self.limit_s)
         return "%s Status %s: %s" % (read, status, self.last_words())
 
+    def metrics(self, folder, _name, _asked):
+        """The numbers of a recipe's command. Raises ValueError without a score."""
+        data = reading.load(folder, self.spec["files"]) or {}
+        found = {name: reading.measured(data, path) for name, path in self.spec["metrics"].items()}
+        if found["score"] is None or not found["questions"]:
+            raise ValueError("no score, or no number of questions, in %s" % ", ".join(self.spec["files"]))
+        failed = int(found.get("failed") or 0)
+        errors = [{"message": "the program reports no reason", "count": failed}] if failed else []
+        return _numbers(float(found["score"]), int(found["questions"]) - failed, errors)
 
-def nothing(message, asked):
-    """The numbers of an evaluation without a result."""
+
+def _numbers(score, answered, errors):
+    """The numbers of a tool that asks each question once."""
+    failed = sum(one["count"] for one in errors)
+    correct = None if score is None else min(answered, max(0, round(score * answered / 100)))
     return {
-        "score": None, "questions": 0, "answered": 0, "correct": 0, "failed": asked or 1, "asked": asked or 1,
-        "interval": None, "errors": [{"message": message[:LONGEST], "count": asked or 1}],
-    }  # fmt: skip
+        "score": score,
+        "questions": answered + failed,
+        "answered": answered,
+        "correct": correct,
+        "failed": failed,
+        "interval": verdict.wilson(correct, answered) if correct is not None and answered > 0 else None,
+        "errors": errors,
+    }
+
+
+def evals_numbers(folder, name, _asked):
+    """The numbers of gpt_oss.evals, which asks each question up to eight times. Raises ValueError without a result."""
+    found = sorted(glob.glob(os.path.join(glob.escape(folder), "%s_*_allresults.json" % name)))
+    written = files.read_json(found[-1]) if found else None
+    if written is None:
+        raise ValueError("there is no result")
+    clusters, errors = {}, []
+    for convo, html in zip(written["convos"], written["htmls"]):
+        (question, *_more) = (message["content"] for message in convo if message["role"] == "user")
+        cluster = clusters.setdefault(OPTIONS.split(question)[0], [0, 0])
+        answer = (convo[-1]["content"] or "").strip()
+        if answer.startswith(REFUSED) or not answer:
+            errors.append(answer or "The answer was empty.")
+        else:
+            cluster[0] += float(SCORE.findall(html)[-1]) == 1
+            cluster[1] += 1
+    correct, answered = (sum(cluster[index] for cluster in clusters.values()) for index in (0, 1))
+    return {
+        "score": 100 * correct / answered if answered else None,
+        "questions": len(clusters),
+        "answered": answered,
+        "correct": correct,
+        "failed": len(errors),
+        "interval": verdict.interval([tuple(cluster) for cluster in clusters.values()]),
+        "errors": reading.counted(errors),
+    }
+
+
+def aisbench_numbers(folder, _name, asked):
+    """The numbers of AISBench: the score is the mean of the subjects' scores. Raises ValueError without a run.
+
+    asked: {file of a subject: number of its questions}.
+    """
+    begun = _begun(folder)
+    if begun is None:
+        raise ValueError("no run was started in %s" % folder)
+    errors, scores, answered = [], [], 0
+    for path, questions in asked.items():
+        came, refused = _subject(begun, _dataset(path))
+        refused += ["There is neither an answer nor an error."] * (questions - came - len(refused))
+        grade = files.read_json("%s/results/fleet/%s.json" % (begun, _dataset(path)))
+        score = reading.number(grade.get("accuracy")) if isinstance(grade, dict) else None
+        if came and score is None:
+            refused += ["The answers were not graded."] * came
+        elif came:
+            scores.append(score)
+            answered += came
+        errors += refused
+    return _numbers(sum(scores) / len(scores) if scores else None, answered, reading.counted(errors))
+
+
+def _dataset(path):
+    """The tool's name of a subject, after which its files are named. path: of its questions."""
+    name = os.path.basename(path)
+    return "gsm8k" if path.startswith("gsm8k") else "lukaemon_mmlu_" + name[: -len("_test.csv")]
+
+
+def _subject(run, dataset):
+    """(number of answers, messages of failed requests) of a subject."""
+    errors, came = [], 0
+    for suffix in ("", "_failed"):
+        for line in reading.json_lines("%s/predictions/fleet/%s%s.jsonl" % (run, dataset, suffix)):
+            text = line.get("prediction")
+            failed = suffix or not line.get("success", True)
+            if failed or not isinstance(text, str) or not text.rpartition("</think>")[2].strip():
+                errors.append(reading.short(line.get("error_info") or "The answer was empty."))
+            else:
+                came += 1
+    return came, errors
+
+
+ANSWERS = {"gpt_oss.evals": evals_numbers, "AISBench": aisbench_numbers}
+
+
+def _begun(folder):
+    """The folder of the newest run of AISBench below a working directory; None without one."""
+    runs = [path for path in glob.glob(glob.escape(folder) + "/*_*/") if re.search(r"/[0-9]{8}_[0-9]{6}/$", path)]
+    return max(runs).rstrip("/") if runs else None

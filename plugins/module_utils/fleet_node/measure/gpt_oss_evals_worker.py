@@ -1,11 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs gpt_oss.evals as it is, with what it has no option for: datasets of a folder, results in a folder, several
-servers, an end to retries, and answers no longer than the server's context.
+"""Runs gpt_oss.evals with datasets from a folder, files in another folder instead of /tmp, requests to several servers,
+a limit for retries, and answers no longer than the server's context.
 
-The interpreter of the tool's environment runs it: python PROGRAM work measure.gpt_oss_evals_worker
-DATASETS FOLDER URL[,URL] MAX_TOKENS RETRIES EXAMPLES and the tool's own options.
+The interpreter of the tool's environment runs it: python PROGRAM work measure.gpt_oss_evals_worker and the tool's
+options. FLEET_VALUES is a JSON mapping with datasets, output, urls, max_tokens, retries and examples.
 """
 
 from __future__ import annotations
@@ -19,45 +19,28 @@ import threading
 
 
 class GaveUp(Exception):
-    """A request failed as often as it may."""
+    """A request failed too often."""
 
 
 def main():
-    """The tool's main() with its surroundings replaced."""
-    import pandas  # here: they are in the tool's environment only
+    """The tool's main() in these surroundings."""
+    import pandas  # only in the tool's environment
     from gpt_oss.evals import __main__ as tool
-    from gpt_oss.evals import report
     from gpt_oss.evals.types import SamplerResponse
 
-    datasets, folder, urls, max_tokens, retries, examples = sys.argv[1:7]
-    sys.argv[1:7] = []
-    os.makedirs(folder, exist_ok=True)
-    pandas.read_csv = _from_folder(pandas.read_csv, datasets)
-    pandas.read_json = _from_folder(pandas.read_json, datasets)
-    tool.open = _opener(folder)
-    if int(examples):
+    values = json.loads(os.environ["FLEET_VALUES"])
+    pandas.read_csv = _from_folder(pandas.read_csv, values["datasets"])
+    pandas.read_json = _from_folder(pandas.read_json, values["datasets"])
+    tool.open = _opener(values["output"])
+    if values["examples"]:
         for name in ("GPQAEval", "AIME25Eval"):
-            setattr(tool, name, _few(getattr(tool, name), int(examples)))
-    tool.ChatCompletionsSampler = _sampler(tool.ChatCompletionsSampler, SamplerResponse, urls.split(","),
-                                           int(max_tokens), int(retries), Answers(folder))  # fmt: skip
-    report.map_with_progress = _counting(report.map_with_progress, folder)
+            setattr(tool, name, _few(getattr(tool, name), values["examples"]))
+    tool.ChatCompletionsSampler = _sampler(tool.ChatCompletionsSampler, SamplerResponse, values)
     tool.main()
 
 
-class Answers:
-    """answers.jsonl of a folder: a line for each answer as it comes."""
-
-    def __init__(self, folder):
-        self.path = os.path.join(folder, "answers.jsonl")
-        self.lock = threading.Lock()
-
-    def add(self, line):
-        with self.lock, open(self.path, "a", encoding="utf-8") as stream:
-            stream.write(json.dumps(line) + "\n")
-
-
 def _from_folder(reader, folder):
-    """A pandas reader that takes the file of that name in the folder instead of the URL."""
+    """A pandas reader that reads the file with the URL's name in the folder."""
     return lambda url, *args, **kwargs: reader(os.path.join(folder, url.rpartition("/")[2]), *args, **kwargs)
 
 
@@ -73,7 +56,7 @@ def _opener(folder):
 
 
 def _few(kind, examples):
-    """An evaluation of so many questions, once each."""
+    """An evaluation with this number of questions, each asked once."""
 
     def made(**options):
         return kind(**{**options, "n_repeats": 1, "num_examples": examples})
@@ -81,18 +64,9 @@ def _few(kind, examples):
     return made
 
 
-def _counting(mapped, folder):
-    """map_with_progress() that writes down first how many answers are asked for."""
-
-    def counted(function, items, *args, **kwargs):
-        Answers(folder).add({"asked": len(items)})
-        return mapped(function, items, *args, **kwargs)
-
-    return counted
-
-
-def _sampler(kind, response, urls, max_tokens, retries, answers):
-    """The tool's sampler, over all servers in turn; what fails for good is the answer "No response (…)."."""
+def _sampler(kind, response, values):
+    """The tool's sampler, over all servers in turn. A request that failed too often is answered "No response (…)."."""
+    urls, max_tokens, retries = values["urls"], values["max_tokens"], values["retries"]
 
     class Sampler(kind):
         def __init__(self, **options):
@@ -112,22 +86,20 @@ def _sampler(kind, response, urls, max_tokens, retries, answers):
             self._clients = itertools.cycle(one if isinstance(one, list) else [one])
 
         def __call__(self, messages):
-            local.trial, local.last = 0, ""
+            local.trial = 0
             try:
-                answer = super().__call__(messages)
+                return super().__call__(messages)
             except GaveUp as error:
-                answer = response(
+                return response(
                     response_text="No response (%s)." % error,
                     response_metadata={"usage": None},
                     actual_queried_message_list=messages,
                 )
-            answers.add({"characters": len(answer.response_text), "trials": local.trial + 1})
-            return answer
 
     module, local = sys.modules[kind.__module__], threading.local()
 
     class Clock:
-        """time of the sampler's module: a sleep is one more failure."""
+        """`time` in the sampler's module: each sleep follows a failure."""
 
         def __getattr__(self, name):
             return getattr(clock, name)

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import time
 
@@ -22,10 +23,12 @@ from ..host.directories import make_directory
 from ..host.jobs import DetachedJob
 from ..host.paths import PATH
 from ..host.server_spec import canonical
+from ..launchers import get_launcher
 from ..servers import identity
 from ..servers.api_keys import client_key, common_client_key
 from ..servers.model import Observed
 from ..servers.observe import observe
+from ..servers.readiness import check_ready
 from ..verify import runner
 from ..verify.asking import Options
 from . import result
@@ -37,6 +40,8 @@ JOB = (
     'umask 077; folder=$1; cd "$2" || exit; shift 2; "$@"; status=$?; %s'
     'echo $status >"$folder/.status" && mv "$folder/.status" "$folder/status"'
 )
+# The signals that end a job end the tool, but not this shell. The end of the log is the tool's.
+AFTER = 'trap : TERM INT HUP; "$@"; status=$?; %s >/dev/null 2>&1; exit $status'
 TIMED_OUT = ("124", "137")
 STARTED = re.compile(r"^process_start_time_seconds(?:\{[^}]*\})? (\S+)", re.MULTILINE)
 LONGEST = 2000  # characters of the end of a log in a message
@@ -48,13 +53,10 @@ class Run:
     """A measurement of planned servers. The folder has job/, output/ (the tool's files), status (the exit status of a
     tool that has ended) and result.json.
 
-    A subclass has prepare() -> (argv, environment), document(request, status, void) -> the result, whose `ok` says
-    whether it counts, and progress(). planned: {name: plan entry}; limit_s: the time limit; again: whether a result
-    that counts is measured again; resumes: whether the tool continues the output of a killed job; clean: shell command
-    that removes files with the API key.
+    A subclass has kind, tool (its name), spec (its entry in tools.json), plan_hash, prepare() -> (argv, environment),
+    document(request, status, void) -> the result, and progress(). planned: {name: plan entry}; limit_s: the time limit;
+    again: whether a result that counts is measured again.
     """
-
-    resumes, clean = False, ""
 
     def __init__(self, params, node, planned, folder, key, limit_s, again):
         self.params, self.node, self.planned, self.limit_s, self.again = params, node, planned, limit_s, again
@@ -62,7 +64,7 @@ class Run:
         self.folder = os.path.join(node.paths.lib, folder, self.digits)
         self.job = DetachedJob(os.path.join(self.folder, "job"))
         self.output = os.path.join(self.folder, "output")
-        self.stopped = None  # own_engine.Servers, for a tool that starts an engine
+        self.stopped = None  # StoppedServers, for a tool that starts an engine
 
     @property
     def first(self):
@@ -115,7 +117,7 @@ class Run:
     def start(self, before):
         """Check the servers, then send load. before: the request of the last job."""
         processes = self.check()
-        killed = self.resumes and before and not os.path.exists(os.path.join(self.folder, "status"))
+        killed = self.spec.get("resumes") and before and not os.path.exists(os.path.join(self.folder, "status"))
         make_directory(self.folder)
         for folder in (self.job.folder,) if killed else (self.job.folder, self.output):
             shutil.rmtree(folder, ignore_errors=True)
@@ -142,9 +144,9 @@ class Run:
         if self.stopped:
             self.stopped.stop()
             argv = self.stopped.wrapped(argv)
-        self.job.launch(
-            ["/bin/sh", "-c", JOB % self.clean, "sh", self.folder, self.output, *argv], request, environment
-        )
+        # files of the tool that contain the API key
+        clean = "rm -rf -- %s; " % self.spec["clean"] if self.spec.get("clean") else ""
+        self.job.launch(["/bin/sh", "-c", JOB % clean, "sh", self.folder, self.output, *argv], request, environment)
 
     def collect(self, request):
         """The document of a job that has ended, kept in the folder."""
@@ -160,6 +162,26 @@ class Run:
         text = json.dumps(document, indent=1) + "\n"
         files.write_atomic(os.path.join(self.folder, "result.json"), text, mode=0o600)
         return document
+
+    def common(self, request, void):
+        """The keys that results of both kinds have, but ok and reason."""
+        head = self.params["head"]
+        return {
+            "schema": result.SCHEMA,
+            "kind": self.kind,
+            "id": request["id"],
+            "began": request["began"],
+            "ended": self.ended(),
+            **head,
+            "plan_hash": self.plan_hash,
+            "servers": [*self.planned, *map(_elsewhere, self.params.get("elsewhere") or ())],
+            "tool": {
+                "name": self.tool,
+                "version": (head.get("versions") or {}).get("tool"),
+                "command": request["command"],
+            },
+            "void": void,
+        }
 
     def key(self):
         """The API key that is sent."""
@@ -193,7 +215,7 @@ class Run:
 
     def others(self):
         """{HOST/NAME: address} of the measured servers of other hosts."""
-        return {}
+        return {_elsewhere(one): one["url"] for one in self.params.get("elsewhere") or () if one.get("url")}
 
     def processes(self):
         """{name: value that differs between two starts of a server}. A change makes a measurement void."""
@@ -216,6 +238,58 @@ class Run:
         return "\n".join(lines[-12:])[-LONGEST:] or "the tool printed nothing"
 
 
+class StoppedServers:
+    """Servers that stop for a tool that starts an engine, and start again. entries: {name: plan entry}.
+
+    The job of the tool starts them when the tool has ended, also if nobody waits for it. If the job was killed, the
+    next call starts them; after a reboot the service manager does, because they were stopped and not disabled.
+    """
+
+    def __init__(self, node, entries):
+        self.node, self.entries = node, entries
+
+    def stop(self):
+        """Stop them. Raises FleetError if a process remains, and starts them again."""
+        try:
+            self.node.manager.stop(list(self.entries))
+            self._end_leftovers()
+        except FleetError:
+            self.node.manager.start(list(self.entries))
+            raise
+
+    def _end_leftovers(self):
+        for name, entry in self.entries.items():
+            left = get_launcher(entry, self.node.paths.root).stop_leftovers(entry)
+            if left:
+                raise FleetError(
+                    "measure.server-stays",
+                    "%s was stopped for the tool, and these processes remain: %s. End them and run again.",
+                    (name, "; ".join(one["what"] for one in left)),
+                )
+
+    def wrapped(self, argv):
+        """argv that runs `argv` and then starts the servers."""
+        return ["/bin/sh", "-c", AFTER % shlex.join(self.node.manager.start_argv(list(self.entries))), "sh", *argv]
+
+    def start(self):
+        """End the tool's engine, and start the servers that do not run."""
+        up = {name for name, status in self.node.manager.statuses().items() if status.state in ("up", "restarting")}
+        down = [name for name in self.entries if name not in up]
+        if down:
+            self._end_leftovers()
+            self.node.manager.start(down)
+
+    def lack(self):
+        """The reason why they are not ready, or None. Raises FleetError if waiting is of no use."""
+        try:
+            check_ready(self.node, list(self.entries.values()))
+        except FleetError as error:
+            if error.details.get("final"):
+                raise
+            return error.message
+        return None
+
+
 def starts_of(node, entries):
     """{name: value} of a node's planned servers, from the guard's record and from whether it is current: a server that
     died has the old record until it is started again. entries: {name: plan entry}."""
@@ -234,6 +308,11 @@ def starts_of(node, entries):
 def changed_starts(before, after):
     """The names of servers whose start differs, sorted."""
     return sorted(name for name, start in after.items() if before.get(name) != start)
+
+
+def _elsewhere(one):
+    """The name of a server of another host, next to names of this host's servers."""
+    return "%s/%s" % (one["host"], one["name"])
 
 
 def _cause(verdict):

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a score means beside a published one: its interval of 95 %, and whether the sample is large enough to tell.
+"""Comparison of a score with a published one: its 95 % interval, and whether the sample is large enough.
 
 Scores are percent of the answers that were correct. Pure functions; docs/using/measure-reference.md explains them.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 Z = 1.959963984540054  # of 95 %, both sides
-# Percentage points: where the interval reaches further from the score than this, an agreement says nothing.
+# Percentage points. If the interval reaches further from the score, the comparison is inconclusive.
 TELLING = 15.0
 
 
@@ -33,10 +33,10 @@ def wilson(correct, asked, z=Z):
 
 
 def effective(clusters):
-    """How many independent answers these are worth: between the number of questions and that of answers.
+    """The number of independent answers: between the number of questions and that of answers.
 
-    clusters: [(correct, asked)], one for each question, with asked > 0. Answers to one question resemble each other, so
-    their variance is taken between questions (Kish's design effect); where all are alike, a question counts once.
+    clusters: [(correct, asked)], one for each question, with asked > 0. Answers to a question are correlated, so the
+    variance is that between questions (Kish's design effect); if all answers are equal, a question counts once.
     """
     asked = sum(count for _correct, count in clusters)
     share = sum(correct for correct, _count in clusters) / asked
@@ -51,7 +51,7 @@ def effective(clusters):
 
 
 def interval(clusters):
-    """[low, high] in percent of (correct, asked) by question; None where nothing was asked."""
+    """[low, high] in percent of (correct, asked) by question; None without answers."""
     clusters = [(correct, asked) for correct, asked in clusters if asked]
     if not clusters:
         return None
@@ -64,7 +64,7 @@ def judge(score, bounds, reference, telling=TELLING):
     """agrees, below, above, too-few or no-reference.
 
     score: percent or None; bounds: interval() of it; reference: percent or None. A reference outside of the interval is
-    a difference; inside, the score agrees where the interval reaches no further from it than `telling` points.
+    a difference; inside, the score agrees if the interval reaches no further from it than `telling` points.
     """
     if reference is None:
         return "no-reference"
@@ -76,22 +76,3 @@ def judge(score, bounds, reference, telling=TELLING):
     if reference < low:
         return "above"
     return "agrees" if max(score - low, high - score) <= telling else "too-few"
-
-
-def stratified(strata):
-    """[low, high] in percent around the mean of the shares of strata, each counting alike; None without any.
-
-    strata: [(correct, asked)], each question asked once. The shares vary as (correct + 1) of (asked + 2) would, so that
-    a small stratum of right answers alone does not count as certain.
-    """
-    strata = [(correct, asked) for correct, asked in strata if asked]
-    if not strata:
-        return None
-    total = sum(asked for _correct, asked in strata)
-    share = sum(correct / asked for correct, asked in strata) / len(strata)
-    smooth = [((correct + 1) / (asked + 2), asked) for correct, asked in strata]
-    variance = sum(one * (1 - one) / asked for one, asked in smooth) / len(strata) ** 2
-    size = float(total)
-    if 0 < share < 1:
-        size = min(size, max(1.0, share * (1 - share) / variance))
-    return wilson(min(size, share * size), size)

@@ -7,10 +7,20 @@ from __future__ import annotations
 
 import os
 
-from ..measure import benchmark, datasets, evaluation
-from ..measure.arguments import MEASURED_ARGUMENTS
+from ..measure import benchmark, evaluation
+from ..measure.datasets import check_datasets
 from ..operation import Operation
 from ..servers.model import NODE_ARGUMENTS, servers_elsewhere
+
+MEASURED_ARGUMENTS = {
+    "tool_version": {"type": "str"},
+    "wait_s": {"type": "int", "default": 5},
+    "deployment": {"type": "dict", "default": {}},
+    "hardware": {"type": "dict", "default": {}},
+    "head": {"type": "dict", "default": {}},
+    "caller": {"type": "str", "default": ""},
+    "reports_dir": {"type": "path"},
+}
 
 BENCHMARK_RUN = {
     "servers": {"type": "list", "elements": "dict", "required": True},
@@ -25,9 +35,6 @@ BENCHMARK_RUN = {
     "scope": {"type": "str", "choices": ["server", "node", "fleet"], "default": "node"},
     "environment_path": {"type": "path"},
     "again": {"type": "bool", "default": False},
-    "reports_dir": {"type": "path"},
-    "head": {"type": "dict", "default": {}},
-    "caller": {"type": "str", "default": ""},
     **MEASURED_ARGUMENTS,
     **NODE_ARGUMENTS,
 }
@@ -40,10 +47,10 @@ EVALUATION_DATASETS = {
 
 
 def evaluation_datasets(params, check_mode):
-    """What datasets are there. Raises FleetError."""
+    """Check the datasets. Raises FleetError."""
     if check_mode and not os.path.isdir(params["path"]):
         return {"changed": False, "datasets": {}}
-    found = datasets.look(params["path"], params["evals"], params["checksums"])
+    found = check_datasets(params["path"], params["evals"], params["checksums"])
     return {"changed": False, "datasets": found}
 
 
@@ -52,11 +59,10 @@ EVALUATION_RUN = {
     "eval": {"type": "str", "required": True},
     "command": {"type": "dict"},
     "effort": {"type": "str", "choices": ["low", "medium", "high"], "required": True},
-    "venv": {"type": "path", "required": True},
-    "config": {"type": "path"},
+    "venv": {"type": "path"},
     "datasets": {"type": "path"},
     "checksums": {"type": "dict", "default": {}},
-    "threads": {"type": "int", "default": 32},
+    "concurrency": {"type": "int", "default": 32},
     "max_tokens": {"type": "int", "default": 131072, "no_log": False},
     "shorten": {"type": "bool", "default": False},
     "temperature": {"type": "float", "default": 1.0},
@@ -64,7 +70,6 @@ EVALUATION_RUN = {
     "retries": {"type": "int", "default": 4},
     "budget_s": {"type": "int", "default": 14400},
     "refresh": {"type": "bool", "default": False},
-    "caller": {"type": "str", "default": ""},
     "references": {
         "type": "list",
         "elements": "dict",
@@ -80,7 +85,6 @@ EVALUATION_RUN = {
     },
     "telling": {"type": "float", "default": 15},
     "profile": {"type": "str", "default": "full"},
-    "reports_dir": {"type": "path"},
     **MEASURED_ARGUMENTS,
     **NODE_ARGUMENTS,
 }

@@ -10,7 +10,7 @@ import types
 
 import pytest
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
-from ansible_collections.inference.fleet.plugins.plugin_utils.reports import converged
+from ansible_collections.inference.fleet.plugins.plugin_utils.reports import verdicts
 
 PROBE = {"name": "completion", "ok": True, "ms": 5, "sent": "", "got": "", "cause": ""}
 HOSTS = ["n1", "n2", "n3"]
@@ -32,7 +32,7 @@ def note(host, folder, ok=True):
 
 def report(check_mode=False):
     action = types.SimpleNamespace(_task=types.SimpleNamespace(check_mode=check_mode))
-    return converged.run(action, {}, {"groups": {"all": HOSTS}})
+    return verdicts.converged(action, {}, {"groups": {"all": HOSTS}})
 
 
 def test_good_verdicts_are_written_and_their_hosts_omitted_afterwards(tmp_path):

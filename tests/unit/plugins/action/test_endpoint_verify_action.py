@@ -99,22 +99,6 @@ def test_full_then_quick_then_full_again_when_it_failed(play, tmp_path):
     assert (fleet["ok"], list(fleet["hosts"])) == (False, ["node-1"])
 
 
-def test_a_bad_verdict_fails_the_task_in_words(play):
-    port = free_port()
-    status, output = play(port, fleet_verify="quick", verify_reports_dir="")
-    assert status == 2
-    message = (
-        "1 of 1 servers on node-1 did not pass the verification.\n"
-        "server-0 at http://127.0.0.1:%d (gpt-oss-120b), quick:\n"
-        "  identity failed after N ms\n"
-        "    cause: not verified: nothing is deployed as server-0" % port
-    )
-    before, after = json.dumps(message)[1:-1].split("N ms")
-    assert before in output
-    assert after in output
-    assert not os.path.exists(play.reports)
-
-
 def test_check_mode_writes_nothing_and_fails_nothing(play):
     status, output = play(free_port(), "--check")
     assert status == 0, output
@@ -202,8 +186,6 @@ def test_the_verdict_is_there_without_reports():
         ({"servers": [], "servers_changed": False}, "auto"),
         ({"servers": [], "servers_changed": "no", "reports_dir": "R"}, "full"),
         ({"servers": [], "reports_dir": "R", "mode": "quick"}, "quick"),
-        ({"servers": "x", "reports_dir": "R"}, "auto"),
-        ({"servers": [], "servers_changed": "perhaps", "reports_dir": "R"}, "auto"),
     ],
 )
 def test_auto_is_settled_by_the_reports_where_there_are_any(tmp_path, arguments, mode):

@@ -20,7 +20,6 @@ import statistics
 import urllib.parse
 from dataclasses import dataclass, field
 
-from ...host import files
 from . import reading
 from .reading import Reading, counted, json_lines, short
 
@@ -56,21 +55,12 @@ class Point:
     timeout_s: int = 3600
 
     def command(self, program, folder):
-        """argv. program: argv before the tool's own arguments; folder: for the tool's files, some of which are written.
-
-        Raises OSError.
-        """
-        if self.tool == "aisbench":
-            _write_aisbench_values(self, folder)
+        """argv. program: argv before the tool's own arguments; folder: for the tool's files."""
         return [*program, *reading.expand(self.spec["template"], self.values(folder))]
 
     def variables(self, folder):
         """The environment; None removes a variable."""
-        values = self.values(folder)
-        return {
-            name: text and "".join(reading.expand([[text]], values))
-            for name, text in (self.spec.get("environment") or {}).items()
-        }
+        return reading.environment(self.spec, self.values(folder))
 
     def values(self, folder):
         """The values of placeholders in the table of tools, and in a recipe's commands."""
@@ -86,12 +76,12 @@ class Point:
             inputs.update(min_tokens=self.output_tokens, ignore_eos=True)
         flags = [["--%s ${value}" % name.replace("_", "-"), {"value": value}] for name, value in self.sampling.items()]
         users = self.concurrency or 1
+        values = {**dataclasses.asdict(self), "output": folder, "host": url.hostname, "port": url.port}
+        del values["spec"]
         return {
-            **dataclasses.asdict(self),
-            "output": folder,
+            **values,
+            "values": json.dumps(values),
             "url": self.urls[0],
-            "host": url.hostname,
-            "port": url.port,
             "several": True if len(self.urls) > 1 else None,
             "base_urls": ";".join(url + "/v1" for url in self.urls),
             "kind": "chat" if "chat" in self.endpoint else "completions",
@@ -131,9 +121,9 @@ class Point:
     def done(self, folder, log):
         """The number of finished requests of a running tool, None if unknown."""
         if self.tool == "vllm-latency":  # the first progress bar is that of the warm-up
-            batches = reading.progress(log.partition("Profiling iterations")[2])
+            batches, _all = reading.progress(log.partition("Profiling iterations")[2])
             return batches and batches * self.concurrency
-        found = reading.progress(log)
+        found, _all = reading.progress(log)
         return len(RECORDS[self.tool](folder)) if found is None and self.tool in RECORDS else found
 
 
@@ -199,22 +189,3 @@ def _latencies(data, point):
         "completed": min(len(times) * point.concurrency, point.requests),
         "latency": {"mean": sum(times) / len(times), **{"p%d" % one: shares[one - 1] for one in (50, 90, 95, 99)}},
     }
-
-
-def _write_aisbench_values(point, folder):
-    """The values that roles/benchmark/files/aisbench.py reads. https://github.com/AISBench/benchmark"""
-    url = urllib.parse.urlsplit(point.urls[0])
-    values = {
-        "work_dir": folder,
-        "model": {
-            "path": point.tokenizer, "model": point.model, "host_ip": url.hostname, "host_port": url.port,
-            "request_rate": point.request_rate or 0, "max_out_len": point.output_tokens,
-            "batch_size": point.concurrency,
-            "generation_kwargs": {"ignore_eos": point.ignore_eos, **point.sampling},
-        },
-        "dataset": {
-            "Type": "tokenid", "RequestCount": point.requests, "TrustRemoteCode": False,
-            "TokenIdConfig": {"RequestSize": point.input_tokens, "PrefixLen": 0},
-        },
-    }  # fmt: skip
-    files.write_json(os.path.join(folder, "values.json"), values)

@@ -13,38 +13,38 @@ from ...containers.engine import engine_of_entry
 from ...containers.launcher import container_name
 from ...errors import FleetError
 from ...host.files import write_atomic
-from ...program import work
+from ...program import start
 from ...supervise import containers
 from ...supervise.run import engine_environment
-from . import llmperf_worker
 
 METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: %s\n"
 
 
-def outside(point):
-    """Whether the tool does not run in the engine's environment or container."""
-    return point.spec["program"][0] in ("environment", "script", "node")
+def outside(spec):
+    """Whether a tool does not run in the engine's environment or container."""
+    return spec["program"][0] in ("environment", "worker", "node")
 
 
 def program(point, environment, entry, root, folder, version=None):
     """(argv before the tool's own arguments, variables, the Python that can load a tokenizer or None).
 
-    environment: folder of the tool's environment. entry: the first measured server. folder: for files of ours, exists.
-    version: of the engine. Raises FleetError if the tool is not installed.
+    point: has `tool`, the name, and `spec`. environment: folder of the tool's environment. entry: the first measured
+    server. folder: for our files, exists. version: of the engine. Raises FleetError if the tool is not installed.
     """
     kind, *inner = point.spec["program"]
     if kind == "node":
         return [], {}, None
-    if kind in ("environment", "script"):
-        python = os.path.join(environment, "bin", "python")
-        if kind == "environment":
-            # a configuration file of the tool is next to its environment
-            argv = [os.path.join(environment, "bin", inner[0]), *(environment + name for name in inner[1:])]
-            return _installed(argv, point), {}, python
-        source = environment + "-source"  # not a package: a script and its modules
-        argv = _installed([python, os.path.join(source, *inner)], point)
-        argv[1:1] = work(folder, llmperf_worker)
-        return argv, {"PYTHONPATH": os.path.join(source, "src")}, python
+    if kind == "environment":
+        # a configuration file of the tool is next to its environment
+        argv = [os.path.join(environment, "bin", inner[0]), *(environment + name for name in inner[1:])]
+        return _installed(argv, point), {}, os.path.join(environment, "bin", "python")
+    if kind == "worker":
+        python, worker, *script = [os.path.join(environment, "bin", "python"), *inner]
+        source = environment + "-source"  # LLMPerf is not a package: a script and its modules
+        script = [os.path.join(source, name) for name in script]
+        _installed([python, *script], point)
+        argv = [python, *([] if script else ["-I"]), start(folder), "work", worker, *script]
+        return argv, {"PYTHONPATH": os.path.join(source, "src")} if script else {}, python
     if kind == "instead":
         return _instead(point, entry, root, folder, version)
     if entry["container"]:
@@ -59,9 +59,9 @@ def program(point, environment, entry, root, folder, version=None):
 
 
 def _instead(point, entry, root, folder, version):
-    """program() of a tool that starts an engine like that of an entry, in its place: on its cores, in its container.
+    """program() of a tool that starts an engine in place of that of an entry: on its cores, in its container.
 
-    The next start of the server finds and ends what may be left of the tool, as of an earlier start of the server.
+    The next start of the server ends processes that the tool left, like those of a previous start.
     """
     action = point.spec["program"][1]
     if entry["container"]:

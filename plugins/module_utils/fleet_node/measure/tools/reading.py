@@ -56,6 +56,12 @@ def expand(template, values):
     return [word for group in template for word in _group(group.split() if isinstance(group, str) else group, values)]
 
 
+def environment(spec, values):
+    """The environment of a tool; None removes a variable."""
+    given = spec.get("environment") or {}
+    return {name: text and "".join(expand([[text]], values)) for name, text in given.items()}
+
+
 def placeholders(words):
     """The names of the placeholders in these words."""
     return {match[2] for word in words for match in PLACEHOLDER.finditer(word)}
@@ -183,9 +189,9 @@ def short(text):
 
 
 def progress(log):
-    """The number of finished requests in the last progress bar of a log, else None."""
+    """(finished, all) requests of the last progress bar of a log, or (None, None)."""
     found = PROGRESS.findall(log.replace("\r", "\n"))
-    return int(found[-1][0]) if found else None
+    return tuple(map(int, found[-1])) if found else (None, None)
 
 
 def json_lines(path):

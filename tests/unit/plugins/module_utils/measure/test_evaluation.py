@@ -15,9 +15,12 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host im
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import DetachedJob
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import evaluation
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import answering, evaluation_tool
+from ansible_collections.inference.fleet.tests.runs import wait_for
+from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 
 RECORDED = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "measure" / "evals"
-GOOD = 'cp %s/basic-good/*.json* "$6"' % RECORDED
+GOOD = 'cp %s/basic-good/*.json* "$OUT"' % RECORDED
 ENTRY = {
     "name": "server-0", "role": "server", "port": 8000, "bind": "127.0.0.1", "model_id": "m", "host": "h",
     "hash": "a" * 64, "platform": "cpu", "engine": "x", "devices": [0], "secrets": {},
@@ -48,7 +51,8 @@ class Site:
     def tool(self, script):
         program = self.venv / "bin" / "python"
         program.parent.mkdir(parents=True, exist_ok=True)
-        program.write_text("#!/bin/sh\necho began >>%s\n%s\n" % (self.root.parent / "calls", script))
+        # the folder is that of the values
+        program.write_text("#!/bin/sh\nOUT=$(pwd)\necho began >>%s\n%s\n" % (self.root.parent / "calls", script))
         program.chmod(0o755)
         return self
 
@@ -57,11 +61,12 @@ class Site:
         return len(path.read_text().splitlines()) if path.exists() else 0
 
     def run(self, check_mode=False, **more):
+        more["command"] = evaluation_tool(more.get("eval", "basic"), more.get("command"))
         params = {
             "servers": [ENTRY], "eval": "basic", "effort": "low", "venv": str(self.venv), "tool_version": "1",
-            "config": None, "datasets": None, "checksums": {}, "threads": 1, "max_tokens": 512, "shorten": False,
+            "datasets": None, "checksums": {}, "concurrency": 1, "max_tokens": 512, "shorten": False,
             "temperature": 1.0, "examples": None, "retries": 2, "budget_s": LONG_S, "wait_s": LONG_S, "refresh": False,
-            "caller": "one", "command": None, "root": str(self.root), "manager": "supervisord",
+            "caller": "one", "head": {"host": "h"}, "root": str(self.root), "manager": "supervisord",
             "toolkit": None, **more,
         }  # fmt: skip
         return evaluation.run(params, check_mode)
@@ -79,12 +84,12 @@ def site(tmp_path, monkeypatch):
 def test_a_good_result_is_not_measured_again(site):
     site.tool(GOOD)
     first = site.run()
-    assert first["changed"] and first["finished"] and first["measured"]["score"] == 100
+    assert first["changed"] and first["finished"] and first["document"]["score"] == 100
     again = site.run()
     assert (again["changed"], again["finished"], site.calls()) == (False, True, 1)
-    assert again["measured"] == first["measured"]
+    assert again["document"] == first["document"]
     other = site.run(refresh=True, caller="two")
-    assert site.calls() == 2 and other["measured"]["id"] != first["measured"]["id"]
+    assert site.calls() == 2 and other["document"]["id"] != first["document"]["id"]
 
 
 @pytest.mark.parametrize("more", [{"effort": "high"}, {"max_tokens": 600}, {"servers": [{**ENTRY, "hash": "b" * 64}]}])
@@ -96,39 +101,37 @@ def test_another_question_or_plan_is_measured(site, more):
 
 
 def test_a_refused_request_is_kept_said_and_asked_again(site):
-    site.tool('cp %s/basic-400/*.json* "$6"' % RECORDED)
-    measured = site.run()["measured"]
+    site.tool('cp %s/basic-400/*.json* "$OUT"' % RECORDED)
+    measured = site.run()["document"]
     assert (measured["failed"], measured["score"]) == (1, None)
     site.tool(GOOD)
-    assert site.run(caller="two")["measured"]["failed"] == 0
+    assert site.run(caller="two")["document"]["failed"] == 0
 
 
 def test_a_tool_that_never_ends_is_ended(site):
     site.tool("exec sleep %d" % (10 * LONG_S))
     began = time.monotonic()
-    measured = site.run(budget_s=1)["measured"]
+    measured = site.run(budget_s=1)["document"]
     assert time.monotonic() - began < LONG_S
     assert measured["failed"] and "The time limit of 1 s ended it" in measured["errors"][0]["message"]
 
 
 def test_a_tool_that_breaks_says_its_last_words(site):
     site.tool("echo no such option >&2; exit 2")
-    (error,) = site.run()["measured"]["errors"]
+    (error,) = site.run()["document"]["errors"]
     assert error["message"].endswith("Status 2: no such option")
 
 
-def test_progress_is_told_while_it_runs(site):
+def test_progress_is_read_from_the_log(site):
     go = site.root.parent / "go"
-    site.tool('echo \'{"asked": 8}\' >"$6"/answers.jsonl; echo {} >>"$6"/answers.jsonl; touch %s.began\n'
+    site.tool("echo ' 12%%|# | 1/8 [00:01<00:07'; touch %s.began\n"
               "while ! [ -e %s ]; do sleep 0.05; done\n%s" % (go, go, GOOD))  # fmt: skip
     first = site.run(wait_s=0)
-    assert (first["finished"], first["measured"]) == (False, None)
-    end = time.monotonic() + LONG_S
-    while not pathlib.Path("%s.began" % go).exists() and time.monotonic() < end:
-        time.sleep(0.05)
+    assert (first["finished"], first["document"]) == (False, None)
+    wait_for(pathlib.Path("%s.began" % go).exists, LONG_S, "the tool")
     assert site.run(wait_s=0)["progress"] == {"phase": "basic: 1 of 8 answers", "percent": 12}
     go.touch()
-    assert site.run()["measured"]["score"] == 100
+    assert site.run()["document"]["score"] == 100
     assert site.calls() == 1
 
 
@@ -137,23 +140,23 @@ def test_a_killed_job_has_failed_and_the_next_play_runs_it_again(site):
     site.run(wait_s=0)
     job = site.job()
     job.stop()
-    measured = site.run()["measured"]
-    assert measured["failed"] and "was killed after 0 answers" in measured["errors"][0]["message"]
+    measured = site.run()["document"]
+    assert measured["failed"] and "was killed" in measured["errors"][0]["message"]
     site.tool(GOOD)
-    assert site.run(caller="two")["measured"]["score"] == 100
+    assert site.run(caller="two")["document"]["score"] == 100
 
 
 def test_a_restarted_server_makes_it_void(site):
     site.tool(GOOD)
     site.run(wait_s=0)
     site.processes = {"server-0": [3, 4]}
-    measured = site.run()["measured"]
+    measured = site.run()["document"]
     assert measured["void"] == "server-0 changed or restarted during the run"
-    assert site.run(caller="two")["measured"]["void"] is None  # it does not count, so it is measured again
+    assert site.run(caller="two")["document"]["void"] is None  # it does not count, so it is measured again
 
 
 def test_the_key_is_in_no_file_and_no_argument(site):
-    site.tool('echo "$OPENAI_API_KEY" >%s\necho "$@" >"$6"/arguments\n%s' % (site.root.parent / "seen", GOOD))
+    site.tool('echo "$OPENAI_API_KEY" >%s\necho "$@" >"$OUT"/arguments\n%s' % (site.root.parent / "seen", GOOD))
     secret = pathlib.Path(NodePaths(str(site.root)).secret(ENTRY["name"]))
     secret.parent.mkdir(parents=True)
     secret.write_text('{"VLLM_API_KEY": "sk-very-secret-1"}')
@@ -174,25 +177,33 @@ def test_answers_longer_than_the_context_are_an_error_before_a_request(site, key
         site.run(max_tokens=4000)
     assert (caught.value.code, caught.value.values) == ("evaluate.context-too-short", ("basic", 4000, 4096, 3072))
     assert site.calls() == 0
+    site.tool('echo "$FLEET_VALUES" >%s\n%s' % (site.root.parent / "seen", GOOD))
     site.run(max_tokens=4000, shorten=True)
-    assert "3072" in site.job().request()["command"]
+    assert json.loads((site.root.parent / "seen").read_text())["max_tokens"] == 3072
+
+
+def test_a_wrong_dataset_is_an_error_before_a_request(site):
+    site.tool(GOOD)
+    with pytest.raises(FleetError) as caught:
+        site.run(eval="gpqa")
+    assert caught.value.code == "evaluate.datasets-wrong" and site.calls() == 0
 
 
 @pytest.mark.parametrize(
-    ("more", "code"),
-    [
-        ({"eval": "gpqa"}, "evaluate.datasets-wrong"),
-        ({"eval": "hellaswag"}, "evaluate.eval-unknown"),
-        ({"servers": []}, "measure.no-server"),
-        ({"servers": [{**ENTRY, "role": "prefill"}]}, "measure.no-server"),
-        ({"command": {"argv": ["x", "${address}"], "files": [], "metrics": {}}}, "evaluate.command-invalid"),
-    ],
+    ("name", "command", "value"),
+    [("hellaswag", None, '"hellaswag"'), ("x", {"argv": ["x", "${address}"]}, '"${address}"')],
 )
-def test_what_cannot_be_asked_is_an_error_before_a_request(site, more, code):
-    site.tool(GOOD)
+def test_tools_of_evaluations_are_known(name, command, value):
     with pytest.raises(FleetError) as caught:
-        site.run(**more)
-    assert caught.value.code == code and site.calls() == 0
+        evaluation_tool(name, command)
+    assert caught.value.code == "measure.profile-invalid" and caught.value.values[2] == value
+
+
+@pytest.mark.parametrize("entries", [[], [{**ENTRY, "role": "prefill"}], [{**ENTRY, "port": None}]])
+def test_hosts_without_answering_servers_are_an_error(entries):
+    with pytest.raises(FleetError) as caught:
+        answering("basic", entries)
+    assert caught.value.code == "measure.no-server"
 
 
 def test_check_mode_asks_nothing(site):
@@ -213,10 +224,112 @@ def test_a_command_of_a_recipe_is_an_evaluation(site, failed, score):
         "files": ["low.json"],
         "metrics": {"score": "right", "questions": "all", "failed": "lost"},
     }
-    measured = site.run(eval="mine", command=command)["measured"]
+    measured = site.run(eval="mine", command=command)["document"]
     assert (measured["score"], measured["failed"], measured["ok"]) == (score, failed, not failed)
     assert (measured["tool"]["name"], measured["questions"], measured["answered"]) == ("command:mine", 40, 40 - failed)
     assert measured["interval"][0] < score < measured["interval"][1]
     program.write_text("#!/bin/sh\n")
-    measured = site.run(eval="mine", command=command, caller="two", refresh=True)["measured"]
+    measured = site.run(eval="mine", command=command, caller="two", refresh=True)["document"]
     assert measured["score"] is None and measured["failed"] == 1
+
+
+def read(case, name="gpqa"):
+    return evaluation.evals_numbers(str(RECORDED / case), name, {})
+
+
+def test_repeats_of_gpt_oss_evals_are_counted_by_question():
+    found = read("gpqa-good")
+    assert (found["questions"], found["answered"], found["correct"], found["failed"]) == (3, 24, 4, 0)
+    assert found["score"] == pytest.approx(100 * 4 / 24)
+    assert found["interval"][0] < found["score"] < found["interval"][1]
+    assert read("basic-good", "basic")["score"] == 100
+    assert read("aime-good", "aime25")["questions"] == 2
+
+
+@pytest.mark.parametrize(
+    ("case", "name", "count", "message"),
+    [
+        ("gpqa-400", "gpqa", 2, "bad request"),
+        ("basic-400", "basic", 1, "bad request"),  # the tool's score is 1.0
+        ("gpqa-404", "gpqa", 2, "NotFoundError after 2 trials: Error code: 404 - The model does not exist"),
+        ("gpqa-empty", "gpqa", 2, "ValueError after 2 trials: OpenAI API returned empty response; retrying"),
+        ("basic-dead", "basic", 1, "APIConnectionError after 2 trials: Connection error"),
+    ],
+)
+def test_a_failed_request_is_no_wrong_answer(case, name, count, message):
+    found = read(case, name)
+    assert (found["failed"], found["answered"], found["correct"], found["score"]) == (count, 0, 0, None)
+    assert found["errors"] == [{"message": "No response (%s)." % message, "count": count}]
+
+
+def test_files_of_another_form_are_errors(tmp_path):
+    for text in ("", "[]", '{"convos": [[]], "htmls": [""]}'):
+        (tmp_path / "gpqa_x_allresults.json").write_text(text)
+        with pytest.raises(evaluation.UNREADABLE):
+            evaluation.evals_numbers(str(tmp_path), "gpqa", {})
+
+
+ANATOMY, ASTRONOMY, GSM8K = "mmlu/test/anatomy_test.csv", "mmlu/test/astronomy_test.csv", "gsm8k/test.jsonl"
+ASKED = {ANATOMY: 6, ASTRONOMY: 6}
+LOST = "There is neither an answer nor an error."
+
+
+def aisbench(case, asked=None):
+    return evaluation.aisbench_numbers(str(RECORDED / "aisbench" / case), "mmlu", asked or ASKED)
+
+
+@pytest.mark.parametrize(("case", "asked", "answered"), [("good", ASKED, 12), ("gsm8k", {GSM8K: 4}, 4)])
+def test_answers_of_aisbench(case, asked, answered):
+    found = aisbench(case, asked)
+    assert (found["score"], found["answered"], found["correct"]) == (50.0, answered, answered / 2)
+    assert found["failed"] == 0 and found["interval"][0] < 50 < found["interval"][1]
+
+
+@pytest.mark.parametrize(
+    ("case", "asked", "errors"),
+    [
+        ("refused", {ANATOMY: 1}, {"Not Found": 1}),
+        ("refused", {ANATOMY: 3}, {"Not Found": 1, LOST: 2}),
+        ("good", {ANATOMY: 8, ASTRONOMY: 6}, {LOST: 2}),
+        ("gsm8k", {GSM8K: 6}, {LOST: 2}),
+        ("ungraded", ASKED, {"The answers were not graded.": 12}),
+    ],
+)
+def test_questions_that_aisbench_does_not_answer_have_failed(case, asked, errors):
+    found = aisbench(case, asked)
+    assert {one["message"]: one["count"] for one in found["errors"]} == errors
+    assert found["failed"] == sum(errors.values())
+    assert found["answered"] + found["failed"] == sum(asked.values())
+
+
+@pytest.mark.parametrize("text", ["", "all of it was reasoning</think>", "all of it was reasoning</think> \n"])
+def test_an_empty_answer_to_aisbench_has_failed(tmp_path, text):
+    folder = tmp_path / "20261122_120000" / "predictions" / "fleet"
+    folder.mkdir(parents=True)
+    (folder / "lukaemon_mmlu_anatomy.jsonl").write_text(json.dumps({"success": True, "prediction": text}) + "\n")
+    found = evaluation.aisbench_numbers(str(tmp_path), "mmlu", {ANATOMY: 1})
+    assert found["errors"] == [{"message": "The answer was empty.", "count": 1}]
+    with pytest.raises(ValueError):
+        evaluation.aisbench_numbers(str(tmp_path / "none"), "mmlu", {})
+
+
+def test_a_killed_run_of_aisbench_continues(site):
+    datasets = site.root.parent / "data"
+    for split in ("dev", "test"):
+        (datasets / "mmlu" / split).mkdir(parents=True)
+        (datasets / "mmlu" / split / ("anatomy_%s.csv" % split)).write_text("q,1,2,3,4,B\n" * 6)
+    site.tool("")
+    tool = script(site.venv / "bin" / "ais_bench", "mkdir 20261122_120000; touch %s; exec sleep 600"
+                  % (site.root.parent / "began"))  # fmt: skip
+    (site.venv.parent / "venv-accuracy.py").touch()
+    more = {"eval": "mmlu", "datasets": str(datasets), "examples": 3}
+    site.run(wait_s=0, **more)
+    config = str(site.venv) + "-accuracy.py"
+    command = [tool, config, "--mode", "all", "--dump-eval-details", "--merge-ds", "--num-prompts", "3"]
+    wait_for((site.root.parent / "began").exists, LONG_S, "the tool")
+    assert site.job().request()["command"] == command
+    site.job().stop()
+    assert site.run(**more)["document"]["failed"] == 3
+    site.run(caller="two", wait_s=0, **more)
+    assert site.job().request()["command"] == [*command, "--reuse", "20261122_120000"]
+    site.job().stop()

@@ -13,7 +13,7 @@ import types
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import own_engine
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import run
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import programs
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.benchmarks import Point
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.supervisord import Supervisord
@@ -61,9 +61,9 @@ class Launcher:
 @pytest.fixture
 def servers(tmp_path, monkeypatch):
     launcher = Launcher()
-    monkeypatch.setattr(own_engine, "get_launcher", lambda entry, root: launcher)
+    monkeypatch.setattr(run, "get_launcher", lambda entry, root: launcher)
     node = types.SimpleNamespace(manager=Manager(tmp_path), paths=NodePaths(str(tmp_path / "root")))
-    found = own_engine.Servers(node, ENTRIES)
+    found = run.StoppedServers(node, ENTRIES)
     found.launcher, found.back = launcher, tmp_path / "server-0-server-1"
     return found
 
@@ -81,9 +81,7 @@ def test_one_that_does_not_stop_is_an_error_and_all_start_again(servers):
     servers.launcher.left = ("server-1",)
     with pytest.raises(FleetError) as caught:
         servers.stop()
-    assert caught.value.message == (
-        "server-1 was stopped for the tool, and this is left of it: process 7: engine. End it and run again."
-    )
+    assert (caught.value.code, caught.value.values) == ("measure.server-stays", ("server-1", "process 7: engine"))
     assert servers.node.manager.calls[-1] == ("start", "server-0", "server-1")
 
 

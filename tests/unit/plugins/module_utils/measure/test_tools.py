@@ -24,12 +24,9 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import (
     engine_arguments,
-    points,
     tool_of,
     tools,
 )
-from ansible_collections.inference.fleet.tests.unit.engines.recipe_profiles import GUIDES, planned
-from ansible_collections.inference.fleet.tests.unit.engines.recipe_profiles import NAMES as RECIPES
 
 SAMPLES = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "measure"
 POINT = Point(
@@ -171,8 +168,8 @@ def test_a_template_leaves_out_and_repeats_groups():
 
 
 def test_progress_is_read_from_the_last_bar():
-    assert progress("0%| | 0/8 [00:00<?]\r 25%|##| 2/8 [00:01<00:02]") == 2
-    assert progress("loading") is None
+    assert progress("0%| | 0/8 [00:00<?]\r 25%|##| 2/8 [00:01<00:02]") == (2, 8)
+    assert progress("loading") == (None, None)
     assert of("vllm-latency", concurrency=4).done("", "3/3 [\nProfiling iterations: 40%|#| 2/5 [00:01<") == 8
 
 
@@ -199,23 +196,15 @@ def test_a_command_of_a_recipe_is_a_tool(tmp_path):
     assert reading.metrics["e2e_ms"]["p50"] == 40 and reading.metrics["e2e_ms"]["mean"] is None
 
 
-def test_aisbench_runs_a_configuration_and_values_in_its_folder(tmp_path):
+def test_a_configuration_file_gets_all_values_as_json():
     point = of("aisbench", request_rate=2.5, sampling={"temperature": 0.5})
-    argv = point.command(["/v/bin/ais_bench"], str(tmp_path))
+    argv = point.command(["/v/bin/ais_bench"], "/o")
     assert argv == ["/v/bin/ais_bench", "--mode", "perf", "--num-warmups", "1"]
-    assert json.loads((tmp_path / "values.json").read_text(encoding="utf-8")) == {
-        "work_dir": str(tmp_path),
-        "model": {
-            "path": "/srv/models/m", "model": "gpt-oss", "host_ip": "127.0.0.1", "host_port": 8000,
-            "request_rate": 2.5, "max_out_len": 32, "batch_size": 2,
-            "generation_kwargs": {"ignore_eos": True, "temperature": 0.5},
-        },
-        "dataset": {
-            "Type": "tokenid", "RequestCount": 8, "TrustRemoteCode": False,
-            "TokenIdConfig": {"RequestSize": 64, "PrefixLen": 0},
-        },
-    }  # fmt: skip
-    assert point.variables(str(tmp_path))["FLEET_AISBENCH"] == "%s/values.json" % tmp_path
+    values = json.loads(point.variables("/o")["FLEET_VALUES"])
+    assert (values["output"], values["tokenizer"], values["host"], values["port"]) == (
+        "/o", "/srv/models/m", "127.0.0.1", 8000
+    )  # fmt: skip
+    assert (values["request_rate"], values["sampling"]) == (2.5, {"temperature": 0.5})
 
 
 def test_aiperf_is_given_every_address_and_the_limits():
@@ -254,38 +243,3 @@ def test_aiperf_gets_a_key_in_its_process_and_not_in_its_arguments(tmp_path):
         check=True,
     )
     assert done.stdout == "['aiperf', 'profile', '--model', '--api-key', 'sk-secret']\n"
-
-
-# What benchmark_serving.py has an argument for, and with how many values, at 0228a71 of its repository; no other here.
-SERVING = {
-    **dict.fromkeys(("ignore-eos", "random-ids", "tokenize-on-client", "save-result", "no-test-input"), 0),
-    **dict.fromkeys((
-        "backend", "base-url", "host", "port", "endpoint", "dataset-name", "max-concurrency", "model", "tokenizer",
-        "num-prompts", "request-rate", "seed", "result-dir", "result-filename", "percentile-metrics",
-        "metric-percentiles", "random-input-len", "random-output-len", "random-prefix-len", "top-p", "top-k", "min-p",
-        "temperature", "served-model-name",
-    ), 1),
-    "goodput": 2,
-}  # fmt: skip
-
-
-def simulated_serving(argv):
-    """{flag: values} as strictly as benchmark_serving, which is not here: it ends at a flag that it does not know."""
-    found, words = {}, list(argv)
-    while words:
-        flag = words.pop(0)
-        assert flag.startswith("--") and flag[2:] in SERVING, "unrecognized arguments: %s" % flag
-        found[flag[2:]] = [words.pop(0) for _number in range(SERVING[flag[2:]])]
-    assert found["backend"][0] in ("openai", "openai-chat") and {"model", "dataset-name"} <= set(found)
-    return found
-
-
-@pytest.mark.parametrize("name", [name for name in RECIPES if GUIDES[name][0] == "trtllm-bench"])
-def test_the_sweeps_of_the_guides_are_what_a_simulated_benchmark_serving_takes(name):
-    for one in points(*planned(name)):
-        point = Point(**{**one["point"], "sampling": {"temperature": 0.5}, "limits": {"ttft_ms": 100, "tpot_ms": 9}})
-        found = simulated_serving(point.command([], "/out"))
-        assert (found["random-input-len"], found["random-output-len"]) == (["1024"], ["1024"])
-        assert found["num-prompts"] == [str(5 * point.concurrency)] and found["temperature"] == ["0.5"]
-        assert {"random-ids", "tokenize-on-client", "ignore-eos"} <= set(found)
-        assert found["goodput"] == ["ttft:100", "tpot:9"]

@@ -35,26 +35,15 @@ def test_counts_that_cannot_be_are_refused(correct, asked):
 
 
 @given(CLUSTERS)
-def test_the_score_lies_in_the_interval_and_that_in_0_to_100(clusters):
+def test_the_score_is_in_the_interval(clusters):
     correct, asked = total(clusters)
-    for low, high in (verdict.interval(clusters), verdict.stratified(clusters)):
-        assert 0 <= low <= high <= 100
     low, high = verdict.interval(clusters)
-    assert low - 1e-9 <= 100 * correct / asked <= high + 1e-9
-    low, high = verdict.stratified(clusters)
-    assert low - 1e-9 <= sum(100 * one / count for one, count in clusters) / len(clusters) <= high + 1e-9
+    assert 0 <= low <= high <= 100 and low - 1e-9 <= 100 * correct / asked <= high + 1e-9
 
 
 @given(CLUSTERS)
 def test_an_answer_counts_between_its_share_of_a_question_and_one(clusters):
     assert len(clusters) <= verdict.effective(clusters) <= total(clusters)[1]
-
-
-@given(CLUSTERS)
-def test_the_interval_mirrors(clusters):
-    low, high = verdict.interval(clusters)
-    mirrored = verdict.interval([(asked - one, asked) for one, asked in clusters])
-    assert mirrored == pytest.approx([100 - high, 100 - low], abs=1e-6)
 
 
 @given(st.lists(st.booleans(), min_size=2, max_size=30), st.integers(2, 8))
@@ -92,4 +81,4 @@ def test_what_a_score_says_beside_a_published_one(score, bounds, reference, said
 
 
 def test_nothing_asked_has_no_interval():
-    assert verdict.interval([]) is verdict.stratified([(0, 0)]) is None
+    assert verdict.interval([]) is verdict.interval([(0, 0)]) is None

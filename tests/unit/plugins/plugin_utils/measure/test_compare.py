@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import compare
 from ansible_collections.inference.fleet.tests.unit.engines.measured_results import benchmark, evaluation, failed
 from hypothesis import given
@@ -82,18 +81,6 @@ def test_a_latency_of_few_and_different_requests_is_not_told_apart():
 
 def test_the_limit_is_the_one_given():
     assert set(verdicts(benchmark(8, slower=1.2, day=2), benchmark(8), percent=30).values()) == {compare.SAME}
-
-
-@pytest.mark.parametrize("value", ["", "ten", "15%", 0, -1, "nan", "inf", True, [], {}])
-def test_a_limit_that_is_no_number(value):
-    with pytest.raises(FleetError) as caught:
-        compare.limit(value)
-    assert caught.value.code == "measure.limit-invalid"
-    assert caught.value.values[0] == "fleet_regression_limit"
-
-
-def test_limits_that_are_numbers():
-    assert [compare.limit(value) for value in (None, 10, "12.5")] == [compare.LIMIT, 10, 12.5]
 
 
 def test_before_is_the_same_point_that_counts():

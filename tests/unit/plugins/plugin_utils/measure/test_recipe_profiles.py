@@ -63,7 +63,7 @@ def test_a_load_that_the_servers_of_a_recipe_do_not_accept(name, change, accepte
     entries, recipe = planned(name, None, [("fleet_override", {"benchmark": {"profiles": {"guide": change}}})])
     with pytest.raises(FleetError) as caught:
         points(entries, recipe)
-    assert caught.value.code == "measure.too-much" and accepted in caught.value.values
+    assert caught.value.code == "measure.profile-invalid" and "at most %d" % accepted in caught.value.values[3]
 
 
 def test_data_parallel_ranks_take_requests_each():

@@ -1,0 +1,138 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reports of verdicts and of the status."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from ansible.errors import AnsibleActionFail
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import write_atomic
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.os_errors import remedy
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import clean
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look, run_plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import Hosts, inference_hosts
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder, run_id
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
+
+NOT_ASKED = "not asked: the run ended before; see its output"
+
+
+def verification(action, given, task_vars):
+    """Begins a run: no old verdict remains valid. Returns {run, reports_dir}."""
+    result = {"run": None}
+    folder = reports_folder(given["reports_dir"], task_vars, action._templar)
+    if not folder or action._task.check_mode:
+        return result
+    hosts = task_vars["ansible_play_hosts_all"]
+
+    def planned():
+        others = Hosts.of_task(task_vars)
+        every = list(dict.fromkeys([*inference_hosts(task_vars["groups"]["all"], others), *hosts]))
+        items = run_plan.recalled(every, others, deploys=False) or _plan_each(every, others)
+        return {host: item and report.deployed(item["servers"], item["deployment"]) for host, item in items.items()
+                if item is None or item["servers"]}  # fmt: skip
+
+    try:
+        result["run"] = report.begin_run(folder, run_id(), hosts, task_vars["ansible_play_hosts"], planned)
+    except OSError as error:
+        result["warnings"] = [report.not_written(folder, error)]
+    else:
+        result["reports_dir"] = folder
+    return result
+
+
+def _plan_each(hosts, others):
+    """fleet.plan_each(), imported only if a host was not planned in this run."""
+    from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
+
+    return fleet.plan_each(hosts, others, run_plan.RunPlan())
+
+
+def converged(action, _given, task_vars):
+    """Reports the verdicts of converged hosts, from the operation check. Returns {hosts}; the play Verify omits them.
+
+    None are reported if the run changes anything on any host. A host whose verdict is not good is left to that play,
+    which asks its servers again and fails.
+    """
+    good = {host: one for host, one in run_look.verdicts().items() if one["ok"] is not False}
+    result = {"hosts": sorted(good)}
+    if not good:
+        return result
+    if not action._task.check_mode:
+        try:
+            summaries = _written(good, task_vars["groups"]["all"])
+        except OSError as error:  # the play Verify warns and goes on
+            return {"hosts": [], "warnings": [report.not_written(error.filename, error)]}
+        # for AWX and callbacks for machines
+        result["ansible_stats"] = {"data": {"fleet_verdict": summaries}, "per_host": False, "aggregate": True}
+        folder = next((one["folder"] for one in good.values() if one["folder"]), None)
+        if folder:
+            result["fleet_page"] = report.page_path(folder)
+    run_look.note_reported(good)
+    result["fleet_report"] = [report.table(host, one["verdicts"]) for host, one in good.items()]
+    result["warnings"] = [line for one in good.values() for line in one.get("warnings", ())]
+    show(result["fleet_report"])
+    return result
+
+
+def _written(good, inventory_hosts):
+    """{host: summary} of the reports, written below each host's folder; without a folder nothing is written."""
+    folders, reports = {}, {}
+    for host, one in good.items():
+        folders.setdefault(one["folder"], {})[host] = (one["mode"], one["verdicts"], one["what"], None)
+    for folder, verified in folders.items():
+        if folder:
+            reports.update(report.write_all(folder, verified, inventory_hosts))
+        else:
+            for host, (mode, verdicts, what, problem) in verified.items():
+                reports[host] = report.host_report(host, mode, verdicts, report.now(), None, what, problem)
+    return {host: report.summary(one) for host, one in reports.items()}
+
+
+def status(action, given, task_vars):
+    """Collects the status of all hosts of the play, as a file and as statistics. Returns {status, ansible_stats}."""
+    name = given["registered"]
+    hosts, refused = {}, run_plan.refused()
+    for host in task_vars["ansible_play_hosts_all"]:
+        found = task_vars["hostvars"][host].get(name) if name else None
+        hosts[host] = of_host(clean(found, name) if isinstance(found, dict) else None, refused.get(host))
+    collected = {
+        "schema": 1,
+        "at": report.now(),
+        "differs": any(one["differs"] is not False for one in hosts.values()),
+        "hosts": hosts,
+    }
+    path = given["file"]
+    if path:
+        path = os.path.abspath(os.path.expanduser(path))
+        try:
+            write_atomic(path, json.dumps(collected, indent=2, sort_keys=True) + "\n")
+        except OSError as error:
+            raise AnsibleActionFail(
+                "fleet_status_file %s cannot be written: %s. %s." % (path, error.strerror, remedy(error))
+            ) from error
+    stats = {"data": {"fleet_status": collected}, "per_host": False, "aggregate": False}
+    return {"status": collected, "ansible_stats": stats}
+
+
+def of_host(found, refused=None):
+    """{reached, differs, servers, problem} of a host. found: the result of engine_servers_info, or None. refused: the
+    reason why the host could not be planned."""
+    if found is None:
+        return {"reached": None, "differs": None, "servers": [], "problem": refused or NOT_ASKED}
+    if found.get("unreachable"):
+        return {"reached": False, "differs": None, "servers": [], "problem": found.get("msg")}
+    if "servers" not in found:
+        return {"reached": None, "differs": None, "servers": [], "problem": found.get("msg")}
+    return {"reached": True, "differs": bool(found.get("differs")), "servers": found["servers"], "problem": None}
+
+
+KINDS = {
+    "converged": ({}, converged),
+    "status": ({"file": {"type": "path"}, "registered": {"type": "str"}}, status),
+    "verification": ({"reports_dir": {"type": "path"}}, verification),
+}
