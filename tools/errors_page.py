@@ -108,7 +108,6 @@ AREAS = {
     "tune": "Tuning ([measure.md](measure.md#tune))",
     "token": "Tokens of hubs",
     "venv": "Python environments",
-    "watchdog": "The watchdog",
     "weights": "Weights ([weights.md](weights.md))",
 }
 

@@ -38,13 +38,12 @@ def run(node, params, check):
     """(the result of engine_servers, its warnings). params: the module's parameters. Raises FleetError."""
     entries, state = params["servers"], params["state"]
     node.manager.new_log_limits = _log_limits(params["logs"])
-    settings = watchdog.Settings(**params["watchdog"]) if params["watchdog"] else None
     names = ("state", "only", "secrets", "purge", "purge_artifacts", "changes", "drain_s")
     options = {key: params[key] for key in names}
     result, warnings = reconcile(node, entries, check=check, **options), list(node.warnings)
     if params["only"] is None and state in ("started", "restarted", "absent"):
         deploys = state != "absent" and entries
-        _add(result, watchdog.ensure(node, settings if deploys else None, check))
+        _add(result, watchdog.ensure(node, params["watchdog"] if deploys else None, check))
         started = boot.ensure(node, bool(params["start_on_boot"] and deploys), check)
         _add(result, started)
         warnings += started["warnings"]

@@ -18,6 +18,15 @@ LOG_LIMITS = {"rate": 10000, "file_mb": 50, "files": 4}
 LOG_RATE_S = 30
 
 
+def text_invalid(text, reason):
+    """The FleetError for a string that no definition of a service manager can contain."""
+    return FleetError(
+        "services.text-invalid",
+        "%r cannot be part of a service definition: it has %s. Choose another path.",
+        (text, reason),
+    )
+
+
 class ManagerSilent(FleetError):
     """The service manager runs and does not answer."""
 

