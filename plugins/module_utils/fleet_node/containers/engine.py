@@ -1,20 +1,20 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A node's container engine, docker or podman, through its command line: which containers are ours, images, ending.
+"""A node's container engine, docker or podman, through its command line: containers of this collection, and images.
 
-A container is ours by its labels, never by its name: one of the same name may be somebody else's.
+Containers are found by their labels, never by their names: a container of the same name may belong to somebody else.
 """
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import os
 import re
 import shutil
 import time
+from dataclasses import dataclass
 
 from ..errors import FleetError
 from ..host import commands
@@ -31,55 +31,24 @@ QUERIES = ("version", "info", "ps", "inspect", "container", "image")
 HANGS, HANGS_S = {}, 30  # engines that left a query without an answer, and how long they are not asked again
 NO_CONFIG = "/nonexistent/inference-fleet"  # the client's own configuration may hold proxies and other engines
 SEPARATOR = "\x1f"
-CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")  # podman's own, which says nothing of them
-# Its settings, the later ones count; cdi_spec_dirs = ["/etc/cdi", …] in them are other folders.
-PODMAN_SETTINGS = ("/usr/share/containers/containers.conf", "/etc/containers/containers.conf",
-                   "/etc/containers/containers.conf.d/*.conf")  # fmt: skip
-CDI_SETTING = re.compile(r"^[ \t]*cdi_spec_dirs[ \t]*=[ \t]*\[([^\]]*)\]", re.MULTILINE)
+CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")  # podman's, which does not report them
 PODMAN_CDI = (4, 1)
 FIELDS = ("ID", "Names", "State", "Ports", LABEL_SERVER, LABEL_ROOT, LABEL_HASH)
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}  # a kernel's name of an architecture: an image's
 RUNNING = ("running", "restarting", "paused", "stopping", "removing", "up")  # podman: "Up 5 seconds ago"
 
-# kind of a failure, by what the engines print; the first that fits
-WORDS = (
+# kind of a failure by the engine's message; the first that matches. images.py has those of pulls.
+KINDS = (
     ("permission", r"permission denied while trying to connect|dial unix \S+: connect: permission denied"),
     ("down", r"[Cc]annot connect to the Docker daemon|Is the docker daemon running|[Cc]annot connect to Podman|"
              r"error during connect"),
-    ("busy", r"is already in use|name is in use"),
-    ("space", r"no space left on device|disk quota exceeded"),
-    ("ratelimit", r"toomanyrequests|pull rate limit|too many requests"),
-    ("digest", r"manifest verification failed|layer verification failed|[Dd]igest did not match|does not match "
-               r"(?:the )?(?:expected |provided )?(?:manifest )?digest|invalid checksum digest|failed to verify|"
-               r"unexpected commit digest|manifest digest"),
-    ("certificate", r"x509|certificate signed by unknown authority|tls: "),
-    ("http", r"server gave HTTP response to HTTPS client"),
-    ("auth", r"unauthorized|authentication required|no basic auth credentials|incorrect username or password|"
-             r"denied: |access to the resource is denied|pull access denied|invalid username/password"),
-    ("unknown", r"manifest unknown|manifest for \S+ not found|name unknown|repository does not exist|NAME_UNKNOWN|"
-                r"MANIFEST_UNKNOWN|not found: manifest|requested image's platform|no matching manifest|: not found"),
-    ("unreachable", r"dial tcp|no such host|connection refused|i/o timeout|TLS handshake timeout|"
-                    r"deadline exceeded|network is unreachable|Client\.Timeout|connection reset|\bEOF\b|"
-                    r"unexpected status.*50[0234]|received unexpected HTTP status: 50[0234]"),
-    ("absent", r"[Nn]o such (?:image|container|object)|image not known|no container with name or ID"),
+    ("absent", r"[Nn]o such (?:image|container|object)|image not known|no container with name or ID|"
+               r": not found"),
 )  # fmt: skip
 
 
-def podman_cdi_folders():
-    """Where podman looks for descriptions of CDI devices."""
-    folders = list(CDI_FOLDERS)
-    for path in (path for pattern in PODMAN_SETTINGS for path in sorted(glob.glob(pattern))):
-        try:
-            with open(path, encoding="utf-8", errors="replace") as stream:
-                found = CDI_SETTING.findall(stream.read())
-        except OSError:
-            continue
-        folders = re.findall(r"[\"']([^\"']+)[\"']", found[-1]) if found else folders
-    return folders
-
-
 class EngineError(Exception):
-    """A call that failed. kind: missing, timeout, other, or one of WORDS; words: the engine's own, one line."""
+    """A call that failed. kind: missing, timeout, other, or a key of KINDS; words: the engine's message in one line."""
 
     def __init__(self, kind, words):
         super().__init__(words)
@@ -87,41 +56,37 @@ class EngineError(Exception):
         self.words = words
 
 
+@dataclass(frozen=True)
 class Container:
-    """One container of ours: id (whole), name, running (bool), server, root ("/" is the system's), hash, ports (the
-    node's ports that it publishes; none in the node's own network)."""
+    """A container of this collection. id: the complete ID; root: "/" for an empty root; ports: the node's ports that it
+    publishes, none in the node's network."""
 
-    def __init__(self, ident, name, running, server, root, entry_hash, ports=()):
-        self.id = ident
-        self.name = name
-        self.running = running
-        self.server = server
-        self.root = root
-        self.hash = entry_hash
-        self.ports = frozenset(ports)
-
-    def __repr__(self):
-        return "Container(%r, %r, %r)" % (self.id[:12], self.name, self.running)
+    id: str
+    name: str
+    running: bool
+    server: str
+    root: str
+    hash: str | None = None
+    ports: frozenset = frozenset()
 
 
 def container_name(server, root):
-    """Name of a server's container. Roots of their own have their own names, so that two can share an engine."""
+    """Name of a server's container. It contains a hash of the root, so that several roots can use an engine."""
     suffix = "-" + hashlib.sha256(os.fsencode(root)).hexdigest()[:8] if root else ""
     return host_paths.PREFIX + server + suffix
 
 
-def kind_of(words):
-    """The kind of a failure (see WORDS) by what the engine printed."""
-    return next((kind for kind, pattern in WORDS if re.search(pattern, words)), "other")
-
-
 def one_line(text):
-    """The last line that says what went wrong, without the client's prefixes."""
+    """The last line of an engine's output that reports an error, without the client's prefixes."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith("See '") and not line.startswith("Run '")]
-    errors = [line for line in lines if re.match(r"(?i)error|cannot|docker:", line)] or lines
-    line = errors[-1] if errors else "no words"
-    return re.sub(r"^(?:Error response from daemon|docker: Error response from daemon|Error|docker): ", "", line)
+    lines = [line for line in lines if not line.startswith(("See '", "Run '"))]
+    errors = [line for line in lines if re.match(r"(?i)error|cannot|docker:", line)] or lines or ["no output"]
+    return re.sub(r"^(?:Error response from daemon|docker: Error response from daemon|Error|docker): ", "", errors[-1])
+
+
+def kind_of(words):
+    """The kind of a failure (see KINDS) by what the engine printed."""
+    return next((kind for kind, pattern in KINDS if re.search(pattern, words)), "other")
 
 
 class Engine:
@@ -201,14 +166,14 @@ class Engine:
             return known.get("ServerVersion"), known.get("CDISpecDirs") or []
         version = self.call("info", "--format", "{{.Version.Version}}").strip()
         number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-        return version, podman_cdi_folders() if number >= PODMAN_CDI else []
+        return version, CDI_FOLDERS if number >= PODMAN_CDI else []
 
     def info(self):
         """{key: value} of what docker says of itself. Its client ends well even where no daemon answered."""
         known = json.loads(self.call("info", "--format", "{{json .}}"))
         words = one_line("\n".join(known.get("ServerErrors") or ()))
         if known.get("ServerErrors") or not known.get("ServerVersion"):
-            raise EngineError("down" if words == "no words" else kind_of(words), words)
+            raise EngineError("down" if words == "no output" else kind_of(words), words)
         return known
 
     # ---- containers
@@ -226,25 +191,20 @@ class Engine:
             ident, name, state, ports, of_server, of_root, of_hash = values
             if of_root == (root or "/") and server in (None, of_server):
                 running = state.lower().split(" ")[0] in RUNNING
-                published = {int(port) for port in re.findall(r":(\d+)->", ports)}
+                published = frozenset(int(port) for port in re.findall(r":(\d+)->", ports))
                 found.append(Container(ident, name, running, of_server, of_root, of_hash or None, published))
         return sorted(found, key=lambda one: (one.server, one.name))
 
-    def holder_of_name(self, name):
-        """(id, {label: value}) of the container of that name, None where there is none."""
-        found = self._inspect("container", name)
-        return (found["Id"], found["Config"].get("Labels") or {}) if found else None
-
     def container(self, name):
-        """All that the engine knows of a container, None where there is none."""
+        """`inspect` of a container by its name or ID, None if it does not exist."""
         return self._inspect("container", name)
 
     def _inspect(self, kind, name):
-        """What the engine knows of one thing, None where there is none; the two engines' templates differ, not this."""
+        """The output of `inspect`, None if nothing has the name. It differs less between engines than templates."""
         try:
             return json.loads(self.call(kind, "inspect", name))[0]
         except EngineError as error:
-            if error.kind in ("absent", "unknown"):
+            if error.kind == "absent":
                 return None
             raise
 

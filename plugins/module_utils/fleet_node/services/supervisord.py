@@ -20,8 +20,6 @@ import re
 import shlex
 import socket
 import stat
-import subprocess
-import tempfile
 import time
 import xmlrpc.client
 
@@ -229,8 +227,11 @@ class Supervisord(ServiceManager):
 
     # ---- the daemon
 
-    def _call(self, method, *arguments):
-        """One XML-RPC call. None where no daemon listens. Raises xmlrpc.client.Fault, FleetError."""
+    def _call(self, method, *arguments, accept=()):
+        """The result of an XML-RPC call; None if no daemon answers or it shuts down, and for a fault in `accept`.
+
+        Raises FleetError.
+        """
         proxy = xmlrpc.client.ServerProxy(
             "http://localhost", transport=Transport(self.socket, REQUEST_S), allow_none=True
         )
@@ -238,6 +239,12 @@ class Supervisord(ServiceManager):
             return getattr(proxy.supervisor, method)(*arguments)
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
             return None
+        except xmlrpc.client.Fault as fault:
+            if fault.faultCode in (SHUTDOWN_STATE, *accept):
+                return None
+            raise self._failed("%s%r" % (method, arguments), fault.faultString) from fault
+        except xmlrpc.client.ProtocolError as error:
+            raise self._failed(method, "HTTP %d: %s" % (error.errcode, error.errmsg)) from error
         except PermissionError as error:
             reason = "it belongs to another user than %s. Run as its user, with become"
             raise self._failed(method, reason % processes.user_name(os.getuid())) from error
@@ -248,8 +255,6 @@ class Supervisord(ServiceManager):
                 "process (or run 'kill -CONT' if a signal stopped it) and run again.",
                 (self._processes(self.daemons()), self.socket, REQUEST_S, error, self.log),
             ) from error
-        except xmlrpc.client.ProtocolError as error:
-            raise self._failed(method, "HTTP %d: %s" % (error.errcode, error.errmsg)) from error
         finally:
             proxy("close")()
 
@@ -266,23 +271,12 @@ class Supervisord(ServiceManager):
         )
 
     def _info(self):
-        """{name: supervisord's own process info} of our programs; None where no daemon runs or it is going down."""
-        try:
-            rows = self._call("getAllProcessInfo")
-        except xmlrpc.client.Fault as fault:
-            if fault.faultCode == SHUTDOWN_STATE:
-                return None
-            raise self._failed("getAllProcessInfo", fault.faultString) from fault
-        if rows is None:
-            return None
-        return {
-            row["group"][len(PREFIX) :]: row
-            for row in rows
-            if row["group"].startswith(PREFIX) and row["group"][len(PREFIX) :] not in OTHERS
-        }
+        """{name: info} of all programs of this collection as supervisord reports them; empty without a daemon."""
+        rows = self._call("getAllProcessInfo") or ()
+        return {row["group"][len(PREFIX) :]: row for row in rows if row["group"].startswith(PREFIX)}
 
     def statuses(self):
-        return {name: _status(row) for name, row in (self._info() or {}).items()}
+        return {name: _status(row) for name, row in self._info().items() if name not in OTHERS}
 
     def daemons(self):
         """Pids of the supervisord processes of this root; a child that is not yet executed is not among them."""
@@ -302,85 +296,46 @@ class Supervisord(ServiceManager):
 
     def _start_daemon(self):
         """Start supervisord unless it answers. It outlives this process and holds none of its files."""
-        if self._call_state() is not None:
+        if self._runs():
             return
         left = processes.terminate(self.daemons(), SHUTDOWN_WAIT_S, 5)
         if left:
             raise self._failed("to stop", "it runs on" + self._processes(left))
         if self.socket_folder:
             _private_folder(self.socket_folder)
-        with tempfile.TemporaryFile() as output:
-            launcher = commands.start(
-                [self.program, "-c", self.conf],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd="/",
-                env=self.daemon_environment(),
-                close_fds=True,
-                start_new_session=True,
-            )
-            try:
-                status = launcher.wait(timeout=START_WAIT_S)  # it forks and the parent ends with 0
-            except subprocess.TimeoutExpired:
-                status = None
-            if status == 0 and self._answers(START_WAIT_S):
+        done = commands.run(
+            [self.program, "-c", self.conf], limit_s=START_WAIT_S, merged=True, env=self.daemon_environment()
+        )  # it forks, and the parent ends with 0
+        end = time.monotonic() + START_WAIT_S
+        while not done.returncode and time.monotonic() < end:
+            if self._runs():
                 return
-            if status is None:
-                launcher.kill()
-                launcher.wait()
-            output.seek(0)
-            words = output.read().decode("utf-8", "replace").strip().splitlines()
+            time.sleep(0.05)
+        words = done.stdout.strip().splitlines()
         raise self._failed("to start", words[0] if words else "no answer", words[-20:])
 
-    def _call_state(self):
-        """The daemon's state code (1 is running), None where it does not listen or is on its way out."""
-        try:
-            state = self._call("getState")
-        except xmlrpc.client.Fault as fault:
-            if fault.faultCode == SHUTDOWN_STATE:
-                return None
-            raise
-        return None if state is None else state["statecode"]
-
-    def _answers(self, seconds):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if self._call_state() is not None:
-                return True
-            time.sleep(0.05)
-        return False
-
-    def _do(self, method, *arguments, **options):
-        """A call whose faults in `accept` mean that it is so already."""
-        try:
-            return self._call(method, *arguments)
-        except xmlrpc.client.Fault as fault:
-            if fault.faultCode in options.get("accept", ()):
-                return None
-            raise self._failed("%s%r" % (method, arguments), fault.faultString) from fault
+    def _runs(self):
+        """Whether a daemon answers that does not shut down."""
+        return self._call("getState") is not None
 
     # ---- programs that are no servers
 
     def program_info(self, name):
-        """supervisord's own info of a program, {} where it has none, None where no daemon runs."""
-        try:
-            rows = self._call("getAllProcessInfo")
-        except xmlrpc.client.Fault:
-            return None
-        return None if rows is None else next((row for row in rows if row["group"] == name), {})
+        """supervisord's info of a program, {} if it has none, None if no daemon runs."""
+        return self._info().get(name[len(PREFIX) :], {}) if self._runs() else None
 
     def run_program(self, name):
-        """Have a program run as it is on disk. A daemon that does not run reads it when it starts."""
-        if self._call_state() is not None:
+        """Start a program as it is defined on disk. A daemon that does not run reads it when it starts."""
+        if self._runs():
             self.end_program(name)
-            self._do("reloadConfig")
-            self._do("addProcessGroup", name)
+            self._call("reloadConfig")
+            self._call("addProcessGroup", name)
 
     def end_program(self, name):
+        """Stop a program and forget its definition."""
         if self.program_info(name):
-            self._do("stopProcess", "%s:%s" % (name, name), True, accept=(NOT_RUNNING, BAD_NAME))
-            self._do("removeProcessGroup", name, accept=(BAD_NAME,))
+            self._call("stopProcess", "%s:%s" % (name, name), True, accept=(NOT_RUNNING, BAD_NAME))
+            self._call("removeProcessGroup", name, accept=(BAD_NAME,))
 
     # ---- servers
 
@@ -388,7 +343,7 @@ class Supervisord(ServiceManager):
         names = set(names)
         end = time.monotonic() + STOP_WAIT_S + 10
         while True:
-            info = self._info() or {}
+            info = self._info()
             # EXITED is no end: supervisord starts such a program again on its next turn
             left = [
                 name for name in sorted(names & set(info)) if _status(info[name]).state in ("up", "restarting")
@@ -399,17 +354,17 @@ class Supervisord(ServiceManager):
                 raise self._failed("to stop", ", ".join(left))
             for name in left:
                 if info[name]["statename"] != "STOPPING":
-                    self._do("stopProcess", _full(name), False, accept=(NOT_RUNNING, BAD_NAME))
+                    self._call("stopProcess", _full(name), False, accept=(NOT_RUNNING, BAD_NAME))
             time.sleep(0.1)
         for name in sorted(names & set(info)):
-            self._do("removeProcessGroup", PREFIX + name, accept=(BAD_NAME,))
+            self._call("removeProcessGroup", PREFIX + name, accept=(BAD_NAME,))
 
     def start(self, names):
         self._start_daemon()
-        self._do("reloadConfig")
+        self._call("reloadConfig")
         for name in names:
-            self._do("addProcessGroup", PREFIX + name, accept=(ALREADY_ADDED,))
-            self._do("startProcess", _full(name), False, accept=(ALREADY_STARTED,))
+            self._call("addProcessGroup", PREFIX + name, accept=(ALREADY_ADDED,))
+            self._call("startProcess", _full(name), False, accept=(ALREADY_STARTED,))
 
     def start_argv(self, names):
         program = self.toolkit + "/bin/supervisorctl"
@@ -427,14 +382,10 @@ class Supervisord(ServiceManager):
     def finish(self):
         if self.defined():
             return
-        try:
-            self._call("shutdown")
-        except xmlrpc.client.Fault as fault:
-            if fault.faultCode != SHUTDOWN_STATE:
-                raise self._failed("shutdown", fault.faultString) from fault
+        self._call("shutdown")
         end = time.monotonic() + SHUTDOWN_WAIT_S
         while self.daemons() and time.monotonic() < end:
-            self._call_state()  # any call wakes its loop, which else turns once a second
+            self._runs()  # any call wakes its loop, which turns once a second otherwise
             time.sleep(0.02)
         left = processes.terminate(self.daemons(), 5, 5)
         if left:

@@ -1,17 +1,15 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""systemd (240 or newer) as the service manager of the system's own servers: one unit for each.
+"""systemd (240 or newer) as the service manager of the system's servers: one unit for each.
 
-A unit says nothing about the engine but limits, order and the paths whose mounts it needs: the guard reads command and
-environment from the entry, so that no word of them meets systemd's expansion of %, $ and quotes, and no secret is in a
-unit.
+A unit contains no part of the engine's command or environment except limits, order and the paths whose mounts it needs:
+the guard reads both from the entry, so systemd expands nothing in them, and no secret is in a unit.
 
 `systemctl daemon-reload` takes the devices away from containers that were started with --gpus, since systemd writes its
-own idea of their device cgroups. So it is called only where systemd says that it holds an older version of a unit that
-is about to be started, and before the start, or of a running one that was rewritten (enable()); enabling and disabling
-go without it. A unit whose file is gone stays in
-systemd's memory, and whoever wants it (docker, a follower) still does; its own condition keeps it from starting.
+own version of their device cgroups. It is called only if systemd holds an older version of a unit that is about to be
+started, or of a running one that was rewritten (enable()); enabling and disabling work without it. A unit whose file is
+removed stays in systemd's memory, and docker or a follower may still start it; its condition prevents that.
 """
 
 from __future__ import annotations
@@ -34,21 +32,20 @@ from .base import LOG_RATE_S, SYSTEMD_RUNS, ServiceManager, Status, Unit, text_i
 
 UNITS = "/etc/systemd/system"
 SUFFIX = ".service"
-DESCRIPTION = "inference.fleet server "  # what tells our servers from other units of the same prefix
+DESCRIPTION = "inference.fleet server "  # distinguishes servers from other units of the same prefix
 HEADER = "# A server of inference.fleet, which overwrites this file.\n"
 STOP_WAIT_S = 15  # TERM to KILL
 CONTAINER_STOP_WAIT_S = STOP_WAIT_S + 15  # the engine's own TERM to KILL, and its answer
 DOCKER = "docker.service"
-RESTART_S = 1  # the guard counts starts and delays them; this holds where not even the guard can be executed
-# The second line behind the guard's start limit: 30 attempts a second apart are no guard's, which allows 5 and counts
-# them over hours.
+RESTART_S = 1  # the guard counts and delays starts; this is for a guard that cannot be executed
+# In addition to the guard's start limit, which allows 5 starts within hours.
 LIMIT_INTERVAL_S, LIMIT_BURST = 60, 30
 SHOWN = ("Id", "Description", "LoadState", "LoadError", "ActiveState", "SubState", "Result", "MainPID",
-         "ExecMainCode", "ExecMainStatus", "NeedDaemonReload", "Job", "FragmentPath", "DropInPaths", "ExecStart",
+         "ExecMainCode", "ExecMainStatus", "NeedDaemonReload", "Job", "FragmentPath", "DropInPaths",
          "User")  # fmt: skip
 LIMITS = {"NOFILE": 1048576, "MEMLOCK": -1}  # -1: infinity
 OTHER_SHOWN = ("ActiveState", "NeedDaemonReload")
-# systemd.exec(5), process exit codes: what ended before the guard could say why
+# systemd.exec(5), process exit codes of what ended before the guard ran
 EXEC_FAILURES = {"203": "the interpreter of its unit is gone, or cannot be executed; run the play again",
                  "217": "the user of its unit is not on this node any more"}  # fmt: skip
 CONTAINER = re.compile(r"/(?:docker|libpod|cri-containerd|crio|kubepods|containerd)[-/.]")  # in a cgroup's path
@@ -58,8 +55,7 @@ CLD_EXITED = 1  # siginfo's si_code, wait(2): it exited; anything else is a sign
 def unit_word(text, variables=True):
     """`text` as one word of a command line in a unit, in double quotes: systemd.syntax(7), systemd.service(5).
 
-    variables: whether systemd expands $NAME in it; it does so in arguments and not in other settings. FleetError for a
-    text with a NUL, which no argument can hold.
+    variables: whether systemd expands $NAME in it, as it does in arguments. Raises FleetError if it contains a NUL.
     """
     if "\0" in text:
         raise text_invalid(text, "a NUL character")
@@ -313,26 +309,18 @@ class Systemd(ServiceManager):
         fragment = block.get("FragmentPath")
         overrides = [fragment] if fragment and os.path.realpath(fragment) != os.path.realpath(path) else []
         stale = block.get("NeedDaemonReload") == "yes" and status.pid is not None
-        programs = [(_executed_in(read_text(path)), False)]
-        programs += [(_executed(block.get("ExecStart")), True)] if stale else []
         return Unit(
             path=path,
             drop_ins=loaded + overrides,
             stale=stale,
-            may_reload=not stale or self._may_reload(programs),
-            programs=[one for one in programs if one[0]],
+            may_reload=not stale or _reload_is_harmless(),
         )
-
-    def _may_reload(self, programs=()):
-        """Whether no container can lose its devices by a reload; a unit that could not start again needs it anyway."""
-        needed = any(held and not os.path.exists(one) for one, held in programs if one)
-        return needed or not _reload_takes_devices() or not _containers_run()
 
     def enable(self, names):
         self._enable(names)
         shown = self._show([unit_of(name) for name in names])
         stale = [block for block in shown.values() if block.get("NeedDaemonReload") == "yes"]
-        if stale and self._may_reload([(_executed(block.get("ExecStart")), True) for block in stale]):
+        if stale and _reload_is_harmless():
             self._call("systemctl", "daemon-reload")
 
     def _enable(self, names):
@@ -377,7 +365,7 @@ class Systemd(ServiceManager):
         self._call("systemctl", "stop", "--", unit)
         self._call("systemctl", "enable", "--quiet", "--no-reload", "--", unit)
         stale = [one for one in (unit, name + SUFFIX) if self.properties(one).get("NeedDaemonReload") == "yes"]
-        if stale and not _reload_takes_devices():
+        if stale and _reload_is_harmless():
             self._call("systemctl", "daemon-reload")
         self._call("systemctl", "start", "--", unit)
 
@@ -444,9 +432,10 @@ def ending(block):
     return "systemd says %s" % block.get("Result")
 
 
-def _reload_takes_devices():
-    """Whether a daemon-reload may take devices away from this node's containers."""
-    return any(one.lost_by_reload and os.path.exists(one.lost_by_reload) for one in REGISTERED.values())
+def _reload_is_harmless():
+    """Whether a daemon-reload cannot take devices away from containers of this node."""
+    takes = any(one.lost_by_reload and os.path.exists(one.lost_by_reload) for one in REGISTERED.values())
+    return not takes or not _containers_run()
 
 
 def _paths(text):
@@ -455,18 +444,6 @@ def _paths(text):
         return shlex.split(text or "")
     except ValueError:
         return (text or "").split()
-
-
-def _executed(show):
-    """The program of systemctl show's ExecStart, None without one."""
-    found = re.search(r"path=(.*?) ; argv\[\]=", show or "")
-    return found.group(1) if found else None
-
-
-def _executed_in(text):
-    """The program of a unit file, as unit_word() writes it; None without one."""
-    found = re.search(r'(?m)^ExecStart="((?:[^"\\]|\\.)*)"', text or "")
-    return re.sub(r"\\(.)", r"\1", found.group(1)).replace("%%", "%") if found else None
 
 
 def _containers_run():

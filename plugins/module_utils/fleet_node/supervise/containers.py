@@ -28,7 +28,7 @@ def sweep(entry, options, state):
             left = engine.containers(options.root, entry["name"])
             engine.stop(left, STOP_S)
             engine.remove(left)
-            holder = engine.holder_of_name(container_engine.container_name(entry["name"], options.root))
+            holder = engine.container(container_engine.container_name(entry["name"], options.root))
             break
         except container_engine.EngineError as error:
             if time.monotonic() > end or error.kind not in ("down", "timeout"):
@@ -37,7 +37,7 @@ def sweep(entry, options, state):
             time.sleep(ENGINE_POLL_S)
     if holder:
         words = "the name %s belongs to a container that is not of this server (%s)"
-        return words % (container_engine.container_name(entry["name"], options.root), holder[0][:12])
+        return words % (container_engine.container_name(entry["name"], options.root), holder["Id"][:12])
     return None
 
 
