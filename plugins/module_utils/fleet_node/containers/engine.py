@@ -26,9 +26,9 @@ LABEL_HASH = "inference.fleet.hash"
 LABEL_ROOT = "inference.fleet.root"
 STOP_S = 15  # TERM to KILL
 CALL_S = commands.LIMIT_S
-QUERY_S = 25  # of what an engine that works answers at once
+QUERY_S = 25  # for queries that an engine answers at once
 QUERIES = ("version", "info", "ps", "inspect", "container", "image")
-HANGS, HANGS_S = {}, 30  # engines that left a query without an answer, and how long they are not asked again
+HANGS, HANGS_S = {}, 30  # engines that did not answer a query, and the time for which they are not asked again
 NO_CONFIG = "/nonexistent/inference-fleet"  # the client's own configuration may hold proxies and other engines
 SEPARATOR = "\x1f"
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")  # podman's, which does not report them
@@ -90,7 +90,7 @@ def kind_of(words):
 
 
 class Engine:
-    """The client of one engine. kind: docker or podman; address: unix:///PATH where it is not the usual place.
+    """The client of an engine. kind: docker or podman; address: unix:///PATH of an engine at another socket.
 
     environment: further variables of the client (an authentication file, proxies). call_s: seconds that it may take to
     answer.
@@ -104,16 +104,16 @@ class Engine:
 
     @property
     def label(self):
-        """How it is named in messages."""
+        """Its name in messages."""
         return self.kind + (" at %s" % self.address if self.address else "")
 
     def argv(self, *arguments):
-        """The client's argv, its program by name."""
+        """The client's argv, with the name of its program."""
         option = "--host" if self.kind == "docker" else "--url"
         return [self.kind, *([option, self.address] if self.address else []), *arguments]
 
     def client_environment(self):
-        """{str: str} that the client runs with: who runs it, and nothing that would lead it elsewhere."""
+        """The environment of the client, {str: str}, without variables that select another engine."""
         environment = {"PATH": host_paths.PATH, "LANG": "C.UTF-8", "HOME": os.path.expanduser("~")}
         runtime = os.environ.get("XDG_RUNTIME_DIR") or "/run/user/%d" % os.getuid()
         if os.path.isdir(runtime):  # a rootless engine finds its socket there
@@ -124,16 +124,16 @@ class Engine:
         return environment
 
     def program(self):
-        """The client's path. EngineError (missing) where there is none."""
+        """The client's path. Raises EngineError (missing)."""
         found = shutil.which(self.kind, path=host_paths.PATH)
         if found is None:
             raise EngineError("missing", "there is no program %s" % self.kind)
         return found
 
     def call(self, *arguments, timeout=None, check=True, text=None):
-        """What the client prints on its output. EngineError where it fails (unless not check) or takes too long.
+        """The client's output. Raises EngineError if it fails (unless check is false) or takes too long.
 
-        text: what it reads; nothing without.
+        text: its input.
         """
         since, late = HANGS.get(self.label, (None, None))
         if late is not None and time.monotonic() < since + HANGS_S:
@@ -155,7 +155,7 @@ class Engine:
         return done.stdout
 
     def ping(self):
-        """EngineError unless the engine answers."""
+        """Raises EngineError unless the engine answers."""
         self.call("version" if self.kind == "docker" else "info", "--format", "{{.Server.Version}}"
                   if self.kind == "docker" else "{{.Version.Version}}")  # fmt: skip
 
@@ -169,7 +169,7 @@ class Engine:
         return version, CDI_FOLDERS if number >= PODMAN_CDI else []
 
     def info(self):
-        """{key: value} of what docker says of itself. Its client ends well even where no daemon answered."""
+        """{key: value} of `docker info`, which returns 0 even if no daemon answers. Raises EngineError."""
         known = json.loads(self.call("info", "--format", "{{json .}}"))
         words = one_line("\n".join(known.get("ServerErrors") or ()))
         if known.get("ServerErrors") or not known.get("ServerVersion"):
@@ -179,7 +179,7 @@ class Engine:
     # ---- containers
 
     def containers(self, root, server=None):
-        """[Container] of this root ("" for the system's own), of all states; server: of that one only."""
+        """[Container] of this root in all states; server: only those of this server."""
         label = '{{.Label "%s"}}' if self.kind == "docker" else '{{index .Labels "%s"}}'
         form = SEPARATOR.join(label % field if "." in field else "{{.%s}}" % field for field in FIELDS)
         text = self.call("ps", "--all", "--no-trunc", "--filter", "label=" + LABEL_SERVER, "--format", form)
@@ -209,13 +209,13 @@ class Engine:
             raise
 
     def stop(self, containers, seconds=STOP_S):
-        """End these containers: TERM, after that time KILL, all at once. What is gone meanwhile is no error."""
+        """End these containers at once: TERM, and KILL after that time. Missing containers are ignored."""
         running = [one.id for one in containers if one.running]
         if running:
             self._end("stop", "--time", str(seconds), *running, more_s=seconds)
 
     def remove(self, containers):
-        """Kill and remove these containers. What is gone meanwhile is no error."""
+        """Kill and remove these containers. Missing containers are ignored."""
         if containers:
             self._end("rm", "--force", *[one.id for one in containers])
 
@@ -229,8 +229,10 @@ class Engine:
     # ---- images
 
     def image(self, reference):
-        """{id, digests: [NAME@DIGEST], tags: [NAME:TAG], size, architecture} of an image of this node, None where it
-        has none. architecture: amd64, arm64, …; None where the engine does not tell."""
+        """{id, digests: [NAME@DIGEST], tags: [NAME:TAG], size, architecture} of an image of this node, or None.
+
+        architecture: amd64, arm64, …; None if the engine does not report it.
+        """
         found = self._inspect("image", reference)
         if not found:
             return None
@@ -239,10 +241,10 @@ class Engine:
                 "size": found.get("Size"), "architecture": found.get("Architecture") or None}  # fmt: skip
 
     def find_image(self, image, digest=None):
-        """The image NAME:TAG of this node, by its digest where one is given; None where it is not here.
+        """image() of NAME:TAG, with that digest if it is given, and `reference`, its name for `run`; None without one.
 
-        Returns image()'s, with `reference`: what names it to `run`. An image that came through a mirror carries the
-        mirror's name beside its digest; it is found by a tag, best digest_tag(), and known by its digest.
+        The digest of an image from a mirror has the mirror's name; such an image is found by a tag, such as
+        digest_tag(), and its digest is compared.
         """
         if not digest:
             found = self.image(image)
@@ -259,7 +261,7 @@ class Engine:
 
 
 def check_architecture(engine, wanted, found):
-    """FleetError for an image, image()'s, of another architecture than this machine's. wanted: how it is named."""
+    """Raises FleetError if an image (image()) has another architecture than this machine. wanted: its name."""
     machine = os.uname().machine
     own = MACHINES.get(machine)
     if own and found["architecture"] not in (None, own):
@@ -283,12 +285,12 @@ def split_reference(image):
 
 
 def pinned_reference(image, digest):
-    """NAME@DIGEST of an image NAME:TAG; without a digest the image as it is."""
+    """NAME@DIGEST of an image NAME:TAG; the image itself without a digest."""
     return "%s@%s" % (_untagged(image), digest) if digest else image
 
 
 def digest_tag(image, digest):
-    """NAME:sha256-HEX of an image NAME:TAG and its digest: no other image ever has this tag, so none takes it away."""
+    """NAME:sha256-HEX of an image NAME:TAG and its digest, a tag that no other image has."""
     return "%s:%s" % (_untagged(image), digest.replace(":", "-"))
 
 
@@ -298,7 +300,7 @@ def _untagged(image):
 
 
 def engine_of_entry(entry, call_s=CALL_S):
-    """The Engine that runs the container of a plan entry, None where it has none."""
+    """The Engine of the container of a plan entry, None without a container."""
     container = (entry or {}).get("container") or {}
     if container.get("engine") not in ENGINES:
         return None

@@ -170,8 +170,8 @@ class ContainerLauncher:
         named = pinned_reference(container["image"], container["digest"])
         if image is None:
             raise FleetError(
-                "launch.image-missing",
-                "%s: the image %s is not on this node. Run the step prepare, or pull the image.",
+                "launch.not-prepared",
+                "%s: the image %s is not on this node. Nothing was changed. Run prepare.yml, which pulls it.",
                 (where, named),
             )
         check_architecture(engine, named, image)

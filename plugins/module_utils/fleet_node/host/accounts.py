@@ -44,8 +44,8 @@ def ensure(root, user, check_mode=False):
     paths = NodePaths.of_parameter(root)
     if user is not None and not ACCOUNT.match(user):
         raise FleetError(
-            "node.user-name-invalid",
-            "user is %r; allowed: 1-32 characters of a-z, 0-9, '_' and '-'. Correct it.",
+            "arguments.invalid",
+            "user is %r; allowed: 1-32 characters of a-z, 0-9, '_' and '-'. Correct the argument.",
             (user,),
         )
     directories = shared_directories(root)

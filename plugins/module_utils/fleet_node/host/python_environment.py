@@ -174,7 +174,7 @@ def check(desired):
         rows.append(("uv", desired.uv, desired.uv or _own_uv(desired), "the path of uv, or uv among the packages"))
     for key, value, valid, allowed in rows:
         if not valid:
-            raise FleetError("venv.argument-invalid", "%s is %r; allowed: %s. Correct it.", (key, value, allowed))
+            raise FleetError("arguments.invalid", "%s is %r; allowed: %s. Correct the argument.", (key, value, allowed))
 
 
 def check_present(desired, present):

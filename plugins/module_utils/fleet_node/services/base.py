@@ -1,11 +1,9 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Service managers: who starts the servers, keeps them up and stops them. One class for each, with one interface."""
+"""Service managers: they start the servers, restart them and stop them. One class for each, with one interface."""
 
 from __future__ import annotations
-
-import abc
 
 from ..errors import FleetError
 from ..host.files import read_json
@@ -67,12 +65,27 @@ class Unit:
         self.programs = list(programs)
 
 
-class ServiceManager(abc.ABC):
-    """The interface of a service manager for the reconciler. Names are names of plan entries.
+class ServiceManager:
+    """The base of service managers. Names are names of plan entries.
 
     A definition is the content of a file that makes a server known to the manager (a unit, a program section). If the
     file exists, the server is supposed to run, also after a reboot. The reconciler writes it to definition_path(), and
-    drop() deletes it.
+    drop() deletes it. Each manager has these methods, which may raise FleetError:
+
+    problem()               why servers cannot be started on this node, or None; continues "Servers cannot be started: "
+    shared_files()          {path: content} of files that all servers share, with mode 0644 and without secrets
+    definition(entry, user) the definition of a server; user: its account, None for the manager's account
+    definition_path(name)   the path of the definition
+    defined()               names of all servers with a definition, sorted
+    statuses()              {name: Status} of the servers that the manager holds; empty if it does not run
+    unit(name, status)      the Unit of a server whose Status (None without one) was just read
+    stop(names)             stops servers at once and waits: TERM to the process group or cgroup, KILL after a time
+    start(names)            reads definitions again and starts servers in this order, without waiting for them
+    start_argv(names)       argv of a command that starts these stopped servers, without waiting for them
+    enable(names)           has running servers started after a reboot, and their definitions read if that is harmless
+    drop(names)             deletes the definitions of stopped servers
+    log_tail(name, lines)   [line] of the end of the server's output
+    log_files(name)         paths of existing files with the server's output, which are deleted with it
     """
 
     name = ""
@@ -89,71 +102,9 @@ class ServiceManager(abc.ABC):
     def log_limits_path(self):
         return self.paths.etc + "/logs.json"
 
-    @abc.abstractmethod
-    def problem(self):
-        """Why servers cannot be started through this manager on this node, or None. The sentence continues "Servers
-        cannot be started: "."""
-
-    @abc.abstractmethod
-    def shared_files(self):
-        """{path: content} of files that all servers share; written with mode 0644 before the first start. No secret."""
-
-    @abc.abstractmethod
-    def definition(self, entry, user):
-        """The definition of a server. user: its account, None for the manager's account. Raises FleetError."""
-
-    @abc.abstractmethod
-    def definition_path(self, name):
-        """The path of the definition."""
-
     def masked(self, name):
         """Whether an operator forbids the manager to start the server, with a file at the path of its definition."""
         return False
 
-    @abc.abstractmethod
-    def defined(self):
-        """Names of all servers with a definition on disk, sorted."""
-
-    @abc.abstractmethod
-    def statuses(self):
-        """{name: Status} of the servers that the manager holds; empty if it does not run. Changes nothing."""
-
-    @abc.abstractmethod
-    def unit(self, name, status):
-        """The Unit of a server whose Status (None without one) was just read. Changes nothing."""
-
-    @abc.abstractmethod
-    def stop(self, names):
-        """Stop these servers at once and wait: TERM to the process group or cgroup, KILL after a time.
-
-        Names that the manager does not hold are ignored. Raises FleetError if a server does not stop.
-        """
-
-    @abc.abstractmethod
-    def start(self, names):
-        """Read the definitions again and start these servers in this order, without waiting for them."""
-
-    @abc.abstractmethod
-    def start_argv(self, names):
-        """argv of a command that starts these stopped servers, without waiting for them."""
-
-    @abc.abstractmethod
-    def enable(self, names):
-        """Have these defined servers started after a reboot, without a restart; and have the manager read their
-        definitions, if that does no harm to others."""
-
-    @abc.abstractmethod
-    def drop(self, names):
-        """Delete the definitions of stopped servers and have the manager forget them."""
-
-    @abc.abstractmethod
     def finish(self):
         """End processes of the manager that no definition needs; the last call of a reconciliation."""
-
-    @abc.abstractmethod
-    def log_tail(self, name, lines):
-        """The last lines of the server's output, [str]; empty without output."""
-
-    @abc.abstractmethod
-    def log_files(self, name):
-        """Paths of existing files with the server's output, which are deleted with it."""

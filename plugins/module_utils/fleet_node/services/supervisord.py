@@ -1,12 +1,12 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""supervisord (supervisord.org, 4.x) as the service manager where there is no systemd.
+"""supervisord (supervisord.org, 4.x) as the service manager of nodes without systemd, and of servers below a root.
 
 Why the program sections look as they do (supervisor/process.py of 4.3.0): with startsecs=0 no exit is "too quick", so
-a program that ends goes to EXITED and, unless its exit code is in exitcodes, is started again without counting; BACKOFF
-and FATAL are left for programs that cannot be executed at all. The guard counts starts and delays them, and ends with
-194 when it is enough.
+a program that ends goes to EXITED and, unless its exit code is in exitcodes, is started again without counting. BACKOFF
+and FATAL are only for programs that cannot be executed. The guard counts starts and delays them, and ends with 194 at
+its start limit.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ REQUEST_S = 10
 STOP_WAIT_S = 15  # TERM to KILL
 START_WAIT_S = 15
 SHUTDOWN_WAIT_S = 20
-LINE_BYTES = 4000  # of a line of a log, as far as its end is read
+LINE_BYTES = 4000  # of a line of a log
 UNFIT = "blanks at its ends, control characters, ';' or '#' after a blank, or %(here)s, which supervisord cannot quote"
 
 # supervisor/xmlrpc.py: Faults
@@ -50,8 +50,8 @@ SHUTDOWN_STATE, BAD_NAME, ALREADY_STARTED, NOT_RUNNING, ALREADY_ADDED = 6, 10, 6
 def ini_value(text, expansions=1):
     """`text` as the value of a key in supervisord's ini file.
 
-    expansions: how often supervisord applies its %-expansion to this key (twice to stdout_logfile). The format has no
-    quoting of values: FleetError for a string that it cannot hold.
+    expansions: how often supervisord applies its %-expansion to this key (twice to stdout_logfile). Values cannot be
+    quoted: raises FleetError for a string that the format cannot contain.
     """
     escaped = text.replace("%", "%" * 2**expansions)
     unfit = (
@@ -72,7 +72,7 @@ def ini_command(argv):
         if re.search(r"[\x00\r\n]", item):
             raise text_invalid(item, UNFIT)
         word = shlex.quote(item).replace("%", "%%")
-        # '' inside a quoted word is nothing to the shell, and keeps the ini parser from seeing a comment or %(here)s
+        # '' inside a quoted word is empty for the shell, and keeps the ini parser from seeing a comment or %(here)s
         words.append(re.sub(r"(\s)([;#])", r"\1''\2", word).replace("%(here)s", "%''(here)s"))
     return " ".join(words)
 
@@ -102,7 +102,7 @@ class Transport(xmlrpc.client.Transport):
 
 
 class Supervisord(ServiceManager):
-    """See ServiceManager. One daemon for each root; it is started with the first server and ends with the last."""
+    """See ServiceManager. One daemon for each root; it starts with the first server and ends with the last."""
 
     name = "supervisord"
 
@@ -119,7 +119,7 @@ class Supervisord(ServiceManager):
         self.socket_folder = None
         if len(os.fsencode(self.socket)) + SOCKET_SUFFIX_BYTES > SOCKET_PATH_BYTES:
             digest = hashlib.sha256(os.fsencode(paths.root)).hexdigest()[:12]
-            # not TMPDIR, which may be long as well, and another one in the next run
+            # not TMPDIR, which may be long, and differ in the next run
             self.socket_folder = "/tmp/inference-fleet-%d-%s" % (os.getuid(), digest)
             self.socket = self.socket_folder + "/supervisord.sock"
 
@@ -218,7 +218,7 @@ class Supervisord(ServiceManager):
             return ["%s is no plain file, and is not read." % path]
         found = [line.rstrip("\r") for line in data.decode("utf-8", "replace").split("\n")]
         found = [line for line in found if line]
-        # of a line that was cut nothing shows what it was, a secret for example
+        # the rest of a line that was cut may be part of a secret
         return found[1 if start and len(found) > 1 else 0 :][-lines:]
 
     def log_files(self, name):
@@ -279,7 +279,7 @@ class Supervisord(ServiceManager):
         return {name: _status(row) for name, row in self._info().items() if name not in OTHERS}
 
     def daemons(self):
-        """Pids of the supervisord processes of this root; a child that is not yet executed is not among them."""
+        """Pids of the supervisord processes of this root, without children that are not yet executed."""
         found = []
         table = processes.process_table()
         marker = os.fsencode(self.paths.root or "/")
@@ -344,7 +344,7 @@ class Supervisord(ServiceManager):
         end = time.monotonic() + STOP_WAIT_S + 10
         while True:
             info = self._info()
-            # EXITED is no end: supervisord starts such a program again on its next turn
+            # supervisord starts a program in EXITED again on its next turn
             left = [
                 name for name in sorted(names & set(info)) if _status(info[name]).state in ("up", "restarting")
             ]  # fmt: skip
@@ -368,10 +368,10 @@ class Supervisord(ServiceManager):
 
     def start_argv(self, names):
         program = self.toolkit + "/bin/supervisorctl"
-        return [program, "-c", self.conf, "add", *(PREFIX + name for name in names)]  # stop() took them out
+        return [program, "-c", self.conf, "add", *(PREFIX + name for name in names)]  # stop() removed them
 
     def enable(self, names):
-        pass  # a program section on disk is all that its start needs
+        pass  # a program section on disk is started with the daemon
 
     def drop(self, names):
         for name in names:
@@ -415,11 +415,11 @@ def _status(row):
         return Status("restarting", None, reason)
     if state == "STOPPED":
         return Status("down")
-    return Status("failed", None, row["spawnerr"] or "supervisord says %s" % state)
+    return Status("failed", None, row["spawnerr"] or "supervisord reports %s" % state)
 
 
 def _private_folder(path):
-    """Make sure that `path` is a directory of ours alone: it lies where everybody may write."""
+    """Create a directory for this account alone, in a folder in which every account may write."""
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:

@@ -120,8 +120,8 @@ class Systemd(ServiceManager):
         argv = [self.python, "-I", self.paths.guard, "run", self.paths.entry(name)]
         argv += ["--state", self.paths.server_state(name), "--secrets", self.paths.secret(name)]
         argv += ["--root", self.paths.root]
-        # The order of starting alone; that a leader is healthy is what the guard waits for. One that only compiles for
-        # others is not systemd's matter: a server that loads must neither start it again nor stand behind it.
+        # Only the order of starts; the guard waits until a leader is healthy. Leaders that only compile are left out: a
+        # server that loads must not start them again or wait for them.
         compiling = server_spec.artifact_leaders(entry)
         leaders = [unit_of(leader) for leader in entry["start"]["after"] if leader not in compiling]
         container, others = entry["container"], entry["start"].get("units", ())
@@ -173,10 +173,10 @@ class Systemd(ServiceManager):
         return "\n".join(lines) + "\n"
 
     def _endings(self, entry):
-        """A stop that was asked for is no failed start; the guard's record learns of it here.
+        """Lines that end a server. A requested stop is no failed start, and is recorded here.
 
-        A container is not in the unit's cgroup: it is stopped and removed by these, whatever became of its client. By
-        the guard instead of the engine's own `rm -f NAME`, since what has the name may be somebody else's.
+        A container is not in the unit's cgroup, so these commands stop and remove it, even if its client has ended. The
+        guard does that, not `rm -f NAME`, since a container of that name may belong to somebody else.
         """
         name = entry["name"]
         argv = [self.python, "-I", self.paths.guard, "end", self.paths.entry(name), "--root", self.paths.root]
@@ -187,11 +187,11 @@ class Systemd(ServiceManager):
         return ["ExecStartPre=-" + remove, stop, "ExecStopPost=-" + remove]
 
     def _needed_paths(self, entry):
-        """Paths whose file systems a start needs; without one of them it would find nothing, or write below the mount.
+        """Paths whose file systems a start requires; without a mount it would fail, or write below the mount point.
 
         systemd orders mounts of the network before remote-fs.target alone, and those with nofail before nothing.
         """
-        # of programs the folder: a link to this or that version of Python is no other unit
+        # the folders of programs: a link to another version of Python must not change the unit
         self.interpreter = self.interpreter or host_python.choose(self.paths)
         paths = [os.path.dirname(self.interpreter), self.paths.lib, *entry["weights"], *entry["directories"].values()]
         if entry["container"]:
@@ -200,20 +200,20 @@ class Systemd(ServiceManager):
             paths += [os.path.dirname(entry["command"][0]), entry["environment"].get(gpt_oss.VOCABULARY_VARIABLE) or ""]
         found, artifact_key = set(), server_spec.artifact_key(entry)
         for path in paths:
-            # a changed argument has another key, and is no reason to make systemd read all units again
+            # a changed argument has another key, which must not change the unit
             if artifact_key:
                 before, key, _after = path.partition(artifact_key)
                 path = os.path.dirname(before) if key else path
-            # systemd knows no links; what a unit cannot name (no escapes here, no bytes that are not UTF-8) is left out
+            # systemd resolves no links; paths that a unit cannot contain (no escapes, only UTF-8) are left out
             for one in (os.path.normpath(path), os.path.realpath(path)) if os.path.isabs(path) else ():
                 if re.fullmatch("[^\x00-\x1f\x7f\ud800-\udfff]+", one):
                     found.add(one)
-        # what leads to a path is needed with it
+        # a path requires the mounts of its parents
         return sorted(one for one in found if not any(other.startswith(one + "/") for other in found - {one}))
 
     def _folders(self, entry, user):
-        """A disk that a reboot empties takes the folders of an artifact with it, and the server's user cannot make
-        them again; so root does before each start."""
+        """Have root create the folders of an artifact before each start: a reboot may empty their disk, and the
+        server's account cannot create them."""
         artifact = server_spec.artifact_directory(entry)
         if artifact is None or user is None:
             return []
@@ -246,16 +246,16 @@ class Systemd(ServiceManager):
             return []
         text = self._call("journalctl", "--identifier", PREFIX + name, "--lines", str(lines), "--output", "cat",
                           "--quiet", "--no-pager", "--all")  # fmt: skip
-        found = text.rstrip("\n").split("\n")  # at nothing else that ends lines: that is a server's
+        found = text.rstrip("\n").split("\n")  # splitlines() would split at other characters of the output, too
         return found[-lines:] if text else []
 
     def log_files(self, name):
-        return []  # the journal's own are not divided by server; journald rotates them
+        return []  # journald rotates the journal, whose files are not separate for servers
 
     # ---- units
 
     def _call(self, program, *arguments, more_s=0):
-        """What the program prints. FleetError where it fails, with its words, or takes more_s longer than usual."""
+        """The output of the program. Raises FleetError if it fails, or takes more_s longer than the usual limit."""
         path = shutil.which(program, path=host_paths.PATH)
         if path is None:
             raise self._failed(program, arguments, "%s is not installed" % program)
@@ -283,7 +283,7 @@ class Systemd(ServiceManager):
         if not os.path.isdir(SYSTEMD_RUNS):
             return {}
         defined = self.defined()
-        # the pattern finds what runs on though its unit file is gone
+        # the pattern finds running units without a file
         shown = self._show([PREFIX + "*" + SUFFIX, *map(unit_of, defined)])
         found = {}
         for name, block in shown.items():
@@ -296,8 +296,8 @@ class Systemd(ServiceManager):
         return found
 
     def _is_enabled(self, name):
-        """Whether each unit that wants this one has its link. What systemd itself says (UnitFileState) may be of before
-        the last change, which we make without a reload."""
+        """Whether each unit that wants this one has its link. systemd's UnitFileState may be outdated, since units are
+        enabled without a reload."""
         wanted_by = re.search("(?m)^WantedBy=(.*)$", read_text(self.definition_path(name)) or "")
         wanting = wanted_by.group(1).split() if wanted_by else []
         return all(os.path.islink("%s/%s.wants/%s" % (self.units, one, unit_of(name))) for one in wanting)
@@ -331,13 +331,13 @@ class Systemd(ServiceManager):
         units = [unit_of(name) for name in names if name in held]
         if not units:
             return
-        # a leader ends after those that start after it; each gets the time twice, for TERM and for what KILL leaves
+        # a leader ends after those that start after it; each has the time twice, for TERM and for KILL
         self._call("systemctl", "stop", "--", *units, more_s=2 * CONTAINER_STOP_WAIT_S * len(units))
-        # one that ended badly when it was asked to stop would be held as failed for ever
+        # systemd would remember a failed stop
         self._reset(name for name in names if name in held)
 
     def _reset(self, names):
-        """Forget that units failed, also over systemd's own start limit; returns _show() of before."""
+        """Reset failed units, also those at systemd's start limit. Returns _show() of before."""
         shown = self._show([unit_of(name) for name in names])
         failed = [unit_of(name) for name, block in shown.items() if block["ActiveState"] == "failed"]
         if failed:
@@ -355,12 +355,12 @@ class Systemd(ServiceManager):
         return ["systemctl", "start", "--no-block", "--", *map(unit_of, names)]
 
     def properties(self, unit):
-        """What systemd says of any unit, {property: value}."""
+        """{property: value} of any unit."""
         shown = self._call("systemctl", "show", "--no-pager", "--property=" + ",".join(OTHER_SHOWN), "--", unit)
         return next(iter(parse_show(shown)), {})
 
     def run_timer(self, name):
-        """Have a timer of ours run as it is on disk, now and after a reboot."""
+        """Start a timer as it is defined on disk, now and after a reboot."""
         unit = name + ".timer"
         self._call("systemctl", "stop", "--", unit)
         self._call("systemctl", "enable", "--quiet", "--no-reload", "--", unit)
@@ -370,7 +370,7 @@ class Systemd(ServiceManager):
         self._call("systemctl", "start", "--", unit)
 
     def end_timer(self, name):
-        """Stop a timer of ours and what it has started; a reboot does not start it any more."""
+        """Stop a timer and its service, and disable it."""
         unit = name + ".timer"
         self._call("systemctl", "stop", "--", unit, name + SUFFIX)
         if os.path.lexists("%s/%s" % (self.units, unit)):
@@ -385,9 +385,6 @@ class Systemd(ServiceManager):
         for name in names:
             os.unlink(self.definition_path(name))
 
-    def finish(self):
-        pass  # systemd is not ours to end
-
 
 def unit_of(name):
     """The unit of the server `name`."""
@@ -395,7 +392,7 @@ def unit_of(name):
 
 
 def name_of(unit):
-    """The server's name of a unit, None where it cannot be one of ours."""
+    """The name of a unit's server, None for units of others."""
     fits = unit.startswith(PREFIX) and unit.endswith(SUFFIX)
     return unit[len(PREFIX) : -len(SUFFIX)] if fits else None
 
@@ -422,14 +419,14 @@ def unit_status(block):
 
 
 def ending(block):
-    """How the unit's process ended, for a person."""
+    """How the unit's process ended, as a clause."""
     if block.get("Result") in ("exit-code", "success", "signal", "core-dump", "oom-kill"):
         if block.get("ExecMainCode") == "0":
             return "its program was not executed (%s)" % block["Result"]
         how = "exit status" if block.get("ExecMainCode") == str(CLD_EXITED) else "signal"
         text = "it ended with %s %s" % (how, block.get("ExecMainStatus"))
         return text + (", out of memory" if block["Result"] == "oom-kill" else "")
-    return "systemd says %s" % block.get("Result")
+    return "systemd reports %s" % block.get("Result")
 
 
 def _reload_is_harmless():

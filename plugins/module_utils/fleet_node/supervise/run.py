@@ -41,7 +41,7 @@ FOLLOWER_S = 15.0
 
 
 def run(options):
-    """Become the engine of the entry; the exit status where that fails."""
+    """Become the engine of the entry. Returns the exit status if that fails."""
     entry = read_entry(options.entry)
     if entry is None:
         say("%s is missing, or no plan entry; engine_servers writes it" % options.entry)
@@ -49,7 +49,7 @@ def run(options):
         return 1
     name = entry["name"]
     enter_clean_environment(name, options.root)
-    # as open as the entry, which guards of other accounts read where there are several
+    # the rights of the entry, which guards of other accounts may read
     state = State(options.state, name, entry["hash"], os.stat(options.entry).st_mode & 0o644)
 
     survivors = terminate_found(lambda: marked_processes(options.root).get(name, ()), TERM_S, KILL_S)
@@ -65,7 +65,7 @@ def run(options):
         problem = containers.sweep(entry, options, state)
         if problem:
             return give_up(state, problem, 1, options.restart_delay)
-    # all that is needed of the program before the first wait: see cli.main()
+    # imports before the first wait: see cli.main()
     found = hooks_of(entry, options)
     needs = entry["start"].get("needs") or ()
     given = {**entry["environment"], **read_secrets(options.secrets)} if needs else {}
@@ -97,7 +97,7 @@ def run(options):
             return give_up(state, str(error), 1, options.restart_delay)
 
     if needs:
-        order.wait_for_services(needs, given, state)  # it may have gone while this waited for others
+        order.wait_for_services(needs, given, state)  # a service may have stopped during other waits
     state.count_start()
     try:
         for hook in found:
@@ -185,9 +185,9 @@ def give_up(state, reason, status, delay):
 
 
 def enter_clean_environment(name, root):
-    """Execute this script once more with the two markers and nothing else, unless that has happened.
+    """Execute this program again with only the two markers in its environment, unless that has happened.
 
-    The markers make a guard that waits as findable as an engine; the service manager's own variables end here.
+    By the markers a waiting guard is found like an engine; the service manager's variables are dropped.
     """
     clean = {"PATH": PATH, "LANG": "C.UTF-8", MARKER_SERVER: name, MARKER_ROOT: root or "/"}
     if all(os.environ.get(key) == value for key, value in clean.items()):
@@ -196,7 +196,7 @@ def enter_clean_environment(name, root):
 
 
 def engine_environment(entry, secrets, root):
-    """{str: str} for the engine: the user's basics, the entry's variables, its secrets and the markers. No more."""
+    """{str: str} for the engine: basic variables of the user, the entry's variables, its secrets and the markers."""
     user = user_of_process()
     environment = {
         "PATH": PATH,
@@ -222,8 +222,8 @@ def find_program(program, path):
 
 
 def prepare_process(entry):
-    """Cores, limits, work directory, input and signals as an engine should find them. Raises OSError, ValueError."""
-    if entry["cpus"] and entry["launcher"] != "container":  # there the engine does it
+    """Set the CPUs, limits, work directory, input and signals of the engine. Raises OSError, ValueError."""
+    if entry["cpus"] and entry["launcher"] != "container":  # the container engine does it there
         try:
             os.sched_setaffinity(0, parse_cpu_list(entry["cpus"]))
         except OSError as error:
@@ -238,20 +238,20 @@ def prepare_process(entry):
     os.dup2(null, 0)
     if null > 0:
         os.close(null)
-    # Python ignores SIGPIPE, a shell's background job SIGINT, and what is ignored stays so through execve
+    # Python ignores SIGPIPE, a shell's background job SIGINT, and execve keeps that
     for sign in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(sign, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def make_folders(entry, user):
-    """Make the entry's directories that are gone, the user's own, as a disk that a reboot empties needs. OSError."""
+    """Create missing directories of the entry for the user, e.g. on a disk that a reboot empties. Raises OSError."""
     owner = pwd.getpwnam(user) if user else None
     for path in sorted(set((entry.get("directories") or {}).values())):
         if not os.path.isdir(path):
             os.makedirs(path, mode=0o755)
             if owner is not None:
-                # by its handle: whoever owns the folder above may have put a link there by now
+                # by its handle: the owner of the parent may have replaced the folder with a link
                 handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
                 try:
                     os.fchown(handle, owner.pw_uid, owner.pw_gid)

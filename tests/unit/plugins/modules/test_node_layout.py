@@ -280,7 +280,7 @@ def test_without_the_rights(tmp_path, capsys, accounts):
     ("arguments", "code"),
     [
         ({"root": "relative"}, "node.root-not-absolute"),
-        ({"root": "/srv", "user": "Fleet; rm"}, "node.user-name-invalid"),
+        ({"root": "/srv", "user": "Fleet; rm"}, "arguments.invalid"),
     ],
 )
 def test_arguments_that_make_no_sense(capsys, arguments, code):

@@ -253,7 +253,7 @@ def test_the_folders_of_an_artifact_are_made_by_root_before_each_start(manager):
         ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "194",
           "Result": "exit-code"}, "failed", None, "start limit"),
         ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "Result": "resources"}, "failed", None,
-         "systemd says resources"),
+         "systemd reports resources"),
         ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "217",
           "Result": "start-limit-hit"}, "failed", None, "the user of its unit is not on this node any more"),
         ({"ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0", "ExecMainCode": "0",
@@ -525,7 +525,7 @@ def test_a_program_that_fails_is_told_with_its_words(tmp_path, monkeypatch):
 def test_a_root_of_its_own_has_no_systemd():
     with pytest.raises(FleetError) as caught:
         services.get_manager("systemd", NodePaths("/srv/fleet"))
-    assert caught.value.code == "services.manager-invalid"
+    assert caught.value.code == "arguments.invalid"
     assert services.get_manager("systemd", NodePaths("")).definition_path("a") == (
         "/etc/systemd/system/inference-fleet-a.service"
     )
