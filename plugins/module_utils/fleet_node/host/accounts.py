@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The account that servers run as, and the folders that several parts of the collection share on a node."""
+"""The account of servers, and the folders that several parts of the collection share on a node."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ACCOUNT = re.compile(r"^[a-z_][a-z0-9_-]{0,31}$")
 
 
 def shared_directories(root):
-    """The folders below `root` that more than one part of the collection uses."""
+    """The folders below `root` that several parts of the collection use."""
     paths = NodePaths(root)
     return [paths.etc, paths.lib, paths.venvs, paths.models, paths.encodings, paths.log]
 
@@ -107,14 +107,14 @@ def _wrong_rights(paths, shared):
 
 
 def remove(root, keep=(), check_mode=False):
-    """Remove the accounts that ensure() made for this root, and the collection's folders below it with all in them.
+    """Remove the accounts that ensure() created for this root, and the collection's folders below it.
 
-    keep: paths that stay, with the folders above them. What is mounted in these folders stays as well, since it may be
-    another node's too; of a folder that is a mount itself the content goes. Returns as ensure() does. The servers must
-    have been stopped. Files of such an account that lie elsewhere keep its number. Raises FleetError.
+    keep: paths that stay, with their parents. Mounts in these folders stay as well, since other nodes may use them; the
+    content of a folder that is a mount is removed. Files of such an account in other folders stay. The servers must
+    have been stopped. Returns as ensure() does. Raises FleetError.
     """
     paths = NodePaths.of_parameter(root)
-    # an account's group may go with it
+    # removing an account may remove its group
     accounts = [tuple(item) for item in reversed(recorded(paths)) if _exists(*item)]
     kept, mounts, gone = {os.path.realpath(one) for one in keep}, mount_points(), []
     try:
@@ -138,7 +138,7 @@ def remove(root, keep=(), check_mode=False):
         _remove_empty(paths)
     stays = [path for path in (paths.run, paths.etc, paths.log, paths.lib) if os.path.lexists(path)]
     if check_mode:
-        message = "would remove " + ", ".join(line.strip() for line in lines) if lines else "nothing is there"
+        message = "would remove " + ", ".join(line.strip() for line in lines) if lines else "nothing to remove"
     else:
         message = "left, with what is kept or mounted there: %s" % ", ".join(stays) if stays else "nothing is left"
     return {
@@ -151,16 +151,16 @@ def remove(root, keep=(), check_mode=False):
 
 
 def _remove_empty(paths):
-    """Remove the folders above the collection's own that hold nothing else, up to a root of one's own."""
+    """Remove empty parents of the collection's folders, up to the root."""
     for path in (paths.run, paths.etc, paths.log, paths.lib):
         while paths.root and path.startswith(paths.root + "/"):
             path = os.path.dirname(path)
-            with contextlib.suppress(OSError):  # it holds more, is a mount, or is not ours to remove
+            with contextlib.suppress(OSError):  # it is not empty, a mount, or belongs to others
                 os.rmdir(path)
 
 
 def _removable(path, kept, mounts):
-    """[paths] to delete so that nothing is left of `path` but what is kept, and what is mounted in it."""
+    """[path] to delete in order to remove `path` except kept paths and mounts in it."""
     real = os.path.realpath(path)
     if not _is_folder(path):
         return [path]
@@ -182,7 +182,7 @@ def _is_folder(path):
 
 
 def _end_jobs(paths):
-    """End downloads and pulls that outlived their play; they would make their folders again."""
+    """End downloads and pulls that outlived their play; they would create their folders again."""
     jobs = paths.lib + "/jobs"
     for name in sorted(os.listdir(jobs)) if os.path.isdir(jobs) else []:
         job = DetachedJob(os.path.join(jobs, name))
@@ -191,7 +191,7 @@ def _end_jobs(paths):
 
 
 def recorded(paths):
-    """[["group" or "user", name]] that ensure() made, in that order."""
+    """[["group" or "user", name]] that ensure() created, in that order."""
     found = read_json(paths.lib + "/accounts.json")
     return found if isinstance(found, list) else []
 
