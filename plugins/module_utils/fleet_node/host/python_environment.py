@@ -402,8 +402,9 @@ def child_environment(more, ca_bundle=None):
     environment = {name: value for name, value in os.environ.items() if name not in DROPPED}
     # version managers install interpreters next to each other: /opt/python/3.11/bin and /opt/python/3.12/bin
     versions = os.path.dirname(os.path.dirname(os.path.dirname(base_executable())))
-    folders = sorted(glob.glob(os.path.join(glob.escape(versions), "*", "bin")))
-    environment["PATH"] = os.pathsep.join([environment.get("PATH", os.defpath), *folders])
+    if versions.count("/") > 1:  # not of /usr/bin and /usr/local/bin: /tmp/bin may belong to anybody
+        folders = sorted(glob.glob(os.path.join(glob.escape(versions), "*", "bin")))
+        environment["PATH"] = os.pathsep.join([environment.get("PATH", os.defpath), *folders])
     if ca_bundle:
         environment.update(dict.fromkeys(("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE"), ca_bundle))
     return {**environment, **more, "UV_PYTHON_DOWNLOADS": "never", "UV_PYTHON_PREFERENCE": "system",

@@ -286,3 +286,13 @@ def test_children_write_bytecode_and_trust_the_certificates(monkeypatch):
     assert "PYTHONDONTWRITEBYTECODE" not in found and "PYTHONPATH" not in found
     assert (found["SSL_CERT_FILE"], found["PIP_CERT"], found["HTTPS_PROXY"]) == ("/ca.pem", "/ca.pem", "http://proxy")
     assert found["UV_PYTHON_DOWNLOADS"] == "never"
+
+
+@pytest.mark.parametrize(
+    ("python", "found"),
+    [("/opt/python/3.11.2/bin/python3.11", True), ("/usr/bin/python3", False), ("/usr/local/bin/python3", False)],
+)
+def test_other_versions_of_a_version_manager_are_on_the_path(monkeypatch, python, found):
+    monkeypatch.setattr(pe, "base_executable", lambda: python)
+    monkeypatch.setattr(pe.glob, "glob", lambda pattern: [pattern.replace("*", "other")])
+    assert pe.child_environment({})["PATH"].endswith("/opt/python/other/bin") is found
