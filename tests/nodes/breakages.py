@@ -67,11 +67,8 @@ BREAKAGES = [
              (TOOLKIT,), "test -x %s/bin/uv" % TOOLKIT),
     Breakage("prepare", "the toolkit's marker is lost", "rm %s/%s" % (TOOLKIT, MARKER),
              (TOOLKIT, "marker"), "test -s %s/%s" % (TOOLKIT, MARKER)),
-    Breakage("prepare", "a file of the environment's packages is lost", "rm %s/supervisor/xmlrpc.py" % SITE,
-             ("supervisor/xmlrpc.py",), "test -s %s/supervisor/xmlrpc.py" % SITE),
-    Breakage("prepare", "a file of the environment's packages is cut off",
-             "truncate --size=10 %s/supervisor/options.py" % SITE, ("supervisor/options.py",),
-             "test $(stat -c %%s %s/supervisor/options.py) -gt 10" % SITE),
+    Breakage("prepare", "a package of the environment is deleted", "rm -r %s/supervisor*" % SITE,
+             ("supervisor",), "ls -d %s/supervisor-4*.dist-info" % SITE),
     Breakage("prepare", "the environment is deleted", "rm -r " + VENV,
              (VENV,), "%s/bin/python -c ''" % VENV),
     # ---- weights

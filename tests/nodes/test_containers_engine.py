@@ -263,7 +263,7 @@ def test_a_foreign_container_of_the_same_name_is_left_alone(node):
         )
         assert not os.path.exists(node.paths.entry("server-0"))
         # and where it comes later, the guard says so and does not start
-        holder = node.engine.holder_of_name(name)[0]
+        holder = node.engine.container(name)["Id"]
         node.engine.call("rename", holder, name + "-x")
         node.servers([entry])
         node.ready([entry])
@@ -279,7 +279,7 @@ def test_a_foreign_container_of_the_same_name_is_left_alone(node):
         reason = small_node.wait_until(refusal, 300, "the refusal")
         assert reason == "the name %s belongs to a container that is not of this server (%s)" % (name, holder[:12])
         node.servers([entry], state="absent")
-        assert node.engine.holder_of_name(name)[0] == holder
+        assert node.engine.container(name)["Id"] == holder
     finally:
         node.engine.call("rm", "--force", name, check=False)
         node.engine.call("rm", "--force", name + "-x", check=False)

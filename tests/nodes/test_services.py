@@ -212,7 +212,7 @@ def test_no_restart_that_would_end_the_quorum(cluster):
     cluster.node(third).ssh("systemctl stop etcd")
     before = cluster.started(first)
     cluster.write(etcd_settings={"snapshot-count": 6000})
-    cluster.play("--limit", first).failed("without it the cluster has no quorum")
+    cluster.play("--limit", first).failed("the cluster has no quorum without it")
     assert cluster.started(first) == before
     cluster.write()
     cluster.play().ok()

@@ -6,7 +6,6 @@
     run ENTRY.json --state STATE.json --secrets SECRETS.json --root ROOT
     end ENTRY.json --root ROOT [--state STATE.json] [--remove]
     folders ENTRY.json [--user NAME]
-    reap [--servers FOLDER --state FOLDER]
     watch ETC --state STATES --root ROOT --memory MEMORY.json --failures N --timeout S [--every S]
     work MODULE ...
 
@@ -16,8 +15,6 @@ An engine in a container is no child of this: the guard becomes the engine's cli
 the service manager sees. `end` stops the container (--remove: nothing is left of it) when the client has to go; with
 --state, it takes back the start of an engine that a service manager is about to end as it was asked to.
 `folders` makes the server's directories where they are gone; a service manager runs it with the right to do so.
-`reap` is an event listener of supervisord that kills the process group of a program that has ended, ends those
-servers that restart with it, and takes back the starts of those that were ended on request.
 `work` is main() of a module of this package that does the work of a job, see program.work().
 `watch` asks each server of the node for one completion and restarts what does not answer.
 """
@@ -46,10 +43,6 @@ def main():
 
         os.umask(0o022)
         return make_folders(read_entry(options.entry) or {}, options.user)
-    if options.action == "reap":
-        from .supervise.reap import reap
-
-        return reap(sys.stdin.buffer, sys.stdout.buffer, options.servers, options.state)
     if options.action == "end":
         from .supervise.stop import end
 
@@ -95,9 +88,6 @@ def parsed(arguments):
     folders = commands.add_parser("folders", help="make the directories of an entry")
     folders.add_argument("entry")
     folders.add_argument("--user")
-    reaper = commands.add_parser("reap", help="event listener of supervisord")
-    reaper.add_argument("--servers")
-    reaper.add_argument("--state")
     watcher = commands.add_parser("watch", help="restart what does not answer")
     watcher.add_argument("etc")
     watcher.add_argument("--state", required=True)

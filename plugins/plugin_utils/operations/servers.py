@@ -37,10 +37,9 @@ def engine_servers(action, arguments, task_vars):
     if arguments.get("state") == "rolled_back" and not check_mode:
         run_look.note_stopped(host)
     folder = reports_folder(arguments.get("reports_dir"), task_vars, action._templar)
-    actions = dict.fromkeys(arguments.get("restarted", ()), "restarted")
     result = action.call("engine_servers", engine_servers_sent(action, arguments), task_vars)
     done = result.get("actions") or ()
-    actions.update((one["name"], ENDS[one["kind"]]) for one in done if one["kind"] in ENDS)
+    actions = {one["name"]: ENDS[one["kind"]] for one in done if one["kind"] in ENDS}
     if folder and actions and not check_mode:
         try:
             report.void_verdicts(folder, host, actions)
@@ -54,7 +53,7 @@ def engine_servers(action, arguments, task_vars):
 
 def engine_servers_sent(_action, arguments):
     """The arguments that go to the node."""
-    here = ("reports_dir", "deployment", "restarted")
+    here = ("reports_dir", "deployment")
     found = {name: value for name, value in arguments.items() if name not in here}
     return {"deployer": deployer(arguments.get("deployment")), **found}
 

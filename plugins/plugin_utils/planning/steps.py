@@ -197,7 +197,6 @@ def _containers(host):
             registries=server_lists.registries(images, mirror),
             ca_bundle=host.ca_bundle(role),
             proxy_env=proxies,
-            restart=role.value("container_engine_restart"),
             root=root,
         )
     for image in images:
@@ -296,14 +295,6 @@ def _serve(host):
     given = host.servers if servers is host.entries else servers
     only = role.value("serve_only")
     recipe = role.value("serve_deployment", host.recipe)
-    for engine in server_lists.container_engines(servers) if not only else ():
-        if engine == "docker":
-            yield _call(
-                "container_engine",
-                engine=engine,
-                state="effective",
-                restart=role.value("serve_engine_restart", host.shared("container_engine_restart", "auto")),
-            )
     for client in recipe.get("service_clients", []):
         yield _call(
             "service_certificate",
@@ -329,7 +320,6 @@ def _serve(host):
         only=only or None,
         deployment=host.deployment if recipe is host.recipe else recipe,
         reports_dir=role.value("serve_reports_dir", host.read("verify_reports_dir", host.read("fleet_reports_dir"))),
-        restarted=[],
     )
 
 

@@ -141,9 +141,9 @@ def _client(file, calls, kind, argv):
     elif verb == "ps":
         labels = [one.split('"')[1] for one in rest[-1].replace("{{json", "").split("{{") if '"' in one]
         for one in state["containers"]:
-            if rest[-1].startswith("{{.Names}}\t"):
+            if rest[-1] == "{{.Names}}":
                 if one["state"] == "running":
-                    sys.stdout.write("%s\t%s\n" % (one["name"], one["labels"].get("inference.fleet.server", "")))
+                    sys.stdout.write(one["name"] + "\n")
             elif "inference.fleet.server" in one["labels"]:
                 fields = [one["id"], one["name"], one["state"], one.get("ports", "")]
                 sys.stdout.write("\x1f".join(fields + [one["labels"].get(label, "") for label in labels]) + "\n")

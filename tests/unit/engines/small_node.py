@@ -199,7 +199,7 @@ class SmallNode:
         return processes.marked_processes(self.root).get(name, [])
 
     def daemons(self):
-        """Pids that carry supervisord's marker of this root: the daemon and its reaper."""
+        """Pids that carry supervisord's marker of this root: the daemon and its programs."""
         mark = os.fsencode(self.root)
         return [pid for pid in processes.process_table() if processes.environment_of(pid).get(MARKER.encode()) == mark]
 

@@ -19,19 +19,17 @@ import yaml
 from ansible_collections.inference.fleet.tests.runs import play
 
 ROLE = Path(__file__).resolve().parents[3] / "roles" / "container_engine"
-RECORDED = ("ansible.builtin.apt", "ansible.builtin.package", "ansible.builtin.systemd_service", "inference.fleet.node")
+RECORDED = ("ansible.builtin.apt", "ansible.builtin.package", "ansible.builtin.systemd_service")
 MODULE = """#!%s
 # WANT_JSON
 import json, sys
 name, given = sys.argv[0].rsplit("stand_in_", 1)[-1].split(".")[0], json.load(open(sys.argv[1]))
-if name == "node":
-    name, given = given["operation"], given["arguments"]
 with open(%r, "a") as stream:
     stream.write(json.dumps([name, given.get("state") or given.get("name")]) + "\\n")
 print(json.dumps({"changed": True}))
 """
 FOUND = {"engine": "docker", "due": "x", "missing": [], "running": True, "daemon_json": None, "cdi": False,
-         "servers": [], "others": [], "proxies": False}  # fmt: skip
+         "stopped": [], "proxies": False}  # fmt: skip
 PROXY = {"HTTPS_PROXY": 'http://user:pass\\"word@proxy:3128', "NO_PROXY": "127.0.0.1"}
 
 
@@ -123,14 +121,13 @@ def test_packages_by_distribution(node, missing, host, call):
 def test_a_distribution_without_a_known_package(node):
     calls, run = installed(node, ["docker"], "RedHat", "9.4", "RedHat", "dnf")
     assert calls == []
-    run.failed("No package of RedHat 9.4 is known that holds docker.")
+    run.failed("No package of RedHat 9.4 is known that contains docker.")
 
 
 # ---- docker
 
-RESTART = ["container_engine", "effective"]
+RESTART = ["systemd_service", "restarted"]
 RELOAD = ["systemd_service", "reloaded"]
-NOTED = "run/inference-fleet/docker-restart"
 
 
 def test_settings_are_added_to_those_of_others_and_reloaded(node):
@@ -149,35 +146,30 @@ def test_settings_are_added_to_those_of_others_and_reloaded(node):
         "insecure-registries": ["10.0.0.1:5000"],
     }
     assert (node.root / "etc/docker/daemon.json").stat().st_mode & 0o777 == 0o640
-    assert (calls, node.read(NOTED)) == ([RELOAD, RESTART], None)
+    assert calls == [RELOAD]
 
 
-def test_settings_that_need_a_restart_are_noted_and_wait_for_servers(node):
-    servers = {"servers": ["inference-fleet-server-0"], "others": []}
-    calls, run = node.docker(found=servers, settings={"log-driver": "journald", "debug": True}, proxy_env=PROXY)
+def test_settings_that_docker_cannot_reload_restart_it(node):
+    calls, run = node.docker(settings={"log-driver": "journald", "debug": True}, proxy_env=PROXY)
     run.ok()
-    assert (calls, node.read(NOTED)) == ([RELOAD], "log-driver, proxies\n")
-    assert node.docker(found=servers, settings={"log-driver": "journald"}, restart="always")[0] == [RELOAD, RESTART]
+    assert calls == [RESTART]
 
 
-def test_containers_of_others_are_protected_before_anything_changes(node):
-    others = {"others": ["database"]}
-    calls, run = node.docker(found=others, settings={"log-driver": "journald"})
-    run.failed("stops containers that are not managed by this collection: database")
-    assert (calls, node.read("etc/docker/daemon.json"), node.read(NOTED)) == ([], None, None)
-    calls, run = node.docker(found=others, settings={"log-driver": "journald"}, restart="never")
-    run.ok()
-    assert node.read(NOTED) == "log-driver\n"
-    node.docker(found=others, settings={"log-driver": "journald", "debug": True})[1].ok()
+def test_running_containers_are_protected_before_anything_changes(node):
+    running = {"stopped": ["database"]}
+    calls, run = node.docker(found=running, settings={"log-driver": "journald"})
+    run.failed("Docker needs a restart for log-driver, which stops running containers: database")
+    assert (calls, node.read("etc/docker/daemon.json")) == ([], None)
+    assert node.docker(found=running, settings={"debug": True})[0] == [RELOAD]
+    assert node.docker(found=running, settings={"log-driver": "journald"}, restart="always")[0] == [RESTART]
 
 
 @pytest.mark.parametrize(
-    ("features", "cdi", "noted"),
-    [({"cdi": True}, False, "features\n"), ({"cdi": True}, True, None), ({"cdi": True, "x": True}, True, "features\n")],
+    ("features", "cdi", "call"),
+    [({"cdi": True}, False, RESTART), ({"cdi": True}, True, RELOAD), ({"cdi": True, "x": True}, True, RESTART)],
 )
-def test_docker_that_serves_cdi_already_needs_no_restart_for_it(node, features, cdi, noted):
-    node.docker(found={"cdi": cdi}, settings={"features": features})[1].ok()
-    assert node.read(NOTED) == noted
+def test_docker_that_serves_cdi_already_needs_no_restart_for_it(node, features, cdi, call):
+    assert node.docker(found={"cdi": cdi}, settings={"features": features})[0] == [call]
 
 
 def test_proxies_are_in_a_private_file_and_removed_when_they_are_no_longer_set(node):
@@ -193,12 +185,10 @@ def test_proxies_are_in_a_private_file_and_removed_when_they_are_no_longer_set(n
         "[Service]",
         "EnvironmentFile=-/etc/inference-fleet/docker-proxy.env",
     ]
-    assert (calls, node.read(NOTED)) == ([RESTART], "proxies\n")
-    (node.root / NOTED).unlink()
-    node.docker(proxy_env=PROXY)[1].ok()
-    assert node.read(NOTED) is None
-    node.docker(found={"proxies": True})[1].ok()
-    assert (path.exists(), node.read(drop_in), node.read(NOTED)) == (False, None, "proxies\n")
+    assert calls == [RESTART]
+    assert node.docker(proxy_env=PROXY)[0] == []
+    assert node.docker(found={"proxies": True})[0] == [RESTART]
+    assert (path.exists(), node.read(drop_in)) == (False, None)
 
 
 def test_certificates_are_trusted_for_registries_and_mirrors_with_tls(node, tmp_path):
@@ -214,12 +204,11 @@ def test_certificates_are_trusted_for_registries_and_mirrors_with_tls(node, tmp_
 def test_docker_that_does_not_run_is_started(node):
     calls, run = node.docker(found={"running": False})
     run.ok()
-    assert calls == [["systemd_service", "started"], RESTART]
+    assert calls == [["systemd_service", "started"]]
 
 
 def test_check_mode_changes_nothing(node):
     (node.root / "etc/docker").mkdir(parents=True)
-    (node.root / "run/inference-fleet").mkdir(parents=True)
     node.docker(check=True, settings={"log-driver": "journald"}, proxy_env=PROXY)[1].ok()
     assert not [path for path in node.root.rglob("*") if path.is_file()]
 

@@ -46,7 +46,7 @@ VERIFY = """
 CHANGED = yaml.safe_load((TASKS.parents[2] / "verify/defaults/main.yml").read_text())["verify_servers_changed"]
 VARIABLES = {
     "serve_manager": "auto", "serve_toolkit": "", "serve_secrets": {}, "serve_state": "started", "serve_only": [],
-    "serve_engine_restart": "auto", "fleet_root": "", "serve_watchdog": False,
+    "fleet_root": "", "serve_watchdog": False,
     "serve_start_on_boot": False, "serve_deployment": {}, "serve_reports_dir": "",
     "serve_changes": "one_by_one", "serve_drain_s": 30,
     "serve_log_rate": 10000, "serve_log_file_mb": 50, "serve_log_files": 4,
@@ -99,8 +99,7 @@ def entry(engine=None, address=None):
 
 
 SERVERS = {"module": "engine_servers", "state": "started", "changes": "one_by_one"}
-READY = {"module": "engine_ready", "only": ["server-0"]}
-DOCKER = {"module": "container_engine", "state": "effective", "engine": "docker", "restart": "auto"}
+READY = {"module": "engine_ready"}
 
 
 def turn(*names):
@@ -123,26 +122,15 @@ def serve(tmp_path):
     return Serve(tmp_path)
 
 
-def test_docker_is_restarted_before_the_servers_which_are_waited_for_and_verified_in_full(serve):
-    entries = [dict(entry(engine), name=str(engine)) for engine in ("docker", "podman", None)]
-    assert serve.play(entries) == ([DOCKER, SERVERS], False)
-    calls, changed = serve.play(entries, ["container_engine"], serve_engine_restart="always")
-    assert (calls, changed) == (
-        [dict(DOCKER, restart="always"), SERVERS, dict(READY, only=["docker", "podman", "None"])],
-        True,
-    )
-
-
-def test_what_prepare_did_to_docker_counts_as_well(serve):
-    assert serve.play([entry("docker")], container_engine_result={"results": [{"changed": True}], "changed": True})[1]
-
-
-def test_hosts_without_docker_and_named_servers_have_one_call_less(serve):
-    for one in (entry(), entry("podman"), entry("docker", "unix:///run/other.sock")):
-        assert serve.play([one]) == ([SERVERS], False)
+def test_servers_are_waited_for_if_they_changed_or_do_not_answer(serve):
     only = ["server-0"]
+    assert serve.play([entry("docker")]) == ([SERVERS], False)
     assert serve.play([entry("docker")], serve_only=only) == ([dict(SERVERS, only=only)], False)
     assert serve.play([entry()], ["engine_servers"]) == ([SERVERS, READY], True)
+
+
+def test_a_restart_of_docker_by_prepare_counts_as_a_change(serve):
+    assert serve.play([entry("docker")], container_engine_restarted={"changed": True})[1]
 
 
 def servers(count):

@@ -1,20 +1,20 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A node's container engine, docker or podman, through its command line: which containers are ours, images, ending.
+"""A node's container engine, docker or podman, through its command line: containers of this collection, and images.
 
-A container is ours by its labels, never by its name: one of the same name may be somebody else's.
+Containers are found by their labels, never by their names: a container of the same name may belong to somebody else.
 """
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import os
 import re
 import shutil
 import time
+from dataclasses import dataclass
 
 from ..errors import FleetError
 from ..host import commands
@@ -26,60 +26,29 @@ LABEL_HASH = "inference.fleet.hash"
 LABEL_ROOT = "inference.fleet.root"
 STOP_S = 15  # TERM to KILL
 CALL_S = commands.LIMIT_S
-QUERY_S = 25  # of what an engine that works answers at once
+QUERY_S = 25  # for queries that an engine answers at once
 QUERIES = ("version", "info", "ps", "inspect", "container", "image")
-HANGS, HANGS_S = {}, 30  # engines that left a query without an answer, and how long they are not asked again
+HANGS, HANGS_S = {}, 30  # engines that did not answer a query, and the time for which they are not asked again
 NO_CONFIG = "/nonexistent/inference-fleet"  # the client's own configuration may hold proxies and other engines
 SEPARATOR = "\x1f"
-CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")  # podman's own, which says nothing of them
-# Its settings, the later ones count; cdi_spec_dirs = ["/etc/cdi", …] in them are other folders.
-PODMAN_SETTINGS = ("/usr/share/containers/containers.conf", "/etc/containers/containers.conf",
-                   "/etc/containers/containers.conf.d/*.conf")  # fmt: skip
-CDI_SETTING = re.compile(r"^[ \t]*cdi_spec_dirs[ \t]*=[ \t]*\[([^\]]*)\]", re.MULTILINE)
+CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")  # podman's, which does not report them
 PODMAN_CDI = (4, 1)
 FIELDS = ("ID", "Names", "State", "Ports", LABEL_SERVER, LABEL_ROOT, LABEL_HASH)
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}  # a kernel's name of an architecture: an image's
 RUNNING = ("running", "restarting", "paused", "stopping", "removing", "up")  # podman: "Up 5 seconds ago"
 
-# kind of a failure, by what the engines print; the first that fits
-WORDS = (
+# kind of a failure by the engine's message; the first that matches. images.py has those of pulls.
+KINDS = (
     ("permission", r"permission denied while trying to connect|dial unix \S+: connect: permission denied"),
     ("down", r"[Cc]annot connect to the Docker daemon|Is the docker daemon running|[Cc]annot connect to Podman|"
              r"error during connect"),
-    ("busy", r"is already in use|name is in use"),
-    ("space", r"no space left on device|disk quota exceeded"),
-    ("ratelimit", r"toomanyrequests|pull rate limit|too many requests"),
-    ("digest", r"manifest verification failed|layer verification failed|[Dd]igest did not match|does not match "
-               r"(?:the )?(?:expected |provided )?(?:manifest )?digest|invalid checksum digest|failed to verify|"
-               r"unexpected commit digest|manifest digest"),
-    ("certificate", r"x509|certificate signed by unknown authority|tls: "),
-    ("http", r"server gave HTTP response to HTTPS client"),
-    ("auth", r"unauthorized|authentication required|no basic auth credentials|incorrect username or password|"
-             r"denied: |access to the resource is denied|pull access denied|invalid username/password"),
-    ("unknown", r"manifest unknown|manifest for \S+ not found|name unknown|repository does not exist|NAME_UNKNOWN|"
-                r"MANIFEST_UNKNOWN|not found: manifest|requested image's platform|no matching manifest|: not found"),
-    ("unreachable", r"dial tcp|no such host|connection refused|i/o timeout|TLS handshake timeout|"
-                    r"deadline exceeded|network is unreachable|Client\.Timeout|connection reset|\bEOF\b|"
-                    r"unexpected status.*50[0234]|received unexpected HTTP status: 50[0234]"),
-    ("absent", r"[Nn]o such (?:image|container|object)|image not known|no container with name or ID"),
+    ("absent", r"[Nn]o such (?:image|container|object)|image not known|no container with name or ID|"
+               r": not found"),
 )  # fmt: skip
 
 
-def podman_cdi_folders():
-    """Where podman looks for descriptions of CDI devices."""
-    folders = list(CDI_FOLDERS)
-    for path in (path for pattern in PODMAN_SETTINGS for path in sorted(glob.glob(pattern))):
-        try:
-            with open(path, encoding="utf-8", errors="replace") as stream:
-                found = CDI_SETTING.findall(stream.read())
-        except OSError:
-            continue
-        folders = re.findall(r"[\"']([^\"']+)[\"']", found[-1]) if found else folders
-    return folders
-
-
 class EngineError(Exception):
-    """A call that failed. kind: missing, timeout, other, or one of WORDS; words: the engine's own, one line."""
+    """A call that failed. kind: missing, timeout, other, or a key of KINDS; words: the engine's message in one line."""
 
     def __init__(self, kind, words):
         super().__init__(words)
@@ -87,45 +56,41 @@ class EngineError(Exception):
         self.words = words
 
 
+@dataclass(frozen=True)
 class Container:
-    """One container of ours: id (whole), name, running (bool), server, root ("/" is the system's), hash, ports (the
-    node's ports that it publishes; none in the node's own network)."""
+    """A container of this collection. id: the complete ID; root: "/" for an empty root; ports: the node's ports that it
+    publishes, none in the node's network."""
 
-    def __init__(self, ident, name, running, server, root, entry_hash, ports=()):
-        self.id = ident
-        self.name = name
-        self.running = running
-        self.server = server
-        self.root = root
-        self.hash = entry_hash
-        self.ports = frozenset(ports)
-
-    def __repr__(self):
-        return "Container(%r, %r, %r)" % (self.id[:12], self.name, self.running)
+    id: str
+    name: str
+    running: bool
+    server: str
+    root: str
+    hash: str | None = None
+    ports: frozenset = frozenset()
 
 
 def container_name(server, root):
-    """Name of a server's container. Roots of their own have their own names, so that two can share an engine."""
+    """Name of a server's container. It contains a hash of the root, so that several roots can use an engine."""
     suffix = "-" + hashlib.sha256(os.fsencode(root)).hexdigest()[:8] if root else ""
     return host_paths.PREFIX + server + suffix
 
 
-def kind_of(words):
-    """The kind of a failure (see WORDS) by what the engine printed."""
-    return next((kind for kind, pattern in WORDS if re.search(pattern, words)), "other")
-
-
 def one_line(text):
-    """The last line that says what went wrong, without the client's prefixes."""
+    """The last line of an engine's output that reports an error, without the client's prefixes."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith("See '") and not line.startswith("Run '")]
-    errors = [line for line in lines if re.match(r"(?i)error|cannot|docker:", line)] or lines
-    line = errors[-1] if errors else "no words"
-    return re.sub(r"^(?:Error response from daemon|docker: Error response from daemon|Error|docker): ", "", line)
+    lines = [line for line in lines if not line.startswith(("See '", "Run '"))]
+    errors = [line for line in lines if re.match(r"(?i)error|cannot|docker:", line)] or lines or ["no output"]
+    return re.sub(r"^(?:Error response from daemon|docker: Error response from daemon|Error|docker): ", "", errors[-1])
+
+
+def kind_of(words):
+    """The kind of a failure (see KINDS) by what the engine printed."""
+    return next((kind for kind, pattern in KINDS if re.search(pattern, words)), "other")
 
 
 class Engine:
-    """The client of one engine. kind: docker or podman; address: unix:///PATH where it is not the usual place.
+    """The client of an engine. kind: docker or podman; address: unix:///PATH of an engine at another socket.
 
     environment: further variables of the client (an authentication file, proxies). call_s: seconds that it may take to
     answer.
@@ -139,16 +104,16 @@ class Engine:
 
     @property
     def label(self):
-        """How it is named in messages."""
+        """Its name in messages."""
         return self.kind + (" at %s" % self.address if self.address else "")
 
     def argv(self, *arguments):
-        """The client's argv, its program by name."""
+        """The client's argv, with the name of its program."""
         option = "--host" if self.kind == "docker" else "--url"
         return [self.kind, *([option, self.address] if self.address else []), *arguments]
 
     def client_environment(self):
-        """{str: str} that the client runs with: who runs it, and nothing that would lead it elsewhere."""
+        """The environment of the client, {str: str}, without variables that select another engine."""
         environment = {"PATH": host_paths.PATH, "LANG": "C.UTF-8", "HOME": os.path.expanduser("~")}
         runtime = os.environ.get("XDG_RUNTIME_DIR") or "/run/user/%d" % os.getuid()
         if os.path.isdir(runtime):  # a rootless engine finds its socket there
@@ -159,16 +124,16 @@ class Engine:
         return environment
 
     def program(self):
-        """The client's path. EngineError (missing) where there is none."""
+        """The client's path. Raises EngineError (missing)."""
         found = shutil.which(self.kind, path=host_paths.PATH)
         if found is None:
             raise EngineError("missing", "there is no program %s" % self.kind)
         return found
 
     def call(self, *arguments, timeout=None, check=True, text=None):
-        """What the client prints on its output. EngineError where it fails (unless not check) or takes too long.
+        """The client's output. Raises EngineError if it fails (unless check is false) or takes too long.
 
-        text: what it reads; nothing without.
+        text: its input.
         """
         since, late = HANGS.get(self.label, (None, None))
         if late is not None and time.monotonic() < since + HANGS_S:
@@ -190,7 +155,7 @@ class Engine:
         return done.stdout
 
     def ping(self):
-        """EngineError unless the engine answers."""
+        """Raises EngineError unless the engine answers."""
         self.call("version" if self.kind == "docker" else "info", "--format", "{{.Server.Version}}"
                   if self.kind == "docker" else "{{.Version.Version}}")  # fmt: skip
 
@@ -201,20 +166,20 @@ class Engine:
             return known.get("ServerVersion"), known.get("CDISpecDirs") or []
         version = self.call("info", "--format", "{{.Version.Version}}").strip()
         number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-        return version, podman_cdi_folders() if number >= PODMAN_CDI else []
+        return version, CDI_FOLDERS if number >= PODMAN_CDI else []
 
     def info(self):
-        """{key: value} of what docker says of itself. Its client ends well even where no daemon answered."""
+        """{key: value} of `docker info`, which returns 0 even if no daemon answers. Raises EngineError."""
         known = json.loads(self.call("info", "--format", "{{json .}}"))
         words = one_line("\n".join(known.get("ServerErrors") or ()))
         if known.get("ServerErrors") or not known.get("ServerVersion"):
-            raise EngineError("down" if words == "no words" else kind_of(words), words)
+            raise EngineError("down" if words == "no output" else kind_of(words), words)
         return known
 
     # ---- containers
 
     def containers(self, root, server=None):
-        """[Container] of this root ("" for the system's own), of all states; server: of that one only."""
+        """[Container] of this root in all states; server: only those of this server."""
         label = '{{.Label "%s"}}' if self.kind == "docker" else '{{index .Labels "%s"}}'
         form = SEPARATOR.join(label % field if "." in field else "{{.%s}}" % field for field in FIELDS)
         text = self.call("ps", "--all", "--no-trunc", "--filter", "label=" + LABEL_SERVER, "--format", form)
@@ -226,36 +191,31 @@ class Engine:
             ident, name, state, ports, of_server, of_root, of_hash = values
             if of_root == (root or "/") and server in (None, of_server):
                 running = state.lower().split(" ")[0] in RUNNING
-                published = {int(port) for port in re.findall(r":(\d+)->", ports)}
+                published = frozenset(int(port) for port in re.findall(r":(\d+)->", ports))
                 found.append(Container(ident, name, running, of_server, of_root, of_hash or None, published))
         return sorted(found, key=lambda one: (one.server, one.name))
 
-    def holder_of_name(self, name):
-        """(id, {label: value}) of the container of that name, None where there is none."""
-        found = self._inspect("container", name)
-        return (found["Id"], found["Config"].get("Labels") or {}) if found else None
-
     def container(self, name):
-        """All that the engine knows of a container, None where there is none."""
+        """`inspect` of a container by its name or ID, None if it does not exist."""
         return self._inspect("container", name)
 
     def _inspect(self, kind, name):
-        """What the engine knows of one thing, None where there is none; the two engines' templates differ, not this."""
+        """The output of `inspect`, None if nothing has the name. It differs less between engines than templates."""
         try:
             return json.loads(self.call(kind, "inspect", name))[0]
         except EngineError as error:
-            if error.kind in ("absent", "unknown"):
+            if error.kind == "absent":
                 return None
             raise
 
     def stop(self, containers, seconds=STOP_S):
-        """End these containers: TERM, after that time KILL, all at once. What is gone meanwhile is no error."""
+        """End these containers at once: TERM, and KILL after that time. Missing containers are ignored."""
         running = [one.id for one in containers if one.running]
         if running:
             self._end("stop", "--time", str(seconds), *running, more_s=seconds)
 
     def remove(self, containers):
-        """Kill and remove these containers. What is gone meanwhile is no error."""
+        """Kill and remove these containers. Missing containers are ignored."""
         if containers:
             self._end("rm", "--force", *[one.id for one in containers])
 
@@ -269,8 +229,10 @@ class Engine:
     # ---- images
 
     def image(self, reference):
-        """{id, digests: [NAME@DIGEST], tags: [NAME:TAG], size, architecture} of an image of this node, None where it
-        has none. architecture: amd64, arm64, …; None where the engine does not tell."""
+        """{id, digests: [NAME@DIGEST], tags: [NAME:TAG], size, architecture} of an image of this node, or None.
+
+        architecture: amd64, arm64, …; None if the engine does not report it.
+        """
         found = self._inspect("image", reference)
         if not found:
             return None
@@ -279,10 +241,10 @@ class Engine:
                 "size": found.get("Size"), "architecture": found.get("Architecture") or None}  # fmt: skip
 
     def find_image(self, image, digest=None):
-        """The image NAME:TAG of this node, by its digest where one is given; None where it is not here.
+        """image() of NAME:TAG, with that digest if it is given, and `reference`, its name for `run`; None without one.
 
-        Returns image()'s, with `reference`: what names it to `run`. An image that came through a mirror carries the
-        mirror's name beside its digest; it is found by a tag, best digest_tag(), and known by its digest.
+        The digest of an image from a mirror has the mirror's name; such an image is found by a tag, such as
+        digest_tag(), and its digest is compared.
         """
         if not digest:
             found = self.image(image)
@@ -299,7 +261,7 @@ class Engine:
 
 
 def check_architecture(engine, wanted, found):
-    """FleetError for an image, image()'s, of another architecture than this machine's. wanted: how it is named."""
+    """Raises FleetError if an image (image()) has another architecture than this machine. wanted: its name."""
     machine = os.uname().machine
     own = MACHINES.get(machine)
     if own and found["architecture"] not in (None, own):
@@ -323,12 +285,12 @@ def split_reference(image):
 
 
 def pinned_reference(image, digest):
-    """NAME@DIGEST of an image NAME:TAG; without a digest the image as it is."""
+    """NAME@DIGEST of an image NAME:TAG; the image itself without a digest."""
     return "%s@%s" % (_untagged(image), digest) if digest else image
 
 
 def digest_tag(image, digest):
-    """NAME:sha256-HEX of an image NAME:TAG and its digest: no other image ever has this tag, so none takes it away."""
+    """NAME:sha256-HEX of an image NAME:TAG and its digest, a tag that no other image has."""
     return "%s:%s" % (_untagged(image), digest.replace(":", "-"))
 
 
@@ -338,7 +300,7 @@ def _untagged(image):
 
 
 def engine_of_entry(entry, call_s=CALL_S):
-    """The Engine that runs the container of a plan entry, None where it has none."""
+    """The Engine of the container of a plan entry, None without a container."""
     container = (entry or {}).get("container") or {}
     if container.get("engine") not in ENGINES:
         return None

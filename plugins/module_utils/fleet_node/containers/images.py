@@ -1,9 +1,9 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Images of containers: on the node before a server needs them, by digest where one is known, through a mirror if set.
+"""Images of containers: pulled before a server needs them, by digest if it is known, and through a mirror if it is set.
 
-A pull is a process of its own that outlives the call: a lost connection does not end it, and the next call finds it.
+A pull is a background job: a lost connection does not end it, and the next call finds it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ from .engine import (
     pinned_reference,
     split_reference,
 )
-from .host_settings import pending_words
-from .launcher import engine_failure, engine_problem
+from .launcher import PROBLEMS, engine_failure, engine_problem
 
 DOCKER_HUB = "docker.io"
 DOCKER_HUB_LOGIN = "https://index.docker.io/v1/"  # what docker files its login under
@@ -46,9 +45,40 @@ REGISTRY = re.compile(r"^%s$" % HOST)
 MIRROR = re.compile(r"^%s(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*/?$" % HOST)
 DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
 POLL_S = 0.2
-# Ends by itself, and the login with it, whoever asked for it: job folder, then the client's argv.
+# Removes the login when the pull has ended, also without a caller: job folder, then the client's argv.
 JOB = 'folder=$1; shift; "$@"; status=$?; rm -rf "$folder/login"; ' \
       'echo $status >"$folder/.status" && mv "$folder/.status" "$folder/status"'  # fmt: skip
+# What the output of a failed pull matches, and sentences with the registry, the image and the engine; the first counts.
+CAUSES = (
+    (r"no space left on device|disk quota exceeded",
+     "There is no space for it. Free space on the file system on which {engine} keeps its images"),
+    (r"toomanyrequests|pull rate limit|too many requests",
+     "The registry {registry} allows no more pulls for now. Log in with fleet_registry_auth, or set "
+     "fleet_registry_mirror"),
+    (r"manifest verification failed|layer verification failed|[Dd]igest did not match|does not match (?:the )?"
+     r"(?:expected |provided )?(?:manifest )?digest|invalid checksum digest|failed to verify|unexpected commit digest|"
+     r"manifest digest",
+     "The answer of the registry {registry} has another digest. Correct container.digest, or repair the registry"),
+    (r"x509|certificate signed by unknown authority|tls: ",
+     "The certificate of the registry {registry} is not trusted by this node. Set fleet_ca_bundle to a file with its "
+     "authority and run the step prepare (for Docker Hub, docker reads only the system's authorities: add it to them "
+     "and restart docker, or set fleet_registry_mirror)"),
+    (r"server gave HTTP response to HTTPS client",
+     "The registry {registry} has no TLS. Add it to container_engine_insecure_registries, or give it a certificate"),
+    (r"unauthorized|authentication required|no basic auth credentials|incorrect username or password|denied: |"
+     r"access to the resource is denied|pull access denied|invalid username/password",
+     "The registry {registry} requires a login, or refuses this one. Set fleet_registry_auth: {{{registry}: "
+     "{{username: …, password: …}}}}, best from a vault"),
+    (r"manifest unknown|manifest for \S+ not found|name unknown|repository does not exist|NAME_UNKNOWN|"
+     r"MANIFEST_UNKNOWN|not found: manifest|requested image's platform|no matching manifest|: not found",
+     "The registry {registry} has no such image, tag or digest, or none for this machine's architecture ({machine}). "
+     "Correct container.image and container.digest"),
+    (r"dial tcp|no such host|connection refused|i/o timeout|TLS handshake timeout|deadline exceeded|"
+     r"network is unreachable|Client\.Timeout|connection reset|\bEOF\b|unexpected status.*50[0234]|"
+     r"received unexpected HTTP status: 50[0234]",
+     "The registry {registry} cannot be reached from this node. Set fleet_registry_mirror, or fleet_proxy_env and run "
+     "the step prepare"),
+)  # fmt: skip
 LAYER = re.compile(r"^(?:Copying blob (?:sha256:)?)?([0-9a-f]{12,64}):? (.+)$")
 LAYER_DONE = re.compile(r"^(?:Pull complete|Already exists|done|skipped: already exists)\b")
 
@@ -132,39 +162,17 @@ def login_file(auth):
 
 
 def pull_problem(engine, source, error, mirror):
-    """A sentence for a pull that ended with an EngineError: what is wrong and what to do."""
-    registry = split_reference(source)[0] or DOCKER_HUB
-    through = " (fleet_registry_mirror)" if mirror else ""
-    advice = {
-        "auth": "The registry %s%s wants a login, or refuses this one. Set fleet_registry_auth: {%s: {username: …, "
-                "password: …}}, best from a vault" % (registry, through, registry),
-        "unknown": "The registry %s%s has no such image, tag or digest, or none for this machine's architecture (%s). "
-                   "Correct container.image and container.digest" % (registry, through, os.uname().machine),
-        "digest": "What the registry %s%s sent is not what the digest says. Correct container.digest, or mend the "
-                  "registry" % (registry, through),
-        "unreachable": "The registry %s%s cannot be reached from this node. Set fleet_registry_mirror, or "
-                       "fleet_proxy_env and run the step prepare" % (registry, through),
-        "certificate": "The certificate of the registry %s%s is not trusted by this node. Set fleet_ca_bundle to a "
-                       "file with its authority and run the step prepare" % (registry, through),
-        "http": "The registry %s%s speaks HTTP only. Name it in container_engine_insecure_registries, or give it a "
-                "certificate" % (registry, through),
-        "space": "There is no room for it. Free space where %s keeps its images" % engine.kind,
-        "ratelimit": "The registry %s%s allows no more pulls for now. Log in with fleet_registry_auth, or set "
-                     "fleet_registry_mirror" % (registry, through),
-    }  # fmt: skip
-    if registry == DOCKER_HUB and engine.kind == "docker":
-        # moby, lookupV2Endpoints(): certs.d is read for every registry but this one
-        advice["certificate"] = (
-            "The certificate of Docker Hub, as it comes here, is not trusted by this node, and docker looks into the "
-            "system's authorities alone for it, unless it keeps images in containerd. Add the authority to them and "
-            "restart docker, or set fleet_registry_mirror"
-        )
-    if error.kind in ("missing", "down", "permission", "timeout"):
+    """Sentences on a pull that ended with an EngineError: the problem and the remedy."""
+    if error.kind in PROBLEMS:
         return engine_problem(engine, error)
     words = error.words.rstrip(".")
-    if error.kind in advice:
-        return "%s cannot be pulled: %s. (%s)" % (source, advice[error.kind], words)
-    return "%s cannot be pulled: %s." % (source, words)
+    advice = next((advice for pattern, advice in CAUSES if re.search(pattern, words)), None)
+    if advice is None:
+        return "%s cannot be pulled: %s." % (source, words)
+    registry = split_reference(source)[0] or DOCKER_HUB
+    registry += " (fleet_registry_mirror)" if mirror else ""
+    advice = advice.format(registry=registry, engine=engine.kind, machine=os.uname().machine)
+    return "%s cannot be pulled: %s. (%s)" % (source, advice, words)
 
 
 def progress_of(log):
@@ -185,7 +193,7 @@ def progress_of(log):
 
 
 class _Job(DetachedJob):
-    """A pull on this node. Its folder also holds login, while it pulls, and status, when it has ended."""
+    """A pull on this node. Its folder contains login during the pull, and status afterwards."""
 
     def __init__(self, paths, engine, source):
         key = hashlib.sha256(("%s %s" % (engine.label, source)).encode("utf-8")).hexdigest()[:16]
@@ -194,14 +202,14 @@ class _Job(DetachedJob):
         self.source = source
 
     def alive(self):
-        """Not once its status is written, even where the client left a process of its own behind."""
+        """Whether the pull runs: not after its status is written, even if the client left a process behind."""
         return not os.path.exists(self.path("status")) and super().alive()
 
     def begin(self, login):
-        """Start the pull. login: text of the authentication file or None. Raises EngineError, OSError."""
+        """Start the pull. login: content of the authentication file or None. Raises EngineError, OSError."""
         program = self.engine.program()
         self.remove()
-        way = self.way(login)
+        os.makedirs(self.folder, mode=0o700)
         environment = self.engine.client_environment()
         if login is not None:
             os.mkdir(self.path("login"), 0o700)
@@ -211,30 +219,18 @@ class _Job(DetachedJob):
             else:
                 environment["REGISTRY_AUTH_FILE"] = self.path("login/config.json")
         argv = ["/bin/sh", "-c", JOB, "sh", self.folder, program, *self.engine.argv("pull", self.source)[1:]]
-        return self.launch(argv, {"name": self.source, "way": way, "begun": time.time()}, environment)
-
-    def way(self, login):
-        """What differs where a pull of this image may end otherwise."""
-        return self.fingerprint([login, self.engine.client_environment()])
+        return self.launch(argv, {"name": self.source, "begun": time.time()}, environment)
 
     def end(self):
-        """(whether it ended well, its output) of a pull that is at work no more; the folder is removed, and the login
-        with it."""
+        """(whether it succeeded, its output) of a pull that has ended; the folder is removed with the login."""
         status, log = read_text(self.path("status")), self.log()
         self.remove()
         return (False, "the pull was ended from outside") if status is None else (status.strip() == "0", log)
 
-    def counts(self, login):
-        """Whether an end that is found is one for who asks now: a failure only if it is of the same login."""
-        status = read_text(self.path("status"))
-        if status is None or status.strip() == "0":
-            return status is not None
-        return self.request().get("way") == self.way(login)
-
 
 def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, auth=None, environment=None, root="",
                  wait_s=3600, check_mode=False):  # fmt: skip
-    """Make the image NAME:TAG (with its digest: exactly that) one of this node's.
+    """Pull the image NAME:TAG (of that digest, if given) unless the node has it.
 
     mirror: see mirrored(). auth: {REGISTRY: {username, password}}. environment: proxies for podman's client; docker's
     daemon has its own. wait_s: how long to wait for a pull. Returns {changed, finished, engine, image, progress, msg,
@@ -254,7 +250,7 @@ def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, a
         chosen = choose_engine(engine, address, environment)
         found = chosen.find_image(image, digest)
     except EngineError as error:
-        if check_mode and error.kind in ("missing", "down"):  # an earlier task would have brought it
+        if check_mode and error.kind in ("missing", "down"):  # an earlier task would install it
             return _result(True, None, None, "would pull %s" % wanted, diff)
         label = Engine("docker" if engine == "auto" else engine, address)
         raise engine_failure(label, error) from error
@@ -279,8 +275,7 @@ def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, a
                     chosen.call("tag", pulled["id"], kept)
             found = chosen.find_image(image, digest)
     except EngineError as error:
-        waits = "" if address else pending_words(chosen.kind, root)
-        raise _pull_failed(pull_problem(chosen, source, error, name != image) + waits, error.kind) from error
+        raise _pull_failed(pull_problem(chosen, source, error, name != image)) from error
     except OSError as error:
         raise _pull_failed("%s cannot be pulled: %s." % (source, error)) from error
     if not found:
@@ -289,34 +284,32 @@ def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, a
     return _with_tag(chosen, kept, wanted, found, True, diff, False)
 
 
-def _pull_failed(words, kind=None):
-    return FleetError(
-        "images.pull-failed", "%s Correct the cause and run the step prepare again.", (words,), details={"kind": kind}
-    )
+def _pull_failed(words):
+    return FleetError("images.pull-failed", "%s Correct the cause and run the step prepare again.", (words,))
 
 
 def _forget_ended(paths, found=None, check_mode=False):
-    """Remove what pulls that are at work no more left behind, whoever asked for them: a login may be in it. How many.
+    """Remove the folders of pulls that have ended, which may contain a login, and return their number.
 
-    found: the job of an image that is here, whose end is of no use. Others' ends may still be asked for.
+    found: the job of an image that is on the node. Recent results of others may still be read.
     """
     ended = 0
     for folder in glob.glob(glob.escape(paths.lib) + "/jobs/image-*/"):
         job = DetachedJob(folder.rstrip("/"))
         with job.judging(wait=False) as held:
-            if held and not job.alive() and (job.folder == found or not fresh(_ended_at(job))):
+            if held and not job.alive() and (job.folder == found or not _has_result(job)):
                 ended += 1
                 if not check_mode:
                     job.remove()
     return ended
 
 
-def _ended_at(job):
-    """When a pull came to its end, 0 where it never did."""
+def _has_result(job):
+    """Whether the pull ended recently; a killed pull has no result."""
     try:
-        return os.stat(job.path("status")).st_mtime
+        return fresh(os.stat(job.path("status")).st_mtime)
     except FileNotFoundError:
-        return 0
+        return False
 
 
 def _pull(job, login, wait_s):
@@ -329,7 +322,7 @@ def _pull(job, login, wait_s):
     with job.judging():
         while True:
             if not job.alive():
-                if begun or job.counts(login):
+                if begun or _has_result(job):
                     good, log = job.end()
                     break
                 job.begin(login)
@@ -349,9 +342,8 @@ def _pull(job, login, wait_s):
 
 
 def _with_tag(engine, kept, wanted, found, changed, diff, check_mode):
-    """The result for an image that is here. It is kept under the tag `kept`: against pruning, and where it came through
-    a mirror, so that it is found. With a digest that is a tag of its own, and NAME:TAG is left as it is: the servers
-    that run may go by an older image of that tag, and two of them may want different ones."""
+    """The result for an image on the node, which gets the tag `kept`, so that it is not pruned, and found although it
+    came through a mirror. With a digest, NAME:TAG is not changed: servers may use different images of that tag."""
     tagged = engine.image(kept)
     if tagged is None or tagged["id"] != found["id"]:
         if not changed:
@@ -373,8 +365,8 @@ def _result(changed, engine, found, msg, diff):
 
 
 def remove_image(image, digest=None, engine="auto", address=None, mirror=None, check_mode=False):
-    """Take the image NAME:TAG (with its digest: exactly that) off this node: its tags, and what a pull through `mirror`
-    called it. The engine deletes it with the last of its names; other names are not ours. Returns as ensure_image()."""
+    """Remove the names of the image NAME:TAG (of that digest, if given) from this node: its tags, and its name in
+    `mirror`. The engine deletes it with its last name; other names stay. Returns as ensure_image()."""
     wanted = pinned_reference(image, digest)
     try:
         chosen = choose_engine(engine, address)

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The account that servers run as, and the folders that several parts of the collection share on a node."""
+"""The account of servers, and the folders that several parts of the collection share on a node."""
 
 from __future__ import annotations
 
@@ -21,59 +21,54 @@ from . import commands, processes
 from .directories import make_directory, mount_points
 from .files import read_json, write_atomic
 from .jobs import DetachedJob
-from .os_errors import os_error, read_only
+from .os_errors import os_error
 from .paths import NodePaths
 
 ACCOUNT = re.compile(r"^[a-z_][a-z0-9_-]{0,31}$")
 
 
 def shared_directories(root):
-    """The folders below `root` that more than one part of the collection uses."""
+    """The folders below `root` that several parts of the collection use."""
     paths = NodePaths(root)
     return [paths.etc, paths.lib, paths.venvs, paths.models, paths.encodings, paths.log]
 
 
 def ensure(root, user, check_mode=False):
-    """Make the account `user` (None: none, servers run as whoever connects) and the shared folders below `root`.
+    """Create the account `user` and the shared folders below `root`, and correct the rights of the folders.
 
-    Returns {changed, message, user, directories, diff: {before, after}}. The account is a system account of its own
-    group, with no login; a record below `root` says that it was made here. With an account every user may enter the
-    folders, and the collection's own belong to whoever runs this. Raises FleetError.
+    user: None if servers run as the account that connects. The account is a system account with its own group and no
+    login; a record below `root` states that it was created here. With an account every user may enter the folders, and
+    they belong to the account that runs this. Returns {changed, message, user, directories, diff: {before, after}}.
+    Raises FleetError.
     """
     paths = NodePaths.of_parameter(root)
     if user is not None and not ACCOUNT.match(user):
         raise FleetError(
-            "node.user-name-invalid",
-            "user is %r; allowed: 1-32 characters of a-z, 0-9, '_' and '-'. Correct it.",
+            "arguments.invalid",
+            "user is %r; allowed: 1-32 characters of a-z, 0-9, '_' and '-'. Correct the argument.",
             (user,),
         )
     directories = shared_directories(root)
     wanted = [("group", user), ("user", user)] if user is not None else []
     wanted += [("directory", path) for path in directories]
     missing = [item for item in wanted if not _exists(*item)]
-    closed = _closed(paths, user is not None)
+    wrong = _wrong_rights(paths, user is not None)
     if not check_mode:
-        # before the accounts: what is made and not in the record would never be removed
-        made = [list(item) for item in missing if item[0] != "directory"]
-        if made:
-            _record(paths, [*(item for item in recorded(paths) if item not in made), *made])
-        for kind, name in missing:
-            try:
-                _make(kind, name, paths)
-            except FleetError:
-                if made:  # whoever makes it now, it was not made here
-                    _record(paths, [item for item in recorded(paths) if item not in made or _exists(*item)])
-                raise
-        for path, _found, _wanted, repair in closed:
-            try:
+        try:
+            created = [list(item) for item in missing if item[0] != "directory"]
+            if created:  # before the accounts: a purge removes only accounts in the record
+                _record(paths, [*(item for item in recorded(paths) if item not in created), *created])
+            for item in missing:
+                _create(*item, paths)
+            for _path, _found, _wanted, repair in wrong:
                 repair()
-            except OSError as error:
-                raise os_error("Cannot change %s" % path, error) from error
+        except OSError as error:
+            raise os_error("The account and the folders cannot be created", error) from error
     due = ["%s %s" % item for item in missing]
-    corrections = ["%s: %s instead of %s" % (path, right, found) for path, found, right, _repair in closed]
+    corrections = ["%s: %s instead of %s" % (path, right, found) for path, found, right, _repair in wrong]
     parts = [("make " if check_mode else "made ") + ", ".join(due)] if due else []
     parts += [("correct " if check_mode else "corrected ") + ", ".join(corrections)] if corrections else []
-    notes = {("directory", path): ": " + found for path, found, _wanted, _repair in closed}
+    notes = {("directory", path): ": " + found for path, found, _wanted, _repair in wrong}
     return {
         "changed": bool(parts),
         "message": ("would " if check_mode else "") + " and ".join(parts) if parts else "up to date",
@@ -86,13 +81,15 @@ def ensure(root, user, check_mode=False):
     }
 
 
-def _closed(paths, shared):
-    """[(path, what it has, what it should have, function that does it)] of folders that servers' accounts cannot enter,
-    that others may read or write and should not, or that belong to somebody else. shared: whether servers run as
-    another account. What may be a mount of somebody's keeps its owner, and so do weights and logs."""
+def _wrong_rights(paths, shared):
+    """[(path, found, wanted, function that corrects it)] of folders with wrong rights or another owner.
+
+    shared: whether servers run as another account, which must be able to enter them. Only weights may be writable by
+    others. Weights, logs and mounts keep their owner.
+    """
     found, own, mounts = [], (os.geteuid(), os.getegid()), mount_points()
     data = [paths.models, paths.encodings, *sorted(glob.glob(glob.escape(paths.models) + "/*"))]
-    folders = [path for path, _movable in paths.folders() if path != paths.state]  # that one is the account's
+    folders = [path for path, _movable in paths.folders() if path != paths.state]  # it belongs to the account
     folders += [*data[2:], *sorted(glob.glob(glob.escape(paths.lib) + "/servers/*"))]
     for path in filter(os.path.isdir, folders):
         status = os.stat(path)
@@ -110,14 +107,14 @@ def _closed(paths, shared):
 
 
 def remove(root, keep=(), check_mode=False):
-    """Remove the accounts that ensure() made for this root, and the collection's folders below it with all in them.
+    """Remove the accounts that ensure() created for this root, and the collection's folders below it.
 
-    keep: paths that stay, with the folders above them. What is mounted in these folders stays as well, since it may be
-    another node's too; of a folder that is a mount itself the content goes. Returns as ensure() does. The servers must
-    have been stopped. Files of such an account that lie elsewhere keep its number. Raises FleetError.
+    keep: paths that stay, with their parents. Mounts in these folders stay as well, since other nodes may use them; the
+    content of a folder that is a mount is removed. Files of such an account in other folders stay. The servers must
+    have been stopped. Returns as ensure() does. Raises FleetError.
     """
     paths = NodePaths.of_parameter(root)
-    # an account's group may go with it
+    # removing an account may remove its group
     accounts = [tuple(item) for item in reversed(recorded(paths)) if _exists(*item)]
     kept, mounts, gone = {os.path.realpath(one) for one in keep}, mount_points(), []
     try:
@@ -125,23 +122,23 @@ def remove(root, keep=(), check_mode=False):
             if os.path.lexists(path):
                 gone += _removable(path, kept, mounts)
     except OSError as error:
-        raise _unremoved(paths.lib, error) from error
+        raise os_error("Cannot remove %s" % paths.lib, error) from error
     lines = ["%s %s\n" % item for item in accounts]
     lines += ["%s %s\n" % ("directory" if os.path.isdir(path) else "file", path) for path in gone]
     if not check_mode:
         _end_jobs(paths)
         for kind, name in accounts:
             if _exists(kind, name):
-                _call(["userdel" if kind == "user" else "groupdel", name], "remove the %s %s" % (kind, name))
+                _call(["userdel" if kind == "user" else "groupdel", name])
         for path in gone:  # the record is in the last of the folders
             try:
                 shutil.rmtree(path) if _is_folder(path) else os.unlink(path)
             except OSError as error:
-                raise _unremoved(path, error) from error
+                raise os_error("Cannot remove %s" % path, error) from error
         _remove_empty(paths)
     stays = [path for path in (paths.run, paths.etc, paths.log, paths.lib) if os.path.lexists(path)]
     if check_mode:
-        message = "would remove " + ", ".join(line.strip() for line in lines) if lines else "nothing is there"
+        message = "would remove " + ", ".join(line.strip() for line in lines) if lines else "nothing to remove"
     else:
         message = "left, with what is kept or mounted there: %s" % ", ".join(stays) if stays else "nothing is left"
     return {
@@ -154,16 +151,16 @@ def remove(root, keep=(), check_mode=False):
 
 
 def _remove_empty(paths):
-    """Remove the folders above the collection's own that hold nothing else, up to a root of one's own."""
+    """Remove empty parents of the collection's folders, up to the root."""
     for path in (paths.run, paths.etc, paths.log, paths.lib):
         while paths.root and path.startswith(paths.root + "/"):
             path = os.path.dirname(path)
-            with contextlib.suppress(OSError):  # it holds more, is a mount, or is not ours to remove
+            with contextlib.suppress(OSError):  # it is not empty, a mount, or belongs to others
                 os.rmdir(path)
 
 
 def _removable(path, kept, mounts):
-    """[paths] to delete so that nothing is left of `path` but what is kept, and what is mounted in it."""
+    """[path] to delete in order to remove `path` except kept paths and mounts in it."""
     real = os.path.realpath(path)
     if not _is_folder(path):
         return [path]
@@ -184,12 +181,8 @@ def _is_folder(path):
     return os.path.isdir(path) and not os.path.islink(path)
 
 
-def _unremoved(path, error):
-    return os_error("Cannot remove %s" % path, error)
-
-
 def _end_jobs(paths):
-    """End downloads and pulls that outlived their play; they would make their folders again."""
+    """End downloads and pulls that outlived their play; they would create their folders again."""
     jobs = paths.lib + "/jobs"
     for name in sorted(os.listdir(jobs)) if os.path.isdir(jobs) else []:
         job = DetachedJob(os.path.join(jobs, name))
@@ -198,21 +191,14 @@ def _end_jobs(paths):
 
 
 def recorded(paths):
-    """[["group" or "user", name]] that ensure() made, in that order."""
+    """[["group" or "user", name]] that ensure() created, in that order."""
     found = read_json(paths.lib + "/accounts.json")
     return found if isinstance(found, list) else []
 
 
 def _record(paths, items):
-    try:
-        make_directory(paths.lib)
-        write_atomic(paths.lib + "/accounts.json", json.dumps(items) + "\n")
-    except OSError as error:
-        raise _unmade(paths.lib, error) from error
-
-
-def _unmade(path, error):
-    return os_error("Cannot create the directory %s" % path, error)
+    make_directory(paths.lib)
+    write_atomic(paths.lib + "/accounts.json", json.dumps(items) + "\n")
 
 
 def _exists(kind, name):
@@ -225,13 +211,10 @@ def _exists(kind, name):
     return True
 
 
-def _make(kind, name, paths):
+def _create(kind, name, paths):
     if kind == "directory":
-        try:
-            make_directory(name)
-            os.chmod(name, 0o750 if name == paths.log else 0o755)
-        except OSError as error:
-            raise _unmade(name, error) from error
+        make_directory(name)
+        os.chmod(name, 0o750 if name == paths.log else 0o755)
         return
     if kind == "group":
         argv = ["groupadd", "--system", name]
@@ -240,22 +223,18 @@ def _make(kind, name, paths):
         argv = ["useradd", "--system", "--gid", name, "--home-dir", paths.lib, "--no-create-home"]
         argv += ["--shell", shell, name]
     try:
-        _call(argv, "create the %s %s" % (kind, name), ", or create it yourself")
-    except FleetError as error:
+        _call(argv)
+    except FleetError:
         if not _exists(kind, name):  # else another run was faster
-            closed = read_only("/etc")
-            raise os_error("Cannot create the %s %s" % (kind, name), closed) if closed else error from closed
+            raise
 
 
-def _call(argv, what, otherwise=""):
+def _call(argv):
     path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
-    try:
-        process = commands.run(argv, merged=True, env={**os.environ, "PATH": path})
-    except OSError as error:
-        raise _account_failed(what, error, otherwise) from error
-    if process.returncode != 0:
-        raise _account_failed(what, process.stdout.strip().rstrip("."), otherwise)
-
-
-def _account_failed(what, reason, otherwise):
-    return FleetError("node.account-failed", "Cannot %s: %s. Run the play with become%s.", (what, reason, otherwise))
+    done = commands.run(argv, merged=True, env={**os.environ, "PATH": path})
+    if done.returncode != 0:
+        raise FleetError(
+            "node.account-failed",
+            "%s failed: %s. Run the play with become, or create or remove the account yourself.",
+            (" ".join(argv), done.stdout.strip().rstrip(".")),
+        )

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Directories: making them, and what is mounted."""
+"""Directories and mounts."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import os
 import re
 
 MOUNTS = "/proc/self/mountinfo"
-ESCAPED = re.compile(r"\\([0-7]{3})")  # how that writes blanks
+ESCAPED = re.compile(r"\\([0-7]{3})")  # blanks in that file
 
 
 def make_directory(path):
-    """Create `path` and what is missing above it, readable by every user whatever the umask. Returns what it created.
+    """Create `path` and its missing parents with mode 0755. Returns the created folders. Raises OSError.
 
-    Folders that are there keep their owner and mode. Raises OSError.
+    Existing folders keep their owner and mode.
     """
     created, lacking = [], []
     missing = path
@@ -28,21 +28,21 @@ def make_directory(path):
         except FileExistsError:
             if not os.path.isdir(folder):
                 raise
-            continue  # another run made it meanwhile
-        os.chmod(folder, 0o755)  # mkdir's own mode is cut by the umask of the login
+            continue  # another run created it meanwhile
+        os.chmod(folder, 0o755)  # the mode of mkdir() is limited by the umask
         created.append(folder)
     return created
 
 
 def existing_parent(path):
-    """The nearest folder at or above `path` that is there."""
+    """The nearest existing folder at or above `path`."""
     while not os.path.isdir(path):
         path = os.path.dirname(path)
     return path
 
 
 def mount_points():
-    """{path} of what is mounted on this node, bind mounts too; empty where it cannot be read."""
+    """{path} of the mounts on this node, including bind mounts; empty if they cannot be read."""
     try:
         with open(MOUNTS, encoding="utf-8", errors="surrogateescape") as stream:
             fields = [line.split(" ") for line in stream]

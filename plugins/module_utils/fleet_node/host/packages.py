@@ -1,9 +1,9 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Packages of the operating system: which versions are installed, how they compare, who installs them.
+"""Packages of the operating system: installed versions, and those that a platform's role installs.
 
-What a platform's role installs is {name: {version, least}}: the version to install, and the oldest that stays.
+The role installs {name: {version, least}}: the version to install, and the oldest that is kept.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def check_packages(packages, variable):
 
 
 def lacking(packages, installed):
-    """{name: version to install} of what is missing or older than its `least`. Pure.
+    """{name: version to install} of packages that are missing or older than `least`. Pure.
 
-    installed: {name: version}. Without a `least` only that version fits.
+    installed: {name: version}. Without `least`, only that version fits.
     """
     due = {}
     for name, package in packages.items():
@@ -78,8 +78,8 @@ def listed(versions):
 def numbers(version):
     """A version as a tuple that compares, () if the string is no version.
 
-    An epoch and what follows "-", "~" or "+" do not count: "1:2.29.40.0-f954cd7a5" is 2.29.40.0. "25.0.rc1.1" is older
-    than "25.0.0".
+    An epoch and the part after "-", "~" or "+" do not count: "1:2.29.40.0-f954cd7a5" is 2.29.40.0. "25.0.rc1.1" is
+    older than "25.0.0".
     """
     upstream = re.split(r"[-~+]", (version or "").strip().rpartition(":")[2])[0]
     if not re.match(r"[0-9]", upstream):
@@ -92,7 +92,7 @@ def numbers(version):
 
 
 def at_least(version, least):
-    """Whether a version is the given one or newer, by as many parts as `least` has: 25.0.rc1.1 is at least 25.0.rc1."""
+    """Whether a version is `least` or newer, by as many parts as `least` has: 25.0.rc1.1 is at least 25.0.rc1."""
     return numbers(version)[: len(numbers(least))] >= numbers(least)
 
 
@@ -117,7 +117,7 @@ def package_versions(system, names):
 
 
 def rpm_version(rpm, name):
-    """The version of an installed package by the program `rpm`, None where it is not installed."""
+    """The version of an installed package by the program `rpm`, None if it is not installed."""
     try:
         done = commands.run([rpm, "-q", "--qf", "%{VERSION}", name])
     except OSError:

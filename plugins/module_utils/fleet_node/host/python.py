@@ -1,11 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The Python that starts a node's servers: one that stays when the environment that Ansible ran with is removed.
+"""The Python that starts a node's servers, which must stay when the environment that Ansible ran with is removed.
 
-Service managers start the servers by a link of the node, which leads to the interpreter that was chosen here. The link
-is the record of that choice: it is kept as long as the interpreter works, whoever runs Ansible with whatever Python.
-Where it has to lead elsewhere, no unit changes and no server restarts.
+Service managers start the servers by a link on the node, which leads to the interpreter that was chosen here. The link
+is the record of that choice: it is kept as long as the interpreter works. If it must lead to another one, no unit
+changes and no server restarts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from . import commands, trust
 
 OLDEST = (3, 9)
 DIRECTORIES = ("/usr/bin", "/usr/local/bin", "/bin")
-# What the scripts on a node import that a minimal Python may lack.
+# Modules that the program imports and a minimal Python may lack.
 PROBE = (
     "import sys, argparse, fcntl, http.client, importlib.util, json, pwd, resource, tempfile, threading\n"
     "print('%d %d %d' % (sys.version_info[0], sys.version_info[1], sys.prefix != sys.base_prefix))"
@@ -31,12 +31,12 @@ PROBE = (
 
 
 def link(paths):
-    """What service managers start."""
+    """The link that service managers execute."""
     return paths.lib + "/lib/python3"
 
 
 def base_executable():
-    """The interpreter that this one's virtual environment was made from; this one itself where it is in none."""
+    """The interpreter from which this one's virtual environment was made; this one if it is in none."""
     if sys.prefix == sys.base_prefix:
         return sys.executable
     versioned = "python%d.%d" % sys.version_info[:2]
@@ -49,11 +49,10 @@ def base_executable():
 
 
 def choose(paths, users=()):
-    """The interpreter to which link() is to lead: the one that it leads to while that works, else the system's own,
-    else the one that our environments, or the one that Ansible runs in, were made from.
+    """The target of link(): its present target if that works, else the system's interpreter, else the base of the
+    environment that Ansible runs in, or of an environment of this collection. Never one in a virtual environment.
 
-    users: accounts that must be able to start it. It is never one of a virtual environment, which goes with whoever
-    made it. Raises FleetError.
+    users: accounts that must be able to execute it. Raises FleetError.
     """
     refused = []
     for python in _candidates(paths):
@@ -83,7 +82,7 @@ def _candidates(paths):
 
 
 def _problem(python, users):
-    """None, or why this interpreter is not fit, for a person."""
+    """Why this interpreter cannot be used, as a clause; None if it can."""
     others = trust.fault(python) if os.geteuid() == 0 else None
     if others:
         return "may be replaced by others than root: " + others
@@ -101,13 +100,13 @@ def _problem(python, users):
 
 
 def can_execute(user, python):
-    """Whether the user can start this interpreter; only root can try, and others run servers as themselves."""
+    """Whether the user can execute this interpreter; only root can try, and others run servers as themselves."""
     if os.getuid() != 0:
         return True
     try:
         found = pwd.getpwnam(user)
     except KeyError:
-        return True  # who is not on the node yet is reported elsewhere
+        return True  # a missing account is reported elsewhere
     try:
         done = commands.run([python, "-I", "-S", "-c", ""], user=found.pw_uid, group=found.pw_gid, extra_groups=[])
     except (OSError, commands.TimedOut):
@@ -116,7 +115,7 @@ def can_execute(user, python):
 
 
 def leads_to(paths, python):
-    """Whether the link leads to this interpreter, and is of whoever may say so."""
+    """Whether the link leads to this interpreter, and belongs to this account."""
     try:
         return os.readlink(link(paths)) == python and os.lstat(link(paths)).st_uid == os.geteuid()
     except OSError:
@@ -124,7 +123,7 @@ def leads_to(paths, python):
 
 
 def put(paths, python):
-    """Have the link lead to this interpreter; its folder is there. Raises OSError."""
+    """Make the link lead to this interpreter. Its folder must exist. Raises OSError."""
     with tempfile.TemporaryDirectory(prefix=".python3.", dir=os.path.dirname(link(paths))) as folder:
         os.symlink(python, folder + "/python3")
         os.replace(folder + "/python3", link(paths))

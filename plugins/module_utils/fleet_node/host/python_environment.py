@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A Python virtual environment that is either complete or absent, made by uv.
+"""A Python virtual environment that is either complete or marked as incomplete, made by uv.
 
 The marker file of an environment contains a hash of its settings and the installed packages; it is written last.
 During a change the environment has another marker instead, so that an incomplete environment is never used.
@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 
 from ..errors import FleetError
 from . import commands, files
-from .directories import existing_parent, make_directory
+from .directories import make_directory
+from .os_errors import os_error
 from .paths import NodePaths
 from .python import base_executable
 from .redact import checked_variables
@@ -33,23 +34,25 @@ PARTIAL = ".inference-fleet.partial"
 MARKER_KEYS = {"inputs", "packages", "python", "real_python"}
 OWN_FOLDER = NodePaths("").lib + "/"  # contains only environments of this collection
 SCHEMA = 1
-OLDEST_PYTHON = (3, 9)
 REQUIREMENT = re.compile(r"^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\])?\s*([=<>!~@;(].*)?$")
 PIN = re.compile(r"^==\s*([A-Za-z0-9.!+_-]+)$")
 IMPORT = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")
 VERSION = re.compile(r"^\d+\.\d+$")
 # Tests, and single models of a collection of models: a fifth of an engine's code, and rarely imported.
 SELDOM = r"/(tests?|models/[^/]+)/"
-LOADED = (".py", ".so")  # files of a package that a process loads; headers and data are the greater part
 CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
-NO_NETWORK = re.compile(
-    r"dns error|failed to lookup|name resolution|error sending request|tcp connect error|connection refused"
-    r"|network is unreachable|timed out|failed to fetch|newconnectionerror|tunnel|certificate",
-    re.IGNORECASE,
-)
-PROBE = (
-    "import json, sys; print(json.dumps({'version': '%d.%d.%d' % sys.version_info[:3], "
-    "'base_prefix': getattr(sys, 'base_prefix', sys.prefix)}))"
+HINTS = (
+    (
+        r"(?i)dns error|failed to lookup|name resolution|error sending request|tcp connect error|connection refused"
+        r"|network is unreachable|timed out|failed to fetch|newconnectionerror|tunnel|certificate",
+        "The node may not reach that index: set fleet_pip_index_url to a mirror, fleet_proxy_env to a proxy, or "
+        "fleet_ca_bundle to the certificates to trust.",
+    ),
+    (r"No space left|os error 28|Errno 28", "The disk is full: free some space, or choose another path."),
+    (
+        r"ensurepip|No module named venv",
+        "The venv module of this Python is incomplete. Install the package python3-venv (Debian, Ubuntu).",
+    ),
 )
 # These would lead a child interpreter elsewhere, or keep it from writing bytecode.
 DROPPED = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "UV_PYTHON", "UV_SYSTEM_PYTHON")
@@ -108,11 +111,10 @@ class Desired:
 
 
 class CommandFailed(Exception):
-    """A child process returned a status other than 0."""
+    """A child process returned a status other than 0, or could not be executed."""
 
-    def __init__(self, status, output):
+    def __init__(self, output):
         super().__init__(output)
-        self.status = status
         self.output = CREDENTIALS.sub("***@", output)
 
     def tail(self, count=12):
@@ -126,6 +128,13 @@ def ensure(desired, check_mode=False):
     A complete environment costs no process and no network. Raises FleetError.
     """
     check(desired)
+    try:
+        return _ensure(desired, check_mode)
+    except OSError as error:
+        raise os_error("The Python environment %s cannot be made" % desired.path, error) from error
+
+
+def _ensure(desired, check_mode):
     before = installed(desired.path)
     if not desired.create:
         check_present(desired, before)
@@ -133,27 +142,17 @@ def ensure(desired, check_mode=False):
     reason = compare(desired, before)[1]
     if reason is None:
         return _result(desired, False, "up to date", before, before)
-    message = "%s %s in %s: %s" % (
-        "would install" if check_mode else "installed",
-        ", ".join(desired.requirements),
-        desired.path,
-        reason,
-    )
+    verb = "would install" if check_mode else "installed"
+    message = "%s %s in %s: %s" % (verb, ", ".join(desired.requirements), desired.path, reason)
     if check_mode:
         return _result(desired, True, message, before, None)
-    try:
-        with _alone(desired.path):
-            before = installed(desired.path)
-            marker, reason, damaged = compare(desired, before)
-            if reason is None:  # another run has installed it meanwhile
-                return _result(desired, False, "up to date", before, before)
-            _apply(desired, marker, damaged)
-    except OSError as error:
-        raise FleetError(
-            "venv.cannot-make",
-            "Cannot make the Python environment %s: %s.%s Correct the path or its permissions.",
-            (desired.path, error, _hints(desired.path, str(error))),
-        ) from error
+    make_directory(desired.path)
+    with files.folder_lock(desired.path):
+        before = installed(desired.path)
+        marker, reason = compare(desired, before)
+        if reason is None:  # another run has installed it meanwhile
+            return _result(desired, False, "up to date", before, before)
+        _apply(desired, marker)
     return _result(desired, True, message, before, installed(desired.path))
 
 
@@ -175,7 +174,7 @@ def check(desired):
         rows.append(("uv", desired.uv, desired.uv or _own_uv(desired), "the path of uv, or uv among the packages"))
     for key, value, valid, allowed in rows:
         if not valid:
-            raise FleetError("venv.argument-invalid", "%s is %r; allowed: %s. Correct it.", (key, value, allowed))
+            raise FleetError("arguments.invalid", "%s is %r; allowed: %s. Correct the argument.", (key, value, allowed))
 
 
 def check_present(desired, present):
@@ -229,135 +228,76 @@ def same_version(pin, version):
 # ---- the installed packages
 
 
-def _dist_infos(path):
-    """[(folder, normalised name, version)] of the packages at `path`. Imports nothing."""
-    found = []
+def installed(path):
+    """{normalised name: version} of the packages at `path`. Imports nothing."""
+    found = {}
     for folder in glob.glob(os.path.join(glob.escape(path), "lib", "python3*", "site-packages", "*.dist-info")):
         name, _dash, version = os.path.basename(folder)[: -len(".dist-info")].rpartition("-")
-        found.append((folder, normalized(name), version))
-    return sorted(found)
-
-
-def installed(path):
-    """{normalised name: version} of the packages at `path`."""
-    return {name: version for _folder, name, version in _dist_infos(path)}
-
-
-def damaged_files(path, names):
-    """{normalised name: reason} of those packages with a missing or truncated file, by the sizes in their RECORD.
-
-    Longer files are patches. Reads no file of a package.
-    """
-    return {name: found for folder, name, _version in _dist_infos(path) if name in names and (found := _damage(folder))}
-
-
-def _damage(dist_info):
-    lines = (files.read_text(os.path.join(dist_info, "RECORD")) or "").splitlines()
-    for file, _comma, rest in (line.partition(",") for line in lines if not line.startswith('"')):
-        size = rest.rpartition(",")[2]
-        if not file.endswith(LOADED) and not file.startswith("../"):
-            continue
-        where = os.path.normpath(os.path.join(os.path.dirname(dist_info), file))
-        try:
-            found = os.stat(where).st_size
-        except OSError:
-            return "%s is missing" % where
-        if size.isdigit() and found < int(size):
-            return "%s is %d bytes long, was %s" % (where, found, size)
-    return None
+        found[normalized(name)] = version
+    return found
 
 
 def compare(desired, present):
-    """(marker of an environment that can be changed in place or None, reason for a change or None, [damaged packages]).
+    """(marker of an environment that can be changed in place or None, reason for a change or None).
 
-    present: installed(). Reads a few files and starts no process. Raises FleetError if the path contains other files.
+    present: installed(). Starts no process. Raises OSError, and FleetError if the path contains other files.
     """
     try:
         names = set(os.listdir(desired.path))
     except FileNotFoundError:
         names = set()
-    except OSError as error:
-        raise FleetError(
-            "venv.path-taken",
-            "%s cannot be used: %s. Remove it or choose another path.",
-            (desired.path, error.strerror),
-        ) from error
     if not names or PARTIAL in names:
-        return None, "an earlier run left it incomplete" if names else "it does not exist", []
+        return None, "an earlier run left it incomplete" if names else "it does not exist"
     if MARKER not in names and OWN_FOLDER not in desired.path:
         raise FleetError(
             "venv.path-taken",
-            "%s cannot be used: %s. Remove it or choose another path.",
-            (desired.path, "it contains other files (%s)" % ", ".join(sorted(names)[:5])),
+            "%s contains other files (%s). Remove it or choose another path.",
+            (desired.path, ", ".join(sorted(names)[:5])),
         )
     marker = files.read_json(os.path.join(desired.path, MARKER))
     if not isinstance(marker, dict) or marker.get("schema") != SCHEMA or not set(marker) >= MARKER_KEYS:
-        return None, "it has no valid marker file", []
+        return None, "it has no valid marker file"
     if not os.access(desired.interpreter, os.X_OK) or marker["real_python"] != os.path.realpath(desired.interpreter):
-        return None, "its Python interpreter is missing or another one", []
+        return None, "its Python interpreter is missing or another one"
     for name, version in sorted(marker["packages"].items()):
         if present.get(name) != version:
-            return marker, "%s %s is missing" % (name, version), []
-    damaged = damaged_files(desired.path, marker["packages"])
-    if damaged:  # the damage may be in uv if uv is part of this environment
-        return marker if desired.uv else None, "; ".join(damaged.values()), sorted(damaged)
-    return marker, None if marker["inputs"] == desired.inputs() else "its settings changed", []
+            return marker, "%s %s is missing" % (name, version)
+    if marker["inputs"] == desired.inputs():
+        return marker, None
+    return marker if _is_of_python(marker, desired.python) else None, "its settings changed"
+
+
+def _is_of_python(marker, python):
+    """Whether the environment with this marker is one of the planned interpreter (see find_python())."""
+    if python and VERSION.match(python):
+        return (marker["python"]["version"] + ".").startswith(python + ".")
+    return not python or os.path.realpath(shutil.which(python) or python) == marker["real_python"]
 
 
 # ---- installation
 
 
-@contextlib.contextmanager
-def _alone(path):
-    """Hold the lock of the environment's folder, which is created if it is missing."""
-    with contextlib.ExitStack() as held:
-        while True:
-            made = make_directory(path)
-            with contextlib.suppress(FileNotFoundError):  # removed by a run that failed
-                handle = held.enter_context(files.folder_lock(path))
-                if os.path.samestat(os.fstat(handle), os.stat(path)):
-                    break
-            held.close()
-        try:
-            yield
-        except BaseException:
-            with contextlib.suppress(OSError):
-                if made:
-                    os.rmdir(path)
-            raise
-
-
-def _apply(desired, marker, damaged):
+def _apply(desired, marker):
     environment = child_environment(desired.environment, desired.ca_bundle)
-    uv = None
-    if desired.uv:
-        uv = shutil.which(desired.uv, path=environment.get("PATH", os.defpath))
-        if uv is None:
-            raise FleetError(
-                "venv.uv-missing", "There is no uv at %s. Run the role toolkit, or correct uv.", (desired.uv,)
-            )
-    python = find_python(desired.python, environment, uv)
-    if marker is not None and desired.python and probe(python, environment) != marker["python"]:
-        marker = None
     partial = os.path.join(desired.path, PARTIAL)
     files.write_atomic(partial, "")
-    try:
-        if marker is None:
-            _clear(desired.path)
-            if uv:
-                _run([uv, "venv", "--allow-existing", "--python", python, desired.path], environment, desired)
-        else:
-            os.unlink(os.path.join(desired.path, MARKER))
-        _install(desired, python, uv or _bootstrap(desired, python, environment), environment, damaged)
-        found = _verify(desired, environment)
-        made_by = probe(desired.interpreter, environment)
-    except BaseException:
-        if marker is None:  # servers may run from a changed environment, which stays; the next run starts anew
-            _clear(desired.path)
-            os.unlink(partial)
-        raise
-    content = {"schema": SCHEMA, "inputs": desired.inputs(), "packages": found, "python": made_by,
-               "real_python": os.path.realpath(desired.interpreter)}  # fmt: skip
+    if marker is None:
+        _clear(desired.path)
+        python = find_python(desired.python)
+        make = [desired.uv, "venv", "--allow-existing", "--python"] if desired.uv else [python, "-m", "venv"]
+        _run([*make, *([python] if desired.uv else []), desired.path], environment, desired)
+    else:
+        os.unlink(os.path.join(desired.path, MARKER))
+    _install(desired, desired.uv or _bootstrap(desired, environment), environment)
+    found = _verify(desired, environment)
+    folder = next(iter(glob.glob(os.path.join(glob.escape(desired.path), "lib", "python3*"))), "")
+    content = {
+        "schema": SCHEMA,
+        "inputs": desired.inputs(),
+        "packages": found,
+        "python": {"version": folder.rpartition("python")[2]},
+        "real_python": os.path.realpath(desired.interpreter),
+    }
     files.write_atomic(os.path.join(desired.path, MARKER), json.dumps(content, indent=2, sort_keys=True) + "\n")
     os.unlink(partial)
 
@@ -372,20 +312,18 @@ def _clear(folder):
             os.unlink(path)
 
 
-def _bootstrap(desired, python, environment):
-    """The path of uv, installed by pip into the environment, which is created if it is missing."""
+def _bootstrap(desired, environment):
+    """The path of uv, installed by pip into the environment."""
     given = {"PIP_INDEX_URL": desired.index_url, "PIP_EXTRA_INDEX_URL": " ".join(desired.extra_index_urls),
              "PIP_FIND_LINKS": " ".join(desired.find_links)}  # fmt: skip
     environment = {**environment, **{name: value for name, value in given.items() if value}}
-    if not os.path.exists(desired.interpreter):
-        _run([python, "-m", "venv", desired.path], environment, desired)
     pip = [desired.interpreter, "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
     _run([*pip, _own_uv(desired)], environment, desired)
     return os.path.join(desired.path, "bin", "uv")
 
 
-def _install(desired, python, uv, environment, damaged):
-    pip = pip_configuration([python, os.path.join(os.path.dirname(uv), "python")], environment)
+def _install(desired, uv, environment):
+    pip = pip_configuration([os.path.join(os.path.dirname(uv), "python"), base_executable()], environment)
     variables, flags = places(pip, environment, desired.find_links, desired.index_url, desired.extra_index_urls)
     environment = {**environment, **variables}
     argv = [uv, "pip", "install", "--python", desired.interpreter]
@@ -403,8 +341,6 @@ def _install(desired, python, uv, environment, damaged):
             if lines:
                 files.write_atomic(os.path.join(folder, option), "".join(line + "\n" for line in lines))
                 argv += ["--" + option, os.path.join(folder, option)]
-        if damaged:  # files of the environment are hard links to uv's cache
-            argv += ["--no-cache", *("--reinstall-package=" + name for name in damaged)]
         _run([*argv, *desired.requirements], environment, desired)
     if desired.compile_bytecode:
         folder = os.path.join(desired.path, "lib")
@@ -420,23 +356,12 @@ def _verify(desired, environment):
         if name not in present and ";" in requirement:
             continue  # its marker does not apply to this node
         if name not in present or (pin and not same_version(pin, present[name])):
-            raise FleetError(
-                "venv.package-not-installed",
-                "uv installed %s in %s without an error, but the environment has %s. Check the package in the index.",
-                (requirement, desired.path, present.get(name, "none")),
-            )
+            what = "The installation of " + requirement
+            raise _failed(desired, what, "uv reported no error, but the environment has %s" % present.get(name, "none"))
         found[name] = present[name]
     for module in desired.verify_imports:
-        try:
-            # -I: packages of the working directory or of a user are not imported instead
-            run([desired.interpreter, "-I", "-c", "import " + module], environment)
-        except CommandFailed as error:
-            raise FleetError(
-                "venv.import-failed",
-                "`import %s` fails in %s: %s. Correct the packages, or verify_imports.",
-                (module, desired.path, error.tail(1)),
-                details={"stderr": error.output},
-            ) from error
+        # -I: packages of the working directory or of a user are not imported instead
+        _run([desired.interpreter, "-I", "-c", "import " + module], environment, desired)
     return found
 
 
@@ -445,109 +370,51 @@ def _run(argv, environment, desired):
     try:
         run(argv, environment)
     except CommandFailed as error:
-        hints = _hints(desired.path, error.output)
-        if "ensurepip" in error.output or "No module named venv" in error.output:
-            hints += (
-                "\nThe venv module of %s is incomplete. Install the package python3-venv (Debian, Ubuntu)." % argv[0]
-            )
-        raise FleetError(
-            "venv.install-failed",
-            "%s failed in %s (exit status %d):\n%s%s\nCorrect the cause, or name an index that has the packages "
-            "(fleet_pip_index_url, find_links).",
-            (
-                " ".join([os.path.basename(argv[0]), *argv[1:3], argv[-1]]),
-                desired.path,
-                error.status,
-                error.tail(),
-                hints,
-            ),
-            details={"stderr": error.output},
-        ) from error
+        what = " ".join([os.path.basename(argv[0]), *argv[1:3], argv[-1]])
+        raise _failed(desired, what, error.tail(), error.output) from error
 
 
-def run(argv, environment, idle_s=commands.IDLE_S):
-    """The standard output of a child process. Raises CommandFailed, OSError, FleetError."""
-    # the servers' account must be able to read the files, with any umask
-    done = commands.run(argv, idle_s=idle_s, env=environment, umask=0o022)
+def _failed(desired, what, reason, output=""):
+    hints = "".join("\n" + hint for pattern, hint in HINTS if re.search(pattern, output))
+    return FleetError(
+        "venv.install-failed",
+        "%s failed in %s:\n%s%s\nCorrect the cause, or name an index that has the packages (fleet_pip_index_url, "
+        "find_links).",
+        (what, desired.path, reason, hints),
+        details={"stderr": output},
+    )
+
+
+def run(argv, environment):
+    """The standard output of a child process. Raises CommandFailed, FleetError."""
+    try:
+        # the servers' account must be able to read the files, with any umask
+        done = commands.run(argv, idle_s=commands.IDLE_S, env=environment, umask=0o022)
+    except OSError as error:
+        raise CommandFailed(str(error)) from error
     if done.returncode != 0:
-        raise CommandFailed(done.returncode, done.stderr + done.stdout)
+        raise CommandFailed(done.stderr + done.stdout)
     return done.stdout
 
 
 def child_environment(more, ca_bundle=None):
     """The variables of child processes: those of this process except DROPPED, and `more`."""
     environment = {name: value for name, value in os.environ.items() if name not in DROPPED}
+    # version managers install interpreters next to each other: /opt/python/3.11/bin and /opt/python/3.12/bin
+    versions = os.path.dirname(os.path.dirname(os.path.dirname(base_executable())))
+    if versions.count("/") > 1:  # not of /usr/bin and /usr/local/bin: /tmp/bin may belong to anybody
+        folders = sorted(glob.glob(os.path.join(glob.escape(versions), "*", "bin")))
+        environment["PATH"] = os.pathsep.join([environment.get("PATH", os.defpath), *folders])
     if ca_bundle:
         environment.update(dict.fromkeys(("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE"), ca_bundle))
-    return {**environment, **more, "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1",
-            "PIP_DISABLE_PIP_VERSION_CHECK": "1"}  # fmt: skip
+    return {**environment, **more, "UV_PYTHON_DOWNLOADS": "never", "UV_PYTHON_PREFERENCE": "system",
+            "UV_NO_PROGRESS": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}  # fmt: skip
 
 
-def _hints(path, output):
-    hints = ""
-    if NO_NETWORK.search(output):
-        hints += (
-            "\nThe node may not reach that index: set fleet_pip_index_url to a mirror, fleet_proxy_env to a proxy, or "
-            "fleet_ca_bundle to the certificates to trust."
-        )
-    if re.search(r"No space left|os error 28|Errno 28", output):
-        path = existing_parent(path)
-        free = shutil.disk_usage(path).free / (1 << 30)
-        hints += "\nThe disk is full: %s has %.1f GiB free. Free some, or choose another path." % (path, free)
-    return hints
-
-
-# ---- interpreters
-
-
-def find_python(python, environment, uv=None):
-    """The absolute path of an interpreter: `python` is a path, a command, a version such as 3.12, or None for the base
-    of this interpreter. Commands that do not run, such as version managers' shims, are skipped. Raises FleetError."""
-    name = "python" + python if python and VERSION.match(python) else python
-    refused = []
-    for path in dict.fromkeys(_candidates(name, environment, uv) if name else [base_executable()]):
-        if not os.access(path, os.X_OK) or os.path.isdir(path):
-            continue
-        try:
-            version = probe(path, environment)["version"]
-        except FleetError as error:
-            refused.append(error.message)
-            continue
-        if tuple(int(part) for part in version.split(".")[:2]) >= OLDEST_PYTHON:
-            return path
-        refused.append("%s is Python %s, older than %d.%d" % (path, version, *OLDEST_PYTHON))
-    raise FleetError(
-        "venv.interpreter-missing",
-        "No interpreter %s of this node can be used%s. Install it, or set python to the path of an interpreter.",
-        (name or "python3", "".join("; " + one.rstrip(".") for one in refused)),
-    )
-
-
-def _candidates(name, environment, uv):
-    if os.path.dirname(name):
-        yield name
-        return
-    for folder in environment.get("PATH", os.defpath).split(os.pathsep):
-        yield os.path.join(folder or ".", name)
-    if uv:
-        with contextlib.suppress(CommandFailed, OSError):
-            yield run([uv, "python", "find", "--managed-python", name], environment).strip()
-    # version managers install side by side: /opt/python/3.11/bin/python3.11 and .../3.12/bin/python3.12
-    versions = os.path.dirname(os.path.dirname(os.path.dirname(base_executable())))
-    yield from sorted(glob.glob(os.path.join(glob.escape(versions), "*", "bin", name)))
-
-
-def probe(python, environment):
-    """{version, base_prefix} of an interpreter. Raises FleetError."""
-    try:
-        return json.loads(run([python, "-c", PROBE], environment, idle_s=None))
-    except (CommandFailed, OSError, ValueError) as error:
-        words = error.tail(1) if isinstance(error, CommandFailed) else str(error)
-        raise FleetError(
-            "venv.interpreter-broken",
-            "%s does not run as a Python interpreter: %s. Install another interpreter, or correct python.",
-            (python, words),
-        ) from error
+def find_python(python):
+    """The interpreter for uv and venv: `python` is a path, a command or a version such as 3.12; None is the interpreter
+    from which this one's environment was made."""
+    return ("python" + python if VERSION.match(python) else python) if python else base_executable()
 
 
 # ---- indexes
@@ -558,7 +425,7 @@ def pip_configuration(pythons, environment):
     for python in pythons:
         try:
             lines = run([python, "-m", "pip", "config", "list"], environment).splitlines()
-        except (CommandFailed, OSError):
+        except CommandFailed:
             continue
         found = {}
         for section in ("global.", "install.", ":env:."):

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether only root can change what root uses on a node: folders that lead somewhere, programs, files that are read."""
+"""Whether only root can change the folders, programs and files that root uses on a node."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ LINKS = 40  # as the kernel
 
 
 def fault(path, sticky=True):
-    """Why an account other than root could change what `path` leads to, as a clause; None where none could.
+    """Why an account other than root could change the target of `path`, as a clause; None if none could.
 
-    Each part of the path counts, and so do links and what they lead to. sticky: whether the path itself may be a folder
-    in which everybody may create files, such as /tmp; folders above it may. What does not exist has no fault.
+    Each part of the path is checked, and so are links and their targets. sticky: whether the path itself may be a
+    folder in which every account may create files, such as /tmp, as its parents may. A missing path has no fault.
     """
     waiting, at, links = path.strip("/").split("/"), "", 0
     found = _own_fault("/", True)
@@ -33,7 +33,7 @@ def fault(path, sticky=True):
             target = os.readlink(at)
         except OSError as error:
             if error.errno != errno.EINVAL:
-                return None  # it is not there, so nobody can have put anything there
+                return None  # a missing file is not under the control of others
             found = _own_fault(at, sticky or bool(waiting))
             continue
         links += 1
@@ -63,8 +63,8 @@ def _name(uid):
 
 
 def misplaced(path, mode, uid=None):
-    """How the file at `path` differs from one that was put there with this mode and owner (None: of this process), as a
-    clause; None where it does not."""
+    """How the file at `path` differs from a plain file with this mode and owner (None: of this process), as a clause;
+    None if it does not."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -77,18 +77,9 @@ def misplaced(path, mode, uid=None):
     return None if found == mode else "has mode %04o instead of %04o" % (found, mode)
 
 
-def unsafe(path):
-    """Whether the file at `path` belongs to another account than this process's, or others may write to it."""
-    try:
-        status = os.lstat(path)
-    except OSError:
-        return False
-    return status.st_uid != os.geteuid() or bool(status.st_mode & WRITABLE and not stat.S_ISLNK(status.st_mode))
-
-
 def check_root(paths):
-    """FleetError where this runs as root and others can decide where the folders of `paths` (NodePaths) are: by the
-    rights of fleet_root and the folders above it, or by links in the place of folders."""
+    """Raises FleetError if this runs as root and others could replace folders of `paths` (NodePaths): by the rights of
+    fleet_root and its parents, or by links."""
     if os.geteuid() != 0:
         return
     found = None
@@ -100,9 +91,9 @@ def check_root(paths):
     if found:
         raise FleetError(
             "node.root-not-safe",
-            "%s: %s, so others than root could replace what root writes and executes there. Allowed for fleet_root: a "
-            "folder that root owns, as all folders above it, to which only root can write, without links of others. "
-            "%s Nothing was changed.",
+            "%s: %s, so accounts other than root could replace files that root writes and executes. Nothing was "
+            "changed. Allowed for fleet_root: a folder to which, like its parents, only root can write, without links "
+            "of others. %s",
             (
                 "fleet_root %s" % paths.root if paths.root else "The folders of inference.fleet",
                 found,
@@ -114,7 +105,7 @@ def check_root(paths):
 
 
 def _link_fault(path, movable):
-    """The same for a link in the place of one of our folders. movable: whether root may have put it on another disk."""
+    """fault() of a folder that is a link. movable: whether root may have moved the folder to another disk."""
     if not os.path.islink(path):
         return None
     return fault(path, sticky=False) if movable else "%s is a link (to %s)" % (path, os.readlink(path))

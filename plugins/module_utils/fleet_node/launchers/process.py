@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An engine that is a process of this node, found by the markers that the guard put into its environment."""
+"""Servers that are processes of the node, found by the markers that the guard adds to their environment."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..errors import FleetError
 from ..host import paths as host_paths
 from ..host import processes
 
-TERM_S = 15  # as long as a service manager gives it
+TERM_S = 15  # the time of service managers
 KILL_S = 5
 
 
 def program_problem(entry):
-    """None, or that the program of an entry's process is not there or not executable. Another launcher has others."""
+    """Why the program of an entry's process cannot be executed; None if it can, and for other launchers."""
     if entry["launcher"] != "process":
         return None
     program = entry["launch"][0] if entry["launch"] else ""
@@ -35,13 +35,12 @@ class ProcessLauncher:
         self.root = root
 
     def prepare(self, entry):
-        """FleetError unless the entry's program is there and executable."""
         program = entry["launch"][0] if entry["launch"] else ""
         if program_problem(entry):
             raise FleetError(
-                "launch.program-missing",
-                "Server '%s': its program '%s' is missing or cannot be executed. Nothing was changed. Run "
-                "prepare.yml, whose role installs it.",
+                "launch.not-prepared",
+                "Server '%s': its program '%s' is missing or cannot be executed. Nothing was changed. Run prepare.yml, "
+                "which installs it.",
                 (entry["name"], program),
             )
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from ..containers.engine import ENGINES
-from ..containers.host_settings import Host, apply_pending, check, record, remove
+from ..containers.host_settings import Host, check, record, remove
 from ..containers.images import ensure_image, remove_image
 from ..host.os_errors import os_error
 from ..host.redact import checked_variables
@@ -23,8 +23,7 @@ CONTAINER_ENGINE = {
     "registries": STRINGS,
     "ca_bundle": {"type": "str", "default": ""},
     "proxy_env": {"type": "dict", "default": {}},
-    "restart": {"type": "str", "default": "auto", "choices": ["auto", "always", "never"]},
-    "state": {"type": "str", "default": "present", "choices": ["present", "applied", "effective", "absent"]},
+    "state": {"type": "str", "default": "present", "choices": ["present", "applied", "absent"]},
     "root": {"type": "str", "default": ""},
 }
 
@@ -32,8 +31,8 @@ CONTAINER_ENGINE = {
 def container_engine(params, check_mode):
     """The state of a container engine for the role container_engine, which applies the settings. Raises FleetError.
 
-    state: present compares the settings with those of the last run and changes nothing; applied records them; effective
-    restarts docker if settings wait for that; absent removes the files of the role.
+    state: present compares the settings with those of the last run and changes nothing; applied records them; absent
+    removes the files of the role.
     """
     host = Host(params["engine"], params["root"])
     inputs = {key: params[key] for key in INPUTS}
@@ -46,9 +45,6 @@ def container_engine(params, check_mode):
             if not check_mode:
                 record(host, inputs)
             return result
-        if params["state"] == "effective":
-            keys = apply_pending(host, params["restart"], check_mode)
-            return {**result, "changed": bool(keys), "due": "restart docker for %s" % keys if keys else None}
         removed = remove(host, check_mode)
         return {**result, "changed": bool(removed), "removed": removed}
     except OSError as error:

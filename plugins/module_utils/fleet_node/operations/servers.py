@@ -79,7 +79,6 @@ ENGINE_SERVERS = {
     "deployment": {"type": "dict"},
     "deployer": {"type": "dict"},
     "reports_dir": {"type": "path"},
-    "restarted": {"type": "list", "elements": "str", "default": []},
     "purge": {"type": "bool", "default": False},
     "logs": {
         "type": "dict",

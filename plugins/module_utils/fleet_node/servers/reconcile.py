@@ -40,7 +40,6 @@ def run(node, params, check):
     """
     entries, state = params["servers"], params["state"]
     node.manager.new_log_limits = _log_limits(params["logs"])
-    settings = watchdog.Settings(**params["watchdog"]) if params["watchdog"] else None
     planned = check_entries(entries)
     for entry in planned.values():
         get_launcher(entry, node.paths.root)
@@ -57,7 +56,7 @@ def run(node, params, check):
     if params["only"] is None and state in (*DEPLOYS, "absent"):
         deploys = state != "absent" and entries
         started = boot.ensure(node, bool(params["start_on_boot"] and deploys), check)
-        for step in (watchdog.ensure(node, settings if deploys else None, check), started):
+        for step in (watchdog.ensure(node, params["watchdog"] if deploys else None, check), started):
             if step["changed"]:
                 result["changed"] = True
                 result["diff"] = {key: result["diff"][key] + step["diff"][key] for key in ("before", "after")}

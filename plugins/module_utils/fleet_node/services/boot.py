@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shlex
 
-from ..errors import FleetError
 from ..host import commands
 from ..host.paths import PREFIX
 
@@ -16,25 +15,27 @@ PROGRAM = "crontab"
 
 
 def ensure(node, wanted, check=False):
-    """Add the line to the crontab, or remove it. Returns {changed, diff, warnings}. Raises FleetError."""
+    """Add the line to the crontab, or remove it. Returns {changed, diff, warnings}."""
     result = {"changed": False, "diff": {"before": "", "after": ""}, "warnings": []}
     if node.manager.name != "supervisord":
         return result
     mark = " # inference.fleet %s" % (node.paths.root or "/")
-    lines, problem = _read()
-    if problem:
-        if wanted:
-            result["warnings"].append(
-                "After a reboot nothing starts the servers of %s: %s. Run the play after a reboot, or set "
-                "fleet_start_on_boot to false." % (node.paths.root, problem)
-            )
-        return result
+    done, problem = _crontab("-l")
+    if problem and "no crontab" in problem.lower():
+        problem = None
+    lines = done.stdout.splitlines() if done and not done.returncode else []
     before = [line for line in lines if line.endswith(mark)]
     after = [_line(node.manager) + mark] if wanted else []
-    if before != after:
+    if before != after and not problem:
         result.update(changed=True, diff={"before": "\n".join(before), "after": "\n".join(after)})
         if not check:
-            _write([*(line for line in lines if not line.endswith(mark)), *after])
+            kept = [line for line in lines if not line.endswith(mark)]
+            problem = _crontab("-", "".join(line + "\n" for line in [*kept, *after]))[1]
+    if problem and wanted:
+        result["warnings"].append(
+            "After a reboot nothing starts the servers of %s: %s. Run the play after a reboot, or set "
+            "fleet_start_on_boot to false." % (node.paths.root, problem)
+        )
     return result
 
 
@@ -47,23 +48,12 @@ def _line(manager):
     return "@reboot " + ("%s && { %s%s; }" % (defined, folder, start)).replace("%", "\\%")  # cron ends a command at %
 
 
-def _read():
-    """(lines of the crontab, why there can be none or None)."""
+def _crontab(option, text=None):
+    """(CompletedProcess or None, why it failed or None)."""
     try:
-        done = commands.run([PROGRAM, "-l"], errors="surrogateescape", env={**os.environ, "LANG": "C.UTF-8"})
-    except OSError as error:
-        return [], "crontab cannot be executed (%s)" % error.strerror
-    if done.returncode and "no crontab" not in done.stderr.lower():
-        return [], "crontab -l failed: %s" % done.stderr.strip()
-    return [] if done.returncode else done.stdout.splitlines(), None
-
-
-def _write(lines):
-    done = commands.run([PROGRAM, "-"], text="".join(line + "\n" for line in lines), errors="surrogateescape")
-    if done.returncode:
-        raise FleetError(
-            "services.crontab-failed",
-            "crontab did not accept the line that starts supervisord after a reboot: %s. Correct the crontab, or set "
-            "fleet_start_on_boot to false.",
-            (done.stderr.strip(),),
+        done = commands.run(
+            [PROGRAM, option], text=text, errors="surrogateescape", env={**os.environ, "LANG": "C.UTF-8"}
         )
+    except OSError as error:
+        return None, "crontab cannot be executed (%s)" % error.strerror
+    return done, "crontab %s failed: %s" % (option, done.stderr.strip()) if done.returncode else None

@@ -1,12 +1,12 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""supervisord (supervisord.org, 4.x) as the service manager where there is no systemd.
+"""supervisord (supervisord.org, 4.x) as the service manager of nodes without systemd, and of servers below a root.
 
 Why the program sections look as they do (supervisor/process.py of 4.3.0): with startsecs=0 no exit is "too quick", so
-a program that ends goes to EXITED and, unless its exit code is in exitcodes, is started again without counting; BACKOFF
-and FATAL are left for programs that cannot be executed at all. The guard counts starts and delays them, and ends with
-194 when it is enough.
+a program that ends goes to EXITED and, unless its exit code is in exitcodes, is started again without counting. BACKOFF
+and FATAL are only for programs that cannot be executed. The guard counts starts and delays them, and ends with 194 at
+its start limit.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ import re
 import shlex
 import socket
 import stat
-import subprocess
-import tempfile
 import time
 import xmlrpc.client
 
@@ -29,13 +27,12 @@ from ..errors import FleetError
 from ..host import commands, processes
 from ..host import paths as host_paths
 from ..host import python as host_python
-from ..host.files import read_end, read_text
+from ..host.files import read_end
 from ..host.paths import PREFIX
 from ..supervise.state import START_LIMIT_EXIT
-from .base import ManagerSilent, ServiceManager, Status, Unit
+from .base import ManagerSilent, ServiceManager, Status, Unit, text_invalid
 
-REAPER = PREFIX + "reaper"
-OTHERS = ("reaper", "watchdog")  # programs of ours that are no servers
+OTHERS = ("reaper", "watchdog")  # programs that are no servers; previous versions had a reaper
 MARKER = "INFERENCE_FLEET_SUPERVISOR"  # in the daemon's environment: the root that it serves
 SOCKET_PATH_BYTES = 107  # sizeof(sun_path) - 1, unix(7)
 SOCKET_SUFFIX_BYTES = 8  # supervisord binds PATH.PID first and links it (supervisor/http.py)
@@ -43,18 +40,18 @@ REQUEST_S = 10
 STOP_WAIT_S = 15  # TERM to KILL
 START_WAIT_S = 15
 SHUTDOWN_WAIT_S = 20
-LINE_BYTES = 4000  # of a line of a log, as far as its end is read
+LINE_BYTES = 4000  # of a line of a log
+UNFIT = "blanks at its ends, control characters, ';' or '#' after a blank, or %(here)s, which supervisord cannot quote"
 
 # supervisor/xmlrpc.py: Faults
-STOPPED = ("T", "t")  # states of processes
 SHUTDOWN_STATE, BAD_NAME, ALREADY_STARTED, NOT_RUNNING, ALREADY_ADDED = 6, 10, 60, 70, 90
 
 
 def ini_value(text, expansions=1):
     """`text` as the value of a key in supervisord's ini file.
 
-    expansions: how often supervisord applies its %-expansion to this key (twice to stdout_logfile). The format has no
-    quoting of values: FleetError for a string that it cannot hold.
+    expansions: how often supervisord applies its %-expansion to this key (twice to stdout_logfile). Values cannot be
+    quoted: raises FleetError for a string that the format cannot contain.
     """
     escaped = text.replace("%", "%" * 2**expansions)
     unfit = (
@@ -64,7 +61,7 @@ def ini_value(text, expansions=1):
         or "%(here)s" in escaped  # replaced before %% is
     )
     if unfit:
-        raise _invalid(text)
+        raise text_invalid(text, UNFIT)
     return escaped
 
 
@@ -73,20 +70,11 @@ def ini_command(argv):
     words = []
     for item in argv:
         if re.search(r"[\x00\r\n]", item):
-            raise _invalid(item)
+            raise text_invalid(item, UNFIT)
         word = shlex.quote(item).replace("%", "%%")
-        # '' inside a quoted word is nothing to the shell, and keeps the ini parser from seeing a comment or %(here)s
+        # '' inside a quoted word is empty for the shell, and keeps the ini parser from seeing a comment or %(here)s
         words.append(re.sub(r"(\s)([;#])", r"\1''\2", word).replace("%(here)s", "%''(here)s"))
     return " ".join(words)
-
-
-def _invalid(text):
-    return FleetError(
-        "supervisord.text-invalid",
-        "%r cannot be part of supervisord's configuration: blanks at its ends, control characters, ';' or '#' after a "
-        "blank and %%(here)s are not supported. Choose another path.",
-        (text,),
-    )
 
 
 class Connection(http.client.HTTPConnection):
@@ -114,7 +102,7 @@ class Transport(xmlrpc.client.Transport):
 
 
 class Supervisord(ServiceManager):
-    """See ServiceManager. One daemon for each root; it is started with the first server and ends with the last."""
+    """See ServiceManager. One daemon for each root; it starts with the first server and ends with the last."""
 
     name = "supervisord"
 
@@ -131,7 +119,7 @@ class Supervisord(ServiceManager):
         self.socket_folder = None
         if len(os.fsencode(self.socket)) + SOCKET_SUFFIX_BYTES > SOCKET_PATH_BYTES:
             digest = hashlib.sha256(os.fsencode(paths.root)).hexdigest()[:12]
-            # not TMPDIR, which may be long as well, and another one in the next run
+            # not TMPDIR, which may be long, and differ in the next run
             self.socket_folder = "/tmp/inference-fleet-%d-%s" % (os.getuid(), digest)
             self.socket = self.socket_folder + "/supervisord.sock"
 
@@ -146,8 +134,6 @@ class Supervisord(ServiceManager):
         return None
 
     def shared_files(self):
-        reaper = [self.python, "-I", self.paths.guard, "reap"]
-        reaper += ["--servers", self.paths.servers, "--state", self.paths.state]
         lines = [
             "; Written by inference.fleet; the next run overwrites it.",
             "[unix_http_server]",
@@ -173,18 +159,6 @@ class Supervisord(ServiceManager):
             "",
             "[supervisorctl]",
             "serverurl=unix://" + ini_value(self.socket),
-            "",
-            "; kills the process group of a program that has ended, and ends what restarts with it",
-            "[eventlistener:%s]" % REAPER,
-            "command=" + ini_command(reaper),
-            "events=PROCESS_STATE_EXITED,PROCESS_STATE_STOPPED,PROCESS_STATE_FATAL,PROCESS_STATE_UNKNOWN",
-            "buffer_size=1000",
-            "autorestart=true",
-            "startretries=1000000",
-            "stdout_logfile=NONE",
-            "stderr_logfile=" + ini_value(self.paths.log + "/reaper.log", expansions=2),
-            "stderr_logfile_maxbytes=1MB",
-            "stderr_logfile_backups=1",
             "",
             "[include]",
             "files=supervisor.d/*.conf",
@@ -233,24 +207,7 @@ class Supervisord(ServiceManager):
         return sorted(names - set(OTHERS))
 
     def unit(self, name, status):
-        """A foreign file that the include of supervisord.conf reads counts as a drop-in of every server."""
-        path = self.definition_path(name)
-        try:
-            files = sorted(os.listdir(self.programs))
-        except FileNotFoundError:
-            files = []
-        others = [self.programs + "/" + file for file in files if file.endswith(".conf")
-                  and not file.startswith((".", PREFIX))]  # fmt: skip
-        command = re.search(r"(?m)^command=(.*)$", read_text(path) or "")
-        try:
-            words = shlex.split(command.group(1).replace("%%", "%")) if command else []
-        except ValueError:
-            words = []
-        return Unit(
-            path=path,
-            drop_ins=others,
-            programs=[(words[0], False)] if words else [],
-        )
+        return Unit(path=self.definition_path(name))
 
     def log_tail(self, name, lines):
         path = self.paths.log_file(name)
@@ -261,7 +218,7 @@ class Supervisord(ServiceManager):
             return ["%s is no plain file, and is not read." % path]
         found = [line.rstrip("\r") for line in data.decode("utf-8", "replace").split("\n")]
         found = [line for line in found if line]
-        # of a line that was cut nothing shows what it was, a secret for example
+        # the rest of a line that was cut may be part of a secret
         return found[1 if start and len(found) > 1 else 0 :][-lines:]
 
     def log_files(self, name):
@@ -270,8 +227,11 @@ class Supervisord(ServiceManager):
 
     # ---- the daemon
 
-    def _call(self, method, *arguments):
-        """One XML-RPC call. None where no daemon listens. Raises xmlrpc.client.Fault, FleetError."""
+    def _call(self, method, *arguments, accept=()):
+        """The result of an XML-RPC call; None if no daemon answers or it shuts down, and for a fault in `accept`.
+
+        Raises FleetError.
+        """
         proxy = xmlrpc.client.ServerProxy(
             "http://localhost", transport=Transport(self.socket, REQUEST_S), allow_none=True
         )
@@ -279,68 +239,47 @@ class Supervisord(ServiceManager):
             return getattr(proxy.supervisor, method)(*arguments)
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
             return None
-        except PermissionError as error:
-            raise FleetError(
-                "supervisord.other-user",
-                "The supervisord of %s belongs to another user than %s (%s). Run as its user, with become.",
-                (self.paths.root or "this system", processes.user_name(os.getuid()), error.strerror),
-            ) from error
-        except (OSError, http.client.HTTPException) as error:
-            pids = self.daemons()
-            stopped = [pid for pid in pids if getattr(processes.process(pid), "state", "") in STOPPED]
-            raise ManagerSilent(
-                "supervisord.no-answer",
-                "supervisord%s does not answer at %s within %d s (%s). Its servers continue. Its log is %s. %s and run "
-                "again.",
-                (
-                    " (process %s)" % ", ".join(map(str, pids)) if pids else "",
-                    self.socket,
-                    REQUEST_S,
-                    "it is stopped by a signal" if stopped else error,
-                    self.log,
-                    "Run 'kill -CONT %d'" % stopped[0] if stopped else "End the process",
-                ),
-            ) from error
+        except xmlrpc.client.Fault as fault:
+            if fault.faultCode in (SHUTDOWN_STATE, *accept):
+                return None
+            raise self._failed("%s%r" % (method, arguments), fault.faultString) from fault
         except xmlrpc.client.ProtocolError as error:
             raise self._failed(method, "HTTP %d: %s" % (error.errcode, error.errmsg)) from error
+        except PermissionError as error:
+            reason = "it belongs to another user than %s. Run as its user, with become"
+            raise self._failed(method, reason % processes.user_name(os.getuid())) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise ManagerSilent(
+                "supervisord.no-answer",
+                "supervisord%s does not answer at %s within %d s (%s). Its servers continue. Check its log %s, end the "
+                "process (or run 'kill -CONT' if a signal stopped it) and run again.",
+                (self._processes(self.daemons()), self.socket, REQUEST_S, error, self.log),
+            ) from error
         finally:
             proxy("close")()
 
-    def _failed(self, call, reason):
-        return FleetError(
-            "supervisord.call-failed",
-            "supervisord at %s failed %s: %s. Check its log %s and run again.",
-            (self.socket, call, reason, self.log),
-        )
+    @staticmethod
+    def _processes(pids):
+        return " (process %s)" % ", ".join(map(str, pids)) if pids else ""
 
-    def _does_not_stop(self, what):
+    def _failed(self, call, reason, output=()):
         return FleetError(
-            "supervisord.does-not-stop",
-            "%s did not stop in time. Check its log %s, end it and run again.",
-            (what, self.log),
+            "supervisord.failed",
+            "supervisord at %s failed %s: %s. Check its log %s, correct the cause and run again.",
+            (self.socket, call, reason, self.log),
+            details={"output": list(output)},
         )
 
     def _info(self):
-        """{name: supervisord's own process info} of our programs; None where no daemon runs or it is going down."""
-        try:
-            rows = self._call("getAllProcessInfo")
-        except xmlrpc.client.Fault as fault:
-            if fault.faultCode == SHUTDOWN_STATE:
-                return None
-            raise self._failed("getAllProcessInfo", fault.faultString) from fault
-        if rows is None:
-            return None
-        return {
-            row["group"][len(PREFIX) :]: row
-            for row in rows
-            if row["group"].startswith(PREFIX) and row["group"][len(PREFIX) :] not in OTHERS
-        }
+        """{name: info} of all programs of this collection as supervisord reports them; empty without a daemon."""
+        rows = self._call("getAllProcessInfo") or ()
+        return {row["group"][len(PREFIX) :]: row for row in rows if row["group"].startswith(PREFIX)}
 
     def statuses(self):
-        return {name: _status(row) for name, row in (self._info() or {}).items()}
+        return {name: _status(row) for name, row in self._info().items() if name not in OTHERS}
 
     def daemons(self):
-        """Pids of the supervisord processes of this root; a child that is not yet executed is not among them."""
+        """Pids of the supervisord processes of this root, without children that are not yet executed."""
         found = []
         table = processes.process_table()
         marker = os.fsencode(self.paths.root or "/")
@@ -357,90 +296,46 @@ class Supervisord(ServiceManager):
 
     def _start_daemon(self):
         """Start supervisord unless it answers. It outlives this process and holds none of its files."""
-        if self._call_state() is not None:
+        if self._runs():
             return
         left = processes.terminate(self.daemons(), SHUTDOWN_WAIT_S, 5)
         if left:
-            raise self._does_not_stop("the supervisord at %s (process %s)" % (self.socket, ", ".join(map(str, left))))
+            raise self._failed("to stop", "it runs on" + self._processes(left))
         if self.socket_folder:
             _private_folder(self.socket_folder)
-        with tempfile.TemporaryFile() as output:
-            launcher = commands.start(
-                [self.program, "-c", self.conf],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd="/",
-                env=self.daemon_environment(),
-                close_fds=True,
-                start_new_session=True,
-            )
-            try:
-                status = launcher.wait(timeout=START_WAIT_S)  # it forks and the parent ends with 0
-            except subprocess.TimeoutExpired:
-                status = None
-            if status == 0 and self._answers(START_WAIT_S):
+        done = commands.run(
+            [self.program, "-c", self.conf], limit_s=START_WAIT_S, merged=True, env=self.daemon_environment()
+        )  # it forks, and the parent ends with 0
+        end = time.monotonic() + START_WAIT_S
+        while not done.returncode and time.monotonic() < end:
+            if self._runs():
                 return
-            if status is None:
-                launcher.kill()
-                launcher.wait()
-            output.seek(0)
-            words = output.read().decode("utf-8", "replace").strip().splitlines()
-        raise FleetError(
-            "supervisord.did-not-start",
-            "supervisord did not start with %s%s. Check its log %s and run again.",
-            (self.conf, ": " + words[0] if words else " (no answer at %s)" % self.socket, self.log),
-            details={"output": words[-20:]},
-        )
-
-    def _call_state(self):
-        """The daemon's state code (1 is running), None where it does not listen or is on its way out."""
-        try:
-            state = self._call("getState")
-        except xmlrpc.client.Fault as fault:
-            if fault.faultCode == SHUTDOWN_STATE:
-                return None
-            raise
-        return None if state is None else state["statecode"]
-
-    def _answers(self, seconds):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if self._call_state() is not None:
-                return True
             time.sleep(0.05)
-        return False
+        words = done.stdout.strip().splitlines()
+        raise self._failed("to start", words[0] if words else "no answer", words[-20:])
 
-    def _do(self, method, *arguments, **options):
-        """A call whose faults in `accept` mean that it is so already."""
-        try:
-            return self._call(method, *arguments)
-        except xmlrpc.client.Fault as fault:
-            if fault.faultCode in options.get("accept", ()):
-                return None
-            raise self._failed("%s%r" % (method, arguments), fault.faultString) from fault
+    def _runs(self):
+        """Whether a daemon answers that does not shut down."""
+        return self._call("getState") is not None
 
     # ---- programs that are no servers
 
     def program_info(self, name):
-        """supervisord's own info of a program, {} where it has none, None where no daemon runs."""
-        try:
-            rows = self._call("getAllProcessInfo")
-        except xmlrpc.client.Fault:
-            return None
-        return None if rows is None else next((row for row in rows if row["group"] == name), {})
+        """supervisord's info of a program, {} if it has none, None if no daemon runs."""
+        return self._info().get(name[len(PREFIX) :], {}) if self._runs() else None
 
     def run_program(self, name):
-        """Have a program run as it is on disk. A daemon that does not run reads it when it starts."""
-        if self._call_state() is not None:
+        """Start a program as it is defined on disk. A daemon that does not run reads it when it starts."""
+        if self._runs():
             self.end_program(name)
-            self._do("reloadConfig")
-            self._do("addProcessGroup", name)
+            self._call("reloadConfig")
+            self._call("addProcessGroup", name)
 
     def end_program(self, name):
+        """Stop a program and forget its definition."""
         if self.program_info(name):
-            self._do("stopProcess", "%s:%s" % (name, name), True, accept=(NOT_RUNNING, BAD_NAME))
-            self._do("removeProcessGroup", name, accept=(BAD_NAME,))
+            self._call("stopProcess", "%s:%s" % (name, name), True, accept=(NOT_RUNNING, BAD_NAME))
+            self._call("removeProcessGroup", name, accept=(BAD_NAME,))
 
     # ---- servers
 
@@ -448,39 +343,35 @@ class Supervisord(ServiceManager):
         names = set(names)
         end = time.monotonic() + STOP_WAIT_S + 10
         while True:
-            info = self._info() or {}
-            # EXITED is no end: supervisord starts such a program again on its next turn
+            info = self._info()
+            # supervisord starts a program in EXITED again on its next turn
             left = [
                 name for name in sorted(names & set(info)) if _status(info[name]).state in ("up", "restarting")
             ]  # fmt: skip
             if not left:
                 break
             if time.monotonic() > end:
-                raise self._does_not_stop(", ".join(left))
+                raise self._failed("to stop", ", ".join(left))
             for name in left:
                 if info[name]["statename"] != "STOPPING":
-                    self._do("stopProcess", _full(name), False, accept=(NOT_RUNNING, BAD_NAME))
+                    self._call("stopProcess", _full(name), False, accept=(NOT_RUNNING, BAD_NAME))
             time.sleep(0.1)
         for name in sorted(names & set(info)):
-            self._do("removeProcessGroup", PREFIX + name, accept=(BAD_NAME,))
+            self._call("removeProcessGroup", PREFIX + name, accept=(BAD_NAME,))
 
     def start(self, names):
         self._start_daemon()
-        changed = self._do("reloadConfig")[0][1]
-        if REAPER in changed:
-            self._do("stopProcess", "%s:%s" % (REAPER, REAPER), True, accept=(NOT_RUNNING,))
-            self._do("removeProcessGroup", REAPER)
-            self._do("addProcessGroup", REAPER)
+        self._call("reloadConfig")
         for name in names:
-            self._do("addProcessGroup", PREFIX + name, accept=(ALREADY_ADDED,))
-            self._do("startProcess", _full(name), False, accept=(ALREADY_STARTED,))
+            self._call("addProcessGroup", PREFIX + name, accept=(ALREADY_ADDED,))
+            self._call("startProcess", _full(name), False, accept=(ALREADY_STARTED,))
 
     def start_argv(self, names):
         program = self.toolkit + "/bin/supervisorctl"
-        return [program, "-c", self.conf, "add", *(PREFIX + name for name in names)]  # stop() took them out
+        return [program, "-c", self.conf, "add", *(PREFIX + name for name in names)]  # stop() removed them
 
     def enable(self, names):
-        pass  # a program section on disk is all that its start needs
+        pass  # a program section on disk is started with the daemon
 
     def drop(self, names):
         for name in names:
@@ -491,18 +382,14 @@ class Supervisord(ServiceManager):
     def finish(self):
         if self.defined():
             return
-        try:
-            self._call("shutdown")
-        except xmlrpc.client.Fault as fault:
-            if fault.faultCode != SHUTDOWN_STATE:
-                raise self._failed("shutdown", fault.faultString) from fault
+        self._call("shutdown")
         end = time.monotonic() + SHUTDOWN_WAIT_S
         while self.daemons() and time.monotonic() < end:
-            self._call_state()  # any call wakes its loop, which else turns once a second
+            self._runs()  # any call wakes its loop, which turns once a second otherwise
             time.sleep(0.02)
         left = processes.terminate(self.daemons(), 5, 5)
         if left:
-            raise self._does_not_stop("supervisord (process %s)" % ", ".join(map(str, left)))
+            raise self._failed("to stop", "it runs on" + self._processes(left))
         for path in (self.socket, self.pidfile):
             if os.path.lexists(path):
                 os.unlink(path)
@@ -528,11 +415,11 @@ def _status(row):
         return Status("restarting", None, reason)
     if state == "STOPPED":
         return Status("down")
-    return Status("failed", None, row["spawnerr"] or "supervisord says %s" % state)
+    return Status("failed", None, row["spawnerr"] or "supervisord reports %s" % state)
 
 
 def _private_folder(path):
-    """Make sure that `path` is a directory of ours alone: it lies where everybody may write."""
+    """Create a directory for this account alone, in a folder in which every account may write."""
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
@@ -540,7 +427,7 @@ def _private_folder(path):
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
             raise FleetError(
                 "supervisord.socket-directory-wrong",
-                "%s must be a directory of %s with mode 0700 for supervisord's socket: the root's path is too long. "
-                "Remove it and run again.",
+                "The root's path is too long for supervisord's socket, and %s, which is used instead, does not belong "
+                "to %s alone (mode 0700). Remove it and run again.",
                 (path, processes.user_name(os.getuid())),
             ) from None

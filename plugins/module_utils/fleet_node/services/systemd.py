@@ -1,17 +1,15 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""systemd (240 or newer) as the service manager of the system's own servers: one unit for each.
+"""systemd (240 or newer) as the service manager of the system's servers: one unit for each.
 
-A unit says nothing about the engine but limits, order and the paths whose mounts it needs: the guard reads command and
-environment from the entry, so that no word of them meets systemd's expansion of %, $ and quotes, and no secret is in a
-unit.
+A unit contains no part of the engine's command or environment except limits, order and the paths whose mounts it needs:
+the guard reads both from the entry, so systemd expands nothing in them, and no secret is in a unit.
 
 `systemctl daemon-reload` takes the devices away from containers that were started with --gpus, since systemd writes its
-own idea of their device cgroups. So it is called only where systemd says that it holds an older version of a unit that
-is about to be started, and before the start, or of a running one that was rewritten (enable()); enabling and disabling
-go without it. A unit whose file is gone stays in
-systemd's memory, and whoever wants it (docker, a follower) still does; its own condition keeps it from starting.
+own version of their device cgroups. It is called only if systemd holds an older version of a unit that is about to be
+started, or of a running one that was rewritten (enable()); enabling and disabling work without it. A unit whose file is
+removed stays in systemd's memory, and docker or a follower may still start it; its condition prevents that.
 """
 
 from __future__ import annotations
@@ -30,25 +28,24 @@ from ..host.paths import PREFIX
 from ..model import gpt_oss
 from ..platforms.registry import REGISTERED
 from ..supervise.state import START_LIMIT_EXIT
-from .base import LOG_RATE_S, SYSTEMD_RUNS, ServiceManager, Status, Unit
+from .base import LOG_RATE_S, SYSTEMD_RUNS, ServiceManager, Status, Unit, text_invalid
 
 UNITS = "/etc/systemd/system"
 SUFFIX = ".service"
-DESCRIPTION = "inference.fleet server "  # what tells our servers from other units of the same prefix
+DESCRIPTION = "inference.fleet server "  # distinguishes servers from other units of the same prefix
 HEADER = "# A server of inference.fleet, which overwrites this file.\n"
 STOP_WAIT_S = 15  # TERM to KILL
 CONTAINER_STOP_WAIT_S = STOP_WAIT_S + 15  # the engine's own TERM to KILL, and its answer
 DOCKER = "docker.service"
-RESTART_S = 1  # the guard counts starts and delays them; this holds where not even the guard can be executed
-# The second line behind the guard's start limit: 30 attempts a second apart are no guard's, which allows 5 and counts
-# them over hours.
+RESTART_S = 1  # the guard counts and delays starts; this is for a guard that cannot be executed
+# In addition to the guard's start limit, which allows 5 starts within hours.
 LIMIT_INTERVAL_S, LIMIT_BURST = 60, 30
 SHOWN = ("Id", "Description", "LoadState", "LoadError", "ActiveState", "SubState", "Result", "MainPID",
-         "ExecMainCode", "ExecMainStatus", "NeedDaemonReload", "Job", "FragmentPath", "DropInPaths", "ExecStart",
+         "ExecMainCode", "ExecMainStatus", "NeedDaemonReload", "Job", "FragmentPath", "DropInPaths",
          "User")  # fmt: skip
 LIMITS = {"NOFILE": 1048576, "MEMLOCK": -1}  # -1: infinity
 OTHER_SHOWN = ("ActiveState", "NeedDaemonReload")
-# systemd.exec(5), process exit codes: what ended before the guard could say why
+# systemd.exec(5), process exit codes of what ended before the guard ran
 EXEC_FAILURES = {"203": "the interpreter of its unit is gone, or cannot be executed; run the play again",
                  "217": "the user of its unit is not on this node any more"}  # fmt: skip
 CONTAINER = re.compile(r"/(?:docker|libpod|cri-containerd|crio|kubepods|containerd)[-/.]")  # in a cgroup's path
@@ -58,11 +55,10 @@ CLD_EXITED = 1  # siginfo's si_code, wait(2): it exited; anything else is a sign
 def unit_word(text, variables=True):
     """`text` as one word of a command line in a unit, in double quotes: systemd.syntax(7), systemd.service(5).
 
-    variables: whether systemd expands $NAME in it; it does so in arguments and not in other settings. FleetError for a
-    text with a NUL, which no argument can hold.
+    variables: whether systemd expands $NAME in it, as it does in arguments. Raises FleetError if it contains a NUL.
     """
     if "\0" in text:
-        raise _invalid(text, "a NUL character")
+        raise text_invalid(text, "a NUL character")
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     if variables:
         escaped = escaped.replace("$", "$$")
@@ -72,16 +68,10 @@ def unit_word(text, variables=True):
     return '"%s"' % escaped
 
 
-def _invalid(text, what):
-    return FleetError(
-        "systemd.text-invalid", "%r cannot be part of a unit, because it has %s. Choose another path.", (text, what)
-    )
-
-
 def unit_command(argv):
     """argv as the value of ExecStart. The first word is a path, in which systemd expands no variable."""
     if not os.path.isabs(argv[0]) or "$" in argv[0]:
-        raise _invalid(argv[0], "a program that is not an absolute path without '$'")
+        raise text_invalid(argv[0], "a program that is not an absolute path without '$'")
     return " ".join([unit_word(argv[0], variables=False), *(unit_word(item) for item in argv[1:])])
 
 
@@ -130,8 +120,8 @@ class Systemd(ServiceManager):
         argv = [self.python, "-I", self.paths.guard, "run", self.paths.entry(name)]
         argv += ["--state", self.paths.server_state(name), "--secrets", self.paths.secret(name)]
         argv += ["--root", self.paths.root]
-        # The order of starting alone; that a leader is healthy is what the guard waits for. One that only compiles for
-        # others is not systemd's matter: a server that loads must neither start it again nor stand behind it.
+        # Only the order of starts; the guard waits until a leader is healthy. Leaders that only compile are left out: a
+        # server that loads must not start them again or wait for them.
         compiling = server_spec.artifact_leaders(entry)
         leaders = [unit_of(leader) for leader in entry["start"]["after"] if leader not in compiling]
         container, others = entry["container"], entry["start"].get("units", ())
@@ -183,10 +173,10 @@ class Systemd(ServiceManager):
         return "\n".join(lines) + "\n"
 
     def _endings(self, entry):
-        """A stop that was asked for is no failed start; the guard's record learns of it here.
+        """Lines that end a server. A requested stop is no failed start, and is recorded here.
 
-        A container is not in the unit's cgroup: it is stopped and removed by these, whatever became of its client. By
-        the guard instead of the engine's own `rm -f NAME`, since what has the name may be somebody else's.
+        A container is not in the unit's cgroup, so these commands stop and remove it, even if its client has ended. The
+        guard does that, not `rm -f NAME`, since a container of that name may belong to somebody else.
         """
         name = entry["name"]
         argv = [self.python, "-I", self.paths.guard, "end", self.paths.entry(name), "--root", self.paths.root]
@@ -197,11 +187,11 @@ class Systemd(ServiceManager):
         return ["ExecStartPre=-" + remove, stop, "ExecStopPost=-" + remove]
 
     def _needed_paths(self, entry):
-        """Paths whose file systems a start needs; without one of them it would find nothing, or write below the mount.
+        """Paths whose file systems a start requires; without a mount it would fail, or write below the mount point.
 
         systemd orders mounts of the network before remote-fs.target alone, and those with nofail before nothing.
         """
-        # of programs the folder: a link to this or that version of Python is no other unit
+        # the folders of programs: a link to another version of Python must not change the unit
         self.interpreter = self.interpreter or host_python.choose(self.paths)
         paths = [os.path.dirname(self.interpreter), self.paths.lib, *entry["weights"], *entry["directories"].values()]
         if entry["container"]:
@@ -210,20 +200,20 @@ class Systemd(ServiceManager):
             paths += [os.path.dirname(entry["command"][0]), entry["environment"].get(gpt_oss.VOCABULARY_VARIABLE) or ""]
         found, artifact_key = set(), server_spec.artifact_key(entry)
         for path in paths:
-            # a changed argument has another key, and is no reason to make systemd read all units again
+            # a changed argument has another key, which must not change the unit
             if artifact_key:
                 before, key, _after = path.partition(artifact_key)
                 path = os.path.dirname(before) if key else path
-            # systemd knows no links; what a unit cannot name (no escapes here, no bytes that are not UTF-8) is left out
+            # systemd resolves no links; paths that a unit cannot contain (no escapes, only UTF-8) are left out
             for one in (os.path.normpath(path), os.path.realpath(path)) if os.path.isabs(path) else ():
                 if re.fullmatch("[^\x00-\x1f\x7f\ud800-\udfff]+", one):
                     found.add(one)
-        # what leads to a path is needed with it
+        # a path requires the mounts of its parents
         return sorted(one for one in found if not any(other.startswith(one + "/") for other in found - {one}))
 
     def _folders(self, entry, user):
-        """A disk that a reboot empties takes the folders of an artifact with it, and the server's user cannot make
-        them again; so root does before each start."""
+        """Have root create the folders of an artifact before each start: a reboot may empty their disk, and the
+        server's account cannot create them."""
         artifact = server_spec.artifact_directory(entry)
         if artifact is None or user is None:
             return []
@@ -256,16 +246,16 @@ class Systemd(ServiceManager):
             return []
         text = self._call("journalctl", "--identifier", PREFIX + name, "--lines", str(lines), "--output", "cat",
                           "--quiet", "--no-pager", "--all")  # fmt: skip
-        found = text.rstrip("\n").split("\n")  # at nothing else that ends lines: that is a server's
+        found = text.rstrip("\n").split("\n")  # splitlines() would split at other characters of the output, too
         return found[-lines:] if text else []
 
     def log_files(self, name):
-        return []  # the journal's own are not divided by server; journald rotates them
+        return []  # journald rotates the journal, whose files are not separate for servers
 
     # ---- units
 
     def _call(self, program, *arguments, more_s=0):
-        """What the program prints. FleetError where it fails, with its words, or takes more_s longer than usual."""
+        """The output of the program. Raises FleetError if it fails, or takes more_s longer than the usual limit."""
         path = shutil.which(program, path=host_paths.PATH)
         if path is None:
             raise self._failed(program, arguments, "%s is not installed" % program)
@@ -293,7 +283,7 @@ class Systemd(ServiceManager):
         if not os.path.isdir(SYSTEMD_RUNS):
             return {}
         defined = self.defined()
-        # the pattern finds what runs on though its unit file is gone
+        # the pattern finds running units without a file
         shown = self._show([PREFIX + "*" + SUFFIX, *map(unit_of, defined)])
         found = {}
         for name, block in shown.items():
@@ -306,8 +296,8 @@ class Systemd(ServiceManager):
         return found
 
     def _is_enabled(self, name):
-        """Whether each unit that wants this one has its link. What systemd itself says (UnitFileState) may be of before
-        the last change, which we make without a reload."""
+        """Whether each unit that wants this one has its link. systemd's UnitFileState may be outdated, since units are
+        enabled without a reload."""
         wanted_by = re.search("(?m)^WantedBy=(.*)$", read_text(self.definition_path(name)) or "")
         wanting = wanted_by.group(1).split() if wanted_by else []
         return all(os.path.islink("%s/%s.wants/%s" % (self.units, one, unit_of(name))) for one in wanting)
@@ -319,26 +309,18 @@ class Systemd(ServiceManager):
         fragment = block.get("FragmentPath")
         overrides = [fragment] if fragment and os.path.realpath(fragment) != os.path.realpath(path) else []
         stale = block.get("NeedDaemonReload") == "yes" and status.pid is not None
-        programs = [(_executed_in(read_text(path)), False)]
-        programs += [(_executed(block.get("ExecStart")), True)] if stale else []
         return Unit(
             path=path,
             drop_ins=loaded + overrides,
             stale=stale,
-            may_reload=not stale or self._may_reload(programs),
-            programs=[one for one in programs if one[0]],
+            may_reload=not stale or _reload_is_harmless(),
         )
-
-    def _may_reload(self, programs=()):
-        """Whether no container can lose its devices by a reload; a unit that could not start again needs it anyway."""
-        needed = any(held and not os.path.exists(one) for one, held in programs if one)
-        return needed or not _reload_takes_devices() or not _containers_run()
 
     def enable(self, names):
         self._enable(names)
         shown = self._show([unit_of(name) for name in names])
         stale = [block for block in shown.values() if block.get("NeedDaemonReload") == "yes"]
-        if stale and self._may_reload([(_executed(block.get("ExecStart")), True) for block in stale]):
+        if stale and _reload_is_harmless():
             self._call("systemctl", "daemon-reload")
 
     def _enable(self, names):
@@ -349,13 +331,13 @@ class Systemd(ServiceManager):
         units = [unit_of(name) for name in names if name in held]
         if not units:
             return
-        # a leader ends after those that start after it; each gets the time twice, for TERM and for what KILL leaves
+        # a leader ends after those that start after it; each has the time twice, for TERM and for KILL
         self._call("systemctl", "stop", "--", *units, more_s=2 * CONTAINER_STOP_WAIT_S * len(units))
-        # one that ended badly when it was asked to stop would be held as failed for ever
+        # systemd would remember a failed stop
         self._reset(name for name in names if name in held)
 
     def _reset(self, names):
-        """Forget that units failed, also over systemd's own start limit; returns _show() of before."""
+        """Reset failed units, also those at systemd's start limit. Returns _show() of before."""
         shown = self._show([unit_of(name) for name in names])
         failed = [unit_of(name) for name, block in shown.items() if block["ActiveState"] == "failed"]
         if failed:
@@ -373,22 +355,22 @@ class Systemd(ServiceManager):
         return ["systemctl", "start", "--no-block", "--", *map(unit_of, names)]
 
     def properties(self, unit):
-        """What systemd says of any unit, {property: value}."""
+        """{property: value} of any unit."""
         shown = self._call("systemctl", "show", "--no-pager", "--property=" + ",".join(OTHER_SHOWN), "--", unit)
         return next(iter(parse_show(shown)), {})
 
     def run_timer(self, name):
-        """Have a timer of ours run as it is on disk, now and after a reboot."""
+        """Start a timer as it is defined on disk, now and after a reboot."""
         unit = name + ".timer"
         self._call("systemctl", "stop", "--", unit)
         self._call("systemctl", "enable", "--quiet", "--no-reload", "--", unit)
         stale = [one for one in (unit, name + SUFFIX) if self.properties(one).get("NeedDaemonReload") == "yes"]
-        if stale and not _reload_takes_devices():
+        if stale and _reload_is_harmless():
             self._call("systemctl", "daemon-reload")
         self._call("systemctl", "start", "--", unit)
 
     def end_timer(self, name):
-        """Stop a timer of ours and what it has started; a reboot does not start it any more."""
+        """Stop a timer and its service, and disable it."""
         unit = name + ".timer"
         self._call("systemctl", "stop", "--", unit, name + SUFFIX)
         if os.path.lexists("%s/%s" % (self.units, unit)):
@@ -403,9 +385,6 @@ class Systemd(ServiceManager):
         for name in names:
             os.unlink(self.definition_path(name))
 
-    def finish(self):
-        pass  # systemd is not ours to end
-
 
 def unit_of(name):
     """The unit of the server `name`."""
@@ -413,7 +392,7 @@ def unit_of(name):
 
 
 def name_of(unit):
-    """The server's name of a unit, None where it cannot be one of ours."""
+    """The name of a unit's server, None for units of others."""
     fits = unit.startswith(PREFIX) and unit.endswith(SUFFIX)
     return unit[len(PREFIX) : -len(SUFFIX)] if fits else None
 
@@ -440,19 +419,20 @@ def unit_status(block):
 
 
 def ending(block):
-    """How the unit's process ended, for a person."""
+    """How the unit's process ended, as a clause."""
     if block.get("Result") in ("exit-code", "success", "signal", "core-dump", "oom-kill"):
         if block.get("ExecMainCode") == "0":
             return "its program was not executed (%s)" % block["Result"]
         how = "exit status" if block.get("ExecMainCode") == str(CLD_EXITED) else "signal"
         text = "it ended with %s %s" % (how, block.get("ExecMainStatus"))
         return text + (", out of memory" if block["Result"] == "oom-kill" else "")
-    return "systemd says %s" % block.get("Result")
+    return "systemd reports %s" % block.get("Result")
 
 
-def _reload_takes_devices():
-    """Whether a daemon-reload may take devices away from this node's containers."""
-    return any(one.lost_by_reload and os.path.exists(one.lost_by_reload) for one in REGISTERED.values())
+def _reload_is_harmless():
+    """Whether a daemon-reload cannot take devices away from containers of this node."""
+    takes = any(one.lost_by_reload and os.path.exists(one.lost_by_reload) for one in REGISTERED.values())
+    return not takes or not _containers_run()
 
 
 def _paths(text):
@@ -461,18 +441,6 @@ def _paths(text):
         return shlex.split(text or "")
     except ValueError:
         return (text or "").split()
-
-
-def _executed(show):
-    """The program of systemctl show's ExecStart, None without one."""
-    found = re.search(r"path=(.*?) ; argv\[\]=", show or "")
-    return found.group(1) if found else None
-
-
-def _executed_in(text):
-    """The program of a unit file, as unit_word() writes it; None without one."""
-    found = re.search(r'(?m)^ExecStart="((?:[^"\\]|\\.)*)"', text or "")
-    return re.sub(r"\\(.)", r"\1", found.group(1)).replace("%%", "%") if found else None
 
 
 def _containers_run():

@@ -15,6 +15,7 @@ import ssl
 
 from ..errors import FleetError
 from ..host import commands
+from ..host.os_errors import os_error
 
 AUTHORITY_KEY = "ca.key"
 DAY_S = 86400
@@ -25,10 +26,8 @@ def openssl(*arguments):
     """(exit status, output) of openssl. Raises FleetError if it is not installed."""
     try:
         done = commands.run(["openssl", *arguments], merged=True)
-    except FileNotFoundError:
-        raise FleetError(
-            "tls.no-openssl", "openssl is not installed on this node. Install the package openssl."
-        ) from None
+    except OSError as error:
+        raise os_error("openssl cannot be executed", error, "Install the package openssl.") from error
     return done.returncode, done.stdout
 
 

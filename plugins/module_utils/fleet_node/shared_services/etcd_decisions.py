@@ -1,14 +1,14 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a member must do before it starts, decided from the answers of the other members. Pure."""
+"""The action of a member before it starts, decided from the answers of the other members. Pure."""
 
 from __future__ import annotations
 
 from ..errors import FleetError
 
-# keep: its data is there. bootstrap: the whole cluster is new. join: it is known to the others and has never run.
-# add: the others are to be told of it. replace: it was one of them and lost its data.
+# keep: it has data. bootstrap: all members are new. join: it is in the member list and has never run. add: it is not in
+# the list. replace: it is in the list and has lost its data.
 KEEP, BOOTSTRAP, JOIN, ADD, REPLACE = "keep", "bootstrap", "join", "add", "replace"
 
 
@@ -22,11 +22,11 @@ class Decision:
 
 
 def decide(name, planned, data, empty, healthy, members):
-    """The Decision for the member `name`. FleetError where only a person can decide.
+    """The Decision for the member `name`. Raises FleetError if an operator must decide.
 
-    planned: {name: peer URL} of the inventory. data: whether its data folder holds something. empty: names of members
-    that are known to have no data. healthy: names or peer URLs of others that answer and have a quorum.
-    members: [{ID, name, peerURLs}] as those say, None where none answers.
+    planned: {name: peer URL} of the inventory. data: whether it has data. empty: names of members that have no data.
+    healthy: names or peer URLs of other members with a quorum. members: [{ID, name, peerURLs}] of those, None if none
+    answers.
     """
     own = planned[name]
     mine = next((one for one in members or () if one["name"] == name or own in one["peerURLs"]), None)
@@ -47,13 +47,8 @@ def decide(name, planned, data, empty, healthy, members):
         if one is not mine and one["name"] not in healthy and not healthy & set(one["peerURLs"])
     )
     if dead:
-        raise FleetError(
-            "etcd.several-dead",
-            "Member '%s' has no data and is to join, but of its cluster %s not healthy either: a cluster changes by "
-            "one member at a time. Start %s first, or remove what does not come back (etcdctl member remove ID, on a "
-            "healthy member); then run again.",
-            (name, ("%s is" if len(dead) == 1 else "%s are") % ", ".join(dead), "it" if len(dead) == 1 else "them"),
-        )
+        reason = "it has no data and must join, but %s not healthy, and a cluster changes by one member at a time"
+        raise no_quorum(name, reason % (("%s is" if len(dead) == 1 else "%s are") % ", ".join(dead)))
     others = {one["name"]: one["peerURLs"][0] for one in members if one is not mine}
     cluster = {**others, name: own}
     if mine is None:
@@ -64,15 +59,20 @@ def decide(name, planned, data, empty, healthy, members):
 
 
 def _first(name, planned, empty):
-    """Nobody has a quorum: a new cluster where it is certain that nobody has data."""
+    """No member has a quorum: a new cluster if it is certain that no member has data."""
     unsure = sorted(set(planned) - set(empty) - {name})
-    if not unsure:
-        return Decision(BOOTSTRAP, cluster=planned)
-    raise FleetError(
-        "etcd.no-quorum",
-        "Member '%s' has no data, and no other member answers with a quorum; %s may have the cluster's data. No "
-        "cluster was changed. Start what still has data (more than half of the members are needed); run again on all. "
-        "If that many are lost, empty etcd_data_dir on every member and run again: servers register again in the new "
-        "cluster.",
-        (name, ", ".join("'%s'" % one for one in unsure)),
+    if unsure:
+        reason = "it has no data, no other member answers with a quorum, and %s may have the cluster's data"
+        raise no_quorum(name, reason % ", ".join("'%s'" % one for one in unsure))
+    return Decision(BOOTSTRAP, cluster=planned)
+
+
+def no_quorum(name, reason):
+    """The FleetError for a change that the cluster cannot make without more members."""
+    return FleetError(
+        "service.no-quorum",
+        "Member '%s' cannot start or restart: %s. Nothing was changed. Start the other members and run again. Remove a "
+        "member that does not return with `etcdctl member remove ID`. If more than half are lost, empty etcd_data_dir "
+        "on every member: servers register again in the new cluster.",
+        (name, reason),
     )

@@ -20,6 +20,7 @@ from ..host import commands
 from ..host.files import read_text
 from ..host.processes import port_holder
 from . import certificates
+from .etcd_decisions import no_quorum
 
 CALL_S = 120
 POLL_S = 1
@@ -100,12 +101,8 @@ def restart(service, check_mode):
         return {"changed": stale}
     others = service.healthy_others()
     if not can_stop(len(service.members), others):
-        raise FleetError(
-            "service.restart-refused",
-            "Member '%s' of %s must be restarted, but without it the cluster has no quorum: %d of %d other members are "
-            "healthy. Start the others and run again.",
-            (service.name, service.kind, others, len(service.members) - 1),
-        )
+        reason = "the cluster has no quorum without it: %d of %d other members of %s are healthy"
+        raise no_quorum(service.name, reason % (others, len(service.members) - 1, service.kind))
     _start(service.unit, restart=True)
     _wait(service)
     return {"changed": True}
@@ -185,8 +182,8 @@ def systemctl(*arguments):
         failure = "this node has no systemd"
     if failure is not None:
         raise FleetError(
-            "service.systemctl-failed",
-            "systemctl %s failed: %s. Check `journalctl -u %s` and run again.",
+            "systemd.command-failed",
+            "'systemctl %s' failed: %s. Check `journalctl -u %s` and run again.",
             (" ".join(arguments), failure, arguments[-1]),
         )
     return done.stdout

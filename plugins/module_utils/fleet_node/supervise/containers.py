@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A server in a container: what an earlier start left, and the command and variables of the engine's client."""
+"""A server in a container: the rest of an earlier start, and the command and variables of the engine's client."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ ENGINE_POLL_S = 1.0
 
 
 def sweep(entry, options, state):
-    """Nothing of an earlier start is left with the container engine, and the name is free.
+    """Remove the containers of an earlier start. Returns why the server cannot start, or None.
 
-    None, or why this cannot start. It waits for an engine that does not answer: after
-    a reboot or its own end it may come later than its servers.
+    It waits for an engine that does not answer: after a reboot or a crash it may start later than its servers.
     """
     engine = container_engine.engine_of_entry(entry)
     end = time.monotonic() + ENGINE_S
@@ -28,7 +27,7 @@ def sweep(entry, options, state):
             left = engine.containers(options.root, entry["name"])
             engine.stop(left, STOP_S)
             engine.remove(left)
-            holder = engine.holder_of_name(container_engine.container_name(entry["name"], options.root))
+            holder = engine.container(container_engine.container_name(entry["name"], options.root))
             break
         except container_engine.EngineError as error:
             if time.monotonic() > end or error.kind not in ("down", "timeout"):
@@ -37,14 +36,14 @@ def sweep(entry, options, state):
             time.sleep(ENGINE_POLL_S)
     if holder:
         words = "the name %s belongs to a container that is not of this server (%s)"
-        return words % (container_engine.container_name(entry["name"], options.root), holder[0][:12])
+        return words % (container_engine.container_name(entry["name"], options.root), holder["Id"][:12])
     return None
 
 
 def launch_command(entry):
-    """The entry's launch as it is executed: with the hash as a label, and the image by what is on this node.
+    """The entry's launch with the hash as a label, and the image by a name that this node's engine knows.
 
-    Raises FileNotFoundError where the image is not there.
+    Raises FileNotFoundError if the image is missing, OSError if the engine fails.
     """
     container, launch = entry["container"], list(entry["launch"])
     try:
@@ -62,8 +61,8 @@ def launch_command(entry):
 def client_environment(entry, secrets, root):
     """{str: str} for the client of a container engine.
 
-    What the engine inside gets stands in the entry's launch. Secrets, and values that podman would change, are only
-    named there, and the client takes them from here.
+    The entry's launch contains the variables of the container. Secrets, and values that podman would change, are only
+    named there, and the client reads them from its environment.
     """
     environment = container_engine.engine_of_entry(entry).client_environment()
     named = {name: value for name, value in entry["environment"].items() if "--env=" + name in entry["launch"]}

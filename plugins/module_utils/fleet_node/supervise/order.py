@@ -28,9 +28,9 @@ POLL_S = 2.0
 
 
 def wait_for_leader(leader, options, state, needless):
-    """Wait until the server `leader` answers its health path with 200. False when its start budget is over.
+    """Wait until the server `leader` answers its health path with 200. False if its start budget ends before.
 
-    needless: a function that says whether there is nothing to wait for any more.
+    needless: a function that returns whether waiting is no longer necessary.
     """
     began = time.monotonic()
     reported = False
@@ -54,9 +54,9 @@ def wait_for_leader(leader, options, state, needless):
 
 
 def is_healthy(entry, state_path, secrets_path=None):
-    """Whether the server answers 200 on its health path; one without any port is healthy when its engine runs.
+    """Whether the server answers 200 on its health path; a server without a port is healthy if its engine runs.
 
-    secrets_path: of the server's secrets, for a health path that asks for its API key.
+    secrets_path: of the server's secrets, for a health path that requires its API key.
     """
     if health_port(entry) is None:
         state = read_record(state_path)
@@ -66,9 +66,9 @@ def is_healthy(entry, state_path, secrets_path=None):
 
 
 def wait_for_services(needs, given, state, pause=time.sleep):
-    """Wait until all are available. given: {variable: text} of the entry, secrets included.
+    """Wait until all services are available. given: {variable: value} of the entry, including secrets.
 
-    The start before this one is not counted where its engine ended while a service was away.
+    The previous start does not count if its engine ended while a service was not available.
     """
     began, reported = time.monotonic(), None
     while True:
@@ -87,7 +87,7 @@ def wait_for_services(needs, given, state, pause=time.sleep):
 
 
 def away(need, given):
-    """Why a service is not available, None where it is."""
+    """Why a service is not available, or None."""
     found = []
     for url in need["urls"]:
         try:
@@ -122,7 +122,7 @@ def _problem(url, need, given):
 
 
 def _context(tls, given):
-    """The SSL context that shows the server's certificate; the texts are in no file of a disk."""
+    """The SSL context with the server's certificate, which is written to no disk."""
     texts = {kind: given.get(name) for kind, name in tls.items()}
     context = ssl.create_default_context(cadata=texts.get("ca"))
     if texts.get("certificate") and texts.get("key"):

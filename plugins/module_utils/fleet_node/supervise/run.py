@@ -19,26 +19,29 @@ from ..engines.registry import engine_of
 from ..engines.stays_registered import MARK, mark_of
 from ..host.cpu_list import parse_cpu_list
 from ..host.paths import PATH
-from ..host.processes import MARKER_ROOT, MARKER_SERVER, marked_processes, terminate_found
-from ..host.server_spec import read_entry
+from ..host.processes import MARKER_ROOT, MARKER_SERVER, marked_processes, terminate, terminate_found
+from ..host.server_spec import leaders_to_follow, read_entry
 from .state import (
     KILL_S,
     START_LIMIT_EXIT,
     TERM_S,
     State,
     encodings_note,
+    read_record,
     read_secrets,
     say,
     start_interval,
+    take_back,
     user_of_process,
     weights_note,
 )
 
 FIRST_DELAY_S = 1.0
+FOLLOWER_S = 15.0
 
 
 def run(options):
-    """Become the engine of the entry; the exit status where that fails."""
+    """Become the engine of the entry. Returns the exit status if that fails."""
     entry = read_entry(options.entry)
     if entry is None:
         say("%s is missing, or no plan entry; engine_servers writes it" % options.entry)
@@ -46,13 +49,14 @@ def run(options):
         return 1
     name = entry["name"]
     enter_clean_environment(name, options.root)
-    # as open as the entry, which guards of other accounts read where there are several
+    # the rights of the entry, which guards of other accounts may read
     state = State(options.state, name, entry["hash"], os.stat(options.entry).st_mode & 0o644)
 
     survivors = terminate_found(lambda: marked_processes(options.root).get(name, ()), TERM_S, KILL_S)
     if survivors:
         reason = "an earlier start left processes that cannot be killed: %s" % ", ".join(map(str, survivors))
         return give_up(state, reason, 1, options.restart_delay)
+    end_followers(name, options)
 
     contained = entry["launcher"] == "container"
     if contained:
@@ -61,7 +65,7 @@ def run(options):
         problem = containers.sweep(entry, options, state)
         if problem:
             return give_up(state, problem, 1, options.restart_delay)
-    # all that is needed of the program before the first wait: see cli.main()
+    # imports before the first wait: see cli.main()
     found = hooks_of(entry, options)
     needs = entry["start"].get("needs") or ()
     given = {**entry["environment"], **read_secrets(options.secrets)} if needs else {}
@@ -93,7 +97,7 @@ def run(options):
             return give_up(state, str(error), 1, options.restart_delay)
 
     if needs:
-        order.wait_for_services(needs, given, state)  # it may have gone while this waited for others
+        order.wait_for_services(needs, given, state)  # a service may have stopped during other waits
     state.count_start()
     try:
         for hook in found:
@@ -116,6 +120,24 @@ def run(options):
                                   for key, value in environment.items()})  # fmt: skip
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         return give_up(state, "it cannot be executed: %s" % error, 127, options.restart_delay)
+
+
+def end_followers(leader, options):
+    """End the engines that restart with this server; their service manager starts them again, and no start is counted.
+
+    With systemd they have ended already (PartOf=). A guard that waits for its leader is not ended.
+    """
+    running, pids = marked_processes(options.root), []
+    for name in sorted(set(running) - {leader}):
+        entry = read_entry(os.path.join(os.path.dirname(options.entry), name + ".json"))
+        path = os.path.join(os.path.dirname(options.state), name + ".json")
+        record = read_record(path)
+        engine = record.get("phase") == "running" and record.get("pid") in running[name]
+        if engine and entry and leader in leaders_to_follow(entry):
+            with contextlib.suppress(OSError):
+                take_back(path, record["pid"])
+            pids.append(record["pid"])
+    terminate(pids, FOLLOWER_S, KILL_S)
 
 
 def hooks_of(entry, options):
@@ -156,9 +178,9 @@ def give_up(state, reason, status, delay):
 
 
 def enter_clean_environment(name, root):
-    """Execute this script once more with the two markers and nothing else, unless that has happened.
+    """Execute this program again with only the two markers in its environment, unless that has happened.
 
-    The markers make a guard that waits as findable as an engine; the service manager's own variables end here.
+    By the markers a waiting guard is found like an engine; the service manager's variables are dropped.
     """
     clean = {"PATH": PATH, "LANG": "C.UTF-8", MARKER_SERVER: name, MARKER_ROOT: root or "/"}
     if all(os.environ.get(key) == value for key, value in clean.items()):
@@ -167,7 +189,7 @@ def enter_clean_environment(name, root):
 
 
 def engine_environment(entry, secrets, root):
-    """{str: str} for the engine: the user's basics, the entry's variables, its secrets and the markers. No more."""
+    """{str: str} for the engine: basic variables of the user, the entry's variables, its secrets and the markers."""
     user = user_of_process()
     environment = {
         "PATH": PATH,
@@ -193,8 +215,8 @@ def find_program(program, path):
 
 
 def prepare_process(entry):
-    """Cores, limits, work directory, input and signals as an engine should find them. Raises OSError, ValueError."""
-    if entry["cpus"] and entry["launcher"] != "container":  # there the engine does it
+    """Set the CPUs, limits, work directory, input and signals of the engine. Raises OSError, ValueError."""
+    if entry["cpus"] and entry["launcher"] != "container":  # the container engine does it there
         try:
             os.sched_setaffinity(0, parse_cpu_list(entry["cpus"]))
         except OSError as error:
@@ -209,20 +231,20 @@ def prepare_process(entry):
     os.dup2(null, 0)
     if null > 0:
         os.close(null)
-    # Python ignores SIGPIPE, a shell's background job SIGINT, and what is ignored stays so through execve
+    # Python ignores SIGPIPE, a shell's background job SIGINT, and execve keeps that
     for sign in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(sign, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def make_folders(entry, user):
-    """Make the entry's directories that are gone, the user's own, as a disk that a reboot empties needs. OSError."""
+    """Create missing directories of the entry for the user, e.g. on a disk that a reboot empties. Raises OSError."""
     owner = pwd.getpwnam(user) if user else None
     for path in sorted(set((entry.get("directories") or {}).values())):
         if not os.path.isdir(path):
             os.makedirs(path, mode=0o755)
             if owner is not None:
-                # by its handle: whoever owns the folder above may have put a link there by now
+                # by its handle: the owner of the parent may have replaced the folder with a link
                 handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
                 try:
                     os.fchown(handle, owner.pw_uid, owner.pw_gid)

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the guard records of a server's starts, and the start limit that follows from it."""
+"""The record of a server's starts, which the guard writes, and the start limit."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ..host.files import fits, folder_lock, readable_json, sha256_file, write_js
 from ..host.processes import process
 from ..model import gpt_oss
 
-START_LIMIT_EXIT = 194  # the one exit after which a service manager must not start again
+START_LIMIT_EXIT = 194  # the exit status after which a service manager must not start a server again
 BURST = 5  # starts
 TERM_S = 5.0
 KILL_S = 5.0
 RESTART_DELAY_S = 5.0
 KEPT_STARTS = 20
-WEIGHT_MANIFEST = ".inference-fleet-manifest.json"  # weights/manifest.py writes it beside weights
-DIGITS = 12  # of a digest, for a person
+WEIGHT_MANIFEST = ".inference-fleet-manifest.json"  # weights/manifest.py writes it next to weights
+DIGITS = 12  # of a digest in messages
 MOST = {"phase": 100, "reason": 2000}  # characters
 LAST = 1 << 33  # more than any pid, and a time of the year 2242
 RECORD = {
@@ -37,8 +37,8 @@ RECORD = {
 
 
 def read_record(path):
-    """The record of a server's start, {} where there is none. The server's account can write it: one of other types
-    or times than State writes counts as none, and the next run or start writes a true one."""
+    """The record of a server's start, {} without one. The server's account can write it: a record with other types or
+    times than those of State is ignored, and the next start writes a new one."""
     record = readable_json(path)
     if not isinstance(record, dict) or not fits(record, RECORD):
         return {}
@@ -52,7 +52,7 @@ def read_record(path):
 
 
 def read_secrets(path):
-    """{ENV: value} of a file of secrets, {} where there is none, or of anything else. The server's account owns it."""
+    """{variable: value} of a file of secrets, which the server's account owns; {} without one, or for other content."""
     secrets = readable_json(path)
     return secrets if isinstance(secrets, dict) and fits(secrets, {"*": str}) else {}
 
@@ -86,11 +86,11 @@ class State:
         self.ended = kept.get("phase") == "running"  # an engine, and no guard that waited
 
     def recent(self, seconds):
-        """How many starts lie in the last `seconds`."""
+        """The number of starts in the last `seconds`."""
         return sum(1 for start in self.starts if start > time.time() - seconds)
 
     def forgive(self):
-        """Do not count the start whose engine has ended, as what it needs is away."""
+        """Do not count the start whose engine has ended, because a service that it needs is not available."""
         if self.ended and self.starts:
             self.starts = self.starts[:-1]
         self.ended = False
@@ -100,8 +100,7 @@ class State:
         self.count += 1
 
     def write(self, phase, reason=None):
-        """Record the phase. Where that fails, the log says so, and the server goes on: one that serves without a record
-        is better than none."""
+        """Record the phase. If that fails, the log reports it and the server starts anyway."""
         try:
             self._write(phase, reason)
         except OSError as error:
@@ -134,9 +133,9 @@ class State:
 
 
 def take_back(state_path, pid):
-    """Do not count the start of the engine `pid` any more: it is ended on request. Raises OSError.
+    """Do not count the start of the engine `pid`, which is ended on request. Raises OSError.
 
-    Nothing where the record is of another process, or of a guard that waits, since waiting is no start.
+    The record stays if it belongs to another process, or to a guard that waits.
     """
     with folder_lock(os.path.dirname(state_path)):  # else a guard's newer record could be lost
         record = read_record(state_path)
@@ -148,17 +147,17 @@ def take_back(state_path, pid):
 
 
 def start_interval(budget_s, burst=BURST, restart_delay_s=RESTART_DELAY_S):
-    """Seconds within which `burst` starts are one too few to go on.
+    """The interval in seconds of the start limit, in which `burst` starts are permitted.
 
-    Twice as long as that many whole start budgets, so that it also trips on a server that dies after 25 minutes of
-    compiling, every time. A start whose engine was ended on request is taken back and counts no more, however often an
-    operator, a leader or docker restarts it; see stop.take_back_if_asked() and reap.py.
+    It is twice as long as that many start budgets, so that the limit also stops a server that fails after 25 minutes of
+    compiling every time. With systemd, a start whose engine was ended on request does not count, however often an
+    operator, a leader or docker restarts it; see stop.take_back_if_asked().
     """
     return burst * (budget_s + restart_delay_s) * 2
 
 
 def user_of_process():
-    """The passwd entry of the user that this process runs as; one made of the number where there is none."""
+    """The passwd entry of this process's user; made from the number if there is none."""
     try:
         return pwd.getpwuid(os.getuid())
     except KeyError:
@@ -166,22 +165,22 @@ def user_of_process():
 
 
 def say(text):
-    """A line in the server's log."""
+    """Write a line to the server's log."""
     sys.stdout.write("%s guard: %s\n" % (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), text))
     sys.stdout.flush()
 
 
 def weight_records(folder):
-    """{name: {size, sha256, mtime_ns, …}} of the manifest beside the weights in `folder`, None without one."""
+    """{name: {size, sha256, mtime_ns, …}} of the manifest of the weights in `folder`, None without one."""
     manifest = readable_json(os.path.join(folder, WEIGHT_MANIFEST))
     records = manifest.get("files") if isinstance(manifest, dict) else None
     return records if isinstance(records, dict) and all(isinstance(one, dict) for one in records.values()) else None
 
 
 def weights_note(folder):
-    """A digest of what the manifest in `folder` says of its files, None without one.
+    """A digest of the manifest in `folder`, None without one.
 
-    A file that was repaired has the checksum that it always should have had, so when it was written counts too.
+    A repaired file has the same checksum as before the damage, so the time of writing is part of it.
     """
     records = weight_records(folder)
     if records is None:
@@ -190,7 +189,7 @@ def weights_note(folder):
 
 
 def written(record):
-    """When a file of the manifest was written; mtime_ns may be newer, of bytes that were found as they were."""
+    """When a file of the manifest was written; mtime_ns may be newer, for content that was verified again."""
     return record.get("written_ns", record.get("mtime_ns"))
 
 

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The end of a server as its service manager asks for it."""
+"""The end of a server on request of its service manager."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ CALL_S = 8  # of each call of `end --remove`: two of them, TERM and KILL fit int
 
 
 def end(options):
-    """Stop the container of an entry, with --remove until nothing is left of it; the exit status.
+    """Stop the container of an entry, or remove it with --remove. Returns the exit status.
 
-    With --state it takes the start back where the stop was asked for. Where the engine does not answer, or with
-    --remove, its processes are ended as the node's /proc shows them. All of it comes to its end within the time that
-    the service manager gives.
+    With --state, a start that is ended on request does not count. With --remove, or if the engine does not answer, the
+    processes in the node's /proc are ended. This takes less time than the service manager's limit.
     """
     if options.state:
         take_back_if_asked(options.state)
@@ -49,10 +48,10 @@ def end(options):
 
 
 def take_back_if_asked(state_path):
-    """In an ExecStop of systemd: take the start back if the stop was asked for.
+    """In an ExecStop of systemd: do not count the start if the stop was requested.
 
-    systemd runs ExecStop after an engine that ended by itself as well, so this one must still live; and where systemd
-    itself ends one, since a worker of it ran out of memory, SERVICE_RESULT says so.
+    systemd runs ExecStop also after an engine that ended by itself, so the engine must still run. SERVICE_RESULT
+    differs if systemd ends it because a worker ran out of memory.
     """
     record = read_record(state_path)
     pid = record.get("pid")

@@ -1,11 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Asks each server of a node for one completion and restarts what does not answer.
+"""Asks each server of a node for a completion and restarts those that do not answer.
 
-Without --every it looks once, as a timer wants it. A server is restarted by ending its engine: its service manager
-starts it again, and the guard counts that as a start. Left alone are servers that do not run, whoever stopped them, and
-those that have not answered since their start and are still in their start budget.
+Without --every it does so once, for a timer. A server is restarted by ending its engine: its service manager starts it
+again, and the guard counts that as a start. Servers that do not run are ignored, and those that have not answered since
+their start and are within their start budget.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def say(text):
 
 
 def fault(entry, secrets, timeout):
-    """(why the server does not serve or None, whether it answered as it must).
+    """(why the server does not serve or None, whether it gave the expected answer).
 
-    What answers with a refusal (a status below 500) lives. So does one that goes on counting tokens: it is busy.
+    A server that refuses a request (a status below 500) serves, and so does a busy one, whose count of tokens grows.
     """
     if health_port(entry) is None:
         return None, False
@@ -51,7 +51,7 @@ def fault(entry, secrets, timeout):
 
 
 def look(options, memory):
-    """Look at each server once. memory: {name: {pid, ticks, answered, failures}} of the last look; returns the new."""
+    """Ask each server once. memory: {name: {pid, ticks, answered, failures}} of the last time. Returns the new one."""
     folder, kept = os.path.join(options.etc, "servers"), {}
     names = sorted(name[:-5] for name in os.listdir(folder) if name.endswith(".json")) if os.path.isdir(folder) else []
     for name in names:
@@ -63,7 +63,7 @@ def look(options, memory):
         if found is None or found.ticks != record.get("ticks") or found.state in ENDED:
             continue
         if markers_of(record["pid"]) != (options.root or "/", name):
-            continue  # a record is the word of the server's user, and may name anybody's process
+            continue  # the server's account writes the record, which may name any process
         known = memory.get(name, {})
         if (known.get("pid"), known.get("ticks")) != (record["pid"], record["ticks"]):
             known = {"pid": record["pid"], "ticks": record["ticks"], "answered": False, "failures": 0}
@@ -86,7 +86,7 @@ def look(options, memory):
 
 
 def restart(name, record, options):
-    """End the engine; its service manager clears what it left behind and starts it again."""
+    """End the engine; its service manager starts it again."""
     path = os.path.join(options.state, name + ".json")
 
     def same():
@@ -100,7 +100,7 @@ def restart(name, record, options):
 
 
 def watch(options):
-    """Look, every so often; the exit status."""
+    """Ask the servers, repeatedly with --every. Returns the exit status."""
     while True:
         memory = readable_json(options.memory)
         kept = look(options, memory if fits(memory, MEMORY) else {})

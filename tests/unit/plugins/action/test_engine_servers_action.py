@@ -103,14 +103,6 @@ def test_a_module_that_fails_on_the_way_voids_what_it_had_begun(reports):
     assert states(reports)[0]["server-0"][0] is None
 
 
-def test_servers_that_an_earlier_task_restarted_are_voided_too(reports):
-    _result, arguments = act({"reports_dir": str(reports), "restarted": ["server-0"]}, answer())
-    assert "restarted" not in arguments
-    found = states(reports)[0]
-    assert found["server-0"][1].startswith("restarted at ")
-    assert found["server-1"] == (True, None)
-
-
 def test_the_second_change_does_not_hide_when_the_first_was(reports):
     act({"reports_dir": str(reports)}, answer(("server-0", "restart")))
     first = states(reports)[0]

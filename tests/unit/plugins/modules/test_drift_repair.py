@@ -81,16 +81,6 @@ def test_a_fault_is_reported_and_repaired_without_a_restart(node, fault):
         assert not node.servers(entries, secrets=SECRETS, check=check_mode)["changed"]
 
 
-def test_a_drop_in_is_a_note_and_stays(node):
-    entries, _before = two(node)
-    path = node.paths.etc + "/supervisor.d/zz-more.conf"
-    pathlib.Path(path).write_text("[program:inference-fleet-server-0]\nenvironment=A=1\n")
-    row = node.module(INFO, entries)["servers"][0]
-    assert (row["drift"], row["notes"]) == (None, ["the drop-in %s changes its unit" % path])
-    assert not node.servers(entries, secrets=SECRETS)["changed"]
-    assert os.path.exists(path)
-
-
 def test_a_stopped_server_and_one_whose_port_somebody_took(node):
     entries, _before = two(node)
     node.servers(entries, state="stopped", only=["server-0"])

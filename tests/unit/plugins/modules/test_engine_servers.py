@@ -243,7 +243,7 @@ def test_without_a_toolkit_check_mode_would_start_and_a_run_says_what_to_do(node
     assert "there is no supervisord at %s/bin/supervisord" % toolkit in result["msg"]
     gone = rehash(entry, command=["/no/such/program"])
     assert node.servers([gone], check=True)["changed"]
-    assert node.module("engine_servers", [gone])["code"] == "launch.program-missing"
+    assert node.module("engine_servers", [gone])["code"] == "launch.not-prepared"
     assert not os.path.exists(node.paths.etc)
 
 
@@ -252,7 +252,7 @@ def test_what_cannot_be_done_is_said(node):
     unordered = [rehash(zero, start={"after": ["server-1"]}), rehash(one, start={"after": ["server-0"]})]
     cases = [
         ({"only": ["server-7"]}, [zero, one], "servers.only-unknown"),
-        ({"manager": "systemd"}, [zero], "services.manager-invalid"),
+        ({"manager": "systemd"}, [zero], "arguments.invalid"),
         ({"root": "relative"}, [zero], "node.root-not-absolute"),
         ({}, [rehash(zero, start={"after": ["leader"]})], "servers.start-order-invalid"),
         ({}, unordered, "servers.start-order-invalid"),

@@ -10,10 +10,9 @@ import os
 import pathlib
 import sys
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import supervisord
-from ansible_collections.inference.fleet.tests.unit.engines.small_node import SmallNode, rehash, wait_until
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import SmallNode, rehash
 from ansible_collections.inference.fleet.tests.unit.plugins.modules.engine_servers_calls import environment, pids, row
 
 
@@ -51,19 +50,6 @@ def test_a_changed_service_definition_restarts_nothing(node):
     assert node.servers([entry])["changed"] is False
 
 
-def test_a_daemon_that_read_another_reaper_gets_the_new_one_with_the_next_start(node, monkeypatch, tmp_path):
-    entry = node.entry("server-0")
-    monkeypatch.setattr(host_python, "link", lambda paths: str(tmp_path / "python"))
-    first = pids(node.servers([entry]))
-    reaper = wait_until(lambda: _reaper(node))
-    monkeypatch.undo()
-    result = node.servers([entry])
-    assert ([action["kind"] for action in result["actions"]], pids(result)) == (["redefine"], first)
-    node.servers([entry], state="restarted")
-    assert wait_until(lambda: _reaper(node)) != reaper
-    assert node.servers([entry])["changed"] is False
-
-
 def test_another_python_of_the_node_changes_a_link_alone(node, tmp_path):
     entry = node.entry("server-0")
     first = pids(node.servers([entry]))
@@ -75,11 +61,6 @@ def test_another_python_of_the_node_changes_a_link_alone(node, tmp_path):
     result = node.servers([entry])
     assert (result["changed"], pids(result), os.readlink(link)) == (True, first, chosen)
     assert node.servers([entry])["changed"] is False
-
-
-def _reaper(node):
-    found = [pid for pid in node.daemons() if "reap" in processes.argv(pid)]
-    return found[0] if found else None
 
 
 def test_a_root_whose_path_is_too_long_for_a_socket(tmp_path):

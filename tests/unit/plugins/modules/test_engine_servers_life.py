@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pathlib
@@ -36,8 +35,7 @@ from hypothesis import strategies as st
 
 
 def test_a_killed_engine_comes_back_and_leaves_nothing(node):
-    """Children in the process group are the reaper's, those that left it the guard's; a process without the markers in
-    its environment is found through its parent."""
+    """The next start ends children inside and outside the process group."""
     entries = [node.entry("server-0", "--child"), node.entry("server-1", "--child", "--away")]
     first = pids(node.servers(entries))
     old = {name: wait_until(lambda name=name: _both(node.running(name))) for name in first}
@@ -168,31 +166,13 @@ def test_a_server_that_always_dies_fails_and_is_started_by_the_next_run(node):
     assert node.servers([entry])["changed"] is False
 
 
-def test_restarts_that_were_asked_for_do_not_end_at_the_start_limit(node):
-    lead = node.entry("lead")
-    bound = node.entry("bound", start={"after": ["lead"], "restart_with_leader": True})
-    node.servers([lead, bound])
-    node.ready([lead, bound])
-    manager = supervisord.Supervisord(node.paths, sys.prefix)
-    full = "inference-fleet-lead:inference-fleet-lead"
-    for number in range(guard_state.BURST + 1):
-        manager._call("stopProcess", full, True)
-        paths = [node.paths.server_state(name) for name in ("lead", "bound")]
-        wait_until(lambda paths=paths: [read_json(path)["starts"] for path in paths] == [[], []], what="the reaper")
-        manager._call("startProcess", full, True)
-        wait_until(lambda paths=paths, number=number: [len(read_json(path)["starts"]) for path in paths] == [1, 1])
-        node.ready([lead, bound])
-        assert [read_json(path)["count"] for path in paths] == [number + 2] * 2
-
-
 def test_a_killed_supervisord_is_replaced_without_double_processes(node):
     entries = [node.entry("server-0"), node.entry("server-1", start={"after": ["server-0"]})]
     node.servers(entries)
     first = pids(node.servers(entries))
     node.ready(entries)
     for pid in node.daemons():
-        with contextlib.suppress(ProcessLookupError):  # the reaper ends by itself when its daemon has ended
-            os.kill(pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
     wait_until(lambda: node.daemons() == [])
     assert alive(first["server-0"])
 

@@ -201,13 +201,6 @@ def test_the_nodes_own_watchdog(node):
     assert not any("watch" in processes.argv(pid) for pid in node.daemons())
 
 
-@pytest.mark.parametrize("key", ["interval", "failures", "timeout"])
-def test_a_watchdog_that_never_waits_is_refused(node, key):
-    result = node.module("engine_servers", [node.entry("server-0")], watchdog={key: 0})
-    assert result["code"] == "watchdog.setting-invalid"
-    assert not os.path.exists(node.root)
-
-
 def test_a_reboot_below_a_root(node, tmp_path, monkeypatch):
     """Nothing runs any more, what was written down is still there, and then cron does what the line says."""
     entries = [node.entry("server-0"), node.entry("server-1")]
@@ -268,7 +261,6 @@ def test_servers_are_shown_though_their_supervisord_is_stopped_by_a_signal(node,
         found = node.module("engine_servers_info", [entry], probe=True)["servers"][0]
         assert (found["state"], found["ready"]) == ("running", True)
         assert "supervisord (process %d) does not answer" % daemon in found["drift"]
-        assert "kill -CONT %d" % daemon in found["drift"]
         failed = node.module("engine_servers", [entry])
         assert (failed["code"], str(daemon) in failed["msg"]) == ("supervisord.no-answer", True)
     finally:

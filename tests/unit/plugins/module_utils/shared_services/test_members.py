@@ -193,7 +193,7 @@ def test_a_process_older_than_its_files_is_restarted_if_the_others_keep_a_quorum
     healthy = []
     assert not run(etcd, **given)["changed"]
     os.utime(authority, (time.time() + 60,) * 2)
-    assert refused(etcd, **given).code == "service.restart-refused"
+    assert refused(etcd, **given).code == "service.no-quorum"
     assert run(etcd, True, **given)["changed"]
     assert unit.calls == []
     healthy = ["https://127.0.0.%d" % number for number in (1, 2, 3)]

@@ -53,7 +53,7 @@ SITE = {
     "fleet_log_rate": 0,
     "fleet_start_on_boot": True,
     "fleet_changes": "together",
-    "container_engine_restart": "never",
+    "container_engine_restart": "always",
     "fleet_override": {"secrets": {"HF_TOKEN": "fleet_hf_token", "OTHER": "not_set"}},
 }
 # Variables of roles, each other than its default.
@@ -114,11 +114,6 @@ def names(plan):
     return found
 
 
-def test_docker_has_settings_to_take_effect_before_servers_start_and_podman_has_none():
-    assert names(planned(HOSTS["nvidia"])[0])["serve"] == ["container_engine", "engine_servers"]
-    assert names(planned({**HOSTS["nvidia"], "fleet_container_engine": "podman"})[0])["serve"] == ["engine_servers"]
-
-
 # ---- the roles' tasks ------------------------------------------------------------------------------------------------
 
 PREFLIGHT, SERVE = "playbooks/steps/preflight.yml", "roles/serve/tasks/main.yml"
@@ -136,7 +131,6 @@ TASKS = {
     ("python_environment", "roles/vllm/tasks/main.yml"),
     ("tiktoken_encodings", "roles/tiktoken_encodings/tasks/main.yml"),
     ("model_weights", "roles/model_weights/tasks/main.yml"),
-    ("container_engine", SERVE),
     ("service_certificate", "roles/serve/tasks/certificates.yml"),
     ("engine_servers", SERVE),
     ("endpoint_verify", "roles/verify/tasks/main.yml"),
@@ -302,7 +296,6 @@ def tasks_of(plan, host, only):
         found += role("model_weights", "model_weights", fleet_deployment=given)
     if any("compile_cache" in one["hooks"] for one in plan["servers"]):
         found += role("neuron", "compiled_artifact", file="artifacts")
-    found += role("serve", "container_engine") if not shared.get("serve_only") else []
     for client in deployment["service_clients"]:
         found += role("serve", "service_certificate", file="certificates", serve_client=client)
     verified = role("verify", "endpoint_verify", ansible_inventory_sources=[])
@@ -374,7 +367,7 @@ def test_a_variable_that_only_a_play_can_work_out_lets_its_step_run_each_time():
 
 def test_a_variable_of_an_odd_form_lets_its_step_run_each_time():
     plan, _host = planned({**HOSTS["cpu"], "serve_servers": [{"name": "mine"}]})
-    reason = "it cannot be looked at: KeyError: 'container'"
+    reason = "it cannot be looked at: KeyError: 'secrets'"
     found = [one for one in plan["steps"] if "reason" in one]
     assert found == [{"step": "serve", "reason": reason, "changed": False}]
 
