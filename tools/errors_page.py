@@ -58,7 +58,6 @@ Find the code that you have, or the words of the message. What stands in *italic
 """
 AREAS = {
     "ascend": "Ascend NPUs ([ascend.md](ascend.md))",
-    "address": "Addresses",
     "api-key": "API keys ([api-keys.md](api-keys.md))",
     "arguments": "Arguments of modules",
     "artifact": "Compiled artifacts ([trainium.md](trainium.md))",

@@ -39,12 +39,12 @@ EXAMPLES = r"""
 
 RETURN = r"""
 accelerator:
-  description: The name that C(fleet_hardware.accelerator) has for it.
+  description: The name in C(fleet_hardware.accelerator).
   returned: success
   type: str
   sample: cpu
 vendor:
-  description: Who made it.
+  description: The vendor.
   returned: success
   type: str
   sample: AMD
@@ -54,22 +54,22 @@ model:
   type: str
   sample: AMD EPYC 9554
 generation:
-  description: What programs are built for. For a CPU the best vector instruction set that it has.
+  description: The architecture. For a CPU its best vector instruction set.
   returned: success
   type: str
   sample: avx512_bf16
 driver:
-  description: Version of the driver. Null where there is none.
+  description: Version of the driver, or null.
   returned: success
   type: str
   sample: null
 runtime:
-  description: Version of the vendor's library beside the driver. Null where there is none.
+  description: Version of the vendor's library for the driver, or null.
   returned: success
   type: str
   sample: null
 lnc:
-  description: Physical cores in a logical one. Null where there are no logical cores, or nothing tells.
+  description: Physical cores in a logical core. Null if there are no logical cores, or if unknown.
   returned: success
   type: int
   sample: null
@@ -89,68 +89,53 @@ devices:
       description: The number that a plan entry's C(devices) uses.
       type: int
     memory_mib:
-      description: Its memory in MiB. Null where it cannot be read.
+      description: Its memory in MiB. Null if unknown.
       type: int
     cores:
       description:
-        - Cores that can be used. For a CPU these are logical CPUs, for others logical cores, or physical ones where
-          RV(lnc) is null.
+        - Usable cores, which are logical CPUs on a CPU, and logical cores on other platforms.
       type: int
     numa:
-      description: The NUMA node that it is at. Null where that is unknown.
+      description: Its NUMA node. Null if unknown.
       type: int
     cpus:
-      description: The CPUs beside it.
+      description: The CPUs near it.
       type: str
     health:
-      description: V(ok), or the vendor's word for what is wrong.
+      description: V(ok), or the vendor's word for a fault.
       type: str
     holders:
-      description: Processes that have it open, as C(pid) and C(command).
+      description: Processes that use it, as C(pid) and C(command).
       type: list
       elements: dict
     core_ids:
       description:
-        - The numbers that a plan entry's C(devices) uses, of its parts where servers are given parts. Empty where
-          nothing tells which they are.
+        - The numbers that a plan entry's C(devices) uses, of its parts if servers are assigned parts of a device.
       type: list
       elements: int
     address:
-      description: Where it is on the PCI bus.
+      description: Its address on the PCI bus.
       returned: for GPUs and NPUs
       type: str
     product:
-      description: The vendor's name of it. Null where nothing tells.
+      description: The vendor's name of it. Null if unknown.
       returned: for GPUs and NPUs
       type: str
     compute_capability:
-      description: What programs are built for, such as V(9.0). Null where nothing tells.
+      description: Compute capability, such as V(9.0). Null if unknown.
       returned: for GPUs
       type: str
     faults:
-      description: What stops a server on it, as sentences. Empty for one that is well.
+      description: Sentences on what prevents servers from using it.
       returned: for GPUs and NPUs
       type: list
       elements: str
-    slow:
-      description: What slows it down now.
-      returned: for GPUs
-      type: list
-      elements: str
-    used_mib:
-      description: Memory in use in MiB. Null where nothing tells.
-      returned: for GPUs
-      type: int
-    recovery:
-      description: What the driver wants done with it, V(None) for nothing. Null where it does not tell.
-      returned: for GPUs
-      type: str
     fabric:
-      description: The state of its links to other GPUs. Null where it has none that the driver manages.
+      description: The state of its links to other GPUs, or null.
       returned: for GPUs
       type: str
     npu:
-      description: The number that the vendor's tool has for its board.
+      description: The number of its board in the vendor's tool.
       returned: for NPUs
       type: int
     chip:

@@ -1,8 +1,8 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""That stopped servers hold no accelerator. The devices are asked who holds them: a process may have lost its
-environment and its cgroup."""
+"""Processes that hold accelerators of stopped servers, by the devices: a process may have lost its environment and its
+cgroup."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ UNIT = re.compile(r"/%s([a-z0-9-]+)\.service(/|$)" % host_paths.PREFIX)
 def holders(entries, system=None):
     """[{pid, command, user, devices: [ids]}] of the processes that hold cores of these entries ([plan entry]).
 
-    Where it is not known which cores of a device a process has, all of them count. FleetError where the devices cannot
-    be asked.
+    A process whose cores of a device are unknown counts for all of them. Raises FleetError if the devices do not
+    answer.
     """
     found = {}
     for name in sorted({entry["platform"] for entry in entries}):
@@ -32,8 +32,7 @@ def holders(entries, system=None):
             continue
         numbers = {number for entry in entries if entry["platform"] == name for number in entry["devices"]}
         for device in platform.detect(system or System("")).devices:
-            # a device that does not tell which parts it has may have any of them
-            ids = device.core_ids or (numbers if platform.parts else [device.id])
+            ids = device.core_ids or [device.id]
             for holder in device.holders:
                 if not numbers & set(platform.given(holder["pid"], ids) or ids):
                     continue
@@ -51,7 +50,7 @@ def _user(pid):
 
 
 def server_of(pid, root):
-    """The server of this root that the process belongs to, by its environment or its unit; None for a stranger's."""
+    """The server of this root that the process belongs to, by its environment or its unit, or None."""
     markers = processes.markers_of(pid)
     if markers is not None:
         return markers[1] if markers[0] == (root or "/") else None
@@ -66,11 +65,10 @@ def server_of(pid, root):
 
 
 def release(entries, root, system=None):
-    """End what is left of these stopped servers on their devices; the holders that are somebody else's.
+    """End processes of these stopped servers that still hold their devices.
 
-    Returns (list of holders(), None), or (None, why the devices cannot be asked): a node is cleaned up where its driver
-    is broken, unloaded or not there as well. A running server of ours that shares a device is none of the holders.
-    FleetError where a process of ours survives SIGKILL.
+    Returns (holders() that do not belong to servers of this root, None), or (None, the reason why the devices do not
+    answer), because a node with a broken driver is cleaned up as well. Raises FleetError if a process survives SIGKILL.
     """
     names = {entry["name"] for entry in entries}
     try:
@@ -83,13 +81,9 @@ def release(entries, root, system=None):
         if left:
             raise FleetError(
                 "devices.process-survived",
-                "The servers are stopped, but %s of theirs survived SIGKILL and %s devices: %s. See what they wait for "
+                "The servers are stopped, but processes survived SIGKILL and hold devices: %s. See what they wait for "
                 "(state D in ps); only a reboot may free the devices.",
-                (
-                    "a process" if len(left) == 1 else "processes",
-                    "holds" if len(left) == 1 else "hold",
-                    "; ".join(describe(one) for one in ours if one["pid"] in left),
-                ),
+                ("; ".join(describe(one) for one in ours if one["pid"] in left),),
                 details={"left": left},
             )
         try:
@@ -100,7 +94,7 @@ def release(entries, root, system=None):
 
 
 def describe(holder):
-    """A holder for a person."""
+    """A holder in a message."""
     return "process %d of %s (%s) on device %s" % (
         holder["pid"],
         holder["user"] or "nobody known",

@@ -9,7 +9,7 @@ import pathlib
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import node as node_operations
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import host as node_operations
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import servers as server_operations
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import detect

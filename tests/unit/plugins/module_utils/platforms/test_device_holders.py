@@ -10,7 +10,6 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import device_holders
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.base import Accelerators, Device
@@ -89,11 +88,6 @@ def test_a_running_server_of_ours_beside_it_is_left_alone(node):
     assert running.poll() is None
 
 
-def test_a_cpu_has_nothing_to_hold(node):
-    node.started(0)
-    assert device_holders.release([entry(platform="cpu")], node.root) == ([], None)
-
-
 def test_the_unit_tells_whose_a_process_is(monkeypatch, tmp_path):
     assert device_holders.UNIT.search("/system.slice/inference-fleet-server-0.service/").group(1) == "server-0"
     assert device_holders.UNIT.search("0::/system.slice/ssh.service/") is None
@@ -107,41 +101,9 @@ def test_whoever_has_other_cores_of_the_device_holds_nothing_of_it(node):
     assert [one["pid"] for one in found] == [overlapping.pid]
 
 
-def test_devices_that_do_not_tell_their_cores_may_have_any(node, monkeypatch):
-    detect = PLATFORMS["neuron"].detect
-
-    def without_cores(system):
-        found = detect(system)
-        for device in found.devices:
-            device.core_ids = []
-        return found
-
-    monkeypatch.setattr(PLATFORMS["neuron"], "detect", without_cores)
-    left, stranger = node.ours(1), node.started(1)
-    node.started(1, NEURON_RT_VISIBLE_CORES="4-7")
-    node.started(1, NEURON_RT_VISIBLE_CORES="0-1")
-    found, _why = device_holders.release([entry()], node.root)
-    assert left.poll() is not None
-    assert stranger.pid in [one["pid"] for one in found]
-
-
 def test_devices_that_cannot_be_asked_are_no_error(node, tmp_path, monkeypatch):
     """Before and after what is left of ours was ended: a node is cleaned up where its driver is broken as well."""
     monkeypatch.setitem(PLATFORMS, "neuron", Platform())
     held, why = device_holders.release([entry()], node.root, System(str(tmp_path)))
     assert held is None
-    assert why.startswith("This node shows no Neuron device: neuron-ls is not installed, and neither ")
-
-
-def test_devices_that_stop_answering_are_no_error(node, monkeypatch):
-    node.ours(0)
-    detect, asked = PLATFORMS["neuron"].detect, []
-
-    def once(system):
-        if asked:
-            raise FleetError("test.gone", "gone")
-        asked.append(1)
-        return detect(system)
-
-    monkeypatch.setattr(PLATFORMS["neuron"], "detect", once)
-    assert device_holders.release([entry()], node.root) == (None, "gone")
+    assert "neuron-ls" in why

