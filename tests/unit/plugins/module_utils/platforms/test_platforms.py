@@ -153,11 +153,6 @@ def test_flags_are_those_that_all_processors_have(tree):
     assert found.generation == "avx512f"
 
 
-def test_without_a_list_of_online_cpus_the_processors_count(tree):
-    root = tree("one-node", {"sys/devices/system/cpu/online": None, "sys/devices/system/cpu/present": None})
-    assert [device.cpus for device in accelerators.detect(sysroot=root).devices] == ["0-1"]
-
-
 def test_a_node_that_cannot_be_read_is_an_error(tmp_path):
     with pytest.raises(FleetError) as caught:
         accelerators.detect(sysroot=str(tmp_path))

@@ -111,12 +111,6 @@ def test_a_driver_without_its_runtime_is_an_error_that_names_both(node):
     assert error(node).code == "neuron.packages-do-not-fit"
 
 
-def test_a_package_that_is_too_old_is_replaced(node):
-    node.have({**IMAGE, "aws-neuronx-tools": "2.20.0.0"})
-    found = node.look()
-    assert (found["due"], found["load"]) == ({"aws-neuronx-tools": "2.32.28.0"}, False)
-
-
 def loads(node, version):
     path = node.root / "sys/module/neuron/version"
     path.parent.mkdir(parents=True, exist_ok=True)
