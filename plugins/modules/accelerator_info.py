@@ -39,7 +39,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 accelerator:
-  description: The value for C(fleet_hardware.accelerator).
+  description: The name in C(fleet_hardware.accelerator).
   returned: success
   type: str
   sample: cpu
@@ -54,7 +54,7 @@ model:
   type: str
   sample: AMD EPYC 9554
 generation:
-  description: The target of compilers. For a CPU its best vector instruction set.
+  description: The architecture. For a CPU its best vector instruction set.
   returned: success
   type: str
   sample: avx512_bf16
@@ -64,12 +64,12 @@ driver:
   type: str
   sample: null
 runtime:
-  description: Version of the vendor's runtime library, or null.
+  description: Version of the vendor's library for the driver, or null.
   returned: success
   type: str
   sample: null
 lnc:
-  description: Physical cores per logical core. Null without logical cores, or if unknown.
+  description: Physical cores in a logical core. Null if there are no logical cores, or if unknown.
   returned: success
   type: int
   sample: null
@@ -89,29 +89,28 @@ devices:
       description: The number that a plan entry's C(devices) uses.
       type: int
     memory_mib:
-      description: Memory in MiB, or null.
+      description: Its memory in MiB. Null if unknown.
       type: int
     cores:
       description:
-        - Usable cores. For a CPU these are logical CPUs, for others logical cores, or physical cores if RV(lnc) is
-          null.
+        - Usable cores, which are logical CPUs on a CPU, and logical cores on other platforms.
       type: int
     numa:
-      description: The NUMA node, or null.
+      description: Its NUMA node. Null if unknown.
       type: int
     cpus:
-      description: The CPUs of its NUMA node.
+      description: The CPUs near it.
       type: str
     health:
-      description: V(ok), or the vendor's name of the fault.
+      description: V(ok), or the vendor's word for a fault.
       type: str
     holders:
-      description: Processes that use it, with C(pid) and C(command).
+      description: Processes that use it, as C(pid) and C(command).
       type: list
       elements: dict
     core_ids:
       description:
-        - The numbers of its cores in a plan entry's C(devices), if servers use single cores. Empty if unknown.
+        - The numbers that a plan entry's C(devices) uses, of its parts if servers are assigned parts of a device.
       type: list
       elements: int
     address:
@@ -119,37 +118,24 @@ devices:
       returned: for GPUs and NPUs
       type: str
     product:
-      description: The vendor's product name, or null.
+      description: The vendor's name of it. Null if unknown.
       returned: for GPUs and NPUs
       type: str
     compute_capability:
-      description: Compute capability, such as V(9.0), or null.
+      description: Compute capability, such as V(9.0). Null if unknown.
       returned: for GPUs
       type: str
     faults:
-      description: Faults that prevent a server on it, as sentences.
+      description: Sentences on what prevents servers from using it.
       returned: for GPUs and NPUs
       type: list
       elements: str
-    slow:
-      description: Reasons for its current throttling.
-      returned: for GPUs
-      type: list
-      elements: str
-    used_mib:
-      description: Used memory in MiB, or null.
-      returned: for GPUs
-      type: int
-    recovery:
-      description: The recovery action that the driver requests, V(None) for none. Null if unknown.
-      returned: for GPUs
-      type: str
     fabric:
-      description: The state of its links to other GPUs. Null without managed links.
+      description: The state of its links to other GPUs, or null.
       returned: for GPUs
       type: str
     npu:
-      description: Number of its board in the vendor's tool.
+      description: The number of its board in the vendor's tool.
       returned: for NPUs
       type: int
     chip:

@@ -11,7 +11,7 @@ SEVERAL = "several"
 
 
 class FleetError(Exception):
-    """A mistake that a person can correct. The message says what is wrong, where, what is allowed and what to do.
+    """An error with a remedy. The message contains the problem, its place, valid values and the remedy.
 
     code: stable, `area.what-is-wrong`, listed in docs/using/errors.md. message: a string that `values`, a tuple, is
     formatted into as by logging; what is unseen in it is shown. details: JSON-ready, what a module adds to its result
@@ -28,7 +28,7 @@ class FleetError(Exception):
 
     @classmethod
     def together(cls, problems):
-        """One error for several, a line for each message and each message once; the one itself where there is one."""
+        """An error for several errors, with a line for each different message."""
         each = tuple({one.message: one for error in problems for one in error.problems}.values())
         if len(each) == 1:
             return each[0]

@@ -55,7 +55,7 @@ class Ascend(Platform):
         return hardware.accelerator != A3 or size % 2 == 0
 
     def container_defaults(self, declared):
-        """The vendor's runtime brings devices and driver itself."""
+        """The vendor's runtime adds devices and driver itself."""
         return {"shm_size": "1g"} if RUNTIME in declared.get("flags", []) else self.container
 
     def daemon_settings(self, recipe):
@@ -65,26 +65,25 @@ class Ascend(Platform):
         return {"runtimes": {"ascend": {"path": RUNTIME_PROGRAM, "runtimeArgs": []}}}
 
     def check_server(self, where, server):
-        """Weights of a format that NPUs load, an image of their generation, and no NPUs but the server's own."""
+        """Require weights of a format that NPUs load, an image of their generation, and the server's own NPUs."""
         if server.recipe["model"]["format"] == "mxfp4":
             raise FleetError(
-                "plan.format-not-for-platform",
-                "%s: model.format is 'mxfp4', which no Ascend NPU can load; allowed: 'bf16', with a checkpoint of that "
-                "format, such as unsloth/gpt-oss-120b-BF16.",
-                (where,),
+                "plan.not-for-platform",
+                "%s: %s is %s, which %s. Use %s.",
+                (where, "model.format", "mxfp4", "Ascend NPUs cannot load", "bf16, such as unsloth/gpt-oss-120b-BF16"),
             )
         image = (server.container or {}).get("image") or ""
         found, wanted = IMAGE.search(image), "a3" if server.hardware.accelerator == A3 else None
         if found and found.group(1) != wanted:
             raise FleetError(
-                "plan.ascend-image-generation",
-                "%s: container.image is %s, which is for %s, but the servers are on %s. Take the tag %s.",
+                "plan.not-for-platform",
+                "%s: %s is %s, which %s. Use %s.",
                 (
                     where,
+                    "container.image",
                     image,
-                    "Atlas A2" if found.group(1) is None else "the generation %s" % found.group(1).upper(),
-                    server.hardware.accelerator,
-                    "that ends in -a3 or -a3-openeuler" if wanted else "without -%s" % found.group(1),
+                    "is not for %s" % server.hardware.accelerator,
+                    "a tag that ends in -a3 or -a3-openeuler" if wanted else "a tag without -%s" % found.group(1),
                 ),
             )
         inside = list(range(len(server.devices))) if server.container else server.devices
@@ -95,8 +94,9 @@ class Ascend(Platform):
             given = server.environment.get(name, "" if name == RUNTIME_VISIBLE else None)
             if given is not None and given.replace(" ", "").split(",") != [str(number) for number in numbers]:
                 raise FleetError(
-                    "plan.ascend-visible-devices",
-                    "%s: environment.%s is %s, but the server has the NPUs %s%s; write ${%s}.",
+                    "plan.visible-devices",
+                    "%s: environment.%s is %s, but the server has the devices %s%s. Remove the variable, or write "
+                    "${%s}.",
                     (
                         where,
                         name,
@@ -108,22 +108,27 @@ class Ascend(Platform):
                 )
 
     def finish(self, entries, leader_first):
-        """A process is told its NPUs; a container is given no others. The vendor's runtime is docker's."""
+        """A process gets the numbers of its NPUs; a container has no others. The vendor's runtime is for docker."""
         for entry in entries:
             container = entry["container"]
             if container and RUNTIME in container["flags"] and container["engine"] != "docker":
                 raise FleetError(
-                    "plan.ascend-runtime-not-docker",
-                    "%s: container.flags has %s, Ascend Docker Runtime, but its container is one of %s; allowed: "
-                    "docker. Take the overlay docker-runtime away: containers get devices and driver without it.",
-                    ("server '%s'" % entry["name"], RUNTIME, container["engine"]),
+                    "plan.not-for-platform",
+                    "%s: %s is %s, which %s. Use %s.",
+                    (
+                        "server '%s'" % entry["name"],
+                        "container.flags",
+                        RUNTIME,
+                        "only docker supports",
+                        "no overlay docker-runtime; containers get devices and driver without it",
+                    ),
                 )
             if entry["devices"] and not container:
                 own = {VISIBLE: ",".join(str(number) for number in entry["devices"])}
                 entry["environment"] = {**own, **entry["environment"]}
 
     def notes(self, entry):
-        """What the vendor's guide warns of, and variables that nothing reads."""
+        """Warnings of the vendor's guide, and variables that nothing reads."""
         arguments = entry["arguments"]
         for name in sorted(set(DEAD) & set(entry["environment"])):
             yield "environment.%s has no effect: %s. Remove it." % (name, DEAD[name])

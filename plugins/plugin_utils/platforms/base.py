@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the plan asks of a platform: its accelerators, its memory, and what it adds to a server."""
+"""The planner's interface of a platform: accelerators, memory, and settings of servers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Accelerator:
-    """A kind of accelerator. ``cores`` is physical cores of one device (0: servers are given whole devices), `lnc` how
-    many of them make a logical one. memory_gib: of one device. compute_capability: the vendor's number of what programs
-    are built for, "" where it has none."""
+    """A kind of accelerator.
+
+    cores: physical cores of a device, 0 if servers are assigned complete devices. lnc: physical cores of a logical
+    core. memory_gib: of a device. compute_capability: the vendor's number of the architecture, or "".
+    """
 
     cores: int = 0
     lnc: int = 1
@@ -24,13 +26,13 @@ class Accelerator:
 
 
 class Platform:
-    """A platform; a file or folder here defines one and its object PLATFORM.
+    """A platform. A file or folder of this package defines a platform and its object PLATFORM.
 
-    name: in recipes. label: for people. accelerators: {name: Accelerator}. unit: what a piece is called that servers
-    are given. usable: share of a device's memory that an engine sees. runtime_bytes: what the runtime takes of it.
-    resident: {format of weights: how much larger an engine holds them}. splits: whether
-    more devices give a server more memory. container: defaults under the recipe's container; its mounts and devices are
-    added to the recipe's. engine_settings: keys of docker's daemon.json without which its containers do not start.
+    name: in recipes. label: in messages. accelerators: {name: Accelerator}. unit: the name of what servers are
+    assigned. usable: share of a device's memory that an engine can use. runtime_bytes: memory that the runtime uses.
+    resident: {format of weights: factor of their size in an engine's memory}. splits: whether more devices give a
+    server more memory. container: defaults of the recipe's container; mounts and devices are added to the recipe's.
+    engine_settings: keys of docker's daemon.json that its containers require.
     """
 
     name = label = ""
@@ -42,71 +44,71 @@ class Platform:
     engine_settings = {}
 
     def fits_chips(self, hardware, size):
-        """Whether a server of ``size`` pieces has whole devices or an equal part of one, where that matters."""
+        """Whether a server of `size` units has complete devices or an equal part of a device, if that matters."""
         return True
 
     def placeholders(self, hardware, devices):
-        """{name: value} of placeholders beyond those of every server, None for one without a value."""
+        """{name: value} of further placeholders, None without a value."""
         return {}
 
     def container_defaults(self, declared):
-        """`container`, or what of it suits a recipe's container as it is declared."""
+        """`container`, or the part that fits the recipe's declared container."""
         return self.container
 
     def daemon_settings(self, recipe):
-        """`engine_settings`, or what a recipe needs of docker's daemon.json."""
+        """`engine_settings`, or the settings that a recipe requires."""
         return self.engine_settings
 
     def check_recipe(self, recipe, hardware):
-        """FleetError where the platform cannot run what the recipe says, whatever the server."""
+        """Raises FleetError if the platform cannot run the recipe."""
 
     def check_server(self, where, server):
-        """FleetError where a server cannot run as it is given. server: planning.plan.Draft, all of it resolved."""
+        """Raises FleetError if a server cannot run as planned. server: planning.plan.Draft, resolved."""
 
     def artifact_key(self, server):
-        """The key of what a server's engine compiles or loads, None where it compiles nothing. Draft: unresolved."""
+        """The key of the artifact that a server's engine compiles or loads, or None. server: Draft, unresolved."""
 
     def hooks(self, server, leaders):
-        """{name: mapping} of what the node does beside starting the engine. leaders: servers of `start.after` that
-        may only be waited for until what they compile is complete."""
+        """{name: mapping} of actions around a start. leaders: servers of `start.after` that the server waits for only
+        until their artifact is complete."""
         return {}
 
     def finish(self, entries, leader_first):
-        """Complete the entries of a host, which lack their hashes; FleetError where they would be in each other's way.
+        """Complete the entries of a host, before their hashes are computed. Raises FleetError if they conflict.
 
-        leader_first: names of the servers whose first one starts before the others.
+        leader_first: names of the servers of which the first starts before the others.
         """
 
     def notes(self, entry):
-        """What to say of a server that is planned well: sentences, shown as warnings of the plan."""
+        """Sentences on a valid entry that the plan shows as warnings."""
         return []
 
     def operations(self, host):
-        """What the role of the platform runs: [(operation, arguments)], as its tasks call the modules; None where that
-        is not known, and then the step runs each time.
+        """[(operation, arguments)] of the platform's role, equal to its tasks; None if unknown, and then the step runs
+        every time.
 
-        host: planning.steps.Host. Its `step` is prepare, or weights where servers have the hook compile_cache.
+        host: planning.steps.Host. Its `step` is prepare, or weights if servers have the hook compile_cache.
         """
         return None
 
     def checks_eagle3(self, entries):
-        """Whether an EAGLE3 head must be of a form that the servers' engine has for itself. entries: of the plan."""
+        """Whether the servers' engine requires its own form of EAGLE3 heads. entries: of the plan."""
         return False
 
     # -- memory --------------------------------------------------------------------------------------------------------
 
     def rank_memory(self, hardware, on_host):
-        """Bytes of memory that one rank of a server has, as an engine sees them. on_host: servers of the host."""
+        """Bytes of memory of a rank of a server, as an engine reports them. on_host: servers of the host."""
         return hardware.memory_gib * GIB * self.usable
 
     def weights_format(self, declared, hardware):
-        """The format in which weights lie in memory."""
+        """The format of weights in memory."""
         return declared
 
     def layout(self, model):
-        """A model as engines lay it out in memory."""
+        """The layout of a model in memory."""
         return model
 
     def memory(self, settings, entry, hardware, model):
-        """An engine's memory() as it is on this platform. Changes nothing that is passed. engines.base.Unreadable."""
+        """An engine's memory() on this platform. Arguments are not changed. Raises engines.base.Unreadable."""
         return settings

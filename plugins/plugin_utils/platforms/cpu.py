@@ -13,7 +13,7 @@ SPACE = "VLLM_CPU_KVCACHE_SPACE"
 
 
 class Cpu(Platform):
-    """The host's cores; memory_gib is the host's, of which each server has an equal share."""
+    """Cores of the host. memory_gib is the host's memory, of which each server has an equal share."""
 
     name, label, unit, splits = "cpu", "CPU", "core", False
     accelerators = {"cpu": Accelerator(cores=1)}

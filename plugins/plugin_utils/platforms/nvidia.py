@@ -48,9 +48,9 @@ class Nvidia(Platform):
         return {} if any("nvidia" in one or one.startswith("--gpus") for one in named) else self.container
 
     def check_server(self, where, server):
-        """A server must not work on GPUs that are not its own. A container counts those that it is given from 0.
+        """Require that a server uses only its own GPUs. A container numbers its GPUs from 0.
 
-        Behind its own a server may see the others of the host: what copies memory from one to another needs that.
+        After its own GPUs a server may list others of the host, which NIXL requires to copy memory between GPUs.
         """
         given = server.environment.get(VISIBLE)
         every = EVERY in ((server.container or {}).get("devices") or ())
@@ -66,11 +66,11 @@ class Nvidia(Platform):
             or not {str(number) for number in reached}.issuperset(others)
         ):
             raise FleetError(
-                "plan.cuda-visible-devices",
-                "%s: environment.CUDA_VISIBLE_DEVICES is %s, but the server has the GPUs %s%s; remove it, or write "
-                "${%s}.",
+                "plan.visible-devices",
+                "%s: environment.%s is %s, but the server has the devices %s%s. Remove the variable, or write ${%s}.",
                 (
                     where,
+                    VISIBLE,
                     show(given),
                     ",".join(str(number) for number in server.devices),
                     ", which its container counts as %s" % ",".join(str(number) for number in own)
@@ -81,7 +81,7 @@ class Nvidia(Platform):
             )
 
     def finish(self, entries, leader_first):
-        """A process is told its GPUs, numbered as nvidia-smi does; a container is given no others."""
+        """A process gets the numbers of its GPUs as in nvidia-smi; a container has no others."""
         for entry in entries:
             if entry["devices"] and not entry["container"]:
                 own = {VISIBLE: ",".join(str(number) for number in entry["devices"]), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

@@ -20,7 +20,6 @@ case "$*" in
   "-q -x -i "*) f="q-x-$4" ;;
   --query-gpu=*" -i "*) f="csv-$4" ;;
   --query-gpu=*) f=csv ;;
-  "topo -m") f=topo ;;
 esac
 { read -r status; cat; } < "$f"
 exit "$status"
@@ -60,7 +59,7 @@ class NvidiaNode:
         else:
             (found if found is not None else ElementTree.SubElement(place, last)).text = value
 
-    def has(self, name, change=lambda root: None, csv=lambda text: text, before="", text=None, topology=None, dead=None,
+    def has(self, name, change=lambda root: None, csv=lambda text: text, before="", text=None, dead=None,
             failure=None):  # fmt: skip
         """The node `name` of the fixtures. change: of its XML's root; text: instead of its XML. before: printed before
         it. csv: of the CSV. dead: address of a GPU whose `failure` keeps nvidia-smi from answering for all."""
@@ -71,9 +70,7 @@ class NvidiaNode:
         rows = {bus: row for bus, row in ((smi.bus_of(one.split(",")[1]), one) for one in rows) if bus in gpus}
         if len(rows) < 8 and not before:  # numbers follow the bus
             rows = {bus: "%d,%s" % (place, row.split(",", 1)[1]) for place, (bus, row) in enumerate(rows.items())}
-        topo = FIXTURES / name / "topo-m.txt"
         self.program("nvidia-smi", SCRIPT)
-        self.answer("topo", topology or (topo.read_text() if topo.exists() else ""))
         if dead:
             status, _line, words = (FIXTURES / "failures" / (failure + ".txt")).read_text().partition("\n")
             for bus, gpu in gpus.items():
@@ -93,7 +90,7 @@ class NvidiaNode:
     def fails(self, failure):
         status, _line, words = (FIXTURES / "failures" / (failure + ".txt")).read_text().partition("\n")
         self.program("nvidia-smi", SCRIPT)
-        for name in ("q-x", "csv", "topo"):
+        for name in ("q-x", "csv"):
             self.answer(name, words, int(status))
         return self
 

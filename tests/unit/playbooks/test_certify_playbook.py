@@ -183,4 +183,4 @@ def test_bad_input_is_one_error_before_anything_is_asked(tmp_path, more, words):
         flat = " ".join(run.output.split())
         assert (words % tmp_path if "%s" in words else words) in flat
         assert flat.count("FAILED!") == 1
-        assert (fleet.load, "Ask every server" in flat) == ([], False)
+        assert (fleet.load, "Verify servers" in flat) == ([], False)

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Programs of the node. Each call has a limit of time, after which the program is killed and the error names it."""
+"""Programs of the node. Each call has a time limit, after which the program is killed."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ SCARCE = {errno.EAGAIN: "the limit of processes is reached", errno.ENOMEM: "no m
 
 
 class TimedOut(FleetError):
-    """A program did not end in time. Steps that look at a node do not go on after it: the next program may hang too."""
+    """A program did not end in time. Checks of a node stop then, because the next program may hang too."""
 
 
 def hangs(error):
-    """Whether a program that did not end in time is behind this error."""
+    """Whether a program that did not end in time caused this error."""
     while error is not None and not isinstance(error, TimedOut):
         error = error.__cause__
     return error is not None
@@ -44,7 +44,7 @@ def shown(argv):
 
 
 def start(argv, **options):
-    """The Popen of a program. FleetError where this node cannot start any; OSError where it cannot start this one."""
+    """The Popen of a program. Raises FleetError if the node can start no program, OSError if not this program."""
     try:
         return subprocess.Popen(argv, **options)
     except OSError as error:
@@ -59,11 +59,11 @@ def start(argv, **options):
 
 
 def run(argv, limit_s=LIMIT_S, idle_s=None, text=None, merged=False, errors="replace", **options):
-    """The CompletedProcess, with strings, of a program that has ended with any status.
+    """The CompletedProcess, with strings, of a program with any exit status.
 
     limit_s: seconds that it may take; None with idle_s: seconds that it and its children may go without using the
     processor. text: its input; none without. merged: its errors are in its output. options: of Popen. Raises TimedOut,
-    FleetError (see start()), and OSError where the program cannot be executed.
+    FleetError (see start()), and OSError if the program cannot be executed.
     """
     process = start(
         argv,
@@ -111,7 +111,7 @@ def _timed_out(process, argv, limit_s, idle_s):
 
 
 def _end(process):
-    """Kill what is left of its session; what the kernel holds is not waited for."""
+    """Kill the remaining processes of its session, without waiting for those that the kernel holds."""
     if process.returncode is not None:
         return
     with contextlib.suppress(OSError):
@@ -125,7 +125,7 @@ def _end(process):
 
 
 def _stat(pid):
-    """Fields of /proc/PID/stat from the state on, None where it is gone."""
+    """Fields of /proc/PID/stat from the state on, or None if it has ended."""
     try:
         with open("/proc/%s/stat" % pid, "rb") as stream:
             return stream.read().rpartition(b") ")[2].decode("ascii").split()

@@ -11,7 +11,7 @@ ITEM = re.compile(r"^([0-9]{1,6})(?:-([0-9]{1,6}))?$")
 
 
 def parse_cpu_list(text):
-    """The set of ints in `text` ("0-3,8-11"; "" is the empty set). ValueError names the item that is no range."""
+    """The set of ints in `text` ("0-3,8-11"). Raises ValueError with the item that is not a range."""
     numbers = set()
     for item in text.strip().split(",") if text.strip() else ():
         match = ITEM.match(item.strip())
@@ -23,7 +23,7 @@ def parse_cpu_list(text):
 
 
 def format_cpu_list(numbers):
-    """The shortest text for a collection of ints, ascending: {0, 1, 2, 8} is "0-2,8"; an empty one is ""."""
+    """The shortest form of a collection of ints, ascending: {0, 1, 2, 8} is "0-2,8"."""
     ranges = []
     for number in sorted(set(numbers)):
         if ranges and number == ranges[-1][1] + 1:

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Files that are never half-written: write beside, then rename. And reading of files that somebody else may write."""
+"""Atomic writing of files, and reading of files that other accounts may write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_DIGITS = 32
 
 
 def write_atomic(path, data, mode=0o644, owner=None):
-    """Put `data` (bytes or str) at `path` with `mode`; readers see the old file or the new one, never a part.
+    """Write `data` (bytes or str) to `path` with `mode`; readers see the old or the new file, never a part.
 
     owner: (uid, gid) or None. The folder must exist. Raises OSError, whose filename is `path`.
     """
@@ -46,7 +46,7 @@ def write_atomic(path, data, mode=0o644, owner=None):
 
 
 def place(path, mode, uid=None, gid=None):
-    """Give a file or folder that is there this mode and owner (None: as it is), and follow no link. Raises OSError."""
+    """Set mode and owner (None: unchanged) of an existing file or folder, without following links. Raises OSError."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
     with about(path):
         if os.geteuid() != 0 and not os.path.islink(path):
@@ -61,22 +61,22 @@ def place(path, mode, uid=None, gid=None):
 
 
 def as_bytes(data):
-    """str as UTF-8, what is no text in it as it was; bytes as they are."""
+    """str as UTF-8, with undecodable bytes restored; bytes unchanged."""
     return data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
 
 
 def read_bytes(path, most=-1, follow=True):
-    """The content of the file `path`, at most `most` bytes; None where there is no file.
+    """The content of the file `path`, at most `most` bytes, or None if there is no file.
 
-    What is neither a file nor a directory, and without `follow` a link, counts as no file: reading a FIFO or a device
-    that somebody put there could take for ever. Raises OSError.
+    A FIFO, a device, and without `follow` a link, count as no file, because a read could block for ever. Raises
+    OSError.
     """
     with _opened(path, follow) as stream:
         return None if stream is None else stream.read(most)
 
 
 def read_end(path, most):
-    """(the last `most` bytes of the file `path`, where in it they begin); (None, 0) where there is no file, no link
+    """(the last `most` bytes of the file `path`, their offset), or (None, 0) if there is no file. Links are not
     followed. Raises OSError."""
     with _opened(path, follow=False) as stream:
         if stream is None:
@@ -88,7 +88,7 @@ def read_end(path, most):
 
 @contextlib.contextmanager
 def _opened(path, follow):
-    """A binary stream of the file `path`, None where read_bytes() says that there is none."""
+    """A binary stream of the file `path`, or None if read_bytes() returns None."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
         handle = os.open(path, flags)
@@ -111,15 +111,15 @@ def _opened(path, follow):
 
 
 def read_text(path):
-    """The content of the file `path` as text, or None where there is no such file. Raises OSError."""
+    """The content of the file `path` as a string, or None if there is no such file. Raises OSError."""
     data = read_bytes(path)
     return None if data is None else data.decode("utf-8", "replace")
 
 
 def read_json(path, follow=False):
-    """The JSON value in `path`, whoever wrote it; None where there is no file, or no JSON that fits into memory twice.
+    """The JSON value in `path`, or None if there is no file, or no JSON of an acceptable size.
 
-    A server's account can write what root reads here. So nothing blocks, and size, depth and digits have limits.
+    A server's account can write files that root reads here, so size, depth and digits have limits.
     follow: follow links; files of checkpoints are links in the cache of a hub's client. Raises OSError.
     """
     data = read_bytes(path, MAX_JSON + 1, follow=follow)
@@ -138,7 +138,7 @@ def _whole(digits):
 
 
 def readable_json(path):
-    """The same, and None also where the file cannot be read, as another user's."""
+    """The same, and None if the file cannot be read, such as a file of another user."""
     try:
         return read_json(path)
     except OSError:
@@ -146,11 +146,11 @@ def readable_json(path):
 
 
 def fits(value, shape):
-    """Whether a JSON value that somebody else wrote has this shape.
+    """Whether a JSON value has this shape.
 
     shape: a type (int: no boolean, of at most 63 bits; float: any finite number of that size); None; a list of one
-    shape; {key: shape}, of the keys that are there, "*" for all others; a tuple of shapes, of which one fits; object
-    for anything.
+    shape; {key: shape}, for existing keys, "*" for all others; a tuple of alternative shapes; object for
+    anything.
     """
     if isinstance(shape, tuple):
         return any(fits(value, one) for one in shape)
@@ -167,14 +167,13 @@ def fits(value, shape):
 
 
 def write_json(path, value, mode=0o644, owner=None):
-    """Put the JSON value at `path` as write_atomic() does."""
+    """Write the JSON value to `path` with write_atomic()."""
     write_atomic(path, json.dumps(value), mode, owner)
 
 
 @contextlib.contextmanager
 def folder_lock(path):
-    """One process at a time looks at what is in a folder and decides; file systems without locks go without. Yields a
-    handle of the folder."""
+    """Lock a folder for other processes, and yield a handle of it. File systems without locks are used without."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
@@ -188,7 +187,7 @@ def folder_lock(path):
 
 
 def write_hashed(path, blocks):
-    """Write the blocks (bytes) to `path`, mode 0644, down to the disk; returns {size, sha256: hex}. Raises OSError."""
+    """Write and sync the blocks (bytes) to `path`, mode 0644; returns {size, sha256: hex}. Raises OSError."""
     digest, size = hashlib.sha256(), 0
     with about(path), open(path, "wb") as stream:
         for block in blocks:

@@ -116,7 +116,7 @@ class Stream:
 
 
 def cut(text, limit):
-    """`text` on one line and no longer than `limit` characters, with a mark where something is missing."""
+    """`text` on one line of at most `limit` characters, with an ellipsis if it is longer."""
     line = visible(" ".join(text.split()))
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
@@ -130,16 +130,16 @@ def connect_host(bind):
 
 
 def base_url(bind, port):
-    """http://host:port of a server bound to `bind`; an IPv6 address gets its brackets."""
+    """http://host:port of a server bound to `bind`, with brackets for an IPv6 address."""
     host = connect_host(bind)
     return "http://%s:%d" % ("[%s]" % host if ":" in host else host, port)
 
 
 def request(method, url, body=None, timeout=30, headers=None, connection=None, context=None):
-    """Send one request and return its Response; never raises for what the network or the server does.
+    """Send a request and return its Response; failures of network and server raise nothing.
 
-    body: None or a JSON-ready value; timeout: seconds for the whole exchange, however slowly it drips. connection: a
-    Connection to use and to keep, instead of one for this request alone. context: an SSLContext for https.
+    body: None or a JSON-ready value; timeout: seconds for the complete exchange. connection: a Connection to use and
+    keep open. context: an SSLContext for https.
     """
     return _exchange(method, url, body, timeout, headers, _Collector(), connection, context)
 
@@ -153,8 +153,8 @@ def stream(method, url, body=None, timeout=30, headers=None, connection=None):
 
 
 class Connection:
-    """A connection that several requests use, one after the other. Give its request() and stream() in place of the
-    module's. used: requests that were sent over the connection that is open now."""
+    """A connection for several successive requests, with the module's request() and stream(). used: requests sent over
+    the open connection."""
 
     def __init__(self):
         self.used = 0
@@ -173,7 +173,7 @@ class Connection:
 
 
 class _Collector:
-    """Keeps the body as it comes."""
+    """Collects the body."""
 
     done = False
 
@@ -184,11 +184,11 @@ class _Collector:
         self.blocks.append(block)
 
     def end(self, ms):
-        """Nothing more comes."""
+        """The body is complete."""
 
 
 class _EventReader(_Collector):
-    """Parses server-sent events while they come (WHATWG HTML, section 9.2: data lines, a blank line ends an event)."""
+    """Parses server-sent events (WHATWG HTML, section 9.2: data lines, a blank line ends an event)."""
 
     def __init__(self):
         super().__init__()
@@ -227,7 +227,7 @@ class _EventReader(_Collector):
 
 
 class _Watchdog:
-    """Shuts a socket down when the time of the exchange is over: a socket's own timeout starts anew with every byte."""
+    """Shuts a socket down at the timeout of the exchange, because a socket's timeout starts anew with every byte."""
 
     def __init__(self, sock, seconds):
         self.fired = False
@@ -335,7 +335,7 @@ def _read(answer, sock, result, collector, started):
 
 
 def _unpacker(encoding):
-    """A function from a block as it came to its bytes. HTTPException where the encoding is not known."""
+    """A function that decodes a block. Raises HTTPException if the encoding is unknown."""
     encoding = encoding.strip().lower()
     if encoding in ("", "identity"):
         return lambda block: block

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Errors of the operating system as sentences: what failed, the system's words, the path, and what to do."""
+"""Errors of the operating system as messages with the path and a remedy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OTHERWISE = "Correct that and run again"
 
 @contextlib.contextmanager
 def about(path):
-    """An OSError from within is about `path`: a write to a full disk names no file, a temporary file no useful one."""
+    """Set the path of an OSError: a write to a full disk names no file, and a temporary name is of no use."""
     try:
         yield
     except OSError as error:
@@ -46,7 +46,7 @@ def about(path):
 
 
 def read_only(path):
-    """The OSError (EROFS) of a path whose file system is mounted read-only, None for any other."""
+    """The OSError (EROFS) of a path whose file system is mounted read-only, or None."""
     with contextlib.suppress(OSError):
         if os.statvfs(path).f_flag & os.ST_RDONLY:
             return OSError(errno.EROFS, os.strerror(errno.EROFS), path)
@@ -54,7 +54,7 @@ def read_only(path):
 
 
 def os_words(error):
-    """ "PATH: WORDS" of an OSError, the words alone where it names no path."""
+    """ "PATH: MESSAGE" of an OSError, or only the message."""
     words = error.strerror or str(error) or type(error).__name__
     path = error.filename
     if isinstance(path, bytes):
@@ -63,12 +63,12 @@ def os_words(error):
 
 
 def remedy(error):
-    """What to do about an OSError, a sentence without its end."""
+    """The remedy of an OSError, without a full stop."""
     return REMEDIES.get(error.errno, OTHERWISE)
 
 
 def os_error(what, error, after=""):
-    """The FleetError of an OSError. what: what could not be done, how the sentence begins; after: a last sentence."""
+    """The FleetError of an OSError. what: the failed action, which begins the message; after: a last sentence."""
     words = os_words(error)
     path = words.rpartition(": ")[0]
     if path and what.endswith(" " + path):

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where things are on a node: below one root, which is empty for the system's own /etc, /var and /run."""
+"""Paths on a node, below a root that is empty for the system's /etc, /var and /run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class NodePaths:
 
     @classmethod
     def of_parameter(cls, root):
-        """The folders below a module's parameter root; FleetError where that is no absolute path, or not safe for
+        """The folders below a module's parameter root. Raises FleetError if it is not absolute, or not safe for
         root."""
         try:
             paths = cls(root)
@@ -65,11 +65,11 @@ class NodePaths:
         return [(path, path in movable) for path in sorted((*fixed, *movable))]
 
     def entry(self, name):
-        """The plan entry of a server as it was deployed (JSON, no secret in it)."""
+        """The deployed plan entry of a server (JSON without secrets)."""
         return "%s/%s.json" % (self.servers, name)
 
     def deployer(self, name):
-        """Which run deployed a server's entry (JSON, see servers.Node)."""
+        """The run that deployed a server's entry (JSON, see servers.Node)."""
         return "%s/deployed/%s.json" % (self.etc, name)
 
     def secret(self, name):
@@ -81,15 +81,15 @@ class NodePaths:
         return "%s/tls/%s" % (self.etc, service)
 
     def server_state(self, name):
-        """What the guard recorded when it started the engine (JSON)."""
+        """The guard's record of the start of the engine (JSON)."""
         return "%s/%s.json" % (self.state, name)
 
     def ready(self, name):
-        """Which process of a server was seen ready (JSON)."""
+        """The process of a server that was ready (JSON)."""
         return "%s/ready/%s.json" % (self.run, name)
 
     def log_file(self, name):
-        """Where the engine's output goes under supervisord."""
+        """The log of the engine under supervisord."""
         return "%s/%s.log" % (self.log, name)
 
     def directories(self, name):

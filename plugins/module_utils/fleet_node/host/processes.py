@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Processes and listening sockets of this node, from /proc alone: who holds a port, what runs of a server, how much."""
+"""Processes and sockets of this node by /proc: holders of ports, and processes and memory of servers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Process:
 
 
 def process(pid):
-    """The Process with this pid, or None where it is gone. A zombie is a Process whose state is "Z"."""
+    """The Process with this pid, or None. A zombie is a Process with the state "Z"."""
     try:
         with open("/proc/%d/stat" % pid, "rb") as stream:
             text = stream.read()
@@ -62,7 +62,7 @@ def catches(pid, sign):
 
 
 def account_gone(name):
-    """Why nothing can be started as the account of this name, as a clause; None where it is there, or none is named."""
+    """A clause about an account that does not exist any more, or None."""
     try:
         if name and not name.isdigit():
             pwd.getpwnam(name)
@@ -72,7 +72,7 @@ def account_gone(name):
 
 
 def process_table():
-    """{pid: Process} of all processes that live; zombies and the kernel's own threads are not among them."""
+    """{pid: Process} of all processes without zombies and threads of the kernel."""
     table = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -83,7 +83,7 @@ def process_table():
 
 
 def environment_of(pid):
-    """{bytes: bytes} that the process was executed with; empty where it is gone or not ours to read."""
+    """{bytes: bytes} that the process was executed with; empty if it has ended or is not readable."""
     text, whole = b"", 0
     try:
         for _look in range(LOOKS):
@@ -118,10 +118,9 @@ def markers_of(pid):
 
 
 def marked_processes(root):
-    """{server: sorted pids} of all that runs of this root's servers: the marked processes and all below them.
+    """{server: sorted pids} of this root's servers: the marked processes and their descendants.
 
-    What an engine started with an emptied environment is found through its parent. This process and its ancestors are
-    never in it.
+    Processes with an empty environment are found by their parents. This process and its ancestors are omitted.
     """
     table = process_table()
     spared = set()
@@ -151,9 +150,9 @@ def marked_processes(root):
 
 
 def terminate_found(find, term_s, kill_s):
-    """End what `find` (a function that gives pids) finds: TERM, up to term_s seconds, KILL, up to kill_s seconds.
+    """End the processes that find() returns: TERM, up to term_s seconds, KILL, up to kill_s seconds.
 
-    It looks again and again, so a process that is forked meanwhile is ended as well. Returns the pids that survived.
+    find() is called repeatedly, so processes that are forked meanwhile are ended too. Returns the pids that survived.
     """
     for sign, seconds in ((signal.SIGTERM, term_s), (signal.SIGKILL, kill_s)):
         signalled = set()
@@ -180,7 +179,7 @@ def listening_sockets():
 
 
 def connections(port):
-    """How many TCP connections of clients a port of this node has, in the network that this process is in."""
+    """Number of TCP connections of clients to a port, in the network namespace of this process."""
     return sum(1 for _family, fields in _sockets(ESTABLISHED) if int(fields[1].split(":")[1], 16) == port)
 
 
@@ -219,12 +218,12 @@ def _overlap(bind, address):
 
 
 def is_narrow(bind):
-    """Whether a server bound to this address is not meant to be reached through all of them."""
+    """Whether an address is not a wildcard."""
     return bind not in WILDCARDS
 
 
 def open_to_all(bind, port, sockets):
-    """The address through which a server listens wider than it is bound ("0.0.0.0" or "::"), else None.
+    """The wildcard address on which a server listens although it is bound to another address, or None.
 
     sockets: listening_sockets(). With bind 127.0.0.1 a server that takes no address would serve the whole network.
     """
@@ -234,10 +233,10 @@ def open_to_all(bind, port, sockets):
 
 
 def port_holder(bind, port):
-    """Who listens where a server bound to (bind, port) would: a wildcard on either side counts. None where nobody does.
+    """The listener on the port of a server bound to (bind, port), or None. Wildcards on either side count.
 
-    {pid, command, user, server, root}: pid and command are None where the process is not ours to see (user always is
-    known); server and root are set where the process is a fleet server's.
+    {pid, command, user, server, root}: pid and command are None if the process is not visible (the user always is);
+    server and root are set if the process belongs to a server.
     """
     listeners = {inode: uid for address, found, inode, uid in _listeners() if found == port and _overlap(bind, address)}
     holders = _holders(listeners)
@@ -245,10 +244,9 @@ def port_holder(bind, port):
 
 
 def port_holders(bind, port):
-    """[port_holder()] of all sockets that a request to a server bound to (bind, port) can reach; [] where none listens.
+    """[port_holder()] of all sockets that a request to a server bound to (bind, port) can reach.
 
-    A socket of the very address takes requests before one of all addresses does; several may share a port
-    (SO_REUSEPORT).
+    A socket of the address precedes a wildcard socket; several may share a port (SO_REUSEPORT).
     """
     from . import (
         http_client,  # what the guard starts without
@@ -265,7 +263,7 @@ def port_holders(bind, port):
 
 
 def _holders(listeners):
-    """[{pid, command, user, server, root}] of sockets ({inode: uid}), in the order of pids, those not seen last."""
+    """[{pid, command, user, server, root}] of sockets ({inode: uid}) by pid; invisible processes are last."""
     holders, missing = [], dict(listeners)
     for pid in sorted(process_table()) if missing else ():
         held = missing.keys() & _socket_inodes(pid)
@@ -284,7 +282,7 @@ def _socket_inodes(pid):
 
 
 def open_files(pid):
-    """{paths} of what the process has open, "socket:[INODE]" for a socket; empty where that is not ours to see."""
+    """{paths} of the process's open files, "socket:[INODE]" for a socket; empty if not readable."""
     folder = "/proc/%d/fd" % pid
     found = set()
     with contextlib.suppress(OSError):
@@ -295,7 +293,7 @@ def open_files(pid):
 
 
 def user_name(uid):
-    """The user's name, the number as text where it has none."""
+    """The user's name, or the number as a string."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -303,13 +301,12 @@ def user_name(uid):
 
 
 def masked(text):
-    """A command line of somebody's without the keys and passwords in it."""
+    """A command line with its keys and passwords masked."""
     return SECRET_WORD.sub("********", SECRET_OPTION.sub(r"\1\2********", text))
 
 
 def command(pid):
-    """The process's argv joined by blanks, for a person, masked(); its short name in brackets where it has none; None
-    where it is gone."""
+    """The process's masked argv joined by blanks, or its short name in brackets; None if it has ended."""
     try:
         with open("/proc/%d/cmdline" % pid, "rb") as stream:
             text = stream.read().rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
@@ -322,7 +319,7 @@ def command(pid):
 
 
 def argv(pid):
-    """The process's argv as a list of str (undecodable bytes as surrogates), empty where it is gone."""
+    """The process's argv as a list of str (undecodable bytes as surrogates); empty if it has ended."""
     try:
         with open("/proc/%d/cmdline" % pid, "rb") as stream:
             text = stream.read()
@@ -332,14 +329,14 @@ def argv(pid):
 
 
 def processes_with_marker(root, name):
-    """Pids of all that runs of the server `name` of this root, children without its environment included."""
+    """Pids of the server `name` of this root, with children without its environment."""
     return marked_processes(root).get(name, [])
 
 
 def terminate(pids, term_s, kill_s):
     """End these processes: TERM, up to term_s seconds, KILL, up to kill_s seconds. Returns the pids that survived.
 
-    A pid that has gone over to another process meanwhile is left alone; a zombie counts as ended.
+    A pid that belongs to another process by then is left alone; a zombie counts as ended.
     """
     ticks = {pid: found.ticks for pid, found in ((pid, process(pid)) for pid in pids) if found is not None}
 
@@ -353,9 +350,9 @@ def terminate(pids, term_s, kill_s):
 
 
 def memory_mib(pids):
-    """Memory of these processes together in MiB: proportional set size where we may read it, else resident set size.
+    """Memory of these processes in MiB: proportional set size if readable, else resident set size.
 
-    None where none of them is there to be read.
+    None if none of them is readable.
     """
     total = None
     for pid in pids:
@@ -379,7 +376,7 @@ def _field_kib(path, field):
 
 
 def started_at(pid):
-    """When the process was started, in epoch seconds (float), None where it is gone or a zombie."""
+    """Start time of the process in epoch seconds (float), or None if it has ended."""
     found = process(pid)
     if found is None or found.state in ENDED:
         return None

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The plan entry: one server process, as the controller plans it and the node runs it."""
+"""The plan entry of a server process, on the control node and on managed nodes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CONTAINER_KEYS = frozenset(
 
 
 def canonical(value):
-    """The bytes a hash is taken of: JSON with sorted keys and no spaces, UTF-8 (and what is no Unicode as it is)."""
+    """The canonical bytes for hashes: JSON with sorted keys and no spaces, in UTF-8."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return text.encode("utf-8", "surrogatepass")
 

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Shared libraries that engines load at run time: which of them resolve."""
+"""Shared libraries that engines load at run time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ sys.stdout.write(json.dumps(missing))
 def missing_libraries(names):
     """Those of `names` (sonames such as "libnuma.so.1") that the dynamic loader does not find, in their order.
 
-    FleetError where this Python cannot load libraries.
+    Raises FleetError if this Python cannot load libraries.
     """
     return list(_missing(tuple(names)))
 

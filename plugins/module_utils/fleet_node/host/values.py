@@ -1,13 +1,13 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reading JSON of any shape, as servers send it, and verdicts."""
+"""Access to JSON of any shape, and sums of verdicts."""
 
 from __future__ import annotations
 
 
 def dig(value, *path):
-    """value[path[0]][path[1]]…, or None as soon as a step is not there: answers come in any shape."""
+    """value[path[0]][path[1]]…, or None if a step is missing."""
     for step in path:
         if isinstance(step, int):
             if not isinstance(value, list) or step >= len(value):
@@ -19,22 +19,22 @@ def dig(value, *path):
 
 
 def text_of(value):
-    """`value` where it is a string, else ""."""
+    """`value` if it is a string, else ""."""
     return value if isinstance(value, str) else ""
 
 
 def items_of(value):
-    """The mappings in `value` where it is a list, else []."""
+    """The mappings in `value` if it is a list, else []."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def count(value):
-    """`value` where it is a number of things, else None."""
+    """`value` if it is an integer, else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def all_ok(values):
-    """False as soon as one is False, True where some are True and none is None, else None."""
+    """False if any value is False, True if all of at least one value are True, else None."""
     values = list(values)
     if any(value is False for value in values):
         return False

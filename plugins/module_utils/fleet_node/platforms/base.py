@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Platforms on a node: the accelerators that a node has, compared with the declared and required ones."""
+"""Platforms on a node: found accelerators, compared with the declared and required ones."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ import typing
 from ..host import processes
 from ..host.cpu_list import format_cpu_list, parse_cpu_list
 from ..host.packages import at_least
+from .host import PCI, whole_number
 
+COMMAND_SHOWN = 120
 # Properties that a recipe can require and that not every platform has, with the attribute of Accelerators or Device.
 OPTIONAL_NEEDS = ("lnc", "driver", "compute_capability")
 
 
 @dataclasses.dataclass
 class Device:
-    """One device.
+    """A device of a node.
 
-    id: the number that a plan entry's `devices` uses. memory_mib: MiB, or None where it cannot be read. cores: usable
-    cores. numa: the kernel's node number, or None. cpus: the CPUs beside it, such as "0-3,8". health: "ok" or the
-    vendor's word for what is wrong. holders: [{pid, command}] of the processes that have it open. core_ids: the numbers
-    that a plan entry's `devices` uses where servers are given parts of a device, such as logical cores; empty where
-    nothing tells which they are.
+    id: the number in a plan entry's `devices`. memory_mib: MiB, or None if unknown. cores: usable cores. numa: the
+    kernel's node number, or None. cpus: the CPUs near it, such as "0-3,8". health: "ok" or the vendor's word for a
+    fault. holders: [{pid, command}] of the processes that use it. core_ids: the numbers in a plan entry's `devices` if
+    servers are assigned parts of a device, such as logical cores.
     """
 
     id: int
@@ -36,15 +37,20 @@ class Device:
     holders: list = dataclasses.field(default_factory=list)
     core_ids: list = dataclasses.field(default_factory=list)
 
+    def locate(self, system, address):
+        """Set `numa` and `cpus` by the kernel's entry of a PCI address."""
+        folder = "%s/%s" % (PCI, address)
+        self.numa = whole_number(system.value(folder + "/numa_node"))
+        self.cpus = format_cpu_list(system.cpu_list(folder + "/local_cpulist") or ())
+
 
 @dataclasses.dataclass
 class Accelerators:
-    """What a node has.
+    """The accelerators of a node.
 
-    accelerator: the name that fleet_hardware.accelerator has for it. generation: the vendor's word for what programs
-    are built for. driver: its version, or None where there is none. flags: instruction sets and features, sorted.
-    warnings: what could not be read, and what makes less of the hardware usable than there is. lnc: physical cores in a
-    logical one, runtime: version of the vendor's library beside the driver; None where there is no such thing.
+    accelerator: the name in fleet_hardware.accelerator. generation: the vendor's name of the architecture. driver: its
+    version, or None. flags: instruction sets and features, sorted. warnings: what is not readable, and what limits the
+    hardware. lnc: physical cores in a logical core, runtime: version of the vendor's library; None without one.
     """
 
     accelerator: str
@@ -65,13 +71,12 @@ class Accelerators:
 
 @dataclasses.dataclass
 class Context:
-    """What preflight knows of a node and its plan.
+    """A node and its plan, as preflight knows them.
 
-    root: fleet_root. system: host.System. entries: {name: plan entry}; only: names that the run is limited to, all
-    where empty. hardware: fleet_hardware, needs: the recipe's; {} where there is none. models, venvs: of all groups of
-    servers. installs: what the platform's role installs in this run, its `<platform>_packages`; {} where it may not.
-    unchanged: names of the servers that run as planned. found: Accelerators, None where they are not there. fits: they
-    are what is declared and needed. warnings: what works all the same, and what this run repairs.
+    root: fleet_root. system: host.System. entries: {name: plan entry}; only: names that the run is limited to, empty
+    for all. hardware: fleet_hardware, needs: the recipe's, or {}. models, venvs: of all groups of servers. installs:
+    packages that the platform's role installs in this run. unchanged: names of the servers that run as planned. found:
+    Accelerators, or None. fits: they are as declared and required. warnings: not errors, and what this run repairs.
     """
 
     root: str
@@ -90,7 +95,7 @@ class Context:
 
     @property
     def chosen(self):
-        """{name: entry} of the servers that the run is about."""
+        """{name: entry} of the servers of this run."""
         return {name: entry for name, entry in self.entries.items() if not self.only or name in self.only}
 
 
@@ -101,11 +106,10 @@ class Detector:
     is a share of the machine, so sums are compared. tolerance: share of a device's memory by which it may be smaller.
     driver_package: the package of `installs` with the driver. advice: {lnc, driver: last sentence of that message,
     missing: a sentence in the message about missing devices}. visible: environment variables that select the devices
-    of a process. parts: servers use parts of a device, such as cores. holds: a process holds a device exclusively.
-    start_hooks: {name in a plan entry's `hooks`: module with the supervisor's actions around a start}. detects: nodes
-    can be asked for it; otherwise only the other attributes count. lost_by_reload: a device file of nodes on which a
-    daemon-reload of systemd may remove devices from containers, or None. setuid_helper: its driver starts setuid
-    programs from within servers, so their units must permit that.
+    of a process. holds: a process holds a device exclusively. start_hooks: {name in a plan entry's `hooks`: module with
+    the supervisor's actions around a start}. detects: nodes can detect it; otherwise only the other attributes count.
+    lost_by_reload: a device file of nodes on which a daemon-reload of systemd may remove devices from containers, or
+    None. setuid_helper: its driver starts setuid programs from within servers, so their units must permit that.
     """
 
     unit = "device"
@@ -115,7 +119,6 @@ class Detector:
     driver_package = None
     advice: typing.ClassVar = {}
     visible = ()
-    parts = False
     holds = True
     detects = True
     lost_by_reload = None
@@ -123,20 +126,16 @@ class Detector:
     start_hooks: typing.ClassVar = {}
 
     def present(self, system):
-        """Whether the node has such hardware, without asking each device."""
+        """Whether the node has such hardware, without a query of each device."""
         raise NotImplementedError
 
     def detect(self, system):
-        """Accelerators of the node. Raises FleetError if the hardware is present and cannot be asked."""
+        """Accelerators of the node. Raises FleetError if the hardware does not answer."""
         raise NotImplementedError
 
     def usual_memory_gib(self, found):
-        """Memory of a device that the plan assumes without fleet_hardware.memory_gib; 0 if it assumes none."""
+        """Memory in GiB that the plan assumes without fleet_hardware.memory_gib; 0 for none."""
         return 0
-
-    def version_words(self, driver):
-        """A driver's version in messages."""
-        return str(driver)
 
     def shortfalls(self, found, hardware, needs, installs=()):
         """Messages about what `found` lacks of the declared and required hardware; [] if it suffices.
@@ -169,7 +168,7 @@ class Detector:
         return False
 
     def preflight(self, context):
-        """[(check, [message])] of what else stops this platform's servers; may add to context.warnings."""
+        """[(check, [message])] of further problems of this platform's servers; may add to context.warnings."""
         return []
 
     def given(self, pid, ids):
@@ -201,17 +200,31 @@ def compare(platform, found, hardware, needs, installs=()):
     devices = found.devices if platform.shared else used(found, hardware)
     planned = max((hardware.get("count") or 1) - len(set(hardware.get("exclude") or ())), 1)
     notes = "".join(" " + warning for warning in found.warnings)
+    lnc = hardware.get("lnc") or needs.get("lnc")
     if not platform.shared:
         yield from _missing_devices(platform, found, hardware, notes)
-    if "lnc" in platform.has and _lnc_differs(found, hardware, needs):
+    if "lnc" in platform.has and lnc and found.lnc and found.lnc != lnc:
         yield (
             "LNC %d is planned (fleet_hardware.lnc, needs.lnc), this node runs at LNC %d. %s"
-            % (hardware.get("lnc") or needs["lnc"], found.lnc, platform.advice["lnc"])
+            % (lnc, found.lnc, platform.advice["lnc"])
         )
     else:
         yield from _too_few_cores(platform, found, hardware, devices, planned, notes)
     yield from _too_little_memory(platform, found, hardware, needs, devices, planned, notes)
-    yield from _other_driver_or_capability(platform, found, needs, devices, installs)
+    least = needs.get("driver") if "driver" in platform.has and platform.driver_package not in installs else None
+    if least and (found.driver or platform.driver_package) and not at_least(found.driver, str(least)):
+        yield (
+            "The recipe requires driver %s or later (needs.driver), this node has %s. %s"
+            % (least, found.driver or "none", platform.advice["driver"])
+        )
+    wanted = [str(one) for one in needs.get("compute_capability") or ()]
+    if wanted and "compute_capability" in platform.has:
+        unfit = {device.compute_capability for device in devices} - {None, *wanted}
+        if unfit:
+            yield (
+                "The recipe requires the compute capability %s (needs.compute_capability), this node's %s has %s. Use "
+                "a recipe for this %s." % (" or ".join(wanted), found.model, ", ".join(sorted(unfit)), platform.unit)
+            )
     for key in OPTIONAL_NEEDS:
         if needs.get(key) and key not in platform.has:
             yield (
@@ -221,8 +234,8 @@ def compare(platform, found, hardware, needs, installs=()):
 
 
 def _missing_devices(platform, found, hardware, notes):
-    declared, present = hardware.get("count") or 0, {device.id for device in found.devices}
-    missing = set(range(declared)) - present - set(hardware.get("exclude") or ())
+    present = {device.id for device in found.devices}
+    missing = set(range(hardware.get("count") or 0)) - present - set(hardware.get("exclude") or ())
     if not missing:
         return
     last = max(present, default=-1)
@@ -230,7 +243,7 @@ def _missing_devices(platform, found, hardware, notes):
         "The inventory declares %d %ss (fleet_hardware.count), this node has %d (%s), without %s.%s %sRepair the node, "
         "or %s."
         % (
-            declared,
+            hardware["count"],
             platform.unit,
             len(present),
             format_cpu_list(present) or "none",
@@ -243,11 +256,6 @@ def _missing_devices(platform, found, hardware, notes):
             else "list %s in fleet_hardware.exclude" % format_cpu_list(missing),
         )
     )
-
-
-def _lnc_differs(found, hardware, needs):
-    lnc = hardware.get("lnc") or needs.get("lnc")
-    return lnc and found.lnc and found.lnc != lnc
 
 
 def _too_few_cores(platform, found, hardware, devices, planned, notes):
@@ -294,19 +302,69 @@ def _too_little_memory(platform, found, hardware, needs, devices, planned, notes
             return
 
 
-def _other_driver_or_capability(platform, found, needs, devices, installs):
-    least = needs.get("driver") if "driver" in platform.has and platform.driver_package not in installs else None
-    known = found.driver or platform.driver_package
-    if least and known and not at_least(found.driver, str(least)):
+# ---- checks of devices before servers start, equal for all vendors
+
+
+def users(context, device_ids):
+    """Names of the servers of this run that are assigned any of these devices or cores."""
+    return [name for name, entry in context.chosen.items() if set(entry["devices"]) & set(device_ids)]
+
+
+def starting(context, device_ids):
+    """Names of the servers that are assigned any of these devices or cores and do not run as planned."""
+    return [name for name in users(context, device_ids) if name not in context.unchanged]
+
+
+def faults(context, unit):
+    """Messages about devices that the node lacks, and the faults of those that servers about to start are assigned.
+
+    Faults of other devices are warnings.
+    """
+    present = [device.id for device in context.found.devices]
+    assigned = {number for entry in context.chosen.values() for number in entry["devices"]}
+    for number in sorted(assigned - set(present)) if context.fits else ():
         yield (
-            "The recipe requires driver %s or later (needs.driver), this node has %s. %s"
-            % (platform.version_words(least), platform.version_words(found.driver or "none"), platform.advice["driver"])
+            "%s: assigned %s %d, which this node does not have; it has %s. Correct fleet_hardware.count, or list the "
+            "device in fleet_hardware.exclude."
+            % (", ".join(users(context, [number])), unit, number, format_cpu_list(present))
         )
-    wanted = [str(one) for one in needs.get("compute_capability") or ()]
-    if wanted and "compute_capability" in platform.has:
-        unfit = {device.compute_capability for device in devices} - {None, *wanted}
-        if unfit:
-            yield (
-                "The recipe requires the compute capability %s (needs.compute_capability), this node's %s has %s. Use "
-                "a recipe for this %s." % (" or ".join(wanted), found.model, ", ".join(sorted(unfit)), platform.unit)
+    for device in used(context.found, context.hardware):
+        if starting(context, [device.id]):
+            yield from device.faults
+        else:
+            context.warnings += device.faults
+
+
+def held(context, unit, given=None):
+    """Messages about processes, not servers of this root, on devices that servers about to start are assigned.
+
+    given: Detector.given of a platform whose servers use parts of a device, such as cores.
+    """
+    own = {pid for pids in processes.marked_processes(context.root).values() for pid in pids}
+    found = {}
+    for device in context.found.devices:
+        parts = device.core_ids if given else [device.id]
+        for holder in device.holders:
+            ids = (given(holder["pid"], parts) if given else None) or parts
+            names = starting(context, ids)
+            if names and holder["pid"] not in own:
+                record = found.setdefault(holder["pid"], {"holder": holder, "devices": [], "cores": set(), "names": []})
+                record["devices"].append(device.id)
+                record["cores"].update(ids)
+                record["names"] += names
+    for pid, record in sorted(found.items()):
+        markers = processes.markers_of(pid)
+        command = processes.command(pid) or record["holder"]["command"] or "its command is gone"
+        yield (
+            "pid %d (%s%s) holds %s %s%s, assigned to %s. Stop the process; playbooks/stop.yml of another root stops "
+            "its servers."
+            % (
+                pid,
+                command[:COMMAND_SHOWN],
+                ", server %s below the root %s" % (markers[1], markers[0]) if markers else "",
+                unit,
+                format_cpu_list(record["devices"]),
+                " (cores %s)" % format_cpu_list(record["cores"]) if given else "",
+                ", ".join(dict.fromkeys(record["names"])),
             )
+        )

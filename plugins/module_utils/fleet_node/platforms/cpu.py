@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The processors of a node, as devices that a server can be given: one for each NUMA node."""
+"""The processors of a node, as a device for each NUMA node."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def describe_cpu(system):
 
 
 def share(limit, amounts):
-    """`amounts` (ints) cut in proportion so that they add up to `limit`; as they are where they do not exceed it."""
+    """`amounts` (ints), reduced in proportion to a sum of `limit` if they exceed it."""
     total = sum(amounts)
     if total <= limit:
         return list(amounts)

@@ -1,27 +1,44 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the kernel says of a node: processors, memory and this process's limits, from /proc and /sys below one root."""
+"""What a node reports about itself: processors, memory, limits of this process, PCI devices and vendors' tools."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 
+from ..host import commands
 from ..host.cpu_list import parse_cpu_list
 from ..host.files import read_text
+from ..host.paths import PATH
 
 # "MemTotal:  24684092 kB"; the memory of a NUMA node has "Node 0 " before it, and HugePages_* have no unit.
 MEMORY_LINE = re.compile(r"^(?:Node\s+[0-9]+\s+)?([\w()]+):\s*([0-9]+)(?:\s+kB)?$")
-# A cgroup v1 without a limit says the largest multiple of a page below 2^63.
-NO_LIMIT = 1 << 60
 MIB = 1 << 20
+CGROUPS = "/sys/fs/cgroup"
+PCI = "/sys/bus/pci/devices"
+
+
+def whole_number(text):
+    """The number in a string of digits, None for any other string."""
+    return int(text) if re.match(r"^[0-9]{1,15}$", text or "") else None
+
+
+def run_tool(argv):
+    """(exit status or the reason why there is none, what it printed on both outputs). Raises TimedOut."""
+    try:
+        done = commands.run(argv, merged=True, env={**os.environ, "LC_ALL": "C"})
+    except OSError as error:
+        return str(error.strerror), ""
+    return done.returncode, done.stdout
 
 
 class System:
-    """Reads /proc and /sys below `sysroot` ("" for this machine's own).
+    """Reads a node below `sysroot` ("" for this machine).
 
-    `warnings` gathers what could not be understood, once each; an absent file is no warning, its reader returns None.
+    `warnings` contains what is not understood, each once; an absent file is no warning, its reader returns None.
     """
 
     def __init__(self, sysroot=""):
@@ -29,28 +46,54 @@ class System:
         self.warnings = []
 
     def warn(self, text):
-        """Keep a warning; each once."""
+        """Add a warning unless it is there already."""
         if text not in self.warnings:
             self.warnings.append(text)
 
     def read(self, path):
-        """The text of `path`, or None where there is none."""
+        """The content of `path`, or None if there is no such file."""
         try:
             return read_text(self.sysroot + path)
         except OSError as error:
             self.warn("%s cannot be read: %s" % (path, error.strerror))
             return None
 
-    def numa_nodes(self):
-        """The kernel's numbers of the NUMA nodes, ascending; [] where there is no such folder."""
+    def value(self, path):
+        """The content of a file with one value, "" if there is no such file."""
+        return (self.read(path) or "").strip()
+
+    def exists(self, path):
+        """Whether the node has this file or folder."""
+        return os.path.exists(self.sysroot + path)
+
+    def listed(self, folder):
+        """Names in a folder, sorted; [] if there is no such folder."""
         try:
-            names = os.listdir(self.sysroot + "/sys/devices/system/node")
+            return sorted(os.listdir(self.sysroot + folder))
         except OSError:
             return []
+
+    def program(self, name, folder=None):
+        """Path of a program in `folder` or a system folder, or None if it is not installed."""
+        folders = [self.sysroot + "/usr/bin"] if self.sysroot else [PATH]
+        return shutil.which(name, path=":".join(([self.sysroot + folder] if folder else []) + folders))
+
+    def pci_devices(self, vendor):
+        """[(address, class, device)] of the vendor's ("0x10de") devices on the PCI bus, also those without a driver."""
+        found = []
+        for address in self.listed(PCI):
+            folder = "%s/%s/" % (PCI, address)
+            if self.value(folder + "vendor") == vendor:
+                found.append((address, self.value(folder + "class"), self.value(folder + "device")))
+        return found
+
+    def numa_nodes(self):
+        """The kernel's numbers of the NUMA nodes, ascending."""
+        names = self.listed("/sys/devices/system/node")
         return sorted(int(name[4:]) for name in names if re.match(r"^node[0-9]+$", name))
 
     def cpu_list(self, path, line=None):
-        """The set of CPUs in the file `path`, or in its line "<line>: …"; None where there is none to be understood."""
+        """The set of CPUs in the file `path`, or in its line "<line>: …"; None if it is absent or not understood."""
         text = self.read(path)
         if text is not None and line is not None:
             match = re.search(r"^%s:(.*)$" % re.escape(line), text, re.MULTILINE)
@@ -67,109 +110,62 @@ class System:
         """/proc/cpuinfo: ({name: value of the first processor}, {processor numbers}, {flags that all have})."""
         first, processors, flags = {}, set(), None
         for line in (self.read("/proc/cpuinfo") or "").splitlines():
-            if not line.strip():
-                continue
             name, colon, value = (part.strip() for part in line.partition(":"))
-            if not colon or (name == "processor" and not value.isdigit()):
-                self.warn("/proc/cpuinfo: this line is not understood: %s" % line.strip()[:120])
-            elif name == "processor":
-                processors.add(int(value))
-            else:
-                first.setdefault(name, value)
-                if name in ("flags", "Features"):
-                    flags = set(value.split()) if flags is None else flags & set(value.split())
+            if not colon:
+                continue
+            if name == "processor":
+                processors |= {int(value)} if value.isdigit() else set()
+                continue
+            first.setdefault(name, value)
+            if name in ("flags", "Features"):
+                flags = set(value.split()) if flags is None else flags & set(value.split())
         return first, processors, flags or set()
 
     def memory(self, path="/proc/meminfo"):
-        """{name: KiB} of a meminfo file; {} where it is absent."""
-        values = {}
-        for line in (self.read(path) or "").splitlines():
-            match = MEMORY_LINE.match(line.strip())
-            if match:
-                values[match.group(1)] = int(match.group(2))
-            elif line.strip():
-                self.warn("%s: this line is not understood: %s" % (path, line.strip()[:120]))
-        return values
+        """{name: KiB} of a meminfo file; {} if it is absent."""
+        lines = (MEMORY_LINE.match(line.strip()) for line in (self.read(path) or "").splitlines())
+        return {match.group(1): int(match.group(2)) for match in lines if match}
 
-    def _cgroups(self, controller):
-        """Folders [(version, path)] of this process's cgroup and of all above it; limits of any of them hold."""
-        paths = {}
-        for line in (self.read("/proc/self/cgroup") or "").splitlines():
-            fields = line.split(":", 2)
-            if len(fields) != 3:
-                self.warn("/proc/self/cgroup: this line is not understood: %s" % line[:120])
-            elif line.startswith("0::"):
-                paths[2] = fields[2]
-            elif controller in fields[1].split(","):
-                paths[1] = fields[2]
-        folders = []
-        for line in (self.read("/proc/self/mountinfo") or "").splitlines():
-            before, dash, after = (part.split() for part in line.partition(" - "))
-            if not dash or len(before) < 5 or len(after) < 3 or after[0] not in ("cgroup", "cgroup2"):
-                continue
-            version = 2 if after[0] == "cgroup2" else 1
-            if version not in paths or (version == 1 and controller not in after[2].split(",")):
-                continue
-            # In a container the mount shows only a part of the hierarchy, while the path may start at the host's top.
-            inside = os.path.relpath(paths[version], before[3])
-            parts = [] if inside == "." or inside.startswith("..") else inside.split("/")
-            for depth in range(len(parts), -1, -1):
-                folders.append((version, "/".join([before[4].rstrip("/"), *parts[:depth]])))
-        return folders
+    def _cgroups(self):
+        """Folders of this process's cgroup (version 2) and of those above it, whose limits apply as well."""
+        match = re.search(r"^0::(/.*)$", self.read("/proc/self/cgroup") or "", re.MULTILINE)
+        parts = [part for part in match.group(1).split("/") if part] if match else []
+        return ["/".join([CGROUPS, *parts[:depth]]) for depth in range(len(parts), -1, -1)]
 
-    def _number(self, path, special=("max", "-1")):
-        """The number in a one-number file; None where it is absent or says that there is no limit."""
-        text = self.read(path)
-        if text is None or text.strip() in special:
-            return None
-        if not text.strip().isdigit():
-            self.warn("%s is not understood: %s" % (path, text.strip()[:120]))
-            return None
-        return int(text)
+    def _limit(self, path):
+        """The number in a cgroup's file, None if it is absent or "max"."""
+        text = self.value(path)
+        if text not in ("", "max") and whole_number(text) is None:
+            self.warn("%s is not understood: %s" % (path, text[:120]))
+        return whole_number(text)
 
     def memory_limits(self):
-        """Memory limits on this process: [(limit MiB, MiB in use less what can be given back, file of the limit)]."""
+        """Memory limits on this process: [(limit MiB, MiB in use less what can be reclaimed, file of the limit)]."""
         limits = []
-        for version, folder in self._cgroups("memory"):
-            limit, usage, idle = (
-                ("/memory.max", "/memory.current", "inactive_file")
-                if version == 2
-                else ("/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file")
-            )
-            most = self._number(folder + limit)
-            if most is None or most >= NO_LIMIT:
-                continue
-            match = re.search(r"^%s ([0-9]+)$" % idle, self.read(folder + "/memory.stat") or "", re.MULTILINE)
-            used = (self._number(folder + usage) or 0) - (int(match.group(1)) if match else 0)
-            limits.append((most // MIB, max(used, 0) // MIB, folder + limit))
+        for folder in self._cgroups():
+            most = self._limit(folder + "/memory.max")
+            if most is not None:
+                match = re.search(r"^inactive_file ([0-9]+)$", self.read(folder + "/memory.stat") or "", re.MULTILINE)
+                used = (self._limit(folder + "/memory.current") or 0) - (int(match.group(1)) if match else 0)
+                limits.append((most // MIB, max(used, 0) // MIB, folder + "/memory.max"))
         return limits
 
     def memory_available(self):
-        """MiB that new processes can use, by MemAvailable and by what cgroup limits leave; None where unknown."""
+        """MiB that new processes can use, by MemAvailable and the limits of cgroups; None if unknown."""
         values = self.memory()
         room = [values["MemAvailable"] // 1024] if "MemAvailable" in values else []
         room += [max(limit - used, 0) for limit, used, _file in self.memory_limits()]
         return min(room) if room else None
 
     def cpu_quota(self):
-        """The least CPU quota on this process: (CPUs as float, file that sets it), or None where there is none."""
+        """The least CPU quota on this process: (CPUs as float, file that sets it), or None."""
         quotas = []
-        for version, folder in self._cgroups("cpu"):
-            if version == 2:
-                path = folder + "/cpu.max"
-                quota, period = self._cpu_max(path)
-            else:
-                path = folder + "/cpu.cfs_quota_us"
-                quota, period = self._number(path), self._number(folder + "/cpu.cfs_period_us")
-            if quota is not None and period:
-                quotas.append((quota / period, path))
+        for folder in self._cgroups():
+            path = folder + "/cpu.max"
+            text = self.value(path) or "max 1"
+            match = re.match(r"^([0-9]+|max) ([1-9][0-9]*)$", text)
+            if not match:
+                self.warn("%s is not understood: %s" % (path, text[:120]))
+            elif match.group(1) != "max":
+                quotas.append((int(match.group(1)) / int(match.group(2)), path))
         return min(quotas) if quotas else None
-
-    def _cpu_max(self, path):
-        """(quota, period) in µs from a cgroup v2 cpu.max such as "400000 100000" or "max 100000"."""
-        text = self.read(path)
-        match = re.match(r"^([0-9]+|max) ([0-9]+)$", (text or "max 1").strip())
-        if not match:
-            self.warn("%s is not understood: %s" % (path, text.strip()[:120]))
-            return None, None
-        return (None if match.group(1) == "max" else int(match.group(1))), int(match.group(2))

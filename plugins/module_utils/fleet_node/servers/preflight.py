@@ -23,7 +23,7 @@ from ..host.shared_libraries import missing_libraries
 from ..platforms.base import Context
 from ..platforms.cpu import describe_cpu
 from ..platforms.host import System
-from ..platforms.registry import platform_of, unused
+from ..platforms.registry import platform_of
 from ..supervise.state import read_record
 from ..weights import checkpoints
 from ..weights.checkpoints import check_draft
@@ -61,9 +61,7 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
     except FleetError as error:
         if hangs(error):  # what asks it next would hang too
             raise
-        hardware_problems = [" ".join(filter(None, [error.message, unused(context.system)]))]
-    if context.found is not None and context.found.accelerator == platform == "cpu":
-        context.warnings += filter(None, [unused(context.system)])
+        hardware_problems = [error.message]
     checks = [
         ("container engines", _check_engines(context, prepares)),
         ("root", _check_root(paths)),

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Judging single answers of one server: the right number, an end of its own, a second chance."""
+"""Judging of single answers: the right number, a proper end, a second chance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SLIPS = 2  # wrong answers of a sequence that are asked again: a model that slip
 
 
 class Answers(Asking):
-    """What probes of all kinds use to judge an answer."""
+    """Functions that judge answers for all probes."""
 
     def __init__(self, entry, options):
         super().__init__(entry, options)
@@ -25,7 +25,7 @@ class Answers(Asking):
         self.long_streams = []  # StreamedAnswers
 
     def _right(self, text, number, got, cause):
-        """A note on an answer that must be the number: empty where it is. Fails where it is not, or says more."""
+        """A note on an answer that must be the number. Fails if it is another number, or contains more."""
         if gpt_oss.says_number(text, number):
             more = None if self.standin else gpt_oss.surplus(text, number)
             if more and not causes.residue(text, self.engine):  # that has a probe and a cause of its own
@@ -63,7 +63,7 @@ class Answers(Asking):
         return self._number(self._body(one.question, **more), one.number, cause, reader)
 
     def _both_ways(self, body, judge):
-        """Words for a complete and a streamed answer. judge(Answer, what came) fails for a wrong one."""
+        """A summary of a complete and a streamed answer. judge(Answer, summary) fails for a wrong answer."""
 
         def complete():
             answer, response = self._ask(body)
@@ -87,7 +87,7 @@ class Answers(Asking):
     # -- what all answers show -----------------------------------------------------------------------------------------
 
     def _all_of(self, judge, words):
-        """Fails with the first answer that judge(Answer) has (words, cause) for; otherwise words for all of them."""
+        """Fails with the first answer for which judge(Answer) returns (problem, cause); otherwise returns `words`."""
         if not self.seen:
             raise NotMeasured("not run: no probe brought an answer to look at")
         for probe, sent, answer in self.seen:
@@ -115,14 +115,14 @@ class Answers(Asking):
         return self._all_of(echoes, "no prompt and no other turn in %d answers")
 
     def _reasoning_apart(self):
-        """Fails where reasoning is in the content of an answer."""
+        """Fails if the content of an answer contains reasoning."""
         return self._all_of(
             lambda answer: (answer.content, self.engine.no_reasoning) if mixed(answer) else None,
             "in none of %d answers",
         )
 
     def _judge_all(self):
-        """What the probes that look at all answers find wrong fails this one."""
+        """Fails for the reasons of the probes that judge all answers."""
         if not self.seen:
             return
         for _probe, _sent, answer in self.seen:
@@ -132,7 +132,7 @@ class Answers(Asking):
 
 
 def echoes(answer):
-    """None, or (the part of an answer that belongs to its prompt or to another turn, the cause)."""
+    """(the part of an answer that belongs to its prompt or to another turn, the cause), or None."""
     if answer.body is None:
         return None
     prompts = [message.get("content") for message in answer.body.get("messages", ())] + [answer.body.get("input")]
@@ -145,7 +145,7 @@ def echoes(answer):
 
 
 def mixed(answer):
-    """Whether reasoning is in the content of an answer: that of the answer itself, or words that only thoughts have."""
+    """Whether the content of an answer contains its reasoning, or phrases of reasoning."""
     text, content = answer.reasoning_text.strip(), answer.content.strip()
     head = text[:HEAD]
     if len(head) == HEAD and head in content and content not in text:

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Asking one server: the verdict of each probe, requests with their time limits and retries, probes side by side."""
+"""Requests to a server with time limits and retries, and probes that run in parallel."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Options:
 
 
 class Failed(Exception):
-    """The probe did not pass: what came back, and what usually causes it."""
+    """The probe failed. got: the answer; cause: its usual cause."""
 
     def __init__(self, got, cause):
         super().__init__(cause)
@@ -63,7 +63,7 @@ class Failed(Exception):
 
 
 class NotMeasured(Exception):
-    """The probe cannot tell here; the reason goes into the verdict's cause."""
+    """The probe is not measurable. cause: the reason."""
 
     def __init__(self, cause, got=None):
         super().__init__(cause)
@@ -72,17 +72,17 @@ class NotMeasured(Exception):
 
 
 class OutOfTime(Exception):
-    """The time of the whole sequence is over."""
+    """The time limit of the sequence is over."""
 
 
 class _Here(threading.local):
-    """What the probe of this thread does: its name, the request sent last, and how that failed on the way."""
+    """The probe of this thread: its name, its last request, and the error of that request."""
 
     name = sent = error = None
 
 
 class Asking:
-    """One server and what is known of it by now. The subclass has the probes."""
+    """A server and the results so far. Subclasses have the probes."""
 
     def __init__(self, entry, options):
         self.entry = entry
@@ -109,7 +109,7 @@ class Asking:
     # -- probes --------------------------------------------------------------------------------------------------------
 
     def _run(self, name, function, always=False):
-        """Run one probe and keep its verdict {name, ok, ms, sent, got, cause}; ms: milliseconds that it took."""
+        """Run a probe and keep its verdict {name, ok, ms, sent, got, cause}; ms: its duration."""
         result = {"name": name, "ok": None, "ms": 0, "sent": None, "got": None, "cause": None}
         self.results_of[name] = result
         if self._stopped and not always:
@@ -139,12 +139,12 @@ class Asking:
                 self._stop(name)
 
     def _stop(self, name):
-        """What comes after this probe would only wait and fail for the same reason."""
+        """Skip later probes, which would fail for the same reason."""
         with self._lock:
             self._stopped = self._stopped or name
 
     def _lanes(self, *lanes):
-        """Run probes side by side; each lane is [(name, function)], one after the other."""
+        """Run lanes of probes in parallel; a lane is [(name, function)], which run in sequence."""
 
         def run(lane):
             for name, function in lane:
@@ -154,7 +154,7 @@ class Asking:
             list(pool.map(run, lanes))
 
     def _at_once(self, *functions):
-        """[what each function returns], called side by side. The first that fails, in their order, fails the probe."""
+        """[result of each function], called in parallel. The first failure, in their order, fails the probe."""
         here, name = self._here, self._here.name
 
         def call(function):
@@ -209,7 +209,7 @@ class Asking:
         return answer
 
     def _look(self, path):
-        """The Response to a GET that costs the engine nothing."""
+        """The Response to a cheap GET."""
         return self._send("GET", path, timeout=min(LOOK_S, self.options.timeout))
 
     def _must_be(self, response, path, status=200):
@@ -226,14 +226,14 @@ class Asking:
         return response
 
     def _body(self, question, **more):
-        """A chat completion's body; a value of None leaves the key out."""
+        """A chat completion's body, without keys that are None."""
         body = {"model": self.model, "messages": [{"role": "user", "content": question}]}
         body.update({"temperature": 1.0, "top_p": 1.0, "max_tokens": self.max_tokens})
         body.update(more)
         return {key: value for key, value in body.items() if value is not None}
 
     def _ask(self, body, timeout=None, reader=http_client.request):
-        """Send a chat completion; (Answer, what came). Fails unless a 200 with a message comes back."""
+        """Send a chat completion and return (Answer, Response). Fails unless the answer is a 200 with a message."""
         response = self._must_be(self._send("POST", CHAT, body, timeout, reader), CHAT)
         answer = chat.read_answer(response.json())
         if answer is None:
@@ -244,7 +244,7 @@ class Asking:
         return answer, response
 
     def _stream(self, body, reader=http_client.stream):
-        """Send a streamed chat; (StreamedAnswer, words for what came). Fails unless the stream is complete."""
+        """Send a streamed chat and return (StreamedAnswer, summary). Fails unless the stream is complete."""
         stream = self._send("POST", CHAT, dict(body, stream=True), reader=reader)
         response = stream.response
         if response.error and not stream.events:
@@ -299,18 +299,18 @@ class Asking:
 
 
 def response_of(answer):
-    """The Response in what a reader of http_client returned."""
+    """The Response in the result of a reader of http_client."""
     return answer.response if isinstance(answer, http_client.Stream) else answer
 
 
 def retry_after(response):
-    """Seconds after which a busy server wants to be asked again."""
+    """Seconds until the retry that a busy server requests."""
     text = response.headers.get("retry-after", "").strip()
     return float(text) if text.isdigit() else BUSY_S
 
 
 def finished(answer, got):
-    """Fails unless the answer has content and the model ended it itself."""
+    """Fails unless the answer has content and a finish_reason of stop."""
     if not answer.content.strip():
         raise Failed(got, causes.LENGTH if answer.finish_reason == "length" else causes.EMPTY)
     if answer.finish_reason != "stop":
@@ -318,10 +318,10 @@ def finished(answer, got):
 
 
 def writable(text):
-    """`text` without halves of characters, which JSON may hold and no file takes."""
+    """`text` without surrogates, which JSON may contain and files cannot."""
     return text and text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def compact(body):
-    """A request's body as one short line."""
+    """A request's body on a short line."""
     return http_client.cut(json.dumps(body, ensure_ascii=False, separators=(",", ":")), SENT_LIMIT)

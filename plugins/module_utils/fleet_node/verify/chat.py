@@ -52,7 +52,7 @@ class Answer:
         return len(self.reasoning_text) + len(self.content)
 
     def texts(self):
-        """[(where, text)] of everything in which harmony residue may hide."""
+        """[(place, text)] of all parts that may contain residue."""
         found = [("content", self.content), *self.reasoning.items()]
         for call in self.tool_calls:
             found += [("tool name", call["name"]), ("tool arguments", call["arguments"])]
@@ -60,7 +60,7 @@ class Answer:
 
 
 def read_answer(value):
-    """The Answer in the JSON of a chat completion; None where there is no first choice with a message."""
+    """The Answer in the JSON of a chat completion, or None if it has no first choice with a message."""
     message = dig(value, "choices", 0, "message")
     if not isinstance(message, dict):
         return None
@@ -84,7 +84,7 @@ def read_answer(value):
 
 
 def read_stream(events):
-    """Put the chunks of a streamed chat together: a StreamedAnswer. events: [http_client.Event]."""
+    """The StreamedAnswer in the events of a streamed chat. events: [http_client.Event]."""
     answer = Answer()
     answer.streamed = True
     calls = {}
@@ -132,7 +132,7 @@ class StreamedAnswer:
 
 
 def tool_arguments(call):
-    """The arguments of a tool call as a dict; None where they are no JSON object. Nothing at all is no arguments."""
+    """The arguments of a tool call as a dict, or None if they are not a JSON object. An empty string is {}."""
     if not (call["arguments"] or "").strip():
         return {}
     value, wrong = strict(call["arguments"])
@@ -144,14 +144,14 @@ def tool_arguments(call):
 
 
 def arguments_text(value):
-    """The arguments of a call as a str or None; clients cannot read an object in their place, unless it is empty."""
+    """The arguments of a call as a str or None; clients cannot read an object instead, unless it is empty."""
     if isinstance(value, str):
         return value or None
     return "not a string: %s" % json.dumps(value) if value else None
 
 
 def _merge_call(calls, delta):
-    """Add one delta of a streamed tool call to calls (index -> call); returns the text that it brought."""
+    """Add a delta of a streamed tool call to calls (index -> call), and return its text."""
     index = delta.get("index") if isinstance(delta.get("index"), int) else 0
     call = calls.setdefault(index, {"id": None, "name": None, "arguments": None})
     call["id"] = call["id"] or text_of(delta.get("id")) or None
@@ -165,7 +165,7 @@ def _merge_call(calls, delta):
 
 
 def strict(text):
-    """(the JSON value, None), or (what can be read of it, why it is not JSON that every client reads)."""
+    """(the JSON value, None), or (the readable part, the reason why it is not strict JSON)."""
     wrong = []
 
     def constant(name):
@@ -184,7 +184,7 @@ def strict(text):
 
 
 def flaws_of_text(response):
-    """Flaws of a body of JSON as it came."""
+    """Flaws of a received JSON body."""
     if not response.utf8:
         return [(causes.NOT_UTF8, response.describe(200))]
     wrong = strict(response.text)[1]
@@ -243,7 +243,7 @@ def _of_usage(usage, answer):
 
 
 class StreamForm:
-    """The form of a stream, chunk after chunk."""
+    """Checks the form of a stream by chunks."""
 
     def __init__(self):
         self.completion_tokens = None
@@ -257,7 +257,7 @@ class StreamForm:
         self._found.setdefault(cause, words)
 
     def see(self, data, chunk):
-        """The next chunk; data: its text."""
+        """Check the next chunk; data: its text."""
         wrong = strict(data)[1]
         if wrong:
             self._wrong(causes.NOT_STRICT, wrong)
@@ -288,7 +288,7 @@ class StreamForm:
                 self._wrong(causes.AFTER_END, "finish_reason %s, then %s" % (self._ends[0], end))
 
     def flaws(self, answer):
-        """[(cause, words)] once all chunks were seen."""
+        """[(cause, problem)] after the last chunk."""
         for name, pieces in self._pieces.items():
             grown = sum(len(one) > 1 and two.startswith(one) for one, two in zip(pieces, pieces[1:]))
             if grown >= max(GROWING, len(pieces) // 2) or (len(pieces) > 2 and grown == len(pieces) - 1):

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The probes of what comes before a question, of parameters of a request, and of who may ask."""
+"""Probes of messages before a question, of parameters of requests, and of API keys."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Dialogues(Streams):
         return self._ordered("developer", gpt_oss.DEVELOPER_WORD, causes.WRONG_DEVELOPER)
 
     def _multi_turn(self):
-        """A number that only the assistant's own earlier message has."""
+        """A number that only the assistant's earlier message contains."""
 
         def ask():
             number = gpt_oss.a_number()
@@ -68,7 +68,7 @@ class Dialogues(Streams):
         return "%d characters; %s" % (len(question), self._once_more(ask))
 
     def _exact_text(self):
-        """Accents, other alphabets and emoji, there and back, complete and streamed."""
+        """Accents, other alphabets and emoji, complete and streamed."""
         if self.standin:
             raise NotMeasured("a stand-in cannot repeat a text")
 
@@ -80,7 +80,7 @@ class Dialogues(Streams):
         return self._both_ways(self._body(gpt_oss.TEXT_QUESTION, **self.low), judge)
 
     def _stop_sequence(self):
-        """The answer ends at a stop sequence, or with it: some engines leave it there."""
+        """The answer ends before a stop sequence, or with it in some engines."""
         question, word = gpt_oss.COUNTING, str(gpt_oss.STOP_AT)
         if self.standin:
             question, word = gpt_oss.SYSTEM_QUESTION, gpt_oss.STANDIN_STOP
@@ -108,7 +108,7 @@ class Dialogues(Streams):
     # -- who may ask ---------------------------------------------------------------------------------------------------
 
     def _api_key(self):
-        """Without the key and with a wrong one every path that tells or writes text answers 401."""
+        """Paths with text answer 401 without the key and with a wrong key."""
         key = self.options.api_key
         other = key[:-1] + ("a" if key[-1] != "a" else "b")
         body = self._body(gpt_oss.WARM_UP, max_tokens=1)

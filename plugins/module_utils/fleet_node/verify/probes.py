@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The acceptance sequence of one server: each probe sends something, judges what comes back and has its own verdict."""
+"""The acceptance sequence of a server: each probe sends requests and judges the answers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DISAGGREGATED = ("census", "disaggregation")  # only where a frontend has prefil
 
 
 def probe_names(beside, options):
-    """The names of a verdict's probes, in their order; beside: the workers behind the server, [] for most."""
+    """The names of a verdict's probes, in their order. beside: the workers of a frontend, or []."""
     names = QUICK if options.mode == "quick" else FULL
     names = [name for name in names if beside or name not in DISAGGREGATED]
     names = [name for name in names if options.api_key or name != "api-key"]
@@ -135,7 +135,7 @@ class Acceptance(Responses):
         )
 
     def _context(self, cards):
-        """The context that the server tells of its model, which bounds what is asked for; None where it tells none."""
+        """The listed context of the model, which limits max_tokens, or None."""
         card = next((card for card in cards if card.get("id") == self.model), {})
         told = [count(card.get(name)) for name in ("max_model_len", "context_window")]
         self.context = next((tokens for tokens in told if tokens), None)
@@ -175,7 +175,7 @@ class Acceptance(Responses):
             self._judge_all()  # what is wrong with the form says more than that the answer is wrong
 
     def _sampling(self):
-        """Away from temperature 1, and with what the server takes where a request says nothing."""
+        """Other temperatures than 1, and the server's defaults."""
         kinds = (
             ("temperature 0", {"temperature": 0}),
             ("temperature 0.6, top_p 0.95", {"temperature": 0.6, "top_p": 0.95}),
@@ -207,7 +207,7 @@ class Acceptance(Responses):
         return self._all_of(judge, "none in %d answers")
 
     def _reasoning(self):
-        """Models are sampled and skip it sometimes: one answer with reasoning is enough."""
+        """One answer with reasoning is sufficient, because models skip it sometimes."""
         if self.chat_answer is None:
             raise NotMeasured("not run: chat brought no answer")
         self._here.sent = self.chat_sent
@@ -260,7 +260,7 @@ class Acceptance(Responses):
     # -- other ways to ask ---------------------------------------------------------------------------------------------
 
     def _still_right(self):
-        """What was right at the beginning must be right at the end."""
+        """Answers at the end must be right as well."""
         return self._once_more(self._again)
 
     def _again(self):
@@ -361,7 +361,7 @@ class Acceptance(Responses):
 
 
 def longer(low, high):
-    """Whether the high ones are longer than the low ones; None where that may be chance, False where it surely is."""
+    """Whether answers with high effort are longer; None if that may be chance, False if they are not."""
     pairs = len(low) * len(high)
     above = sum((two > one) + (two == one) / 2 for one in low for two in high)
     if above >= CERTAIN[len(low)] * pairs:
@@ -370,12 +370,12 @@ def longer(low, high):
 
 
 def planned_context(value):
-    """The tokens in an argument such as 4096, 128k or 128K; None where it leaves them to the engine."""
+    """The tokens in an argument such as 4096, 128k or 128K, or None if the engine decides."""
     found = re.fullmatch(r"(\d+)([kKmM]?)", str(value))
     units = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
     return int(found.group(1)) * units[found.group(2)] or None if found else None
 
 
 def answer_ran_out(value):
-    """Whether a chat completion ended because its tokens were used up."""
+    """Whether a chat completion reached its token limit."""
     return chat.dig(value, "choices", 0, "finish_reason") == "length"

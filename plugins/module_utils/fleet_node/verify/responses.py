@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The probes of /v1/responses: complete, streamed, and with a tool."""
+"""Probes of /v1/responses: complete, streamed, and with a tool."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LACKS = re.compile(r"(?i)not (?:yet )?(?:supported|implemented)|unsupported|unim
 
 
 class Responses(Dialogues):
-    """What engines do not have of it they say; that is not measured."""
+    """Features that an engine does not support are not measured."""
 
     def _responses(self):
         if not self.options.responses_api:
@@ -28,7 +28,7 @@ class Responses(Dialogues):
         return self._once_more(lambda: self._respond(gpt_oss.SUMS[0]))
 
     def _to_responses(self, body, reader=http_client.request):
-        """The answer to a request that an engine may not know. Fails unless it is a 200."""
+        """The answer to a request that an engine may not support. Fails unless it is a 200."""
         if not self.results_of["responses"]["ok"]:
             raise NotMeasured("not run: responses brought no answer")
         answer = self._send("POST", RESPONSES, body, reader=reader)
@@ -46,7 +46,7 @@ class Responses(Dialogues):
         return self._where_known(lambda: self._respond_streamed(gpt_oss.SUMS[3]))
 
     def _where_known(self, ask):
-        """What ask() returns; of an engine whose streams, tools of /v1/responses are not known, a failure is null."""
+        """The result of ask(). Failures of engines with unknown streams and tools there are not measured."""
         try:
             return self._once_more(ask)
         except Failed as failure:
@@ -160,7 +160,7 @@ class Responses(Dialogues):
 
 
 def message_of(text):
-    """An item of output that says `text`."""
+    """An item of output with `text`."""
     return {"type": "message", "content": [{"type": "output_text", "text": text}]}
 
 

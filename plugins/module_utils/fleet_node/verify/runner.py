@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Verdicts over all servers of a node: which are probed, all at once, and what it adds up to."""
+"""Verdicts of all servers of a node, which are probed in parallel."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def verify_from_parameters(parameters, check_mode):
 
 
 def settle_mode(mode, servers_changed):
-    """quick where it is known that nothing changed, full otherwise; an explicit mode stays."""
+    """The mode: quick if servers are known to be unchanged, full otherwise, unless it is explicit."""
     if mode not in MODES:
         raise FleetError(
             "probes.invalid", "%s %s. Correct it.", ("mode", "is %r; allowed: %s" % (mode, ", ".join(MODES)))
@@ -168,7 +168,7 @@ def _verdict(entry, entries, elsewhere, options, who, servers_changed, check_mod
 
 
 def _about_to(identify, servers_changed):
-    """Whether it is not known that the servers stay as they are, and they are not as planned."""
+    """Whether the servers may change and are not as planned."""
     if servers_changed is not None:
         return False
     try:
@@ -179,5 +179,5 @@ def _about_to(identify, servers_changed):
 
 
 def _nothing_listens(url):
-    """Whether a connection is refused. Anything else, an error page too, is worth probing."""
+    """Whether a connection is refused. Any answer, also an error page, is probed."""
     return http_client.request("GET", url + "/", timeout=5).error in ("refused", "unreachable")

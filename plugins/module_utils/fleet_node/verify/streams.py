@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The probes of streams and of several requests at once."""
+"""Probes of streams and of parallel requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Streams(Tools):
         self.chat_answer = self.streamed = None
 
     def _streamed_sum(self, one, cause=causes.WRONG_STREAM, reader=http_client.stream):
-        """(StreamedAnswer, a note, what came) of a sum. Fails unless it is right."""
+        """(StreamedAnswer, a note, a summary) of a sum. Fails unless it is right."""
         streamed, got = self._stream(self._body(one.question), reader)
         finished(streamed.answer, got)
         return streamed, self._right(streamed.answer.content, one.number, got, cause), got
@@ -84,7 +84,7 @@ class Streams(Tools):
             return reason.cause
 
     def _long_answer(self):
-        """Complete and streamed, each number of it."""
+        """A long list of numbers, complete and streamed."""
         if self.standin:
             raise NotMeasured("a stand-in has not learned to count")
         if self.context is not None and self.context < gpt_oss.COUNT_TOKENS + PROMPT_TOKENS:
@@ -99,7 +99,7 @@ class Streams(Tools):
         return self._both_ways(self._body(gpt_oss.COUNTING, **self.low), judge)
 
     def _unbuffered(self):
-        """Whether events come while the model writes. A short stream does not show it."""
+        """Whether events arrive while the model writes. A short stream does not show this."""
         if self.streamed is None:
             raise NotMeasured("not run: streaming brought no stream")
         if self.streamed.answer.content and flows(self.streamed):
@@ -119,13 +119,13 @@ class Streams(Tools):
         return tempo(streamed)
 
     def _batch(self):
-        """How many requests are asked at once: twice what the engine computes at once, so that some wait."""
+        """Number of parallel requests: twice the engine's batch, so that some requests wait."""
         known = [entry.get("arguments", {}).get(self.engine.batch) for entry in (self.entry, *self.beside)]
         sizes = [int(size) for size in known if str(size).isdigit()]
         return min(gpt_oss.MOST_AT_ONCE, max(FEW_AT_ONCE, 2 * (min(sizes) if sizes else USUAL_BATCH)))
 
     def _concurrent(self):
-        """Different questions at once: each answer must be the one to its own question."""
+        """Different questions in parallel: each answer must belong to its question."""
         sums = gpt_oss.MANY_SUMS[: self._batch()]
         answers = {one.number for one in sums}
 
@@ -159,7 +159,7 @@ class Streams(Tools):
         return words
 
     def _keep_alive(self):
-        """Several requests over one connection, as every client library sends them."""
+        """Several requests over a connection, as client libraries send them."""
 
         def ask():
             line = http_client.Connection()
@@ -187,7 +187,7 @@ class Streams(Tools):
 
 
 def flows(streamed):
-    """Whether the events of a stream came while it was written; None where it is too short to tell."""
+    """Whether the events of a stream arrived while it was written; None if it is too short."""
     times = streamed.times
     if len(times) < FEW_TOKENS or times[-1] < SHORT_STREAM_MS:
         return None
@@ -195,6 +195,6 @@ def flows(streamed):
 
 
 def tempo(streamed):
-    """How the events of a stream came, in words."""
+    """A summary of the times of a stream."""
     times = streamed.times or [0]
     return "%d pieces, the first after %d ms, the last after %d ms" % (len(streamed.times), times[0], times[-1])

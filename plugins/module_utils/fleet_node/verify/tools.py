@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The probes of tool calls: a call comes back complete, with its arguments, and its result reaches the model."""
+"""Probes of tool calls: complete calls, their arguments, and their results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STANDIN_TOKENS = 128  # of a forced call: in a form that it has not learned, a s
 
 
 class AnsweredInstead(Exception):
-    """The model answered in words where it may call a tool; got: what came."""
+    """The model answered in words instead of a tool call; got: the answer."""
 
     def __init__(self, got):
         super().__init__(got)
@@ -50,7 +50,7 @@ class Tools(Answers):
 
     @staticmethod
     def _answered_instead(answer):
-        """The model chose to answer in words, which it may: that is worth a second, plainer question."""
+        """Whether the model answered in words, which is permitted and leads to a plainer question."""
         return bool(answer.content.strip()) and not answer.tool_calls and answer.finish_reason == "stop"
 
     def _judge_tool_call(self, answer, got, name, streamed=False, ends=None):
@@ -112,7 +112,7 @@ class Tools(Answers):
         return answer.tool_calls[0], words, body
 
     def _called_weather(self, forecasts, streamed=False, body_of=None):
-        """As _ask_weather(), of the first forecast; of the second where the model answered in words."""
+        """As _ask_weather(), of the first forecast, or the second if the model answered in words."""
         body_of = body_of or self._weather_body
         for last, forecast in enumerate(forecasts[:2]):
             try:
@@ -145,7 +145,7 @@ class Tools(Answers):
         return "%s; %s" % (mention, response.describe(GOT_SHORT))
 
     def _after_the_tool(self, body, result=gpt_oss.TOOL_RESULT):
-        """(Answer, what came) after a tool's result. The model may call once more; it gets the same result then."""
+        """(Answer, Response) after a tool's result. If the model calls again, it gets the same result."""
         for _detour in range(DETOURS):
             answer, response = self._ask(body)
             self._no_residue(answer, "the answer after the tool's result")
@@ -168,7 +168,7 @@ class Tools(Answers):
         return self._once_more(ask)
 
     def _tool_result(self):
-        """The number in the result cannot be guessed: an answer that names it comes from the result."""
+        """The answer must contain the result's number, which cannot be guessed."""
         if self.weather_call is None:
             raise NotMeasured("not run: tool-arguments brought no call with arguments")
 
@@ -193,7 +193,7 @@ class Tools(Answers):
             raise
 
     def _second_tool_round(self):
-        """A second question in the same conversation: another call, and an answer from its result alone."""
+        """A second question in the same conversation: another call, and an answer from its result."""
         if self.after_result is None:
             raise NotMeasured("not run: tool-result brought no answer")
 
@@ -275,7 +275,7 @@ class Tools(Answers):
 
 
 def call_in_content(content, call):
-    """Whether the content of an answer holds the call as well."""
+    """Whether the content of an answer contains the call as well."""
     arguments = (call["arguments"] or "").strip()
     return (len(arguments) > 4 and arguments in content) or (
         bool(call["name"])

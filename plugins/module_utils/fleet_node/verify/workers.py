@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The workers behind a frontend: whether those of each role had work, and moved the KV cache."""
+"""The workers of a frontend: whether each role handled requests and moved the KV cache."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ LATE_S = 12  # a worker's counters follow up to 10 seconds later
 
 
 def workers_of(entry, entries):
-    """The prefill and decode workers in `entries` that a frontend is in front of; [] for any other role."""
+    """The prefill and decode workers in `entries` of a frontend; [] for other roles."""
     if entry["role"] != "frontend":
         return []
     return [other for other in entries if other["role"] in ROLES]
 
 
 class Seen(typing.NamedTuple):
-    """What a worker's counters say, None where they say nothing: requests handled, bytes of KV cache fetched."""
+    """A worker's counters, or None: handled requests, fetched bytes of KV cache."""
 
     requests: int | None = None
     moved: int | None = None

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""AWS Neuron: Trainium. Servers are given logical cores; what an engine compiles has a key and is kept by the node."""
+"""AWS Neuron: Trainium. Servers are assigned logical cores; compiled artifacts have a key and stay on the node."""
 
 from __future__ import annotations
 

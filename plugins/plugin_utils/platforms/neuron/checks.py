@@ -1,11 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a server on Trainium must agree on with itself: cores, LNC, directories, and the configuration of its engine.
+"""Checks of a server on Trainium: cores, LNC, directories, and the configuration of its engine.
 
-Two engines run there, both as vLLM: NxD Inference, which reads override_neuron_config, and the vLLM Neuron plugin,
-which reads neuron_config. Most keys that they do not know they take silently and go on as if those were not
-there, after a compilation of half an hour; so every key is held against a list here.
+Two engines run as vLLM: NxD Inference, which reads override_neuron_config, and the vLLM Neuron plugin, which reads
+neuron_config. Both ignore most unknown keys silently, after a compilation of half an hour, so every key is compared
+with a list.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MAPPINGS = ("additional-config", "speculative-config")  # flags that are read he
 
 
 def check_server(where, server):
-    """Raises FleetError unless a server on Trainium gets what its engine reads, and gets it only once.
+    """Raises FleetError if the settings of a server on Trainium contradict each other.
 
     where: names the server in messages. server: planning.plan.Draft, all of it resolved.
     """
@@ -173,16 +173,17 @@ def _check_places(where, arguments, content, nxdi):
             _misplaced(where, "config.%s" % flag, name)
 
 
+def _config_invalid(place, problem, write):
+    raise FleetError("neuron.config-invalid", "%s %s. Write %s instead.", (place, problem, write))
+
+
 def _misplaced(where, found, place):
-    raise FleetError(
-        "neuron.config-misplaced",
-        "%s: %s is not read or not checked there. Write arguments.%s, as one mapping, instead.",
-        (where, found, place),
-    )
+    write = "arguments.%s, as one mapping," % place
+    _config_invalid("%s: %s" % (where, found), "is not read or not checked there", write)
 
 
 def _invalid(place, value, allowed):
-    raise FleetError("neuron.config-value-invalid", "%s is %s. Set it to %s.", (place, show(value), allowed))
+    _config_invalid(place, "is %s" % show(value), allowed)
 
 
 def _mapping(where, flag, values):
@@ -230,11 +231,8 @@ def _check_known(place, config, known, allowed, raises=False):
 def _unknown_key(place, key, known, effect):
     close = difflib.get_close_matches(key.replace("-", "_").lower(), sorted(known), 1)
     few = close[0] if close else ", ".join(known) if len(known) < 9 else "a key of the engine's documentation"
-    raise FleetError(
-        "neuron.config-key-unknown",
-        "%s.%s is unknown: %s. Write %s, or permit a key of a newer SDK with allow_unknown_config: [%s].",
-        (place, key, effect, few, key),
-    )
+    permit = "%s, or permit a key of a newer SDK with allow_unknown_config: [%s]," % (few, key)
+    _config_invalid("%s.%s" % (place, key), "is unknown: %s" % effect, permit)
 
 
 def _whole(value):

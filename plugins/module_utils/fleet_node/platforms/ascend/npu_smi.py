@@ -1,22 +1,19 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What npu-smi and hccn_tool print and what the driver's files hold, old and new widths alike. Pure, and never raises:
-`warn` is told what is not understood."""
+"""Output of npu-smi and files of the driver. The parsers are pure and never raise; `warn` is called with lines that are
+not understood."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 
-from ...host.packages import numbers
-
 BUS = re.compile(r"^[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]$")
 NAMED = re.compile(r"^([0-9]{1,9})\s+([A-Za-z0-9]\S*)$")  # "0     910B3", "32768   310P3"
 CHIP = re.compile(r"^([0-9]{1,9})(?:\s+([0-9]{1,9}))?$")  # "0", or "1     3" with the Phy-ID
 USAGE = re.compile(r"([0-9]{1,9})\s*/\s*([0-9]{1,9})\s*$")  # "3379 / 65536", "59693/ 65536"
 FIELD = re.compile(r"^\s*([A-Za-z][^:]*?)\s*:\s*(.*?)\s*$")
-RANGE = re.compile(r"\[([^\],]+),([^\]]+)\]")
 NOTHING = ("", "NA", "N/A", "-")
 
 
@@ -122,12 +119,6 @@ def parse_fields(text):
     return found
 
 
-def chip_count(text):
-    """How many chips `npu-smi info -l` lists, None where it does not tell."""
-    counts = [one.get("Chip Count", "") for one in parse_fields(text)]
-    return sum(map(int, counts)) if counts and all(re.match(r"^[0-9]{1,9}$", one) for one in counts) else None
-
-
 def error_codes(text):
     """ "80E01801: node type=SOC, …" of `npu-smi info -t health`, "" where it has no error."""
     fields = parse_fields(text)[0]
@@ -135,19 +126,7 @@ def error_codes(text):
     return ": ".join(word for word in words if word.upper() not in NOTHING)
 
 
-def link_state(text):
-    """ "UP", "DOWN" of `hccn_tool -i N -link -g`, None where it does not tell."""
-    found = re.search(r"link status:\s*(\w+)", text)
-    return found.group(1).upper() if found else None
-
-
 def parse_settings(text):
     """{name: value} of version.info or ascend_install.info."""
     pairs = (line.partition("=") for line in (text or "").splitlines() if "=" in line)
     return {name.strip(): value.strip() for name, _equals, value in pairs}
-
-
-def compatible(version, ranges):
-    """Whether a version is in one of "[7.0.0,7.7.99],[…]", both ends included; None without a range."""
-    found, own = [tuple(map(numbers, pair)) for pair in RANGE.findall(ranges or "")], numbers(version)
-    return any(low <= own and own[: len(high)] <= high for low, high in found) if found and own else None

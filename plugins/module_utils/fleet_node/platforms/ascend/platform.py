@@ -1,30 +1,28 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ascend NPUs, asked of npu-smi: the chips of a node, and what prevents servers from using them."""
+"""Ascend NPUs by npu-smi: the chips of a node, and what prevents servers from using them."""
 
 from __future__ import annotations
 
 import dataclasses
-import grp
 import os
 import re
 import typing
 
 from ...errors import FleetError
-from ...host.cpu_list import format_cpu_list
-from .. import device_checks, vendor_tools
+from .. import base
 from ..base import Accelerators, Detector, Device
+from ..host import run_tool
 from . import npu_smi
 
-VENDOR, CLASSES = "0x19e5", ("0x1200",)  # Huawei; processing accelerators
+VENDOR, CLASS = "0x19e5", "0x1200"  # Huawei; processing accelerators
 MANAGER = "/dev/davinci_manager"
 INSTALLED = "/etc/ascend_install.info"
 FOLDER = "/usr/local/Ascend"
 COMMANDS = "docs/using/ascend.md has the commands"
 A2, A3 = "ascend-a2", "ascend-a3"
 GENERATIONS = {A2: "Atlas A2", A3: "Atlas A3"}
-OTHERS = {"ascend-950": "Atlas A5", "ascend-310p": "Atlas 300I", "ascend-310": "Atlas 300I", "ascend-910": "Atlas 800"}
 RUNTIME = "/usr/local/Ascend/Ascend-Docker-Runtime/ascend-docker-runtime"
 # (condition on what npu-smi prints, cause and remedy)
 REASONS_FOR_NO_ANSWER = (
@@ -48,9 +46,9 @@ class NpuDevice(Device):
     faults: list = dataclasses.field(default_factory=list)
 
 
-def program(system, name="npu-smi"):
-    """Path of npu-smi, None where it is not installed."""
-    return vendor_tools.tool(system, name)
+def on_the_bus(system):
+    """Number of Huawei's NPUs on the PCI bus."""
+    return sum(kind.startswith(CLASS) for _address, kind, _device in system.pci_devices(VENDOR))
 
 
 def kind_of(chips):
@@ -61,12 +59,12 @@ def kind_of(chips):
     if chips and all(one.name.startswith("910B") for one in chips):
         return A2, GENERATIONS[A2]
     name = "ascend-" + re.sub(r"[^a-z0-9]", "", chips[0].name.lower().replace("ascend", "")) if chips else "unknown"
-    return name, next((words for prefix, words in OTHERS.items() if name.startswith(prefix)), "unknown")
+    return name, "unknown"
 
 
 def numbers(system, chips, mapped):
-    """{(NPU, chip): number of its /dev/davinci}. A3 says it (Phy-ID); on A2 it is the NPU's own, or the logic id where
-    only that has such files."""
+    """{(NPU, chip): number of its /dev/davinci}: the Phy-ID on A3; on A2 the NPU's number, or the logic id if only that
+    has such files."""
     phy = {(one.npu, one.chip): one.phy if one.phy is not None else mapped.get((one.npu, one.chip), (0, None))[1]
            for one in chips}  # fmt: skip
     if None not in phy.values():
@@ -81,37 +79,29 @@ def numbers(system, chips, mapped):
 
 
 def detect(system):
-    """Accelerators with an NpuDevice for each chip. FleetError where there is none, or none that can be asked."""
-    tool = program(system)
+    """Accelerators with an NpuDevice for each chip. Raises FleetError if there is none or npu-smi does not answer."""
+    tool = system.program("npu-smi")
     if tool is None:
         raise FleetError(
             "ascend.driver-missing",
             "This node has no npu-smi; Huawei NPUs on its PCI bus: %d. Install driver and firmware (Ascend HDK; "
             "docs/using/ascend.md has the commands) and reboot, or remove the node from this group.",
-            (len(vendor_tools.on_the_bus(system, VENDOR, CLASSES)),),
+            (on_the_bus(system),),
         )
-    status, text = vendor_tools.run([tool, "info"])
+    status, text = run_tool([tool, "info"])
     _version, chips = npu_smi.parse_info(text, system.warn)
     if not chips:
         refuse(system, text.strip() or str(status))
-    mapped = npu_smi.parse_map(vendor_tools.run([tool, "info", "-m"])[1], system.warn)
-    counted = npu_smi.chip_count(vendor_tools.run([tool, "info", "-l"])[1])
-    if counted is not None and counted != len(chips):
-        system.warn("npu-smi counts %d chips and describes %d." % (counted, len(chips)))
+    mapped = npu_smi.parse_map(run_tool([tool, "info", "-m"])[1], system.warn)
     number = numbers(system, chips, mapped)
     devices = sorted((_device(system, tool, one, number[one.npu, one.chip]) for one in chips), key=lambda one: one.id)
     if len({one.id for one in devices}) < len(devices):
-        raise FleetError(
-            "ascend.numbers-unclear",
-            "npu-smi on this node gives two chips the same number (%s), so their /dev/davinci files are unknown. Check "
-            "`npu-smi info -m`, and reboot the node if a chip was lost.",
-            (", ".join(str(one.id) for one in devices),),
-        )
-    (kind, generation), driver = kind_of(chips), versions(system)
+        refuse(system, "two chips have the same number (%s)" % ", ".join(str(one.id) for one in devices))
+    kind, generation = kind_of(chips)
     if kind not in GENERATIONS:
         system.warn("The NPUs of this node are no Atlas A2 or A3: %s." % ", ".join(sorted({o.name for o in chips})))
     return Accelerators(
-        accelerator=kind, vendor="Huawei", model=chips[0].name, generation=generation, driver=driver,
+        accelerator=kind, vendor="Huawei", model=chips[0].name, generation=generation, driver=driver_version(system),
         devices=devices, warnings=system.warnings,
     )  # fmt: skip
 
@@ -121,12 +111,12 @@ def _device(system, tool, chip, number):
         id=number, memory_mib=chip.hbm[1] if chip.hbm else None, cores=1, numa=None, cpus="", holders=chip.holders,
         core_ids=[number], address=chip.bus, product=chip.name, npu=chip.npu, chip=chip.chip,
     )  # fmt: skip
-    vendor_tools.place(system, device)
+    device.locate(system, device.address)
     if chip.hbm is None:
-        system.warn("npu-smi does not tell the memory of NPU %d (%s)." % (number, chip.bus))
+        system.warn("npu-smi does not report the memory of NPU %d (%s)." % (number, chip.bus))
     if chip.health.upper() != "OK":
         asked = [tool, "info", "-t", "health", "-i", str(chip.npu), "-c", str(chip.chip)]
-        codes = npu_smi.error_codes(vendor_tools.run(asked)[1])
+        codes = npu_smi.error_codes(run_tool(asked)[1])
         device.health = chip.health
         device.faults = [
             "NPU %d (%s) is not OK: its health is %s%s. Look at `npu-smi info -t health -i %d -c %d` and at dmesg; a "
@@ -138,29 +128,18 @@ def _device(system, tool, chip, number):
     return device
 
 
-def versions(system):
-    """The driver's version or None; warns of a firmware that it was not made for."""
+def driver_version(system):
+    """The version of the installed driver, or None."""
     folder = npu_smi.parse_settings(system.read(INSTALLED)).get("Driver_Install_Path_Param") or FOLDER
-    driver = npu_smi.parse_settings(system.read(folder + "/driver/version.info"))
-    firmware = npu_smi.parse_settings(system.read(folder + "/firmware/version.info")).get("Version")
-    wanted = driver.get("compatible_version_fw")
-    if firmware and npu_smi.compatible(firmware, wanted) is False:
-        system.warn(
-            "The firmware %s of this node is none that its driver %s was made for (%s). Install both from one release "
-            "of Ascend HDK." % (firmware, driver.get("Version"), wanted)
-        )
-    return driver.get("Version") or None
+    return npu_smi.parse_settings(system.read(folder + "/driver/version.info")).get("Version") or None
 
 
 def refuse(system, text):
     """Raises FleetError for what npu-smi printed instead of a table."""
     words = " ".join(text.split())
-    installed = npu_smi.parse_settings(system.read(INSTALLED))
-    group = installed.get("UserGroup") or "HwHiAiUser"
-    allowed = os.geteuid() == 0 or installed.get("Driver_Install_For_All") == "yes" or _is_member(group)
-    if not allowed or "ermission" in words:
-        cause = "this user is neither root nor in the group %s. Run the play with become, or add the user" % group
-    elif not os.path.exists(system.sysroot + MANAGER):
+    if os.geteuid() != 0 or "ermission" in words:
+        cause = "this user may lack the rights. Run the play with become, or add the user to the group HwHiAiUser"
+    elif not system.exists(MANAGER):
         cause = (
             "the driver is installed and not loaded: %s is missing. Look at `lsmod | grep drv_` and dmesg: after a new "
             "kernel the driver has to be installed again (%s)" % (MANAGER, COMMANDS)
@@ -173,13 +152,6 @@ def refuse(system, text):
         "npu-smi gives no answer on this node: %s: %s. Check `npu-smi info` as root there, and reboot the node.",
         (words[:200], cause),
     )
-
-
-def _is_member(group):
-    try:
-        return grp.getgrnam(group).gr_gid in (os.getegid(), *os.getgroups())
-    except KeyError:
-        return False
 
 
 class Platform(Detector):
@@ -195,8 +167,7 @@ class Platform(Detector):
     visible = ("ASCEND_RT_VISIBLE_DEVICES",)
 
     def present(self, system):
-        there = os.path.exists(system.sysroot + MANAGER)
-        return there or bool(vendor_tools.on_the_bus(system, VENDOR, CLASSES))
+        return system.exists(MANAGER) or on_the_bus(system) > 0
 
     def detect(self, system):
         return detect(system)
@@ -219,44 +190,24 @@ class Platform(Detector):
     def preflight(self, context):
         npus, held, files = [], [], []
         if context.found:
-            npus = list(device_checks.faults(context, "NPU", lambda device: device.faults))
-            held = list(device_checks.held(context, "NPU"))
+            npus = list(base.faults(context, "NPU"))
+            held = list(base.held(context, "NPU"))
             files = list(_files(context))
-            _links(context)
         return [("npus", npus), ("holders", held), ("driver files", files)]
 
 
 def _files(context):
-    """Files and devices of the driver that containers about to start get and that are not there."""
+    """Messages about missing files and devices of the driver that containers require."""
     for name, entry in context.chosen.items():
         container = entry["container"] if name not in context.unchanged else None
         paths = [one["source"] for one in container["mounts"] if one["read_only"]] if container else []
         paths = [path for path in paths if path.startswith("/usr/local/") or path == INSTALLED]
         paths += [one.partition(":")[0] for one in container["devices"]] if container else []
         paths += [RUNTIME] if container and "--runtime=ascend" in container["flags"] else []
-        lost = [path for path in paths if path.startswith("/") and not os.path.exists(context.system.sysroot + path)]
+        lost = [path for path in paths if path.startswith("/") and not context.system.exists(path)]
         if lost:
             yield (
                 "%s: its container uses files of the driver that this node lacks: %s. Install the driver again, or "
                 "Ascend Docker Runtime if it is listed (%s), or correct container.mounts, devices and flags."
                 % (name, ", ".join(lost), COMMANDS)
             )
-
-
-def _links(context):
-    """Warn of a network port of a chip that is down: servers of one node use HCCS and do without."""
-    settings = npu_smi.parse_settings(context.system.read(INSTALLED))
-    folder = context.system.sysroot + (settings.get("Driver_Install_Path_Param") or FOLDER)
-    tool = folder + "/driver/tools/hccn_tool"
-    down = [
-        device.id
-        for device in (context.found.devices if os.path.exists(tool) else ())
-        if device_checks.starting(context, [device.id])
-        and npu_smi.link_state(vendor_tools.run([tool, "-i", str(device.id), "-link", "-g"])[1]) == "DOWN"
-    ]
-    if down:
-        context.warnings.append(
-            "The network port (RoCE) of NPU%s %s is down (hccn_tool -link). Servers within a node use HCCS and do "
-            "without; look at cables and /etc/hccn.conf before nodes work together."
-            % ("" if len(down) == 1 else "s", format_cpu_list(down))
-        )

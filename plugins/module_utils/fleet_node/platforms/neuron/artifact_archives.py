@@ -1,11 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Archives of compiled artifacts, which one node exports and others import.
+"""Archives of compiled artifacts, which a node exports and others import.
 
 An archive is a tar whose first member is the manifest: {schema, key, server, host, at, versions, weights, files: {name:
-{size, sha256}}}. Its name is the key, which the plan makes of all that a compilation depends on; `versions` and
-`weights` are those of the node that compiled it, and a node that imports it must have the same.
+{size, sha256}}}. It is named after the key, the plan's hash of all settings that a compilation depends on; `versions`
+and `weights` are those of the node that compiled it, and a node that imports it must have the same.
 """
 
 from __future__ import annotations
@@ -59,11 +59,6 @@ def artifacts_of(entries):
     return list(found.values())
 
 
-def archive_name(key):
-    """The file name of the archive of a key."""
-    return key + SUFFIX
-
-
 def invalid(archive, problem):
     """The FleetError for a damaged archive or a file that is no archive."""
     return FleetError(
@@ -94,12 +89,6 @@ def read_manifest(archive):
     return manifest
 
 
-def check_key(archive, manifest, key, servers):
-    """Raises FleetError unless the archive was made for the configuration `key`."""
-    if manifest["key"] != key:
-        raise _unfit(archive, servers, "its key is %s, the plan's is %s" % (manifest["key"], key))
-
-
 def _unfit(archive, servers, problem):
     return FleetError(
         "artifact.archive-does-not-fit",
@@ -116,42 +105,39 @@ def _unfit(archive, servers, problem):
 def export(entries, folder, force=False, check_mode=False):
     """Write the archive of each artifact of the entries into `folder` of this node, one for each key.
 
-    Returns {changed, message, archives: [{key, path, size, files, written}]}. An existing archive with the right key
-    stays, unless `force`. Raises FleetError if an artifact is incomplete.
+    Returns {changed, message, archives: [{key, path, size, files}] of the written ones}. An existing archive stays,
+    unless `force`. Raises FleetError if an artifact is incomplete.
     """
-    rows, due, unfit = {}, {}, {}
+    due, present, unfit = {}, set(), {}
     for one in artifacts_of(entries):
-        key, target = one["key"], os.path.join(folder, archive_name(one["key"]))
-        if key not in rows and not force and os.path.exists(target):
-            manifest = read_manifest(target)
-            check_key(target, manifest, key, one["servers"])
-            rows[key] = _row(target, manifest, False)
-        if key in rows or key in due:
+        key = one["key"]
+        if not force and os.path.exists(os.path.join(folder, key + SUFFIX)):
+            present.add(key)
+        if key in present or key in due:
             continue
         problem, record = _not_exportable(one)
         if problem is None:
-            due[key] = (one, record, target)
+            due[key] = (one, record)
             unfit.pop(key, None)
         else:
             unfit[key] = "%s %s" % (one["path"], problem)
-    if unfit or not (rows or due):
+    if unfit or not (present or due):
         raise FleetError(
             "artifact.nothing-to-export",
             "There is no complete artifact to export: %s. Deploy this node first; an artifact is complete once its "
             "server is ready.",
             ("; ".join(unfit.values()) or "no server has %s equal to directories.artifact" % artifacts.VARIABLE,),
         )
-    for key, (one, record, target) in due.items():
-        row = {"key": key, "path": target, "size": None, "files": None, "written": True}
-        rows[key] = row if check_mode else _row(target, _pack(one, record, target), True)
+    rows = []
+    for key, (one, record) in due.items():
+        path, size = os.path.join(folder, key + SUFFIX), None
+        if not check_mode:
+            _pack(one, record, path)
+            size = os.path.getsize(path)
+        rows.append({"key": key, "path": path, "size": size, "files": len(record["files"])})
     verb = "would export" if check_mode else "exported"
-    return {"changed": bool(due), "message": "%s %s" % (verb, ", ".join(due)) if due else "up to date",
-            "archives": list(rows.values())}  # fmt: skip
-
-
-def _row(path, manifest, written):
-    return {"key": manifest["key"], "path": path, "size": os.path.getsize(path), "files": len(manifest["files"]),
-            "written": written}  # fmt: skip
+    message = "%s %s" % (verb, ", ".join(due)) if due else "up to date"
+    return {"changed": bool(due), "message": message, "archives": rows}
 
 
 def _look(one):
@@ -173,7 +159,7 @@ def _not_exportable(one):
 
 
 def _pack(one, record, target):
-    """Write the archive to a temporary file and rename it; returns its manifest."""
+    """Write the archive to a temporary file and rename it."""
     names = sorted(record["files"])
     hashes = hash_files(one["path"], names)
     sizes = {name: os.path.getsize(os.path.join(one["path"], name)) for name in names}
@@ -202,7 +188,6 @@ def _pack(one, record, target):
     except BaseException:
         os.unlink(temporary)
         raise
-    return manifest
 
 
 def _member(name, size):
@@ -254,7 +239,7 @@ def _fault(one):
 
 def find_archive(folder, key, servers):
     """(path, manifest) of the archive of a key in `folder`. Raises FleetError."""
-    path = os.path.join(folder, archive_name(key))
+    path = os.path.join(folder, key + SUFFIX)
     if not os.path.isfile(path):
         try:
             present = ", ".join(sorted(name for name in os.listdir(folder) if name.endswith(SUFFIX))) or "none"
@@ -264,10 +249,11 @@ def find_archive(folder, key, servers):
             "artifact.archive-missing",
             "%s has no archive %s, which %s would load (archives in it: %s). Deploy one node without a source of "
             "artifacts, export its artifact with playbooks/artifact_export.yml, and run again.",
-            (folder, archive_name(key), ", ".join(servers), present),
+            (folder, key + SUFFIX, ", ".join(servers), present),
         )
     manifest = read_manifest(path)
-    check_key(path, manifest, key, servers)
+    if manifest["key"] != key:
+        raise _unfit(path, servers, "its key is %s, the plan's is %s" % (manifest["key"], key))
     return path, manifest
 
 
@@ -275,15 +261,7 @@ def _unpack(one, archive, manifest):
     """Unpack next to the artifact's directory, check every file, and rename; returns the manifest."""
     path, owner = one["path"], None
     if one["user"] is not None and os.geteuid() == 0:
-        try:
-            found = pwd.getpwnam(one["user"])
-        except KeyError:
-            raise FleetError(
-                "artifact.user-missing",
-                "Server '%s' runs as the user '%s', which this node does not have. Nothing was imported. Create the "
-                "user, or correct `user`.",
-                (one["servers"][0], one["user"]),
-            ) from None
+        found = pwd.getpwnam(one["user"])
         owner = (found.pw_uid, found.pw_gid)
     parent = os.path.dirname(path)
     make_directory(parent)

@@ -28,12 +28,12 @@ from ...host.processes import ENDED, process
 from ...host.server_spec import ARTIFACT_RECORD as RECORD
 from ...host.server_spec import artifact_directory, read_entry
 from ...supervise.order import is_healthy
-from ...supervise.state import digest, read_record, say, weight_records, written
+from ...supervise.state import digest, read_record, say, weight_records
 
 NAME = "compile_cache"  # of the hook in an entry's hooks
 VARIABLE = "NEURON_COMPILED_ARTIFACTS"
 SCHEMA = 1
-IDENTITY = ("versions", "weights", "machine")  # what an archive carries of it
+IDENTITY = ("versions", "weights")  # of a record, kept in archives
 # Distributions that a compilation depends on, as far as an environment has them.
 PACKAGES = ("vllm", "vllm-neuron", "neuronx-cc", "neuronx-distributed-inference", "libneuronxla", "torch-neuronx")
 CONFIG = "config.json"
@@ -109,7 +109,7 @@ SHAPE = {
     "key": (str, None), "state": str, "server": (str, None), "host": (str, None), "machine": (str, None),
     "boot": (str, None), "pid": (int, None), "ticks": (int, None), "since": float, "budget_s": float,
     "files": {"*": int}, "versions": ({"*": (str, None)}, None),
-    "weights": ([({"files": (str, None), "content": (str, None), "written": ({"*": object}, None)}, None)], None),
+    "weights": ([({"files": (str, None), "content": (str, None)}, None)], None),
 }  # fmt: skip
 
 
@@ -133,48 +133,39 @@ def state_of(path):
 
 
 def identity_of(entry):
-    """What a compilation for the entry depends on, as this node has it now and beside what is planned.
+    """The packages and weights that a compilation for the entry depends on, in addition to the plan's key.
 
-    {versions: {package: version}, weights: [weights_identity() of each of its folders], machine: of this node}.
+    {versions: {package: version}, weights: [weights_identity() of each of its folders]}.
     """
     return {
         "versions": environment_versions(entry),
         "weights": [weights_identity(folder) for folder in entry.get("weights", ())],
-        "machine": machine_id(),
     }
 
 
 def misfit_of(entry, record):
-    """Why what the record (or an archive's manifest) tells of was compiled for something else, None where it was not.
+    """The reason why the artifact of a record (or an archive's manifest) does not fit the entry, or None.
 
-    What only one side knows is not compared; what somebody else made, never.
+    Values that only one side has are not compared, and files that no server of this collection made always fit.
     """
     if record.get("found"):
         return None
     key = settings_of(entry).get("key")
     if key and record.get("key") not in (None, key):
-        return "it was compiled for another configuration (key %s, this one is %s)" % (record["key"], key)
+        return "it was compiled for another configuration (key %s, this server has %s)" % (record["key"], key)
     now = identity_of(entry)
     old, new = record.get("versions") or {}, now["versions"]
     differing = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
     if old and new and differing:
-        words = [", ".join("%s %s" % (name, side[name]) if name in side else "no " + name for name in differing)
-                 for side in (old, new)]  # fmt: skip
-        return "it was compiled with %s, and this node has %s" % tuple(words)
-    here = (record.get("host"), record.get("machine")) == (socket.gethostname(), now["machine"] or "unknown")
+        before, after = (
+            ", ".join("%s %s" % (name, side.get(name, "none")) for name in differing) for side in (old, new)
+        )
+        return "it was compiled with %s, and this node has %s" % (before, after)
     for folder, old, new in zip(entry.get("weights", ()), record.get("weights") or (), now["weights"]):
-        if not old or not new:
-            continue
-        for kind in ("files", "content"):
+        for kind in ("files", "content") if old and new else ():
             if old.get(kind) and new[kind] and old[kind] != new[kind]:
                 return "it was compiled from other weights (digest %s) than those in %s (digest %s)" % (
                     old[kind][:DIGITS], folder, new[kind][:DIGITS])  # fmt: skip
-        before, after = old.get("written") or {}, new["written"] or {}
-        repaired = sorted(name for name in before if before[name] != after.get(name))
-        if here and after and 0 < len(repaired) < len(before):
-            # a shard was repaired; an engine keeps the weights beside its graphs, and there it is rotten still. Where
-            # all were written anew they came anew.
-            return "weights in %s were repaired since (%s)" % (folder, ", ".join(repaired))
     return None
 
 
@@ -331,6 +322,7 @@ def compiling_record(entry):
         "boot": boot_id(),
         "pid": os.getpid(),
         "ticks": process(os.getpid()).ticks,
+        "machine": machine_id(),
         "since": round(time.time(), 3),
         "budget_s": entry["health"]["budget_s"],
         **identity_of(entry),
@@ -406,10 +398,8 @@ def complete(path, entry, begun=None):
 
 
 def weights_identity(folder):
-    """Digests of what an engine compiles from: configuration, index and shards. None where no checkpoint is.
-
-    {files: without a look at the shards but for their sizes, content: by the manifest's checksums, written: {name: when
-    it was written, by the manifest}; the last two null without a manifest}.
+    """Digests of a checkpoint: {files: of its configuration, index and the sizes of its shards, content: of the
+    manifest's checksums, None without a manifest}; None if there is no checkpoint in the folder.
     """
     try:
         shards = {name: os.stat(os.path.join(folder, name)).st_size
@@ -422,10 +412,6 @@ def weights_identity(folder):
         return None
     if CONFIG not in texts:
         return None
-    records = weight_records(folder)
-    loaded = {name: one for name, one in (records or {}).items() if name in texts or name in shards}
-    return {
-        "files": digest([texts, shards]),
-        "content": digest({name: one.get("sha256") for name, one in loaded.items()}) if loaded else None,
-        "written": {name: written(one) for name, one in loaded.items()} or None,
-    }
+    sums = {name: record.get("sha256") for name, record in (weight_records(folder) or {}).items()
+            if name in texts or name in shards}  # fmt: skip
+    return {"files": digest([texts, shards]), "content": digest(sums) if sums else None}

@@ -22,7 +22,6 @@ KINDS = {
 GENERATIONS = {"inferentia1": "v1", "trainium1": "v2", "inferentia2": "v2", "trainium2": "v3", "trainium3": "v4"}
 FAMILIES = {"inf1": "inferentia1", "inf2": "inferentia2", "trn1": "trainium1", "trn2": "trainium2", "trn3": "trainium3"}
 PCI_KINDS = {"0x7064": "inferentia1", "0x7164": "trainium1", "0x7264": "inferentia2", "0x7364": "trainium2"}
-LNC = 2  # what a Trainium2 or 3 runs at unless it is configured otherwise
 # (driver from, runtime at least): a newer driver speaks a protocol that an older runtime does not (release notes).
 RUNTIME_FOR_DRIVER = (("2.29", "2.33"),)
 

@@ -45,10 +45,10 @@ def compiled_artifact(params, check_mode):
                 params["servers"], params["destination"], params["force"], check_mode=check_mode
             )
         return artifact_archives.take_over(params["servers"], params["source"], check_mode=check_mode)
-    except OSError as error:
+    except (OSError, KeyError) as error:  # KeyError: the user of a server is missing
         raise FleetError(
             "artifact.cannot-copy",
-            "The compiled artifacts cannot be exported or imported: %s. Correct the path or its permissions.",
+            "The compiled artifacts cannot be exported or imported: %s. Correct the path, its permissions or the user.",
             (error,),
         ) from error
 

@@ -1,17 +1,15 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NVIDIA GPUs, asked of nvidia-smi: how many and which."""
+"""NVIDIA GPUs by nvidia-smi."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import typing
 
 from ...errors import FleetError
 from ...host.packages import numbers
-from .. import vendor_tools
 from ..base import Accelerators, Detector, Device, used
 from . import preflight, smi
 
@@ -22,64 +20,54 @@ DRIVEN = "/proc/driver/nvidia/gpus"
 
 @dataclasses.dataclass
 class GpuDevice(Device):
-    """A GPU. address: on the PCI bus. product, compute_capability: None where nothing tells. faults: sentences on what
-    stops a server on it; slow: words for what slows it down. used_mib: memory in use; recovery: what the driver wants
-    done with it, "None" for nothing; fabric: its state in NVLink. None where nothing tells."""
+    """A GPU. address: on the PCI bus. product, compute_capability, fabric (its state in NVLink): None if unknown.
+    faults: sentences on what prevents servers from using it."""
 
     address: str = ""
     product: str | None = None
     compute_capability: str | None = None
     faults: list = dataclasses.field(default_factory=list)
-    slow: list = dataclasses.field(default_factory=list)
-    used_mib: int | None = None
-    recovery: str | None = None
     fabric: str | None = None
 
     @property
     def kind(self):
         """Its name in smi.KINDS, or None."""
-        return smi.kind_of(self.product, self.compute_capability, self.memory_mib)
+        return smi.kind_of(self.product, self.compute_capability)
 
 
 def on_the_bus(system, classes=(VGA, ACCELERATOR)):
-    """PCI addresses of the node's GPUs, whoever drives them."""
-    return vendor_tools.on_the_bus(system, VENDOR, classes)
+    """PCI addresses of the node's GPUs, also those without a driver."""
+    return [address for address, kind, _device in system.pci_devices(VENDOR) if kind.startswith(classes)]
 
 
 def detect(system):
-    """Accelerators with one GpuDevice for each GPU. FleetError where there is none, or none that can be asked."""
-    program = vendor_tools.tool(system, "nvidia-smi")
+    """Accelerators with a GpuDevice for each GPU. Raises FleetError if there is none or nvidia-smi does not answer."""
+    program = system.program("nvidia-smi")
     if program is None:
         raise FleetError(
             "nvidia.driver-missing",
             "This node has no nvidia-smi; NVIDIA GPUs on its PCI bus: %d. Install the driver (docs/using/nvidia.md "
-            "has the commands for each distribution) and reboot, or remove the node from this group.",
+            "has the commands for each distribution), reboot, and run again, or remove the node from this group.",
             (len(on_the_bus(system)),),
         )
     roots, rows, lost, problem = _ask_all(system, program)
     gpus = [smi.Gpu(element, system.warn) for root in roots for element in root.findall("gpu")]
-    if not gpus and not rows and not lost:
-        smi.refuse(system, problem)
     devices = _devices(system, gpus, rows, lost)
     if not devices:
-        raise FleetError(
-            "nvidia.answer-unreadable",
-            "nvidia-smi on this node lists no GPU in a known form: %s. Check `nvidia-smi -q -x` there, and reboot the "
-            "node if a GPU hangs.",
-            (" ".join(system.warnings[:4]),),
-        )
-    _place(system, program, devices)
-    _note_unlisted(system, roots, devices)
+        smi.refuse(system, problem or "it lists no GPU in a known form: %s" % " ".join(system.warnings[:4]))
+    for device in devices:
+        device.locate(system, device.address)
+    for bus in sorted(set(on_the_bus(system)) - {device.address for device in devices}):
+        system.warn("The PCI bus has the GPU %s, which nvidia-smi does not list; look for NVRM in dmesg." % bus)
     known = [device.kind for device in devices if device.kind]
     if len(set(known)) > 1:
-        system.warn("The GPUs of this node differ: %s." % ", ".join(sorted({str(one.product) for one in devices})))
-    loaded = (system.read(smi.LOADED) or "").strip()
+        system.warn("The GPUs of this node differ: %s." % ", ".join(sorted({str(gpu.product) for gpu in devices})))
     return Accelerators(
         accelerator=max(known, key=known.count) if known else "unknown",
         vendor="NVIDIA",
-        model=next((one.product for one in devices if one.product), "unknown"),
-        generation=next((one.compute_capability for one in devices if one.compute_capability), "unknown"),
-        driver=_version(roots, "driver_version", "kmd_version") or loaded or None,
+        model=next((gpu.product for gpu in devices if gpu.product), "unknown"),
+        generation=next((gpu.compute_capability for gpu in devices if gpu.compute_capability), "unknown"),
+        driver=_version(roots, "driver_version", "kmd_version") or system.value(smi.LOADED) or None,
         devices=devices,
         warnings=system.warnings,
         runtime=_version(roots, "cuda_version", "cuda_umd_version"),
@@ -87,40 +75,37 @@ def detect(system):
 
 
 def _ask_all(system, program):
-    """smi.ask of all GPUs; of each for itself where one that does not answer keeps all from doing so."""
+    """smi.ask of all GPUs; of each GPU if one that does not answer prevents an answer for all."""
     root, rows, lost, problem = smi.ask(system, program)
     roots = [root] if root is not None else []
     if root is None and lost:
-        for bus in filter(None, map(smi.bus_of, vendor_tools.listed(system, DRIVEN))):
-            one, row, missing, _words = smi.ask(system, program, bus)
-            roots += [one] if one is not None else []
+        for bus in filter(None, map(smi.bus_of, system.listed(DRIVEN))):
+            answer, row, missing, _problem = smi.ask(system, program, bus)
+            roots += [answer] if answer is not None else []
             rows.update(row)
             lost.update(missing)
     return roots, rows, lost, problem
 
 
 def _version(roots, *keys):
-    """The first of these elements that holds a version."""
+    """The first of these elements that contains a version."""
     texts = ((root.findtext(key) or "").strip() for root in roots for key in keys)
     return next((text for text in texts if numbers(text)), None)
 
 
 def _devices(system, gpus, rows, lost):
-    """GpuDevices, sorted by number. The numbers are the rows'; those of GPUs that have none follow the bus."""
+    """GpuDevices, sorted by number: the index in `rows`; a GPU that has none is numbered by its place on the bus."""
     by_bus = {gpu.bus: gpu for gpu in gpus if gpu.bus}
-    if len(by_bus) < len(gpus):
-        system.warn("nvidia-smi -q -x: %d of %d GPUs have no PCI address." % (len(gpus) - len(by_bus), len(gpus)))
     taken = {row["index"] for row in rows.values()}
     found = []
     for place, bus in enumerate(sorted({*by_bus, *rows, *lost}, key=_order)):
         row = rows.get(bus) or {}
-        number = row.get("index", place)
-        if not row and number in taken:
-            words = lost.get(bus)
-            system.warn("GPU %s has no number%s." % (bus, ": " + words if words else ", since --query-gpu lacks it"))
+        index = row.get("index", place)
+        if not row and index in taken:
+            system.warn("GPU %s has no number%s." % (bus, ": " + lost[bus] if lost.get(bus) else ""))
             continue
-        taken.add(number)
-        found.append(_device(system, number, bus, by_bus.get(bus), row, lost.get(bus)))
+        taken.add(index)
+        found.append(_device(system, index, bus, by_bus.get(bus), row, lost.get(bus)))
     return sorted(found, key=lambda device: device.id)
 
 
@@ -128,57 +113,27 @@ def _order(bus):
     return tuple(int(part, 16) for part in bus.replace(".", ":").split(":"))
 
 
-def _device(system, number, bus, gpu, row, lost):
-    """A GpuDevice. gpu: smi.Gpu or None; row: of the CSV or {}; lost: words for why it does not answer, or None."""
-    if gpu is None:
-        memory, product, holders, used = row.get("memory_mib"), row.get("name"), [], None
-    else:
-        memory = gpu.number("fb_memory_usage/total") or row.get("memory_mib")
-        product = gpu.text("product_name") or row.get("name")
-        holders, used = gpu.processes(), gpu.number("fb_memory_usage/used")
+def _device(system, index, bus, gpu, row, lost):
+    """A GpuDevice. gpu: smi.Gpu or None; row: of the CSV or {}; lost: the reason why it does not answer, or None."""
+    found = smi.faults_of(index, bus, gpu, lost)
     device = GpuDevice(
-        id=number, memory_mib=memory, cores=1, numa=None, cpus="", holders=holders, address=bus, product=product,
-        compute_capability=row.get("capability"), used_mib=used, core_ids=[number],
-    )  # fmt: skip
-    found = smi.faults_of(number, bus, gpu, lost)
-    device.slow = smi.slowdowns(gpu)
-    if gpu is not None:
-        device.recovery = (gpu.element.findtext("gpu_recovery_action") or "").strip() or None
-        device.fabric = gpu.text("fabric/state")
-    device.faults = [sentence for _word, sentence in found]
-    device.health = found[0][0] if found else "ok"
-    if memory is None:
-        system.warn("nvidia-smi does not tell the memory of GPU %d (%s)." % (number, bus))
-    if device.compute_capability is None and not found:
-        system.warn("nvidia-smi does not tell the compute capability of GPU %d (%s)." % (number, bus))
-    return device
-
-
-def _place(system, program, devices):
-    """NUMA node and CPUs of each, by the kernel; by `nvidia-smi topo -m` where the kernel shows none of them."""
-    for device in devices:
-        vendor_tools.place(system, device)
-    if any(device.cpus for device in devices):
-        return
-    status, text = vendor_tools.run([program, "topo", "-m"])
-    found = smi.parse_topology(text, system.warn) if status == 0 else {}
-    for device in devices:
-        device.cpus, device.numa = found.get(device.id, (device.cpus, device.numa))
-
-
-def _note_unlisted(system, roots, devices):
-    """Warn of GPUs that the bus or the driver has and nvidia-smi does not list."""
-    attached = max(
-        [vendor_tools.whole((root.findtext("attached_gpus") or "").strip()) or 0 for root in roots], default=0
+        id=index,
+        memory_mib=(gpu.number("fb_memory_usage/total") if gpu else None) or row.get("memory_mib"),
+        cores=1,
+        numa=None,
+        cpus="",
+        health=found[0][0] if found else "ok",
+        holders=gpu.processes() if gpu else [],
+        core_ids=[index],
+        address=bus,
+        product=(gpu.text("product_name") if gpu else None) or row.get("name"),
+        compute_capability=row.get("capability"),
+        faults=[sentence for _word, sentence in found],
+        fabric=gpu.text("fabric/state") if gpu else None,
     )
-    if attached > len(devices):
-        system.warn("nvidia-smi counts %d GPUs and describes %d." % (attached, len(devices)))
-    for bus in sorted(set(on_the_bus(system)) - {device.address for device in devices}):
-        driver = os.path.basename(os.path.realpath("%s%s/%s/driver" % (system.sysroot, vendor_tools.PCI, bus)))
-        system.warn(
-            "The PCI bus has the GPU %s, which nvidia-smi does not list%s; look for NVRM in dmesg."
-            % (bus, " (driver %s)" % driver if driver not in ("driver", "nvidia") else "")
-        )
+    if not found and None in (device.memory_mib, device.compute_capability):
+        system.warn("nvidia-smi does not report memory and compute capability of GPU %d (%s)." % (index, bus))
+    return device
 
 
 class Platform(Detector):
@@ -186,7 +141,6 @@ class Platform(Detector):
 
     unit = "GPU"
     has = ("driver", "compute_capability")
-    tolerance = smi.SAME
     advice: typing.ClassVar = {
         "missing": "GPUs are numbered in the order of the PCI bus, so those after a missing GPU move up. ",
         "driver": "Install a newer driver (docs/using/nvidia.md has the commands) and reboot, or use an image that is "
@@ -197,17 +151,13 @@ class Platform(Detector):
     setuid_helper = True  # CUDA starts nvidia-modprobe if a device file is missing
 
     def present(self, system):
-        return bool(vendor_tools.listed(system, DRIVEN) or on_the_bus(system, (ACCELERATOR,)))
+        return bool(system.listed(DRIVEN) or on_the_bus(system, (ACCELERATOR,)))
 
     def detect(self, system):
         return detect(system)
 
     def usual_memory_gib(self, found):
         return smi.KINDS[found.accelerator][1] / 1024 if found.accelerator in smi.KINDS else 0
-
-    def version_words(self, driver):
-        cuda = smi.cuda_of_driver(str(driver))
-        return "%s (for CUDA up to %s)" % (driver, cuda) if cuda else str(driver)
 
     def shortfalls(self, found, hardware, needs, installs=()):
         """As for every platform, and GPUs of other kinds than most."""

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Output of nvidia-smi: -q -x, --query-gpu and topo -m; kinds of GPUs; faults of a GPU; reasons for no output."""
+"""Output of nvidia-smi: -q -x and --query-gpu; kinds of GPUs; faults of a GPU; reasons for no output."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from xml.etree import ElementTree
 from xml.sax import saxutils
 
 from ...errors import FleetError
-from ...host.cpu_list import format_cpu_list, parse_cpu_list
-from ...host.packages import at_least
-from ..vendor_tools import run, whole
+from ..host import run_tool, whole_number
 
 # name: (compute capability, memory.total of nvidia-smi in MiB, what product names hold). Capabilities:
 # developer.nvidia.com/cuda-gpus. Memory as nvidia-smi prints it: captures in NVIDIA/k8s-test-infra
@@ -28,17 +26,13 @@ KINDS = {
     "gb300": ("10.3", 284208, r"\bGB300\b"),
     "rtx-pro-6000": ("12.0", 97887, r"\bRTX PRO 6000 Blackwell\b"),
 }
-SAME = 0.01  # memory that differs by less is equal
-# CUDA release: oldest driver branch on Linux (CUDA Toolkit release notes, table 2; minor version compatibility aside).
-DRIVER_FOR_CUDA = (("13.3", "610"), ("13.2", "595"), ("13.1", "590"), ("13.0", "580"), ("12.9", "575"), ("12.8", "570"),
-                   ("12.6", "560"), ("12.4", "550"), ("12.0", "525"))  # fmt: skip
 FIELDS = ("index", "pci.bus_id", "name", "memory.total", "compute_cap")
 LOADED = "/sys/module/nvidia/version"
 BUS = re.compile(r"^(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?$")
 LOST = re.compile(r"Unable to determine the device handle for GPU ?\d*:? ?([0-9A-Fa-f:.]+): (.*)")
 PROCESS_NAME = re.compile(r"(<process_name>)(.*?)(</process_name>)", re.DOTALL)
 CONTROL = re.compile(r"\x1b\[[0-9;]*m|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-# What stands in a field that has no value, and in one whose GPU or reader is at fault.
+# Values of a field without a value, and of a field whose GPU has a fault or whose reader lacks the rights.
 ABSENT = ("", "n/a", "none", "not supported", "not found", "deprecated",
           "requested functionality has been deprecated")  # fmt: skip
 BROKEN = {"gpu is lost": "lost", "gpu requires reset": "needs reset", "unknown error": "unreadable",
@@ -47,7 +41,7 @@ HIDDEN = ("insufficient permissions", "insufficient permission", "not permitted"
 
 
 def bus_of(text):
-    """ "0000:8f:00.0" of "00000000:8F:00.0", as the kernel writes it; None for what is no PCI address."""
+    """ "0000:8f:00.0", the kernel's form, of "00000000:8F:00.0"; None if it is not a PCI address."""
     match = BUS.match((text or "").strip().lower())
     if not match:
         return None
@@ -61,51 +55,47 @@ def plain(text):
 
 
 class Gpu:
-    """What is told of one GPU: fields of the XML by their path. `faults`: words of BROKEN that stand in fields."""
+    """Fields of a GPU by their path in the XML. `faults`: the words of BROKEN in fields that were read."""
 
     def __init__(self, element, warn):
         self.element, self.warn, self.faults = element, warn, []
         self.bus = bus_of(element.get("id")) or bus_of(element.findtext("pci/pci_bus_id"))
 
-    def text(self, *paths):
-        """The first of these fields that has a value, else None."""
-        for path in paths:
-            found = self.element.findtext(path)
-            word = plain(found)
-            if word in BROKEN:
-                self.faults.append(BROKEN[word])
-            elif word in HIDDEN:
-                self.warn("nvidia-smi shows %s of GPU %s to root alone." % (path, self.bus))
-            elif word not in ABSENT:
-                return " ".join(found.split())
+    def text(self, path):
+        """The value of a field, or None."""
+        found = self.element.findtext(path)
+        word = plain(found)
+        if word in BROKEN:
+            self.faults.append(BROKEN[word])
+        elif word in HIDDEN:
+            self.warn("nvidia-smi shows %s of GPU %s to root alone." % (path, self.bus))
+        elif word not in ABSENT:
+            return " ".join(found.split())
         return None
 
-    def number(self, *paths):
+    def number(self, path):
         """The same as a whole number, with or without a unit."""
-        text = self.text(*paths)
+        text = self.text(path)
         match = re.match(r"^([0-9]{1,15})(?: [A-Za-z()]+)?$", text or "")
         if text is not None and not match:
-            self.warn("nvidia-smi: %s of GPU %s is not understood: %s" % (paths[0], self.bus, text[:60]))
+            self.warn("nvidia-smi: %s of GPU %s is not understood: %s" % (path, self.bus, text[:60]))
         return int(match.group(1)) if match else None
 
     def processes(self):
-        """[{pid, command}] of those that compute on it."""
-        found = []
-        for one in self.element.iterfind("processes/process_info"):
-            pid, kind = (one.findtext("pid") or "").strip(), (one.findtext("type") or "C").strip()
-            if whole(pid) and "C" in kind:
-                found.append({"pid": whole(pid), "command": (one.findtext("process_name") or "").strip()})
-            elif whole(pid) is None and plain(pid) not in ABSENT:
-                self.warn("nvidia-smi: this process of GPU %s is not understood: %s" % (self.bus, pid[:60]))
-        return found
+        """[{pid, command}] of the processes that compute on it."""
+        return [
+            {"pid": int(process.findtext("pid")), "command": (process.findtext("process_name") or "").strip()}
+            for process in self.element.iterfind("processes/process_info")
+            if whole_number(process.findtext("pid")) and "C" in (process.findtext("type") or "C")
+        ]
 
 
 def parse_xml(text):
-    """The root of `nvidia-smi -q -x`. ValueError where it is no such document."""
+    """The root of `nvidia-smi -q -x`. Raises ValueError for any other output."""
     start = text.find("<nvidia_smi_log")
     if start < 0:
         raise ValueError("no nvidia_smi_log in it")
-    # names of processes come as they are: with & and control characters
+    # names of processes are not escaped
     body = PROCESS_NAME.sub(
         lambda found: found.group(1) + saxutils.escape(saxutils.unescape(found.group(2))) + found.group(3),
         CONTROL.sub("", text[start:]),
@@ -122,43 +112,22 @@ def parse_csv(text, warn):
     for line in CONTROL.sub("", text).splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         bus = bus_of(cells[1]) if len(cells) == len(FIELDS) else None
-        if bus is None or whole(cells[0]) is None:
+        if bus is None or whole_number(cells[0]) is None:
             if line.strip() and not LOST.search(line):
                 warn("nvidia-smi --query-gpu: this line is not understood: %s" % line.strip()[:120])
             continue
         capability = cells[4] if re.match(r"^[0-9]{1,2}\.[0-9]$", cells[4]) else None
         name = None if plain(cells[2]) in (*ABSENT, *BROKEN) else cells[2]
-        found[bus] = {"index": whole(cells[0]), "name": name, "memory_mib": whole(cells[3]) or None,
+        found[bus] = {"index": whole_number(cells[0]), "name": name, "memory_mib": whole_number(cells[3]) or None,
                       "capability": capability}  # fmt: skip
     return found
 
 
-def parse_topology(text, warn):
-    """{index: (CPUs as text, NUMA node or None)} of `nvidia-smi topo -m`."""
-    found, columns = {}, []
-    for line in CONTROL.sub("", text).splitlines():
-        cells = [cell.strip() for cell in line.split("\t")]
-        if "CPU Affinity" in cells:
-            columns = cells
-        match = re.match(r"^GPU([0-9]{1,4})$", cells[0])
-        if not match or not columns or len(cells) <= columns.index("CPU Affinity"):
-            continue
-        place = columns.index("CPU Affinity")
-        numa = cells[place + 1] if len(cells) > place + 1 else ""
-        try:
-            cpus = "" if plain(cells[place]) in ABSENT else format_cpu_list(parse_cpu_list(cells[place]))
-        except ValueError:
-            warn("nvidia-smi topo -m: the CPUs of GPU %s are not understood: %s" % (match.group(1), cells[place][:60]))
-            cpus = ""
-        found[int(match.group(1))] = (cpus, whole(numa))
-    return found
-
-
 def ask(system, program, only=None):
-    """(root of the XML or None, {PCI address: row of the CSV}, {PCI address: words} of GPUs that do not answer, what
-    was printed instead of XML). only: the PCI address of one GPU."""
+    """(root of the XML or None, {PCI address: row of the CSV}, {PCI address: reason} of GPUs that do not answer, the
+    output if it is not XML). only: the PCI address of a GPU."""
     chosen = ["-i", only] if only else []
-    status, text = run([program, "-q", "-x", *chosen])
+    status, text = run_tool([program, "-q", "-x", *chosen])
     lost = {bus_of(bus): words.strip() for bus, words in LOST.findall(text) if bus_of(bus)}
     root, problem = None, ""
     try:
@@ -168,7 +137,7 @@ def ask(system, program, only=None):
         if "<nvidia_smi_log" in text:
             problem = "its XML is not understood: %s" % error
             system.warn("nvidia-smi -q -x: " + problem)
-    csv = run([program, "--query-gpu=" + ",".join(FIELDS), "--format=csv,noheader,nounits", *chosen])
+    csv = run_tool([program, "--query-gpu=" + ",".join(FIELDS), "--format=csv,noheader,nounits", *chosen])
     rows = parse_csv(csv[1], system.warn) if csv[0] == 0 else {}
     return root, rows, lost, problem
 
@@ -176,34 +145,18 @@ def ask(system, program, only=None):
 # ---- kinds
 
 
-def kind_of(product, capability, memory_mib):
-    """A name of KINDS for a GPU, or None. If the product name has no number, its memory decides.
-
-    product: nvidia-smi's name. capability: such as "9.0", or None. memory_mib: or None.
-    """
-    fitting = {name: one for name, one in KINDS.items() if capability in (None, one[0])}
-    named = [name for name, one in fitting.items() if re.search(one[2], product or "", re.IGNORECASE)]
-    if named:
-        return named[0]
-    if capability is None or not memory_mib or re.search(r"\d", product or ""):
-        return None  # another model by its name, such as H20 or GH200
-    near = [name for name, one in fitting.items() if abs(memory_mib - one[1]) <= one[1] * SAME]
-    return near[0] if len(near) == 1 else None
-
-
-def cuda_of_driver(driver):
-    """The newest CUDA release that a driver runs, such as "12.9", or None if the driver is older or unknown."""
-    return next((cuda for cuda, branch in DRIVER_FOR_CUDA if driver and at_least(driver, branch)), None)
+def kind_of(product, capability):
+    """A name of KINDS for a GPU, or None. product: nvidia-smi's name. capability: such as "9.0", or None."""
+    for name, (known, _memory, words) in KINDS.items():
+        if capability in (None, known) and re.search(words, product or "", re.IGNORECASE):
+            return name
+    return None
 
 
 # ---- faults
 
 UNCORRECTABLE = ("sram_uncorrectable_parity", "sram_uncorrectable_secded", "sram_uncorrectable", "dram_uncorrectable",
                  "double_bit/total")  # fmt: skip
-SLOWDOWNS = (("hw_thermal_slowdown", "heat (hardware)"), ("sw_thermal_slowdown", "heat (driver)"),
-             ("hw_power_brake_slowdown", "the power brake"), ("hw_slowdown", "heat or power (hardware)"))  # fmt: skip
-# Both schemas: the name of the block and of its fields.
-REASONS = ("clocks_event_reasons/clocks_event_reason_", "clocks_throttle_reasons/clocks_throttle_reason_")
 RESET = "Stop its processes and run `nvidia-smi --gpu-reset -i {0}`, or reboot the node."
 REPLACE = "List {0} in fleet_hardware.exclude and have the board replaced."
 NO_MIG = "Run `nvidia-smi -i {0} -mig 0`, and reboot if it reports pending."
@@ -220,10 +173,6 @@ FAULTS = (
     ("remapped_rows/remapped_row_failure", "Yes", "remap failed", "cannot replace failed rows of its memory", REPLACE),
     ("remapped_rows/remapped_row_pending", "Yes", "remap pending", "has failed rows of memory until its next reset",
      RESET),
-    ("retired_pages/pending_retirement", "Yes", "retirement pending", "has failed pages of memory until its next reset",
-     RESET),
-    ("retired_pages/pending_blacklist", "Yes", "retirement pending", "has failed pages of memory until its next reset",
-     RESET),
     ("ecc_errors/channel_repair_pending", "Yes", "repair pending", "has a repair pending until its next reset", RESET),
     ("ecc_errors/tpc_repair_pending", "Yes", "repair pending", "has a repair pending until its next reset", RESET),
 )  # fmt: skip
@@ -231,13 +180,13 @@ MANAGER = ("On a board with NVSwitches enable and restart nvidia-fabricmanager, 
            "look at its log; otherwise look at the rack's fabric manager.")  # fmt: skip
 
 
-def faults_of(number, bus, gpu, lost=None):
-    """[(word, sentence)] of what stops a server on a GPU, the worst first; [] for a healthy GPU.
+def faults_of(index, bus, gpu, lost=None):
+    """[(word, sentence)] of faults that prevent servers from using a GPU, the worst first.
 
-    gpu: Gpu, None for a GPU that does not answer. lost: what nvidia-smi prints about that.
+    gpu: Gpu, None for a GPU that does not answer. lost: nvidia-smi's reason.
     """
-    name = "GPU %d (%s)" % (number, bus)
-    replace = REPLACE.format(number)
+    name = "GPU %d (%s)" % (index, bus)
+    replace = REPLACE.format(index)
     if gpu is None:
         words = "%s does not answer: %s. Reboot the node; if that does not help: %s"
         return [("lost", words % (name, lost.strip(" ."), replace))] if lost else []
@@ -247,14 +196,14 @@ def faults_of(number, bus, gpu, lost=None):
         value = gpu.text(field) if field else errors and bad
         if value and bad in (None, value) and word not in found:
             detail = value.lower() if field else errors
-            found[word] = "%s %s. %s" % (name, words.format(number, detail), remedy.format(number))
+            found[word] = "%s %s. %s" % (name, words.format(index, detail), remedy.format(index))
     found.update(_fabric(name, gpu))
     # fields that every GPU has; an answer of "GPU is lost" in one of them is the GPU's own
     gpu.text("product_name"), gpu.number("fb_memory_usage/total")
     if "lost" in gpu.faults:
         return [("lost", "%s is lost: the driver does not reach it. Reboot the node; if that does not help: %s"
                  % (name, replace))]  # fmt: skip
-    reset = RESET.format(number)
+    reset = RESET.format(index)
     if "needs reset" in gpu.faults:
         found = {"needs reset": "%s requires a reset. %s" % (name, reset), **found}
     elif gpu.faults and not found:
@@ -265,25 +214,15 @@ def faults_of(number, bus, gpu, lost=None):
 def _fabric(name, gpu):
     """The same for NVLink between boards."""
     state, status = gpu.text("fabric/state"), gpu.text("fabric/status")
-    unhealthy = [key for key in ("route_unhealthy", "incorrect_configuration", "access_timeout_recovery")
-                 if gpu.text("fabric/health/" + key) not in (None, "False", "Not Started")]  # fmt: skip
     if state in ("In Progress", "Not Started"):
         words = "is not ready (state %s), and CUDA does not start before it is (error 802)" % state
     elif state == "Completed" and status not in (None, "Success"):
         words = "has failed: %s" % status
     elif gpu.text("fabric/health/summary") == "Unhealthy":
-        words = "is unhealthy (%s)" % (", ".join(unhealthy) or "no reason given")
+        words = "is unhealthy"
     else:
         return {}
     return {"fabric": "The NVLink fabric of %s %s. %s" % (name, words, MANAGER)}
-
-
-def slowdowns(gpu):
-    """What slows a GPU down now, as words."""
-    if gpu is None:
-        return []
-    found = [words for key, words in SLOWDOWNS if gpu.text(*(reason + key for reason in REASONS)) == "Active"]
-    return found[:-1] if len(found) > 1 and found[-1] == SLOWDOWNS[-1][1] else found  # it comes with its cause
 
 
 # ---- no answer
@@ -314,5 +253,5 @@ def refuse(system, problem):
         "nvidia.no-answer",
         "nvidia-smi gives no answer on this node (loaded driver: %s): %s: %s. Check `nvidia-smi -q` there, and reboot "
         "the node.",
-        ((system.read(LOADED) or "").strip() or "none", words[:200] or "it printed nothing", cause),
+        (system.value(LOADED) or "none", words[:200] or "it printed nothing", cause),
     )

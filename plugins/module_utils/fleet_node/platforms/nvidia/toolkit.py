@@ -17,7 +17,7 @@ from ...containers.engine import Engine, EngineError
 from ...errors import FleetError
 from ...host import paths as host_paths
 from ...host.directories import make_directory
-from ...host.files import read_json, write_atomic
+from ...host.files import read_json, write_json
 from ...host.packages import (
     check_install,
     check_installed,
@@ -30,7 +30,6 @@ from ...host.packages import (
 )
 from ...host.paths import NodePaths
 from ..host import System
-from ..vendor_tools import listed as names_in
 
 CDI_KIND = "nvidia.com/gpu"
 # The second is written by the toolkit's own service (from 1.18 on) some time after a boot, and precedes the first,
@@ -40,9 +39,9 @@ SETTINGS = "/etc/docker/daemon.json"
 KEPT_SETTINGS = SETTINGS + ".before-nvidia-toolkit"
 RECORD = "/nvidia_toolkit.json"
 GPU_FILE = re.compile(r"^nvidia[0-9]+$")
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 RUNTIME_FLAGS = ("--gpus", "--runtime=nvidia")
 PROOF_S = 300  # the first container of a large image
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 def compare(servers, packages, installed=False, root="", check_mode=False, sysroot=""):
@@ -50,8 +49,8 @@ def compare(servers, packages, installed=False, root="", check_mode=False, sysro
     write, keep: docker's settings have to be saved during the installation, diff}.
 
     servers: plan entries. packages: {name: {version, least}}. installed: the role has installed the packages and
-    written the specification; a container of each engine lists the GPUs, and GPUs that the specification lacks are
-    left out until the next boot. Only the record of that is written. Raises FleetError.
+    written the specification, and a container of each engine lists the GPUs. Only the record of that is written. Raises
+    FleetError.
     """
     check_packages(packages, "nvidia_packages")
     if len({package["version"] for package in packages.values()}) > 1:
@@ -69,33 +68,46 @@ def compare(servers, packages, installed=False, root="", check_mode=False, sysro
         return {**result, "message": "no server of this node gets GPUs in a container"}
     if not sysroot and shutil.which("nvidia-smi", path=host_paths.PATH) is None:
         raise FleetError(
-            "nvidia.toolkit-needs-driver",
-            "This node has no NVIDIA driver: nvidia-smi is missing. The role does not install it, because a driver "
-            "depends on kernel and board. Install it (docs/using/nvidia.md has the commands), reboot, and run again.",
+            "nvidia.driver-missing",
+            "This node has no nvidia-smi; NVIDIA GPUs on its PCI bus: %d. Install the driver (docs/using/nvidia.md "
+            "has the commands for each distribution), reboot, and run again, or remove the node from this group.",
+            (0,),
         )
     present = package_versions(system, packages)
     missing = lacking(packages, present)
     if missing or len({numbers(version) for version in present.values()}) > 1:
         missing = {name: package["version"] for name, package in packages.items()}
-    record = Record(sysroot + NodePaths(root).lib + RECORD, (system.read(BOOT_ID) or "").strip())
-    specifications = {path: system.read(path) for path in CDI_FILES}
+    path = sysroot + NodePaths(root).lib + RECORD
+    record, boot = read_json(path) or {}, system.value(BOOT_ID)
+    specifications = {place: system.read(place) for place in CDI_FILES}
     if installed:
         check_installed(missing, present)
         described = paths_in(specifications[CDI_FILES[0]] or "")
-        record.leave_out([path for path in gpu_files(system) if path not in described])
-    files = [path for path in gpu_files(system) if path not in record.left_out]
+        silent = [file for file in gpu_files(system) if file not in described]
+        if silent or record.get("left_out"):
+            record = {**record, "left_out": {boot: silent}}
+    # a GPU that does not answer is left out of the specification until the next boot
+    left_out = (record.get("left_out") or {}).get(boot, ())
+    files = [file for file in gpu_files(system) if file not in left_out]
     stale_files = {}
-    for path in CDI_FILES if engines else ():
-        reason = stale(specifications[path], files, lambda one: os.path.exists(sysroot + one))
-        if reason and (specifications[path] is not None or path == CDI_FILES[0]):
-            stale_files[path] = reason
+    for place in CDI_FILES if engines else ():
+        reason = stale(specifications[place], files, system.exists)
+        if reason and (specifications[place] is not None or place == CDI_FILES[0]):
+            stale_files[place] = reason
     fingerprint = _fingerprint(specifications[CDI_FILES[0]], present)
-    unproven = [engine for engine in sorted(engines) if record.proven.get(engine) != fingerprint]
+    proven = record.get("proven") or {}
+    unproven = [engine for engine in sorted(engines) if proven.get(engine) != fingerprint]
     if installed:
-        waiting = prove(record, {name: engines[name] for name in unproven}, fingerprint, len(files))
+        waiting = prove({name: engines[name] for name in unproven}, len(files))
         if waiting:
             result["message"] = "%s supports CDI names after its restart in the step serve" % " and ".join(waiting)
-        unproven = []
+        listing = {name: fingerprint for name in unproven if name not in waiting}
+        if listing:
+            record = {**record, "proven": {**proven, **listing}}
+        result["changed"], unproven = record != (read_json(path) or {}), []
+        if result["changed"]:
+            make_directory(os.path.dirname(path))
+            write_json(path, record)
     steps = {
         "settings": "an installation left %s" % KEPT_SETTINGS if os.path.exists(sysroot + KEPT_SETTINGS) else None,
         "packages": missing,
@@ -103,7 +115,7 @@ def compare(servers, packages, installed=False, root="", check_mode=False, sysro
         "proof": (unproven or (engines and (missing or stale_files)))
         and "no container of %s has listed the present GPUs" % " and ".join(unproven or sorted(engines)),
     }
-    result.update(packages=present, cdi=list(stale_files or CDI_FILES[:1]), changed=record.changed)
+    result.update(packages=present, cdi=list(stale_files or CDI_FILES[:1]))
     result["due"] = {step: reason for step, reason in steps.items() if reason}
     if missing:
         check_install(missing, check_mode)
@@ -113,7 +125,7 @@ def compare(servers, packages, installed=False, root="", check_mode=False, sysro
     if result["due"]:
         lines = ["%s: %s" % (step, listed(reason) if step == "packages" else reason)
                  for step, reason in result["due"].items()]  # fmt: skip
-        result.update(changed=check_mode or record.changed, message="; ".join(lines))
+        result.update(changed=check_mode or result["changed"], message="; ".join(lines))
         result["diff"]["after"] = "".join(line + "\n" for line in lines)
     return result
 
@@ -133,13 +145,12 @@ def required(servers):
 
 
 def gpu_files(system):
-    """Paths of the GPUs' device files, sorted by number."""
-    names = filter(GPU_FILE.match, names_in(system, "/dev"))
-    return ["/dev/" + name for name in sorted(names, key=lambda name: int(name[6:]))]
+    """Paths of the GPUs' device files."""
+    return ["/dev/" + name for name in system.listed("/dev") if GPU_FILE.match(name)]
 
 
 def stale(text, files, exists):
-    """Why a CDI specification has to be written again, or None. Pure.
+    """The reason to write a CDI specification again, or None. Pure.
 
     files: the GPUs' device files. exists: called with each path in it.
     """
@@ -178,38 +189,10 @@ def holders(engine):
     return sorted(found)
 
 
-class Record:
-    """The node's record: engines whose containers have listed the GPUs, and GPUs that the specification lacks."""
+def prove(engines, count):
+    """List the GPUs in a container of each engine. Returns the engines that do not support CDI yet.
 
-    def __init__(self, place, boot):
-        self.place, self.boot, self.changed = place, boot, False
-        self.content = read_json(place) or {}
-        self.proven = self.content.get("proven") or {}  # {engine: fingerprint of what was proven}
-        left_out = self.content.get("left_out") or {}
-        self.left_out = left_out.get("files", []) if left_out.get("boot") == boot else []
-
-    def leave_out(self, files):
-        """Leave these device files out until the next boot."""
-        if files or self.left_out:
-            self.left_out = files
-            self._write({"left_out": {"boot": self.boot, "files": files}})
-
-    def prove(self, engine, fingerprint):
-        self.proven = {**self.proven, engine: fingerprint}
-        self._write({"proven": self.proven})
-
-    def _write(self, more):
-        content = {**self.content, **more}
-        if content != self.content:
-            make_directory(os.path.dirname(self.place))
-            write_atomic(self.place, json.dumps(content, indent=1, sort_keys=True) + "\n")
-            self.content, self.changed = content, True
-
-
-def prove(record, engines, fingerprint, count):
-    """List the GPUs in a container of each engine and record it. Returns the engines that do not support CDI yet.
-
-    engines: {engine: (image, digest)}. count: GPUs of the node. Raises FleetError if a container lists fewer.
+    engines: {engine: (image, digest)}. count: GPUs of the specification. Raises FleetError if a container lists fewer.
     """
     waiting = []
     for kind, (image, digest) in engines.items():
@@ -232,7 +215,6 @@ def prove(record, engines, fingerprint, count):
                 "`nvidia-ctk cdi list`.",
                 (kind, listed_gpus, count, problem or "no error"),
             )
-        record.prove(kind, fingerprint)
     return waiting
 
 

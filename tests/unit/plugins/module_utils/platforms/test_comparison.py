@@ -64,7 +64,7 @@ CASES = [
     ("nvidia", nvidia(devices(8, 81559, of=GpuDevice, product=H200)), {"memory_gib": 79.6}, {}, []),
     ("nvidia", nvidia(devices(8, 81559, of=GpuDevice, product="NVIDIA H20", compute_capability="9.0")), {}, {},
      ["fleet_hardware.memory_gib", "NVIDIA H20"]),
-    ("nvidia", nvidia(), {}, {"driver": "610.43"}, ["610.43 (for CUDA up to 13.3) or later"]),
+    ("nvidia", nvidia(), {}, {"driver": "610.43"}, ["610.43 or later"]),
     ("nvidia", nvidia(driver=None), {}, {"driver": "610.43"}, []),
     ("nvidia", nvidia(), {}, {"compute_capability": ["10.0"]}, ["needs.compute_capability"]),
     ("nvidia", nvidia(), {}, {"lnc": 2}, ["needs.lnc"]),

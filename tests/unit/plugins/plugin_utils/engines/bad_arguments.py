@@ -59,7 +59,7 @@ VLLM = [
     *given("trn3-eagle3", UNKNOWN, {"attention-backend": "CUSTOM"}, {"optimization-level": 2}),
     *given("trn3-eagle3", VALUE, {"block-size": 7}, {"kv-cache-dtype": "nvfp4"}),
     *given("trn3-vllm-neuron", UNKNOWN, {"max-num-sequence": 4}, "enable-prefix-cachng"),
-    *given("trn3-vllm-neuron", "neuron.config-misplaced", {"override-neuron-config": {}}),
+    *given("trn3-vllm-neuron", "neuron.config-invalid", {"override-neuron-config": {}}),
     *given("trn3-vllm-neuron", INVALID, {"tool-call-parser": "hermes"}),
     *given("ascend-a2", UNKNOWN, {"max-num-sequence": 4}, {"compilation-config": {"cudagraph_moed": "FULL"}}),
     *given("ascend-a2", VALUE, {"quantization": "fp9"}, {"load-format": "netloadr"}),

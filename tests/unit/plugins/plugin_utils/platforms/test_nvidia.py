@@ -71,7 +71,7 @@ def test_the_placeholder_counts_as_the_server_does(launcher):
 def test_other_gpus_than_its_own_are_refused(launcher, value):
     with pytest.raises(FleetError) as caught:
         entries(recipe(launcher, environment={"CUDA_VISIBLE_DEVICES": value}))
-    assert {one.code for one in caught.value.problems} == {"plan.cuda-visible-devices"}
+    assert {one.code for one in caught.value.problems} == {"plan.visible-devices"}
 
 
 def test_containers_need_docker_s_cdi():
@@ -121,5 +121,5 @@ def test_a_container_of_all_gpus_says_which_are_its_own():
 def test_a_container_of_all_gpus_that_takes_others_is_refused(value):
     with pytest.raises(FleetError) as caught:
         entries(recipe(**EVERY, environment={"CUDA_VISIBLE_DEVICES": value}))
-    assert {one.code for one in caught.value.problems} == {"plan.cuda-visible-devices"}
+    assert {one.code for one in caught.value.problems} == {"plan.visible-devices"}
     assert "write ${devices}" in caught.value.message

@@ -84,36 +84,8 @@ def test_the_maps():
     assert mapped("map-a3.txt") == {(number // 2, number % 2): (number, number) for number in range(16)}
 
 
-def test_lists_boards_usages_and_health():
-    assert (npu_smi.chip_count(read("list-a2.txt")), npu_smi.chip_count(read("list-a3.txt"))) == (8, 16)
-    assert npu_smi.chip_count("what is that") is None
-    (board,) = npu_smi.parse_fields(read("board.txt"))
-    assert (board["Software Version"], board["Firmware Version"], board["PCI Device ID"], board["Compatibility"]) == (
-        "24.1.0.b062", "7.5.0.2.220", "0xD802", "OK",
-    )  # fmt: skip
-    usages = npu_smi.parse_fields(read("usages.txt"))
-    assert [(one["HBM Capacity(MB)"], one["Chip ID"]) for one in usages] == [("65536", "0"), ("65536", "1")]
-    assert npu_smi.error_codes(read("health-ok.txt")) == ""
-    assert npu_smi.error_codes(read("health-alarm.txt")) == "80E01801: node type=SOC, sensor type=Temperature"
-    assert [npu_smi.link_state(text) for text in ("link status: UP\n", "link status: DOWN\n", "-5")] == [
-        "UP", "DOWN", None,
-    ]  # fmt: skip
-
-
 ROW = "| 0     %s               | OK            | 97.5        41                0    / 0             |\n"
 PLACE = "| 0                         | 0000:%s:00.0  | 0           0    / 0          %s         |\n"
-
-
-USAGES = {"3379 / 65536": (3379, 65536), "59693/ 65536": (59693, 65536), "65536/ 65536": (65536, 65536),
-          "2871 / 32768": (2871, 32768)}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ["910B", "910B1", "910B2", "910B2C", "910B3", "910B4"])
-def test_every_chip_of_an_a2_that_was_seen(name):
-    for bus in ("C1", "C2", "81", "82", "01", "02", "41", "42"):
-        for usage, hbm in USAGES.items():
-            _version, (chip,), warnings = parsed(ROW % name + PLACE % (bus, usage))
-            assert (chip.name, chip.bus, chip.hbm, warnings) == (name, "0000:%s:00.0" % bus.lower(), hbm, [])
 
 
 HOLDER = ROW % "910B3" + PLACE % ("C1", "3379 / 65536")
@@ -144,54 +116,8 @@ def test_who_holds_a_chip_that_no_table_describes_is_told():
     assert parsed(HOLDER + OLD + line)[2] == ["npu-smi info: this process is not understood: %s" % line]
 
 
-@pytest.mark.parametrize(
-    ("text", "fields"),
-    [
-        ("net health status: Success\n", {"net health status": "Success"}),
-        ("net health status: Init\n", {"net health status": "Init"}),
-        ("link status: DOWN\n", {"link status": "DOWN"}),
-        ("netdetect address: 192.0.2.1\n", {"netdetect address": "192.0.2.1"}),
-        ("default gateway:192.0.2.1, Iface:eth0\n", {"default gateway": "192.0.2.1, Iface:eth0"}),
-        ("mac addr: 00:00:5e:00:53:01\n", {"mac addr": "00:00:5e:00:53:01"}),
-    ],
-)
-def test_what_hccn_tool_says(text, fields):
-    assert npu_smi.parse_fields(text) == [fields]
-    assert npu_smi.link_state(text) == ("DOWN" if "DOWN" in text else None)
-
-
-def test_files_of_the_network_and_of_cann():
-    assert npu_smi.parse_settings("address_0=192.0.2.10\nnetmask_0=255.255.255.0\n")["address_0"] == "192.0.2.10"
-    cann = "version=8.5.1\narch=x86_64\npath=/usr/local/Ascend/cann-8.5.1\n"
-    assert npu_smi.parse_settings(cann) == {
-        "version": "8.5.1", "arch": "x86_64", "path": "/usr/local/Ascend/cann-8.5.1"
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "name", ["board.txt", "health-ok.txt", "health-alarm.txt", "usages.txt", "list-a2.txt", "list-a3.txt"]
-)
-def test_no_line_of_the_other_questions_is_unread(name):
-    lines = [line for line in read(name).splitlines() if line.strip()]
-    found = [pair for one in npu_smi.parse_fields(read(name)) for pair in one.items()]
-    assert found == [tuple(word.strip() for word in line.split(":", 1)) for line in lines]
-
-
-@pytest.mark.parametrize("name", ["ascend_install.info", "driver-version.info", "firmware-version.info"])
-def test_no_line_of_the_files_is_unread(name):
-    lines = read(name).splitlines()
-    assert list(npu_smi.parse_settings(read(name)).items()) == [tuple(line.split("=", 1)) for line in lines]
-
-
-def test_files_of_driver_and_firmware():
-    driver, firmware = (npu_smi.parse_settings(read(name)) for name in ("driver-version.info", "firmware-version.info"))
-    assert (driver["Version"], firmware["Version"]) == ("25.0.rc1.1", "7.7.0.1.231")
-    assert npu_smi.compatible(firmware["Version"], driver["compatible_version_fw"]) is True
-    assert npu_smi.compatible("7.8.0", driver["compatible_version_fw"]) is False
-    assert npu_smi.compatible(driver["Version"], firmware["compatible_version_drv"]) is True
-    assert npu_smi.compatible("25.2.0", firmware["compatible_version_drv"]) is False
-    assert npu_smi.compatible("7.8.0", None) is npu_smi.compatible("", "[1,2]") is None
-    assert npu_smi.parse_settings(read("ascend_install.info"))["UserGroup"] == "HwHiAiUser"
+def test_files_of_the_driver():
+    assert npu_smi.parse_settings(read("driver-version.info"))["Version"] == "25.0.rc1.1"
 
 
 def test_a_row_that_is_broken_is_told_and_its_neighbours_stay():
@@ -199,11 +125,6 @@ def test_a_row_that_is_broken_is_told_and_its_neighbours_stay():
     _version, chips, warnings = parsed(text)
     assert [one.npu for one in chips] == [0, 1, 3, 4, 5, 6, 7]
     assert any("not an address" in warning for warning in warnings)
-
-
-def test_memory_that_is_not_told_is_not_zero():
-    _version, chips, _warnings = parsed(read("info-a2-24.1.txt").replace("3379 / 65536", "0    / 0    "))
-    assert chips[0].hbm is None
 
 
 def test_another_layout_is_told():
@@ -224,20 +145,8 @@ def test_changed_text_never_raises_and_no_chip_has_no_memory(name, junk, data, c
     end = data.draw(st.integers(start, min(len(text), start + 200)))
     text = {"delete": text[:start] + text[end:], "insert": text[:start] + junk + text[start:],
             "replace": text[:start] + junk + text[end:], "truncate": text[:start]}[cut]  # fmt: skip
-    _all(text)
-
-
-@given(st.text())
-def test_any_text_never_raises(text):
-    _all(text)
-
-
-def _all(text):
-    warnings = []
-    _version, chips = npu_smi.parse_info(text, warnings.append)
-    assert all(one.hbm is None or one.hbm[1] > 0 for one in chips)
-    npu_smi.parse_map(text, warnings.append)
-    settings = npu_smi.parse_settings(text)
-    npu_smi.compatible(settings.get("Version", text), settings.get("compatible_version_fw", text))
-    for read_one in (npu_smi.chip_count, npu_smi.parse_fields, npu_smi.error_codes, npu_smi.link_state):
-        read_one(text)
+    _version, chips, _warnings = parsed(text)
+    assert all(chip.hbm is None or chip.hbm[1] > 0 for chip in chips)
+    npu_smi.parse_map(text, lambda message: None)
+    npu_smi.error_codes(text)
+    npu_smi.parse_settings(text)

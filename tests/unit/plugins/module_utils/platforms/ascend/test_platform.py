@@ -107,19 +107,9 @@ def test_every_node(node, generation, version, count):
     assert held == ({3: 632268} if count == 8 else {5: 485946})
 
 
-def test_auto_finds_it_and_the_kernel_says_what_is_near(node):
-    node.has("a2")
-    node.write("/sys/bus/pci/devices/0000:c1:00.0/numa_node", "6\n")
-    node.write("/sys/bus/pci/devices/0000:c1:00.0/local_cpulist", "144-167\n")
-    found = registry.detect("auto", node.root)
-    assert (found.vendor, found.devices[0].numa, found.devices[0].cpus) == ("Huawei", 6, "144-167")
-    assert (found.devices[1].numa, found.devices[1].cpus) == (None, "")
-
-
 def test_a_gone_npu_keeps_the_numbers_of_the_others(node):
     found = node.has("a2", change=without(2)).detect()
     assert [one.id for one in found.devices] == [0, 1, 3, 4, 5, 6, 7]
-    assert found.warnings == ["npu-smi counts 8 chips and describes 7."]
     found = node.has("a3", change=without(2)).detect()
     assert [one.id for one in found.devices] == [n for n in range(16) if n not in (4, 5)]
 
@@ -132,14 +122,8 @@ def test_numbers_follow_the_device_files_where_the_npus_have_others(node):
 
 def test_another_generation_is_named(node):
     found = node.has("a2", change=lambda text: text.replace("910B3", "310P3")).detect()
-    assert (found.accelerator, found.model, found.generation) == ("ascend-310p3", "310P3", "Atlas 300I")
+    assert (found.accelerator, found.model, found.generation) == ("ascend-310p3", "310P3", "unknown")
     assert "The NPUs of this node are no Atlas A2 or A3: 310P3." in found.warnings
-
-
-def test_a_firmware_of_another_release_is_warned_of(node):
-    node.has("a2").write("/usr/local/Ascend/firmware/version.info", "Version=7.8.0.1\n")
-    (warning,) = node.detect().warnings
-    assert warning.startswith("The firmware 7.8.0.1 of this node is none that its driver 25.0.rc1.1 was made for")
 
 
 # ---- no answer
@@ -154,26 +138,22 @@ def test_no_driver(node):
 
 
 @pytest.mark.parametrize(
-    ("text", "uid", "manager", "for_all", "words"),
+    ("text", "uid", "manager", "words"),
     [
-        ("dcmi-failed", 0, True, True, "DCMI"),
-        ("dcmi-failed", 0, False, True, "not loaded"),
-        ("dcmi-failed", 1000, True, False, "HwHiAiUser-of-nobody"),
-        ("dcmi-failed", 1000, True, True, "DCMI"),
-        ("dcmi-used", 0, True, True, "-8020"),
-        ("Permission denied", 0, True, True, "with become"),
-        ("", 0, True, True, "dmesg"),
-        ("what is that", 0, True, True, "dmesg"),
+        ("dcmi-failed", 0, True, "DCMI"),
+        ("dcmi-failed", 0, False, "not loaded"),
+        ("dcmi-failed", 1000, True, "HwHiAiUser"),
+        ("dcmi-used", 0, True, "-8020"),
+        ("Permission denied", 0, True, "with become"),
+        ("", 0, True, "dmesg"),
     ],
 )
-def test_each_failure_has_its_cause(node, monkeypatch, text, uid, manager, for_all, words):
+def test_each_failure_has_its_cause(node, monkeypatch, text, uid, manager, words):
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     path = FIXTURES / (text + ".txt")
     node.has("a2", change=lambda _text: path.read_text() if path.exists() else text)
     if not manager:
         (node.path / "dev/davinci_manager").unlink()
-    if not for_all:
-        node.write("/etc/ascend_install.info", "UserGroup=HwHiAiUser-of-nobody\nDriver_Install_For_All=no\n")
     error = node.refused()
     assert error.code == "ascend.no-answer"
     assert words in error.values[1]
@@ -181,7 +161,7 @@ def test_each_failure_has_its_cause(node, monkeypatch, text, uid, manager, for_a
 
 def test_two_chips_of_one_number_are_refused(node):
     node.has("a3", change=lambda text: text.replace("| 1     1   ", "| 1     0   "))
-    assert node.refused().code == "ascend.numbers-unclear"
+    assert node.refused().code == "ascend.no-answer"
 
 
 # ---- preflight
@@ -252,30 +232,6 @@ def test_what_the_driver_lacks_is_named(whole):
         "server-1: its container uses files of the driver that this node lacks: /usr/local/dcmi, /dev/davinci3, "
         "/dev/hisi_hdc"
     ]
-
-
-def test_a_runtime_that_is_not_installed_stays_out_of_docker_s_settings(whole):
-    platform_of = registry.PLATFORMS["ascend"]
-    found = platform_of.detect(System(whole.has("a3").root))
-    entries = {"server-0": entry([0, 1], flags=["--network=host", "--runtime=ascend"])}
-    context = Context(root="", system=System(whole.root), entries=entries, found=found, fits=True)
-    messages = dict(platform_of.preflight(context))["driver files"]
-    assert [one.split(". ")[0] for one in messages] == [
-        "server-0: its container uses files of the driver that this node lacks: "
-        "/usr/local/Ascend/Ascend-Docker-Runtime/ascend-docker-runtime"
-    ]
-    whole.write(platform.RUNTIME)
-    assert dict(platform_of.preflight(context))["driver files"] == []
-
-
-def test_a_network_port_that_is_down_is_a_warning(whole):
-    whole.has("a3").write(
-        "/usr/local/Ascend/driver/tools/hccn_tool", SCRIPT.replace("/../..", "/../../../../.."), 0o755
-    )
-    found, warnings = look(whole)
-    assert found == {}
-    assert [one.split(". ")[0] for one in warnings] == ["The network port (RoCE) of NPU 2 is down (hccn_tool -link)"]
-    assert look(whole, unchanged=("server-0", "server-1"))[1] == []
 
 
 def test_kinds():

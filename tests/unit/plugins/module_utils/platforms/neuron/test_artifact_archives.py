@@ -18,7 +18,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platfor
     artifact_archives as compiled_artifact,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import artifacts
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import state as guard_state
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
 
 KEY = "0123456789abcdef"
@@ -91,21 +90,11 @@ def test_from_one_node_to_another(tmp_path, exported):
     assert (again["changed"], again["needed"], again["message"]) == (False, [], "up to date")
 
 
-def test_each_for_itself_takes_the_same_archive(tmp_path, exported):
-    archives, _path = exported
-    wanted = [entry(tmp_path / "two", name, "%s-%s" % (KEY, name)) for name in ("server-0", "server-1")]
-    result = compiled_artifact.take_over(wanted, str(archives))
-    assert [row["state"] for row in result["artifacts"]] == ["complete", "complete"]
-    assert result["needed"] == [KEY]
-    assert compiled_artifact.export(wanted, str(tmp_path / "more"))["archives"][0]["files"] == 2
-    assert os.listdir(tmp_path / "more") == [KEY + ".tar"]
-
-
 def test_export_leaves_what_is_there(tmp_path, exported):
     archives, _path = exported
     before = (archives / (KEY + ".tar")).stat().st_mtime_ns
     result = compiled_artifact.export([entry(tmp_path / "one")], str(archives))
-    assert (result["changed"], result["message"], result["archives"][0]["written"]) == (False, "up to date", False)
+    assert (result["changed"], result["message"], result["archives"]) == (False, "up to date", [])
     assert (archives / (KEY + ".tar")).stat().st_mtime_ns == before
     assert compiled_artifact.export([entry(tmp_path / "one")], str(archives), force=True)["changed"]
     check = compiled_artifact.export([entry(tmp_path / "one")], str(tmp_path / "no"), check_mode=True)
@@ -211,56 +200,16 @@ def test_a_damaged_archive_leaves_nothing(tmp_path, exported):
         assert error(compiled_artifact.take_over, servers, str(archives))[0] == "artifact.archive-invalid"
 
 
-def test_a_user_who_is_not_there(tmp_path, exported):
-    if os.geteuid() != 0:
-        pytest.skip("only root gives files away")
-    archives, _path = exported
-    refused = error(compiled_artifact.take_over, [entry(tmp_path / "two", user="nobody-here")], str(archives))
-    assert refused == ("artifact.user-missing", "nobody-here")
-    compiled_artifact.take_over([entry(tmp_path / "two", user="nobody")], str(archives))
-    assert (tmp_path / "two" / KEY / "weights" / "tp0").owner() == "nobody"
-
-
-@pytest.mark.parametrize("place", ["trn3-eagle3-%s", "%s/compiled"])
-def test_the_key_is_the_plans_and_not_a_part_of_the_folders_name(tmp_path, place):
-    other = "f" * 16
-    complete(tmp_path / "one", place % KEY)
-    one = entry(tmp_path / "one", directory=place % KEY, hooks=plan_entries.compile_cache(KEY))
-    archives = str(tmp_path / "archives")
-    assert [row["key"] for row in compiled_artifact.export([one], archives)["archives"]] == [KEY]
-    two = entry(tmp_path / "two", directory=place % other, hooks=plan_entries.compile_cache(other))
-    assert error(compiled_artifact.take_over, [two], archives)[0] == "artifact.archive-missing"
-    assert not (tmp_path / "two").exists()
-    (tmp_path / "one" / (place % KEY)).rename(tmp_path / "moved")
-    moved = entry(tmp_path, directory="moved", hooks=plan_entries.compile_cache(other))
-    code, problem = error(compiled_artifact.export, [moved], archives)
-    assert (code, KEY in problem, other in problem) == ("artifact.nothing-to-export", True, True)
-    same = entry(tmp_path / "two", directory=place % KEY, hooks=plan_entries.compile_cache(KEY))
-    assert compiled_artifact.take_over([same], archives)["message"] == "imported " + KEY
-
-
-def test_what_a_start_here_would_clear_is_not_exported(tmp_path, monkeypatch):
-    """One of two shards was repaired since; the graphs beside it have the old one in them. Nor does it come back."""
+def test_an_artifact_that_a_start_would_clear_is_not_exported(tmp_path):
     path, weights = complete(tmp_path / "one"), tmp_path / "weights"
     weights.mkdir()
     (weights / "config.json").write_text("{}")
-    listed = {name: {"size": 1, "sha256": name, "mtime_ns": 1} for name in ("config.json", "a.safetensors")}
-    (weights / "a.safetensors").write_text("x")
-    manifest = weights / guard_state.WEIGHT_MANIFEST
-    manifest.write_text(json.dumps({"schema": 1, "files": listed}))
     servers = [entry(tmp_path / "one", weights=[str(weights)])]
     record = files.readable_json(str(path / artifacts.RECORD))
-    here = {"host": artifacts.socket.gethostname(), **artifacts.identity_of(servers[0])}
-    here["machine"] = here["machine"] or "unknown"
-    files.write_json(str(path / artifacts.RECORD), dict(record, **here))
-    archives = str(tmp_path / "archives")
-    assert compiled_artifact.export(servers, archives)["changed"]
-    listed["a.safetensors"]["mtime_ns"] = 2
-    manifest.write_text(json.dumps({"schema": 1, "files": listed}))
-    words = "weights in %s were repaired since (a.safetensors)" % weights
-    code, problem = error(compiled_artifact.export, servers, str(tmp_path / "others"))
-    assert code == "artifact.nothing-to-export" and problem.endswith(words)
-    assert error(compiled_artifact.take_over, servers, archives) == ("artifact.archive-does-not-fit", words)
+    files.write_json(str(path / artifacts.RECORD), dict(record, **artifacts.identity_of(servers[0])))
+    assert compiled_artifact.export(servers, str(tmp_path / "archives"))["changed"]
+    (weights / "config.json").write_text("{ }")
+    assert error(compiled_artifact.export, servers, str(tmp_path / "others"))[0] == "artifact.nothing-to-export"
 
 
 def test_other_packages_or_weights_refuse_an_archive(tmp_path):
@@ -297,14 +246,11 @@ def test_other_packages_or_weights_refuse_an_archive(tmp_path):
     assert compiled_artifact.take_over([two], archives)["changed"]
     imported = files.readable_json(str(tmp_path / "two" / KEY / artifacts.RECORD))
     assert (imported["versions"], imported["weights"]) == (identity["versions"], identity["weights"])
-    assert imported["machine"] == identity["machine"]
     assert not compiled_artifact.take_over([two], archives)["changed"]
     # what does not fit any more is replaced
     files.write_json(str(tmp_path / "two" / KEY / artifacts.RECORD), dict(imported, versions={"vllm": "0"}))
     asked = compiled_artifact.take_over([two])
-    assert asked["artifacts"][0]["message"] == (
-        "it was compiled with no neuronx-cc, vllm 0, and this node has neuronx-cc 2.21, no vllm"
-    )
+    assert "neuronx-cc none, vllm 0" in asked["artifacts"][0]["message"]
     assert asked["needed"] == [KEY]
     assert compiled_artifact.take_over([two], archives)["artifacts"][0]["state"] == "complete"
     assert not compiled_artifact.take_over([two], archives)["changed"]

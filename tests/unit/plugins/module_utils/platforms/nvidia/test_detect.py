@@ -59,17 +59,8 @@ def test_every_node(node, name):
     assert {(one.memory_mib, one.compute_capability, one.health) for one in found.devices} == {
         (memory, capability, "ok")
     }
-    assert [one.faults + one.slow + one.holders for one in found.devices] == [[]] * count
+    assert [one.faults + one.holders for one in found.devices] == [[]] * count
     assert "GPU-0" not in json.dumps(found.as_dict())  # identifiers are kept nowhere
-
-
-@pytest.mark.parametrize("count", range(1, 9))
-def test_one_to_eight(node, count):
-    found = gpus(node, change=lambda root: [root.remove(one) for one in root.findall("gpu")[count:]])
-    assert [(one.id, one.address) for one in found] == [
-        (number, "0000:%s:00.0" % bus)
-        for number, bus in enumerate(["53", "64", "75", "86", "97", "a8", "b9", "ca"][:count])
-    ]
 
 
 def test_the_numbers_are_nvidia_smi_s_own(node):
@@ -84,33 +75,20 @@ def test_mig(node):
 
 
 @pytest.mark.parametrize(
-    ("product", "capability", "memory", "kind"),
+    ("product", "capability", "kind"),
     [
-        ("NVIDIA A100 80GB PCIe", "8.0", 81920, "a100"),
-        ("NVIDIA H100 NVL", "9.0", 95830, "h100"),
-        ("NVIDIA H200 NVL", "9.0", 143771, "h200"),
-        ("NVIDIA GB200", "10.0", 189471, "gb200"),
-        ("NVIDIA GB300", None, None, "gb300"),
-        ("NVIDIA H20", "9.0", 97871, None),
-        ("NVIDIA GH200 144G HBM3e", "9.0", 146831, None),
-        ("NVIDIA A100X", "8.0", 81920, None),
-        ("NVIDIA Graphics Device", "9.0", 143771, "h200"),
-        ("NVIDIA Graphics Device", "10.0", 150000, None),
-        (None, None, 183359, None),
-        ("NVIDIA H100 80GB HBM3", "10.0", 81559, None),
+        ("NVIDIA A100 80GB PCIe", "8.0", "a100"),
+        ("NVIDIA GB200", "10.0", "gb200"),
+        ("NVIDIA GB300", None, "gb300"),
+        ("NVIDIA H20", "9.0", None),
+        ("NVIDIA GH200 144G HBM3e", "9.0", None),
+        ("NVIDIA A100X", "8.0", None),
+        (None, None, None),
+        ("NVIDIA H100 80GB HBM3", "10.0", None),
     ],
 )
-def test_names_are_for_people_and_the_capability_counts(product, capability, memory, kind):
-    assert smi.kind_of(product, capability, memory) == kind
-
-
-@pytest.mark.parametrize(
-    ("driver", "cuda"),
-    [("610.43.02", "13.3"), ("595.91.07", "13.2"), ("580.105.08", "13.0"), ("575.57.08", "12.9"),
-     ("570.148.08", "12.8"), ("535.183.01", "12.0"), ("470.1", None), ("", None), (None, None), ("N/A", None)],
-)  # fmt: skip
-def test_what_a_driver_runs(driver, cuda):
-    assert smi.cuda_of_driver(driver) == cuda
+def test_names_are_for_people_and_the_capability_counts(product, capability, kind):
+    assert smi.kind_of(product, capability) == kind
 
 
 # ---- failures
@@ -175,29 +153,24 @@ def test_one_that_is_gone_moves_the_others_up(node):
     node.has("h100-8", change=lambda root: [root.remove(one) for one in root.findall("gpu")[1:2]])
     found = node.detect()
     assert [one.id for one in found.devices] == list(range(7))
-    assert found.warnings == ["nvidia-smi counts 8 GPUs and describes 7.",
-                              "The PCI bus has the GPU 0000:64:00.0, which nvidia-smi does not list; look for NVRM in "
-                              "dmesg."]  # fmt: skip
+    (warning,) = found.warnings
+    assert "0000:64:00.0" in warning
 
 
 @pytest.mark.parametrize(
     ("path", "value", "word", "words"),
     [
         ("fb_memory_usage/total", "GPU is lost", "lost", "Reboot the node"),
-        ("fb_memory_usage/total", "[GPU is lost]", "lost", "Reboot the node"),
         ("product_name", "ERR!", "unreadable", "--gpu-reset -i 0"),
         ("fb_memory_usage/total", "[Unknown Error]", "unreadable", "--gpu-reset -i 0"),
         ("mig_mode/current_mig", "[GPU requires reset]", "needs reset", "--gpu-reset -i 0"),
         ("gpu_recovery_action", "Reset", "needs reset", "requires: reset"),
-        ("gpu_recovery_action", "Drain and Reset", "needs reset", "requires: drain and reset"),
         ("mig_mode/pending_mig", "Enabled", "MIG", "-mig 0"),
         ("ecc_errors/volatile/dram_uncorrectable", "2", "ECC", "had 2 uncorrectable"),
         ("ecc_errors/volatile/sram_uncorrectable_secded", "1", "ECC", "had 1 uncorrectable"),
         ("ecc_errors/aggregate/sram_threshold_exceeded", "Yes", "ECC", "List 0 in fleet_hardware.exclude"),
         ("remapped_rows/remapped_row_pending", "Yes", "remap pending", "--gpu-reset -i 0"),
         ("remapped_rows/remapped_row_failure", "Yes", "remap failed", "List 0 in fleet_hardware.exclude"),
-        ("retired_pages/pending_retirement", "Yes", "retirement pending", "--gpu-reset -i 0"),
-        ("retired_pages/pending_blacklist", "Yes", "retirement pending", "--gpu-reset -i 0"),
         ("ecc_errors/tpc_repair_pending", "Yes", "repair pending", "--gpu-reset -i 0"),
         ("fabric/state", "In Progress", "fabric", "state In Progress"),
         ("fabric/state", "Not Started", "fabric", "nvidia-fabricmanager"),
@@ -209,41 +182,6 @@ def test_each_fault_of_a_gpu(node, path, value, word, words):
     found = gpus(node, change=lambda root: node.set(root, 0, path, value))
     assert [one.health for one in found] == [word] + ["ok"] * 7
     assert words in found[0].faults[0] and found[0].faults[0].count("GPU 0 (0000:53:00.0)")
-
-
-def test_the_counters_of_old_drivers(node):
-    def change(root):
-        volatile = root.find("gpu/ecc_errors/volatile")
-        for one in list(volatile):
-            volatile.remove(one)
-        ElementTree.SubElement(ElementTree.SubElement(volatile, "double_bit"), "total").text = "3"
-        node.set(root, 1, "gpu_reset_status/reset_required", "Yes")
-
-    found = gpus(node, "a100-8-old-schema", change=change)
-    assert [one.health for one in found[:3]] == ["ECC", "needs reset", "ok"]
-
-
-@pytest.mark.parametrize("name", ["h100-8", "a100-8-old-schema"])
-@pytest.mark.parametrize(
-    ("reasons", "words"),
-    [
-        (["hw_slowdown", "hw_thermal_slowdown"], ["heat (hardware)"]),
-        (["hw_slowdown", "hw_power_brake_slowdown"], ["the power brake"]),
-        (["sw_thermal_slowdown"], ["heat (driver)"]),
-        (["hw_slowdown"], ["heat or power (hardware)"]),
-        (["gpu_idle", "sw_power_cap"], []),
-    ],
-)
-def test_what_slows_a_gpu_down_is_no_fault(node, name, reasons, words):
-    block = "clocks_throttle_reasons/clocks_throttle_reason_" if "old" in name else (
-        "clocks_event_reasons/clocks_event_reason_")  # fmt: skip
-
-    def change(root):
-        for reason in ("gpu_idle", *reasons):
-            node.set(root, 0, block + reason, "Active" if reason in reasons else "Not Active")
-
-    found = gpus(node, name, change=change)[0]
-    assert (found.slow, found.health, found.faults) == (words, "ok", [])
 
 
 def test_who_computes_on_it(node):
@@ -266,20 +204,6 @@ def test_names_of_processes_come_as_they_are():
     assert smi.Gpu(root.find("gpu"), None).processes() == [{"pid": 5, "command": "a<b & c"}]
 
 
-def test_without_rights_it_is_said_once(node):
-    hidden = ("remapped_rows/remapped_row_pending", "[Insufficient Permissions]")
-    found = node.has("h100-8", change=lambda root: node.set(root, 2, *hidden)).detect()
-    assert found.warnings == ["nvidia-smi shows remapped_rows/remapped_row_pending of GPU 0000:75:00.0 to root alone."]
-
-
-@pytest.mark.parametrize("value", ["N/A", "0 MiB", "81559x", "eighty GiB", "[N/A]", "-1 MiB", None])
-def test_memory_that_is_not_told_is_not_zero(node, value):
-    node.has("h100-8", change=lambda root: node.set(root, 0, "fb_memory_usage/total", value), csv=lambda text: "")
-    found = node.detect()
-    assert found.devices[0].memory_mib is None
-    assert "nvidia-smi does not tell the memory of GPU 0 (0000:53:00.0)." in found.warnings
-
-
 def test_one_answer_stands_in_for_the_other(node):
     whole = node.has("h100-8").detect().as_dict()
     only_csv = node.has("h100-8", text="<nvidia_smi_log><gpu").detect()
@@ -294,34 +218,13 @@ def test_one_answer_stands_in_for_the_other(node):
 
 
 def test_numa_and_cpus_by_the_kernel(node):
-    node.has("h100-8", topology="must not be asked")
+    node.has("h100-8")
     for number, bus in enumerate(["53", "64", "75", "86", "97", "a8", "b9", "ca"]):
         node.write("/sys/bus/pci/devices/0000:%s:00.0/numa_node" % bus, "%d\n" % (number // 4))
         node.write("/sys/bus/pci/devices/0000:%s:00.0/local_cpulist" % bus, ["0-47,96-143\n", "48-95\n"][number // 4])
     found = node.detect()
     assert [one.numa for one in found.devices] == [0] * 4 + [1] * 4
     assert (found.devices[0].cpus, found.devices[7].cpus, found.warnings) == ("0-47,96-143", "48-95", [])
-
-
-def test_numa_and_cpus_by_nvidia_smi(node):
-    found = node.has("h100-8").detect().devices
-    assert [one.numa for one in found] == [0] * 4 + [1] * 4
-    assert {one.cpus for one in found[4:]} == {"48-95,144-191"}
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t0-7\t0\t\tN/A\n", {0: ("0-7", 0)}),
-        ("\t\x1b[4mGPU0\tCPU Affinity\x1b[0m\nGPU0\t X \t0-7\n", {0: ("0-7", None)}),
-        ("\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tN/A\tN/A\n", {0: ("", None)}),
-        ("\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t7-\t0-1\n", {0: ("", None)}),
-        ("GPU0\t X \n", {}),
-        ("", {}),
-    ],
-)
-def test_topology(text, found):
-    assert smi.parse_topology(text, lambda text: None) == found
 
 
 @pytest.mark.parametrize(
@@ -379,20 +282,7 @@ def test_nothing_breaks_it_and_nothing_is_a_silent_zero(text, csv):
     for device in devices:
         assert device.memory_mib is None or device.memory_mib > 0
         assert device.health == "ok" or device.faults
-        assert "GPU-0" not in json.dumps(device.faults + device.slow)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.text(max_size=200) | mangled({"topo": (FIXTURES / "h100-8/topo-m.txt").read_text()}))
-def test_no_text_breaks_a_parser(text):
-    assert isinstance(smi.parse_topology(text, lambda words: None), dict)
-    assert isinstance(smi.parse_csv(text, lambda words: None), dict)
-    with pytest.raises(FleetError):
-        smi.refuse(System("/nonexistent"), text)
-
-
-def test_a_gpu_of_which_only_the_csv_tells_has_no_faults():
-    assert smi.faults_of(0, "0000:53:00.0", None) == []
+        assert "GPU-0" not in json.dumps(device.faults)
 
 
 def test_what_accelerator_info_returns_of_a_gpu_is_documented(node):

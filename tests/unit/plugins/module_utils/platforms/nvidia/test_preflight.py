@@ -104,17 +104,6 @@ def test_one_dead_of_eight_is_named_and_the_others_work_without_it(node):
     assert look(node, planned=planned, hardware=hardware)[0] == {}
 
 
-def test_one_that_is_gone(node):
-    node.has("h100-8", change=lambda root: root.remove(root.findall("gpu")[3]))
-    found = look(node)[0]
-    assert "without 7. nvidia-smi counts 8 GPUs and describes 7." in found["hardware"][0]
-    without = {"accelerator": "h100", "count": 8, "exclude": [7]}
-    assert look(node, planned=entries(devices=1, exclude=[7]), hardware=without)[0] == {}
-    check, message = one(node, planned=entries(), hardware={"accelerator": "h100"})
-    assert check == "gpus"
-    assert message.startswith("server-3: assigned GPU 7, which this node does not have; it has 0-6.")
-
-
 def test_a_sick_gpu_concerns_those_who_get_it(node):
     node.has("h100-8", change=lambda root: node.set(root, 6, "remapped_rows/remapped_row_pending", "Yes"))
     assert one(node)[0] == "gpus"
@@ -124,43 +113,6 @@ def test_a_sick_gpu_concerns_those_who_get_it(node):
         assert [text[:21] for text in warnings] == ["GPU 6 (0000:b9:00.0) "]
     planned = entries(exclude=[6])
     assert look(node, planned=planned, hardware={"accelerator": "h100", "count": 8, "exclude": [6]}) == ({}, [])
-
-
-def test_heat_is_a_warning(node):
-    node.has("h100-8", change=lambda root: node.set(
-        root, 1, "clocks_event_reasons/clocks_event_reason_hw_power_brake_slowdown", "Active"))  # fmt: skip
-    found, (warning,) = look(node)
-    assert found == {} and warning.startswith("GPU 1 (0000:64:00.0) is slowed down by the power brake.")
-
-
-# ---- Xid
-
-
-XID = "[  12.3] NVRM: Xid (PCI:0000:64:00): %d, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
-
-
-@pytest.mark.parametrize(
-    ("name", "number", "found"),
-    [("a100-8-old-schema", 79, True), ("a100-8-old-schema", 31, False), ("a100-8-old-schema", 63, False),
-     ("a100-8-old-schema", 119, True), ("h100-8", 79, False)],
-)  # fmt: skip
-def test_an_xid_that_needs_a_reset(node, name, number, found):
-    """What an application did is none of it; newer drivers tell themselves whether a reset is due."""
-    node.program("dmesg", "#!/bin/sh\ncat <<'END'\n%sEND\n" % (XID % number))
-    accelerator = name[:4]
-    messages = look(node.has(name), planned=entries(accelerator), hardware={"accelerator": accelerator},
-                    installs=INSTALLS)[0]  # fmt: skip
-    if found:
-        assert messages["gpus"][0].startswith(
-            "GPU 1 (0000:64:00.0) has had Xid %d since the node was started: " % number
-        )
-    else:
-        assert messages == {}
-
-
-def test_kernel_messages_that_cannot_be_read(node):
-    node.program("dmesg", "#!/bin/sh\nexit 1\n")
-    assert look(node.has("h100-8")) == ({}, ["Not checked: Xid errors; the kernel's messages cannot be read (1)."])
 
 
 # ---- who has them
@@ -183,46 +135,34 @@ def test_a_process_of_somebody_else_holds_one(node, monkeypatch):
         other.wait()
 
 
-def test_memory_in_use_that_nobody_owns_is_a_warning(node):
-    node.has("h100-8", change=lambda root: node.set(root, 0, "fb_memory_usage/used", "70000 MiB"))
-    found, warnings = look(node)
-    assert found == {}
-    assert warnings[0].startswith("GPU 0 (0000:53:00.0) has 70000 MiB in use")
-
-
 # ---- NVLink
 
 
-def service(node, state, load="loaded"):
-    node.program("systemctl", "#!/bin/sh\necho LoadState=%s\necho ActiveState=%s\n" % (load, state))
+def service(node, state):
+    node.program("systemctl", "#!/bin/sh\necho ActiveState=%s\n" % state)
 
 
-def test_fabric_manager_where_nvidia_smi_tells_no_state(node):
+def test_fabric_manager_if_nvidia_smi_reports_no_state(node):
     node.write("/dev/nvidia-nvswitchctl", "")
-    service(node, "inactive", "not-found")
+    service(node, "inactive")
     given = {"planned": entries("a100"), "hardware": {"accelerator": "a100", "count": 8}, "installs": INSTALLS}
     check, message = one(node.has("a100-8-old-schema"), **given)
     assert check == "fabric"
-    assert "nvidia-fabricmanager is not installed: CUDA does not start (error 802). Install" in message
-    assert "535.183.01" in message
+    assert "nvidia-fabricmanager is inactive" in message and "535.183.01" in message
     service(node, "active")
     assert look(node, **given)[0] == {}
     service(node, "failed")
-    assert look(node.has("h100-8"))[0] == {}  # which tells that its fabric is complete
+    assert look(node.has("h100-8"))[0] == {}  # it reports that its fabric is complete
 
 
-@pytest.mark.parametrize(
-    ("state", "load", "problem", "warning"),
-    [("failed", "loaded", True, False), ("inactive", "not-found", False, True), ("active", "loaded", False, False)],
-)
-def test_imex(node, state, load, problem, warning):
-    service(node, state, load)
+@pytest.mark.parametrize(("state", "problem"), [("failed", True), ("inactive", False), ("active", False)])
+def test_imex(node, state, problem):
+    service(node, state)
     node.write("/etc/cdi/nvidia.yaml", CDI % "580.173.02")
-    found, warnings = look(
+    found, _warnings = look(
         node.has("gb200-4"), planned=entries("gb200", 4), hardware={"accelerator": "gb200", "count": 4}
     )
     assert ["nvidia-imex" in text for text in found.get("fabric", [])] == [True] * problem
-    assert ["NCCL_MNNVL_ENABLE" in text for text in warnings] == [True] * warning
 
 
 def test_a_fabric_that_is_not_ready(node):
@@ -270,11 +210,6 @@ def test_a_description_for_another_driver(node, folder):
     assert look(node, installs=INSTALLS)[0] == {}
 
 
-def test_descriptions_of_others_are_none(node):
-    node.write("/etc/cdi/nvidia.yaml", (CDI % "580.105.08").replace("nvidia.com/gpu", "vendor.example/gpu"))
-    assert "No file in" in one(node.has("h100-8"))[1]
-
-
 @pytest.mark.parametrize(
     ("kind", "version", "folders", "prepares", "problem"),
     [
@@ -300,11 +235,3 @@ def test_who_asks_for_gpus_by_a_flag_needs_the_toolkit_and_no_description(node):
     assert look(node.has("h100-8"), planned=planned)[0] == {}
     gone(node, "/usr/bin/nvidia-ctk")
     assert "no NVIDIA Container Toolkit" in one(node, planned=planned)[1]
-
-
-@pytest.mark.parametrize(("known", "problems"), [('{"nvidia": {}, "runc": {}}', 0), ('{"runc": {}}', 1), ("", 0)])
-def test_a_runtime_that_docker_does_not_know(monkeypatch, known, problems):
-    answer = '{"ServerVersion": "26", "Runtimes": %s}' % known if known else ""
-    monkeypatch.setattr(preflight.Engine, "call", lambda self, *arguments: answer)
-    messages = list(preflight._engine_without_runtime())
-    assert ["no runtime nvidia" in text for text in messages] == [True] * problems

@@ -14,8 +14,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.se
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.plan import Draft
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.neuron import artifacts
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache
 
@@ -110,35 +108,6 @@ PLACES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_place_in_a_text_that_counts_is_the_same_for_all(place):
-    """A variable that nobody knows counts; which server, host or folder it names does not."""
-    layers = {
-        "environment": {"OF_THE_SITE": "x ${%s}" % place},
-        "servers": {"server": {"ports": {"side_channel": 7000}}},
-    }
-    one = keys(**layers)
-    assert len(set(one)) == 1
-    assert one == keys(host="other", site=plan.Site(root="/srv/f", bind="10.0.0.1"), **layers)
-    assert not set(one) & set(keys())
-
-
-def test_the_image_counts():
-    given = {"engine": "vllm", "model": {"repo": "r"}, "container": {"image": "i:1", "mounts": []}}
-
-    def key(**container):
-        recipe = {**given, "container": {**given["container"], **container}}
-        return artifacts.key_of(Draft("x", recipe, parse_hardware(TRN3, "x"), [0], {}, [], {}, {}, None, None))
-
-    assert key() == key(mounts=["x"]) != key(image="i:2")
-    assert len({key(), key(image="i:2"), key(digest="sha256:0")}) == 3
-
-
-def test_with_a_revision_the_path_says_nothing():
-    revision = {"model": {"revision": "b5c939d"}}
-    assert keys(**revision) == keys(model={"revision": "b5c939d", "path": "/mnt/elsewhere"})
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_together_each_has_its_own_directories(name):
     entries = planned(name, start={"order": "together"})
@@ -150,20 +119,6 @@ def test_together_each_has_its_own_directories(name):
     }
     key = keys(name)[0]
     assert keys(name, start={"order": "together"}) == ["%s-server-%d" % (key, index) for index in range(8)]
-
-
-def test_two_servers_that_differ_alike_have_a_leader_of_their_own():
-    """server-3 and server-5 wait for server-0 as all do, and server-5 for server-3, which compiles for both."""
-    other = {"arguments": {"max-num-seqs": 8}}
-    entries = {entry["name"]: entry for entry in planned(instances={"server-3": other, "server-5": other})}
-    assert entries["server-3"]["start"]["after"] == ["server-0"]
-    assert entries["server-5"]["start"]["after"] == ["server-0", "server-3"]
-    assert entries["server-4"]["start"]["after"] == ["server-0"]
-    artifacts = {name: entry["directories"]["artifact"] for name, entry in entries.items()}
-    assert artifacts["server-3"] == artifacts["server-5"] != artifacts["server-0"]
-    before = {entry["name"]: entry["hash"] for entry in planned()}
-    changed = [name for name, entry in entries.items() if entry["hash"] != before[name]]
-    assert changed == ["server-3", "server-5"]
 
 
 def test_two_equal_groups_have_one_leader_also_against_their_order():
@@ -216,26 +171,11 @@ def test_a_compilation_does_not_remove_an_artifact(place, kind, lost):
     assert values == ("server-0", compiles, kind, lost % key, "server-0")
 
 
-def test_nor_what_another_server_compiles():
-    entries = planned(hardware={"accelerator": "trainium3", "count": 4})
-    folder = entries[0]["directories"]["compile"]
-    entries[1]["directories"]["compile"] = folder + "/of-another"
-    with pytest.raises(FleetError) as caught:
-        artifacts.order(entries, {entry["name"] for entry in entries})
-    assert caught.value.values == ("server-0", folder, "compile", folder + "/of-another", "server-1")
-
-
 def test_different_keys_do_not_share_an_artifact():
     one, other = keys()[0], keys(arguments={"max-num-seqs": 8})[0]
     path = "/mnt/%s-%s" % (one, other)
     code, values = refused(directories={"artifact": path}, instances={"server-3": {"arguments": {"max-num-seqs": 8}}})
     assert (code, values[:3]) == ("plan.artifact-shared", ("server-0", "server-3", path))
-
-
-def test_other_platforms_may_share():
-    cpu = {"accelerator": "cpu", "count": 1, "cores": 2}
-    entries = planned("cpu-tiny", hardware=cpu, directories={"compile": "/scratch/c", "artifact": "/scratch/a"})
-    assert [entry["start"]["after"] for entry in entries] == [[], []]
 
 
 @pytest.mark.parametrize("place", ["/mnt/a/${recipe}-${artifact_key}", "/mnt/a/${artifact_key}/compiled"])
@@ -246,11 +186,6 @@ def test_an_entry_says_its_key_wherever_the_directory_has_it(place):
     assert {artifact_key(entry) for entry in planned(directories={"artifact": place}, **other)} == set(keys(**other))
     together = planned(start={"order": "together"})
     assert {artifact_key(entry) for entry in together} == {key}  # of which each has a directory of its own
-
-
-def test_what_compiles_nothing_has_no_key():
-    cpu = planned("cpu-tiny", hardware={"accelerator": "cpu", "count": 1, "cores": 2})
-    assert {artifact_key(entry) for entry in cpu} == {None}
 
 
 def test_an_entry_names_the_folders_of_its_weights():

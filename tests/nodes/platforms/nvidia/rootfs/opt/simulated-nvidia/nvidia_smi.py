@@ -102,8 +102,6 @@ def main(arguments):
         print(table(wanted, query.split(","), only))
     elif "-x" in arguments:
         print(document(wanted, only))
-    elif arguments[:1] == ["topo"]:
-        print(recorded(wanted["node"] + "/topo-m.txt"), end="")
     elif "-L" in arguments:
         for index, gpu in gpus(wanted)[1]:
             if index not in wanted.get("dead", ()):
