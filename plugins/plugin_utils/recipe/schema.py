@@ -164,7 +164,7 @@ def _allowed(error):
 def _describe(schema):
     if "enum" in schema:
         return ", ".join(str(item) for item in schema["enum"])
-    text = " or ".join(TYPE_NAMES[name] for name in type_names(schema)) or "anything"
+    text = " or ".join(TYPE_NAMES[name] for name in type_names(schema)) or schema.get("allowed", "anything")
     low, high = schema.get("minimum"), schema.get("maximum")
     if low is not None and high is not None:
         text += " from %s to %s" % (low, high)
