@@ -12,20 +12,20 @@ import contextlib
 import hashlib
 import os
 import re
-import stat
-import time
 import zipfile
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_bytes, write_atomic
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import write_atomic
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.plugin_utils import cache_folder
 from ansible_collections.inference.fleet.plugins.plugin_utils.errors import action_fail
 from ansible_collections.inference.fleet.plugins.plugin_utils.to_node import is_here, to_node
 
 MODULE = "inference.fleet.node"
 MAKES_FOLDER = ("etcd_member", "nats_server")  # the program's folder, on hosts that have no inference servers
 NAME = "fleet-%s.zip"
+MOST = 64 << 20  # bytes of an archive
 KEPT, KEPT_S = 8, 3600  # archives of versions, and seconds for which an archive that another run uses stays
 MISSING = re.compile(r"python\S*: (?:command )?not found|python\S*: No such file|No python interpreters found", re.I)
 OLD = re.compile(r"requires a minimum of Python\D*[\d.]+\D+(\d+\.\d+)")
@@ -109,18 +109,16 @@ def _python_error(answer):
 
 def archive():
     """(the path of this version as one file on the controller, its sha256). Raises FleetError."""
-    path = os.path.join(folder(), NAME % program.own_version())
+    path = os.path.join(cache_folder.folder("program"), NAME % program.own_version())
     with _os_errors(path):
+        cache_folder.prepare(os.path.dirname(path))
         data = _known(path)
         if data is not None:
             os.utime(path)
         else:
             data = program.packed(program.files_of())
-            os.makedirs(os.path.dirname(os.path.dirname(path)), exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(os.path.dirname(path), 0o700)
             write_atomic(path, data, 0o600)
-            _prune(os.path.dirname(path), path)
+            cache_folder.prune(os.path.dirname(path), KEPT, age_s=KEPT_S)
     return path, hashlib.sha256(data).hexdigest()
 
 
@@ -137,36 +135,10 @@ def _os_errors(path):
         ) from error
 
 
-def folder():
-    """Where archives are kept on the controller."""
-    base = os.environ.get("XDG_CACHE_HOME") or ""
-    if not os.path.isabs(base):
-        base = os.path.expanduser("~/.cache")
-    return os.path.join(base, "inference-fleet", "program")
-
-
 def _known(path):
-    """The bytes of an archive of this version that is ours alone; None if there is none."""
+    """The bytes of an archive of this version, None if there is none."""
     try:
-        for one, kind in ((os.path.dirname(path), stat.S_ISDIR), (path, stat.S_ISREG)):
-            status = os.lstat(one)
-            if not kind(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-                return None
-        data = read_bytes(path, follow=False)
+        data = cache_folder.read(path, MOST)
         return data if data and program.version(program.unpacked(path)) == program.own_version() else None
     except (OSError, ValueError, zipfile.BadZipFile):
         return None
-
-
-def _prune(where, kept):
-    """Leave the newest archives, and those that other runs may use."""
-    found = {}
-    for name in os.listdir(where):
-        path = os.path.join(where, name)
-        if name.startswith((".fleet-", "fleet-")) and path != kept:
-            with contextlib.suppress(FileNotFoundError):  # another run removes archives, too
-                found[path] = os.path.getmtime(path)
-    for path in sorted(found, key=found.get, reverse=True)[KEPT - 1 :]:
-        if found[path] < time.time() - KEPT_S:
-            with contextlib.suppress(OSError):
-                os.unlink(path)

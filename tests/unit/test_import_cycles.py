@@ -79,7 +79,7 @@ FLOORS = (
      "plugin_utils/seen_files"),
     ("fleet_node/errors",),
     ("fleet_node/host", "plugin_utils/to_node", "plugin_utils/errors", "plugin_utils/models"),
-    ("fleet_node/program_check",),
+    ("fleet_node/program_check", "plugin_utils/cache_folder"),
     ("fleet_node/program",),
     ("fleet_node/containers", "fleet_node/engines", "fleet_node/weights", "plugin_utils/base"),
     ("fleet_node/launchers", "fleet_node/shared_services", "fleet_node/supervise",

@@ -15,13 +15,12 @@ import contextlib
 import hashlib
 import json
 import os
-import stat
 import sys
 
 from ansible.release import __version__ as ansible_version
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_bytes, write_atomic
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import write_atomic
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import canonical
-from ansible_collections.inference.fleet.plugins.plugin_utils import seen_files
+from ansible_collections.inference.fleet.plugins.plugin_utils import cache_folder, seen_files
 
 VARIABLE = "INFERENCE_FLEET_PLAN_CACHE"  # of the environment: another folder; empty: none
 COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
@@ -34,14 +33,11 @@ NO_CODE = ("README.md", "files", "__pycache__")  # of roles the first two: steps
 
 
 def folder():
-    """Where plans are kept, None where they are not."""
+    """The folder of the plans, None if there is none."""
     given = os.environ.get(VARIABLE)
-    if given is not None:
-        return os.path.abspath(os.path.expanduser(given)) if given else None
-    base = os.environ.get("XDG_CACHE_HOME") or ""
-    if not os.path.isabs(base):
-        base = os.path.expanduser("~/.cache")
-    return os.path.join(base, "inference-fleet", "plans")
+    if given is None:
+        return cache_folder.folder("plans")
+    return os.path.abspath(os.path.expanduser(given)) if given else None
 
 
 class PlanCache:
@@ -52,13 +48,13 @@ class PlanCache:
         self._path, where = None, folder()
         if where:
             with contextlib.suppress(OSError, TypeError, ValueError):  # no permission, or a question that is not JSON
-                _prepare(where)
+                cache_folder.prepare(where)
                 base = [sys.version, ansible_version, code(), os.getcwd(), os.path.expanduser("~"), question]
                 self._path = os.path.join(where, hashlib.sha256(canonical(base)).hexdigest() + ".json")
 
     def recall(self, others):
         """The answer that keep() got, None if there is none or something has changed. others: Hosts."""
-        data = _read(self._path) if self._path else None
+        data = cache_folder.read(self._path, MOST) if self._path else None
         # a host that was removed, or a damaged file
         with contextlib.suppress(OSError, KeyError, ValueError, TypeError, AttributeError, RecursionError):
             kept = json.loads(data or b"null")
@@ -85,7 +81,7 @@ class PlanCache:
             body = json.dumps(kept)
             if len(body) < MOST:
                 write_atomic(self._path, body, 0o600)
-                _prune(os.path.dirname(self._path))
+                cache_folder.prune(os.path.dirname(self._path), KEPT, MOST)
 
 
 def _digest(kept, others, content):
@@ -93,22 +89,6 @@ def _digest(kept, others, content):
     values = [[host, others(host).fingerprint(one["names"])] for one in kept["variables"] for host in one["hosts"]]
     files = [[kind, path, content(kind, path)] for kind, path in kept["files"]]
     return hashlib.sha256(canonical([values, files])).hexdigest()
-
-
-def _prune(where):
-    """Remove the oldest files if there are too many, or if they are too large."""
-    found = []
-    with os.scandir(where) as entries:
-        for one in entries:
-            if one.name.endswith((".json", ".plan", ".made_of")) or one.name.startswith("."):
-                status = one.stat(follow_symlinks=False)
-                found.append((status.st_mtime_ns, status.st_size, one.path))
-    total = 0
-    for number, (_time, size, path) in enumerate(sorted(found, reverse=True)):
-        total += size
-        if number >= KEPT or total > MOST:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
 
 
 def code():
@@ -127,29 +107,3 @@ def _code_files():
             for name in sorted(files):
                 if not name.endswith(".pyc") and name not in NO_CODE:
                     yield os.path.relpath(os.path.join(at, name), COLLECTION)
-
-
-def _prepare(path):
-    """Create the folder if it is missing. Raises OSError unless it belongs to this account alone."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(path, 0o700)
-    status = os.lstat(path)
-    if not stat.S_ISDIR(status.st_mode) or not _ours(status, stat.S_IWGRP | stat.S_IWOTH):
-        raise PermissionError(path)
-
-
-def _read(path):
-    """The bytes of a file that is ours alone; None for any other."""
-    try:
-        status = os.lstat(path)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST or not _ours(status, stat.S_IRWXG | stat.S_IRWXO):
-            return None
-        return read_bytes(path, MOST, follow=False)
-    except OSError:
-        return None
-
-
-def _ours(status, others):
-    """Whether a file or folder is of this account, and others have none of these rights."""
-    return status.st_uid == os.geteuid() and not status.st_mode & others

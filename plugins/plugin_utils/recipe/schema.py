@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import graphlib
 import json
 import os
 import re
@@ -164,7 +165,7 @@ def _allowed(error):
 def _describe(schema):
     if "enum" in schema:
         return ", ".join(str(item) for item in schema["enum"])
-    text = " or ".join(TYPE_NAMES[name] for name in type_names(schema)) or "anything"
+    text = " or ".join(TYPE_NAMES[name] for name in type_names(schema)) or schema.get("allowed", "anything")
     low, high = schema.get("minimum"), schema.get("maximum")
     if low is not None and high is not None:
         text += " from %s to %s" % (low, high)
@@ -327,18 +328,26 @@ def _needs(recipe):
 
 
 def _groups(recipe):
-    groups = []
+    after = {}
     for index, group in enumerate(recipe["servers"]):
         path, name = ["servers", index], group_name(group)
-        if name in groups:
+        if name in after:
             yield [*path, "name"], "is '%s', as of another group. Set another name" % name
-        for other in group.get("after", ()):
-            if other not in groups:
-                yield [*path, "after"], "names %s; allowed: groups before it: %s" % (show(other), ", ".join(groups))
-        groups.append(name)
+        after[name] = group.get("after", ())
         yield from _ports(path, group, recipe)
         if group.get("venv") and not recipe.get("venv") and not group["venv"].get("path"):
             yield [*path, "venv", "path"], "is not set, and the recipe has no venv. Set it"
+    for index, group in enumerate(recipe["servers"]):
+        for other in group.get("after", ()):
+            if other not in after:
+                path = ["servers", index, "after"]
+                yield path, "names the group %s; allowed: %s" % (show(other), ", ".join(after))
+    try:
+        graphlib.TopologicalSorter(after).prepare()
+    except graphlib.CycleError as error:
+        cycle = error.args[1]
+        path = ["servers", list(after).index(cycle[0]), "after"]
+        yield path, "is a cycle (%s), so each group would wait for another. Remove one" % ", ".join(cycle)
 
 
 def _backends(recipe):

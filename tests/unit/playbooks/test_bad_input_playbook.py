@@ -60,7 +60,7 @@ def test_an_inventory(tmp_path, more, parts):
 @pytest.mark.parametrize(
     ("extra", "parts"),
     [
-        ("fleet_override=port", ['fleet_override is "port"; allowed: a mapping of recipe keys', "With -e give JSON"]),
+        ("fleet_override=port", ['fleet_override is "port"; allowed: a mapping of recipe keys', "with -e as JSON"]),
         ('{"fleet_override": {"start": {"budget_s": NaN}}}', ["'start.budget_s' is NaN (float)"]),
         ("fleet_purge=flase", ['fleet_purge is "flase"; allowed: true or false']),
     ],

@@ -296,6 +296,7 @@ def test_every_word_stays_what_it_is(command, environment, paths):
     def quoted(text):
         return text.replace("${", "$${")
 
+    command = ["serve", *command]
     environment = {name: text for name, text in environment.items() if name not in ("SPT_NOENV",)}
     mounts = [{"source": quoted(path)} for path in paths]
     (entry,) = entries(recipe({"image": IMAGE, "mounts": mounts}, command=[quoted(word) for word in command],

@@ -15,7 +15,7 @@ import stat
 import pytest
 from ansible_collections.inference.fleet.plugins.action import plan as action
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils import seen_files
+from ansible_collections.inference.fleet.plugins.plugin_utils import cache_folder, seen_files
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, plan_cache, run_plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import Hosts, inference_hosts
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
@@ -291,7 +291,7 @@ def test_files_of_another_account_are_none(cache, monkeypatch):
     folder, made = cache
     first = ask()
     mine = os.geteuid()
-    monkeypatch.setattr(plan_cache.os, "geteuid", lambda: mine + 1)
+    monkeypatch.setattr(cache_folder.os, "geteuid", lambda: mine + 1)
     assert ask() == first
     assert len(made) == 2
     assert len(plans(folder)) == 1

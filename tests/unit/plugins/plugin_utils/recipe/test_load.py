@@ -86,7 +86,7 @@ def test_every_key_of_the_schema_is_described():
             "'servers[0].port' is \"http\"; allowed: a whole number or null from 1 to 65535",
         ),
         (
-            {"servers": [{"role": "server", "count": "all", "devices": 1}]},
+            {"servers": [{"role": "server", "count": "all", "devices": 1, "port": 8000}]},
             '\'servers[0].count\' is "all"; allowed: a whole number from 0 to 1024 or "auto"',
         ),
         (

@@ -1,0 +1,63 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Folders of the control node with files of earlier runs, which belong to one account alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_bytes
+
+
+def folder(name):
+    """The folder for one kind of files."""
+    base = os.environ.get("XDG_CACHE_HOME") or ""
+    if not os.path.isabs(base):
+        base = os.path.expanduser("~/.cache")
+    return os.path.join(base, "inference-fleet", name)
+
+
+def prepare(path):
+    """Create the folder if it is missing. Raises OSError unless it belongs to this account alone."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode) or not _ours(status, stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(1, "is a link, or other accounts may write to it", path)
+
+
+def read(path, most):
+    """At most so many bytes of a file that belongs to this account alone; None for any other file."""
+    try:
+        status = os.lstat(path)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > most or not _ours(status, stat.S_IRWXG | stat.S_IRWXO):
+            return None
+        return read_bytes(path, most, follow=False)
+    except OSError:
+        return None
+
+
+def prune(path, kept, most=float("inf"), age_s=0):
+    """Remove the oldest files if there are too many, or if they are too large; but no file of the last seconds."""
+    found = []
+    with os.scandir(path) as entries:
+        for one in entries:
+            with contextlib.suppress(FileNotFoundError):  # another run removes files, too
+                status = one.stat(follow_symlinks=False)
+                found.append((status.st_mtime, status.st_size, one.path))
+    total = 0
+    for number, (changed, size, file) in enumerate(sorted(found, reverse=True)):
+        total += size
+        if (number >= kept or total > most) and changed <= time.time() - age_s:
+            with contextlib.suppress(OSError):
+                os.unlink(file)
+
+
+def _ours(status, others):
+    """Whether a file or folder belongs to this account, and others do not have any of these rights."""
+    return status.st_uid == os.geteuid() and not status.st_mode & others
