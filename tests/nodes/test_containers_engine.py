@@ -150,7 +150,7 @@ def test_every_word_arrives_as_planned(each_node):
             found = environment_of(pid)
             assert {key: found[key] for key in environment} == environment
         finally:
-            each_node.servers([entry], state="absent", purge=True)
+            each_node.servers([entry], state="absent")
 
     arrives()
 

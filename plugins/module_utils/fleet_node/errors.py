@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Typed errors of everything below modules; they become fail_json only in a module's main()."""
+"""Typed errors; they become fail_json only in a module's main()."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ SEVERAL = "several"
 
 
 class FleetError(Exception):
-    """A mistake that a person can correct. The message says what is wrong, where, what is allowed and what to do.
+    """A mistake that a person can correct. The message states the problem, its place, the valid values and the remedy.
 
-    code: stable, `area.what-is-wrong`, listed in docs/using/errors.md. message: a string that `values`, a tuple, is
-    formatted into as by logging; what is unseen in it is shown. details: JSON-ready, what a module adds to its result
-    beside `msg`, with the code.
+    code: stable, `area.what-is-wrong`, listed in docs/using/errors.md. message: a template for the tuple `values`, as
+    in logging; invisible characters are replaced. details: JSON-ready values that a module adds to its result, with the
+    code, in addition to `msg`.
     """
 
     def __init__(self, code, message, values=(), details=None):
@@ -28,7 +28,7 @@ class FleetError(Exception):
 
     @classmethod
     def together(cls, problems):
-        """One error for several, a line for each message and each message once; the one itself where there is one."""
+        """An error for several errors, with a line for each distinct message; a single error is returned itself."""
         each = tuple({one.message: one for error in problems for one in error.problems}.values())
         if len(each) == 1:
             return each[0]

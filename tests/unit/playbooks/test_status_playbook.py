@@ -53,14 +53,14 @@ def test_what_differs_is_exit_status_2_and_the_table_is_whole(tmp_path):
     assert run.status == 2
     output = " ".join(run.output.split())
     for name in ("n1", "n2"):
-        assert "%s server-0 39000 missing no - - - not deployed" % name in output
-    assert "server-0: not deployed 1 of 1 servers differs from the plan. site.yml brings them to it" in output
+        assert "%s server-0 39000 missing no - - - it is not deployed" % name in output
+    assert "server-0: it is not deployed 1 of 1 servers differs from the plan. site.yml brings them to it" in output
     file = tmp_path / "made" / "status.json"  # relative to where ansible-playbook was started
     found = json.loads(file.read_text())
     assert (found["schema"], found["differs"], sorted(found["hosts"])) == (1, True, ["n1", "n2"])
     one = found["hosts"]["n1"]
     assert (one["reached"], one["differs"], one["problem"]) == (True, True, None)
-    assert one["servers"][0]["differences"] == [{"kind": "not deployed", "text": "not deployed"}]
+    assert one["servers"][0]["differences"] == [{"kind": "not deployed", "text": "it is not deployed"}]
     assert os.listdir(tmp_path / "made") == ["status.json"]
 
     relaxed = status(tmp_path, *arguments, "-e", "fleet_status_strict=false", "--check", n1={}, n2={})
