@@ -42,7 +42,7 @@ options:
       - V(engine_servers) also has C(secrets), a mapping of the variables in the entries' C(secrets) to values;
         C(drain_s), seconds for the requests of a server; C(user), the account of servers without one;
         C(watchdog), a mapping with C(interval), C(failures) and C(timeout); C(logs) with C(rate), C(file_mb) and
-        C(files); C(start_on_boot) for supervisord; C(purge) with V(absent).
+        C(files); C(start_on_boot) for supervisord.
       - V(engine_ready) takes C(timeout), seconds for each request. V(engine_servers_info) takes C(log_lines), C(probe),
         whether each server is asked for a completion, and C(report), whether a table is shown.
     type: dict

@@ -1,9 +1,9 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Calls of operations on nodes, for action plugins: one remote call each, of a module that runs what lies there.
+"""Calls of operations on nodes, for action plugins: one remote call each.
 
-A node that lacks this version of the program, or has it damaged, says so; it is brought there once, as one file.
+If this version of the program is missing or damaged on a node, it is copied there once, as a file.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ OLD = re.compile(r"requires a minimum of Python\D*[\d.]+\D+(\d+\.\d+)")
 
 
 class NodeProgram:
-    """Beside ActionBase among an action plugin's bases."""
+    """A base class of action plugins, in addition to ActionBase."""
 
     def call(self, operation, arguments, task_vars):
-        """What an operation returns on the node; {failed: true, …} as every module where it fails.
+        """The result of an operation on the node; {failed: true, …} if it fails.
 
-        A task with `async` is asked first whether the node has the program, as its own call is not waited for.
+        A task with `async` makes a call before its own, which checks the program, because nobody waits for its own.
         """
         root = self._root(arguments, task_vars)
         given = {
@@ -86,7 +86,7 @@ class NodeProgram:
 
 
 def _python_error(answer):
-    """Raises the FleetError of an answer that was given by no Python, or by one that is too old."""
+    """Raises FleetError for an answer without Python, or from a Python that is too old."""
     said = "\n".join(str(answer.get(key) or "") for key in ("msg", "module_stderr", "module_stdout"))
     old = OLD.search(said)
     found = answer.get("program_python") or (old and old.group(1))

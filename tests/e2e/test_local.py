@@ -69,7 +69,7 @@ def test_a_port_of_somebody_else_is_an_error_before_anything_is_installed(deploy
         listener.bind(("127.0.0.1", deployment.ports[1]))
         listener.listen()
         run = deployment.site()
-    run.failed("Port %d (server-1) is held by process %d" % (deployment.ports[1], os.getpid()))
+    run.failed("server-1: its port %d on 127.0.0.1 is held by process %d" % (deployment.ports[1], os.getpid()))
     assert not deployment.root.exists()
 
 

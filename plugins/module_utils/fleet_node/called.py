@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One call of an operation on a node: the module inference.fleet.node does no more than this."""
+"""Runs an operation on a node, for the module inference.fleet.node."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .host.redact import parameter_secrets, read_on_node
 def run(name, arguments, check_mode, validate, hide, unkept=None, root=""):
     """(the result of an operation, its warnings). Raises FleetError.
 
-    validate(argument_spec, arguments, **rules) -> (parameters, [error], values that are secrets). hide(secrets): they
-    are masked in all that is logged and returned. unkept: the FleetError of a program that cannot be kept on the node;
-    operations that only read do without. root: the default of the argument root.
+    validate(argument_spec, arguments, **rules) -> (parameters, [error], values that are secrets). hide(secrets) masks
+    them in logs and results. unkept: the FleetError of a program that cannot be installed on the node; operations that
+    only read run anyway. root: the default of the argument root.
     """
     hide(parameter_secrets(arguments))
     operation = operation_of(name)
@@ -39,7 +39,7 @@ def run(name, arguments, check_mode, validate, hide, unkept=None, root=""):
         hide(secrets)
         if errors:
             raise FleetError("arguments.invalid", "%s. Correct the arguments.", ("; ".join(errors),))
-        hide(parameter_secrets(parameters))  # what came as text are mappings by now
+        hide(parameter_secrets(parameters))  # strings have become mappings
         return parameters
 
     parameters = validated(operation, arguments)

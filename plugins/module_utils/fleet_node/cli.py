@@ -9,14 +9,14 @@
     watch ETC --state STATES --root ROOT --memory MEMORY.json --failures N --timeout S [--every S]
     work MODULE ...
 
-`run` is what a service manager executes. It ends what an earlier start of the same server left behind, keeps the
-start limit and the start order, records what it does in STATE and becomes the engine (execve: its pid is the engine's).
-An engine in a container is no child of this: the guard becomes the engine's client (docker run, podman run), whose end
-the service manager sees. `end` stops the container (--remove: nothing is left of it) when the client has to go; with
---state, it takes back the start of an engine that a service manager is about to end as it was asked to.
-`folders` makes the server's directories where they are gone; a service manager runs it with the right to do so.
-`work` is main() of a module of this package that does the work of a job, see program.work().
-`watch` asks each server of the node for one completion and restarts what does not answer.
+`run` is the command of service managers. It ends processes of an earlier start of the same server, respects the start
+limit and the start order, records its phase in STATE and becomes the engine (execve: its pid is the engine's). For an
+engine in a container, the guard becomes the engine's client (docker run, podman run), whose end the service manager
+sees. `end` stops the container (--remove: and removes it) when the client has to end; with --state, it does not count
+the start of an engine that ends on request.
+`folders` creates missing directories of the server; a service manager runs it with the permission to do so.
+`work` is main() of a module of this package, the worker of a job; see program.work().
+`watch` asks each server of the node for a completion and restarts servers that do not answer.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from .supervise.state import BURST, RESTART_DELAY_S, say
 
 
 def main():
-    """Do what the arguments say; the exit status. Each command imports what it needs before it waits for anything: this
-    version may be removed meanwhile where the file system has no locks."""
+    """Run a command and return the exit status. Each command completes its imports before it waits for anything,
+    because this version may be removed meanwhile if the file system has no locks."""
     if sys.argv[1:2] == ["work"]:
         del sys.argv[1]
         return importlib.import_module("." + sys.argv.pop(1), __package__).main()
@@ -56,7 +56,7 @@ def main():
     options.start_hooks = start_hooks
     try:
         return run(options)
-    except Exception as error:  # whatever it is: into the server's log, and not again at once
+    except Exception as error:  # reported in the server's log, and not repeated at once
         say("%s: %s" % (type(error).__name__, error))
         time.sleep(options.restart_delay)
         return 1

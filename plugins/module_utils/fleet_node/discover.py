@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Registries: each is what the files of a folder define, so that adding one is adding a file."""
+"""Registries of the objects that the files of a folder define, so that a new file is sufficient to extend them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pkgutil
 
 
 def discover(package, folders, word, file=None):
-    """{name: what NAME.py or NAME/FILE.py defines as `word`} of the modules of a package, sorted by name.
+    """{name: object that NAME.py or NAME/FILE.py defines as `word`} of the modules of a package, sorted by name.
 
-    package: its dotted name; folders: its __path__; file: without .py. The source is asked first, since other modules
-    of the folder may need the registry.
+    package: its dotted name; folders: its __path__; file: without .py. Only modules whose source defines the word are
+    imported, because other modules of the folder may need the registry.
     """
     found = {}
     for module in sorted(pkgutil.iter_modules(folders), key=lambda one: one.name):

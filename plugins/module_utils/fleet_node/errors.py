@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Typed errors of everything below modules; they become fail_json only in a module's main()."""
+"""Typed errors; they become fail_json only in a module's main()."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ SEVERAL = "several"
 class FleetError(Exception):
     """An error with a remedy. The message contains the problem, its place, valid values and the remedy.
 
-    code: stable, `area.what-is-wrong`, listed in docs/using/errors.md. message: a string that `values`, a tuple, is
-    formatted into as by logging; what is unseen in it is shown. details: JSON-ready, what a module adds to its result
-    beside `msg`, with the code.
+    code: stable, `area.what-is-wrong`, listed in docs/using/errors.md. message: a template for the tuple `values`, as
+    in logging; invisible characters are replaced. details: JSON-ready values that a module adds to its result, with the
+    code, in addition to `msg`.
     """
 
     def __init__(self, code, message, values=(), details=None):

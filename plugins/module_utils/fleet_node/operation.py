@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An operation: something that a call runs on a node."""
+"""The type of operations, which calls run on nodes."""
 
 from __future__ import annotations
 

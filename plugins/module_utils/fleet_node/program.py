@@ -4,8 +4,8 @@
 """This package on a node: a folder for each version below LIB/program, and `current`, a link to the version that
 service managers start servers with.
 
-A version is written beside the others, compiled, and only then given its name. So a copy that was killed half-way, or a
-full disk, leaves what was there. Versions that nothing runs are removed when another one comes, but the current one.
+A version is written to a temporary folder, compiled, and then renamed, so a killed copy or a full disk changes nothing.
+Versions that no process runs, except the current version, are removed when another version is installed.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from .host.files import folder_lock
 from .host.os_errors import about, os_words, remedy
 from .program_check import CURRENT, MANIFEST, current, place, record_of, version_of
 
-ROOT = "fleet_node"  # the package's name in an archive and in a version's folder
+ROOT = "fleet_node"  # the package in an archive and in a version's folder
 MAIN = "__main__.py"
 DATE = (1980, 1, 1, 0, 0, 0)
 RIGHTS = (errno.EACCES, errno.EPERM)
 
 
 def files_of(folder=None):
-    """{path: bytes} of the program: of this package, or of the one in another folder."""
+    """{path: bytes} of the program: this package, or the package in another folder."""
     if folder is None:
         if os.path.isfile(_place()):
             return unpacked(_place())
@@ -72,8 +72,8 @@ def work(folder, worker):
 
 
 def start(folder):
-    """What Python executes: the version's folder, or, of a program that could not be kept, a copy of the archive in
-    `folder`, which outlives the call. Raises OSError."""
+    """The path that Python executes: the version's folder, or, for a program that could not be installed, a copy of the
+    archive in `folder`, which outlives the call. Raises OSError."""
     if os.path.isdir(_place()):
         return _place()
     return shutil.copyfile(_place(), os.path.join(folder, "program.zip"))
@@ -85,8 +85,8 @@ def _place():
 
 
 def packed(files):
-    """The bytes of an archive of {path: bytes}; the same bytes each time, with the same zlib."""
-    import zipfile  # here and below: a call that finds the program in place needs neither
+    """The bytes of an archive of {path: bytes}. They are reproducible with the same zlib."""
+    import zipfile  # here and below, because a call that finds the program does not need it
 
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -106,7 +106,7 @@ def unpacked(archive):
 
 
 def current_fault(lib):
-    """Why `current` is not this version as it was put there, as a clause; None where it is."""
+    """Why `current` is not this version as installed, as a clause; None if it is."""
     link = current(lib)
     try:
         found = os.readlink(link)
@@ -121,10 +121,10 @@ def current_fault(lib):
 
 
 def keep(lib, check_mode=False, make=False):
-    """Keep this version on the node whose folder is `lib`; where it lies. None where it is not to be kept: in check
-    mode, before there is that folder, where others could change it, or without the right to. Raises FleetError.
+    """Install this version on the node whose folder is `lib`. Returns its folder, or None if it must not be installed:
+    in check mode, before that folder exists, if other accounts could change it, or without permission.
 
-    make: make that folder, on a host that has no other use for it.
+    make: create that folder, on hosts of services. Raises FleetError.
     """
     if check_mode or not (make or os.path.isdir(lib)):
         return None
@@ -139,7 +139,7 @@ def keep(lib, check_mode=False, make=False):
 
 
 def make_current(lib):
-    """Keep this version, and have service managers start it. Raises FleetError."""
+    """Install this version, and make it the version that service managers start. Raises FleetError."""
     try:
         put(lib)
         with folder_lock(place(lib)):
@@ -150,7 +150,7 @@ def make_current(lib):
 
 
 def put(lib):
-    """Write this version where it is missing or damaged; its folder. Raises OSError."""
+    """Write this version if it is missing or damaged. Returns its folder. Raises OSError."""
     make_directory(place(lib))
     wanted = own_version()
     folder = os.path.join(place(lib), wanted)
@@ -173,7 +173,7 @@ def put(lib):
 
 
 def _write(folder, files):
-    """Write {path: bytes}, compile it, and write down what was written."""
+    """Write {path: bytes}, compile it, and write the manifest."""
     import py_compile
 
     sources, compiled, digests = {}, {}, {}
@@ -203,7 +203,7 @@ def _write(folder, files):
 
 
 def _final(folder, path):
-    """Where a file will lie, for tracebacks."""
+    """The final path of a file, for tracebacks."""
     return os.path.join(os.path.dirname(folder), own_version(), path)
 
 
@@ -228,14 +228,14 @@ def _switch(where, wanted):
 
 
 def _remove_left(where):
-    """Remove what a killed run left; the lock of the folder is held."""
+    """Remove the temporary folders of killed runs. The caller has locked the folder."""
     for name in os.listdir(where):
         if name.startswith("."):
             shutil.rmtree(os.path.join(where, name), ignore_errors=True)
 
 
 def _clean(where, wanted):
-    """Remove the versions that are neither wanted nor current, and that nothing runs."""
+    """Remove versions that are neither wanted nor current, and that no process runs."""
     try:
         kept = {wanted, os.readlink(os.path.join(where, CURRENT))}
     except OSError:
@@ -253,14 +253,14 @@ def _clean(where, wanted):
             gone = tempfile.mkdtemp(prefix=".old-", dir=where)
             os.rename(folder, gone)
             shutil.rmtree(gone, ignore_errors=True)
-        except OSError:  # it is in use, or there are no locks to tell
+        except OSError:  # it is in use, or the file system has no locks
             continue
         finally:
             os.close(handle)
 
 
 def _error(where, error):
-    """The FleetError of an OSError. What runs is as it was."""
+    """The FleetError of an OSError."""
     return FleetError(
         "node.program-not-kept",
         "The program of this collection cannot be kept in %s: %s. %s. Nothing was changed, and servers continue. "

@@ -1,9 +1,9 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether a version of this package lies on a node as it was put there.
+"""Checks whether a version of this package is on a node as it was installed.
 
-The module inference.fleet.node sends this file, and what it imports, with each call; the rest stays on the node.
+The module inference.fleet.node sends this file and its imports with each call. The rest stays on the node.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def version_of(digests):
 
 
 def place(lib):
-    """Where versions lie, each in a folder of its name."""
+    """The folder of versions; each is a folder with the version as its name."""
     return os.path.join(lib, FOLDER)
 
 
@@ -40,7 +40,7 @@ def current(lib):
 
 
 def in_use(folder):
-    """A handle of a version's folder that keeps it from being removed while it is open; None where there is none."""
+    """A handle of a version's folder that prevents its removal while it is open; None without such a folder."""
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
@@ -51,9 +51,9 @@ def in_use(folder):
 
 
 def fault(folder, version):
-    """Why what lies in a folder is not this version as it was put there, as a clause; None where it is.
+    """Why a folder is not this version as it was installed, as a clause; None if it is.
 
-    A file whose size and times are those of its record is not read again.
+    A file with the size and times of its record is not read again.
     """
     others = trust.fault(folder, sticky=False) if os.geteuid() == 0 else None
     if others:
@@ -80,7 +80,7 @@ def fault(folder, version):
 
 
 def record_of(path, digest):
-    """What a manifest says of a file: its sha256, size and times."""
+    """The record of a file in the manifest: its sha256, size and times."""
     status = os.lstat(path)
     return [digest, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
@@ -101,7 +101,7 @@ def _fault_of(path, record):
 
 
 def _misplaced(path, kind, mode):
-    """Why a path is not what was put there for all accounts to read, and ours alone to change."""
+    """Why a path is not a file or folder that all accounts can read and only its owner can change."""
     status = os.lstat(path)
     if not kind(status.st_mode):
         return "%s is something else" % path

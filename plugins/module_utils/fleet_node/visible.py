@@ -1,27 +1,27 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Text of servers, logs and programs as a person may see it: nothing in it moves a cursor, hides, or turns the
-direction of what follows."""
+"""Makes strings of servers, logs and programs safe to show: nothing in them moves a cursor, is invisible, or changes
+the direction of the following characters."""
 
 from __future__ import annotations
 
 import re
 
-# Control characters but for tab and line feed, marks of direction, what has no width, separators of lines, surrogates.
+# Control characters except tab and line feed, marks of direction, zero-width characters, line separators, surrogates.
 UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e"
     "\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff"
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-    # joiners, but for those within emoji and scripts that need them
+    # joiners, except within emoji and scripts that need them
     "|(?<![^\x00-\x7f])[\u200c\u200d]|[\u200c\u200d](?![^\x00-\x7f])"
 )
 
 
 def visible(text, lines=False):
-    """A string with what is unseen in it shown: a control character as its picture, others by their number.
+    """A string with invisible characters replaced: control characters by their picture, others by their number.
 
-    lines: whether it may have several lines; a line feed or tab is shown too otherwise.
+    lines: whether it may have several lines; otherwise line feeds and tabs are replaced too.
     """
     if text.isascii() and text.isprintable():
         return text

@@ -267,8 +267,8 @@ def test_status(site):
     for words in (
         "server-0: it is not ready: it was ready and does not answer any more, health: HTTP 500 yyy",
         "server-1: it is not ready: it was ready and does not answer any more, models: 'gpt-oss-small' is not listed (",
-        "server-2: its file of secrets lacks VLLM_API_KEY; it is not ready: it was ready and does not answer any more, "
-        "it asks for an API key and none is planned; set fleet_api_key to it: models: HTTP 401 yyy",
+        "server-2: changed: secrets; it is not ready: it was ready and does not answer any more, it "
+        "asks for an API key and none is planned; set fleet_api_key to it: models: HTTP 401 yyy",
         "server-3: the record of its start is gone\n",
         "server-4: it is not ready: ppp",
     ):

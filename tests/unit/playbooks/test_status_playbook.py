@@ -60,7 +60,7 @@ def test_what_differs_is_exit_status_2_and_the_table_is_whole(tmp_path):
     assert (found["schema"], found["differs"], sorted(found["hosts"])) == (1, True, ["n1", "n2"])
     one = found["hosts"]["n1"]
     assert (one["reached"], one["differs"], one["problem"]) == (True, True, None)
-    assert one["servers"][0]["differences"] == [{"kind": "not deployed", "text": "not deployed"}]
+    assert one["servers"][0]["differences"] == [{"kind": "not deployed", "text": "it is not deployed"}]
     assert os.listdir(tmp_path / "made") == ["status.json"]
 
     relaxed = status(tmp_path, *arguments, "-e", "fleet_status_strict=false", "--check", n1={}, n2={})
@@ -74,7 +74,7 @@ def test_a_host_that_cannot_be_reached_takes_nothing_from_the_others(tmp_path):
     run = status(tmp_path, "-e", "fleet_status_file=%s" % file, n1=NOWHERE, n2={}, n3=BROKEN)
     output = " ".join(run.output.split())
     assert "n1 - - - - - - - unreachable" in output
-    assert "n2 server-0 39000 missing no - - - not deployed" in output
+    assert "n2 server-0 39000 missing no - - - it is not deployed" in output
     hosts = json.loads(file.read_text())["hosts"]
     assert [hosts[name]["reached"] for name in ("n1", "n2", "n3")] == [False, True, None]
     assert hosts["n1"]["problem"]  # ssh's own words, or Ansible's of a pipe that ssh has closed already
@@ -100,7 +100,7 @@ def test_a_file_that_cannot_be_written_is_said_before_a_node_is_asked(tmp_path):
         "fleet_status_file %s/nowhere/status.json cannot be written: No such file or directory" % tmp_path
         in " ".join(run.output.split())
     )
-    assert "Look at the servers" not in run.output
+    assert "Read the status of the servers" not in run.output
 
 
 def test_secrets_that_cannot_be_read_here_are_no_reason_to_fail(tmp_path):

@@ -1,10 +1,10 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What this collection made on a node and nothing uses any more: found by its place and its record, never by its age.
+"""Finds files of this collection that nothing uses any more, by their place and their record, never by their age.
 
-Used is what a planned or a deployed server, its service definition, or a running process names, directly or through a
-link, and whatever lies in that or around it. Links are not followed, and what bears no record of ours is not looked at.
+Used is a path that a planned or deployed server, its service definition or a running process names, directly or by a
+link, and everything in it or above it. Links are not followed; files without a record of this collection are ignored.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ UNITS = "/etc/systemd/system/inference-fleet-*"
 
 
 class Unused:
-    """One thing that nothing uses.
+    """An unused path.
 
-    path; kind: for a person; why; size in bytes; shared: it lies on another file system than the root's own folder, or
-    outside of it, so that other nodes may use it; mounted: something is mounted in it, so it is never deleted.
+    kind: for a person; why: the reason; size: bytes; shared: it is outside of the root's own folder or on another file
+    system, so other nodes may use it; mounted: something is mounted in it, so it is never deleted.
     """
 
     def __init__(self, path, kind, why, shared=False):
@@ -53,15 +53,15 @@ class Unused:
         self.size = 0
 
     def row(self):
-        """As the module returns it."""
+        """The row of the result."""
         return {name: getattr(self, name) for name in ("path", "kind", "why", "size", "shared", "mounted")}
 
 
 def clean(paths, planned, deployment=None, remove=False, remove_shared=False, check=False):
-    """Find what is unused, and delete it where that is asked for: the module's result.
+    """Find unused files and, with `remove`, delete them.
 
-    planned: plan entries; deployment: the resolved recipe, None without one. remove_shared: what other nodes may use as
-    well. Returns {changed, unused: [row], removed: [path], kept: [path], diff}. Raises FleetError.
+    planned: plan entries; deployment: the resolved recipe or None. remove_shared: also delete files that other
+    nodes may use. Returns {changed, unused: [row], removed: [path], kept: [path], diff}. Raises FleetError.
     """
     try:
         with locked(paths, wait_s=0) if remove and not check else contextlib.nullcontext():
@@ -79,14 +79,14 @@ def clean(paths, planned, deployment=None, remove=False, remove_shared=False, ch
     }
 
 
-# ---- what is used
+# ---- used paths
 
 
 class Used:
-    """The places that somebody names. texts: strings of plan entries, others: of processes and services.
+    """The paths that are named. texts: strings of plan entries; others: strings of processes and services.
 
-    An entry may name a folder, such as a container's mount, and use all in it; of the others that would be every
-    process that knows the root.
+    An entry that names a folder, such as a container's mount, uses everything in it. That does not apply to processes,
+    which may name the root.
     """
 
     def __init__(self, texts, others, lib):
@@ -95,7 +95,7 @@ class Used:
         self._lib = lib
 
     def names(self, path):
-        """Whether the path is named, something in it, or, by an entry, a folder that it lies in."""
+        """Whether the path, a path in it, or, by an entry, a folder above it is named."""
         path = os.path.realpath(path)
         return any(_within(other, path) for other in self._paths) or any(
             _within(path, other) for other in self._named if not _within(self._lib, other)
@@ -103,7 +103,7 @@ class Used:
 
 
 def _places(texts):
-    """The absolute paths in strings, also as they are when links are followed; none that is a folder of the root."""
+    """The absolute paths in strings, and the targets of links among them, except folders of the root directory."""
     found = set()
     for text in texts:
         for path in PATH.findall(text):
@@ -118,7 +118,7 @@ def _within(path, folder):
 
 
 def used_places(paths, planned, deployment):
-    """(Used, {names of servers planned, deployed or running}, [entries]). FleetError for an unreadable entry."""
+    """(Used, {names of planned, deployed and running servers}, [entries]). Raises FleetError for an invalid entry."""
     entries, texts = list(planned), [json.dumps(deployment)] if deployment else []
     names = {entry["name"] for entry in entries}
     for file in sorted(glob.glob(glob.escape(paths.servers) + "/*.json")):
@@ -143,7 +143,7 @@ def used_places(paths, planned, deployment):
 
 
 def _processes(paths):
-    """What running processes name: program, arguments, folder, and the environment of this root's servers."""
+    """Strings of running processes: program, arguments, folder, and the environment of this root's servers."""
     texts = []
     ours = {pid for pids in processes.marked_processes(paths.root).values() for pid in pids}
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -158,7 +158,7 @@ def _processes(paths):
     return texts
 
 
-# ---- what there is
+# ---- found paths
 
 
 def find(paths, planned, deployment=None):
@@ -183,7 +183,7 @@ def find(paths, planned, deployment=None):
 
 
 def _folders(folder):
-    """[(name, path)] of the real folders in a folder; links are none."""
+    """[(name, path)] of the folders in a folder, without links."""
     try:
         with os.scandir(folder) as items:
             return sorted((item.name, item.path) for item in items if item.is_dir(follow_symlinks=False))
@@ -207,7 +207,7 @@ def _server_folders(paths, used, names):
 
 
 def _artifacts(paths, used, entries):
-    """Compiled artifacts below the root's own folder, and those beside artifacts that entries name."""
+    """Compiled artifacts below the root's own folder, and next to artifacts that entries name."""
     parents = {path for _name, path in _folders(paths.lib + "/artifacts")}
     for entry in entries:
         artifact = (entry.get("directories") or {}).get("artifact") or ""
@@ -228,7 +228,7 @@ def _environments(paths, used):
 
 
 def _weights(paths, used, entries):
-    """Checkpoints with our manifest, and what unfinished downloads left, where entries read checkpoints from."""
+    """Checkpoints with a manifest, and partial downloads, in folders of checkpoints."""
     named = {folder for entry in entries for folder in entry.get("weights") or ()}
     parents = {paths.models, *(os.path.dirname(folder) for folder in named)}
     for parent in sorted({os.path.realpath(one) for one in parents}):
@@ -244,7 +244,7 @@ def _weights(paths, used, entries):
 
 
 def locked_elsewhere(destination):
-    """Whether a run is at work at a destination of weights, on this node or another."""
+    """Whether a run changes a destination of weights, on this node or another."""
     place = os.path.join(os.path.dirname(destination), ".%s%s" % (os.path.basename(destination), INNER_LOCK))
     try:
         with open(place, "rb") as stream:
@@ -252,12 +252,12 @@ def locked_elsewhere(destination):
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # held, or not to be asked: then it counts as held
+        return True  # locked, or unreadable
     return False
 
 
 def _jobs(paths, entries, deployment):
-    """Folders of jobs that are not at work, and not of what is planned, which goes on where its job was killed."""
+    """Folders of ended jobs, except those of planned weights, which continue after a killed job."""
     planned = {folder for entry in entries for folder in entry.get("weights") or ()}
     for model in (deployment or {}).get("models") or ():
         planned |= {model["path"], (model.get("draft") or {}).get("path")}
@@ -274,13 +274,13 @@ def _jobs(paths, entries, deployment):
 def _encodings(paths, used):
     for name in sorted(ENCODINGS):
         path = os.path.join(paths.encodings, name + SUFFIX)
-        # what reads them is given the folder
+        # entries name the folder
         if os.path.isfile(path) and not os.path.islink(path) and not used.names(path):
             yield Unused(path, "encoding", "no planned or deployed server reads %s" % paths.encodings)
 
 
 def size_of(path):
-    """Bytes that a path takes on its disk; links count as themselves, what has several names once."""
+    """Bytes of a path on its disk. Links are not followed, and hard links count once."""
     seen, total, waiting = set(), 0, [path]
     while waiting:
         one = waiting.pop()
@@ -298,7 +298,7 @@ def size_of(path):
 
 
 def _delete(paths, one):
-    """Delete it, unless somebody has begun to use it; whether it is gone."""
+    """Delete it unless it is in use by now. Returns whether it was deleted."""
     if one.kind == "job":
         job = DetachedJob(one.path)
         with job.judging(wait=False) as taken:

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The look: whether the steps of a run have to run on this node. Their operations run in check mode, in their order."""
+"""The look: which steps of a run have to run on this node. Their operations run in check mode, in order."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def packed(servers):
 
 
 def check(params, check_mode, operation_of, validated):
-    """Where a run has something to do on this node, and where it has nothing to do, with `verify` (the arguments of
-    endpoint_verify), what that returns as `verified`. Raises FleetError, with `hangs`, where a program hangs.
+    """The first step that has to run on this node. If there is none, and `verify` (arguments of endpoint_verify) is
+    given, the result of that operation as `verified`. Raises FleetError, with `hangs`, if a program hangs.
 
     servers: the plan's, see packed(); they are sent once for all operations.
     """
@@ -58,7 +58,7 @@ def check(params, check_mode, operation_of, validated):
         raise
     if found["first"] is None and params["verify"]:
         operation = operation_of(VERIFY)
-        with contextlib.suppress(FleetError):  # the play asks again and shows it
+        with contextlib.suppress(FleetError):  # the verification play reports it
             found["verified"] = operation.run(validated(operation, filled(params["verify"])), check_mode)
     return found
 
@@ -67,11 +67,10 @@ def look(looks, operation_of, validated, root):
     """{steps: [{step, differs, reason}], first: the first step that differs or None, serving: whether servers run here,
     warnings: [texts]}.
 
-    looks: [{step, operation, arguments}] in the order of the run; it ends with the first that differs, as what the next
-    ones find may be changed by then. operation_of(name) -> its Operation or None.
-    validated(operation, arguments) -> parameters; FleetError where they are invalid.
-    A look that fails differs: the step itself then says what is wrong. One at which a program hangs is a FleetError, as
-    the step would wait for the same program again.
+    looks: [{step, operation, arguments}] in the order of the run. The look ends at the first operation that differs,
+    because later results may change. operation_of(name) -> its Operation or None. validated(operation, arguments) ->
+    parameters; raises FleetError if they are invalid. An operation that fails counts as different, because its step
+    reports the problem. If a program hangs, FleetError is raised, because the step would wait for the same program.
     """
     steps, warnings = {}, []
     serves = any(one["operation"] == SERVERS for one in looks)
@@ -87,7 +86,7 @@ def look(looks, operation_of, validated, root):
 
 
 def _due(one, operation, validated):
-    """(why an operation has something to do or None, its warnings)."""
+    """(why an operation has to run or None, its warnings)."""
     if operation is None:
         return "nothing is known about %s before it runs" % one["operation"], []
     try:
@@ -96,7 +95,7 @@ def _due(one, operation, validated):
         if hangs(error):
             raise
         return _gist(error), []
-    except Exception as error:  # whatever it is, the step itself meets it again and fails with all that can be said
+    except Exception as error:  # the step fails with the same error and reports it in full
         return "%s: %s" % (type(error).__name__, error), []
     if operation.due is not None:
         return operation.due(result), result.get("warnings", [])
@@ -104,7 +103,7 @@ def _due(one, operation, validated):
 
 
 def _gist(error):
-    """One line of an error: of several problems the first, as the line above them names none."""
+    """A line of an error: the first of several problems, because the line above them names none."""
     problems = error.details.get("problems") or ()
     text = problems[0]["message"] if problems else error.message
     more = " (and %d more)" % (len(problems) - 1) if len(problems) > 1 else ""

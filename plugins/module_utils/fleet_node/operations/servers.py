@@ -9,12 +9,12 @@ from ..clean.unused_files import clean
 from ..errors import FleetError
 from ..host.os_errors import os_error
 from ..host.paths import NodePaths
-from ..host.redact import Redactor
 from ..host.server_spec import check_entries
 from ..model import gpt_oss
 from ..operation import Operation
 from ..servers.decide import AT_ONCE, CHANGES
 from ..servers.model import CLOSINGS, NODE_ARGUMENTS, SERVERS_ARGUMENTS, STATES, Node, servers_elsewhere
+from ..servers.observe import given_redactor
 from ..servers.preflight import preflight
 from ..servers.readiness import check_ready
 from ..servers.reconcile import acted
@@ -63,7 +63,7 @@ NODE_PREFLIGHT = {
 
 
 def node_preflight(params, check_mode):
-    """The result of the module; its warnings with it. Raises FleetError. Nothing is changed in either mode."""
+    """Checks the node and changes nothing. Raises FleetError."""
     result = preflight(**params)
     result["warnings"] = result["warnings"] + result["unchecked"]
     return result
@@ -79,7 +79,6 @@ ENGINE_SERVERS = {
     "deployment": {"type": "dict"},
     "deployer": {"type": "dict"},
     "reports_dir": {"type": "path"},
-    "purge": {"type": "bool", "default": False},
     "logs": {
         "type": "dict",
         "options": {name: {"type": "int", "default": value} for name, value in LOG_LIMITS.items()},
@@ -107,7 +106,7 @@ def engine_servers(params, check_mode):
 
 
 def engine_servers_due(result):
-    """Why the servers have to be brought to the plan, or waited for; None where all are and answer."""
+    """Why servers have to change or to be waited for; None if all run as planned and answer."""
     names = {}
     actions = [(one["name"], one["reason"]) for one in result["actions"]]
     for name, reason in [*actions, *sorted(result["pending"].items())]:
@@ -133,7 +132,7 @@ ENGINE_SERVERS_INFO = {
 
 
 def engine_servers_info(params, check_mode):
-    """What runs here, and how it differs from the plan. Raises FleetError."""
+    """The status of the servers, and how they differ from the plan. Raises FleetError."""
     try:
         servers = status(
             Node.of_parameters(params), params["servers"], params["only"], params["log_lines"], params["probe"],
@@ -154,12 +153,11 @@ ENGINE_READY = {
 
 
 def engine_ready(params, check_mode):
-    """Which servers are ready; a FleetError while one is not, and a final one where it will not be.
+    """Raises FleetError while a server is not ready; it is final if waiting is of no use.
 
-    `secrets` are masked in both: a server that empties its own file of secrets could log them otherwise.
+    `secrets` are masked, because a server that empties its file of secrets could log them.
     """
-    given = (value if isinstance(value, list) else [value] for value in params["secrets"].values())
-    redactor = Redactor(str(one) for values in given for one in values if one is not None)
+    redactor = given_redactor(params["secrets"])
     try:
         found = check_ready(
             Node.of_parameters(params), params["servers"], params["only"], timeout=params["timeout"], check=check_mode,
@@ -230,7 +228,7 @@ UNUSED_FILES = {
 
 
 def unused_files(params, check_mode):
-    """What no server needs, and what of it was removed. Raises FleetError."""
+    """Finds and removes unused files. Raises FleetError."""
     return clean(
         NodePaths.of_parameter(params["root"]),
         list(check_entries(params["servers"]).values()),

@@ -20,6 +20,7 @@ VARIABLE = "fleet_api_key"
 LONGEST = 1024
 KINDS = {type(None): "null", dict: "a mapping", bool: "a boolean", int: "a number", float: "a number"}
 ALLOWED = "1 to %d printable ASCII characters without spaces, in quotes, or a list of such keys" % LONGEST
+STRING = "a string without NUL characters"
 
 
 def api_keys(value, variable=VARIABLE):
@@ -49,8 +50,8 @@ def api_keys(value, variable=VARIABLE):
     return keys
 
 
-def _invalid(where, words):
-    return FleetError("api-key.invalid", "%s %s. Set it to %s.", (where, words, ALLOWED))
+def _invalid(where, words, allowed=ALLOWED):
+    return FleetError("secrets.invalid", "%s %s. Set it to %s.", (where, words, allowed))
 
 
 def client_key(paths, entry):
@@ -108,10 +109,8 @@ def secret_value(name, variable, value):
     if value is None:
         return ""
     if isinstance(value, (dict, list, tuple)):
-        kind = "is a mapping" if isinstance(value, dict) else "is a list"
-        raise FleetError("secrets.invalid", "%s %s. Set it to a string without NUL characters.", (variable, kind))
+        raise _invalid(variable, "is a mapping" if isinstance(value, dict) else "is a list", STRING)
     text = str(value)
     if "\0" in text:
-        words = "contains a NUL character"
-        raise FleetError("secrets.invalid", "%s %s. Set it to a string without NUL characters.", (variable, words))
+        raise _invalid(variable, "contains a NUL character", STRING)
     return text

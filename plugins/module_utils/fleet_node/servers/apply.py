@@ -48,9 +48,9 @@ def prove(node, actions, desired):
         missing = [path for path in entry["weights"] if not os.path.isdir(path)]
         if missing:
             raise FleetError(
-                "servers.weights-missing",
-                "Server '%s': the directory %s of its weights is missing. Nothing was changed. Run weights.yml.",
-                (name, ", ".join(missing)),
+                "servers.not-prepared",
+                "Server '%s' cannot start: %s. Nothing was changed. Run %s.",
+                (name, "the directory %s of its weights is missing" % ", ".join(missing), "weights.yml"),
             )
     for action in actions:
         if action.kind in WRITES:
@@ -63,7 +63,7 @@ def prove(node, actions, desired):
         )
 
 
-def apply(node, actions, desired, observed, shared, purge=False, drain_s=0, keeps=False):
+def apply(node, actions, desired, observed, shared, drain_s=0, keeps=False):
     """Apply what was decided and proven: write all files to staging, stop, install the files, start.
 
     keeps: keep the definitions that are replaced until the new ones are verified.
@@ -107,7 +107,7 @@ def apply(node, actions, desired, observed, shared, purge=False, drain_s=0, keep
             node.manager.drop([action.name])
             forget_state(node, action.name)
         elif action.kind == "remove":
-            remove(node, observed[action.name], desired, observed, purge)
+            remove(node, observed[action.name], observed)
     stay = [action.name for action in actions if action.kind in STAY]
     if stay:
         node.manager.enable(stay)

@@ -28,7 +28,7 @@ class Decision:
     waves: list = dataclasses.field(default_factory=list)
 
 
-def decide(desired, observed, state, only=None, purge=False, check=False, changes=AT_ONCE, unverified=()):
+def decide(desired, observed, state, only=None, check=False, changes=AT_ONCE, unverified=()):
     """The Decision for `observed` ({name: Observed}), `desired` ({name: DesiredServer}) and `state`.
 
     changes: how servers change that run and have to be stopped for it. With one_by_one and together they are postponed,
@@ -41,7 +41,7 @@ def decide(desired, observed, state, only=None, purge=False, check=False, change
     of servers that an earlier run changed and did not verify; they have a turn in any case.
     """
     named = [name for name in desired if only is None or name in only]
-    actions = [_decide_one(desired[name], observed.get(name) or Observed(name), state, purge) for name in named]
+    actions = [_decide_one(desired[name], observed.get(name) or Observed(name), state) for name in named]
     actions = [action for action in actions if action is not None]
     if state in DEPLOYS:
         actions = _with_followers(actions, desired, observed, only)
@@ -50,7 +50,7 @@ def decide(desired, observed, state, only=None, purge=False, check=False, change
         if removes:
             actions.append(Action(name, "remove", "it is not in the plan"))
         elif only is not None and name in only and state not in DEPLOYS:
-            actions += filter(None, [_decide_one(None, observed[name], state, purge)])
+            actions += filter(None, [_decide_one(None, observed[name], state)])
     if changes not in TURNS or state not in DEPLOYS:
         return Decision(actions)
     unverified = [name for name in unverified if only is None or name in only]
@@ -84,12 +84,11 @@ def _with_followers(actions, desired, observed, only):
     return [by_name[name] for name in desired if name in by_name]
 
 
-def _decide_one(desired, observed, state, purge):
+def _decide_one(desired, observed, state):
     """The Action for a server, or None. desired: None for a server that is not in the plan."""
     name = observed.name
     if state == "absent":
-        there = observed.is_there or (purge and observed.folders)
-        return Action(name, "remove", "state is absent") if there else None
+        return Action(name, "remove", "state is absent") if observed.is_there else None
     if state == "stopped":
         there = observed.runs or observed.definition is not None
         return Action(name, "stop", "state is stopped") if there else None

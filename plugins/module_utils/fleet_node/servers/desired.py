@@ -106,9 +106,9 @@ def check_deployable(servers):
     for one in servers:
         if one.user is not None and one.user != own and os.getuid() != 0:
             raise FleetError(
-                "servers.user-unusable",
-                "Server '%s' cannot run as %s: %s. Nothing was changed. %s.",
-                (one.entry["name"], one.user, "%s cannot change users" % own, "Run the play with become"),
+                "servers.not-prepared",
+                "Server '%s' cannot start: %s. Nothing was changed. Run %s.",
+                (one.entry["name"], "%s cannot start it as %s" % (own, one.user), "the play with become"),
             )
         if one.problem is not None:
             raise one.problem
@@ -122,9 +122,9 @@ def owner_of(name, user):
         found = pwd.getpwnam(user)
     except KeyError:
         raise FleetError(
-            "servers.user-unusable",
-            "Server '%s' cannot run as %s: %s. Nothing was changed. %s.",
-            (name, user, "this node has no such account", "Run prepare.yml, whose role creates it"),
+            "servers.not-prepared",
+            "Server '%s' cannot start: %s. Nothing was changed. Run %s.",
+            (name, "this node has no account %s" % user, "prepare.yml, whose role creates it"),
         ) from None
     return found.pw_uid, found.pw_gid
 

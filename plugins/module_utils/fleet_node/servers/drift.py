@@ -13,7 +13,6 @@ import dataclasses
 from ..engines.registry import OTHER_API_KEYS
 from ..host import processes
 from ..launchers.process import program_problem
-from ..supervise import state as guard_state
 from .model import condition
 
 NOT_ENABLED = "its unit is not enabled, so a reboot would not start it"
@@ -69,10 +68,8 @@ def _process_differences(target, observed, now, changed):
         yield Difference("changed", "it runs an older entry than the deployed one", "restart")
     weights = changed_weights(observed)
     if weights:
-        text = "the weights in %s changed since it was started" % ", ".join(folder for folder, _old, _new in weights)
-        before = {folder: "digest " + old[: guard_state.DIGITS] for folder, old, _new in weights}
-        after = {folder: "digest " + new[: guard_state.DIGITS] for folder, _old, new in weights}
-        yield Difference("weights", text, "restart", [("weights", before, after)])
+        text = "the weights in %s changed since it was started" % ", ".join(weights)
+        yield Difference("weights", text, "restart")
     user = observed.state.get("user")
     if target.user is not None and observed.fresh and user != target.user:
         yield Difference("user", "it runs as %s instead of %s" % (user, target.user), "restart")
@@ -168,11 +165,10 @@ def secret_summary(entry):
 
 
 def changed_weights(observed):
-    """[(folder, note at its start, current note)] of the checkpoints that changed after a running server read them."""
+    """The folders of checkpoints that changed after a running server read them."""
     runs = observed.fresh and observed.state.get("phase") == "running"
     noted = (observed.state.get("weights") if runs else None) or {}
-    pairs = [(folder, noted.get(folder), now) for folder, now in sorted(observed.weights.items())]
-    return [pair for pair in pairs if pair[1] and pair[2] and pair[1] != pair[2]]
+    return [folder for folder, now in sorted(observed.weights.items()) if now and noted.get(folder) not in (None, now)]
 
 
 def unit_notes(unit):

@@ -92,10 +92,9 @@ class Observed:
     this user may read that file; definition, config: contents on disk, None where they are missing; state: the record
     of its start ({} without one); fresh: whether that record is of the process that the manager runs now; service:
     services.Status or None; pids: all its processes, those in its container as well; containers:
-    [container_engine.Container] of it, in any state; files: its files on disk; folders: existing directories that a
-    purge deletes; kept: those that it leaves; weights: {folder: weights_note()} of its checkpoints on disk; unit:
-    services.Unit, None without a definition; modes: {path: (mode, uid, gid)} of its files and directories; faults:
-    reasons to restart its process; was_ready: whether the process of the record was seen ready.
+    [container_engine.Container] of it, in any state; files: its files on disk; weights: {folder: weights_note()} of its
+    checkpoints on disk; unit: services.Unit, None without a definition; modes: {path: (mode, uid, gid)} of its files
+    and work directory; faults: reasons to restart its process; was_ready: whether the recorded process was seen ready.
     """
 
     name: str
@@ -108,8 +107,6 @@ class Observed:
     service: Any = None
     pids: list = dataclasses.field(default_factory=list)
     files: list = dataclasses.field(default_factory=list)
-    folders: list = dataclasses.field(default_factory=list)
-    kept: list = dataclasses.field(default_factory=list)
     containers: list = dataclasses.field(default_factory=list)
     weights: dict = dataclasses.field(default_factory=dict)
     unit: Any = None

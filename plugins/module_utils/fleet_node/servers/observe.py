@@ -27,7 +27,6 @@ from ..supervise import state as guard_state
 from ..visible import visible
 from .drift import entry_changes
 from .model import Observed, condition, config_path
-from .server_files import purgeable
 
 PHASES = ("running", "failed")  # others are descriptions
 FAILED_LOG_LINES = 15
@@ -36,10 +35,10 @@ GUARD_S = 30  # within which a process of a unit has become the guard, or the en
 COMMAND_SHOWN = 200  # characters
 
 
-def observe(paths, manager, entries=(), purge=False):
+def observe(paths, manager, entries=()):
     """{name: Observed} of all servers of this root: deployed, defined, running, or in `entries` ({name: entry}).
 
-    paths: NodePaths; manager: ServiceManager. purge: add the directories of servers. Changes nothing.
+    paths: NodePaths; manager: ServiceManager. Changes nothing.
     """
     entries = dict(entries)
     deployed = {}
@@ -59,8 +58,6 @@ def observe(paths, manager, entries=(), purge=False):
         one.secrets, one.secrets_read = secrets or {}, secrets is not None
         _read_record(paths, one, entries.get(name))
         _read_files(paths, manager, one, entries.get(name))
-        if purge:
-            one.folders, one.kept = purgeable(paths, _directories(one.entry, entries.get(name)))
         folders = (entries.get(name) or one.entry or {}).get("weights", ())
         one.weights = {folder: notes(folder) for folder in one.state.get("weights") or () if folder in folders}
         observed[name] = one
@@ -128,13 +125,8 @@ def _read_files(paths, manager, one, planned):
     one.definition = read_text(definition) if definition else None
     one.config = read_text(config_path(one.entry)) if config_path(one.entry) else None
     one.unit = manager.unit(name, one.service) if definition and os.path.lexists(definition) else None
-    one.modes = _modes([*own, *configs, *_directories(one.entry, planned)])
-
-
-def _directories(*entries):
-    """The existing directories of entries."""
-    folders = {path for entry in entries for path in ((entry or {}).get("directories") or {}).values()}
-    return sorted(filter(os.path.isdir, folders))
+    work = ((planned or one.entry or {}).get("directories") or {}).get("work")
+    one.modes = _modes([*own, *configs, *filter(None, [work])])
 
 
 def _modes(paths):
@@ -277,3 +269,10 @@ def log_tail(paths, manager, name, lines):
 def _shortened(line):
     half = LONGEST_LINE // 2
     return line if len(line) <= LONGEST_LINE else "%s … %s" % (line[:half], line[-half:])
+
+
+def given_redactor(secrets):
+    """A Redactor of the values {variable: value or list} that a run was given. A server's account may have emptied its
+    file of secrets, with which everything else is masked."""
+    values = [value if isinstance(value, (list, tuple)) else [value] for value in (secrets or {}).values()]
+    return Redactor(str(one) for each in values for one in each if one is not None)

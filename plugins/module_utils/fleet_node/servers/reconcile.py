@@ -85,7 +85,7 @@ def _reconcile(node, planned, params, check):
     state, only, secrets, changes = params["state"], params["only"], params["secrets"] or {}, params["changes"]
     deploys = state in DEPLOYS
     named = [name for name in planned if only is None or name in only]
-    observed = observe(node.paths, node.manager, planned, params["purge"])
+    observed = observe(node.paths, node.manager, planned)
     check_only(only, planned, observed, not deploys or changes == WAVE)
     desired = {name: DesiredServer(entry, user=entry["user"] or node.user) for name, entry in planned.items()}
     shared = {}
@@ -101,7 +101,7 @@ def _reconcile(node, planned, params, check):
     if state == "started":
         _find_hung(node, [desired[name] for name in named], observed, check)
     unverified = previous.unverified(node.paths)
-    decision = decide(desired, observed, state, only, params["purge"], check, changes, unverified)
+    decision = decide(desired, observed, state, only, check, changes, unverified)
     actions = decision.actions
     if deploys:  # a server that restarts with a named one starts with the current plan
         acting = [*actions, *decision.postponed]
@@ -113,10 +113,9 @@ def _reconcile(node, planned, params, check):
     _check_ports(node, actions, desired, observed)
     if deploys and not check:
         prove(node, [*actions, *decision.postponed], desired)
-    kept = {path for name, one in observed.items() if only is None or name in only for path in one.kept}
     removed = [action.name for action in actions if action.kind == "remove"]
     if not check:
-        apply(node, actions, desired, observed, shared, params["purge"], params["drain_s"], keeps=changes == WAVE)
+        apply(node, actions, desired, observed, shared, params["drain_s"], keeps=changes == WAVE)
         if changes != WAVE:
             previous.forget(node.paths, previous.read(node.paths) if state == "absent" and only is None else removed)
         observed = settle(node, planned, [action.name for action in actions if action.kind in STARTS])
@@ -134,7 +133,6 @@ def _reconcile(node, planned, params, check):
         "waves": decision.waves,
         "removed": removed,
         "actions": acted(actions),
-        "kept": sorted(kept) if state == "absent" else [],
     }
 
 
@@ -176,7 +174,6 @@ def _close(node, planned, state, only, check):
         "waves": [],
         "removed": gone,
         "actions": acted(node.acted),
-        "kept": [],
         "back": back,
         "versions": {name: _version(planned.get(name), observed.get(name), back) for name in shown},
     }

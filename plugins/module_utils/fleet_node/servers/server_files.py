@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import shutil
 import tempfile
 
 from ..host import files
@@ -56,7 +54,7 @@ class Staging:
                 with about(place):
                     if os.path.lexists(place):
                         old = temporary + ".old"
-                        _keep(place, old)
+                        os.link(place, old, follow_symlinks=False)
                     kept.append((place, old))
                     os.rename(temporary, place)
         except OSError:
@@ -68,20 +66,6 @@ class Staging:
             if old:
                 os.unlink(old)
         self.files = []
-
-
-def _keep(path, copy):
-    """Keep `path` as `copy`, by a link or, on a file system without links, a copy. Raises OSError."""
-    try:
-        os.link(path, copy, follow_symlinks=False)
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
-            raise
-        with open(path, "rb") as source, os.fdopen(os.open(copy, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as target:
-            shutil.copyfileobj(source, target)
-        shutil.copystat(path, copy)
-        with contextlib.suppress(PermissionError):
-            os.chown(copy, os.stat(path).st_uid, os.stat(path).st_gid)
 
 
 def make_folder(path, owner=None, mode=0o755):
@@ -97,8 +81,8 @@ def make_folder(path, owner=None, mode=0o755):
         raise os_error("The directory %s cannot be made" % path, error) from error
 
 
-def remove(node, observed, desired, all_observed, purge):
-    """Delete the files of a stopped server and its definition; purge: also its directories."""
+def remove(node, observed, all_observed):
+    """Delete the files of a stopped server and its definition. Its directories stay."""
     node.manager.drop([observed.name])
     forget_state(node, observed.name)
     # a configuration file of the plan may belong to another server
@@ -106,32 +90,6 @@ def remove(node, observed, desired, all_observed, purge):
     for path in [*observed.files, *node.manager.log_files(observed.name)]:
         if path not in kept:
             unlink(path)
-    if not purge:
-        return
-    used = list(observed.kept)
-    for name, one in [*all_observed.items(), *desired.items()]:
-        if name != observed.name and one.entry and os.path.exists(node.paths.entry(name)):
-            used += (one.entry.get("directories") or {}).values()
-    for path in observed.folders:
-        # a directory that several servers share is gone with the first of them
-        if os.path.isdir(path) and not any(_inside(path, other) or _inside(other, path) for other in used):
-            shutil.rmtree(os.path.realpath(path))
-    with contextlib.suppress(OSError):
-        os.rmdir("%s/servers/%s" % (node.paths.lib, observed.name))  # only if it is empty
-
-
-def purgeable(paths, folders):
-    """(directories that a purge deletes, directories that it leaves) of these existing ones.
-
-    Other nodes or programs may use what is not in the root's own folder, or on another file system.
-    """
-    own = os.path.realpath(paths.lib)
-
-    def belongs(path):
-        return os.path.realpath(path).startswith(own + "/") and os.stat(path).st_dev == os.stat(own).st_dev
-
-    kept = [os.path.realpath(path) for path in folders if not belongs(path)]
-    return [path for path in folders if belongs(path)], kept
 
 
 def forget_state(node, name):
@@ -146,7 +104,3 @@ def forget_state(node, name):
 def unlink(path):
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-
-
-def _inside(path, folder):
-    return os.path.commonpath([os.path.realpath(path), os.path.realpath(folder)]) == os.path.realpath(folder)

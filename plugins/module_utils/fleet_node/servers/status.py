@@ -11,15 +11,13 @@ from ..containers.launcher import silent_engine
 from ..errors import FleetError
 from ..host import processes
 from ..host import python as host_python
-from ..host.redact import Redactor
 from ..host.server_spec import check_entries
-from ..services.base import ManagerSilent
 from ..visible import visible
 from .apply import python_link_differs, shared_changes, shared_fault
 from .desired import desired_server
 from .drift import Difference, compare, unit_notes
 from .model import Observed, condition
-from .observe import check_only, log_tail, observe, row
+from .observe import check_only, given_redactor, log_tail, observe, row
 from .ports import foreign_holders
 from .readiness import doing, probe_all
 
@@ -34,12 +32,7 @@ def status(node, entries, only=None, log_lines=0, probes=False, timeout=10, secr
     None otherwise. secrets: {variable: value}, as far as they are known.
     """
     planned = check_entries(entries)
-    silence = None
-    try:
-        observed = observe(node.paths, node.manager, planned)
-    except ManagerSilent as error:  # running servers are shown all the same
-        silence, node.manager.statuses = error.message, dict
-        observed = observe(node.paths, node.manager, planned)
+    observed = observe(node.paths, node.manager, planned)
     known = [*planned, *sorted(name for name in observed if name not in planned and observed[name].is_there)]
     check_only(only, known, {})
     names = [name for name in known if only is None or name in only]
@@ -48,9 +41,7 @@ def status(node, entries, only=None, log_lines=0, probes=False, timeout=10, secr
         running = [observed[name].entry for name in names if condition(observed[name]).state == "running"]
         lacks = probe_all([entry for entry in running if entry and "health" in entry], timeout, observed)
     found = _differences(node, planned, names, observed, secrets or {}) if planned else {}
-    # a server's account may have emptied its file of secrets, with which everything else is masked
-    given = [value if isinstance(value, (list, tuple)) else [value] for value in (secrets or {}).values()]
-    redactor = Redactor(str(one) for values in given for one in values)
+    redactor = given_redactor(secrets)
     rows = []
     for name in names:
         one = observed.get(name) or Observed(name)
@@ -68,10 +59,6 @@ def status(node, entries, only=None, log_lines=0, probes=False, timeout=10, secr
         if result["ready"] is False and name in planned and condition(one).state in ("running", "waiting"):
             words = result["reason"] or "it was not asked, since its deployed entry cannot be read"
             mine.append(Difference("not ready", "it is not ready: %s" % words))
-        if silence:
-            result["reason"] = result["reason"] if result["ready"] else silence
-            mine = [one for one in mine if one.kind not in ("unmanaged", "stopped", "not ready")]
-            mine.insert(0, Difference("service manager", silence))
         lines = [{"kind": one.kind, "text": visible(one.text)} for one in mine]
         result["differences"] = lines if planned else None
         result["drift"] = "; ".join(one["text"] for one in lines) or None

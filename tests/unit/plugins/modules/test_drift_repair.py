@@ -130,17 +130,3 @@ def test_a_file_that_cannot_be_written_leaves_all_as_it_was(node, monkeypatch, n
     assert {path: path.read_bytes() for path in pathlib.Path(node.paths.etc).rglob("*") if path.is_file()} == files
     node.ready([entry])
     assert not node.servers([entry])["changed"]
-
-
-def test_a_file_system_without_links_does_as_well(node, monkeypatch):
-    entry = node.entry("server-0")
-    node.servers([entry])
-
-    def refuse(*unused, **named):
-        raise OSError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(server_files.os, "link", refuse)
-    changed = rehash(entry, environment={"OMP_NUM_THREADS": "3"})
-    assert node.servers([changed])["changed"]
-    node.ready([changed])
-    assert sorted(os.listdir(node.paths.servers)) == ["server-0.json"]

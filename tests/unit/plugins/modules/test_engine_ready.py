@@ -9,14 +9,10 @@ import json
 import os
 import pathlib
 import re
-import subprocess
-from unittest import mock
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import readiness, reconcile
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, runner
-from ansible_collections.inference.fleet.tests.unit.engines import small_node
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import rehash, wait_until
 
 SINCE = r"since \d\d:\d\d:\d\dZ \(\d+ s\)"
@@ -114,27 +110,6 @@ def test_a_run_whose_plan_another_run_replaced_is_told_so_at_once(node):
     assert json.loads(pathlib.Path(node.paths.deployer("server-0")).read_text()) == {**by, "hash": theirs[0]["hash"]}
     node.servers(theirs, state="absent")
     assert not os.path.exists(node.paths.deployer("server-0"))
-
-
-def test_a_server_whose_port_somebody_else_holds_is_not_ready(node):
-    """The stranger answers everything that readiness asks."""
-    port = small_node.free_port()
-    stranger = subprocess.Popen(
-        [*small_node.python_command(small_node.ENGINE), "--port", str(port), "--model", "small"]
-    )
-    try:
-        entry = node.entry("server-0", port=port)
-        waiting = rehash(
-            entry, command=small_node.python_command(small_node.ENGINE, "--port", "1", "--wait-for", "/nowhere")
-        )
-        wait_until(lambda: readiness.all_answer([waiting], 60, node.paths))
-        with mock.patch.object(reconcile, "_check_ports"):  # it takes the port in the moment after
-            node.servers([waiting])
-        message = re.compile(r".* starting %s, the port %d is held by process %d of .*" % (SINCE, port, stranger.pid))
-        assert wait_until(lambda: _that_says(message, fails(node, [waiting])))["final"] is False
-    finally:
-        stranger.kill()
-        stranger.wait(60)
 
 
 def _that_says(message, result):

@@ -5,31 +5,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import sys
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import supervisord
-from ansible_collections.inference.fleet.tests.unit.engines.small_node import SmallNode, rehash
-from ansible_collections.inference.fleet.tests.unit.plugins.modules.engine_servers_calls import environment, pids, row
-
-
-def test_an_older_entry_that_still_runs_is_restarted(node):
-    entry = node.entry("server-0")
-    node.servers([entry])
-    newer = rehash(entry, environment={"OMP_NUM_THREADS": "2"})
-    # a run that was cut off between writing and starting
-    with open(node.paths.entry("server-0"), "w", encoding="utf-8") as stream:
-        json.dump(newer, stream)
-    assert row(node.module("engine_servers_info", [newer]), "server-0")["drift"] == (
-        "it runs an older entry than the deployed one"
-    )
-    result = node.servers([newer], check=True)
-    assert row(result, "server-0")["reason"] == "would restart: it runs an older entry than the deployed one"
-    pid = pids(node.servers([newer]))["server-0"]
-    assert environment(pid)[b"OMP_NUM_THREADS"] == b"2"
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import SmallNode
+from ansible_collections.inference.fleet.tests.unit.plugins.modules.engine_servers_calls import pids, row
 
 
 def test_a_changed_service_definition_restarts_nothing(node):

@@ -156,11 +156,11 @@ def test_servers_that_need_each_others_devices_go_and_come_back_together(node):
     assert (after["changed"], after["answering"], node.running("server-9")) == (False, True, [])
 
 
-def test_a_purge_leaves_nothing_of_it(two):
+def test_absent_servers_have_no_old_definitions(two):
     node, _old, new = two
     wave(node, new, "server-0")
     assert previous.unverified(node.paths) == ["server-0"]
-    node.servers(new, state="absent", purge=True)
+    node.servers(new, state="absent")
     assert not os.path.exists(node.paths.secrets + "/.previous.json")
 
 
@@ -203,7 +203,7 @@ def test_weights_that_are_not_on_the_node_stop_nothing(two, tmp_path):
     before = pids(node.servers(old))
     for options in ({"changes": "one_by_one"}, {"changes": "wave", "only": ["server-0"]}):
         failed = node.module("engine_servers", [changed(old[0], weights=[str(tmp_path / "w")]), old[1]], **options)
-        assert failed["code"] == "servers.weights-missing" and str(tmp_path / "w") in failed["msg"]
+        assert failed["code"] == "servers.not-prepared" and str(tmp_path / "w") in failed["msg"]
     assert pids(node.servers(old)) == before
 
 

@@ -148,14 +148,6 @@ def test_what_is_not_of_ours_is_not_listed(node, path):
     assert node.unused() == unused_of(node)
 
 
-def test_foreign_files_in_a_server_folder_keep_it(node):
-    node.write("servers/server-7/notes.txt")
-    assert "servers/server-7" not in node.unused()
-    node_result = files.clean(NodePaths(node.root), node.planned, node.deployment, remove=True)
-    assert "%s/servers/server-7/work" % node.lib in node_result["removed"]
-    assert os.listdir(node.lib + "/servers/server-7") == ["notes.txt"]
-
-
 def test_links_are_neither_followed_nor_deleted(node, tmp_path):
     (tmp_path / "valuable").mkdir()
     (tmp_path / "valuable" / ".inference-fleet-manifest.json").write_text("{}")
@@ -166,13 +158,6 @@ def test_links_are_neither_followed_nor_deleted(node, tmp_path):
     assert node.unused() == unused_of(node)
     files.clean(NodePaths(node.root), node.planned, node.deployment, remove=True)
     assert len(os.listdir(tmp_path / "valuable")) == 2
-
-
-def test_what_a_link_leads_to_is_used(node):
-    """An entry may name a checkpoint by a link."""
-    os.symlink("old", node.lib + "/models/current")
-    planned = plan_entry(8000, "server-0", weights=[node.lib + "/models/current"])
-    assert "models/old" not in node.unused(planned=[planned])
 
 
 @pytest.mark.parametrize(

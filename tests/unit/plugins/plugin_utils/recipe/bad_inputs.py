@@ -469,7 +469,7 @@ VALUES = {
     "images.setting-invalid": {
         "fleet_registry_mirror": ["https://m.example", "m example", 3, "me:%s@m.io" % SECRET, {"a b": "m.example"}],
     },
-    "api-key.invalid": {
+    "secrets.invalid": {
         "fleet_api_key": [12345678, True, SECRET + " x", SECRET + "\nX", [SECRET, SECRET]],
     },
     "measure.limit-invalid": {
