@@ -100,7 +100,7 @@ def test_a_file_that_cannot_be_written_is_said_before_a_node_is_asked(tmp_path):
         "fleet_status_file %s/nowhere/status.json cannot be written: No such file or directory" % tmp_path
         in " ".join(run.output.split())
     )
-    assert "Look at the servers" not in run.output
+    assert "Compare the servers with the plan" not in run.output
 
 
 def test_another_callback_and_the_statistics(tmp_path, monkeypatch):
