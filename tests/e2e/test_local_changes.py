@@ -119,7 +119,7 @@ def test_a_change_that_the_engine_alone_refuses_is_put_back(converged):
     with asked(converged):
         run = converged.site(override=override)
     run.failed(
-        "server-0 failed with the new definition", cause, "The old definition was put back and answers: server-0.",
+        "server-0 failed with the new definition", cause, "The old definition was restored and answers: server-0.",
         "Versions: server-0: old, rolled back; server-1: old.",
     )  # fmt: skip
     after = converged.pids()
