@@ -37,7 +37,7 @@ SERVE = """vllm serve unsloth/gpt-oss-120b-BF16 --served-model-name gpt-oss-120b
     --max-num-seqs 4 --gpu-memory-utilization 0.90 --tensor-parallel-size 4 --max-model-len 4096
     --max-num-batched-tokens 4096 --enable-expert-parallel --compilation-config
     {"cudagraph_mode":"FULL_DECODE_ONLY","cudagraph_capture_sizes":[1,2,3,4]}"""
-NONE = "–"
+NONE = ""
 
 
 def entry(overlays=()):
@@ -66,10 +66,8 @@ def started(overlays=()):
 
 
 def table(heading):
-    """Rows of a table of the page, without the backquotes."""
-    section = PAGE.partition("\n### %s\n" % heading)[2].partition("\n### ")[0].partition("\n## ")[0]
-    rows = [re.split(r" \| ", line.strip("| ")) for line in section.splitlines() if line.startswith("| ")]
-    return [[cell.strip("`") for cell in row] for row in rows[2:]]
+    """Rows of a section of the page, "" for –."""
+    return doc_examples.guide_rows(doc_examples.USING / "ascend.md", heading)
 
 
 def as_ours(line):

@@ -82,10 +82,9 @@ def test_a_named_source_is_unpacked_and_patched_once(source):
 def test_another_file_than_the_named_one_is_refused(source):
     known = sha256(source.folder / "second")
     (source.folder / "second").write_text("x")
-    words = "%s has the sha256 %s, and %s is what benchmark_llmperf_checksum or benchmark_llmperf_patches say." % (
-        source.folder / "second", sha256(source.folder / "second"), known
-    )  # fmt: skip
-    assert words in " ".join(source.play().failed().output.split())
+    output = source.play().failed().output
+    for word in (source.folder / "second", sha256(source.folder / "second"), known, "benchmark_llmperf_patches"):
+        assert str(word) in output
     assert source.script is None
 
 
@@ -93,6 +92,8 @@ def test_another_file_than_the_named_one_is_refused(source):
 def test_a_source_that_is_not_named_is_one_error(source, what):
     missing = "benchmark_llmperf_" + what
     empty = [] if missing.endswith("patches") else ""
-    words = "The tool llmperf needs its source, which no package has: set benchmark_llmperf_source to an archive"
+    words = (
+        "The tool llmperf requires its source, which is not in a package: set benchmark_llmperf_source to an archive"
+    )
     assert words in " ".join(source.play(**{missing: empty}).failed().output.split())
     assert not source.root.exists()

@@ -121,7 +121,7 @@ def test_packages_by_distribution(node, missing, host, call):
 def test_a_distribution_without_a_known_package(node):
     calls, run = installed(node, ["docker"], "RedHat", "9.4", "RedHat", "dnf")
     assert calls == []
-    run.failed("No package of RedHat 9.4 is known that contains docker.")
+    run.failed("No package of RedHat 9.4 is known for docker.")
 
 
 # ---- docker

@@ -37,4 +37,4 @@ def test_what_is_missing_is_a_change_in_check_mode(run):
 
 
 def test_a_library_of_an_unknown_package(run):
-    run({"libnone.so.9": {"abacus": "libnone9"}}).failed("No package is known that holds libnone.so.9 on ")
+    run({"libnone.so.9": {"abacus": "libnone9"}}).failed("No package is known for libnone.so.9 on ")

@@ -158,7 +158,7 @@ def test_what_fails_is_put_back_and_ends_the_run_with_the_versions(serve, module
     waves = [["server-0"], ["server-1"], ["server-2"]]
     run, calls = serve.run(servers(3), [], waves, [[module, ["server-1"], None]])
     run.failed(
-        "server-1 failed with the new definition: it failed.", "The old definition was put back and answers: server-1.",
+        "server-1 failed with the new definition: it failed.", "The old definition was restored and answers: server-1.",
         "Versions: server-0: new; server-1: old, rolled back.", "Nothing else was changed",
     )  # fmt: skip
     tried = turn("server-1")[: ["engine_servers", "engine_ready", "endpoint_verify"].index(module) + 1]
