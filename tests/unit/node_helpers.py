@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the tests of environments, encodings and weights build: wheels, checkpoints, a packed stand-in."""
+"""Wheels and checkpoints that the tests of environments and weights build."""
 
 from __future__ import annotations
 

@@ -219,7 +219,6 @@ def test_a_staging_folder_that_is_swapped_for_a_link_writes_nothing_elsewhere(pl
     staging = tmp_path / "models" / ".tiny.inference-fleet-new"
     elsewhere, aside = tmp_path / "elsewhere", tmp_path / "models" / "aside"
     elsewhere.mkdir(mode=0o700)
-    (elsewhere / ".partial").mkdir()
     precious = [elsewhere / name for name in ("config.json", SHARD, MANIFEST, LISTING)]
     for path in precious:
         path.write_text("precious")

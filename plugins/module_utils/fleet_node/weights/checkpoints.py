@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a checkpoint directory holds, and whether it is complete, without reading the weights themselves."""
+"""The content of a checkpoint directory, and whether it is complete, without reading the weights themselves."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ LONGEST_HEADER = 100_000_000
 
 
 def inspect(path):
-    """Look at the checkpoint in the directory `path`.
+    """The content of the checkpoint in the directory `path`.
 
     Returns {model_type, format ("mxfp4"|"bf16"), hidden_size, vocab_size, num_layers, shards: [names], bytes: of all
-    shards}. A checkpoint is complete when config.json says gpt_oss in a known format, tokenizer.json is there, and each
-    shard that the index names is there, holds the tensors that the index puts into it, and is as long as its own
+    shards}. A checkpoint is complete if config.json states gpt_oss in a known format, tokenizer.json exists, and each
+    shard that the index names exists, contains the tensors that the index puts into it, and is as long as its own
     header implies. Shards are counted by the index: gpt-oss-120b has 15 of them, named 00000 to 00014 "of-00014".
-    Raises FleetError that names every file in question.
+    Raises FleetError with the names of all files in question.
     """
     return {**describe(path), **_complete(path, _tensors_by_shard(path), [TOKENIZER])}
 
@@ -34,8 +34,8 @@ def inspect(path):
 def inspect_draft(path):
     """As `inspect`, for the draft model in the directory `path`: {hidden_size, vocab_size, shards, bytes}.
 
-    It needs no tokenizer, and may have its weights in the older form of PyTorch, whose files must be there and hold
-    something. Raises FleetError.
+    It needs no tokenizer, and may have its weights in the older form of PyTorch, whose files must exist and not be
+    empty. Raises FleetError.
     """
     sizes = describe_draft(path)
     if any(os.path.isfile(os.path.join(path, name)) for name in (INDEX, SINGLE)):
@@ -86,9 +86,9 @@ def _unfit(path, what):
 
 
 def describe(path):
-    """What config.json in the directory `path` says: {model_type, format, hidden_size, vocab_size, num_layers}.
+    """The content of config.json in the directory `path`: {model_type, format, hidden_size, vocab_size, num_layers}.
 
-    Raises FleetError unless it says gpt_oss in a known format.
+    Raises FleetError unless it states gpt_oss in a known format.
     """
     if not os.path.isdir(path):
         raise incomplete(path, ["the directory"])
@@ -109,10 +109,10 @@ def describe(path):
 
 
 def describe_draft(path):
-    """{hidden_size, vocab_size} of the draft model in the directory `path`, as its config.json says. Raises FleetError.
+    """{hidden_size, vocab_size} of the draft model in the directory `path`, by its config.json. Raises FleetError.
 
     A draft is a small model of another kind that reads the target's hidden states and proposes the target's tokens.
-    Configurations of the speculators library hold the sizes one level down.
+    Configurations of the speculators library have the sizes one level down.
     """
     config = _json(path, CONFIG)
     inner = config.get("transformer_layer_config")
@@ -121,7 +121,7 @@ def describe_draft(path):
 
 
 def needed(path, draft=False):
-    """Names of the files without which the checkpoint in `path` is none, by its own index; None where that is none."""
+    """Names of the files that the checkpoint in `path` requires, by its own index; None if that cannot be used."""
     try:
         shards = set(_tensors_by_shard(path))
     except FleetError:
@@ -198,7 +198,7 @@ def _tensors_by_shard(path):
 def read_header(file):
     """({tensor: {dtype, shape, data_offsets}} of a safetensors file, bytes that the file must have, and has).
 
-    Only the header is read, never the data. ValueError where there is none or it is broken; raises OSError.
+    Only the header is read, never the data. Raises ValueError if it is missing or broken, OSError.
     """
     with open(file, "rb") as stream:
         size = os.fstat(stream.fileno()).st_size
@@ -209,7 +209,7 @@ def read_header(file):
 def parse_header(read, size):
     """({tensor: {dtype, shape, data_offsets}}, bytes that the file must have) of a safetensors file of `size` bytes.
 
-    read(count): its next bytes. ValueError where there is no header or it is broken.
+    read(count): its next bytes. Raises ValueError if the header is missing or broken.
     """
     length = int.from_bytes(read(8), "little")
     if size < 8 or not 2 <= length <= LONGEST_HEADER or 8 + length > size:
@@ -224,7 +224,7 @@ def parse_header(read, size):
 
 
 def _damage(path, name, tensors):
-    """What is wrong with a shard, by its header and its length; None where nothing is."""
+    """What is wrong with a shard, by its header and its length; None if nothing is."""
     if not name.endswith(".safetensors"):
         return None if os.path.getsize(os.path.join(path, name)) else "%s is empty" % name
     try:

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whether NxD Inference runs an EAGLE3 head, by its config.json and the names and shapes of its tensors.
 
-It knows one architecture: a dense Llama 3 layer that attends to [embedding, hidden state], with its own embedding and
-output layer, as wide as the target and with the target's vocabulary. Whatever else a draft is fails after the target
-has been compiled for half an hour; so it is looked at before, and without reading a byte of its weights.
+It supports one architecture: a dense Llama 3 layer that attends to [embedding, hidden state], with its own embedding
+and output layer, as wide as the target and with the target's vocabulary. Other drafts fail after the target has been
+compiled for half an hour; so they are refused before, without reading their weights.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from ..errors import FleetError
 from . import checkpoints
 
 LAYERS = "fc, hidden_norm, input_layernorm, attention, mlp, lm_head, embed_tokens"
-# The layer is called midlayer by those who train heads, layers.0 by everybody else.
+# Trainers call the layer midlayer, others layers.0.
 LAYER = re.compile(r"^(?:model\.)?(?:midlayer|layers\.0)\.(.*)$")
 SHOWN = 6  # names of layers in a message
-# Trainers save them with every head; they translate between the draft's vocabulary and the target's.
+# Trainers save these with every head; they translate between the draft's vocabulary and the target's.
 VOCABULARY_MAPS = ("d2t", "t2d")
 WITHOUT_MAPS = (
-    "In a head with the whole vocabulary they only say that each token stands for itself: write its safetensors again "
-    "without these tensors, and it is served."
+    "In a head with the complete vocabulary they only map each token to itself: write its safetensors again without "
+    "these tensors."
 )
 INSTEAD = (
-    "Another architecture must first be brought up on Neuron as a model of its own. Take another draft, or serve "
-    "without one (model.draft: null and arguments.speculative-config: null in fleet_override, with the eagle keys of "
+    "Another architecture must first be ported to Neuron as a separate model. Choose another draft, or serve without a "
+    "draft (model.draft: null and arguments.speculative-config: null in fleet_override, with the eagle keys of "
     "additional-config false)."
 )
 
 
 def check(draft, target):
-    """FleetError unless NxD Inference runs the EAGLE3 head in the directory `draft` for this target.
+    """Raises FleetError unless NxD Inference runs the EAGLE3 head in the directory `draft` for this target.
 
-    target: {hidden_size, vocab_size}, None for what is not known. The message names every layer that is at fault.
+    target: {hidden_size, vocab_size}, None for unknown values. The message names every layer that is at fault.
     """
     check_configuration(draft, target)
     check_layers(draft, checkpoints.tensors(draft))
 
 
 def check_configuration(draft, target):
-    """The part of `check` that config.json is enough for."""
+    """The part of `check` that requires only config.json."""
     config = checkpoints.configuration(draft)
     file = os.path.join(draft, checkpoints.CONFIG)
     faults = _config_faults(config)
@@ -65,7 +65,7 @@ def check_configuration(draft, target):
 
 
 def check_layers(draft, tensors):
-    """The part of `check` that the tensors are needed for: {name: {shape, …}}. Its configuration is right."""
+    """The part of `check` that requires the tensors: {name: {shape, …}}. The configuration is right."""
     config = checkpoints.configuration(draft)
     faults = _layer_faults(tensors, config)
     if faults:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A repository of Hugging Face or ModelScope, or of a mirror: its listing and the bytes of its files.
 
-Used are the public HTTP interfaces of both hubs: for Hugging Face /api/models/REPO/revision, /tree and /resolve, for
+It uses the public HTTP interfaces of both hubs: of Hugging Face /api/models/REPO/revision, /tree and /resolve, of
 ModelScope /api/v1/models/REPO/repo/files and /repo. Files are always requested by HTTP, never by Xet.
 """
 

@@ -82,13 +82,13 @@ def ensure(wanted, settings, parameters):
     job = jobs.Job(NodePaths.of_parameter(parameters["root"]).lib + "/jobs", wanted.destination)
     if wanted.check_mode and job.alive():
         return _unknown(wanted, "a job installs %s in %s already" % (wanted.name, wanted.destination))
-    if wanted.check_mode:
-        return _checked(wanted, settings)
-    if not (job.pending(caller) or (wanted.refresh and wanted.from_hub)):
+    if not (wanted.refresh and wanted.from_hub) and (wanted.check_mode or not job.pending(caller)):
         try:
             return {**Run(wanted, limited=True).run(), "finished": True, "progress": _no_progress("done")}
         except (TakesLong, Busy):
             pass  # a job does it, or waits for the other run
+    if wanted.check_mode:
+        return _checked(wanted, settings)
     state = job.advance(wanted, settings, parameters["wait_s"], caller)
     if state["state"] == "running":
         progress = state.get("progress") or _no_progress()

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How far a run that brings or reads weights is."""
+"""The progress of a run that transfers or reads weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RATE_S = 15.0  # the span that the rate is taken over
 
 
 class Progress:
-    """How far a run is."""
+    """The progress of a run."""
 
     def __init__(self):
         self._lock = threading.Lock()
@@ -41,7 +41,7 @@ class Progress:
         return None if until is None else "%d s: %s" % (max(0, round(until - time.monotonic())), reason)
 
     def begin(self, phase, total, done):
-        """A new phase of `total` bytes; done(): how many of them are there."""
+        """A new phase of `total` bytes; done(): how many of them are transferred or read."""
         with self._lock:
             self.phase, self.total, self._done, self._samples, self.file = phase, total, done, [], None
 
@@ -57,7 +57,7 @@ class Progress:
         return read
 
     def snapshot(self):
-        """{phase, percent, bytes_done, bytes_total, rate_bytes_s, eta_s, file, waiting}; null where unknown, or where
+        """{phase, percent, bytes_done, bytes_total, rate_bytes_s, eta_s, file, waiting}; null if unknown, or if
         nothing waits."""
         with self._lock:
             done = min(self._done(), self.total) if self._done else 0
