@@ -31,11 +31,11 @@ options:
   arguments:
     description:
       - The arguments of the operation.
-      - All operations on servers take C(servers), the plan entries as P(inference.fleet.plan#lookup) returns them;
+      - All operations on servers have C(servers), the plan entries as P(inference.fleet.plan#lookup) returns them;
         C(root), an absolute path that all files of the fleet are below, C(fleet_root) by default; C(manager), V(auto),
         V(systemd) or V(supervisord); C(toolkit), the virtual environment with supervisord; and C(only), names of
         servers.
-      - V(engine_servers) takes C(state) (V(started), V(restarted), V(stopped), V(absent), V(verified) or
+      - V(engine_servers) has C(state) (V(started), V(restarted), V(stopped), V(absent), V(verified) or
         V(rolled_back)), and C(changes), what becomes of running servers that have to stop. V(at_once) changes them,
         V(one_by_one) and V(together) return the order in which to change them as RV(waves), and V(wave) changes those
         in C(only) and keeps their former definitions until V(verified) or V(rolled_back).
@@ -43,7 +43,7 @@ options:
         C(drain_s), seconds for the requests of a server; C(user), the account of servers without one;
         C(watchdog), a mapping with C(interval), C(failures) and C(timeout); C(logs) with C(rate), C(file_mb) and
         C(files); C(start_on_boot) for supervisord.
-      - V(engine_ready) takes C(timeout), seconds for each request. V(engine_servers_info) takes C(log_lines), C(probe),
+      - V(engine_ready) has C(timeout), seconds for each request. V(engine_servers_info) has C(log_lines), C(probe),
         whether each server is asked for a completion, and C(report), whether a table is shown.
     type: dict
     default: {}
@@ -51,7 +51,7 @@ options:
     description: Set by the action plugin. The version of the program.
     type: str
   root:
-    description: Filled in by the action plugin. The value of C(root) for operations that take it and are not given it.
+    description: Filled in by the action plugin. The value of C(root) for operations with this argument, unless given.
     type: str
     default: ""
   lib:

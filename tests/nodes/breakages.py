@@ -146,7 +146,7 @@ HARMLESS = [
     ("the program is edited, which the first call repairs", "echo >> %s/program/current/fleet_node/cli.py" % LIB),
     ("the encoding is restored from a backup",
      "cp {0} /tmp/backup && {1} && cp /tmp/backup {0}".format(ENCODING, flip(ENCODING))),
-    ("somebody adds a drop-in to the unit",
+    ("a drop-in is added to the unit",
      "mkdir -p {0}/{1}.d && printf '[Service]\\nSuccessExitStatus=7\\n' > {0}/{1}.d/override.conf && "
      "systemctl daemon-reload".format(SYSTEMD, UNIT)),
 ]  # fmt: skip

@@ -20,7 +20,7 @@ work_dir = given["output"]
 folder = given["datasets"] + "/" + given["eval"]
 if given["eval"] == "gsm8k":
     datasets = [dict(one, path=folder) for one in gsm8k_datasets]
-    # the tool takes the last number of an answer, which of 1,200 is 200
+    # the tool reads the last number of an answer, which is 200 for 1,200
     for turn in datasets[0]["infer_cfg"]["prompt_template"]["template"]["round"]:
         turn["prompt"] = turn["prompt"].replace("is a number.", "is a number in digits alone, as 1200 and not 1,200.")
 else:

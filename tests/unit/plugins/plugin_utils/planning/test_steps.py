@@ -272,7 +272,7 @@ def tasks_of(plan, host, only):
     shared = {
         **{name: host.peek(name) for name in host.names}, "fleet_servers": plan["servers"], "inventory_hostname": "n1",
         "fleet_deployment": deployment, "ansible_run_tags": list(only), "playbook_dir": str(CLONE / "playbooks/steps"),
-        "serve_engine_result": {"changed": False}, "role_path": "",
+        "role_path": "",
     }  # fmt: skip
 
     def task(path, operation, **more):
