@@ -29,7 +29,11 @@ PARAMETER = re.compile(
 )
 PROXY_LIKE = re.compile(r"PROXY$", re.IGNORECASE)
 TOKEN_LENGTH = 6  # shorter values are switches: "1" or "true" would be masked everywhere
-PART_LENGTH = 9  # characters of a secret that a message was cut in
+PIECE_LENGTH = 4  # characters of a password that its address is cut at: a parser reads the a of a#b as a port
+PART_LENGTH = 10  # characters of a secret that a cut leaves
+EDGE_LENGTH = 5
+BEGINNING = re.compile(r"(?m)^([ \t]*)(\S{1,%d})" % PART_LENGTH)
+ENDING = re.compile(r"(?m)(\S{1,%d})(?=[ \t]*$|\u2026|\.\.\.)" % PART_LENGTH)
 HELD = 1 << 16  # characters of a line that has no end yet
 PRINTABLE = re.compile(r"[!-~]+")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -154,6 +158,7 @@ def variable_secrets(variables):
         if PROXY_LIKE.search(name):
             for user, password in _proxy_logins(text.strip()):
                 found |= login_forms(user, password)
+                found |= {part for part in re.split(r"[/?#@]", password) if len(part) >= PIECE_LENGTH}
     return found
 
 
@@ -202,7 +207,8 @@ def _without_parts(text, length, parts):
 class Redactor:
     """Masks secrets (None is ignored), those of environment variables, and signatures in addresses.
 
-    Parts of a secret, such as those of a message that was cut, are masked from PART_LENGTH characters on.
+    Also masks what a cut leaves of a secret: PART_LENGTH characters or two thirds anywhere, EDGE_LENGTH of its beginning
+    at the end of a line or before an ellipsis, or of its end at the beginning of a line.
     """
 
     def __init__(self, secrets=(), variables=None):
@@ -210,15 +216,33 @@ class Redactor:
         for secret in secrets:
             complete |= forms(secret) if secret else set()
         self._found = sorted(found | complete, key=len, reverse=True)
-        self._parts = {
-            secret[at : at + PART_LENGTH] for secret in complete for at in range(len(secret) - PART_LENGTH + 1)
-        }
+        self._parts, self._heads, self._tails = {}, set(), set()
+        for secret in complete:
+            length = min(PART_LENGTH, -(-2 * len(secret) // 3))
+            if length > EDGE_LENGTH:
+                parts = self._parts.setdefault(length, set())
+                parts.update(secret[at : at + length] for at in range(len(secret) - length + 1))
+                self._heads |= {secret[:end] for end in range(EDGE_LENGTH, length)}
+                self._tails |= {secret[-end:] for end in range(EDGE_LENGTH, length)}
 
     def text(self, text):
         """The text, masked."""
         for secret in self._found:
             text = text.replace(secret, MASK)
-        return PARAMETER.sub(lambda match: match[1] + MASK, _without_parts(text, PART_LENGTH, self._parts))
+        for length, parts in sorted(self._parts.items(), reverse=True):
+            text = _without_parts(text, length, parts)
+        if self._heads:
+            text = BEGINNING.sub(lambda match: match[1] + self._edge(match[2], self._tails, True), text)
+            text = ENDING.sub(lambda match: self._edge(match[1], self._heads, False), text)
+        return PARAMETER.sub(lambda match: match[1] + MASK, text)
+
+    @staticmethod
+    def _edge(word, edges, first):
+        """The characters at an edge of a line, masked as far as they are an edge of a secret."""
+        for length in range(len(word), EDGE_LENGTH - 1, -1):
+            if (word[:length] if first else word[-length:]) in edges:
+                return MASK + word[length:] if first else word[:-length] + MASK
+        return word
 
     def value(self, value):
         """A JSON value with its strings masked, except keys of mappings."""
