@@ -207,7 +207,7 @@ def _without_parts(text, length, parts):
 class Redactor:
     """Masks secrets (None is ignored), those of environment variables, and signatures in addresses.
 
-    Also masks what a cut leaves of a secret: PART_LENGTH characters or two thirds anywhere, EDGE_LENGTH of its beginning
+    Also masks what a cut leaves of a secret: PART_LENGTH characters or two thirds anywhere, EDGE_LENGTH of its start
     at the end of a line or before an ellipsis, or of its end at the beginning of a line.
     """
 
