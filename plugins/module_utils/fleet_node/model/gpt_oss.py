@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""All that is gpt-oss's own on a node: its checkpoints, harmony with its vocabulary and parsers, and its probes.
+"""The properties of gpt-oss on a node: its checkpoints, harmony with its vocabulary and parsers, and its probes.
 
 The probes: questions that it must answer, how the answers are judged, and harmony's residue. What the plan knows of it
 is in plugin_utils/models/gpt_oss.py.
@@ -21,7 +21,7 @@ NAME = "gpt-oss"
 MODEL_TYPE = "gpt_oss"
 QUANTIZED, UNQUANTIZED = FORMATS = ("mxfp4", "bf16")  # as openai publishes it; as others convert it
 
-# -- the format of prompts and answers, and what engines need to read it -----------------------------------------------
+# -- the format of prompts and answers, and what engines need to parse it ----------------------------------------------
 
 FORMAT = "harmony"
 VOCABULARY = "o200k_base"
@@ -67,13 +67,13 @@ _BETWEEN_DIGITS = re.compile(r"(?<=\d)[\s,_*'\u2009\u202f]+(?=\d)")
 
 
 def says_number(text, number):
-    """Whether `text` names this number on its own, however it is set: 391., **391**, 3 9 1, 48,213."""
+    """Whether `text` contains this number as a separate number, in any spelling: 391., **391**, 3 9 1, 48,213."""
     text = unicodedata.normalize("NFKC", text)
     wanted = re.compile(r"(?<![\d])(?<!\d[.,])%d(?!\d|[.,]\d)" % number)
     return bool(wanted.search(text) or wanted.search(_BETWEEN_DIGITS.sub("", text)))
 
 
-# What an answer that must be a number may say besides it: nothing but the way to it.
+# What an answer that must be a number may contain in addition to it: only the calculation.
 _WORDS = frozenset(re.findall(r"\S+", """
     a above add added adding alone an and answer answered are as asked at be because box boxed by calculate
     calculated calculation certainly check chose chosen compute computed computes computing contains correct
@@ -88,17 +88,17 @@ _MARKUP = re.compile(
     r"|\{(?:aligned|align\*?|equation\*?)\}"
 )
 _WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
-_LONGEST_SUM = 600  # characters in which any way to a product is told
+_LONGEST_SUM = 600  # characters; the description of any calculation of a product fits into them
 
 
 def strange_words(text):
-    """The words in `text` that no answer to these questions has, "" where there are none."""
+    """The words in `text` that no answer to these questions contains, "" if there are none."""
     found = [word for word in _WORD.findall(text) if word.lower().replace("\u2019", "'") not in _WORDS]
     return " ".join(found[:8])
 
 
 def surplus(text, number):
-    """What an answer that must be this number says besides it: None, or the words that do not belong there."""
+    """What an answer that must be this number contains in addition to it, in words; None if there is nothing."""
     text = _MARKUP.sub(" ", unicodedata.normalize("NFKC", text))
     strange = strange_words(text)
     if strange:
@@ -118,7 +118,7 @@ def surplus(text, number):
     return None
 
 
-# Of one kind, so that one takes as much thinking as another.
+# Questions of one kind, so that they require the same amount of thinking.
 EFFORT_QUESTIONS = tuple(
     "Which numbers between 1 and %d are the sum of two squares in two different ways?" % most
     for most in (60, 65, 70, 75, 80, 85, 90, 95, 100, 105, 110, 115)

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A call of a benchmark tool: its command, and what its output says.
+"""A call of a benchmark tool: its command, and the content of its output.
 
 plugin_utils/measure/tools.json describes the tools; functions for what is not data are here, by the names of the tools.
 Exit codes are never read: AIPerf exits 0 if half of the requests fail, `vllm bench serve` if all do. No command
