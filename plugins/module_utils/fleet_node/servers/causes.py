@@ -1,9 +1,9 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What usually stands behind a failing probe: tables from symptom to cause, in the order in which they are tried.
+"""The usual causes of a failing probe: tables from symptom to cause, in the order in which they are tried.
 
-What an engine's own answers mean is in module_utils/fleet_node/engines, what the model's mean in gpt_oss.py.
+module_utils/fleet_node/engines has the meaning of an engine's own answers, gpt_oss.py that of the model's answers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from ..engines.registry import ENGINES
 from ..model import gpt_oss
 
-# -- what an answer looks like when something is missing ---------------------------------------------------------------
+# -- answers in which something is missing -----------------------------------------------------------------------------
 
 ENGINE_DEAD = "the engine behind the API process is dead: restart the server; its log says why the engine died"
 MEMORY = "the accelerator ran out of memory: lower the batch size, the context or the memory fraction"
@@ -175,7 +175,7 @@ NOT_OVER_HTTP = (
     "of it miscounts bodies"
 )
 
-# -- what answers say --------------------------------------------------------------------------------------------------
+# -- the content of answers --------------------------------------------------------------------------------------------
 
 SURPLUS = (
     "the answer says more than the question asked for: the model runs on past its end (missing stop tokens), another "
@@ -264,7 +264,7 @@ def transport_cause(response):
 
 def text_cause(text, engine, status=None):
     """The cause that the words of an error point at, or None. engine: the Engine that wrote them, as far as known; it
-    may pass on what another one behind it wrote."""
+    may pass on the words of an engine behind it."""
     others = [row for other in ENGINES.values() for row in other.http]
     for statuses, pattern, cause in (*gpt_oss.HTTP, *engine.http, *others, *HTTP):
         if (statuses is None or status in statuses) and re.search(pattern, text):
@@ -273,9 +273,9 @@ def text_cause(text, engine, status=None):
 
 
 def log_cause(lines, engine, stalled):
-    """The cause that the log ([str], the newest last) of a server that does not get ready points at, or None.
+    """The cause that the log ([str], the newest last) of a server that does not become ready points at, or None.
 
-    stalled: whether it is over its start budget.
+    stalled: whether it exceeds its start budget.
     """
     last = next((line for line in reversed(lines) if line.strip()), "")
     text = "\n".join(lines)
@@ -312,7 +312,7 @@ def residue(text, engine):
 
 
 def model_cause(expected, listed, engine):
-    """Why /v1/models does not list exactly `expected`; `listed` are the ids as they came."""
+    """Why /v1/models does not list exactly `expected`; `listed` are the ids in the answer."""
     if not listed:
         return engine.no_models
     own = engine.model_cause(expected, listed[0]) if len(listed) == 1 else None
@@ -338,7 +338,7 @@ def idle_cause(idle):
 
 
 def still_cause(still):
-    """Why the workers named in `still` fetched no KV cache though they handled requests."""
+    """Why the workers named in `still` fetched no KV cache although they handled requests."""
     return (
         "%s fetched no KV cache from the prefill workers: it computes prompts itself, so nothing is disaggregated (its "
         "KV connector is not set up as the prefill workers' is, or cannot reach them)" % ", ".join(still)
@@ -346,7 +346,7 @@ def still_cause(still):
 
 
 def too_slow(seconds, why):
-    """The whole sequence did not fit its time; why: where that time comes from."""
+    """The cause if the complete sequence exceeds its time; why: the origin of that limit."""
     return (
         "the whole sequence may take %g s (%s) and did not get through: the server is far too slow; "
         "see the ms of the probes before" % (seconds, why)
