@@ -46,7 +46,7 @@ class Responses(Dialogues):
         return self._where_known(lambda: self._respond_streamed(gpt_oss.SUMS[3]))
 
     def _where_known(self, ask):
-        """The result of ask(). Failures of engines with unknown streams and tools there are not measured."""
+        """The result of ask(). For engines whose streams and tools there were not tested, failures are not measured."""
         try:
             return self._once_more(ask)
         except Failed as failure:
@@ -165,7 +165,7 @@ def message_of(text):
 
 
 def reasoning_of(output):
-    """The texts of the reasoning in the output of a response."""
+    """The strings of the reasoning in the output of a response."""
     for item in output:
         if item.get("type") == "reasoning":
             for part in chat.items_of(item.get("content")) + chat.items_of(item.get("summary")):

@@ -13,7 +13,7 @@ from . import chat
 from .answers import Answers
 from .asking import CHAT, GOT_LIMIT, GOT_SHORT, Failed, NotMeasured, finished
 
-DETOURS = 3  # calls of a tool before the one that was asked for, or after its result, the last included
+DETOURS = 3  # calls of a tool before the requested call, or after its result, including the last
 REFUSALS = (400, 404, 422, 501)
 CHOICE = re.compile(r"(?i)tool[_ ]?choice|not supported|unsupported|not implemented|grammar|guided|structured")
 CHOSEN_ENDS = ("tool_calls", "stop")  # OpenAI ends a call of a named tool with stop
@@ -29,8 +29,8 @@ class AnsweredInstead(Exception):
 
 
 class Tools(Answers):
-    """tool_call_made, weather_call: calls that came, None until then, and what came with them; after_result: the
-    conversation after a tool's result; low: the parameter for little effort."""
+    """tool_call_made, weather_call: the received calls, None until then, and the data that came with them;
+    after_result: the conversation after a tool's result; low: the parameter for little effort."""
 
     def __init__(self, entry, options):
         super().__init__(entry, options)
@@ -55,7 +55,7 @@ class Tools(Answers):
 
     def _judge_tool_call(self, answer, got, name, streamed=False, ends=None):
         """The arguments of the first call. Fails unless it is a complete call of the tool `name`. ends: the values of
-        finish_reason that pass, where they are others than usually."""
+        finish_reason that pass, if they differ from the usual values."""
         if not answer.tool_calls:
             if answer.finish_reason == "length":
                 raise Failed(got, causes.CUT_OFF if answer.content.strip() else causes.LENGTH)
@@ -92,9 +92,9 @@ class Tools(Answers):
             raise Failed("%s; %s" % (wrong, got), causes.TOOL_ARGUMENTS_LOST)
 
     def _ask_weather(self, body, forecast, streamed=False):
-        """(the call that answers a question for the weather, words for what came, the body that brought it).
+        """(the call that answers a question for the weather, words for the answer, the body of its request).
 
-        A model may call the other tool first, since that says to be used before others.
+        A model may call the other tool first, since the description of that tool requires its use before others.
         """
         for _detour in range(DETOURS):
             answer, response = self._stream(body) if streamed else self._ask(body)
@@ -226,7 +226,7 @@ class Tools(Answers):
             got = "tool_choice none: " + response.describe(GOT_LIMIT)
             if answer.tool_calls:
                 raise Failed(got, causes.CHOICE_IGNORED)
-            if self.standin:  # it calls a tool wherever one is in its prompt, and the engine takes the call away
+            if self.standin:  # it calls any tool that is in its prompt, and the engine removes the call
                 return "none"
             self._finished(answer, got)
             self._right(answer.content, one.number, got, causes.CHOICE_IGNORED)
