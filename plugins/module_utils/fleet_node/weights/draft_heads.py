@@ -116,7 +116,7 @@ def _positive(value):
 
 
 def shapes(config):
-    """{name of a layer, without what stands before it: shape} that the head of this configuration has."""
+    """{name of a layer, without its prefix: shape} that the head of this configuration has."""
     hidden, vocabulary, inner = config["hidden_size"], config["vocab_size"], config["intermediate_size"]
     heads = config["num_attention_heads"]
     head = config.get("head_dim") or hidden // heads
