@@ -67,7 +67,7 @@ CAUSES = (
      "The registry {registry} has no TLS. Add it to container_engine_insecure_registries, or give it a certificate"),
     (r"unauthorized|authentication required|no basic auth credentials|incorrect username or password|denied: |"
      r"access to the resource is denied|pull access denied|invalid username/password",
-     "The registry {registry} requires a login, or refuses this one. Set fleet_registry_auth: {{{registry}: "
+     "The registry {registry} requires a login, or refuses this login. Set fleet_registry_auth: {{{registry}: "
      "{{username: …, password: …}}}}, best from a vault"),
     (r"manifest unknown|manifest for \S+ not found|name unknown|repository does not exist|NAME_UNKNOWN|"
      r"MANIFEST_UNKNOWN|not found: manifest|requested image's platform|no matching manifest|: not found",

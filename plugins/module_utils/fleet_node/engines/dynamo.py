@@ -95,7 +95,7 @@ class Dynamo(base.Engine):
     )
     no_models = (
         "no model is listed (`data: []`): no decode worker has registered, a prefill worker is missing, or the "
-        "frontend cannot load the model's files (its log says so)"
+        "frontend cannot load the model's files (see its log)"
     )
     dropped_tool_call = "the workers were started without `%s`; or, where no reasoning comes either, %s" % (
         TOOL_CALL_PARSER,

@@ -86,7 +86,7 @@ class Trtllm(base.Engine):
         (r"(?i)cudaErrorDevicesUnavailable|CUDA-capable device\(?s?\)? (?:is/are|is|are) busy",
          "another process holds the GPU: nvidia-smi names it; end it"),
         (r"(?i)CUDA driver version is insufficient|no NVIDIA driver|driver/library version mismatch",
-         "the node's driver does not fit the image's CUDA: see what preflight.yml says of the driver"),
+         "the node's driver does not fit the image's CUDA: see what preflight.yml reports about the driver"),
         (r"(?i)(?:not enough|insufficient|no free) memory.*kv.?cache|kv.?cache.*(?:not enough|insufficient|too small)",
          "the KV cache has no room: raise kv_cache_config.free_gpu_memory_fraction, or lower max_batch_size, "
          "max_num_tokens or max_seq_len"),

@@ -47,7 +47,7 @@ def clean_token(name, value):
         raise FleetError(
             "token.invalid",
             "%s is not a token, which consists of printable ASCII without blanks. Copy the token again, and encrypt it "
-            "anew if it is in a vault.",
+            "again if it is in a vault.",
             (name,),
         )
     return token

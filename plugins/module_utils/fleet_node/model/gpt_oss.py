@@ -269,12 +269,12 @@ def counted(text, until=COUNT):
     wanted = [str(number) for number in range(1, until + 1)]
     for position, (number, right) in enumerate(zip(numbers, wanted)):
         if number != right:
-            return "%s stands where %s belongs" % (number[:20], right if position else "the first number, 1,")
+            return "%s is in the place of %s" % (number[:20], right if position else "the first number, 1,")
     if len(numbers) != len(wanted):
         return "it ends at %s" % (numbers[-1] if numbers else "nothing") + " instead of %d" % until
     text = re.sub(r"```\w*", "", text)
     other = re.search(r"[^\d\s.,:`*-]", text if strange_words(text) else text[text.index("1") :])
-    return "it says %r besides the numbers" % text[max(0, other.start() - 10) : other.start() + 30] if other else None
+    return "it also contains %r" % text[max(0, other.start() - 10) : other.start() + 30] if other else None
 
 
 # -- stand-ins ---------------------------------------------------------------------------------------------------------

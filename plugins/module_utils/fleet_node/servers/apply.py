@@ -146,7 +146,7 @@ def stop(node, names, observed):
                 if holder is None or holder["server"] != name or holder["root"] != (root or "/"):
                     break
                 if time.monotonic() > end:
-                    words = "its %s %d is still held by %s" % (what, port, holder_words(holder, root))
+                    words = "its %s %d is still in use by %s" % (what, port, holder_words(holder, root))
                     raise _does_not_end(name, words, stopped)
                 time.sleep(0.1)
 

@@ -175,5 +175,5 @@ def unit_notes(unit):
     """Sentences on conditions that are no difference: this collection does not manage drop-ins."""
     notes = ["the drop-in %s changes its unit" % path for path in unit.drop_ins]
     if unit.stale and not unit.may_reload:
-        notes.append("systemd takes the new version of its unit at its next start")
+        notes.append("systemd loads the new version of its unit at its next start")
     return notes

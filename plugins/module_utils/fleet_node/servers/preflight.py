@@ -155,7 +155,7 @@ def _check_cpu_flags(system, needs):
         lacking = [flag for flag in needs["cpu_flags"] if flag not in cpu["flags"]]
         if lacking:
             yield (
-                "The recipe needs a CPU with %s (needs.cpu_flags), this node's %s lacks %s. Take a node that has it, "
+                "The recipe needs a CPU with %s (needs.cpu_flags), this node's %s lacks %s. Use a node that has it, "
                 "or a recipe that does not need it." % (", ".join(needs["cpu_flags"]), cpu["model"], ", ".join(lacking))
             )
 

@@ -30,7 +30,7 @@ LOCK_S = 30
 HEALTH_S = 5
 LOG_LEAST = {"rate": 0, "file_mb": 1, "files": 1}
 UNVERIFIED = "an earlier run changed it, and it was not verified since"
-ROLLED_BACK = "its old definition was put back"
+ROLLED_BACK = "its old definition was restored"
 
 
 def run(node, params, check):
@@ -236,7 +236,7 @@ def locked(paths, create=False, wait_s=LOCK_S):
                 if time.monotonic() >= end:
                     raise FleetError(
                         "servers.locked",
-                        "Another run is changing the servers of %s, and this one waited %d s for it. Run again when it "
+                        "Another run is changing the servers of %s, and this run waited %d s for it. Run again when it "
                         "has ended.",
                         (paths.root or "this node", wait_s),
                     ) from None

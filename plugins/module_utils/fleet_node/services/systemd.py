@@ -114,7 +114,7 @@ class Systemd(ServiceManager):
             raise FleetError(
                 "systemd.unit-masked",
                 "Server '%s': its unit %s is masked, so nothing starts it. Nothing was changed. Run 'systemctl unmask "
-                "%s', or take the server out of the plan.",
+                "%s', or remove the server from the plan.",
                 (name, unit_of(name), unit_of(name)),
             )
         argv = [self.python, "-I", self.paths.guard, "run", self.paths.entry(name)]

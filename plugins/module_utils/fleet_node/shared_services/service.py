@@ -262,7 +262,7 @@ def _check_ports(service):
         if holder is not None:
             raise FleetError(
                 "service.port-held",
-                "%s: port %d on %s is held by process %s of %s. Stop that process or choose another port.",
+                "%s: port %d on %s is in use by process %s of %s. Stop that process or choose another port.",
                 (service.kind, port, address, holder["pid"] or "?", holder["user"]),
             )
 

@@ -29,7 +29,7 @@ class Answers(Asking):
         if gpt_oss.says_number(text, number):
             more = None if self.standin else gpt_oss.surplus(text, number)
             if more and not causes.residue(text, self.engine):  # residue has a separate probe and cause
-                raise Failed("besides the number: %s; %s" % (more, got), causes.SURPLUS)
+                raise Failed("in addition to the number: %s; %s" % (more, got), causes.SURPLUS)
             return ""
         if not self.standin:
             raise Failed(got, cause)

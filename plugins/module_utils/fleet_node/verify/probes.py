@@ -131,7 +131,7 @@ class Acceptance(Responses):
         return "HTTP 200, lists %s%s%s" % (
             self.model,
             ", context %s" % context if context else "",
-            ", and beside it %s" % beside if beside else "",
+            ", and in addition %s" % beside if beside else "",
         )
 
     def _context(self, cards):
@@ -209,7 +209,7 @@ class Acceptance(Responses):
     def _reasoning(self):
         """One answer with reasoning is sufficient, because models skip it sometimes."""
         if self.chat_answer is None:
-            raise NotMeasured("not run: chat brought no answer")
+            raise NotMeasured("not run: chat returned no answer")
         self._here.sent = self.chat_sent
         answers = [self.chat_answer, *(
             answer for probe, _sent, answer in self.seen if probe not in NO_CHAT and not answer.streamed)]  # fmt: skip
@@ -255,7 +255,7 @@ class Acceptance(Responses):
                 raise NotMeasured("not measurable on a stand-in: it has not learned to think longer", tried)
             if works is False:
                 raise Failed(tried, causes.effort_cause(self.options.effort_parameter))
-        raise NotMeasured("not measurable: the lengths of the answers do not tell low from high effort", tried)
+        raise NotMeasured("not measurable: the lengths of the answers do not distinguish low from high effort", tried)
 
     # -- other forms of requests ---------------------------------------------------------------------------------------
 

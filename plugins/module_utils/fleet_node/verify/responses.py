@@ -116,7 +116,7 @@ class Responses(Dialogues):
             arguments = chat.tool_arguments(call)
             if arguments is None:
                 raise Failed(got, causes.TOOL_ARGUMENTS)
-            wrong = arguments and "it takes no arguments" if self.standin else forecast.wrong(arguments)
+            wrong = arguments and "it accepts no arguments" if self.standin else forecast.wrong(arguments)
             if wrong:
                 raise Failed("%s; %s" % (wrong, got), causes.TOOL_ARGUMENTS_LOST)
             self._look_at(chat.Answer(content=self.response_text(value), tool_calls=[call], finish_reason="stop"))

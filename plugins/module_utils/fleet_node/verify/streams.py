@@ -39,7 +39,7 @@ class Streams(Tools):
             asked.append(lambda: self._streamed_weather(gpt_oss.FORECASTS[2:4]))
         words = self._at_once(*asked)
         if self.tool_call_made is None:
-            words.append("a streamed tool call was not tried, as tool-call brought none")
+            words.append("a streamed tool call was not tried, as tool-call returned none")
         return "; ".join(words)
 
     def _streamed_text(self):
@@ -101,7 +101,7 @@ class Streams(Tools):
     def _unbuffered(self):
         """Whether events arrive while the model writes. A short stream does not show this."""
         if self.streamed is None:
-            raise NotMeasured("not run: streaming brought no stream")
+            raise NotMeasured("not run: streaming returned no stream")
         if self.streamed.answer.content and flows(self.streamed):
             return tempo(self.streamed)
         if self.standin:

@@ -77,7 +77,7 @@ class Tools(Answers):
 
     def _judge_health(self, answer, got, streamed=False):
         if self._judge_tool_call(answer, got, gpt_oss.HEALTH, streamed):
-            raise Failed("the tool takes no arguments; " + got, causes.TOOL_ARGUMENTS_LOST)
+            raise Failed("the tool accepts no arguments; " + got, causes.TOOL_ARGUMENTS_LOST)
 
     def _judge_weather(self, answer, got, forecast, streamed=False, ends=None):
         """Fails unless the call has the arguments of the question."""
@@ -138,7 +138,7 @@ class Tools(Answers):
 
     def _tool_round_trip(self):
         if self.tool_call_made is None:
-            raise NotMeasured("not run: tool-call brought no tool call")
+            raise NotMeasured("not run: tool-call returned no tool call")
         body = self._body(self.tool_question, tools=[gpt_oss.HEALTH_TOOL], **self.low)
         answer, response = self._after_the_tool(self._answer_body(body, self.tool_call_made, gpt_oss.TOOL_RESULT))
         mention = "mentions the result" if gpt_oss.MENTIONS.search(answer.content) else "does not mention the result"
@@ -157,7 +157,7 @@ class Tools(Answers):
 
     def _tool_arguments(self):
         if self.tool_call_made is None:
-            raise NotMeasured("not run: tool-call brought no tool call")
+            raise NotMeasured("not run: tool-call returned no tool call")
         forecasts = iter(gpt_oss.FORECASTS)  # others each time that it is asked again
 
         def ask():
@@ -215,7 +215,7 @@ class Tools(Answers):
     def _tool_choice(self):
         """none, the only tool of several, and any tool at all."""
         if self.tool_call_made is None:
-            raise NotMeasured("not run: tool-call brought no tool call")
+            raise NotMeasured("not run: tool-call returned no tool call")
         return "; ".join(self._at_once(self._choose_none, self._choose_one, self._choose_any))
 
     def _choose_none(self):

@@ -58,8 +58,8 @@ def check_configuration(draft, target):
         if target.get(key) and config[key] != target[key]:
             raise FleetError(
                 "neuron.draft-dimension-differs",
-                "%s: %s is %d, but the target model's is %d; an EAGLE3 head must have the target's. Take a draft that "
-                "was trained for this model.",
+                "%s: %s is %d, but the target model's is %d; an EAGLE3 head must have the target's. Choose a draft "
+                "that was trained for this model.",
                 (file, key, config[key], target[key]),
             )
 

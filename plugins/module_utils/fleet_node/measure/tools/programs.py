@@ -107,6 +107,6 @@ def _missing(point, why):
     raise FleetError(
         "measure.tool-missing",
         "%s is not installed: %s. Run playbooks/benchmark.yml, which installs the tools of benchmark_tools, or choose "
-        "another tool if this one is part of an engine's image.",
+        "another tool if it is part of an engine's image.",
         (point.tool, why),
     )

@@ -30,7 +30,7 @@ REASONS_FOR_NO_ANSWER = (
      "another container uses the NPUs (-8020). Stop that container, or run the play on the host itself"),
     ("initialize.*dcmi|dcmi.*initialize",
      "the driver's management interface (DCMI) does not start. Driver and firmware may be of different releases or "
-     "partly installed, or a container holds all chips"),
+     "partly installed, or a container uses all chips"),
 )  # fmt: skip
 
 

@@ -75,7 +75,7 @@ def _environment(entries, venv):
     if not any(os.path.isdir(os.path.join(folder, "vllm")) for folder in packages):
         yield (
             "The environment %s has no vLLM: lib/python3*/site-packages/vllm is missing. Set fleet_override: {venv: "
-            "{path: …}} to the one that has it%s." % (path, _others(path))
+            "{path: …}} to an environment that has it%s." % (path, _others(path))
         )
         return
     for program in sorted({entry["command"][0] for entry in entries.values()}):
