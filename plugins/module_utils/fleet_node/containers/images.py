@@ -267,7 +267,7 @@ def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, a
     try:
         end = time.monotonic() + wait_s
         done = {"begun": False}
-        while not found and not done["begun"]:  # an earlier pull may have fetched an image that is missing again
+        while not found and not done["begun"]:  # an earlier pull may have fetched an image that was removed since
             done = _pull(job, login, max(0, end - time.monotonic()))
             if not done["finished"]:
                 return dict(_result(True, chosen, None, done["msg"], diff), finished=False, progress=done["progress"])

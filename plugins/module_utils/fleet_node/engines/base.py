@@ -30,9 +30,9 @@ class Engine:
     computes at the same time, and for the context that it lists.
     counted: the names of gauges on /metrics whose sum is the number of requests that a server has and has not
     answered. drain_signal: a process that catches it refuses new requests for some seconds; close_signal:
-    it closes its port, where it refuses requests. shutdown_timeout: the flag
-    of its command for the seconds in which it finishes its requests when it is asked to end. responses_known: whether
-    its streams and tools of /v1/responses were tested.
+    a process that catches it closes its port while it refuses requests. shutdown_timeout: the flag of its command for
+    the seconds in which it finishes its requests when it is asked to end. responses_known: whether its streams and
+    tools of /v1/responses were tested.
     """
 
     name = ""

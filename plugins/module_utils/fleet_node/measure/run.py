@@ -45,7 +45,7 @@ AFTER = 'trap : TERM INT HUP; "$@"; status=$?; %s >/dev/null 2>&1; exit $status'
 TIMED_OUT = ("124", "137")
 STARTED = re.compile(r"^process_start_time_seconds(?:\{[^}]*\})? (\S+)", re.MULTILINE)
 LONGEST = 2000  # characters of the end of a log in a message
-# What reading the files of a tool may raise.
+# The exceptions of code that reads the files of a tool.
 UNREADABLE = (OSError, ValueError, ArithmeticError, LookupError, TypeError, AttributeError, RecursionError)
 
 

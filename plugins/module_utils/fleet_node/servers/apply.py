@@ -64,7 +64,7 @@ def prove(node, actions, desired):
 
 
 def apply(node, actions, desired, observed, shared, drain_s=0, keeps=False):
-    """Apply what was decided and proven: write all files to staging, stop, install the files, start.
+    """Apply the proven actions: write all files to staging, stop, install the files, start.
 
     keeps: keep the replaced definitions until the new definitions are verified.
     """

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What to do, from the servers as planned and as observed. Pure."""
+"""Decides on actions, from the servers as planned and as observed. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEPLOYS = ("started", "restarted")
 
 @dataclasses.dataclass
 class Decision:
-    """actions: what to do now; postponed: what waits for its turn; waves: the turns, [[name]]."""
+    """actions: to apply now; postponed: actions that wait for their turn; waves: the turns, [[name]]."""
 
     actions: list
     postponed: list = dataclasses.field(default_factory=list)

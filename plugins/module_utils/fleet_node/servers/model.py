@@ -17,7 +17,7 @@ CLOSINGS = ("verified", "rolled_back")  # what happens to the definitions that a
 STARTS = frozenset(("create", "change", "start", "restart"))
 STAY = frozenset(("redefine", "enable"))  # the server continues to run
 WRITES = STARTS | {"redefine"}
-KINDS = ("create", "change", "start", "restart", "redefine", "enable")  # an earlier one does what a later one does
+KINDS = ("create", "change", "start", "restart", "redefine", "enable")  # an earlier kind includes the later kinds
 
 # The options that modules for a node's servers share; the fragment inference.fleet.node documents them.
 NODE_ARGUMENTS = {

@@ -59,7 +59,7 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
         hardware_problems = _check_hardware(chosen, context)
         unchecked += chosen.unchecked(context.found, context.hardware, needs) if context.found else []
     except FleetError as error:
-        if hangs(error):  # what asks it next would hang too
+        if hangs(error):  # its next query would hang too
             raise
         hardware_problems = [error.message]
     checks = [

@@ -26,8 +26,8 @@ TOTAL = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
 class HttpFailure(Exception):
-    """A request that failed. status: int of the response, or None where none was received. url: what was requested
-    last, after redirects."""
+    """A request that failed. status: int of the response, or None if none was received. url: the address of the last
+    request, after redirects."""
 
     def __init__(self, text, url, status=None, headers=None):
         super().__init__(text)

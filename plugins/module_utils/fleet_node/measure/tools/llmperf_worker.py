@@ -137,11 +137,11 @@ def actor(base):
                         last, text = now, text + part
                 if not text:
                     raise RuntimeError("the answer was empty")
-            except Exception as error:  # whatever it is: a request that failed
+            except Exception as error:  # any exception is a failed request
                 code, message = code or -1, " ".join(str(error).split())[:longest]
                 sys.stdout.write("Request failed: %s %s\n" % (code, message))
             seconds = max(time.monotonic() - began, 1e-6)
-            # numpy's divide by 0 without an error, and the tool leaves out what comes of it
+            # a numpy number divides by 0 without an error, and the tool omits the result
             metrics = {
                 "error_code": code, "error_msg": message, "inter_token_latency_s": numpy.float64(gaps),
                 "ttft_s": first, "end_to_end_latency_s": seconds, "request_output_throughput_token_per_s": 0,

@@ -29,7 +29,8 @@ def program(point, environment, entry, root, folder, version=None):
     """(argv before the tool's own arguments, variables, the Python that can load a tokenizer or None).
 
     point: has `tool`, the name, and `spec`. environment: folder of the tool's environment. entry: the first measured
-    server. folder: for our files, exists. version: of the engine. Raises FleetError if the tool is not installed.
+    server. folder: for this collection's files; it exists. version: of the engine. Raises FleetError if the tool is not
+    installed.
     """
     kind, *inner = point.spec["program"]
     if kind == "node":

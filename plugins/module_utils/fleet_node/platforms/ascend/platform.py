@@ -37,7 +37,7 @@ REASONS_FOR_NO_ANSWER = (
 @dataclasses.dataclass
 class NpuDevice(Device):
     """A chip, by the number of its /dev/davinci. address: on the PCI bus. product: its name. npu, chip: npu-smi's two
-    numbers. faults: sentences on what stops a server on it."""
+    numbers. faults: sentences on what prevents servers from using it."""
 
     address: str = ""
     product: str | None = None

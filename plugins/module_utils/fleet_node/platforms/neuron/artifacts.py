@@ -48,7 +48,7 @@ FAULTS = {
 
 
 class StartHook:
-    """What the guard does for an artifact when it starts a server; see supervise.run.hooks_of()."""
+    """The guard's actions for an artifact at the start of a server; see supervise.run.hooks_of()."""
 
     def __init__(self, entry, options, path):
         self.entry = entry
