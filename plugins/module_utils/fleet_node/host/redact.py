@@ -17,7 +17,7 @@ URL_USER = re.compile(r"://([^\s/?#]+)@")
 LOOSE_USER = re.compile(r"://([^\s/?#@:\[]*:(?!\d*(?:[/?#]|$))\S+)@")
 BARE_USER = re.compile(
     r"^([^\s/?#@:]+:[^\s/?#]+)@(?!sha256:)"
-)  # as curl and Go take a proxy; an image has a digest there
+)  # as curl and Go parse a proxy; an image has a digest there
 TOKEN_LIKE = re.compile(
     r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|BEARER|KEY(?:S|_|\d|$)|AUTH(?!ORS?(?:_|$))|(?:^|_)PASS(?:_|$)|_PWD$",
     re.IGNORECASE,
@@ -51,14 +51,14 @@ def clean_token(name, value):
         raise FleetError(
             "token.invalid",
             "%s is not a token, which consists of printable ASCII without blanks. Copy the token again, and encrypt it "
-            "anew if it is in a vault.",
+            "again if it is in a vault.",
             (name,),
         )
     return token
 
 
 def forms(secret):
-    """The spellings of a secret that libraries put into messages, headers and addresses; itself among them."""
+    """The spellings of a secret that libraries use in messages, headers and addresses, including itself."""
     found = {secret, secret.strip()}
     for one in list(found):
         raw = one.encode("utf-8", "surrogatepass")
@@ -70,8 +70,8 @@ def forms(secret):
 
 
 def login_forms(user, password):
-    """The forms of a password (of the user, who then is a token, where there is none), and of the header that a client
-    makes of the two."""
+    """The forms of a password (of the user, if there is no password: it is a token then), and of the header that a
+    client makes of the two."""
     found = forms(password or user)
     for pair in ((user, password), (unquote(user), unquote(password))):
         raw = ":".join(pair).encode("utf-8", "surrogatepass")
@@ -82,7 +82,7 @@ def login_forms(user, password):
 def url_secrets(*values):
     """The passwords and tokens in URLs among `values` (strings, lists and dicts of them), to be kept out of logs.
 
-    USER:PASSWORD@HOST is one as well, and so is ?token=… .
+    USER:PASSWORD@HOST counts as a secret, and so does ?token=… .
     """
     found = set()
     for user, password in _logins(values):
@@ -114,7 +114,7 @@ def _logins(values):
 
 
 def _proxy_logins(address):
-    """(user, password) of a proxy; whatever stands before the last @ of it is a login."""
+    """(user, password) of a proxy; everything before the last @ of it is a login."""
     if "@" in address:
         who = address.partition("://")[2] if "://" in address else address
         user, _colon, password = who.rpartition("@")[0].partition(":")
@@ -149,7 +149,7 @@ def checked_variables(environment):
 
 
 def variable_secrets(variables):
-    """Of environment variables {name: value}: what a name calls a secret, what a proxy's address holds."""
+    """The secrets in environment variables {name: value}: by their names, and in the addresses of proxies."""
     found = set()
     for name, value in variables.items() if isinstance(variables, dict) else ():
         text = str(value)
@@ -163,8 +163,9 @@ def variable_secrets(variables):
 
 
 def parameter_secrets(parameters):
-    """What of a module's parameters no log may show: url_secrets() of all; what the name of a parameter, or of one of
-    its variables (`environment`, `proxy_env`), calls a secret; of its logins (`auth`) all but the usernames."""
+    """The values of a module's parameters that no log may show: url_secrets() of all; those that are secrets by the
+    name of a parameter or of one of its variables (`environment`, `proxy_env`); of its logins (`auth`) all except the
+    usernames."""
     found = set()
     for user, password in _logins([parameters]):
         found |= login_forms(user, password)
