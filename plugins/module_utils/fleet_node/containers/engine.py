@@ -56,7 +56,7 @@ class EngineError(Exception):
         self.words = words
 
 
-@dataclass(frozen=True)
+@dataclass
 class Container:
     """A container of this collection. id: the complete ID; root: "/" for an empty root; ports: the ports that it
     publishes on the node, none if it uses the node's network."""
