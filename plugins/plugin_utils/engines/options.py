@@ -50,9 +50,9 @@ SUFFIXED = re.compile(r'("(?:[^"\\]|\\.)*")|\b(\d+(?:\.\d+)?)[kKmMgGtT]\b')  # s
 SWITCHES = ("true", "false", "yes", "no", "on", "off", "1", "0")
 CUTOFF = 0.7  # minimum similarity of an option to the suggested option
 WORDS = {
-    "switch": "true or false", "switch no": "true or false", "bool": "true or false", "int": "an integer",
-    "float": "a number", "size": "an integer, also with k, K, m, M, g or G",
-    "size auto": "auto, -1 or an integer, also with k, K, m, M, g or G", "str": "a string", "json": "JSON",
+    "switch": "true or false", "switch no": "true or false", "bool": "true or false", "int": "a whole number",
+    "float": "a number", "size": "a whole number, also with k, K, m, M, g or G",
+    "size auto": "auto, -1 or a whole number, also with k, K, m, M, g or G", "str": "a string", "json": "JSON",
     "str or json": "a string or a mapping", "list": "a list", "list[int]": "a list of numbers", "dict": "a mapping",
     "model": "a mapping", "any": "a value",
 }  # fmt: skip
@@ -333,7 +333,7 @@ def check_limit(key, value, spec):
 
 
 def size(value):
-    """Return a number of bytes or tokens such as 4096, "4K" or "1.5M"; None if it is not an integer above 0."""
+    """Return a number of bytes or tokens such as 4096, "4K" or "1.5M"; None if it is not a whole number above 0."""
     match = SIZE.fullmatch(str(value).strip()) if not isinstance(value, (bool, float, list, dict)) else None
     found = float(match.group(1)) * SUFFIXES[match.group(2)] if match else 0
     return int(found) if 0 < found <= MAX_SIZE and found == int(found) else None

@@ -243,7 +243,7 @@ def _check_draft(where, draft, tensor):
         )
     tokens = draft.get("num_speculative_tokens")
     if tokens is not None and (number(tokens) or 0) < 1:
-        raise invalid("%s: %s.num_speculative_tokens" % (where, DRAFT), tokens, "an integer above 0")
+        raise invalid("%s: %s.num_speculative_tokens" % (where, DRAFT), tokens, "a whole number above 0")
 
 
 def _check_graphs(where, mode, sizes):

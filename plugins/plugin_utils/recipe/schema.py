@@ -49,7 +49,7 @@ REQUIREMENT = "jsonschema>=4.23,<5"
 SCHEMA_PATH = os.path.join(COLLECTION, "recipes", "recipe.schema.json")
 TYPE_NAMES = {
     "string": "a string",
-    "integer": "an integer",
+    "integer": "a whole number",
     "number": "a number",
     "boolean": "true or false",
     "array": "a list",

@@ -88,7 +88,7 @@ def refused(status, screen, part):
 @pytest.mark.parametrize("playbook", PLAYBOOKS)
 def test_every_playbook_refuses_a_wrong_value_before_it_does_anything(tmp_path, playbook):
     status, screen = play(tmp_path, "-e", "fleet_log_rate=fast", playbook=playbook)
-    refused(status, screen, 'fleet_log_rate is "fast"; allowed: an integer from 0')
+    refused(status, screen, 'fleet_log_rate is "fast"; allowed: a whole number from 0')
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,7 @@ def _unknown_key(place, key, known, effect):
 
 
 def _whole(value):
-    """A value as an integer, None if it is none: the engine's own parser refuses that."""
+    """A value as a whole number, None if it is none: the engine's own parser refuses that."""
     try:
         return None if isinstance(value, bool) else int(str(value))
     except ValueError:

@@ -74,7 +74,7 @@ class Gpu:
         return None
 
     def number(self, path):
-        """The same as an integer, with or without a unit."""
+        """The same as a whole number, with or without a unit."""
         text = self.text(path)
         match = re.match(r"^([0-9]{1,15})(?: [A-Za-z()]+)?$", text or "")
         if text is not None and not match:

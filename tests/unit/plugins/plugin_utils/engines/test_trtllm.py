@@ -125,10 +125,10 @@ def test_keys_that_a_release_does_not_take(content, key, version, hint, remedy):
          "CUTLASS, CUTEDSL, WIDEEP, TRTLLM, DEEPGEMM, VANILLA, TRITON"),
         ({"moe_config": [1]}, "moe_config", "a mapping"),
         ({"speculative_config": {"max_draft_len": 3}}, "speculative_config", "a mapping with decoding_type"),
-        ({"num_postprocess_workers": "many"}, "num_postprocess_workers", "an integer"),
+        ({"num_postprocess_workers": "many"}, "num_postprocess_workers", "a whole number"),
         ({"kv_cache_config": {"free_gpu_memory_fraction": 90}}, "kv_cache_config.free_gpu_memory_fraction",
          "a number from 0, at most 1, or null"),
-        ({"batch_wait_timeout_iters": -1}, "batch_wait_timeout_iters", "an integer from 0"),
+        ({"batch_wait_timeout_iters": -1}, "batch_wait_timeout_iters", "a whole number from 0"),
         ({"trust_remote_code": "perhaps"}, "trust_remote_code", "true or false"),
     ],
 )  # fmt: skip

@@ -83,11 +83,11 @@ def test_every_key_of_the_schema_is_described():
         ),
         (
             {"servers": [{"role": "server", "count": 2, "devices": 1, "port": "http"}]},
-            "'servers[0].port' is \"http\"; allowed: an integer or null from 1 to 65535",
+            "'servers[0].port' is \"http\"; allowed: a whole number or null from 1 to 65535",
         ),
         (
             {"servers": [{"role": "server", "count": "all", "devices": 1, "port": 8000}]},
-            '\'servers[0].count\' is "all"; allowed: an integer from 0 to 1024 or "auto"',
+            '\'servers[0].count\' is "all"; allowed: a whole number from 0 to 1024 or "auto"',
         ),
         (
             {"arguements": {"x": 1}},
