@@ -59,6 +59,6 @@ def prune(path, kept, most=float("inf"), age_s=0):
 
 
 def _ours(status, others):
-    """Return whether a file or folder belongs to this account and gives other accounts none of the rights
-    ``others``."""
+    """Return whether a file or folder belongs to this account and gives other accounts
+    none of the rights ``others``."""
     return status.st_uid == os.geteuid() and not status.st_mode & others

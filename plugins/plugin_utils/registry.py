@@ -10,8 +10,8 @@ import pkgutil
 
 
 def discover(package, folders, attribute):
-    """Return {name: object} of the modules of a package that define `attribute`, sorted by module. The key is the
-    object's `name`.
+    """Return {name: object} of the modules of a package that define `attribute`, sorted by module.
+    The key is the object's `name`.
 
     package: its dotted name; folders: its __path__.
     """

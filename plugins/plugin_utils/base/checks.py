@@ -210,8 +210,8 @@ def check_address(where, value):
 
 
 def number(value, whole=True):
-    """Return ``value`` as a number, or None if it is not a number. A string that contains a number counts; true does
-    not."""
+    """Return ``value`` as a number, or None if it is not a number.
+    A string that contains a number counts; true does not."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     if isinstance(value, str):
@@ -224,8 +224,8 @@ def number(value, whole=True):
 
 
 def check_number(where, value, high, whole=True, low=None):
-    """Return ``value`` as a number above 0, or from ``low``, up to ``high``. Raises FleetError with the allowed
-    range."""
+    """Return ``value`` as a number above 0, or from ``low``, up to ``high``.
+    Raises FleetError with the allowed range."""
     found = number(value, whole)
     if found is None or found > high or (found < low if low is not None else found <= 0):
         kind, least = "whole number" if whole else "number", "above 0" if low is None else "from %d" % low

@@ -37,8 +37,8 @@ def holds_secret(value):
 
 
 def show(value, limit=80):
-    """Return a value for a message, truncated. Invisible characters are escaped; passwords in URLs and tokens are
-    masked."""
+    """Return a value for a message, truncated.
+    Invisible characters are escaped; passwords in URLs and tokens are masked."""
     text = TOKEN.sub("********", json.dumps(value, ensure_ascii=False, default=str))
     for login in (URL_USER, LOOSE_USER):
         text = login.sub("://********@", text)

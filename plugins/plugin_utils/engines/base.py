@@ -62,13 +62,13 @@ class Engine:
         return self
 
     def takes_one(self, service, tls):
-        """Return whether its servers accept a single address of a service, and not a list. tls: whether the service has
-        TLS."""
+        """Return whether its servers accept a single address of a service, and not a list.
+        tls: whether the service has TLS."""
         return False
 
     def client_files(self, where, server, secrets, folders):
-        """Return ({ENV: file} of secrets, {ENV: file} of variables) with which a server presents its certificates to
-        services.
+        """Return ({ENV: file} of secrets, {ENV: file} of variables) with which a server
+        presents its certificates to services.
 
         server: planning.plan.Draft. secrets: {ENV: source} that the recipe specifies. folders: {service: the node's
         folder with ca.crt, tls.crt, tls.key} of services that sign them. Raises FleetError if a required certificate is
@@ -92,8 +92,8 @@ class Engine:
         return None
 
     def takes(self, entry):
-        """Return {"sequences": concurrent requests of a server, "context": tokens of a request}, with None for an unset
-        value."""
+        """Return {"sequences": concurrent requests of a server, "context": tokens of a request},
+        with None for an unset value."""
         found = []
         for name in self.knobs[:2]:
             try:
@@ -106,8 +106,8 @@ class Engine:
     # -- the command line ----------------------------------------------------------------------------------------------
 
     def canonical_flag(self, flag):
-        """Return the canonical name of a flag for all spellings: max_num_seqs is max-num-seqs, tp is
-        tensor-parallel-size."""
+        """Return the canonical name of a flag for all spellings:
+        max_num_seqs is max-num-seqs, tp is tensor-parallel-size."""
         name = flag.replace("_", "-")
         return self.aliases.get(name, name)
 
@@ -126,8 +126,8 @@ class Engine:
         return [word, text(value)]
 
     def drain_arguments(self, server):
-        """Return further words of a server's command that let it finish its requests when it stops. They name a
-        module."""
+        """Return further words of a server's command that let it finish its requests when it stops.
+        They name a module."""
         return []
 
     def effective(self, command, arguments, config):
@@ -235,8 +235,8 @@ class Engine:
                 raise not_as_planned(where, "arguments." + flag, value, plan_key, expected, key)
 
     def _check_split(self, where, server):
-        """Raises FleetError if heads or layers cannot be split. Engines fail for this reason while they load the
-        model."""
+        """Raises FleetError if heads or layers cannot be split.
+        Engines fail for this reason while they load the model."""
         model, values = server.model, server.arguments
         tensor, pipeline = (number(values.get(name, 1)) for name in Engine.parallel[:2])
         if model is None or not tensor or not pipeline or not server.devices:
@@ -326,8 +326,8 @@ def not_as_planned(where, place, value, plan_key, expected, placeholder):
 
 
 def read_number(values, names, default=None, kind=int):
-    """Return the number in the first of these flags that is set, else the default. Raises Unreadable if it is no
-    number."""
+    """Return the number in the first of these flags that is set, else the default.
+    Raises Unreadable if it is no number."""
     for name in names:
         value = values.get(name)
         if value is None or value is False:

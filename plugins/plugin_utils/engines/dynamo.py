@@ -63,8 +63,8 @@ TOGETHER = ("agg", "pd", "prefill_and_decode")  # modes in which a worker does b
 
 
 def setting(entry, flag):
-    """Return the value of one of Dynamo's flags for a server, from its command line, else its environment, else
-    None."""
+    """Return the value of one of Dynamo's flags for a server, from its command line, else its environment,
+    else None."""
     given = [entry["arguments"].get(flag), *(entry["environment"].get(name) for name in VARIABLES[flag])]
     return next((value for value in given if value is not None), None)
 
@@ -134,8 +134,8 @@ class Dynamo(Engine):
         return [options.Program(self.flags, (program,), version)]
 
     def _variables(self, environment, program):
-        """Return [(place, option, value)] of the variables that set an option's default. Switches accept many words
-        there."""
+        """Return [(place, option, value)] of the variables that set an option's default.
+        Switches accept many words there."""
         models = self.flags.data["models"]
         for name, history in models["environment"].items():
             option = [one for one in history.values() if one][-1]
@@ -149,8 +149,8 @@ class Dynamo(Engine):
         return service == "nats" or tls
 
     def needs(self, server, environment):
-        """Return etcd and NATS if the server uses them. A process that starts without them exits after at most 120
-        s."""
+        """Return etcd and NATS if the server uses them.
+        A process that starts without them exits after at most 120 s."""
         given, found = {"arguments": server.arguments, "environment": environment}, []
         version = self.version(server.recipe)
         if (setting(given, "discovery-backend") or "etcd") == "etcd":
@@ -208,8 +208,8 @@ class Dynamo(Engine):
                 raise not_as_planned(where, key, value, plan_key, ports.get(kind), kind)
 
     def check_host(self, entries, clustered, mistakes):
-        """Note which servers of a deployment do not fit together. clustered: whether other hosts have further
-        servers."""
+        """Note which servers of a deployment do not fit together.
+        clustered: whether other hosts have further servers."""
         frontends = [entry for entry in entries if entry["role"] == "frontend"]
         workers = [entry for entry in entries if entry["role"] in ("prefill", "decode")]
         with mistakes.noted():

@@ -71,8 +71,8 @@ class Options:
             return json.load(stream)
 
     def at(self, table, name, version):
-        """Return the allowed values of an option in a version: None if it is removed, "" if it is unknown or not added
-        yet."""
+        """Return the allowed values of an option in a version:
+        None if it is removed, "" if it is unknown or not added yet."""
         found = ""
         for since, spec in self.data["models"].get(table, {}).get(name, {}).items():
             if Version(since) <= version:
@@ -80,8 +80,8 @@ class Options:
         return found
 
     def check_file(self, where, content, version):
-        """Return warnings about a configuration file. Raises FleetError with all errors. version: packaging's, or
-        None."""
+        """Return warnings about a configuration file. Raises FleetError with all errors.
+        version: packaging's, or None."""
         check = _Check(where, [Program(self, ("",), version)])
         check.mapping(check.programs[0], "", content, "config.content.")
         return check.end()
@@ -112,8 +112,8 @@ class Program:
 
     @functools.cached_property
     def points(self):
-        """Return the versions whose options apply: this version, and the next recorded version if this is not
-        recorded."""
+        """Return the versions whose options apply:
+        this version, and the next recorded version if this is not recorded."""
         recorded = [Version(one) for one in self.options.data["recorded"]]
         if self.version is None:
             return recorded[-1:]

@@ -96,8 +96,8 @@ class Vllm(Engine):
             raise invalid("%s: arguments.%s" % (where, flag), value, "true or false without quotes, with -e as JSON")
 
     def check_command(self, where, server, version):
-        """Raises FleetError for settings that the scheduler or compiler rejects at the start, after the previous server
-        stopped."""
+        """Raises FleetError for settings that the scheduler or compiler rejects at the start,
+        after the previous server stopped."""
         values, place = server.arguments, "%s: arguments.%s" % (where, BATCHED)
         batched, sequences = read_number(values, (BATCHED,)), read_number(values, (SEQUENCES,))
         if batched and sequences and batched < sequences:
@@ -210,8 +210,8 @@ def fixed_cache(size):
 
 
 def graph_settings(values):
-    """Return (mode, captured sizes), each None if the engine chooses. Raises Unreadable. values: {canonical flag:
-    value}."""
+    """Return (mode, captured sizes), each None if the engine chooses. Raises Unreadable.
+    values: {canonical flag: value}."""
     config = read_mapping(values, GRAPHS)
     mode = values.get(GRAPHS + ".cudagraph-mode", config.get("cudagraph_mode"))
     return mode, values.get("cudagraph-capture-sizes", config.get("cudagraph_capture_sizes"))
