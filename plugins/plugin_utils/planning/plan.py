@@ -111,8 +111,8 @@ class Draft:
     where: names it in messages. recipe: the recipe for this server, with resolved paths (see plan.deployment). context:
     placeholders with their values. command, flags, variables, config: as in the recipe, with unresolved placeholders;
     then command, values ({flag: value}), environment and config as the engine gets them, and arguments ({canonical
-    flag: value}), which the engine derives from them. key: of the artifact that the engine compiles. own_names: placeholders of ports and
-    of the addresses of services.
+    flag: value}), which the engine derives from them. key: of the artifact that the engine compiles. own_names:
+    placeholders of ports and of the addresses of services.
     """
 
     where: str
