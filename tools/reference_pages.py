@@ -26,7 +26,7 @@ OWNERS = ("servers[].", "instances.NAME.")
 REPEATED = ("arguments", "environment", "config", "container", "model", "venv", "start", "secrets")
 # Words of error messages that a table does not need.
 SHORTER = {
-    "`true` or `false`": "boolean", "whole number": "integer", ", a folder of its own": "",
+    "`true` or `false`": "boolean", "whole number": "integer", ", a separate folder": "",
     " of environment variables": "", ", above 0, at most ": ", 1 to ",
     "a name of letters, digits, '.', '_' and '-'": "name",
 }  # fmt: skip

@@ -84,7 +84,7 @@ def unusable(where, allowed):
     """Return the FleetError of a value that may contain a password."""
     return FleetError(
         "input.secret-invalid",
-        "%s is not usable (it is not shown, as it may hold a password); allowed: %s. Correct the value.",
+        "%s is not usable (it is not shown, because it may contain a password); allowed: %s. Correct the value.",
         (where, allowed),
     )
 

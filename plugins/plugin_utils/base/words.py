@@ -51,10 +51,10 @@ def visible(text):
 
 
 def odd_characters(text):
-    """Return the names of the invisible and easily confused characters in ``text`` as " (it holds U+200B …)", or ""."""
+    """Return the names of invisible and easily confused characters in ``text`` as " (it contains U+200B …)", or ""."""
     odd = dict.fromkeys(one for one in str(text) if not " " <= one <= "~")
     names = ["U+%04X %s" % (ord(one), unicodedata.name(one, "that is no letter")) for one in odd]
-    return " (it holds %s; type it again)" % ", ".join(names[:3]) if names else ""
+    return " (it contains %s; type it again)" % ", ".join(names[:3]) if names else ""
 
 
 def path_text(path):

@@ -185,7 +185,7 @@ class Dynamo(Engine):
                 "%s: it is not known which Dynamo it runs (%s); allowed: %s. Name it in venv.packages as "
                 "ai-dynamo==VERSION, in container.image as the tag of a vllm-runtime or tensorrtllm-runtime image, or "
                 "in container.version.",
-                (where, version or "neither the packages nor the image say", ", ".join(self.flags.data["pairs"])),
+                (where, version or "no version in packages or image", ", ".join(self.flags.data["pairs"])),
             )
         backend = recipe.get("backend")
         packages = (recipe.get("venv") or {}).get("packages") or () if not recipe.get("container") else ()

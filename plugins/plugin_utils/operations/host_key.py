@@ -157,7 +157,7 @@ def accepted(node, options, shown, accept):
         raise FleetError(
             "host-key.fingerprint-differs",
             "The host key of %s is not the expected one. It shows:\n%s\nfleet_host_key has:\n%s\nThat is of another or "
-            "the previous machine, or somebody intercepts the connection. Check the fingerprint on the node's console.",
+            "the previous machine, or the connection is intercepted. Check the fingerprint on the node's console.",
             (node, keys, "\n".join("  " + one for one in sorted(accept))),
         )
     return {

@@ -355,7 +355,7 @@ def make(hosts, play_hosts, ours, others, run_plan, options):
     warnings = host_warnings(hosts, others)
     outside = [host for host in hosts if host not in planned and host not in play_hosts]
     if outside:
-        warnings.append("%s: outside of --limit, and cannot be planned. plan.yml says why." % some(outside))
+        warnings.append("%s: outside of --limit, and cannot be planned. plan.yml reports the reason." % some(outside))
     warnings += [*capacity_warnings(planned), *exposed_warnings(planned)]
     report = None
     if options["report"]:
@@ -445,7 +445,7 @@ def exposed_warnings(planned):
     if not hosts:
         return []
     return [
-        "%s: the servers listen on %s (fleet_bind_address) and ask for no API key, so whoever reaches them can use "
-        "them. Set fleet_api_key, or leave fleet_bind_address at 127.0.0.1 and put a gateway that asks for a key in "
-        "front." % (some(list(hosts)), some(list(addresses)))
+        "%s: the servers listen on %s (fleet_bind_address) and ask for no API key, so any client that reaches "
+        "them can use them. Set fleet_api_key, or leave fleet_bind_address at 127.0.0.1 and put a gateway that asks "
+        "for a key in front." % (some(list(hosts)), some(list(addresses)))
     ]

@@ -56,7 +56,7 @@ def check_engine(where, engine, secrets):
     if not name:
         raise FleetError(
             "plan.engine-without-api-keys",
-            "%s is set, but the engine %s has no API keys: it would answer whoever reaches it. Set %s to null for this "
+            "%s is set, but the engine %s has no API keys: it would answer any client. Set %s to null for this "
             "host, and put a gateway that asks for the key in front.",
             (VARIABLE, engine.label, VARIABLE),
         )
@@ -76,8 +76,8 @@ def check_not_in_the_open(where, engine, server):
     if found:
         raise FleetError(
             "plan.api-key-in-the-open",
-            "%s: %s holds an API key, which everybody who sees the plan or the node's processes could read; remove it, "
-            "and set %s, best in a vault.",
+            "%s: %s contains an API key, which everybody who sees the plan or the node's processes could read; remove "
+            "it, and set %s, best in a vault.",
             (where, found[0], VARIABLE),
         )
 

@@ -77,7 +77,7 @@ class Role:
     def _literal(self, name):
         value = self.defaults[name]
         if "{{" in json.dumps(value):
-            raise AssertionError("the default of %s is a template: say here what it is" % name)
+            raise AssertionError("the default of %s is a template: specify its value here" % name)
         return value
 
 

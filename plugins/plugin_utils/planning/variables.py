@@ -218,7 +218,7 @@ def _number(name, value, row):
 # kind: (check(name, value, row of the table), what is allowed in words)
 KINDS = {
     "choice": (lambda name, value, row: checks.check_choice(name, value, row["choices"]), ""),
-    "folder": (_folder, "absolute path, a folder of its own"),
+    "folder": (_folder, "absolute path, a separate folder"),
     "number": (_number, "number"),
     "whole": (_number, "whole number"),
     **{kind: (_row(functools.partial(_pattern, kind=kind)), row["words"]) for kind, row in PATTERNS.items()},

@@ -168,7 +168,7 @@ def _graph_notes(arguments):
     if most and sequences and most != sequences:
         yield (
             "compilation-config.cudagraph_capture_sizes ends at %g and max-num-seqs is %g: %s. Leave the sizes out, "
-            "and the engine takes those that suit."
+            "and the engine chooses suitable sizes."
             % (most, sequences,
                "larger batches run without a graph" if most < sequences else "the larger graphs are never used")
         )  # fmt: skip

@@ -238,8 +238,8 @@ FREE = (
 EMPTY = ("entrypoint",)
 JINJA = re.compile(r"\{\{.*\}\}|\{%.*%\}", re.DOTALL)
 OPEN_SECRET = (
-    "holds a secret, which everybody who sees the plan or the node's processes could read. Remove it, and name the "
-    "variable that holds it in 'secrets', as {HF_TOKEN: fleet_hf_token}, with its value in a vault"
+    "contains a secret, which everybody who sees the plan or the node's processes could read. Remove it, and name the "
+    "variable that contains it in 'secrets', as {HF_TOKEN: fleet_hf_token}, with its value in a vault"
 )
 NO_SECRET = ("", "empty", "none", "null", "dummy", "unused", "not-needed", "auto", "true", "false")
 WITH_CHECK = ("api-key", *API_KEYS)  # of an engine: planning/server_keys.py reports what to set instead
@@ -309,8 +309,8 @@ def _strings(value, path, text_of, in_file):
 def _string(value, keys, last, in_file):
     if in_file and JINJA.search(value) and "template" not in last and not {"probes", "config", "description"} & keys:
         return (
-            ", but a recipe file holds no Jinja; allowed: placeholders such as ${models}. Write it in fleet_override "
-            "where Jinja must be"
+            ", but a recipe file must not contain Jinja; allowed: placeholders such as ${models}. Write it in "
+            "fleet_override if it requires Jinja"
         )
     if {"arguments", "environment"} & keys and value != value.rstrip("\r\n"):
         return "; allowed: a string without a line break at its end. Remove it, in YAML with |- instead of |"

@@ -34,7 +34,7 @@ def _folder(path):
 def _import(action, arguments, task_vars):
     first = compiled_artifact_sent(action, arguments)
     if first is None:
-        message = "there is no source of artifacts, servers compile missing ones"
+        message = "there is no source of artifacts, servers compile missing artifacts"
         return {"changed": False, "message": message, "artifacts": [], "needed": []}
     answer = action.call("compiled_artifact", first, task_vars)
     if "source" in first or answer.get("failed") or not answer.get("needed"):
