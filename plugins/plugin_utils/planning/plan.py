@@ -215,7 +215,7 @@ def entry_of(host, prepared, group, own, name, devices):
         argv += modules
         path = ":".join(filter(None, (host.paths.engine_lib, environment.get("PYTHONPATH"))))
         environment = {**environment, "PYTHONPATH": path}
-    apart = declared and container.has_own_network(declared)  # its addresses may not be the node's addresses
+    apart = declared and container.has_own_network(declared)  # its addresses may differ from the node's
     needs = [] if apart else engine.needs(server, environment)
     versions = dict(site.secret_versions)
     entry = {
@@ -494,7 +494,7 @@ def _resolved(recipe, site, host):
         result["model"]["exclude"] = model["exclude"]
     known = model_of(result)
     if known:
-        # A draft is compared with its target before either has been downloaded.
+        # A draft is compared with its target before the target has been downloaded.
         result["model"] = {**result["model"], "hidden_size": known.hidden, "vocab_size": known.vocab}
     if result.get("venv"):
         result["venv"] = {"create": True, **result["venv"]}
