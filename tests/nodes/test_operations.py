@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import html
 import json
 import os
 import subprocess
 
+import markupsafe
 import pytest
 import yaml
 
@@ -144,7 +144,7 @@ def test_a_node_that_is_down_does_not_hold_up_the_other(pair, nodes):
     assert (pair.report["ok"], pair.report["run"]["hosts"]) == (None, pair.names)
     cause = pair.report["hosts"][first.name]["missing"]["cause"]
     assert cause.startswith("Unreachable: ")
-    assert html.escape(cause) in (pair.site.reports / "verdict.html").read_text()
+    assert str(markupsafe.escape(cause)) in (pair.site.reports / "verdict.html").read_text()
 
     run = pair.play("playbooks/restart.yml", fleet_server="server-0")
     assert run.status == 4, run.output

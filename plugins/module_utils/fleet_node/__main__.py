@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What service managers and jobs execute: the folder of a version, or an archive of it."""
+"""The entry point of service managers and jobs: they execute the folder of a version, or an archive of it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import fcntl
 import os
 import sys
 
-# The version that it was started with, also for what is imported later: the folder may be a link that leads elsewhere
-# by then. The handle keeps that version.
+# Later imports must use the version that was started, and the folder may be a link that is changed in the meantime. The
+# handle keeps that version.
 sys.path[0] = os.path.realpath(sys.path[0])
 with contextlib.suppress(OSError):
     HANDLE = os.open(sys.path[0], os.O_RDONLY)

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The program's commands: the guard, which stands between a service manager and an engine, and the workers of jobs.
+"""The program's commands: the guard, which runs between a service manager and an engine, and the workers of jobs.
 
     run ENTRY.json --state STATE.json --secrets SECRETS.json --root ROOT
     end ENTRY.json --root ROOT [--state STATE.json] [--remove]
@@ -33,7 +33,7 @@ from .supervise.state import BURST, RESTART_DELAY_S, say
 
 def main():
     """Run a command and return the exit status. Each command completes its imports before it waits for anything,
-    because this version may be removed meanwhile if the file system has no locks."""
+    because this version may be removed in the meantime if the file system has no locks."""
     if sys.argv[1:2] == ["work"]:
         del sys.argv[1]
         return importlib.import_module("." + sys.argv.pop(1), __package__).main()

@@ -66,7 +66,7 @@ def own_version():
 
 
 def work(folder, worker):
-    """Arguments of Python for main() of a module of this package, in a process that outlives the call. folder: see
+    """Arguments of Python that run main() of a module of this package in a process that outlives the call. folder: see
     start(). Raises OSError."""
     return [start(folder), "work", worker.__name__.rpartition(ROOT + ".")[2]]
 

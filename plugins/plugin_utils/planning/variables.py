@@ -257,7 +257,7 @@ KINDS = {
 
 
 def check_value(name, value, spec):
-    """Raises FleetError if the variable `name` must not have this value. spec: its row of variables.yml."""
+    """Raises FleetError if this value is not allowed for the variable `name`. spec: its row of variables.yml."""
     if value is None or (value == "" and spec.get("empty")):
         return
     KINDS[spec["kind"]][0](name, value, spec)

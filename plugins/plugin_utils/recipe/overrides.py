@@ -110,7 +110,7 @@ def _put(target, path, value):
         if not isinstance(target, dict):
             return
     if path and not (value == {} and isinstance(target.get(path[-1]), dict)):
-        target[path[-1]] = {} if value == {} else value  # a copy, because the layer must not be changed
+        target[path[-1]] = {} if value == {} else value  # a new {}, because the layer must not change
 
 
 def apply(base, override):

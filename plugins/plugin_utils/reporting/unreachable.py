@@ -28,7 +28,7 @@ def reason(message, host):
     if UNKNOWN.search(message) and "revoked" not in message.lower():
         return "its host key is not in known_hosts; %s shows it" % replace_command(host)
     lines = [line.strip() for line in message.splitlines() if line.strip() and not line.startswith("debug")]
-    return lines[-1][:300] if lines else "no message was returned"
+    return lines[-1].rpartition("reached over ssh: ")[2][:300] if lines else "no message was returned"
 
 
 def _changed(message, host):

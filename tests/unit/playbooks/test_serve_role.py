@@ -99,7 +99,7 @@ def entry(engine=None, address=None):
 
 
 SERVERS = {"module": "engine_servers", "state": "started", "changes": "one_by_one"}
-READY = {"module": "engine_ready"}
+READY = {"module": "engine_ready", "only": ["server-0"]}
 
 
 def turn(*names):

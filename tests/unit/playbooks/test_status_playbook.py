@@ -53,8 +53,8 @@ def test_what_differs_is_exit_status_2_and_the_table_is_whole(tmp_path):
     assert run.status == 2
     output = " ".join(run.output.split())
     for name in ("n1", "n2"):
-        assert "%s server-0 39000 missing no - - - not deployed" % name in output
-    assert "server-0: not deployed 1 of 1 servers differs from the plan." in output
+        assert "%s server-0 39000 missing no - - - it is not deployed" % name in output
+    assert "server-0: it is not deployed 1 of 1 servers differs from the plan." in output
     file = tmp_path / "made" / "status.json"  # relative to where ansible-playbook was started
     found = json.loads(file.read_text())
     assert (found["schema"], found["differs"], sorted(found["hosts"])) == (1, True, ["n1", "n2"])

@@ -238,7 +238,7 @@ def _weights(paths, used, entries):
             if used.names(destination) or used.names(path) or locked_elsewhere(destination):
                 continue
             if hidden and len(name) > len(INNER_STAGING) + 1:
-                yield Unused(path, "partial download", "%s is not planned, and nobody fetches it" % destination)
+                yield Unused(path, "partial download", "%s is not planned, and no job fetches it" % destination)
             elif not name.startswith(".") and os.path.isfile(os.path.join(path, MANIFEST)):
                 yield Unused(path, "checkpoint", "no planned or deployed server reads it")
 
@@ -268,7 +268,7 @@ def _jobs(paths, entries, deployment):
         kind = name.partition("-")[0]
         wanted = path in theirs if kind == "weights" else containers
         if kind in ("weights", "image") and not wanted and not DetachedJob(path).alive():
-            yield Unused(path, "job", "it has ended, and what it brought is not planned")
+            yield Unused(path, "job", "it has ended, and the files that it installed are not planned")
 
 
 def _encodings(paths, used):

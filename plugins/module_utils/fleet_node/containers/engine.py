@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A node's container engine, docker or podman, through its command line: containers of this collection, and images.
 
-Containers are found by their labels, never by their names: a container of the same name may belong to somebody else.
+Containers are found by their labels, never by their names: another account may own a container of the same name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CALL_S = commands.LIMIT_S
 QUERY_S = 25  # for queries that an engine answers at once
 QUERIES = ("version", "info", "ps", "inspect", "container", "image")
 HANGS, HANGS_S = {}, 30  # engines that did not answer a query, and the time for which they are not asked again
-NO_CONFIG = "/nonexistent/inference-fleet"  # the client's own configuration may hold proxies and other engines
+NO_CONFIG = "/nonexistent/inference-fleet"  # the client's own configuration may contain proxies and other engines
 SEPARATOR = "\x1f"
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")  # podman's, which does not report them
 PODMAN_CDI = (4, 1)
@@ -56,10 +56,10 @@ class EngineError(Exception):
         self.words = words
 
 
-@dataclass(frozen=True)
+@dataclass
 class Container:
-    """A container of this collection. id: the complete ID; root: "/" for an empty root; ports: the node's ports that it
-    publishes, none in the node's network."""
+    """A container of this collection. id: the complete ID; root: "/" for an empty root; ports: the ports that it
+    publishes on the node, none if it uses the node's network."""
 
     id: str
     name: str
@@ -92,8 +92,8 @@ def kind_of(words):
 class Engine:
     """The client of an engine. kind: docker or podman; address: unix:///PATH of an engine at another socket.
 
-    environment: further variables of the client (an authentication file, proxies). call_s: seconds that it may take to
-    answer.
+    environment: further variables of the client (an authentication file, proxies). call_s: seconds within which it
+    must answer.
     """
 
     def __init__(self, kind="docker", address=None, environment=None, call_s=CALL_S):
@@ -131,7 +131,7 @@ class Engine:
         return found
 
     def call(self, *arguments, timeout=None, check=True, text=None):
-        """The client's output. Raises EngineError if it fails (unless check is false) or takes too long.
+        """Return the client's output. Raises EngineError if it fails (unless check is false) or exceeds the time limit.
 
         text: its input.
         """

@@ -39,7 +39,7 @@ from .launcher import PROBLEMS, engine_failure, engine_problem
 DOCKER_HUB = "docker.io"
 DOCKER_HUB_LOGIN = "https://index.docker.io/v1/"  # what docker files its login under
 IMAGE = re.compile(r"^[a-z0-9][a-z0-9._:/-]*(:[A-Za-z0-9_][A-Za-z0-9._-]*)?$")
-# What an engine takes for a registry: any other first word of an image's name is a folder of Docker Hub.
+# What an engine accepts as a registry: any other first word of an image's name is a folder of Docker Hub.
 HOST = r"(?:localhost|\[[0-9a-fA-F:]+\]|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|[A-Za-z0-9-]+(?=:[0-9]))(?::[0-9]+)?"
 REGISTRY = re.compile(r"^%s$" % HOST)
 MIRROR = re.compile(r"^%s(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*/?$" % HOST)
@@ -67,7 +67,7 @@ CAUSES = (
      "The registry {registry} has no TLS. Add it to container_engine_insecure_registries, or give it a certificate"),
     (r"unauthorized|authentication required|no basic auth credentials|incorrect username or password|denied: |"
      r"access to the resource is denied|pull access denied|invalid username/password",
-     "The registry {registry} requires a login, or refuses this one. Set fleet_registry_auth: {{{registry}: "
+     "The registry {registry} requires a login, or refuses this login. Set fleet_registry_auth: {{{registry}: "
      "{{username: …, password: …}}}}, best from a vault"),
     (r"manifest unknown|manifest for \S+ not found|name unknown|repository does not exist|NAME_UNKNOWN|"
      r"MANIFEST_UNKNOWN|not found: manifest|requested image's platform|no matching manifest|: not found",
@@ -84,7 +84,8 @@ LAYER_DONE = re.compile(r"^(?:Pull complete|Already exists|done|skipped: already
 
 
 def choose_engine(engine, address=None, environment=None):
-    """The Engine for docker, podman or auto (docker where there is one). EngineError (missing) for auto without any."""
+    """The Engine for docker, podman or auto (docker if it is installed). Raises EngineError (missing) for auto if
+    neither is installed."""
     if engine == "auto":
         found = [kind for kind in ENGINES if shutil.which(kind, path=host_paths.PATH)]
         if not found:
@@ -94,7 +95,8 @@ def choose_engine(engine, address=None, environment=None):
 
 
 def check_mirror(mirror):
-    """FleetError unless it is "" or None for none, HOST[/PREFIX] for all registries, or {REGISTRY: such} for some."""
+    """Raises FleetError unless it is "" or None for none, HOST[/PREFIX] for all registries, or such a
+    string for some registries: {REGISTRY: HOST[/PREFIX]}."""
     named = mirror.items() if isinstance(mirror, dict) else [(None, mirror)]
     for registry, one in named:
         if registry is not None and not REGISTRY.match(str(registry)):
@@ -124,7 +126,7 @@ def _invalid(name, shown, allowed):
 def mirrored(image, mirror):
     """The reference NAME:TAG that `image` is pulled by: itself, or with its registry replaced.
 
-    mirror: see check_mirror(), which is asked first.
+    mirror: as check_mirror() accepts it; check it first.
     """
     check_mirror(mirror)
     registry, name, tag = split_reference(image)
@@ -139,7 +141,7 @@ def mirrored(image, mirror):
 
 
 def login_file(auth):
-    """The text of an authentication file as docker and podman read it, of {REGISTRY: {username, password}}.
+    """The content of an authentication file as docker and podman read it, from {REGISTRY: {username, password}}.
 
     Raises FleetError, without the values.
     """
@@ -233,9 +235,9 @@ def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, a
     """Pull the image NAME:TAG (of that digest, if given) unless the node has it.
 
     mirror: see mirrored(). auth: {REGISTRY: {username, password}}. environment: proxies for podman's client; docker's
-    daemon has its own. wait_s: how long to wait for a pull. Returns {changed, finished, engine, image, progress, msg,
-    diff, ended: how many ended pulls were forgotten where the image was here}; image is {reference, id, digests, size},
-    None while it is not here. Raises FleetError.
+    daemon has its own. wait_s: seconds to wait for a pull. Returns {changed, finished, engine, image, progress, msg,
+    diff, ended: the number of ended pulls that were forgotten because the node has the image}; image is {reference, id,
+    digests, size}, None while the node does not have it. Raises FleetError.
     """
     if not IMAGE.match(image):
         raise _invalid("image", repr(image), "REGISTRY/NAME:TAG without a digest")
@@ -265,7 +267,7 @@ def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, a
     try:
         end = time.monotonic() + wait_s
         done = {"begun": False}
-        while not found and not done["begun"]:  # a pull of before may have brought what is gone again
+        while not found and not done["begun"]:  # an earlier pull may have fetched an image that was removed since
             done = _pull(job, login, max(0, end - time.monotonic()))
             if not done["finished"]:
                 return dict(_result(True, chosen, None, done["msg"], diff), finished=False, progress=done["progress"])
@@ -313,9 +315,9 @@ def _has_result(job):
 
 
 def _pull(job, login, wait_s):
-    """Start the pull unless it runs, and wait. {finished, begun: whether by this call, msg, progress}.
+    """Start the pull unless it runs, and wait. Returns {finished, begun: whether by this call, msg, progress}.
 
-    Raises EngineError with the pull's words.
+    Raises EngineError with the pull's output.
     """
     end = time.monotonic() + wait_s
     begun = False
@@ -342,8 +344,9 @@ def _pull(job, login, wait_s):
 
 
 def _with_tag(engine, kept, wanted, found, changed, diff, check_mode):
-    """The result for an image on the node, which gets the tag `kept`, so that it is not pruned, and found although it
-    came through a mirror. With a digest, NAME:TAG is not changed: servers may use different images of that tag."""
+    """The result for an image on the node. The image gets the tag `kept`, so that it is not pruned, and is found even
+    if it came through a mirror. With a digest, NAME:TAG is not changed: servers may use different images of that
+    tag."""
     tagged = engine.image(kept)
     if tagged is None or tagged["id"] != found["id"]:
         if not changed:

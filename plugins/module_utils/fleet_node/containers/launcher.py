@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Servers in containers of docker or podman.
 
-A container is not in its unit's cgroup: the service manager ends the engine's client. That the container is gone is
-proven by the engine's list and by the node's /proc.
+A container is not in its unit's cgroup: the service manager ends the engine's client. The engine's list
+and the node's /proc prove that a container is gone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a node must know of an engine: its API keys, what it imports of ours, the causes behind its answers."""
+"""What a node must know of an engine: its API keys, the modules that it imports, the causes behind its answers."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from ..model import gpt_oss
 
 
 class Engine:
-    """An engine; this class itself stands for one that is not known.
+    """An engine. This class itself is the engine for unknown names.
 
     environment: variables that its servers get where the recipe does not set them. api_key: the secret
-    of a server that its clients send as a bearer token, empty where the engine asks for none;
+    of a server that its clients send as a bearer token, empty for an engine that requires none;
     other_api_keys: the secret with further keys, separated by spaces; modules: [(name, module)] that its Python imports
-    from the folder engine_lib of the node; key_arguments: of its command, so that it asks for all keys by these.
-    workers: the module that reads what its frontend and workers count, None for an engine without frontends. It has
-    REQUESTS and MOVED, the names of the counters, and count_instances(body of /health), request_count(text of
-    /metrics), bytes_moved(the same).
+    from the folder engine_lib of the node; key_arguments: arguments of its command with which it accepts all keys.
+    workers: the module that reads the counters of its frontend and workers, None for an engine without frontends. It
+    has REQUESTS and MOVED, the names of the counters, and count_instances(body of /health), request_count(content of
+    /metrics), bytes_moved(content of /metrics).
 
-    The attributes in words are causes of failures in a verdict. http: [(statuses or None for any, pattern in the body,
-    cause)], looked at before the general ones. logs: [(pattern in the log, cause)] of servers that fail before they
-    are ready, the first that fits; stalls: the same for the last line of one that is over its start budget.
-    streamed_call_ends: values of finish_reason that may end a streamed tool
-    call. same_call_ids: whether it counts the ids of calls anew for each answer. batch, context_length: the arguments
-    that say how many requests it computes at once, and the context that it lists.
-    counted: the names of gauges on /metrics that together are the requests which a server has and has not
+    The attributes that contain sentences are causes of failures in a verdict. http: [(statuses or None for any, pattern
+    in the body, cause)], checked before the general causes. logs: [(pattern in the log, cause)] of servers that fail
+    before they are ready; the first match counts. stalls: the same for the last line of a server that exceeds its start
+    budget. streamed_call_ends: values of finish_reason that may end a streamed tool call. same_call_ids: whether the
+    ids of calls start again with each answer. batch, context_length: the arguments for the number of requests that it
+    computes at the same time, and for the context that it lists.
+    counted: the names of gauges on /metrics whose sum is the number of requests that a server has and has not
     answered. drain_signal: a process that catches it refuses new requests for some seconds; close_signal:
-    it closes its port, where it refuses requests. shutdown_timeout: the flag
-    of its command for the seconds in which it finishes its requests when it is asked to end. responses_known: whether
-    its streams and tools of /v1/responses were tried.
+    a process that catches it closes its port while it refuses requests. shutdown_timeout: the flag of its command for
+    the seconds in which it finishes its requests when it is asked to end. responses_known: whether its streams and
+    tools of /v1/responses were tested.
     """
 
     name = ""
@@ -73,34 +73,34 @@ class Engine:
         return None
 
     def config_check(self, entry):
-        """(Python program, [arguments]) that says in the engine's own image whether it takes an entry's configuration.
+        """(Python program, [arguments]) that checks in the engine's own image whether it accepts an entry's file.
 
         The program reads the file from its input. It prints a line, its first argument and JSON: {verdict: taken,
-        refused or unknown, words}. None for an engine that cannot be asked.
+        refused or unknown, words}. None for an engine that has no such check.
         """
         return None
 
     def command_check(self, entry, config):
-        """(Python program, question) that says whether the engine's own parser takes an entry's command line.
+        """(Python program, question) that checks whether the engine's own parser accepts an entry's command line.
 
-        The program runs where the engine is going to run, and reads a list of such questions, JSON each, from its
-        input; for each it prints a line as config_check()'s does. config: text of the entry's file, or None. None for
-        an engine or a command that cannot be asked.
+        The program runs in the engine's environment or image, and reads a list of such questions, JSON each, from its
+        input. For each question it prints a line as config_check() describes it. config: content of the entry's file,
+        or None. None for an engine or a command that has no such check.
         """
         return None
 
     def config_verdict(self, verdict, words):
-        """(verdict, words for a person) of what such a program printed."""
+        """(verdict, message for a person) from the output of such a program."""
         return verdict, words
 
     def requests(self, metrics):
-        """How many requests a server has, by the text of its /metrics; None where that does not say it."""
+        """The number of requests of a server from the content of its /metrics; None if it is not in there."""
         pattern = r"(?m)^(?:%s)(?:\{[^}]*\})?\s+([0-9.eE+-]+)\s*$" % "|".join(map(re.escape, self.counted))
         found = re.findall(pattern, metrics) if self.counted else ()
         return int(sum(map(float, found))) if found else None
 
     def finishes_within(self, entry):
-        """Seconds that a server takes at most to finish its requests after SIGTERM; 0 where it cuts them."""
+        """Seconds within which a server finishes its requests after SIGTERM; 0 if it aborts them."""
         command, flag = entry.get("command") or [], self.shutdown_timeout
         given = [word[len(flag) + 1 :] for word in command if flag and word.startswith(flag + "=")]
         given += [value for word, value in zip(command, command[1:]) if word == flag]
@@ -108,11 +108,11 @@ class Engine:
 
     def changes_together(self, before, after):
         """Whether a server that changes from one entry to the other does not work with servers of its deployment that
-        have not changed yet. Those of them that change do so together."""
+        have not changed yet. The changing servers of such a deployment change together."""
         return False
 
     def model_cause(self, expected, listed):
-        """Why this engine lists its only model by another name than the expected one; None where it does not say."""
+        """Why this engine lists its only model by another name than `expected`; None if that is unknown."""
         if listed.startswith("/"):
             return "the server lists the path %s instead of %s: it was started without a served model name" % (
                 listed, expected,

@@ -10,10 +10,10 @@ from . import base, dynamo_workers, nixl_waits, stays_registered, text_only, trt
 
 TOOL_CALL_PARSER = "--dyn-tool-call-parser " + gpt_oss.TOOL_CALL_PARSERS["dynamo"]
 REASONING_PARSER = "--dyn-reasoning-parser " + gpt_oss.REASONING_PARSERS["dynamo"]
-# Its parsers only warn then, and since 1.6 the frontend takes away what they leave of the format.
+# Its parsers only warn then, and since 1.6 the frontend removes what they leave of the format.
 NO_VOCABULARY = "the frontend has no %s where %s points" % (gpt_oss.VOCABULARY_FILE, gpt_oss.VOCABULARY_VARIABLE)
 
-# The parsers of Dynamo's programs; of TensorRT-LLM they need the defaults of four flags alone.
+# The parsers of Dynamo's programs. From TensorRT-LLM they need only the defaults of four flags.
 PARSE = (
     vllm.AS_CPU
     + """
@@ -70,7 +70,7 @@ os._exit(0)
 """
 )
 PROGRAMS = ("dynamo.frontend", "dynamo.vllm", "dynamo.trtllm")
-# What workers of a deployment have in common: the model, the engine's version, and the KV cache with its way.
+# What workers of a deployment have in common: the model, the engine's version, the KV cache and how it moves.
 ARGUMENTS = ("block-size", "kv-cache-dtype", "kv-transfer-config", "connector", "disaggregation-mode", "model",
              "tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size", "enable-prefix-caching",
              "disable-hybrid-kv-cache-manager", "quantization", "dtype")  # fmt: skip
@@ -95,7 +95,7 @@ class Dynamo(base.Engine):
     )
     no_models = (
         "no model is listed (`data: []`): no decode worker has registered, a prefill worker is missing, or the "
-        "frontend cannot load the model's files (its log says so)"
+        "frontend cannot load the model's files (see its log)"
     )
     dropped_tool_call = "the workers were started without `%s`; or, where no reasoning comes either, %s" % (
         TOOL_CALL_PARSER,
@@ -105,7 +105,7 @@ class Dynamo(base.Engine):
         REASONING_PARSER,
         NO_VOCABULARY,
     )
-    config_verdict = trtllm.ENGINE.config_verdict  # pydantic's words in one line; others as they are
+    config_verdict = trtllm.ENGINE.config_verdict  # messages of pydantic in one line; others unchanged
     http = (
         (
             None,
@@ -128,7 +128,7 @@ class Dynamo(base.Engine):
         return program and (PARSE, {"program": program, "words": words[words.index(program) + 1 :]})
 
     def changes_together(self, before, after):
-        """Prefill and decode workers read each other's KV cache: what it looks like, and how it moves, is the same."""
+        """Prefill and decode workers read each other's KV cache, so its layout and its transport must be the same."""
         if after["role"] not in dynamo_workers.ROLES:
             return False
         return any(_layout(before, key) != _layout(after, key) for key in LAYOUT)

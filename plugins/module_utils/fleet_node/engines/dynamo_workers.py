@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a Dynamo frontend and its workers tell about disaggregated serving: instances and request counters."""
+"""What a Dynamo frontend and its workers report about disaggregated serving: instances and request counters."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _MOVED = re.compile(r"^%s(?:\{[^}]*\})?\s+([0-9.eE+-]+)\s*$" % MOVED, re.MULTILI
 
 
 def count_instances(health):
-    """{"prefill": n, "decode": n} registered, by the body of a frontend's /health (Dynamo 0.5 to 1.6).
+    """{"prefill": n, "decode": n} registered, from the body of a frontend's /health (Dynamo 0.5 to 1.6).
 
-    Instances differ by component and id; only `generate` endpoints serve. The decode component has another name
-    with each version (tensorrt_llm, backend), so whatever is not prefill is decode. Bodies without instances count
-    their endpoints, dyn://namespace.component.endpoint.
+    Instances differ by component and id; only `generate` endpoints serve. The name of the decode component changes
+    with the version (tensorrt_llm, backend), so every other component than prefill is decode. For a body without
+    instances, its endpoints are counted: dyn://namespace.component.endpoint.
     """
     seen = {role: set() for role in ROLES}
     instances = values.items_of(values.dig(health, "instances"))
@@ -38,9 +38,9 @@ def count_instances(health):
 
 
 def request_count(metrics):
-    """Requests that a worker's generate endpoint has handled, by the text of its /metrics.
+    """Requests that a worker's generate endpoint has handled, from the content of its /metrics.
 
-    0 where the worker has Dynamo's metrics but not this one yet; None where it has none of Dynamo's metrics.
+    0 if the worker has Dynamo's metrics but not yet this counter; None if it has none of Dynamo's metrics.
     """
     samples = [(labels or "", float(value)) for labels, value in _REQUESTS.findall(metrics)]
     if not samples:
@@ -50,9 +50,9 @@ def request_count(metrics):
 
 
 def bytes_moved(metrics):
-    """Bytes of KV cache that a worker has fetched from others with NIXL, by the text of its /metrics.
+    """Bytes of KV cache that a worker has fetched from others with NIXL, from the content of its /metrics.
 
-    None where it does not count them: another connector or engine, or a version without this metric.
+    None if it does not count them: another connector or engine, or a version without this metric.
     """
     found = [float(value) for value in _MOVED.findall(metrics)]
     return int(sum(found)) if found else None

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a server is asked to find out whether it answers: its health path, and a completion of one token."""
+"""The requests that show whether a server answers: its health path, and a completion of one token."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PRINTABLE = re.compile(r"[!-~]+")
 
 
 def headers(secrets):
-    """The headers that a server with these secrets ({ENV: value}) asks of its clients; None where it asks for none."""
+    """The headers that a server with these secrets ({ENV: value}) requires of its clients; None if it requires none."""
     key = next((secrets[name] for name in API_KEYS if name in (secrets or {})), None)
     usable = isinstance(key, str) and PRINTABLE.fullmatch(key)  # http.client would show any other in its error
     return {"Authorization": "Bearer " + key} if usable else None
 
 
 def completes(entry):
-    """Whether clients talk to this server, so that it can be asked for a completion."""
+    """Whether clients send requests to this server, so that it can be asked for a completion."""
     return entry["role"] in ("server", "frontend") and entry["port"] is not None
 
 
@@ -34,9 +34,9 @@ def health(entry, timeout, secrets=None):
 
 
 def one_token(entry, timeout, secrets=None):
-    """(the Response to a completion of one token, whether the engine counted tokens while it gave no answer).
+    """(the Response to a completion of one token, whether the engine counted tokens while there was no answer).
 
-    A completion may take its time on a busy server.
+    On a busy server a completion may be slow.
     """
     base = http_client.base_url(entry["bind"], entry["port"])
     body = {"model": entry["model_id"], "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 1,
@@ -48,7 +48,7 @@ def one_token(entry, timeout, secrets=None):
 
 
 def _tokens(base):
-    """The engine's counters of tokens as it shows them, None where it shows none."""
+    """The engine's counters of tokens as it reports them, None if it reports none."""
     answer = http_client.request("GET", base + "/metrics", timeout=METRICS_S)
     lines = [line for line in answer.text.splitlines() if "tokens_total" in line and not line.startswith("#")]
     return lines or None if answer.ok else None

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """NIXL's progress thread waits for events: `vllm … --worker-extension-cls inference_fleet_nixl_waits.Waits`.
 
-NIXL's Python API sets the longest wait of that thread (pthrDelay) to 0, so it polls without end: a whole core for each
-worker that has nothing to do. vLLM has no option for it, but imports the class named above in each worker.
+NIXL's Python API sets the longest wait of that thread (pthrDelay) to 0, so it polls without end and uses one CPU core
+for each idle worker. vLLM has no option for the wait, but imports the class named above in each worker.
 
-A copy lies on the node, where the engine's Python imports it: standard library only, nothing of this collection.
+The engine's Python imports a copy on the node, so this module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ except ImportError:  # outside of a worker
     NixlWrapper = None
 
 MODULE = "inference_fleet_nixl_waits"
-LONGEST_US = 10000  # an event ends the wait at once; NIXL looks in between, for events that UCX may miss
+LONGEST_US = 10000  # an event ends the wait at once; NIXL checks in between for events that UCX may miss
 
 
 def wait_for_events(bindings):
-    """Agents made from here on have a progress thread that waits. bindings: NIXL's nixlBind."""
+    """Make NIXL create agents whose progress thread waits. bindings: NIXL's nixlBind."""
 
     class Waiting(bindings.nixlAgentConfig):
         def __setattr__(self, name, value):
@@ -33,7 +33,7 @@ def wait_for_events(bindings):
 
 
 class Waits:
-    """What vLLM adds to its worker: nothing; importing it is what counts."""
+    """What vLLM adds to its worker: nothing. Only the import has an effect."""
 
 
 if NixlWrapper is not None:

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The engines there are, by their names. An engine is NAME.py of this folder, with an object ENGINE (base.Engine)."""
+"""The known engines by their names. An engine is NAME.py of this folder, with an object ENGINE (base.Engine)."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ OTHER_API_KEYS = tuple(one.other_api_keys for one in ENGINES.values() if one.oth
 
 
 def engine_of(entry):
-    """The Engine of a plan entry; where it is not known, one that knows the general causes."""
+    """The Engine of a plan entry; for an unknown engine, an Engine with the general causes."""
     return ENGINES.get(entry.get("engine")) or base.Engine()

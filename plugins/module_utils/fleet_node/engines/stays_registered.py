@@ -1,16 +1,16 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ends a process of Dynamo that the others no longer find, or that no longer finds them, so that it is started again.
+"""Ends a process of Dynamo when the others no longer find it, or it no longer finds them, so that it is started again.
 
     python -m inference_fleet_stays_registered dynamo.vllm --model …
 
-With discovery in a folder (DYN_DISCOVERY_BACKEND=file) a registration that was not renewed for 10 s is removed by the
-others. A worker that stood still for longer, on a suspended or starved machine, goes on without it: its health is 200,
-and no request reaches it again. With etcd it ends by itself. A folder that was removed is none that a frontend watches,
-even when workers make another one at its path.
+With discovery in a folder (DYN_DISCOVERY_BACKEND=file), the other processes remove a registration that was not renewed
+for 10 s. A worker that was paused for longer, on a suspended or starved machine, continues without its registration:
+its health is 200, and no request reaches it again. With etcd it ends by itself. If the folder was removed, the frontend
+no longer watches it, even if workers make a new folder at its path.
 
-A copy lies on the node, where the engine's Python imports it: standard library only, nothing of this collection.
+The engine's Python imports a copy on the node, so this module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from pathlib import Path
 
 MODULE = "inference_fleet_stays_registered"
 POLL_S = 2
-MISSED = 2  # looks in a row, since a file is renewed by writing it
+MISSED = 2  # checks in a row, since a file is renewed by writing it
 GRACE_S = 20  # to end by itself
 MARK = ".inference-fleet-folder"  # in the folder; supervise/run.py writes it before a start
 
 
 def is_registered(folder, address, since):
-    """Whether a model card in the folder of discovery is of the worker whose system port is at this address.
+    """Whether a model card in the folder of discovery belongs to the worker whose system port has this address.
 
-    since: seconds since the epoch; older cards are of the process before this one.
+    since: seconds since the epoch; older cards belong to a previous process.
     """
     for card in (Path(folder) / "v1" / "mdc").glob("*"):
         try:
@@ -45,7 +45,7 @@ def is_registered(folder, address, since):
 
 
 def mark_of(folder):
-    """What tells this folder from another one at its path, None where it has none."""
+    """The mark that distinguishes this folder from a later folder at its path, None if it has none."""
     try:
         return (Path(folder) / MARK).read_text(errors="replace")
     except OSError:
@@ -53,7 +53,7 @@ def mark_of(folder):
 
 
 def watch(registered, end, pause=time.sleep):
-    """Call end() where registered() was true and then is not, MISSED times in a row."""
+    """Call end() if registered() was true and then is false MISSED times in a row."""
     missed = None  # not registered yet
     while missed != MISSED:
         pause(POLL_S)
@@ -73,7 +73,7 @@ def _end():
 
 
 def main(argv, environment):
-    """Run the module argv[0] with the rest as its arguments, watched where discovery is in a folder."""
+    """Run the module argv[0] with the rest as its arguments. It is watched if discovery is in a folder."""
     if environment.get("DYN_DISCOVERY_BACKEND") == "file":
         folder, began = environment["DYN_FILE_KV"], time.time()
         mark, port = mark_of(folder), environment.get("DYN_SYSTEM_PORT")

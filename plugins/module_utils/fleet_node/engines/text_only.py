@@ -5,10 +5,10 @@
 
     python -m inference_fleet_text_only dynamo.vllm --model …
 
-`dynamo.vllm` takes one function from there, for models that read images. torchvision itself would need PyTorch's own
+`dynamo.vllm` uses one function of it, for models that read images. torchvision itself would need PyTorch's own
 index: PyPI's build is for CUDA, and fails to import with a PyTorch for CPUs.
 
-A copy lies on the node, where the engine's Python imports it: standard library only, nothing of this collection.
+The engine's Python imports a copy on the node, so this module uses only the standard library.
 """
 
 from __future__ import annotations

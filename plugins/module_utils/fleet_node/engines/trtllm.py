@@ -12,8 +12,8 @@ from ..model import gpt_oss
 from . import base
 
 ADAPTER_OFF = gpt_oss.ADAPTER_OFF["trtllm"]
-# Runs in the image: trtllm-serve's own way from the YAML to its arguments. pydantic's ValidationError is a ValueError;
-# anything else is the image's or ours.
+# Runs in the image: the code with which trtllm-serve turns the YAML into its arguments. pydantic's ValidationError is a
+# ValueError; any other exception is a fault of the image or of this program.
 CHECK = """
 import json, os, sys
 
@@ -39,7 +39,7 @@ except BaseException as error:
     end("unknown", "%s: %s" % (type(error).__name__, error))
 end("taken")
 """
-# It runs without devices: what misses them says nothing of the file.
+# It runs without devices: an error about missing devices is no verdict on the file.
 NO_DEVICE = re.compile(
     r"(?i)libcuda|libnvidia|nvidia driver|cuda (?:error|driver|init|device|is not available)|no (?:cuda )?gpus?\b"
 )
@@ -76,7 +76,7 @@ class Trtllm(base.Engine):
         ),
     )
 
-    # Words of pydantic, PyTorch, NCCL and CUDA, and of tensorrt_llm/_torch/modules/fused_moe.
+    # Messages of pydantic, PyTorch, NCCL and CUDA, and of tensorrt_llm/_torch/modules/fused_moe.
     logs = (
         (r"Extra inputs are not permitted|validation errors? for \w*LlmArgs|Invalid decoding type",
          "its configuration is none of this release's: the log names the key before the words; docs/using/nvidia.md"),
@@ -86,7 +86,7 @@ class Trtllm(base.Engine):
         (r"(?i)cudaErrorDevicesUnavailable|CUDA-capable device\(?s?\)? (?:is/are|is|are) busy",
          "another process holds the GPU: nvidia-smi names it; end it"),
         (r"(?i)CUDA driver version is insufficient|no NVIDIA driver|driver/library version mismatch",
-         "the node's driver does not fit the image's CUDA: see what preflight.yml says of the driver"),
+         "the node's driver does not fit the image's CUDA: see what preflight.yml reports about the driver"),
         (r"(?i)(?:not enough|insufficient|no free) memory.*kv.?cache|kv.?cache.*(?:not enough|insufficient|too small)",
          "the KV cache has no room: raise kv_cache_config.free_gpu_memory_fraction, or lower max_batch_size, "
          "max_num_tokens or max_seq_len"),
@@ -125,7 +125,7 @@ class Trtllm(base.Engine):
 
 
 def validation_words(words):
-    """What pydantic prints in one line: "enable_mixed_sampler: Extra inputs are not permitted"; else the last line."""
+    """pydantic's message in one line, "enable_mixed_sampler: Extra inputs are not permitted"; else the last line."""
     found = re.findall(r"(?m)^(\S.*)\n  (\S.*?)(?: \[type=.*)?$", words)
     if found:
         return "; ".join("%s: %s" % one for one in found)

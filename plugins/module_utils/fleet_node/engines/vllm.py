@@ -10,8 +10,8 @@ import os.path
 from ..model import gpt_oss
 from . import base, vllm_api_keys, vllm_drains
 
-# Of programs that run where the engine is going to run. It takes itself for its build for CPUs, with which it looks
-# for no accelerator.
+# For programs that run in the engine's environment or image. vLLM then detects its build for CPUs, with which it does
+# not look for an accelerator.
 AS_CPU = """
 import contextlib, importlib.metadata, io, json, os, sys, tempfile, types
 
@@ -34,7 +34,7 @@ def say(verdict, words=""):
 importlib.metadata.version = version
 given = json.load(sys.stdin)
 """
-# vLLM's own parser. A configuration file that is still to be written is read from a copy.
+# vLLM's own parser. A configuration file that is not written yet is read from a copy.
 PARSE = (
     AS_CPU
     + """

@@ -1,14 +1,14 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Asks for the API key on all paths of a vLLM server, and accepts several keys, as its --middleware.
+"""Requires the API key on all paths of a vLLM server, and accepts several keys, as its --middleware.
 
-vLLM itself asks for the key of VLLM_API_KEY below /v1 and a few other prefixes; /invocations generates text without it.
-It takes several keys from its command line or configuration file alone: the first is public on a node, and vLLM 0.11
-writes both into its log. This stands before vLLM's own check, which stays: a request with one of the other keys is
-handed on with the first.
+vLLM itself requires the key of VLLM_API_KEY below /v1 and a few other prefixes; /invocations generates text without it.
+It accepts several keys only from its command line or configuration file: the command line is public on a node, and
+vLLM 0.11 writes both into its log. This middleware runs before vLLM's own check, which stays: a request with one of the
+other keys is passed on with the first key.
 
-A copy lies on the node, where the engine's Python imports it: standard library only, nothing of this collection.
+The engine's Python imports a copy on the node, so this module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import os
 API_KEY = "VLLM_API_KEY"
 OTHER_API_KEYS = "INFERENCE_FLEET_OTHER_API_KEYS"  # separated by spaces, which no key has
 MODULE = "inference_fleet_api_keys"
-OPEN = ("/health", "/ping", "/metrics", "/version")  # for monitoring: they tell no text and generate none
+OPEN = ("/health", "/ping", "/metrics", "/version")  # for monitoring: they neither return nor generate text
 UNAUTHORIZED = b'{"error":"Unauthorized"}'
 
 

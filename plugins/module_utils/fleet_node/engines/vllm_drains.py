@@ -1,15 +1,15 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Lets a vLLM server finish its requests and refuse new ones, as its --middleware.
+"""Lets a vLLM server finish its requests and refuse further requests, as its --middleware.
 
-After SIGTERM vLLM accepts requests until it has taken down its engine, and aborts them, also with --shutdown-timeout.
-So a run that stops a server sends SIGUSR1 before, repeatedly: new requests get 503, so that their clients ask another
-server, and /metrics contains how many requests are left. When the signals end, as those of a run that was interrupted,
-the server soon accepts requests again. SIGUSR2, when no request is left, closes the port: while vLLM takes down its
-engine nobody accepts connections, and those that waited would be reset.
+After SIGTERM vLLM accepts requests until it has shut down its engine, and aborts them, also with --shutdown-timeout.
+So a run that stops a server sends SIGUSR1 first, repeatedly: new requests get 503, so that their clients ask another
+server, and /metrics contains the number of requests that are left. When the signals end, for example because the run
+was interrupted, the server soon accepts requests again. SIGUSR2, when no request is left, closes the port: while vLLM
+shuts down its engine no process accepts connections, and connections that wait would be reset.
 
-A copy lies on the node, where the engine's Python imports it: standard library only, nothing of this collection.
+The engine's Python imports a copy on the node, so this module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Drains:
 
     def refuse(self):
         self.until = time.monotonic() + REFUSES_S
-        if self.servers is None:  # now, as it takes a moment in which nothing is accepted
+        if self.servers is None:  # now, because the search needs a moment in which nothing is accepted
             kinds = [(one, type(one)) for one in gc.get_objects()]
             self.servers = [one for one, kind in kinds if kind.__name__ == "Server" and kind.__module__ in SERVERS]
 

@@ -18,7 +18,7 @@ from .processes import masked
 
 LIMIT_S = 40  # so that a run reports a program that hangs within a minute
 IDLE_S = 300  # for installations: a process that used no processor time for so long makes no progress
-KILL_S = 2  # a process that the kernel holds (state D) does not end even by SIGKILL
+KILL_S = 2  # a process that is blocked in the kernel (state D) does not end even by SIGKILL
 POLL_S = 5
 SHOWN = 160  # characters of a command line in messages
 SCARCE = {errno.EAGAIN: "the limit of processes is reached", errno.ENOMEM: "no memory is left",
@@ -44,7 +44,7 @@ def shown(argv):
 
 
 def start(argv, **options):
-    """The Popen of a program. Raises FleetError if the node can start no program, OSError if not this program."""
+    """The Popen of a program. Raises FleetError if the node can start no program, OSError if only this program."""
     try:
         return subprocess.Popen(argv, **options)
     except OSError as error:
@@ -59,11 +59,11 @@ def start(argv, **options):
 
 
 def run(argv, limit_s=LIMIT_S, idle_s=None, text=None, merged=False, errors="replace", **options):
-    """The CompletedProcess, with strings, of a program with any exit status.
+    """Run a program and return its CompletedProcess, with strings, for any exit status.
 
-    limit_s: seconds that it may take; None with idle_s: seconds that it and its children may go without using the
-    processor. text: its input; none without. merged: its errors are in its output. options: of Popen. Raises TimedOut,
-    FleetError (see start()), and OSError if the program cannot be executed.
+    limit_s: seconds within which it must end, or None with idle_s: seconds that it and its children may use no
+    processor time. text: its input, None without input. merged: its errors are in its output. options: of Popen. Raises
+    TimedOut, FleetError (see start()), and OSError if the program cannot be executed.
     """
     process = start(
         argv,
@@ -72,7 +72,7 @@ def run(argv, limit_s=LIMIT_S, idle_s=None, text=None, merged=False, errors="rep
         stderr=subprocess.STDOUT if merged else subprocess.PIPE,
         encoding="utf-8",
         errors=errors,
-        start_new_session=True,  # the limit ends its children too, which may hold its output open
+        start_new_session=True,  # the limit also ends its children, which may keep its output open
         **{"cwd": "/", **options},
     )
     end = None if limit_s is None or idle_s else time.monotonic() + limit_s
@@ -102,8 +102,8 @@ def _timed_out(process, argv, limit_s, idle_s):
             shown(argv),
             "used no processor time" if idle_s else "did not end",
             idle_s or limit_s,
-            "The kernel holds it (state D) for a driver, a disk or a network file system that hangs. See dmesg, and "
-            "reboot the node where that does not pass."
+            "It is blocked in the kernel (state D) by a driver, a disk or a network file system that hangs. See dmesg, "
+            "and reboot the node if that does not pass."
             if held
             else "Run it on the node to see what it waits for: a daemon, a driver, a lock or the network.",
         ),
@@ -111,7 +111,7 @@ def _timed_out(process, argv, limit_s, idle_s):
 
 
 def _end(process):
-    """Kill the remaining processes of its session, without waiting for those that the kernel holds."""
+    """Kill the remaining processes of its session, without waiting for those that are blocked in the kernel."""
     if process.returncode is not None:
         return
     with contextlib.suppress(OSError):

@@ -32,7 +32,7 @@ FAILURES = {
     "protocol": "the answer is no HTTP",
     "too-large": "the answer is larger than %d MiB" % (MAX_BODY >> 20),
 }
-AFTER_DONE_S = 0.5  # how long a stream that said its end may take to end
+AFTER_DONE_S = 0.5  # seconds that a stream may stay open after its closing mark
 COMPRESSED = ("gzip", "x-gzip", "deflate")  # never asked for, and sent by some proxies all the same
 UNREACHABLE = frozenset((errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL))
 
@@ -136,7 +136,7 @@ def base_url(bind, port):
 
 
 def request(method, url, body=None, timeout=30, headers=None, connection=None, context=None):
-    """Send a request and return its Response; failures of network and server raise nothing.
+    """Send a request and return its Response. Failures of network and server raise no exception.
 
     body: None or a JSON-ready value; timeout: seconds for the complete exchange. connection: a Connection to use and
     keep open. context: an SSLContext for https.
@@ -227,7 +227,7 @@ class _EventReader(_Collector):
 
 
 class _Watchdog:
-    """Shuts a socket down at the timeout of the exchange, because a socket's timeout starts anew with every byte."""
+    """Shuts a socket down at the timeout of the exchange, because a socket's timeout restarts with every byte."""
 
     def __init__(self, sock, seconds):
         self.fired = False
@@ -311,7 +311,7 @@ def _read(answer, sock, result, collector, started):
         try:
             block = answer.read1(BLOCK)
         except (OSError, http.client.HTTPException):
-            if waits:  # the stream has said its end
+            if waits:  # the stream has sent its closing mark
                 result.closes = True
                 return
             raise
@@ -341,12 +341,12 @@ def _unpacker(encoding):
         return lambda block: block
     if encoding not in COMPRESSED:
         raise http.client.HTTPException("Content-Encoding %s, which was not asked for" % encoding)
-    unpacking = zlib.decompressobj(zlib.MAX_WBITS | 32)  # the header tells gzip from zlib
+    unpacking = zlib.decompressobj(zlib.MAX_WBITS | 32)  # the header distinguishes gzip from zlib
     return lambda block: unpacking.decompress(block, MAX_BODY + 1)
 
 
 def _failure(error, result):
-    """(key of FAILURES, the system's words) for an exception of the socket or of http.client."""
+    """(key of FAILURES, the system's message) for an exception of the socket or of http.client."""
     if isinstance(error, (socket.timeout, TimeoutError)):  # two classes before Python 3.10
         return "timeout", ""
     if isinstance(error, ConnectionRefusedError):

@@ -1,11 +1,12 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Jobs on a node that outlive the call that starts them: a session of their own, found again by later calls.
+"""Jobs on a node that outlive the call that starts them, in a separate session. Later calls find them again.
 
-The folder of a job (0700) holds request.json (what it does and for whom; no secret), lock, pid and log. All processes
-of the job inherit the lock locked and keep it until they die, however that happens; so whoever can lock it knows that
-none of them lives. Beside the folder lies its start lock, which a call holds while it judges or changes the job.
+The folder of a job (0700) contains request.json (what it does and for whom; no secret), lock, pid and log. All
+processes of the job inherit the locked lock and keep it until they die for any reason. So a call that can lock it knows
+that none of them is alive. Next to the folder is its start lock, which a call keeps locked while it checks or changes
+the job.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from . import commands, files
 from .directories import make_directory
 
 TERM_S = 5.0
-KILL_S = 60.0  # for one that waits in the kernel, for a network disk, say
+KILL_S = 60.0  # for a process that is blocked in the kernel, for example by a network disk
 ENDED = ("done", "failed")  # states of a job; the third is "running"
 FRESH_S = 120  # a failure counts for so long; later its cause may be gone
 
 
 class DetachedJob:
-    """The job of a folder, which need not be there yet."""
+    """The job of a folder, which need not exist yet."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -42,7 +43,8 @@ class DetachedJob:
 
     @contextlib.contextmanager
     def judging(self, wait=True):
-        """The start lock; the folder's parent is there. Without `wait` it says whether the lock is held."""
+        """Make the folder's parent and lock the start lock. Yields whether it is locked, which is certain with
+        `wait`."""
         make_directory(os.path.dirname(self.folder))
         with open(self.folder + ".lock", "a+b") as stream:
             if wait:
@@ -50,10 +52,10 @@ class DetachedJob:
             yield wait or locked(stream)
 
     def alive(self):
-        """Whether a process of the job is at work."""
+        """Whether a process of the job is alive."""
         try:
             with open(self.path("lock"), "rb") as stream:
-                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: others look as well
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: other calls check as well
         except FileNotFoundError:
             return False
         except BlockingIOError:
@@ -61,7 +63,7 @@ class DetachedJob:
         return False
 
     def request(self):
-        """What the job was started with, {} where there is none."""
+        """The request that the job was started with, {} if there is none."""
         return files.read_json(self.path("request.json")) or {}
 
     def keep_request(self, request):
@@ -69,7 +71,7 @@ class DetachedJob:
         files.write_atomic(self.path("request.json"), json.dumps(request, indent=2) + "\n", mode=0o600)
 
     def fingerprint(self, value):
-        """A string that differs where the value (JSON) does, and reveals nothing of it; its key is the folder's."""
+        """A string that differs if the value (JSON) differs, and reveals nothing of it. Its key is the folder's."""
         import hmac  # here, since only the start of a job needs it
 
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
@@ -79,7 +81,7 @@ class DetachedJob:
         return hmac.new(files.read_text(self.path("key")).encode(), text.encode(), hashlib.sha256).hexdigest()
 
     def launch(self, argv, request, environment, stdin=""):
-        """Start it, with the start lock held and none alive. Returns the process."""
+        """Start it. The start lock must be locked and no process alive. Returns the process."""
         self.keep_request(request)
         with open(self.path("lock"), "a+b") as stream, open(self.path("log"), "wb") as log:
             fcntl.flock(stream, fcntl.LOCK_EX)
@@ -105,7 +107,7 @@ class DetachedJob:
         return (files.read_text(self.path("pid")) or "?").strip()
 
     def stop(self):
-        """End its processes. Raises FleetError where they cannot be ended."""
+        """End its processes. Raises FleetError if they cannot be ended."""
         for number, seconds in ((signal.SIGTERM, TERM_S), (signal.SIGKILL, KILL_S)):
             self._signal(number)
             if self.gone(seconds):
@@ -118,7 +120,7 @@ class DetachedJob:
         )
 
     def gone(self, seconds):
-        """Wait so long for its end; whether it has come."""
+        """Wait at most so long for its end, and return whether it has ended."""
         end = time.monotonic() + seconds
         while self.alive():
             if time.monotonic() >= end:
@@ -127,11 +129,11 @@ class DetachedJob:
         return True
 
     def _signal(self, number):
-        """Send it to the session of the first process, if that is still the job's: the number may be another's by now.
+        """Send it to the session of the first process if that is still the job's: another process may have the number.
 
-        Not to its group alone: timeout(1) makes one of its own.
+        Not to its group alone: timeout(1) makes a separate group.
         """
-        # here, since a quick look need not end anything
+        # imported here, since a short check need not end a process
         from . import processes
 
         lock = os.path.realpath(self.path("lock"))
@@ -160,7 +162,7 @@ def _session(pid):
 
 
 def locked(stream):
-    """Take the lock of this open file; False where somebody else has it."""
+    """Lock this open file. Returns False if another process has locked it."""
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -169,5 +171,5 @@ def locked(stream):
 
 
 def fresh(since):
-    """Whether that time (of the clock) is so short ago that a failure still counts."""
+    """Whether that time (of the clock) is recent enough that a failure still counts."""
     return 0 <= time.time() - since < FRESH_S

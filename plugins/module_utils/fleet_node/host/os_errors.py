@@ -36,7 +36,7 @@ OTHERWISE = "Correct that and run again"
 
 @contextlib.contextmanager
 def about(path):
-    """Set the path of an OSError: a write to a full disk names no file, and a temporary name is of no use."""
+    """Set the path of an OSError: a write to a full disk names no file, and a temporary name does not help."""
     try:
         yield
     except OSError as error:

@@ -10,7 +10,7 @@ import os
 from ..errors import FleetError
 from . import trust
 
-PREFIX = "inference-fleet-"  # of units, containers and programs of ours
+PREFIX = "inference-fleet-"  # of this collection's units, containers and programs
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where system programs are
 
 

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Processes and sockets of this node by /proc: holders of ports, and processes and memory of servers."""
+"""Processes and sockets of this node, from /proc: processes that use ports, and processes and memory of servers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SECRET_OPTION = re.compile(r"(?i)(-{1,2}[\w-]*(?:key|token|secret|password|passw
 SECRET_WORD = re.compile(r"(?i)\b(bearer |hf_|sk-)[\w.-]{4,}|(?<=://)[^\s/@]+(?=@)")
 MARKER_SERVER = "INFERENCE_FLEET_SERVER"  # both are in the environment of all that the guard starts
 MARKER_ROOT = "INFERENCE_FLEET_ROOT"
-LOOKS = 50  # at a process that shows no variables, LOOK_S apart, since it may be in the middle of execve
-LOOKS_WITH_ARGUMENTS = 5  # the same where it does show arguments: execve may have come to its end in between
+LOOKS = 50  # checks of a process that shows no variables, LOOK_S apart, since it may be in the middle of execve
+LOOKS_WITH_ARGUMENTS = 5  # the same for a process that shows arguments: execve may have ended in between
 LOOK_S = 0.001
 PF_KTHREAD = 0x00200000  # include/linux/sched.h
 ENDED = ("Z", "X")  # states of processes that only wait to be forgotten
@@ -45,7 +45,7 @@ def process(pid):
             text = stream.read()
     except OSError:
         return None
-    fields = text[text.rfind(b")") + 2 :].split()  # the name before it may hold blanks and brackets
+    fields = text[text.rfind(b")") + 2 :].split()  # the name before it may contain blanks and brackets
     if len(fields) < 20:
         return None
     return Process(fields[0].decode("ascii"), int(fields[1]), bool(int(fields[6]) & PF_KTHREAD), int(fields[19]))
@@ -192,7 +192,7 @@ def _listeners():
 
 
 def _sockets(state):
-    """[(family, the kernel's words)] of the TCP sockets in a state."""
+    """[(family, the kernel's fields)] of the TCP sockets in a state."""
     found = []
     for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         try:
@@ -225,7 +225,7 @@ def is_narrow(bind):
 def open_to_all(bind, port, sockets):
     """The wildcard address on which a server listens although it is bound to another address, or None.
 
-    sockets: listening_sockets(). With bind 127.0.0.1 a server that takes no address would serve the whole network.
+    sockets: listening_sockets(). With bind 127.0.0.1, a server that ignores the address would serve the entire network.
     """
     if not is_narrow(bind):
         return None

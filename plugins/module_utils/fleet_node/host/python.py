@@ -1,11 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The Python that starts a node's servers, which must stay when the environment that Ansible ran with is removed.
+"""The Python that starts a node's servers. It must stay when the environment that Ansible ran with is removed.
 
-Service managers start the servers by a link on the node, which leads to the interpreter that was chosen here. The link
-is the record of that choice: it is kept as long as the interpreter works. If it must lead to another one, no unit
-changes and no server restarts.
+Service managers start the servers by a link on the node to the interpreter that was chosen here. The link is the record
+of that choice: it is kept as long as the interpreter works. If it must lead to another interpreter, no unit changes and
+no server restarts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def link(paths):
 
 
 def base_executable():
-    """The interpreter from which this one's virtual environment was made; this one if it is in none."""
+    """The interpreter from which the virtual environment of this interpreter was made; itself if it is in none."""
     if sys.prefix == sys.base_prefix:
         return sys.executable
     versioned = "python%d.%d" % sys.version_info[:2]
@@ -50,7 +50,8 @@ def base_executable():
 
 def choose(paths, users=()):
     """The target of link(): its present target if that works, else the system's interpreter, else the base of the
-    environment that Ansible runs in, or of an environment of this collection. Never one in a virtual environment.
+    environment that Ansible runs in, or of an environment of this collection. Never an interpreter in a virtual
+    environment.
 
     users: accounts that must be able to execute it. Raises FleetError.
     """
@@ -100,7 +101,7 @@ def _problem(python, users):
 
 
 def can_execute(user, python):
-    """Whether the user can execute this interpreter; only root can try, and others run servers as themselves."""
+    """Whether the user can execute this interpreter. Only root can test it; others run servers as themselves."""
     if os.getuid() != 0:
         return True
     try:

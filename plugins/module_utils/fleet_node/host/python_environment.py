@@ -402,7 +402,7 @@ def child_environment(more, ca_bundle=None):
     environment = {name: value for name, value in os.environ.items() if name not in DROPPED}
     # version managers install interpreters next to each other: /opt/python/3.11/bin and /opt/python/3.12/bin
     versions = os.path.dirname(os.path.dirname(os.path.dirname(base_executable())))
-    if versions.count("/") > 1:  # not of /usr/bin and /usr/local/bin: /tmp/bin may belong to anybody
+    if versions.count("/") > 1:  # not of /usr/bin and /usr/local/bin: /tmp/bin may belong to any account
         folders = sorted(glob.glob(os.path.join(glob.escape(versions), "*", "bin")))
         environment["PATH"] = os.pathsep.join([environment.get("PATH", os.defpath), *folders])
     if ca_bundle:
@@ -413,7 +413,7 @@ def child_environment(more, ca_bundle=None):
 
 def find_python(python):
     """The interpreter for uv and venv: `python` is a path, a command or a version such as 3.12; None is the interpreter
-    from which this one's environment was made."""
+    from which the environment of this interpreter was made."""
     return ("python" + python if VERSION.match(python) else python) if python else base_executable()
 
 

@@ -17,7 +17,7 @@ URL_USER = re.compile(r"://([^\s/?#]+)@")
 LOOSE_USER = re.compile(r"://([^\s/?#@:\[]*:(?!\d*(?:[/?#]|$))\S+)@")
 BARE_USER = re.compile(
     r"^([^\s/?#@:]+:[^\s/?#]+)@(?!sha256:)"
-)  # as curl and Go take a proxy; an image has a digest there
+)  # as curl and Go parse a proxy; an image has a digest there
 TOKEN_LIKE = re.compile(
     r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|BEARER|KEY(?:S|_|\d|$)|AUTH(?!ORS?(?:_|$))|(?:^|_)PASS(?:_|$)|_PWD$",
     re.IGNORECASE,
@@ -29,7 +29,11 @@ PARAMETER = re.compile(
 )
 PROXY_LIKE = re.compile(r"PROXY$", re.IGNORECASE)
 TOKEN_LENGTH = 6  # shorter values are switches: "1" or "true" would be masked everywhere
-PART_LENGTH = 9  # characters of a secret that a message was cut in
+PIECE_LENGTH = 4  # characters of a password that its address is cut at: a parser reads the a of a#b as a port
+PART_LENGTH = 10  # characters of a secret that a cut leaves
+EDGE_LENGTH = 5
+BEGINNING = re.compile(r"(?m)^([ \t]*)(\S{1,%d})" % PART_LENGTH)
+ENDING = re.compile(r"(?m)(\S{1,%d})(?=[ \t]*$|\u2026|\.\.\.)" % PART_LENGTH)
 HELD = 1 << 16  # characters of a line that has no end yet
 PRINTABLE = re.compile(r"[!-~]+")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -47,14 +51,14 @@ def clean_token(name, value):
         raise FleetError(
             "token.invalid",
             "%s is not a token, which consists of printable ASCII without blanks. Copy the token again, and encrypt it "
-            "anew if it is in a vault.",
+            "again if it is in a vault.",
             (name,),
         )
     return token
 
 
 def forms(secret):
-    """The spellings of a secret that libraries put into messages, headers and addresses; itself among them."""
+    """The spellings of a secret that libraries use in messages, headers and addresses, including itself."""
     found = {secret, secret.strip()}
     for one in list(found):
         raw = one.encode("utf-8", "surrogatepass")
@@ -66,8 +70,8 @@ def forms(secret):
 
 
 def login_forms(user, password):
-    """The forms of a password (of the user, who then is a token, where there is none), and of the header that a client
-    makes of the two."""
+    """The forms of a password (of the user, if there is no password: it is a token then), and of the header that a
+    client makes of the two."""
     found = forms(password or user)
     for pair in ((user, password), (unquote(user), unquote(password))):
         raw = ":".join(pair).encode("utf-8", "surrogatepass")
@@ -78,7 +82,7 @@ def login_forms(user, password):
 def url_secrets(*values):
     """The passwords and tokens in URLs among `values` (strings, lists and dicts of them), to be kept out of logs.
 
-    USER:PASSWORD@HOST is one as well, and so is ?token=… .
+    USER:PASSWORD@HOST counts as a secret, and so does ?token=… .
     """
     found = set()
     for user, password in _logins(values):
@@ -110,7 +114,7 @@ def _logins(values):
 
 
 def _proxy_logins(address):
-    """(user, password) of a proxy; whatever stands before the last @ of it is a login."""
+    """(user, password) of a proxy; everything before the last @ of it is a login."""
     if "@" in address:
         who = address.partition("://")[2] if "://" in address else address
         user, _colon, password = who.rpartition("@")[0].partition(":")
@@ -145,7 +149,7 @@ def checked_variables(environment):
 
 
 def variable_secrets(variables):
-    """Of environment variables {name: value}: what a name calls a secret, what a proxy's address holds."""
+    """The secrets in environment variables {name: value}: by their names, and in the addresses of proxies."""
     found = set()
     for name, value in variables.items() if isinstance(variables, dict) else ():
         text = str(value)
@@ -154,12 +158,14 @@ def variable_secrets(variables):
         if PROXY_LIKE.search(name):
             for user, password in _proxy_logins(text.strip()):
                 found |= login_forms(user, password)
+                found |= {part for part in re.split(r"[/?#@]", password) if len(part) >= PIECE_LENGTH}
     return found
 
 
 def parameter_secrets(parameters):
-    """What of a module's parameters no log may show: url_secrets() of all; what the name of a parameter, or of one of
-    its variables (`environment`, `proxy_env`), calls a secret; of its logins (`auth`) all but the usernames."""
+    """The values of a module's parameters that no log may show: url_secrets() of all; those that are secrets by the
+    name of a parameter or of one of its variables (`environment`, `proxy_env`); of its logins (`auth`) all except the
+    usernames."""
     found = set()
     for user, password in _logins([parameters]):
         found |= login_forms(user, password)
@@ -202,7 +208,8 @@ def _without_parts(text, length, parts):
 class Redactor:
     """Masks secrets (None is ignored), those of environment variables, and signatures in addresses.
 
-    Parts of a secret, such as those of a message that was cut, are masked from PART_LENGTH characters on.
+    Also masks what a cut leaves of a secret: PART_LENGTH characters or two thirds anywhere, EDGE_LENGTH of its start
+    at the end of a line or before an ellipsis, or of its end at the beginning of a line.
     """
 
     def __init__(self, secrets=(), variables=None):
@@ -210,15 +217,33 @@ class Redactor:
         for secret in secrets:
             complete |= forms(secret) if secret else set()
         self._found = sorted(found | complete, key=len, reverse=True)
-        self._parts = {
-            secret[at : at + PART_LENGTH] for secret in complete for at in range(len(secret) - PART_LENGTH + 1)
-        }
+        self._parts, self._heads, self._tails = {}, set(), set()
+        for secret in complete:
+            length = min(PART_LENGTH, -(-2 * len(secret) // 3))
+            if length > EDGE_LENGTH:
+                parts = self._parts.setdefault(length, set())
+                parts.update(secret[at : at + length] for at in range(len(secret) - length + 1))
+                self._heads |= {secret[:end] for end in range(EDGE_LENGTH, length)}
+                self._tails |= {secret[-end:] for end in range(EDGE_LENGTH, length)}
 
     def text(self, text):
         """The text, masked."""
         for secret in self._found:
             text = text.replace(secret, MASK)
-        return PARAMETER.sub(lambda match: match[1] + MASK, _without_parts(text, PART_LENGTH, self._parts))
+        for length, parts in sorted(self._parts.items(), reverse=True):
+            text = _without_parts(text, length, parts)
+        if self._heads:
+            text = BEGINNING.sub(lambda match: match[1] + self._edge(match[2], self._tails, True), text)
+            text = ENDING.sub(lambda match: self._edge(match[1], self._heads, False), text)
+        return PARAMETER.sub(lambda match: match[1] + MASK, text)
+
+    @staticmethod
+    def _edge(word, edges, first):
+        """The characters at an edge of a line, masked as far as they are an edge of a secret."""
+        for length in range(len(word), EDGE_LENGTH - 1, -1):
+            if (word[:length] if first else word[-length:]) in edges:
+                return MASK + word[length:] if first else word[:-length] + MASK
+        return word
 
     def value(self, value):
         """A JSON value with its strings masked, except keys of mappings."""

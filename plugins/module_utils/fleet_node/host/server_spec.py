@@ -15,7 +15,7 @@ from .files import fits, readable_json
 SCHEMA = 2
 NAME = re.compile(r"^[a-z0-9-]{1,40}\Z")
 ARTIFACT_KEY = re.compile(r"^[0-9a-f]{8,64}\Z")  # names files and folders
-ARTIFACT_RECORD = "inference-fleet.json"  # lies in a compiled artifact and says whose it is
+ARTIFACT_RECORD = "inference-fleet.json"  # in a compiled artifact; contains its owner
 SHAPE = {  # of what is on a node
     "name": str, "role": str, "launcher": str, "platform": str, "engine": str, "hash": str, "bind": (str, None),
     "port": (int, None), "ports": {"*": (int, None)}, "command": [str], "launch": [str], "arguments": {"*": object},
@@ -49,37 +49,37 @@ def canonical(value):
 
 
 def entry_hash(entry):
-    """sha256 (hex) of the entry without its own hash and its host, whose name is the inventory's and nothing to a
-    process. Secrets are in it by name and version only."""
+    """sha256 (hex) of the entry without its own hash and its host, whose name comes from the inventory and does not
+    affect a process. It contains secrets by name and version only."""
     content = {key: value for key, value in entry.items() if key not in ("hash", "host")}
     return hashlib.sha256(canonical(content)).hexdigest()
 
 
 def read_entry(path):
-    """The plan entry in the file `path`, as far as it was written; None where there is none whose values have the types
-    of an entry's. Raises no OSError."""
+    """The plan entry in the file `path`, as far as it was written; None if there is none whose values have the types of
+    an entry's values. Raises no OSError."""
     entry = readable_json(path)
     return entry if isinstance(entry, dict) and fits(entry, SHAPE) else None
 
 
 def health_port(entry):
-    """The port that serves the health path; None for a server without any, which is ready when it runs."""
+    """The port that serves the health path; None for a server without it, which is ready when it runs."""
     return (entry.get("health") or {}).get("port") or entry["port"] or (entry.get("ports") or {}).get("system")
 
 
 def artifact_directory(entry):
-    """The directory of a server's compiled artifact, None for one without."""
+    """The directory of a server's compiled artifact, None for a server without an artifact."""
     path, variable = (entry.get("directories") or {}).get("artifact"), _compile_cache(entry).get("variable")
     return path if path and variable and entry["environment"].get(variable) == path else None
 
 
 def artifact_key(entry):
-    """The key of the artifact that a server compiles or loads, None for one without."""
+    """The key of the artifact that a server compiles or loads, None for a server without an artifact."""
     return _compile_cache(entry).get("key")
 
 
 def artifact_leaders(entry):
-    """Servers that one starts after only until their common artifact is complete."""
+    """Servers after which this server starts only until their common artifact is complete."""
     return _compile_cache(entry).get("leaders", ())
 
 
@@ -88,7 +88,7 @@ def _compile_cache(entry):
 
 
 def check_entry(entry):
-    """The entry, if it is a complete plan entry of this schema whose hash is true. Raises FleetError otherwise."""
+    """Return the entry. Raises FleetError unless it is a complete plan entry of this schema with a correct hash."""
     problem = _entry_problem(entry)
     if problem:
         name = entry.get("name") if isinstance(entry, dict) else None
@@ -101,7 +101,7 @@ def check_entry(entry):
 
 
 def _entry_problem(entry):
-    """What makes a value no plan entry, as a clause; None if it is one."""
+    """Why a value is no plan entry, as a clause; None if it is one of them."""
     if not isinstance(entry, dict):
         return "is a %s; allowed: a mapping" % type(entry).__name__
     for words, keys in (("lacks", KEYS - set(entry)), ("has the unknown keys", set(entry) - KEYS)):
@@ -169,7 +169,7 @@ def start_order(entries):
 
 
 def leaders_to_follow(entry):
-    """Names of the servers with which this one restarts."""
+    """Names of the servers with which the server of this entry restarts."""
     start = entry["start"]
     return start["after"] if start.get("restart_with_leader") else []
 

@@ -8,8 +8,8 @@ only while the service manager does not run the server.
 
     prepare(entry)         raises FleetError if a requirement of the start is missing that the reconciler does not make
                            (an image, a program, a device). Changes nothing.
-    leftovers(entry)       [{id, what}] of all that still runs of the server: id is an int pid or a container's ID,
-                           what a description. Uses only the name of the entry.
+    leftovers(entry)       [{id, what}] of the server's remaining processes and containers: id is an int pid or a
+                           container's ID, what a description. Uses only the name of the entry.
     stop_leftovers(entry)  ends them, TERM then KILL, and returns leftovers(entry) afterwards: empty is the proof.
 """
 

@@ -34,7 +34,7 @@ OPTIONS = re.compile(r"\n\n\(A\) ")  # the options that follow have a different 
 def run(params, check_mode):
     """{changed, finished, progress, document}: the result of an evaluation, or its state; see Run.look().
 
-    Raises FleetError before a request is sent if the servers are not the planned ones, a dataset is wrong, or the
+    Raises FleetError before a request is sent if the servers differ from the plan, a dataset is wrong, or the
     context is too short.
     """
     node = Node.of_parameters(params)
@@ -42,7 +42,7 @@ def run(params, check_mode):
     if check_mode and not installed:
         return {"changed": True, "finished": True, "progress": None, "document": None}
     folder = params["datasets"] or node.paths.lib + "/datasets"
-    known = [params["eval"]] if params["eval"] in FILES else []  # a recipe's command brings its questions
+    known = [params["eval"]] if params["eval"] in FILES else []  # a recipe's command contains its questions
     data = check_datasets(folder, known, params["checksums"]).get(params["eval"]) or {}
     return Evaluation(params, node, folder, data).look(check_mode)
 
@@ -98,7 +98,7 @@ class Evaluation(Run):
 
     def answer_tokens(self):
         """The number of tokens that an answer may have: max_tokens, or less if the servers' context requires it and
-        `shorten` is set. Raises FleetError if it is not."""
+        `shorten` is set. Raises FleetError if it is not set."""
         wanted, contexts = self.params["max_tokens"], []
         headers = {"Authorization": "Bearer " + self.key()} if self.key() else {}
         for entry in self.planned.values():

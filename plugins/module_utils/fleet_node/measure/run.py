@@ -45,7 +45,7 @@ AFTER = 'trap : TERM INT HUP; "$@"; status=$?; %s >/dev/null 2>&1; exit $status'
 TIMED_OUT = ("124", "137")
 STARTED = re.compile(r"^process_start_time_seconds(?:\{[^}]*\})? (\S+)", re.MULTILINE)
 LONGEST = 2000  # characters of the end of a log in a message
-# What reading the files of a tool may raise.
+# The exceptions of code that reads the files of a tool.
 UNREADABLE = (OSError, ValueError, ArithmeticError, LookupError, TypeError, AttributeError, RecursionError)
 
 
@@ -73,7 +73,7 @@ class Run:
 
     def look(self, check_mode=False):
         """{changed, finished, document or None, progress, restarted}: the result, or the state of the job, which is
-        started if there is neither. Raises FleetError if the servers are not the planned ones."""
+        started if there is neither. Raises FleetError if the servers differ from the plan."""
         kept = files.read_json(os.path.join(self.folder, "result.json"))
         if check_mode:
             counts = kept and kept["ok"] and not self.again and not self.job.alive()
@@ -82,7 +82,7 @@ class Run:
             return self.advance(kept)
 
     def advance(self, kept):
-        """One look, with the start lock held."""
+        """Collect, start or report the job, with the start lock locked."""
         request = self.job.request()
         mine = request.get("caller") == self.params["caller"]
         if self.job.alive():
@@ -101,7 +101,7 @@ class Run:
         return self.answer(True, self.collect(self.job.request()))
 
     def answer(self, changed, document, finished=None):
-        """The result of the operation. It is finished when servers that were stopped are ready again."""
+        """The result of the operation. It is finished when the stopped servers are ready again."""
         progress = self.progress() if os.path.isdir(self.job.folder) else None
         lack = self.stopped.lack() if self.stopped and document and changed else None
         if lack:
@@ -241,7 +241,7 @@ class Run:
 class StoppedServers:
     """Servers that stop for a tool that starts an engine, and start again. entries: {name: plan entry}.
 
-    The job of the tool starts them when the tool has ended, also if nobody waits for it. If the job was killed, the
+    The job of the tool starts them when the tool has ended, even if no call waits for it. If the job was killed, the
     next call starts them; after a reboot the service manager does, because they were stopped and not disabled.
     """
 
@@ -280,7 +280,7 @@ class StoppedServers:
             self.node.manager.start(down)
 
     def lack(self):
-        """The reason why they are not ready, or None. Raises FleetError if waiting is of no use."""
+        """The reason why they are not ready, or None. Raises FleetError if waiting cannot help."""
         try:
             check_ready(self.node, list(self.entries.values()))
         except FleetError as error:

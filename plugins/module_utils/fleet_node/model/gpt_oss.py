@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""All that is gpt-oss's own on a node: its checkpoints, harmony with its vocabulary and parsers, and its probes.
+"""The properties of gpt-oss on a node: its checkpoints, harmony with its vocabulary and parsers, and its probes.
 
 The probes: questions that it must answer, how the answers are judged, and harmony's residue. What the plan knows of it
 is in plugin_utils/models/gpt_oss.py.
@@ -21,7 +21,7 @@ NAME = "gpt-oss"
 MODEL_TYPE = "gpt_oss"
 QUANTIZED, UNQUANTIZED = FORMATS = ("mxfp4", "bf16")  # as openai publishes it; as others convert it
 
-# -- the format of prompts and answers, and what engines need to read it -----------------------------------------------
+# -- the format of prompts and answers, and what engines need to parse it ----------------------------------------------
 
 FORMAT = "harmony"
 VOCABULARY = "o200k_base"
@@ -67,13 +67,13 @@ _BETWEEN_DIGITS = re.compile(r"(?<=\d)[\s,_*'\u2009\u202f]+(?=\d)")
 
 
 def says_number(text, number):
-    """Whether `text` names this number on its own, however it is set: 391., **391**, 3 9 1, 48,213."""
+    """Whether `text` contains this number as a separate number, in any spelling: 391., **391**, 3 9 1, 48,213."""
     text = unicodedata.normalize("NFKC", text)
     wanted = re.compile(r"(?<![\d])(?<!\d[.,])%d(?!\d|[.,]\d)" % number)
     return bool(wanted.search(text) or wanted.search(_BETWEEN_DIGITS.sub("", text)))
 
 
-# What an answer that must be a number may say besides it: nothing but the way to it.
+# What an answer that must be a number may contain in addition to it: only the calculation.
 _WORDS = frozenset(re.findall(r"\S+", """
     a above add added adding alone an and answer answered are as asked at be because box boxed by calculate
     calculated calculation certainly check chose chosen compute computed computes computing contains correct
@@ -88,17 +88,17 @@ _MARKUP = re.compile(
     r"|\{(?:aligned|align\*?|equation\*?)\}"
 )
 _WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
-_LONGEST_SUM = 600  # characters in which any way to a product is told
+_LONGEST_SUM = 600  # characters; the description of any calculation of a product fits into them
 
 
 def strange_words(text):
-    """The words in `text` that no answer to these questions has, "" where there are none."""
+    """The words in `text` that no answer to these questions contains, "" if there are none."""
     found = [word for word in _WORD.findall(text) if word.lower().replace("\u2019", "'") not in _WORDS]
     return " ".join(found[:8])
 
 
 def surplus(text, number):
-    """What an answer that must be this number says besides it: None, or the words that do not belong there."""
+    """What an answer that must be this number contains in addition to it, in words; None if there is nothing."""
     text = _MARKUP.sub(" ", unicodedata.normalize("NFKC", text))
     strange = strange_words(text)
     if strange:
@@ -118,7 +118,7 @@ def surplus(text, number):
     return None
 
 
-# Of one kind, so that one takes as much thinking as another.
+# Questions of one kind, so that they require the same amount of thinking.
 EFFORT_QUESTIONS = tuple(
     "Which numbers between 1 and %d are the sum of two squares in two different ways?" % most
     for most in (60, 65, 70, 75, 80, 85, 90, 95, 100, 105, 110, 115)
@@ -144,7 +144,7 @@ HEALTH_TOOL = {
 TOOL_RESULT = '{"status":"ok","uptime_seconds":372045}'
 MENTIONS = re.compile(r"(?i)\bok\b|372[ ,.]?045|103 h|4\.3 d|4 d|health|running|operational|green|smooth")
 
-# A tool whose arguments must come back as they were asked for.
+# A tool whose call must have the requested arguments.
 WEATHER = "get_weather"
 WEATHER_TOOL = {
     "type": "function",
@@ -172,7 +172,7 @@ class Forecast:
         self.arguments = {"city": city, "days": days}
 
     def wrong(self, arguments):
-        """What is wrong with the arguments of a call, None where they are the ones asked for."""
+        """What is wrong with the arguments of a call, None if they are the requested arguments."""
         for key, value in self.arguments.items():
             if key not in arguments:
                 return "%s is missing" % key
@@ -203,7 +203,7 @@ REPORT_QUESTION = " Name the number of the report in your answer."
 
 
 def weather_result(arguments):
-    """(a tool's result as JSON, the number in it that nobody can guess)."""
+    """(a tool's result as JSON, the number in it, which is random)."""
     number = a_number()
     value = dict(arguments, forecast="sunny", temperature_celsius=21, report_number=number)
     return json.dumps(value), number
@@ -221,18 +221,18 @@ def order(word):
 
 
 def is_word(text, word):
-    """Whether `text` is this word and nothing else, however it is set."""
+    """Whether `text` is this word and nothing else, in any markup."""
     before, found, after = text.lower().partition(word.lower())
     return bool(found) and len(text) < len(word) + 60 and not strange_words(before) and not re.search(r"\w", after)
 
 
-# What only the text of an assistant earlier in the conversation tells.
+# Only an earlier message of the assistant in the conversation contains the answer.
 CHOOSE = "Choose a number with five digits. Answer with the number."
 CHOSEN = "Which number did you choose? Answer with the number."
 
 
 def a_number():
-    """A number that nobody can guess."""
+    """A random number."""
     return random.SystemRandom().randrange(10000, 100000)
 
 
@@ -247,7 +247,7 @@ def is_text(text):
     return bool(found) and not strange_words(before) and not re.search(r"\w", after)
 
 
-LONG_TOKENS = 2600  # what the long prompt takes at most
+LONG_TOKENS = 2600  # of the long prompt, at most
 
 
 def long_prompt():
@@ -259,28 +259,28 @@ def long_prompt():
 
 COUNT = 120
 COUNTING = "Count from 1 to %d, one number on each line, nothing else." % COUNT
-COUNT_TOKENS = 700  # what that takes, with a little thinking
+COUNT_TOKENS = 700  # for the count, with a little thinking
 STOP_AT = 57
 
 
 def counted(text, until=COUNT):
-    """None where `text` counts from 1 to `until` and says nothing else, or what is wrong, in words."""
+    """None if `text` counts from 1 to `until` and contains nothing else; otherwise what is wrong, in words."""
     numbers = re.findall(r"\d+", text)
     wanted = [str(number) for number in range(1, until + 1)]
     for position, (number, right) in enumerate(zip(numbers, wanted)):
         if number != right:
-            return "%s stands where %s belongs" % (number[:20], right if position else "the first number, 1,")
+            return "%s is in the place of %s" % (number[:20], right if position else "the first number, 1,")
     if len(numbers) != len(wanted):
         return "it ends at %s" % (numbers[-1] if numbers else "nothing") + " instead of %d" % until
     text = re.sub(r"```\w*", "", text)
     other = re.search(r"[^\d\s.,:`*-]", text if strange_words(text) else text[text.index("1") :])
-    return "it says %r besides the numbers" % text[max(0, other.start() - 10) : other.start() + 30] if other else None
+    return "it also contains %r" % text[max(0, other.start() - 10) : other.start() + 30] if other else None
 
 
 # -- stand-ins ---------------------------------------------------------------------------------------------------------
 
 STANDIN_WORDS = re.compile(r"(?i)stand-?in")
-STANDIN_STOP = "plumbing"  # a word in the middle of what it says to everybody
+STANDIN_STOP = "plumbing"  # a word in the middle of its answer to every question
 
 
 def is_standin(model_id):
@@ -292,7 +292,7 @@ def is_standin(model_id):
 
 _NAMES = "start|end|channel|message|return|call|constrain"
 RESIDUE = re.compile(
-    r"\|(?:%(names)s)\|"  # harmony's own tokens, whatever became of their brackets
+    r"\|(?:%(names)s)\|"  # harmony's own tokens, with or without their brackets
     r"|<\|\s?(?:%(names)s)(?!\w)|\b(?:%(names)s)\s?\|>"  # and pieces of them
     r"|assistant(?:analysis|commentary|final)"  # the same with the tokens stripped
     r"|\A\s*(?:analysis|commentary|final)(?=[A-Z0-9])"
@@ -301,7 +301,7 @@ RESIDUE = re.compile(
     r"|!!!!!!" % {"names": _NAMES}  # what broken weights and looping drafts write
 )
 
-# Tokens of other models, what their vocabularies make of bytes, and text that was decoded wrongly.
+# Tokens of other models, bytes as their vocabularies spell them, and text that was decoded wrongly.
 FOREIGN = re.compile(
     r"<\s?/?[|\uff5c]\s?[^<>\n]{0,40}?[|\uff5c]\s?>|&lt;/?[|\uff5c]"  # <|im_end|>, <|eot_id|>, also of full width
     r"|[|<]/?(?:im_(?:start|end|sep)|endoftext|endofprompt|eot_id|eom_id|(?:start|end)_header_id|begin_of_text"
@@ -327,7 +327,7 @@ ROLES = re.compile(
 )
 # After a tool a list such as "System: up" is an answer.
 SPEAKERS = re.compile(r"(?im)^[\s#*>_-]*(?:user|human|assistant)[\s*_]*(?::|$)|\d\s?(?:user|assistant)\b")
-# How this model thinks, and never answers.
+# Phrases of this model's reasoning that are never in its answers.
 THINKING = re.compile(
     r"(?i)\b(?:the )?user (?:asks|asked|wants|says|said|is asking|just|needs|has asked|sent)\b"
     r"|\b(?:we|i) (?:need|have|should|must|are asked|will just) (?:to )?"
@@ -339,7 +339,7 @@ THINKING = re.compile(
 
 
 def shown_prompt(text, prompt):
-    """The part of a prompt's message that an answer repeats, or None. Short messages are too common to tell."""
+    """The part of a prompt's message that an answer repeats, or None. Short messages are too common to count."""
     lines = [" ".join(line.split()).casefold() for line in prompt.splitlines()]
     lines = [line for line in lines if len(line) >= 12]
     flat = " ".join(text.split()).casefold()
@@ -358,21 +358,21 @@ DAMAGED_ENCODINGS = "%s in %s is damaged: replace it (sha256 %s) and restart the
     VOCABULARY_VARIABLE,
     VOCABULARIES[VOCABULARY]["sha256"],
 )
-# (statuses or None for any, pattern in the body of an error, cause or what tells it of the Engine)
+# (statuses or None for any, pattern in the body of an error, cause or a function of the Engine that returns it)
 HTTP = (
     (None, r"hash mismatch|could not split on ' '", DAMAGED_ENCODINGS),
     (None, r"(?i)unexpected tokens?\b|unexpected EOS|unknown role", lambda engine: engine.output_parser),
     (None, r"(?i)vocab file|HarmonyError", ENCODINGS),
 )
-# The same in the log of a server that does not get ready.
+# The same in the log of a server that does not become ready.
 LOGS = ((r"hash mismatch", DAMAGED_ENCODINGS), (r"(?i)vocab file|HarmonyError", ENCODINGS))
 
 # -- requests and answers ----------------------------------------------------------------------------------------------
 
 RESIDUE_PROBE = "harmony-residue"
-REASONING_FIELDS = ("reasoning", "reasoning_content")  # engines use the one or the other
-LOW, HIGH = "low", "high"  # levels of effort that are compared; it knows medium as well
-# Where a request says the effort: a key of its own, or inside another one.
+REASONING_FIELDS = ("reasoning", "reasoning_content")  # an engine uses one of them
+LOW, HIGH = "low", "high"  # levels of effort that are compared; the model also has medium
+# Where a request contains the effort: in a separate key, or inside another key.
 EFFORT, EFFORT_INSIDE = EFFORT_PARAMETERS = ("reasoning_effort", "chat_template_args")
 
 

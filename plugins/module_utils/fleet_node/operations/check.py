@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The look: which steps of a run have to run on this node. Their operations run in check mode, in order."""
+"""Checks which steps of a run have to run on this node. Their operations run in check mode, in order."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def check(params, check_mode, operation_of, validated):
 
 def look(looks, operation_of, validated, root):
     """{steps: [{step, differs, reason}], first: the first step that differs or None, serving: whether servers run here,
-    warnings: [texts]}.
+    warnings: [str]}.
 
-    looks: [{step, operation, arguments}] in the order of the run. The look ends at the first operation that differs,
+    looks: [{step, operation, arguments}] in the order of the run. The check ends at the first operation that differs,
     because later results may change. operation_of(name) -> its Operation or None. validated(operation, arguments) ->
     parameters; raises FleetError if they are invalid. An operation that fails counts as different, because its step
     reports the problem. If a program hangs, FleetError is raised, because the step would wait for the same program.

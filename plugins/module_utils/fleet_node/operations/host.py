@@ -15,7 +15,7 @@ ACCELERATOR_INFO = {"vendor": {"type": "str", "default": "auto"}}
 
 
 def accelerator_info(params, check_mode):
-    """What accelerators the node has. Raises FleetError."""
+    """The accelerators of the node. Raises FleetError."""
     return {"changed": False, **detect(params["vendor"]).as_dict()}
 
 

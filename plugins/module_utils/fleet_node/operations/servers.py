@@ -153,7 +153,7 @@ ENGINE_READY = {
 
 
 def engine_ready(params, check_mode):
-    """Raises FleetError while a server is not ready; it is final if waiting is of no use.
+    """Raises FleetError while a server is not ready; it is final if waiting cannot help.
 
     `secrets` are masked, because a server that empties its file of secrets could log them.
     """

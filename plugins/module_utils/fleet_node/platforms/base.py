@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Platforms on a node: found accelerators, compared with the declared and required ones."""
+"""Platforms on a node: the found accelerators are compared with the declared and required accelerators."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Detector:
     is a share of the machine, so sums are compared. tolerance: share of a device's memory by which it may be smaller.
     driver_package: the package of `installs` with the driver. advice: {lnc, driver: last sentence of that message,
     missing: a sentence in the message about missing devices}. visible: environment variables that select the devices
-    of a process. holds: a process holds a device exclusively. start_hooks: {name in a plan entry's `hooks`: module with
+    of a process. holds: a process uses a device exclusively. start_hooks: {name in a plan entry's `hooks`: module with
     the supervisor's actions around a start}. detects: nodes can detect it; otherwise only the other attributes count.
     lost_by_reload: a device file of nodes on which a daemon-reload of systemd may remove devices from containers, or
     None. setuid_helper: its driver starts setuid programs from within servers, so their units must permit that.
@@ -172,7 +172,7 @@ class Detector:
         return []
 
     def given(self, pid, ids):
-        """Those of `ids`, parts of a device that the process holds, that its environment selects.
+        """Those of `ids`, parts of a device that the process uses, that its environment selects.
 
         None if the environment does not select any, cannot be read, or names others, as in a container, where they
         count from 0.

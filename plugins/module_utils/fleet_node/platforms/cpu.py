@@ -100,7 +100,7 @@ def _layout(system, usable):
             memory = system.memory("%s/node%d/meminfo" % (NODES, node)).get("MemTotal")
             layout.append((node, cpus & usable, memory))
     if len(layout) < 2:
-        # One node is the whole machine, and its own meminfo can miss memory that was added while it ran.
+        # A single node is the entire machine, and its own meminfo can miss memory that was added while it ran.
         node = layout[0][0] if layout else None
         layout = [(node, usable, system.memory().get("MemTotal"))]
     return [(node, cpus, None if memory is None else memory // 1024) for node, cpus, memory in layout]

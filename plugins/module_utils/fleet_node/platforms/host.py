@@ -27,7 +27,7 @@ def whole_number(text):
 
 
 def run_tool(argv):
-    """(exit status or the reason why there is none, what it printed on both outputs). Raises TimedOut."""
+    """(exit status or the reason why there is none, both outputs of the program). Raises TimedOut."""
     try:
         done = commands.run(argv, merged=True, env={**os.environ, "LC_ALL": "C"})
     except OSError as error:
@@ -46,7 +46,7 @@ class System:
         self.warnings = []
 
     def warn(self, text):
-        """Add a warning unless it is there already."""
+        """Add a warning unless it exists already."""
         if text not in self.warnings:
             self.warnings.append(text)
 

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The API key of a fleet, from the variable fleet_api_key to the secrets of a server and the requests of its clients.
 
-A server's secrets hold the first key, which its engine asks for and clients send, under one name of API_KEYS, and the
-others, if there are any, under one of OTHER_API_KEYS.
+A server's secrets contain the first key, which its engine requires and clients send, under a name of API_KEYS, and the
+other keys, if there are any, under a name of OTHER_API_KEYS.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def client_key(paths, entry):
 
 
 def common_client_key(paths, entries):
-    """The API key of servers that are asked by one client. Raises FleetError if they have different keys."""
+    """The API key of servers to which one client sends requests. Raises FleetError if they have different keys."""
     keys = {entry["name"]: client_key(paths, entry) for entry in entries}
     if len(set(keys.values())) > 1:
         raise FleetError(

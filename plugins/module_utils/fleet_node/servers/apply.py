@@ -64,9 +64,9 @@ def prove(node, actions, desired):
 
 
 def apply(node, actions, desired, observed, shared, drain_s=0, keeps=False):
-    """Apply what was decided and proven: write all files to staging, stop, install the files, start.
+    """Apply the proven actions: write all files to staging, stop, install the files, start.
 
-    keeps: keep the definitions that are replaced until the new ones are verified.
+    keeps: keep the replaced definitions until the new definitions are verified.
     """
     starts = [action.name for action in actions if action.kind in STARTS]
     writes = [action for action in actions if action.kind in WRITES]
@@ -92,7 +92,7 @@ def apply(node, actions, desired, observed, shared, drain_s=0, keeps=False):
         try:
             staging.commit()
         except OSError:
-            # the old files are back
+            # the old files are restored
             previous.forget(node.paths, starts if keeps else ())
             node.manager.start(start_order({name: observed[name].entry for name in stop_first if observed[name].entry}))
             raise
@@ -146,7 +146,7 @@ def stop(node, names, observed):
                 if holder is None or holder["server"] != name or holder["root"] != (root or "/"):
                     break
                 if time.monotonic() > end:
-                    words = "its %s %d is still held by %s" % (what, port, holder_words(holder, root))
+                    words = "its %s %d is still in use by %s" % (what, port, holder_words(holder, root))
                     raise _does_not_end(name, words, stopped)
                 time.sleep(0.1)
 
@@ -281,7 +281,7 @@ def _requests(one):
 
 
 def _close(servers):
-    """Close the ports of engines that can do so: connections that nobody accepts would be reset at the end."""
+    """Close the ports of engines that can do so: connections that no process accepts would be reset at the end."""
     ports = [health_port(one.entry) for one in servers if _signal(one, engine_of(one.entry).close_signal)]
     end = time.monotonic() + CLOSE_S
     while any(port in ports for _address, port, _inode in processes.listening_sockets()) and time.monotonic() < end:
@@ -338,5 +338,5 @@ def shared_fault(paths, path, text):
 
 
 def python_link_differs(node):
-    """Whether the node's link does not lead to the Python that this run chose, or somebody else made that link."""
+    """Whether the node's link does not lead to the Python that this run chose, or belongs to another account."""
     return node.manager.interpreter is not None and not host_python.leads_to(node.paths, node.manager.interpreter)

@@ -1,9 +1,9 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What usually stands behind a failing probe: tables from symptom to cause, in the order in which they are tried.
+"""The usual causes of a failing probe: tables from symptom to cause, in the order in which they are tried.
 
-What an engine's own answers mean is in module_utils/fleet_node/engines, what the model's mean in gpt_oss.py.
+module_utils/fleet_node/engines has the meaning of an engine's own answers, gpt_oss.py that of the model's answers.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import re
 from ..engines.registry import ENGINES
 from ..model import gpt_oss
 
-# -- what an answer looks like when something is missing ---------------------------------------------------------------
+# -- answers in which something is missing -----------------------------------------------------------------------------
 
 ENGINE_DEAD = "the engine behind the API process is dead: restart the server; its log says why the engine died"
 MEMORY = "the accelerator ran out of memory: lower the batch size, the context or the memory fraction"
 PARAMETER = (
-    "this engine does not know a parameter of the request: the recipe's verify section names the one that sets the "
-    "reasoning effort (effort_parameter)"
+    "this engine does not know a parameter of the request: the recipe's verify section names the "
+    "parameter for the reasoning effort (effort_parameter)"
 )
 API_KEY = "the server asks for an API key and none was sent: set fleet_api_key to it"
 API_KEY_REFUSED = (
-    "the server refuses the API key in its file of secrets: it was started with another one, or a proxy in front of it "
-    "asks for one; run site.yml, which restarts it with this key"
+    "the server refuses the API key in its file of secrets: it was started with another key, or a proxy in front of "
+    "it asks for a key; run site.yml, which restarts it with this key"
 )
 LIMITED = "the server or something in front of it limits requests: verify when it is idle, or raise its limit"
 GATEWAY = "a gateway answers on this port, and the server behind it does not"
@@ -51,7 +51,7 @@ EMPTY = (
     "corrupt"
 )
 NOT_STOPPED = (
-    "finish_reason is not stop although the model answered: the output parser is not the one for %s" % gpt_oss.NAME
+    "finish_reason is not stop although the model answered: the output parser is not that of %s" % gpt_oss.NAME
 )
 WRONG_ANSWER = (
     "the model runs but does not compute: a corrupt or wrongly converted checkpoint, or a kernel that is wrong on this "
@@ -75,9 +75,9 @@ WRONG_RESPONSES = (
 )
 RESPONSES_INCOMPLETE = (
     "the status of the response is incomplete: it ran out of tokens, or the engine ended it on its own; its "
-    "incomplete_details say why"
+    "incomplete_details contain the reason"
 )
-RESPONSES_FAILED = "the status of the response is not completed although it came with 200: the server's log says why"
+RESPONSES_FAILED = "the status of the response is not completed although it came with 200: see the server's log"
 RESPONSES_CUT = (
     "the stream of /v1/responses ended without response.completed: the engine broke off, or a proxy cuts long answers"
 )
@@ -102,13 +102,12 @@ MIXED_UP = (
 WRONG_TOGETHER = (
     "answers are wrong when several requests come at once: batched kernels, the KV cache, or speculation over a batch"
 )
-UNASKED_CALL = "a tool call came although no tool was offered: the tool-call parser takes plain text for a call"
+UNASKED_CALL = "a tool call came although no tool was offered: the tool-call parser parses plain text as a call"
 TOOL_ID = (
-    "the call has no id: clients cannot hand the tool's result back; the tool-call parser is not the one for %s"
-    % gpt_oss.NAME
+    "the call has no id: clients cannot return the tool's result; the tool-call parser is not that of %s" % gpt_oss.NAME
 )
 TOOL_ARGUMENTS_LOST = (
-    "the arguments of the call are not the ones in the question: the tool-call parser loses, changes or invents "
+    "the arguments of the call differ from those in the question: the tool-call parser loses, changes or invents "
     "arguments"
 )
 TOOL_RESULT_IGNORED = (
@@ -127,19 +126,15 @@ NO_TOOL_CALL = (
     "the model answered in words both times: the tools do not reach it (a `--chat-template` that knows no tools), or "
     "the checkpoint is no %s" % gpt_oss.NAME
 )
-TOOL_NAME = (
-    "the call has not the name of the tool that was offered: the tool-call parser is not the one for %s" % gpt_oss.NAME
-)
-TOOL_ARGUMENTS = (
-    "the arguments of the call are no JSON object: the tool-call parser is not the one for %s" % gpt_oss.NAME
-)
+TOOL_NAME = "the call does not have the name of the offered tool: the tool-call parser is not that of %s" % gpt_oss.NAME
+TOOL_ARGUMENTS = "the arguments of the call are no JSON object: the tool-call parser is not that of %s" % gpt_oss.NAME
 TOOL_FINISH = "the call is there but finish_reason is not tool_calls: clients that wait for that will not call the tool"
 NO_MESSAGE = "no message with text in output: the engine's responses parser dropped what the model wrote"
 NO_EVENTS = "a 200 without a single event: the engine or a proxy in front of it does not stream"
 NO_DONE = "the stream ended without `data: [DONE]`: the engine broke off, or a proxy in front of it cuts long answers"
 STREAM_ERROR = "the engine failed in the middle of the stream: its log has the traceback"
 STREAM_REASONING = (
-    "the whole answer had reasoning and the stream has none: the streaming parser is not the one for %s" % gpt_oss.NAME
+    "the complete answer had reasoning and the stream has none: the streaming parser is not that of %s" % gpt_oss.NAME
 )
 CENSUS = (
     "fewer workers are registered than the plan has, and /health is 200 all the same: see the states and logs of the "
@@ -149,19 +144,19 @@ CENSUS = (
 
 # -- the form of answers -----------------------------------------------------------------------------------------------
 
-NOT_UTF8 = "the answer holds bytes that are not UTF-8: the engine cuts characters in pieces, or a proxy recodes them"
+NOT_UTF8 = "the answer contains bytes that are not UTF-8: the engine cuts characters in pieces, or a proxy recodes them"
 NOT_STRICT = (
     "the answer is no JSON that every client reads (NaN, Infinity, or a key twice): the engine or a proxy in front of "
     "it writes its own dialect"
 )
-ERROR_INSIDE = "an error stands in an answer of 200: clients take the answer for a good one; see the server's log"
+ERROR_INSIDE = "an answer of 200 contains an error: clients mistake the answer for a good answer; see the server's log"
 OTHER_CHOICE = (
     "there is not exactly one choice with the index 0: the answer of another request, or one that was not asked for"
 )
-NO_END = "the answer does not say why it ended (finish_reason): the engine broke off, or a proxy took its end away"
+NO_END = "the answer has no reason for its end (finish_reason): the engine broke off, or a proxy removed its end"
 NO_CALLS = "finish_reason is tool_calls, and there is no call: the tool-call parser lost it"
-SAME_ID = "calls have the same id: clients cannot tell which result belongs to which call"
-OTHER_ID = "the id of a call changes within its stream: clients take it for two calls"
+SAME_ID = "calls have the same id: clients cannot assign results to calls"
+OTHER_ID = "the id of a call changes within its stream: clients mistake it for two calls"
 NO_SPACES = "words are joined: the detokenizer or the streaming parser loses blanks"
 USAGE = "usage does not add up: clients that bill or budget by it go wrong (the engine's counters, or a proxy)"
 AFTER_END = "something comes after finish_reason: clients have stopped reading by then, and lose it"
@@ -169,28 +164,28 @@ AFTER_DONE = "something comes after `data: [DONE]`: an error that clients never 
 CUMULATIVE = (
     "each event repeats what came before: the engine or a proxy sends the text so far instead of the next piece"
 )
-CALL_IN_CONTENT = "the call stands in the content as well: the tool-call parser leaves what it has read"
+CALL_IN_CONTENT = "the content contains the call as well: the tool-call parser does not remove what it has read"
 NOT_OVER_HTTP = (
     "requests that follow each other on one connection do not get their own answers: the server or a proxy in front "
     "of it miscounts bodies"
 )
 
-# -- what answers say --------------------------------------------------------------------------------------------------
+# -- the content of answers --------------------------------------------------------------------------------------------
 
 SURPLUS = (
-    "the answer says more than the question asked for: the model runs on past its end (missing stop tokens), another "
-    "model's chat template is in use, or the checkpoint is damaged"
+    "the answer contains more than the question asked for: the model does not stop at its end (missing stop tokens), "
+    "another model's chat template is in use, or the checkpoint is damaged"
 )
 PROMPT_SHOWN = (
     "the answer repeats the prompt: the engine returns prompt and completion together (echo), or its chat template is "
-    "not the one for %s" % gpt_oss.NAME
+    "not that of %s" % gpt_oss.NAME
 )
 OTHER_ROLES = (
-    "the answer goes on with turns of a conversation: the chat template or the stop tokens are those of another model"
+    "the answer continues with turns of a conversation: the chat template or the stop tokens are those of another model"
 )
 FOREIGN = (
     "tokens of another model or of a vocabulary, or text that was decoded wrongly: the tokenizer, the chat template or "
-    "the checkpoint is not the one for %s" % gpt_oss.NAME
+    "the checkpoint is not that of %s" % gpt_oss.NAME
 )
 WRONG_COUNT = (
     "a long answer is not what it must be: pieces are lost, repeated or garbled after some length (KV cache, sliding "
@@ -203,21 +198,18 @@ WRONG_TEXT = (
 WRONG_DEVELOPER = (
     "an instruction in a developer message is not followed: the chat template or a proxy drops developer messages"
 )
-WRONG_TURNS = (
-    "what the assistant said earlier in the conversation does not reach the model: the chat template or a proxy drops "
-    "its messages"
-)
+WRONG_TURNS = "earlier messages of the assistant do not reach the model: the chat template or a proxy drops them"
 CHOICE_IGNORED = "tool_choice is not followed: the engine or a proxy in front of it drops the parameter"
-STOP_IGNORED = "the answer goes on after a stop sequence: the engine or a proxy in front of it drops `stop`"
+STOP_IGNORED = "the answer continues after a stop sequence: the engine or a proxy in front of it drops `stop`"
 OTHER_CONTEXT = (
-    "the context that the server lists is not the planned one: it was started with other arguments, or the engine "
+    "the context that the server lists is not the planned context: it was started with other arguments, or the engine "
     "lowered it to what fits its memory"
 )
 OPEN = (
     "a request without the right API key is served although a key is planned: the server was started without it, or "
     "without the middleware that asks for it on all paths; docs/using/api-keys.md"
 )
-STREAMED_OTHERWISE = "the streamed answer is not the one that comes in one piece: the streaming parser changes it"
+STREAMED_OTHERWISE = "the streamed answer differs from the complete answer: the streaming parser changes it"
 
 # a well-formed answer that is wrong: it may be a slip of a sampled model
 WRONG = (
@@ -264,7 +256,7 @@ def transport_cause(response):
 
 def text_cause(text, engine, status=None):
     """The cause that the words of an error point at, or None. engine: the Engine that wrote them, as far as known; it
-    may pass on what another one behind it wrote."""
+    may pass on the words of an engine behind it."""
     others = [row for other in ENGINES.values() for row in other.http]
     for statuses, pattern, cause in (*gpt_oss.HTTP, *engine.http, *others, *HTTP):
         if (statuses is None or status in statuses) and re.search(pattern, text):
@@ -273,9 +265,9 @@ def text_cause(text, engine, status=None):
 
 
 def log_cause(lines, engine, stalled):
-    """The cause that the log ([str], the newest last) of a server that does not get ready points at, or None.
+    """The cause that the log ([str], the newest last) of a server that does not become ready points at, or None.
 
-    stalled: whether it is over its start budget.
+    stalled: whether it exceeds its start budget.
     """
     last = next((line for line in reversed(lines) if line.strip()), "")
     text = "\n".join(lines)
@@ -312,7 +304,7 @@ def residue(text, engine):
 
 
 def model_cause(expected, listed, engine):
-    """Why /v1/models does not list exactly `expected`; `listed` are the ids as they came."""
+    """Why /v1/models does not list exactly `expected`; `listed` are the ids in the answer."""
     if not listed:
         return engine.no_models
     own = engine.model_cause(expected, listed[0]) if len(listed) == 1 else None
@@ -338,7 +330,7 @@ def idle_cause(idle):
 
 
 def still_cause(still):
-    """Why the workers named in `still` fetched no KV cache though they handled requests."""
+    """Why the workers named in `still` fetched no KV cache although they handled requests."""
     return (
         "%s fetched no KV cache from the prefill workers: it computes prompts itself, so nothing is disaggregated (its "
         "KV connector is not set up as the prefill workers' is, or cannot reach them)" % ", ".join(still)
@@ -346,7 +338,7 @@ def still_cause(still):
 
 
 def too_slow(seconds, why):
-    """The whole sequence did not fit its time; why: where that time comes from."""
+    """The cause if the complete sequence exceeds its time; why: the origin of that limit."""
     return (
         "the whole sequence may take %g s (%s) and did not get through: the server is far too slow; "
         "see the ms of the probes before" % (seconds, why)

@@ -49,7 +49,7 @@ class _Image:
         found = None
         with contextlib.suppress(EngineError):
             found = engine.find_image(container["image"], container["digest"])
-        found = found or {"id": container["image"], "reference": container["image"]}  # it was there a moment ago
+        found = found or {"id": container["image"], "reference": container["image"]}  # it existed a moment ago
         self.id, self.reference = found["id"], found["reference"]
 
     def run(self, program, arguments, text):
@@ -124,7 +124,7 @@ def check_configs(node, servers):
     """Raises FleetError for the first server whose image or environment refuses its configuration file or command line.
 
     servers: [DesiredServer] that are about to be started. If there is no verdict, the node gets a warning. Accepted
-    files and commands are not asked again in the same place; the command lines of a place are asked together.
+    files and commands are not checked again in the same place; the command lines of a place are checked together.
     """
     path = node.paths.lib + "/config-checks.json"
     known = read_json(path)
@@ -177,7 +177,7 @@ def _groups(questions):
 
 
 def _place(server):
-    """Where a server's engine can be asked, None if that is not known."""
+    """Where a server's engine can be run for the check, None if that is not known."""
     engine = engine_of_entry(server.entry)
     if engine is not None:
         return _Image(server, engine)
@@ -187,7 +187,7 @@ def _place(server):
 
 
 def _verdicts(together):
-    """[(verdict, words)] of questions that are asked together; "unknown" for those without an answer."""
+    """[(verdict, words)] of questions that are checked together; "unknown" for those without an answer."""
     first = together[0]
     text = first.text if first.what is CONFIG else "[%s]" % ", ".join(one.text for one in together)
     found, words = [], "it printed no verdict"

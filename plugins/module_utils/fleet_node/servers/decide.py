@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What to do, from the servers as planned and as observed. Pure."""
+"""Decides on actions, from the servers as planned and as observed. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEPLOYS = ("started", "restarted")
 
 @dataclasses.dataclass
 class Decision:
-    """actions: what to do now; postponed: what waits for its turn; waves: the turns, [[name]]."""
+    """actions: to apply now; postponed: actions that wait for their turn; waves: the turns, [[name]]."""
 
     actions: list
     postponed: list = dataclasses.field(default_factory=list)
@@ -63,8 +63,8 @@ def decide(desired, observed, state, only=None, check=False, changes=AT_ONCE, un
 def _with_followers(actions, desired, observed, only):
     """`actions` with a restart for each running server that restarts with a leader which is among those started.
 
-    A service manager restarts these with their leader, whether somebody named them or not. They start with the current
-    plan.
+    A service manager restarts these servers with their leader, whether the run names them or not. They start with the
+    current plan.
     """
     by_name = {action.name: action for action in actions}
     for name in start_order({name: one.entry for name, one in desired.items()}):
@@ -111,11 +111,11 @@ def _decide_one(desired, observed, state):
 def order_waves(actions, desired, observed, together=False, unverified=()):
     """[[name]]: servers that are changed together, in their order. Names in none of them can be acted on at once.
 
-    A wave is one server that runs and has to be stopped. Servers that restart with it are in its wave, and
-    those with devices or ports that another server of it needs (removed servers as well), and those that its engine
-    names. Repairs come first,
-    since these servers do not answer. Servers that only have to be removed come last: they serve until all others are
-    verified. together: all but the repairs are one wave. unverified: names of servers that have a turn in any case.
+    A wave is one server that runs and has to be stopped. The wave also contains servers that restart with it, servers
+    with devices or ports that another server of it needs (removed servers as well), and servers that its engine names.
+    Repairs come first, since these servers do not answer. Servers that only have to be removed come last: they serve
+    until all others are verified. together: all except the repairs are one wave. unverified: names of servers that have
+    a turn in any case.
     """
     moving = {action.name: action for action in actions if action.kind in STARTS or action.kind == "remove"}
     starting = [name for name in moving if moving[name].kind in STARTS]
@@ -131,7 +131,7 @@ def order_waves(actions, desired, observed, together=False, unverified=()):
         join([name, *leaders_to_follow(desired[name].entry)])
         wanted = _resources(desired[name].entry)
         for other in moving:
-            # what both have in the plan they share on purpose
+            # both share on purpose what both have in the plan
             shared = _resources(desired[other].entry) if other in desired else set()
             one = observed.get(other)
             if other != name and one is not None and one.runs and (wanted - shared) & _resources(one.entry or {}):

@@ -23,8 +23,8 @@ class Difference:
     """One difference.
 
     kind: a word for programs; text: a line for a person; action: the kind of Action that repairs it, or None if only
-    another step or somebody else can; changes: [(field, before, after)]; repairs: whether it is a fault of a running
-    server.
+    another step or the administrator can; changes: [(field, before, after)]; repairs: whether it is a fault of a
+    running server.
     """
 
     kind: str
@@ -105,7 +105,7 @@ def _file_differences(target, observed):
 
 
 def changed_fields(target, observed):
-    """[(field, before, after)] between the deployed server, with its files, and the planned one, without secrets."""
+    """[(field, before, after)] between the deployed server, with its files, and the plan, without secrets."""
     changes = entry_changes(observed.entry, target.entry)
     fields = [change[0] for change in changes]
     secrets = _changed_secrets(target, observed)
@@ -141,7 +141,7 @@ def _changed_secrets(target, observed):
 def entry_changes(before, after):
     """[(field, before, after)] of two entries ({} for none). Secrets appear by name and version."""
     skipped = {"hash", "host", "name", "schema", "secret_versions", "secrets"}
-    skipped |= {"engine", "arguments"}  # they repeat what command and config say
+    skipped |= {"engine", "arguments"}  # they repeat the command and the config
     if after.get("container") is None:
         skipped.add("launch")  # it repeats the command
     changes = [
@@ -150,7 +150,7 @@ def entry_changes(before, after):
         if field not in skipped and before.get(field) != after.get(field)
     ]
     if len(changes) > 1 and after.get("container"):
-        changes = [change for change in changes if change[0] != "launch"]  # made of all the others
+        changes = [change for change in changes if change[0] != "launch"]  # it is composed of all the others
     if secret_summary(before) != secret_summary(after):
         changes.append(("secrets", secret_summary(before), secret_summary(after)))
     if before and not changes and before.get("hash") != after["hash"]:
@@ -172,8 +172,8 @@ def changed_weights(observed):
 
 
 def unit_notes(unit):
-    """Sentences on conditions that are no difference: drop-ins belong to whoever added them."""
+    """Sentences on conditions that are no difference: this collection does not manage drop-ins."""
     notes = ["the drop-in %s changes its unit" % path for path in unit.drop_ins]
     if unit.stale and not unit.may_reload:
-        notes.append("systemd takes the new version of its unit at its next start")
+        notes.append("systemd loads the new version of its unit at its next start")
     return notes

@@ -68,8 +68,8 @@ class Watch:
 
 
 def who_answers(node, entry, observed):
-    """Describes the process that answers for `entry`. observed: of observe(). Raises Stranger if it is not of that
-    entry."""
+    """Describes the process that answers for `entry`. observed: of observe(). Raises Stranger if it does not belong to
+    that entry."""
     one = observed.get(entry["name"]) or Observed(entry["name"])
     deployed_as_planned(node, entry, one)
     pid, runs = _running(entry, one)
@@ -115,7 +115,7 @@ def deployed_as_planned(node, entry, one):
 
 
 def _running(entry, one):
-    """(pid, hash) of a server's process. Raises Stranger if there is none, or its entry is not known."""
+    """(pid, hash) of a server's process. Raises Stranger if there is none, or its entry is unknown."""
     name = entry["name"]
     if entry["container"]:
         found = next((container for container in one.containers if container.running), None)

@@ -12,12 +12,12 @@ from ..host.paths import NodePaths
 from ..services import MANAGERS, get_manager
 
 STATES = ("started", "stopped", "restarted", "absent")
-CLOSINGS = ("verified", "rolled_back")  # what becomes of the definitions that a wave replaced
+CLOSINGS = ("verified", "rolled_back")  # what happens to the definitions that a wave replaced
 # kinds of Action
 STARTS = frozenset(("create", "change", "start", "restart"))
-STAY = frozenset(("redefine", "enable"))  # the server runs on
+STAY = frozenset(("redefine", "enable"))  # the server continues to run
 WRITES = STARTS | {"redefine"}
-KINDS = ("create", "change", "start", "restart", "redefine", "enable")  # an earlier one does what a later one does
+KINDS = ("create", "change", "start", "restart", "redefine", "enable")  # an earlier kind includes the later kinds
 
 # The options that modules for a node's servers share; the fragment inference.fleet.node documents them.
 NODE_ARGUMENTS = {
@@ -33,7 +33,7 @@ SERVERS_ARGUMENTS = {
 
 
 def servers_elsewhere(**options):
-    """The argument for servers of other hosts: host, name and these further options of each."""
+    """The argument for servers of other hosts: host, name and these further options of each server."""
     named = {name: {"type": "str", "required": True} for name in ("host", "name")}
     return {"type": "list", "elements": "dict", "default": [], "options": {**named, **options}}
 
@@ -42,8 +42,8 @@ def servers_elsewhere(**options):
 class Node:
     """The paths and the service manager of a node's servers.
 
-    user: account of servers whose entry names none (None: whoever runs this); deployer: the record of a run that
-    deploys, {by, at, run, recipe}; accounts: names of the servers' accounts; acted: the actions that were begun;
+    user: account of servers whose entry names none (None: the account of this process); deployer: the record of a run
+    that deploys, {by, at, run, recipe}; accounts: names of the servers' accounts; acted: the actions that were begun;
     warnings: messages for the user.
     """
 
@@ -88,10 +88,10 @@ class DesiredServer:
 class Observed:
     """One server on the node.
 
-    entry: as deployed, None where it is not; secrets: {ENV: value} in its file, {} without one; secrets_read: whether
-    this user may read that file; definition, config: contents on disk, None where they are missing; state: the record
-    of its start ({} without one); fresh: whether that record is of the process that the manager runs now; service:
-    services.Status or None; pids: all its processes, those in its container as well; containers:
+    entry: as deployed, None if it is not deployed; secrets: {ENV: value} in its file, {} without a file; secrets_read:
+    whether this user may read that file; definition, config: contents on disk, None if they are missing; state: the
+    record of its start ({} without it); fresh: whether that record is of the process that the manager runs now;
+    service: services.Status or None; pids: all its processes, those in its container as well; containers:
     [container_engine.Container] of it, in any state; files: its files on disk; weights: {folder: weights_note()} of its
     checkpoints on disk; unit: services.Unit, None without a definition; modes: {path: (mode, uid, gid)} of its files
     and work directory; faults: reasons to restart its process; was_ready: whether the recorded process was seen ready.

@@ -84,7 +84,7 @@ def _read_record(paths, one, planned):
 
 def _unrecorded(paths, name, pid):
     """Why a process of a server's unit must have a record of its start, or is no server; None for a guard, which has
-    not written the record yet, and for what may still become a guard."""
+    not written the record yet, and for a process that may still become a guard."""
     environment, started, argv = processes.environment_of(pid), processes.started_at(pid), processes.argv(pid)
     if any(word.endswith(program_check.current("/")) for word in argv[:4]) or paths.entry(name) in argv:
         return None
@@ -160,7 +160,7 @@ def _by_content(deployed, planned, state, containers):
 
 
 def late_encodings(entry, state):
-    """Why a server reads another vocabulary than the file has now: it came or changed after the start."""
+    """Why a server reads another vocabulary than the file has now: the file was added or changed after the start."""
     noted = state.get("encodings")
     now = guard_state.encodings_note(entry, noted)
     if not isinstance(noted, dict) or now is None:
@@ -272,7 +272,7 @@ def _shortened(line):
 
 
 def given_redactor(secrets):
-    """A Redactor of the values {variable: value or list} that a run was given. A server's account may have emptied its
-    file of secrets, with which everything else is masked."""
+    """A Redactor of the values {variable: value or list} that a run was given. Other redactors use the server's file of
+    secrets, which its account may have emptied."""
     values = [value if isinstance(value, (list, tuple)) else [value] for value in (secrets or {}).values()]
     return Redactor(str(one) for each in values for one in each if one is not None)

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who holds the ports of servers."""
+"""The processes that use the ports of servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def server_ports(entry):
 
 
 def holder_words(holder, root):
-    """Who holds a port, for a person. holder: processes.port_holder()'s."""
+    """A description of the process that uses a port. holder: processes.port_holder()'s."""
     if holder["pid"] is None:
         return "a process of %s that this user cannot see" % holder["user"]
     words = "process %d of %s (%s)" % (holder["pid"], holder["user"], (holder["command"] or "gone")[:COMMAND_SHOWN])
@@ -28,9 +28,9 @@ def holder_words(holder, root):
 
 
 def foreign_holders(root, entries, containers, leaving=()):
-    """[(name, holder, words)] of processes that hold ports of these entries ([entry]) and are not the server itself.
+    """[(name, holder, words)] of processes that use ports of these entries ([entry]) and are not the server itself.
 
-    containers: {name: [Container]} of this root; leaving: names of servers of this root that give up their ports.
+    containers: {name: [Container]} of this root; leaving: names of servers of this root that release their ports.
     """
     found = []
     for entry in entries:

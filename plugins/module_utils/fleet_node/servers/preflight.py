@@ -59,7 +59,7 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
         hardware_problems = _check_hardware(chosen, context)
         unchecked += chosen.unchecked(context.found, context.hardware, needs) if context.found else []
     except FleetError as error:
-        if hangs(error):  # what asks it next would hang too
+        if hangs(error):  # its next query would hang too
             raise
         hardware_problems = [error.message]
     checks = [
@@ -155,7 +155,7 @@ def _check_cpu_flags(system, needs):
         lacking = [flag for flag in needs["cpu_flags"] if flag not in cpu["flags"]]
         if lacking:
             yield (
-                "The recipe needs a CPU with %s (needs.cpu_flags), this node's %s lacks %s. Take a node that has it, "
+                "The recipe needs a CPU with %s (needs.cpu_flags), this node's %s lacks %s. Use a node that has it, "
                 "or a recipe that does not need it." % (", ".join(needs["cpu_flags"]), cpu["model"], ", ".join(lacking))
             )
 

@@ -54,7 +54,8 @@ def keep(node, actions, desired, observed):
 
 
 def forget(paths, names):
-    """Forget these servers, which are verified or removed. With the last changed server, removed ones are forgotten."""
+    """Forget these servers, which are verified or removed. With the last changed server, removed servers are
+    forgotten."""
     known = read(paths)
     left = {name: one for name, one in known.items() if name not in names}
     if left != known:

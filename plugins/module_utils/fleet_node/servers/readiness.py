@@ -28,7 +28,7 @@ MESSAGE_LINES = 3
 IDS = 400  # characters of the models that a server lists
 THREADS = 32
 HEALTH_S = 10.0  # for a health path that answers in milliseconds
-COMPLETION_S = 60.0  # for one token, behind all that a busy server has to do first
+COMPLETION_S = 60.0  # for one token, after all earlier requests of a busy server
 RETRY_S = 0.5
 UNVERIFIED = "not verified (check)"
 BUDGET_WORDS = "that is over its start budget"
@@ -56,8 +56,8 @@ def all_answer(entries, timeout, paths):
 def probe(entry, timeout, secrets=None):
     """Why the server is not ready, for a person; None if it is.
 
-    The health path answers 200 or 204; a server that clients talk to also lists its model, not without the API key
-    if one is planned, and completes a short chat (16 tokens, temperature 0). timeout: seconds for each request.
+    The health path answers 200 or 204. A server to which clients send requests also lists its model, only with the API
+    key if one is planned, and completes a short chat (16 tokens, temperature 0). timeout: seconds for each request.
     secrets: the server's, which include its API key.
     """
     headers = asking.headers(secrets)
@@ -100,7 +100,7 @@ def _lack(what, response, refusal):
 
 
 def _open_to_all(entry, sockets):
-    """Why it is wrong that the server listens on all addresses, None if it does not or is planned to."""
+    """Why it is wrong that the server listens on all addresses, None if it does not or that is planned."""
     address = processes.open_to_all(entry["bind"], entry["port"], sockets)
     if address is None:
         return None
@@ -111,7 +111,7 @@ def _open_to_all(entry, sockets):
 
 
 def is_permanent(lack):
-    """Whether waiting is of no use: the server read a missing or damaged file, listens on another address, or has
+    """Whether waiting cannot help: the server read a missing or damaged file, listens on another address, or has
     another API key."""
     return any(
         cause in lack for cause in (gpt_oss.ENCODINGS, gpt_oss.DAMAGED_ENCODINGS, OPEN, NO_KEY, OTHER_KEY, UNGUARDED)
@@ -121,9 +121,9 @@ def is_permanent(lack):
 def check_ready(node, entries, only=None, timeout=30, check=False, deployed=False, restarts=None):
     """The result of engine_ready: {changed: False, msg, servers: [row]} if all servers are ready.
 
-    restarts: after more restarts, waiting is of no use. deployed: check the deployed entries of the servers in `only`
-    instead of the planned ones. Raises FleetError with the details servers and final (waiting is of no use). In check
-    mode, {…, skipped_reason} if other servers than the planned ones run.
+    restarts: after more restarts, waiting cannot help. deployed: check the deployed entries of the servers in `only`
+    instead of the planned entries. Raises FleetError with the details servers and final (waiting cannot help). In check
+    mode, {…, skipped_reason} if the running servers differ from the plan.
     """
     planned = check_entries(entries)
     if deployed:
@@ -171,7 +171,7 @@ def check_ready(node, entries, only=None, timeout=30, check=False, deployed=Fals
 
 
 def _not_ready(node, entry, observed, lack, restarts):
-    """(why a server is not ready, whether waiting is of no use, the end of its log)."""
+    """(why a server is not ready, whether waiting cannot help, the end of its log)."""
     one = observed[entry["name"]]
     now = condition(one)
     words, hopeless = _problem(node, entry, one, lack)
@@ -210,7 +210,7 @@ def _restarts_words(now):
 
 
 def _stranger(node, entry, observed):
-    """Why it is not the planned server that answers, None where it is."""
+    """Why the process that answers is not the planned server, None if it is."""
     try:
         identity.who_answers(node, entry, observed)
     except identity.Stranger as stranger:
@@ -219,7 +219,7 @@ def _stranger(node, entry, observed):
 
 
 def probe_all(entries, timeout, observed):
-    """{name: why it is not ready, without its secrets, or None}, all probed at once. observed: {name: Observed}."""
+    """{name: why it is not ready, without its secrets, or None}, all probed in parallel. observed: {name: Observed}."""
     if not entries:
         return {}
     with concurrent.futures.ThreadPoolExecutor(min(THREADS, len(entries))) as pool:
@@ -241,7 +241,7 @@ def doing(observed):
 
 
 def _problem(node, entry, observed, lack):
-    """(why the server is not ready, whether waiting is of no use)."""
+    """(why the server is not ready, whether waiting cannot help)."""
     now = condition(observed)
     if observed.entry is not None and observed.entry.get("hash") != entry["hash"]:
         return (
@@ -294,8 +294,8 @@ def waiting_since(state, budget_s):
 
 
 def find_hung(paths, servers, note=True):
-    """{name: why it hangs} of those servers that hang, all asked at once. servers: {name: (planned entry, Observed)} of
-    running servers.
+    """{name: why it hangs} of those servers that hang, all asked in parallel. servers: {name: (planned entry,
+    Observed)} of running servers.
 
     note: record which are ready. A server that was never seen ready is given its start budget.
     """

@@ -30,13 +30,13 @@ LOCK_S = 30
 HEALTH_S = 5
 LOG_LEAST = {"rate": 0, "file_mb": 1, "files": 1}
 UNVERIFIED = "an earlier run changed it, and it was not verified since"
-ROLLED_BACK = "its old definition was put back"
+ROLLED_BACK = "its old definition was restored"
 
 
 def run(node, params, check):
-    """The result of engine_servers. params: its parameters; check: decide everything and do nothing.
+    """The result of engine_servers. params: its parameters; check: decide everything and change nothing.
 
-    Raises FleetError. No server was stopped then unless the message says so.
+    Raises FleetError. No server was stopped then unless the message reports it.
     """
     entries, state = params["servers"], params["state"]
     node.manager.new_log_limits = _log_limits(params["logs"])
@@ -70,7 +70,7 @@ def run(node, params, check):
 
 
 def _log_limits(given):
-    """The limits of logs, None where none are given. Raises FleetError if one is too small."""
+    """The limits of logs, None without limits. Raises FleetError if a limit is too small."""
     for name, least in LOG_LEAST.items() if given else ():
         if given[name] < least:
             raise FleetError(
@@ -103,7 +103,7 @@ def _reconcile(node, planned, params, check):
     unverified = previous.unverified(node.paths)
     decision = decide(desired, observed, state, only, check, changes, unverified)
     actions = decision.actions
-    if deploys:  # a server that restarts with a named one starts with the current plan
+    if deploys:  # a server that restarts with a named server starts with the current plan
         acting = [*actions, *decision.postponed]
         followers = sorted({action.name for action in acting if action.name in planned} - set(named))
         check_secrets([planned[name] for name in followers], secrets, check)
@@ -137,7 +137,7 @@ def _reconcile(node, planned, params, check):
 
 
 def _check_ports(node, actions, desired, observed):
-    """Raises FleetError if something that this run does not stop holds a port that a start needs."""
+    """Raises FleetError if a process that this run does not stop uses a port that a start needs."""
     ending = [action.name for action in actions if action.kind in STARTS or action.kind in ("stop", "remove")]
     starts = [desired[action.name].entry for action in actions if action.kind in STARTS]
     containers = {name: one.containers for name, one in observed.items()}
@@ -151,7 +151,7 @@ def _check_ports(node, actions, desired, observed):
 
 
 def _close(node, planned, state, only, check):
-    """End a wave: forget the definitions that it replaced, or put them back and start them."""
+    """End a wave: forget the definitions that it replaced, or restore and start them."""
     names = sorted(previous.read(node.paths))
     back, gone = [], []
     if not check and state == "verified":
@@ -180,7 +180,7 @@ def _close(node, planned, state, only, check):
 
 
 def _version(entry, one, back):
-    """Which version of its definition a server has, for a person."""
+    """The version of a server's definition, for a person."""
     if one is None or one.entry is None:
         return "not deployed"
     if one.name in back:
@@ -189,7 +189,7 @@ def _version(entry, one, back):
 
 
 def _add_shared(node, diff, shared):
-    """The diff with what changes for all servers."""
+    """The diff with the changes that concern all servers."""
     for path in sorted(shared):
         diff["before"] += "%s: %s\n" % (path, shared_fault(node.paths, path, shared[path]))
         diff["after"] += "%s: as this collection has it\n" % path
@@ -220,8 +220,8 @@ def acted(actions):
 
 @contextlib.contextmanager
 def locked(paths, create=False, wait_s=LOCK_S):
-    """Hold the lock of a root: one run at a time changes its servers. A root that does not exist is not locked, unless
-    it is to be created. Raises FleetError."""
+    """Lock a root, so that only one run changes its servers. A root that does not exist is not locked, unless
+    `create` is set. Raises FleetError."""
     if not create and not os.path.isdir(paths.run):
         yield
         return
@@ -236,7 +236,7 @@ def locked(paths, create=False, wait_s=LOCK_S):
                 if time.monotonic() >= end:
                     raise FleetError(
                         "servers.locked",
-                        "Another run is changing the servers of %s, and this one waited %d s for it. Run again when it "
+                        "Another run is changing the servers of %s, and this run waited %d s for it. Run again when it "
                         "has ended.",
                         (paths.root or "this node", wait_s),
                     ) from None

@@ -11,7 +11,7 @@ from ..host.files import read_json
 SYSTEMD_RUNS = "/run/systemd/system"  # sd_booted(3)
 
 
-# How much a server's output may be: lines in LOG_RATE_S of a unit (0: no limit), MB of a log file, files that are kept.
+# Limits of a server's output: lines in LOG_RATE_S of a unit (0: no limit), MB of a log file, files that are kept.
 LOG_LIMITS = {"rate": 10000, "file_mb": 50, "files": 4}
 LOG_RATE_S = 30
 
@@ -53,8 +53,8 @@ class Unit:
     """Further properties of a server, for a comparison with the plan.
 
     path: of the definition; drop_ins: paths of files of others that change this definition; stale: whether the manager
-    holds another version than the files; may_reload: whether it can read them again without harm to others; programs:
-    [(interpreter that a definition executes, whether the manager holds that definition)].
+    has loaded another version than the files; may_reload: whether it can read them again without harm to others;
+    programs: [(interpreter that a definition executes, whether the manager has loaded that definition)].
     """
 
     def __init__(self, path="", drop_ins=(), stale=False, may_reload=True, programs=()):
@@ -77,7 +77,7 @@ class ServiceManager:
     definition(entry, user) the definition of a server; user: its account, None for the manager's account
     definition_path(name)   the path of the definition
     defined()               names of all servers with a definition, sorted
-    statuses()              {name: Status} of the servers that the manager holds; empty if it does not run
+    statuses()              {name: Status} of the servers that the manager has loaded; empty if it does not run
     unit(name, status)      the Unit of a server whose Status (None without one) was just read
     stop(names)             stops servers at once and waits: TERM to the process group or cgroup, KILL after a time
     start(names)            reads definitions again and starts servers in this order, without waiting for them

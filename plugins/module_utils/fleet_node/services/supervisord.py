@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """supervisord (supervisord.org, 4.x) as the service manager of nodes without systemd, and of servers below a root.
 
-Why the program sections look as they do (supervisor/process.py of 4.3.0): with startsecs=0 no exit is "too quick", so
-a program that ends goes to EXITED and, unless its exit code is in exitcodes, is started again without counting. BACKOFF
-and FATAL are only for programs that cannot be executed. The guard counts starts and delays them, and ends with 194 at
-its start limit.
+The reasons for the form of program sections (supervisor/process.py of 4.3.0): with startsecs=0 no exit is "too quick",
+so a program that ends goes to EXITED and, unless its exit code is in exitcodes, is started again without counting.
+BACKOFF and FATAL are only for programs that cannot be executed. The guard counts starts and delays them, and ends with
+194 at its start limit.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ class Supervisord(ServiceManager):
         return {"PATH": host_paths.PATH, "HOME": home, "LANG": "C.UTF-8", "PYTHONUTF8": "1", MARKER: root}
 
     def _start_daemon(self):
-        """Start supervisord unless it answers. It outlives this process and holds none of its files."""
+        """Start supervisord unless it answers. It outlives this process and keeps none of its files open."""
         if self._runs():
             return
         left = processes.terminate(self.daemons(), SHUTDOWN_WAIT_S, 5)

@@ -6,10 +6,10 @@
 A unit contains no part of the engine's command or environment except limits, order and the paths whose mounts it needs:
 the guard reads both from the entry, so systemd expands nothing in them, and no secret is in a unit.
 
-`systemctl daemon-reload` takes the devices away from containers that were started with --gpus, since systemd writes its
-own version of their device cgroups. It is called only if systemd holds an older version of a unit that is about to be
-started, or of a running one that was rewritten (enable()); enabling and disabling work without it. A unit whose file is
-removed stays in systemd's memory, and docker or a follower may still start it; its condition prevents that.
+`systemctl daemon-reload` removes the devices from containers that were started with --gpus, since systemd writes its
+own version of their device cgroups. It is called only if systemd has loaded an older version of a unit that is about to
+be started, or of a running unit that was rewritten (enable()); enabling and disabling work without it. A unit whose
+file is removed stays in systemd's memory, and docker or a follower may still start it; its condition prevents that.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def unit_word(text, variables=True):
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     if variables:
         escaped = escaped.replace("$", "$$")
-    # no raw control character: the unit's format is one of lines; bytes that are no UTF-8 would void the whole line
+    # no raw control character: a unit consists of lines; bytes that are not UTF-8 would invalidate the complete line
     escaped = re.sub(r"[\x01-\x1f\x7f]", lambda match: "\\x%02x" % ord(match.group()), escaped)
     escaped = re.sub("[\udc80-\udcff]", lambda match: "\\x%02x" % (ord(match.group()) - 0xDC00), escaped)
     return '"%s"' % escaped
@@ -114,7 +114,7 @@ class Systemd(ServiceManager):
             raise FleetError(
                 "systemd.unit-masked",
                 "Server '%s': its unit %s is masked, so nothing starts it. Nothing was changed. Run 'systemctl unmask "
-                "%s', or take the server out of the plan.",
+                "%s', or remove the server from the plan.",
                 (name, unit_of(name), unit_of(name)),
             )
         argv = [self.python, "-I", self.paths.guard, "run", self.paths.entry(name)]
@@ -167,7 +167,7 @@ class Systemd(ServiceManager):
             *hardening(entry),
             "",
             "[Install]",
-            # after docker was stopped, and its servers with it, its next start brings them back
+            # after docker was stopped, and its servers with it, its next start also starts them again
             "WantedBy=" + " ".join(["multi-user.target", *needed]),
         ]
         return "\n".join(lines) + "\n"
@@ -176,7 +176,7 @@ class Systemd(ServiceManager):
         """Lines that end a server. A requested stop is no failed start, and is recorded here.
 
         A container is not in the unit's cgroup, so these commands stop and remove it, even if its client has ended. The
-        guard does that, not `rm -f NAME`, since a container of that name may belong to somebody else.
+        guard does that, not `rm -f NAME`, since a container of that name may belong to another account.
         """
         name = entry["name"]
         argv = [self.python, "-I", self.paths.guard, "end", self.paths.entry(name), "--root", self.paths.root]
@@ -255,7 +255,7 @@ class Systemd(ServiceManager):
     # ---- units
 
     def _call(self, program, *arguments, more_s=0):
-        """The output of the program. Raises FleetError if it fails, or takes more_s longer than the usual limit."""
+        """The output of the program. Raises FleetError if it fails, or exceeds the usual limit by more_s."""
         path = shutil.which(program, path=host_paths.PATH)
         if path is None:
             raise self._failed(program, arguments, "%s is not installed" % program)
@@ -296,7 +296,7 @@ class Systemd(ServiceManager):
         return found
 
     def _is_enabled(self, name):
-        """Whether each unit that wants this one has its link. systemd's UnitFileState may be outdated, since units are
+        """Whether each unit that wants this unit has its link. systemd's UnitFileState may be outdated, since units are
         enabled without a reload."""
         wanted_by = re.search("(?m)^WantedBy=(.*)$", read_text(self.definition_path(name)) or "")
         wanting = wanted_by.group(1).split() if wanted_by else []
@@ -337,7 +337,7 @@ class Systemd(ServiceManager):
         self._reset(name for name in names if name in held)
 
     def _reset(self, names):
-        """Reset failed units, also those at systemd's start limit. Returns _show() of before."""
+        """Reset failed units, also those at systemd's start limit. Returns the earlier _show()."""
         shown = self._show([unit_of(name) for name in names])
         failed = [unit_of(name) for name, block in shown.items() if block["ActiveState"] == "failed"]
         if failed:
@@ -430,7 +430,7 @@ def ending(block):
 
 
 def _reload_is_harmless():
-    """Whether a daemon-reload cannot take devices away from containers of this node."""
+    """Whether a daemon-reload cannot remove devices from containers of this node."""
     takes = any(one.lost_by_reload and os.path.exists(one.lost_by_reload) for one in REGISTERED.values())
     return not takes or not _containers_run()
 
@@ -456,11 +456,12 @@ def _containers_run():
 
 
 def hardening(entry):
-    """Settings that an engine with device files, shared memory and children can live with.
+    """Settings that work for an engine with device files, shared memory and children.
 
     Not here: PrivateDevices, ProtectClock and any Device… setting, which close the device cgroup to accelerators;
     PrivateTmp and PrivateIPC, since the servers of a node meet in /tmp and /dev/shm (collective libraries, ZeroMQ);
-    ProtectHome, since an AMI's environment lies below a home; MemoryDenyWriteExecute, since engines compile kernels.
+    ProtectHome, since an AMI's environment is below a home directory; MemoryDenyWriteExecute, since engines compile
+    kernels.
     """
     if entry["container"] and entry["container"]["engine"] == "podman":
         return []  # without a daemon, the container would be made under these: no cgroups, no kernel settings

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Checks of the certificates of a service's members and clients, with openssl. The role service_certificate makes them.
 
-A folder contains ca.crt, tls.crt, tls.key and, on members, ca.key: any member can sign for a new one.
+A folder contains ca.crt, tls.crt, tls.key and, on members, ca.key: any member can sign a certificate for a new member.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 """A member of a shared service (etcd, NATS) on its node: its unit, its image and its cluster.
 
 `systemctl daemon-reload` removes devices from running containers (see services/systemd.py), so it is called only if
-systemd holds an older version of the unit.
+systemd has loaded an older version of the unit.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class Service:
         raise NotImplementedError
 
     def healthy_others(self):
-        """How many other members of the cluster are healthy."""
+        """The number of other members of the cluster that are healthy."""
         raise NotImplementedError
 
 
 def look(service, check_mode):
-    """What differs on this node. Changes nothing and asks no other member. Raises FleetError."""
+    """The differences on this node. Changes nothing and asks no other member. Raises FleetError."""
     params = service.params
     check_members(service.kind, params["members"])
     check_version(service)
@@ -86,7 +86,7 @@ def look(service, check_mode):
 
 
 def start(service, check_mode):
-    """Enable and start the unit without waiting until it is ready; whether that was necessary."""
+    """Enable and start the unit without waiting until it is ready. Returns whether that was necessary."""
     state = shown(service.unit)
     changed = not _is_up(state) or state.get("UnitFileState") != "enabled"
     if changed and not check_mode:
@@ -262,7 +262,7 @@ def _check_ports(service):
         if holder is not None:
             raise FleetError(
                 "service.port-held",
-                "%s: port %d on %s is held by process %s of %s. Stop that process or choose another port.",
+                "%s: port %d on %s is in use by process %s of %s. Stop that process or choose another port.",
                 (service.kind, port, address, holder["pid"] or "?", holder["user"]),
             )
 

@@ -11,7 +11,7 @@ from ..containers import engine as container_engine
 from ..host.processes import MARKER_ROOT, MARKER_SERVER
 
 STOP_S = 5
-ENGINE_S = 120.0  # how long a container engine may take to come up again
+ENGINE_S = 120.0  # seconds within which a container engine must start again
 ENGINE_POLL_S = 1.0
 
 
@@ -41,7 +41,7 @@ def sweep(entry, options, state):
 
 
 def launch_command(entry):
-    """The entry's launch with the hash as a label, and the image by a name that this node's engine knows.
+    """The entry's launch with the hash as a label, and the image by a name that this node's engine has.
 
     Raises FileNotFoundError if the image is missing, OSError if the engine fails.
     """

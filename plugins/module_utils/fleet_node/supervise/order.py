@@ -5,7 +5,7 @@
 
 An entry's start.needs is [{name, urls, tls, greeting}]. One of the urls must be available: http:// and https:// by any
 answer below 500, tcp:// by a connection on which the service sends `greeting` first. tls: {ca, certificate, key}, the
-names of the variables or secrets that hold the PEM texts.
+names of the variables or secrets that contain the PEM strings.
 """
 
 from __future__ import annotations

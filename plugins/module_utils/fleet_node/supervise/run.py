@@ -115,7 +115,7 @@ def run(options):
         state.write("running")
         program_folder = getattr(sys.modules["__main__"], "HANDLE", None)
         if program_folder is not None:
-            os.set_inheritable(program_folder, True)  # this version stays as long as what it started
+            os.set_inheritable(program_folder, True)  # this version stays as long as the engine
         os.execve(program, argv, {os.fsencode(key): value.encode("utf-8", "surrogateescape")
                                   for key, value in environment.items()})  # fmt: skip
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:

@@ -38,7 +38,7 @@ RECORD = {
 
 def read_record(path):
     """The record of a server's start, {} without one. The server's account can write it: a record with other types or
-    times than those of State is ignored, and the next start writes a new one."""
+    times than those of State is ignored, and the next start replaces it."""
     record = readable_json(path)
     if not isinstance(record, dict) or not fits(record, RECORD):
         return {}
@@ -61,10 +61,10 @@ class State:
     """The server's state file.
 
     {name, hash, user, pid, ticks, program, phase, since, started, starts, count, reason, artifact, weights, encodings,
-    folder}: pid and ticks name the process that wrote it, program: what that ran; phase is "restarting", "waiting for
-    NAME", "running" or "failed", since when: epoch seconds; started: when the engine was executed; starts: the latest
-    of such times, without those of engines that were ended on request; count: how many there were in all since the
-    module's own start; artifact: "compiles" or "loads" for a server with a compiled artifact, else null; weights:
+    folder}: pid and ticks name the process that wrote it, program: the program of that process; phase is "restarting",
+    "waiting for NAME", "running" or "failed", since when: epoch seconds; started: when the engine was executed; starts:
+    the latest of such times, without those of engines that were ended on request; count: the number of all starts since
+    the module's own start; artifact: "compiles" or "loads" for a server with a compiled artifact, else null; weights:
     {folder: weights_note()} and encodings: encodings_note() as they were when the engine was executed, folder: the mark
     of run.make_shared_folder(); null before.
     """

@@ -19,7 +19,7 @@ def end(options):
     """Stop the container of an entry, or remove it with --remove. Returns the exit status.
 
     With --state, a start that is ended on request does not count. With --remove, or if the engine does not answer, the
-    processes in the node's /proc are ended. This takes less time than the service manager's limit.
+    processes in the node's /proc are ended. Its time is shorter than the service manager's limit.
     """
     if options.state:
         take_back_if_asked(options.state)

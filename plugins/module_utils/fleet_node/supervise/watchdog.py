@@ -51,7 +51,7 @@ def fault(entry, secrets, timeout):
 
 
 def look(options, memory):
-    """Ask each server once. memory: {name: {pid, ticks, answered, failures}} of the last time. Returns the new one."""
+    """Ask each server once. memory: {name: {pid, ticks, answered, failures}} of the last time. Returns it updated."""
     folder, kept = os.path.join(options.etc, "servers"), {}
     names = sorted(name[:-5] for name in os.listdir(folder) if name.endswith(".json")) if os.path.isdir(folder) else []
     for name in names:

@@ -28,8 +28,8 @@ class Answers(Asking):
         """A note on an answer that must be the number. Fails if it is another number, or contains more."""
         if gpt_oss.says_number(text, number):
             more = None if self.standin else gpt_oss.surplus(text, number)
-            if more and not causes.residue(text, self.engine):  # that has a probe and a cause of its own
-                raise Failed("besides the number: %s; %s" % (more, got), causes.SURPLUS)
+            if more and not causes.residue(text, self.engine):  # residue has a separate probe and cause
+                raise Failed("in addition to the number: %s; %s" % (more, got), causes.SURPLUS)
             return ""
         if not self.standin:
             raise Failed(got, cause)
@@ -38,8 +38,8 @@ class Answers(Asking):
         return "not %d, and a stand-in need not know it; " % number
 
     def _once_more(self, ask):
-        """What ask() returns. Answers are sampled: where one says something wrong, two of three count. What is wrong in
-        its form is never asked again."""
+        """Return the result of ask(). Answers are sampled: if the content of an answer is wrong, two of three answers
+        count. An answer with an invalid form is not repeated."""
         try:
             return ask()
         except Failed as failure:
@@ -49,8 +49,8 @@ class Answers(Asking):
         return "right when asked again; " + ask()
 
     def _number(self, body, number, cause, reader=http_client.request, standin=None):
-        """Ask for a number and judge the complete answer: words for it. standin: the reason why a stand-in need not
-        know the number."""
+        """Ask for a number, judge the complete answer and return a note on it. standin: the reason why a stand-in need
+        not know the number."""
         answer, response = self._ask(body, reader=reader)
         got = response.describe(GOT_LIMIT)
         self._finished(answer, got)
@@ -84,7 +84,7 @@ class Answers(Asking):
             raise Failed(got, self.engine.exclamation)
         finished(answer, got)
 
-    # -- what all answers show -----------------------------------------------------------------------------------------
+    # -- properties of all answers -------------------------------------------------------------------------------------
 
     def _all_of(self, judge, words):
         """Fails with the first answer for which judge(Answer) returns (problem, cause); otherwise returns `words`."""

@@ -22,17 +22,17 @@ CHAT = "/v1/chat/completions"
 RESPONSES = "/v1/responses"
 SENT_LIMIT = 400  # characters of a request in a report
 GOT_LIMIT = 600  # characters of an answer behind a failing probe
-STREAM_TAIL = 300  # of a stream, whose beginning says little
-GOT_SHORT = 200  # characters of an answer behind a passing one
+STREAM_TAIL = 300  # of a stream, whose beginning shows little
+GOT_SHORT = 200  # characters of an answer behind a passing probe
 LOOK_S = 10  # /health and /v1/models cost an engine nothing, however slow its completions are
-QUICK_S = 20  # the whole quick sequence
+QUICK_S = 20  # the complete quick sequence
 WARM_UP_FACTOR = 5  # the first completion compiles kernels and fills caches
-TOTAL_FACTOR = 15  # of a server's whole sequence, in timeouts
+TOTAL_FACTOR = 15  # of a server's complete sequence, in timeouts
 MAX_TOKENS = 1024  # gpt-oss thinks before it answers: with few tokens the content is null
-PROMPT_TOKENS = 256  # what all prompts but the long one take: harmony's preamble, tools, a question
+PROMPT_TOKENS = 256  # of each prompt except the long prompt: harmony's preamble, tools, a question
 BUSY_RETRIES = 3  # of a request that is answered with 429
-BUSY_S = 0.5  # before such a retry where the server does not say how long
-BUSY_LIMIT_S = 30  # a server that wants more is not waited for
+BUSY_S = 0.5  # before such a retry if the server does not specify a time
+BUSY_LIMIT_S = 30  # a server that asks for more time gets no retry
 
 
 @dataclasses.dataclass
@@ -89,12 +89,12 @@ class Asking:
         self.options = options
         self.engine = engine_of(entry)
         self.url = http_client.base_url(entry["bind"], entry["port"])
-        self.model = entry["model_id"]  # what requests name; what the server lists, once that is known
-        self.context = None  # tokens, where the server tells
+        self.model = entry["model_id"]  # the name in requests; the name that the server lists, once that is known
+        self.context = None  # tokens, if the server reports them
         self.listed = None  # the ids in /v1/models, once they are known
         self.standin = gpt_oss.is_standin(entry["model_id"])
         self.max_tokens = MAX_TOKENS
-        self.seen = []  # (probe, what was sent, Answer) of all that came, for the probes that look at all answers
+        self.seen = []  # (probe, what was sent, Answer) of all answers, for the probes that check all of them
         self.results_of = {}
         self._here = _Here()
         self._stopped = None
@@ -175,7 +175,8 @@ class Asking:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def _send(self, method, path, body=None, timeout=None, reader=http_client.request, base=None, key=None):
-        """What `reader` makes of the answer. A server that is busy (429) is asked again when it wants to be.
+        """The result of `reader` for the answer. A server that is busy (429) gets a retry after the time that it
+        requests.
 
         key: an API key to send in place of the planned one, or "" for none.
         """
@@ -205,7 +206,7 @@ class Asking:
         answer = reader(method, (base or self.url) + path, body, min(timeout, left), headers)
         self._here.error = response_of(answer).error
         if self._here.error == "timeout" and left < timeout:
-            raise OutOfTime  # the request was given less than its due
+            raise OutOfTime  # the request had less time than it may use
         return answer
 
     def _look(self, path):
@@ -286,8 +287,8 @@ class Asking:
             raise Failed(got, causes.UNASKED_CALL)
 
     def _look_at(self, answer, body=None):
-        """Keep an answer for the probes that look at all of them, with the request that brought it. body: the request's
-        where the question is of the sequence, so that it is known what its answer cannot say."""
+        """Keep an answer for the probes that check all of them, with the request that it belongs to. body: the
+        request's if the question is part of the sequence, so that it is known what its answer cannot contain."""
         answer.body = body
         self.seen.append((self._here.name, self._here.sent, answer))
 

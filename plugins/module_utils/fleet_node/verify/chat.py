@@ -17,18 +17,18 @@ from ..servers import causes
 
 ENDS = frozenset(("stop", "length", "tool_calls", "function_call", "content_filter"))
 USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
-CHARACTERS = 40  # of a text for each token, at most: no vocabulary has many tokens as long as that
-SPACES = 0.04  # of a text in English, at least; it has four times as many
-GROWING = 4  # deltas that each repeat what came before, until it is no chance
+CHARACTERS = 40  # of text for each token, at most: no vocabulary has many tokens of that length
+SPACES = 0.04  # share of spaces in English text, at least; the usual share is four times as much
+GROWING = 4  # deltas that each repeat the previous deltas, until that is no coincidence
 
 
 class Answer:
     """One chat answer.
 
-    content: str ("" where it was null or no string); reasoning: {field name: str} of the non-empty ones;
+    content: str ("" if it was null or no string); reasoning: {field name: str} of the fields that are not empty;
     tool_calls: [{"id", "name", "arguments"}], each value a str or None; finish_reason: str or None;
-    completion_tokens: int, None where the server tells no usage. body: the request's, None for one that is not known.
-    flaws: what is wrong with the form, [(cause, words)]. streamed: whether it was put together from a stream.
+    completion_tokens: int, None if the server reports no usage. body: the request's, None if that is not known.
+    flaws: what is wrong with the form, [(cause, words)]. streamed: whether it was assembled from a stream.
     """
 
     body = None
@@ -122,7 +122,7 @@ def read_stream(events):
 
 class StreamedAnswer:
     """A streamed chat: answer (Answer); error: what an event named as the server's error, or None; bad: the data of
-    the first event that is no JSON object, or None; times: ms of each event that brought a piece of the answer."""
+    the first event that is no JSON object, or None; times: ms of each event with a piece of the answer."""
 
     def __init__(self, answer, error, bad, times):
         self.answer = answer

@@ -105,7 +105,7 @@ class Dialogues(Streams):
             raise NotMeasured("the answer ended early: " + wrong, got)
         return response.describe(GOT_SHORT)
 
-    # -- who may ask ---------------------------------------------------------------------------------------------------
+    # -- access --------------------------------------------------------------------------------------------------------
 
     def _api_key(self):
         """Paths with text answer 401 without the key and with a wrong key."""

@@ -25,9 +25,9 @@ FULL = (
     "sampling", "stop-sequence", "responses", "responses-stream", "responses-tools", "streaming", "unbuffered",
     "keep-alive", "concurrent", "still-right", "disaggregation",
 )  # fmt: skip
-PAIRS = 6  # of low and high effort, and as many again where they do not tell
-# By the number of pairs: the share of comparisons in which high is longer, from which on that is no chance (less than
-# one in 500), and up to which it is.
+PAIRS = 6  # of low and high effort, and as many again if they show no difference
+# By the number of pairs: the share of comparisons in which high is longer. From the first share on that is no
+# coincidence (less than one in 500); up to the second share it is.
 CERTAIN = {1: 1.0, PAIRS: 1.0, 2 * PAIRS: 0.85}
 CHANCE = {1: 0.5, PAIRS: 0.66, 2 * PAIRS: 0.76}
 NO_CHAT = (
@@ -36,7 +36,7 @@ NO_CHAT = (
     "responses-tools",
     "still-right",
 )  # what is seen there may be of /v1/responses
-DISAGGREGATED = ("census", "disaggregation")  # only where a frontend has prefill or decode workers beside it
+DISAGGREGATED = ("census", "disaggregation")  # only for a frontend with prefill or decode workers
 
 
 def probe_names(beside, options):
@@ -50,8 +50,8 @@ def probe_names(beside, options):
 class Acceptance(Responses):
     """Runs the sequence against one server. Use it once: results() sends requests and returns the probes' verdicts.
 
-    identify: a function without arguments that returns words for who answers on the port, and raises Failed where that
-    is not the planned server.
+    identify: a function without arguments that returns a description of the process that answers on the port. It raises
+    Failed if that is not the planned server.
     """
 
     def __init__(self, entry, beside, options, identify):
@@ -87,7 +87,7 @@ class Acceptance(Responses):
         self._lanes(of("streaming", "unbuffered", "concurrent", "still-right", "disaggregation") +
                     (own if self.options.mode == "full" else []))  # fmt: skip
         residue = [(name, self._residue) for name in names if name == gpt_oss.RESIDUE_PROBE]
-        for name, function in of("form", "echo", "reasoning") + residue:  # look at all answers
+        for name, function in of("form", "echo", "reasoning") + residue:  # these check all answers
             self._run(name, function, always=name != "reasoning" or self.chat_answer is not None)
         if self._stopped != "identity":
             before = self.results_of["identity"]
@@ -95,7 +95,7 @@ class Acceptance(Responses):
             self.results_of["identity"]["ms"] += before["ms"]
         return [self.results_of[name] for name in names]
 
-    # -- is it there ---------------------------------------------------------------------------------------------------
+    # -- availability --------------------------------------------------------------------------------------------------
 
     def _identity(self):
         try:
@@ -122,7 +122,7 @@ class Acceptance(Responses):
         listed = self.listed = [chat.text_of(card.get("id")) for card in cards]
         if self.model not in listed:
             cause = causes.model_cause(self.model, listed, self.engine)
-            if len(listed) == 1:  # the other probes can still tell whether it works under its own name
+            if len(listed) == 1:  # the other probes can still show whether it works under its own name
                 self.model = listed[0]
             self._context(cards)
             raise Failed(response.describe(GOT_LIMIT), cause)
@@ -131,7 +131,7 @@ class Acceptance(Responses):
         return "HTTP 200, lists %s%s%s" % (
             self.model,
             ", context %s" % context if context else "",
-            ", and beside it %s" % beside if beside else "",
+            ", and in addition %s" % beside if beside else "",
         )
 
     def _context(self, cards):
@@ -172,7 +172,7 @@ class Acceptance(Responses):
         try:
             return self._once_more(lambda: self._sum(gpt_oss.SUMS[0], causes.WRONG_ANSWER))
         finally:
-            self._judge_all()  # what is wrong with the form says more than that the answer is wrong
+            self._judge_all()  # an error in the form explains more than a wrong answer
 
     def _sampling(self):
         """Other temperatures than 1, and the server's defaults."""
@@ -194,12 +194,12 @@ class Acceptance(Responses):
         ]
         return "; ".join("%s: %s" % (kind[0], words) for kind, words in zip(kinds, self._at_once(*asked)))
 
-    # -- what all answers show -----------------------------------------------------------------------------------------
+    # -- properties of all answers -------------------------------------------------------------------------------------
 
     def _residue(self):
         def judge(answer):
             for where, text in answer.texts():
-                found = None if answer.streamed else causes.residue(text, self.engine)  # of a stream its probe tells
+                found = None if answer.streamed else causes.residue(text, self.engine)  # streams have a separate probe
                 if found:
                     return "in the %s: %s" % (where, found[0]), found[1]
             return None
@@ -209,7 +209,7 @@ class Acceptance(Responses):
     def _reasoning(self):
         """One answer with reasoning is sufficient, because models skip it sometimes."""
         if self.chat_answer is None:
-            raise NotMeasured("not run: chat brought no answer")
+            raise NotMeasured("not run: chat returned no answer")
         self._here.sent = self.chat_sent
         answers = [self.chat_answer, *(
             answer for probe, _sent, answer in self.seen if probe not in NO_CHAT and not answer.streamed)]  # fmt: skip
@@ -231,9 +231,9 @@ class Acceptance(Responses):
         return gpt_oss.effort(level, self.options.effort_parameter)
 
     def _effort(self):
-        """Several questions, each with low and with high effort: how long one answer is says nothing, since models are
-        sampled. The ranks of all lengths do (Mann and Whitney's U): that all high ones are longer comes once in 924
-        sequences where the effort is ignored."""
+        """Several questions, each with low and with high effort. The length of one answer proves nothing, since models
+        are sampled. The ranks of all lengths do (Mann and Whitney's U): if the effort is ignored, all answers with high
+        effort are longer in one of 924 sequences."""
         lengths, tried = {gpt_oss.LOW: [], gpt_oss.HIGH: []}, ""
         rounds = (gpt_oss.EFFORT_QUESTIONS[:PAIRS], gpt_oss.EFFORT_QUESTIONS[PAIRS:])
         for questions in [gpt_oss.EFFORT_QUESTIONS[:1]] if self.standin else rounds:  # a stand-in is not sampled
@@ -255,9 +255,9 @@ class Acceptance(Responses):
                 raise NotMeasured("not measurable on a stand-in: it has not learned to think longer", tried)
             if works is False:
                 raise Failed(tried, causes.effort_cause(self.options.effort_parameter))
-        raise NotMeasured("not measurable: the lengths of the answers do not tell low from high effort", tried)
+        raise NotMeasured("not measurable: the lengths of the answers do not distinguish low from high effort", tried)
 
-    # -- other ways to ask ---------------------------------------------------------------------------------------------
+    # -- other forms of requests ---------------------------------------------------------------------------------------
 
     def _still_right(self):
         """Answers at the end must be right as well."""
@@ -327,7 +327,7 @@ class Acceptance(Responses):
             if port:
                 base = http_client.base_url(worker["bind"], port)
                 response = self._send("GET", "/metrics", timeout=LOOK_S, base=base)
-                self._here.error = None  # a worker that is away is no reason to give the frontend up
+                self._here.error = None  # an unavailable worker is no reason to stop probing the frontend
                 text = response.text if response.ok else ""
                 counts[worker["name"]] = workers.Seen(reader.request_count(text), reader.bytes_moved(text))
         return counts

@@ -46,7 +46,7 @@ class Responses(Dialogues):
         return self._where_known(lambda: self._respond_streamed(gpt_oss.SUMS[3]))
 
     def _where_known(self, ask):
-        """The result of ask(). Failures of engines with unknown streams and tools there are not measured."""
+        """The result of ask(). For engines whose streams and tools there were not tested, failures are not measured."""
         try:
             return self._once_more(ask)
         except Failed as failure:
@@ -116,7 +116,7 @@ class Responses(Dialogues):
             arguments = chat.tool_arguments(call)
             if arguments is None:
                 raise Failed(got, causes.TOOL_ARGUMENTS)
-            wrong = arguments and "it takes no arguments" if self.standin else forecast.wrong(arguments)
+            wrong = arguments and "it accepts no arguments" if self.standin else forecast.wrong(arguments)
             if wrong:
                 raise Failed("%s; %s" % (wrong, got), causes.TOOL_ARGUMENTS_LOST)
             self._look_at(chat.Answer(content=self.response_text(value), tool_calls=[call], finish_reason="stop"))
@@ -165,7 +165,7 @@ def message_of(text):
 
 
 def reasoning_of(output):
-    """The texts of the reasoning in the output of a response."""
+    """The strings of the reasoning in the output of a response."""
     for item in output:
         if item.get("type") == "reasoning":
             for part in chat.items_of(item.get("content")) + chat.items_of(item.get("summary")):

@@ -26,13 +26,13 @@ NOT_VERIFIED = "not verified (check)"
 
 
 def verify_servers(entries, options, watch, servers_changed=None, check_mode=False, elsewhere=(), key_of=None):
-    """Probe every server of `entries` that has a port of its own: {"ok": bool|None, "mode", "verdicts": […]}.
+    """Probe every server of `entries` that has its own port: {"ok": bool|None, "mode", "verdicts": […]}.
 
     entries: plan entries of one host; options: asking.Options (mode auto is settled here by servers_changed);
-    watch: a function of {name: entry} that returns one of an entry: words for who answers on its port, see
-    identity.Watch; it raises identity.Stranger where that is not the planned server;
-    servers_changed: whether an earlier task changed the servers, None where nobody knows;
-    check_mode: servers that are not there, or that are about to change, are not verified instead of failed.
+    watch: a function of {name: entry} that returns a function of an entry, which describes the process that answers on
+    the port, see identity.Watch; it raises identity.Stranger if that is not the planned server;
+    servers_changed: whether an earlier task changed the servers, None if that is not known;
+    check_mode: servers that are missing or about to change are not verified instead of failed.
     elsewhere: workers of the deployment on other hosts, {host, name, role, bind, ports}; a frontend must find them too.
     key_of: a function of an entry that returns the API key to send; by default that of the options.
     A verdict: {schema, host, server, ok, mode, at, url, model_id, hash, not_verified, probes}. Raises FleetError on bad
@@ -130,7 +130,7 @@ def check_probes(given):
 def _verdict(entry, entries, elsewhere, options, who, servers_changed, check_mode, key_of):
     beside = workers.workers_of(entry, entries)
     others = [{**one, "name": "%(host)s/%(name)s" % one} for one in workers.workers_of(entry, elsewhere)]
-    strangers = []  # why it is not the planned server, each time that it was looked
+    strangers = []  # why it is not the planned server, for each check
 
     def identify():
         try:

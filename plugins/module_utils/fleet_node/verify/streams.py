@@ -11,10 +11,10 @@ from ..servers import causes
 from .asking import CHAT, GOT_LIMIT, PROMPT_TOKENS, Failed, NotMeasured, compact, finished
 from .tools import Tools
 
-STREAMS = 3  # tries until a stream brings reasoning, or does not come at once: models are sampled, machines busy
-SHORT_STREAM_MS = 250  # a stream that is over sooner does not show whether something holds it back
+STREAMS = 3  # attempts until a stream contains reasoning, or is not buffered: models are sampled, machines busy
+SHORT_STREAM_MS = 250  # a shorter stream does not show whether something buffers it
 FEW_TOKENS = 24
-BURST_MS = 0.2  # between two events: no engine is that fast, only what was held back and let go
+BURST_MS = 0.2  # between two events: no engine is that fast, only events that were buffered
 FEW_AT_ONCE, USUAL_BATCH = 4, 16
 
 
@@ -39,7 +39,7 @@ class Streams(Tools):
             asked.append(lambda: self._streamed_weather(gpt_oss.FORECASTS[2:4]))
         words = self._at_once(*asked)
         if self.tool_call_made is None:
-            words.append("a streamed tool call was not tried, as tool-call brought none")
+            words.append("a streamed tool call was not tried, as tool-call returned none")
         return "; ".join(words)
 
     def _streamed_text(self):
@@ -101,7 +101,7 @@ class Streams(Tools):
     def _unbuffered(self):
         """Whether events arrive while the model writes. A short stream does not show this."""
         if self.streamed is None:
-            raise NotMeasured("not run: streaming brought no stream")
+            raise NotMeasured("not run: streaming returned no stream")
         if self.streamed.answer.content and flows(self.streamed):
             return tempo(self.streamed)
         if self.standin:

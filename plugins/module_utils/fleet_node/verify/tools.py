@@ -13,7 +13,7 @@ from . import chat
 from .answers import Answers
 from .asking import CHAT, GOT_LIMIT, GOT_SHORT, Failed, NotMeasured, finished
 
-DETOURS = 3  # calls of a tool before the one that was asked for, or after its result, the last included
+DETOURS = 3  # calls of a tool before the requested call, or after its result, including the last
 REFUSALS = (400, 404, 422, 501)
 CHOICE = re.compile(r"(?i)tool[_ ]?choice|not supported|unsupported|not implemented|grammar|guided|structured")
 CHOSEN_ENDS = ("tool_calls", "stop")  # OpenAI ends a call of a named tool with stop
@@ -29,8 +29,8 @@ class AnsweredInstead(Exception):
 
 
 class Tools(Answers):
-    """tool_call_made, weather_call: calls that came, None until then, and what came with them; after_result: the
-    conversation after a tool's result; low: the parameter for little effort."""
+    """tool_call_made, weather_call: the received calls, None until then, and the data that came with them;
+    after_result: the conversation after a tool's result; low: the parameter for little effort."""
 
     def __init__(self, entry, options):
         super().__init__(entry, options)
@@ -55,7 +55,7 @@ class Tools(Answers):
 
     def _judge_tool_call(self, answer, got, name, streamed=False, ends=None):
         """The arguments of the first call. Fails unless it is a complete call of the tool `name`. ends: the values of
-        finish_reason that pass, where they are others than usually."""
+        finish_reason that pass, if they differ from the usual values."""
         if not answer.tool_calls:
             if answer.finish_reason == "length":
                 raise Failed(got, causes.CUT_OFF if answer.content.strip() else causes.LENGTH)
@@ -77,7 +77,7 @@ class Tools(Answers):
 
     def _judge_health(self, answer, got, streamed=False):
         if self._judge_tool_call(answer, got, gpt_oss.HEALTH, streamed):
-            raise Failed("the tool takes no arguments; " + got, causes.TOOL_ARGUMENTS_LOST)
+            raise Failed("the tool accepts no arguments; " + got, causes.TOOL_ARGUMENTS_LOST)
 
     def _judge_weather(self, answer, got, forecast, streamed=False, ends=None):
         """Fails unless the call has the arguments of the question."""
@@ -92,9 +92,9 @@ class Tools(Answers):
             raise Failed("%s; %s" % (wrong, got), causes.TOOL_ARGUMENTS_LOST)
 
     def _ask_weather(self, body, forecast, streamed=False):
-        """(the call that answers a question for the weather, words for what came, the body that brought it).
+        """(the call that answers a question for the weather, words for the answer, the body of its request).
 
-        A model may call the other tool first, since that says to be used before others.
+        A model may call the other tool first, since the description of that tool requires its use before others.
         """
         for _detour in range(DETOURS):
             answer, response = self._stream(body) if streamed else self._ask(body)
@@ -138,7 +138,7 @@ class Tools(Answers):
 
     def _tool_round_trip(self):
         if self.tool_call_made is None:
-            raise NotMeasured("not run: tool-call brought no tool call")
+            raise NotMeasured("not run: tool-call returned no tool call")
         body = self._body(self.tool_question, tools=[gpt_oss.HEALTH_TOOL], **self.low)
         answer, response = self._after_the_tool(self._answer_body(body, self.tool_call_made, gpt_oss.TOOL_RESULT))
         mention = "mentions the result" if gpt_oss.MENTIONS.search(answer.content) else "does not mention the result"
@@ -157,7 +157,7 @@ class Tools(Answers):
 
     def _tool_arguments(self):
         if self.tool_call_made is None:
-            raise NotMeasured("not run: tool-call brought no tool call")
+            raise NotMeasured("not run: tool-call returned no tool call")
         forecasts = iter(gpt_oss.FORECASTS)  # others each time that it is asked again
 
         def ask():
@@ -215,7 +215,7 @@ class Tools(Answers):
     def _tool_choice(self):
         """none, the only tool of several, and any tool at all."""
         if self.tool_call_made is None:
-            raise NotMeasured("not run: tool-call brought no tool call")
+            raise NotMeasured("not run: tool-call returned no tool call")
         return "; ".join(self._at_once(self._choose_none, self._choose_one, self._choose_any))
 
     def _choose_none(self):
@@ -226,7 +226,7 @@ class Tools(Answers):
             got = "tool_choice none: " + response.describe(GOT_LIMIT)
             if answer.tool_calls:
                 raise Failed(got, causes.CHOICE_IGNORED)
-            if self.standin:  # it calls a tool wherever one is in its prompt, and the engine takes the call away
+            if self.standin:  # it calls any tool that is in its prompt, and the engine removes the call
                 return "none"
             self._finished(answer, got)
             self._right(answer.content, one.number, got, causes.CHOICE_IGNORED)

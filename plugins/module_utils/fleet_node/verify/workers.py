@@ -26,15 +26,15 @@ class Seen(typing.NamedTuple):
 
 
 def idle(before, after, roles):
-    """Names of the workers of those roles of which none has handled a request between two looks ({name: Seen}): a
-    router may well leave one of several alone. Workers that do not count are left out. roles: {name: role}."""
+    """Names of the workers of those roles of which none has handled a request between two readings ({name: Seen}): a
+    router may use only some of several workers. Workers that do not count are omitted. roles: {name: role}."""
     known = [name for name in after if None not in (after[name].requests, before[name].requests)]
     busy = {roles[name] for name in known if after[name].requests > before[name].requests}
     return [name for name in known if roles[name] not in busy]
 
 
 def still(before, after, fetching):
-    """Names of those workers of `fetching` that have handled requests between two looks and moved no bytes, though
+    """Names of those workers of `fetching` that have handled requests between two readings and moved no bytes, although
     they count them."""
     return [
         name for name in fetching

@@ -102,7 +102,7 @@ def describe(path):
     for name, key in keys.items():
         value = config.get(key)
         if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-            what = "%s: %s is %s, allowed: a positive whole number" % (CONFIG, key, json.dumps(value))
+            what = "%s: %s is %s, allowed: a positive integer" % (CONFIG, key, json.dumps(value))
             raise _damaged(path, [what])
         result[name] = value
     return result

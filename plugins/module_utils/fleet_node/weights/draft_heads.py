@@ -58,8 +58,8 @@ def check_configuration(draft, target):
         if target.get(key) and config[key] != target[key]:
             raise FleetError(
                 "neuron.draft-dimension-differs",
-                "%s: %s is %d, but the target model's is %d; an EAGLE3 head must have the target's. Take a draft that "
-                "was trained for this model.",
+                "%s: %s is %d, but the target model's is %d; an EAGLE3 head must have the target's. Choose a draft "
+                "that was trained for this model.",
                 (file, key, config[key], target[key]),
             )
 
@@ -116,7 +116,7 @@ def _positive(value):
 
 
 def shapes(config):
-    """{name of a layer, without what stands before it: shape} that the head of this configuration has."""
+    """{name of a layer, without its prefix: shape} that the head of this configuration has."""
     hidden, vocabulary, inner = config["hidden_size"], config["vocab_size"], config["intermediate_size"]
     heads = config["num_attention_heads"]
     head = config.get("head_dim") or hidden // heads

@@ -41,11 +41,11 @@ def ensure(directory, encodings, sources, environment=None, ca_bundle=None, chec
 
     sources: tried in order, each {type: package, python: path of a Python with oss-harmony}, {type: file, path: file or
     directory of such files}, {type: controller, path: the same on the control node, copied: {name: path on the
-    node} once that is done} or {type: url, base: URL of the directory}; one with an empty location is skipped.
+    node} once that is done} or {type: url, base: URL of the directory}; a source with an empty location is skipped.
     environment: variables with proxies, in addition to those of this process. ca_bundle: file with the certificates to
     trust.
 
-    Returns {changed, message, directory, files: {name: {path, sha256, size, source or null if it was there}},
+    Returns {changed, message, directory, files: {name: {path, sha256, size, source or null if it existed}},
     diff: {before, after}}. Nothing but the published bytes is ever written.
     Returns {changed: False, controller_needed: [names]} if files of the control node have to be copied first.
     Raises FleetError with the answers of all sources.

@@ -7,7 +7,7 @@ A script for the Python of an engine's environment, where oss-harmony (imported 
 
     python encodings_worker.py o200k_base /path/to/o200k_base.tiktoken
 
-A failure is one line on standard error. Whoever runs it compares what it wrote with the published checksum.
+A failure is one line on standard error. The caller compares the written file with the published checksum.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ import sys
 
 try:
     from openai_harmony import HarmonyEncodingName, load_harmony_encoding
-except ImportError:  # the controller and ansible-test's import sanity do without it
+except ImportError:  # the control node and ansible-test's import sanity do not need it
     HarmonyEncodingName = load_harmony_encoding = None
 
 RANKS = 199998  # of the published o200k_base.tiktoken: one line of `base64 rank` each
 
 
 def o200k_base():
-    """The bytes of o200k_base.tiktoken. Exits where oss-harmony is missing, or does not give its vocabulary."""
+    """The bytes of o200k_base.tiktoken. Exits if oss-harmony is missing, or does not return its vocabulary."""
     if load_harmony_encoding is None:
         raise SystemExit("oss-harmony is not installed in {}".format(sys.prefix))
-    # A TIKTOKEN_ENCODINGS_BASE that points nowhere makes the library look for the very file that is to be written.
+    # With a TIKTOKEN_ENCODINGS_BASE that points nowhere, the library would look for the very file that is written here.
     os.environ.pop("TIKTOKEN_ENCODINGS_BASE", None)
     try:
         encoding = load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
-    except Exception as error:  # the library raises its own error type, which this script must not depend on
+    except Exception as error:  # the library's own error type, on which this script must not depend
         text = "oss-harmony in {} cannot load its vocabulary offline ({}); versions from 0.0.10 carry it inside"
         raise SystemExit(text.format(sys.prefix, " ".join(str(error).split()))) from error
-    # decode() replaces bytes that are not valid UTF-8; only the inner object gives a token's own bytes.
+    # decode() replaces bytes that are not valid UTF-8; only the inner object returns a token's own bytes.
     decode_bytes = getattr(getattr(encoding, "_inner", None), "decode_bytes", None)
     if decode_bytes is None:
         raise SystemExit("oss-harmony in {} does not give out the bytes of its tokens".format(sys.prefix))

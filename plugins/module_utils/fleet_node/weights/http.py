@@ -26,8 +26,8 @@ TOTAL = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
 class HttpFailure(Exception):
-    """A request that failed. status: int of the response, or None where none was received. url: what was requested
-    last, after redirects."""
+    """A request that failed. status: int of the response, or None if none was received. url: the address of the last
+    request, after redirects."""
 
     def __init__(self, text, url, status=None, headers=None):
         super().__init__(text)
@@ -129,7 +129,7 @@ class Http:
         if scheme == "http":
             return http.client.HTTPConnection(host, port, timeout=self._timeout_s)
         if self._context is None:
-            import ssl  # takes as long as all else that a quick check imports
+            import ssl  # its import needs as much time as all other imports of a quick check
 
             try:
                 self._context = ssl.create_default_context(cafile=self._ca_bundle)
@@ -149,11 +149,11 @@ class Response:
         self.length = int(length) if length.isdigit() and not response.chunked else None
         place = TOTAL.match(response.getheader("Content-Range") or "") if response.status == 206 else None
         self.start = int(place[1]) if place else 0
-        # of the complete resource, None where the server does not state it
+        # of the complete resource, None if the server does not state it
         self.size = int(place[3]) if place else self.length
 
     def blocks(self):
-        """The body as it is received. Raises HttpFailure where it ends early or is too slow."""
+        """The body as it is received. Raises HttpFailure if it ends early or is too slow."""
         received, since, window = 0, 0, time.monotonic()
         while self.length is None or received < self.length:
             left = BLOCK if self.length is None else min(BLOCK, self.length - received)
@@ -194,8 +194,8 @@ def origin(url):
 def proxy_for(parts, variables):
     """The proxy for an address (as urlsplit() returns it) by the usual environment variables, None for none.
 
-    Lower-case names count before upper-case ones. no_proxy contains hosts, domains, addresses and networks (CIDR), each
-    with an optional port, or *.
+    Lower-case names take precedence over upper-case names. no_proxy contains hosts, domains, addresses and networks
+    (CIDR), each with an optional port, or *.
     """
     given = {name.lower(): value for name, value in sorted(variables.items()) if name.lower().endswith("_proxy")}
     proxy = given.get(parts.scheme + "_proxy") or given.get("all_proxy")
@@ -230,6 +230,6 @@ def _login(header, parts):
 
 
 def described(error):
-    """An exception in one line, with its class where it does not describe itself."""
+    """An exception in one line, with its class if it does not describe itself."""
     text = " ".join(str(getattr(error, "reason", None) or getattr(error, "strerror", None) or error).split())
     return text if isinstance(error, OSError) and text else ("%s: %s" % (type(error).__name__, text)).rstrip(": ")

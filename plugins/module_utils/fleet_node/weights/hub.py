@@ -115,7 +115,7 @@ class Hub:
             if response.headers.get("Content-Encoding", "identity") != "identity" or response.start > start:
                 raise SourceProblem("foreign", "a body that was not requested")
             place = response.start
-            for block in response.blocks():  # a server without ranges sends what comes before `start`, too
+            for block in response.blocks():  # a server without ranges also sends the bytes before `start`
                 use = block[max(0, start - place) : end - place]
                 place += len(block)
                 if use:
@@ -213,7 +213,7 @@ class Hub:
 
 
 def wait_of(headers):
-    """Seconds that a hub asks to wait, by Retry-After or Hugging Face's RateLimit; None where it does not."""
+    """Seconds that a hub asks to wait, by Retry-After or Hugging Face's RateLimit; None if it does not."""
     after = (headers.get("Retry-After") or "").strip()
     if after.isdigit():
         return int(after)
@@ -225,7 +225,7 @@ def modelscope_listing(revision, entries):
     """The Listing of the entries that ModelScope has for a revision. Raises SourceProblem if there are none.
 
     ModelScope does not state the commit of a branch; the newest commit of any of its files replaces it. Each file is
-    requested at the commit that changed it last, because the branch may move on.
+    requested at the commit that changed it last, because the branch may change.
     """
     if not entries:
         raise SourceProblem("revision", "it lists no files")

@@ -116,7 +116,7 @@ class Job(DetachedJob):
             return {"deaths": deaths, "begun_at": done}
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path("state.json"))
-        self.keep_request({})  # the next call starts anew
+        self.keep_request({})  # the next call starts again
         raise FleetError(
             "jobs.died",
             "The job that installs %s in %s died %d times without progress. The last lines of its log are:\n%s\nCheck "

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Known(NamedTuple):
-    """A commit of a repository. files: {path: (size, sha256)}, all of them but for those in the folders `besides`."""
+    """A commit of a repository. files: {path: (size, sha256)}, all of them except those in the folders `besides`."""
 
     source: str
     repo: str
@@ -23,8 +23,8 @@ def _files(table):
     return {name: (int(size), sha256) for name, size, sha256 in rows}
 
 
-# 65,276,859,410 bytes. The shards are 15, numbered 00000 to 00014 "of-00014". original/ and metal/ hold the same
-# weights twice more.
+# 65,276,859,410 bytes. There are 15 shards, numbered 00000 to 00014 "of-00014". original/ and metal/ contain two more
+# copies of the weights.
 GPT_OSS_120B = Known(
     source="huggingface",
     repo="openai/gpt-oss-120b",
@@ -87,8 +87,8 @@ def required(repo, revision, records):
     """{path: (size, sha256)} that files {path: {size}} of any origin must have; {} if they are no known checkpoint.
 
     A checkpoint is recognised by its revision; without one, by a file with weights of a known name and size, so that a
-    checkpoint that was cut into other files is not taken for the published one. Then only weights must be as published:
-    people change chat templates.
+    checkpoint that was cut into other files is not mistaken for the published checkpoint. Then only weights must be as
+    published: users change chat templates.
     """
     for known in KNOWN:
         if known.repo == repo and revision == known.commit:
@@ -116,7 +116,7 @@ def differences(files, records):
 
 
 def corrected(known, files):
-    """{path: record} with the size and sha256 of the Known (None: nothing is known) instead of the recorded ones."""
+    """{path: record} with the size and sha256 of the Known (None: nothing is known) instead of the recorded values."""
     pinned = known.files if known else {}
     return {
         path: {**record, "size": pinned[path][0], "sha256": pinned[path][1]} if path in pinned else record

@@ -1,12 +1,12 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One run at a time at a destination of weights, whichever fleet_root it is of, and on a shared mount whichever node.
+"""One run at a time at a destination of weights, for any fleet_root and, on a shared mount, for any node.
 
-The lock is an flock on a file next to the staging folder, so that all runs that could write there see it. It belongs to
-the kernel, and ends with its holder, however that dies; the content of the file only names the holder. The file is
-removed by the run that has the lock, unless that was killed or its transfers failed; therefore a run that gets the lock
-of a file checks whether that file still has this name.
+The lock is an flock on a file next to the staging folder, so that all runs that could write there see it. The kernel
+keeps it and releases it when its holder ends for any reason; the content of the file only names the holder. The file is
+removed by the run that has the lock, unless that run was killed or its transfers failed; therefore a run that gets the
+lock of a file checks whether that file still has this name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..host.files import fits, read_json
 from .manifest import lock_of
 
 POLL_S = 0.5
-WAITING = "waiting"  # how the phase of a progress begins, while others have the lock
+WAITING = "waiting"  # the beginning of the phase of a progress while other runs have the lock
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 UNKNOWN = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # of a file system without locks
 
@@ -37,8 +37,8 @@ class Busy(FleetError):
 class WeightLock:
     """The lock of a destination (real path). progress: a Progress, which shows a wait, or None.
 
-    patience_s: how long to wait for another run before Busy is raised; None: until it has ended.
-    Once it is taken, `waited` is whether another run was at work meanwhile, and `warnings` are for the result.
+    patience_s: seconds to wait for another run before Busy is raised; None: until it has ended.
+    When it is locked, `waited` is whether another run was active in the meantime, and `warnings` are for the result.
     """
 
     def __init__(self, destination, progress=None, patience_s=None):
@@ -81,7 +81,7 @@ class WeightLock:
             self._stream = None
 
     def _taken(self):
-        """Take the lock unless another run has it; whether the run may go on. Raises OSError."""
+        """Lock it unless another run has it. Returns whether the run may continue. Raises OSError."""
         folder = os.path.dirname(self._path)
         try:
             make_directory(folder)
@@ -113,7 +113,7 @@ class WeightLock:
         with contextlib.suppress(OSError):  # a full disk locks as well
             stream.truncate(0)
             stream.write(json.dumps({"host": os.uname().nodename, "pid": os.getpid(), "since": time.time()}).encode())
-            os.fsync(stream.fileno())  # for those who read it on other nodes
+            os.fsync(stream.fileno())  # for runs that read it on other nodes
         return True
 
     def _opened(self):
@@ -130,7 +130,7 @@ class WeightLock:
             return _open(self._path)
 
     def _holder(self):
-        """The holder, as it states itself."""
+        """The holder according to the file."""
         found = read_json(self._path)
         if not fits(found, {"since": float}) or not 0 < found.get("since", 0) < 1 << 33:
             return "another run"
@@ -150,7 +150,7 @@ def _open(path):
 
 
 def _is_at(stream, path):
-    """Whether the open file is the one at `path`: opened again, since a network file system may cache a status."""
+    """Whether the open file is the file at `path`, which is opened again: a network file system may cache a status."""
     try:
         with open(path, "rb") as now:
             return os.path.samestat(os.fstat(stream.fileno()), os.fstat(now.fileno()))

@@ -35,8 +35,9 @@ SHA256 = re.compile(r"^[0-9a-f]{64}$")
 def read_manifest(folder):
     """The manifest in `folder`, None if there is none or it cannot be read.
 
-    Raises FleetError if another account may have written it, or its files could not be in the folder: whoever can write
-    next to weights on a share writes what root reads here, and copies, replaces and removes by it.
+    Raises FleetError if another account may have written it, or if its files could not be in the folder: an account
+    that can write next to weights on a share controls what root reads here, and so what root copies, replaces and
+    removes.
     """
     path = os.path.join(folder, MANIFEST)
     try:
@@ -112,9 +113,9 @@ def write_manifest(folder, records, into=None, **identity):
 
 
 def still_written(records):
-    """The records of files whose bytes are the same under new times; the time of their writing is kept.
+    """The records of files with the same bytes and new times; the time of their writing is kept.
 
-    The guard of a server that read weights at its start needs it (supervise.state).
+    The guard of a server that read weights at its start needs that time (supervise.state).
     """
     return {name: dict(one, written_ns=one.get("written_ns", one["mtime_ns"])) for name, one in records.items()}
 
@@ -146,7 +147,7 @@ def hash_files(folder, names, read=None):
     """{name: sha256} of files in `folder`, on all cores, the largest first. read(name, bytes): called in between."""
     if not names:
         return {}
-    from concurrent.futures import ThreadPoolExecutor  # its import takes longer than a quick comparison
+    from concurrent.futures import ThreadPoolExecutor  # a quick comparison needs less time than its import
 
     names = sorted(names, key=lambda name: -os.path.getsize(os.path.join(folder, name)))
 
@@ -176,7 +177,7 @@ def check_space(destination, needed, what="weights", leftovers=()):
 
 
 def _occupied(path):
-    """Bytes that a file, or all files in a folder, take on the disk; 0 if nothing is there."""
+    """Bytes that a file, or all files in a folder, occupy on the disk; 0 if nothing exists there."""
     below = (os.path.join(base, name) for base, _folders, names in os.walk(path) for name in names)
     total = 0
     for one in (path, *below):
@@ -191,7 +192,7 @@ def amount(size):
 
 
 def own_manifest(destination, repo, source):
-    """The manifest at the destination, None if there is none. Raises FleetError if it is of other weights."""
+    """The manifest at the destination, None if there is none. Raises FleetError if it belongs to other weights."""
     if not os.path.lexists(destination):
         return None
     if not os.path.isdir(destination):
@@ -220,12 +221,12 @@ def occupied(destination, what):
 
 
 def is_mount(path):
-    """Whether something is mounted there, also a folder of the same file system: no rename leads out of it."""
+    """Whether something is mounted there, also a folder of the same file system: a rename cannot leave it."""
     return os.path.ismount(path) or os.path.realpath(path) in mount_points()
 
 
 def staging_of(destination):
-    """The folder in which new files grow: next to `destination`, or in it if that is a mount point."""
+    """The folder in which new files are written: next to `destination`, or in it if that is a mount point."""
     return _next_to(destination, INNER_STAGING)
 
 

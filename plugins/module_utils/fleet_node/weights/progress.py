@@ -9,7 +9,7 @@ import contextlib
 import threading
 import time
 
-RATE_S = 15.0  # the span that the rate is taken over
+RATE_S = 15.0  # the period over which the rate is measured
 
 
 class Progress:
@@ -36,7 +36,7 @@ class Progress:
                 del self._waits[threading.get_ident()]
 
     def _waiting(self):
-        """Why somebody waits, and how long still; None where nobody does."""
+        """The reason and the remaining time of a wait; None if no thread waits."""
         until, reason = max(self._waits.values(), default=(None, None))
         return None if until is None else "%d s: %s" % (max(0, round(until - time.monotonic())), reason)
 

@@ -1,11 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One run: list the files of a source, compare them with the manifest, stage the missing ones, install them.
+"""One run: list the files of a source, compare them with the manifest, stage the missing files, install them.
 
-Check mode ends after the comparison. Files grow in a folder next to the destination, where no server looks, and are
-installed when all of them are right; the next run continues one that was killed. A directory that is served in place is
-only compared and recorded.
+Check mode ends after the comparison. Files are written to a folder next to the destination, where no server reads them,
+and are installed when all of them are correct; the next run continues a run that was killed. A directory that is served
+in place is only compared and recorded.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def source_of(wanted, http_of):
 class Run:
     """One run. http_of: see source_of(). progress: a Progress. sleep: for tests.
 
-    limited: raise TakesLong instead of doing what takes long.
+    limited: raise TakesLong instead of starting long work.
     """
 
     def __init__(self, wanted, http_of=None, progress=None, limited=False, sleep=time.sleep):
@@ -60,11 +60,11 @@ class Run:
         self._http_of, self._sleep = http_of, sleep
         self._lock = self._new_lock()
         self._made_transfer = None
-        self.made = {}  # {path: sha256} of files that are right without a record
+        self.made = {}  # {path: sha256} of files that are correct without a record
 
     @property
     def transfer(self):
-        """The Transfer, made when it is needed: its imports take long."""
+        """The Transfer, made when it is needed, because its imports are slow."""
         if self._made_transfer is None:
             from .transfer import Transfer
 
@@ -226,7 +226,7 @@ class Run:
         return None
 
     def _due(self, target, recorded, wrong, hashed):
-        """The paths that have to be transferred, because the installed files are not the wanted ones."""
+        """The paths that have to be transferred, because the installed files differ from the wanted files."""
         due, read = [], None
         for path in sorted(target):
             record, old = target[path], recorded.get(path)
@@ -414,7 +414,8 @@ class Run:
     # ---- a directory that is served in place
 
     def _in_place(self):
-        """Compare a directory of somebody else with its manifest, and write the manifest if there is none."""
+        """Compare a directory that is not managed by this collection with its manifest. Write the manifest if there is
+        none."""
         wanted, folder = self.wanted, self.wanted.destination
         found = selection.describe(wanted, folder)
         manifest = manifests.read_manifest(folder)
@@ -476,8 +477,8 @@ class Run:
 
 
 class _Change:
-    """What is at the destination, and what is transferred (`due`) or removed (`gone`). wrong: {path: what is wrong};
-    hashed: {path: sha256} of recorded files that were read. settled: whether no file changes."""
+    """The files at the destination, and those that are transferred (`due`) or removed (`gone`). wrong: {path: what is
+    wrong}; hashed: {path: sha256} of recorded files that were read. settled: whether no file changes."""
 
     def __init__(self, manifest, recorded, listing, target, due, gone, wrong, hashed):
         self.manifest, self.recorded = manifest, recorded
@@ -487,7 +488,7 @@ class _Change:
         self.settled = manifest is not None and not due and not gone
 
     def before(self):
-        """The files that are there, with the checksums of those that were read."""
+        """The present files, with the checksums of those that were read."""
         return {
             path: dict(record, sha256=self._hashed.get(path, record["sha256"]))
             for path, record in self.recorded.items()

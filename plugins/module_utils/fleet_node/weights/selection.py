@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which files of a listing are wanted, whether the listing can be trusted, and what the files must be."""
+"""Which files of a listing are wanted, whether the listing can be trusted, and what the files must contain."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def matches(path, pattern):
 
 
 def is_selected(wanted, path):
-    """Whether the patterns leave this file. Names that this collection uses itself are left out."""
+    """Whether the patterns select this file. Names that this collection uses itself are not selected."""
     included = not wanted.include or any(matches(path, pattern) for pattern in wanted.include)
     return included and not any(matches(path, one) for one in wanted.exclude) and path.split("/")[0] not in OURS
 
@@ -68,7 +68,7 @@ def untrusted(wanted, what):
 
 
 def agree(old, record):
-    """Whether a recorded file is the listed one, by the first property that both have."""
+    """Whether a recorded file is the listed file, by the first property that both have."""
     if old["size"] != record["size"]:
         return False
     for key in ("sha256", "oid", "origin_mtime_ns"):
@@ -91,8 +91,8 @@ def check_listing(wanted, listing):
 
 
 def check_required(wanted, target):
-    """Raises FleetError if files {path: {size, sha256}} differ from the published ones or from the user's list; returns
-    them with the required checksums."""
+    """Raises FleetError if files {path: {size, sha256}} differ from the published files or from the user's list.
+    Returns them with the required checksums."""
     required = {path: (None, sha256) for path, sha256 in wanted.sums.items()}
     wrong = known.differences(required, target)
     wrong.update({path: "is missing" for path in wanted.sums if path not in target and is_selected(wanted, path)})
@@ -112,7 +112,7 @@ def check_required(wanted, target):
 
 
 def check_known(wanted, listing):
-    """Raises FleetError if a commit whose files are known lists others; returns {path: record} with known checksums.
+    """Raises FleetError if the listing of a known commit has other files. Returns {path: record} with known checksums.
 
     Files in folders that the checkpoint does not need are not compared.
     """
@@ -133,7 +133,7 @@ def check_known(wanted, listing):
 def check_complete(wanted, kept, files, index=None):
     """Raises FleetError unless the selected files are a complete checkpoint, as far as names show.
 
-    kept, files: {path: record} of the selected and of all. index: the content of the index, once that is known.
+    kept, files: {path: record} of the selected and of all files. index: the content of the index, if that is known.
     """
     if index is not None:
         weight_map = index.get("weight_map") if isinstance(index, dict) else None
@@ -185,7 +185,7 @@ def describe(wanted, folder, complete=True):
 
 @contextlib.contextmanager
 def naming(folder, name):
-    """Errors contain the name instead of the temporary folder."""
+    """Replace the temporary folder by the name in errors."""
     try:
         yield
     except FleetError as error:

@@ -111,9 +111,9 @@ def invalid(place, what, rotted=()):
 
 
 def statuses(folder):
-    """{name: {size, sha256: None, origin_mtime_ns}} of the plain files in `folder`, except hidden ones.
+    """{name: {size, sha256: None, origin_mtime_ns}} of the plain files in `folder`, except hidden files.
 
-    Folders are not part of it: original/ and metal/ of the published repository hold the same weights twice more.
+    Folders are not included: original/ and metal/ of the published repository contain two more copies of the weights.
     """
     found = {}
     for name in sorted(os.listdir(folder)):

@@ -1,12 +1,12 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The folder in which new weights grow, and their installation at the destination.
+"""The folder in which new weights are written, and their installation at the destination.
 
-Accounts that may write next to a destination could put links under our names there, or swap folders for links during a
-run, and so have root write elsewhere. Therefore the staging folder is ours alone (0700), contains plain files only, and
-is used by its descriptor; so is the destination during an installation. Links and foreign files are removed themselves,
-never their targets, and reported.
+Accounts that may write next to a destination could create links under the names of this collection there, or swap
+folders for links during a run, and so have root write elsewhere. Therefore the staging folder belongs to this account
+alone (0700), contains plain files only, and is used by its descriptor; so is the destination during an installation.
+Links and foreign files are removed themselves, never their targets, and reported.
 
 Files are installed by renames, the largest first. config.json, without which no server loads anything, is removed
 before them and installed last; the manifest follows. A kill in between leaves files that the next run recognises by
@@ -31,7 +31,7 @@ SWAPS = 5  # attempts at a folder that is swapped again and again
 
 
 def remove(path):
-    """Remove the file or folder at the path, a link itself; nothing if nothing is there. Raises OSError."""
+    """Remove the file or folder at the path, or a link itself; nothing if the path does not exist. Raises OSError."""
     try:
         status = os.lstat(path)
     except FileNotFoundError:
@@ -43,7 +43,7 @@ def remove(path):
 
 
 def path_of(handle):
-    """The path of an open folder, which stays right whatever happens to the folder's name."""
+    """The path of an open folder, which stays valid after any change of the folder's name."""
     return "/proc/self/fd/%d" % handle
 
 
@@ -76,7 +76,7 @@ def opened(path):
 
 
 def same(path, handle):
-    """Whether the folder of this name is the open one."""
+    """Whether the folder of this name is the open folder."""
     try:
         return os.path.samestat(os.lstat(path), os.fstat(handle))
     except FileNotFoundError:
@@ -94,8 +94,8 @@ def replaced(path):
 
 
 def claim(folder):
-    """Make this folder ours alone, mode 0700, with only plain files and folders of ours. Returns (its descriptor,
-    warnings). Raises FleetError, OSError."""
+    """Make this folder private to this account, mode 0700, with only plain files and folders of this account. Returns
+    (its descriptor, warnings). Raises FleetError, OSError."""
     make_directory(os.path.dirname(folder))
     removed = []
     with opened(os.path.dirname(folder)) as parent:
@@ -112,7 +112,7 @@ def claim(folder):
 
 
 def _claimed(path, name, removed):
-    """The descriptor of a folder of ours at the path; what is not ours is removed. name: for messages."""
+    """The descriptor of this account's folder at the path; anything else there is removed. name: for messages."""
     for _attempt in range(SWAPS):
         what = foreign(path)
         if what:
@@ -133,7 +133,8 @@ def _claimed(path, name, removed):
 
 
 def foreign(path, kind=stat.S_IFDIR):
-    """What distinguishes this from a folder (or plain file) of ours, in words; "" for one of ours, or nothing."""
+    """What distinguishes this from a folder (or plain file) of this account, in words; "" if nothing does, or if the
+    path does not exist."""
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -157,7 +158,7 @@ def _fault(status, path, kind):
 
 
 def _uid_there(folder):
-    """The owner of files that we create in this folder: on NFS root may be somebody else."""
+    """The owner of files that this process creates in this folder: on NFS root may be another account."""
     try:
         with tempfile.TemporaryFile(dir=folder) as stream:
             return os.fstat(stream.fileno()).st_uid
@@ -183,7 +184,7 @@ def check_targets(destination, names, gone):
 
 
 def _kind(path):
-    """The type of what is at the path, None for nothing."""
+    """The type of the file at the path, None if it does not exist."""
     try:
         return stat.S_IFMT(os.lstat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):

@@ -34,7 +34,7 @@ COUNT = struct.Struct("<Q")
 
 
 class Stopped(Exception):
-    """Another file failed for good."""
+    """Another file failed permanently."""
 
 
 class Part:
@@ -288,7 +288,7 @@ class Transfer:
             except SourceProblem as problem:
                 problem.path = path
                 if problem.forbidden and path and not refused:
-                    refused = 1  # a signed address may have expired: the hub gives another one
+                    refused = 1  # a signed address may have expired: the hub returns a new address
                     continue
                 idle = 1 if size() > before else idle + 1
                 if not problem.retry or idle > self.wanted.retries:

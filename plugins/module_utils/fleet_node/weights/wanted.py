@@ -61,23 +61,25 @@ class Wanted:
 
     @property
     def in_place(self):
-        """Whether the weights are served from a directory of somebody else, in which only the manifest is written."""
+        """Whether the weights are served from a directory that this collection does not manage. Only the manifest is
+        written there."""
         return self.source == "path" and os.path.realpath(self.path) == self.destination
 
     def identity(self):
-        """The fields that make two requests the same weights; a manifest contains them."""
+        """The fields that identify the weights of a request; a manifest contains them."""
         found = {"source": self.source, "repo": self.repo, "revision": self.revision}
         if self.from_hub:
             found.update(include=sorted(self.include), exclude=sorted(self.exclude))
         return found
 
     def is_in(self, manifest):
-        """Whether the manifest is of the wanted weights: the same revision by name or commit, the same patterns."""
+        """Whether the manifest belongs to the wanted weights: the same revision by name or commit, the same
+        patterns."""
         asked = self.identity()
         if asked["revision"] is not None and asked["revision"] == manifest.get("commit"):
             asked["revision"] = manifest.get("revision")
         elif self.from_hub and COMMIT.match(asked["revision"]):
-            return False  # of a hub that did not keep to it
+            return False  # of a hub that ignored it
         return all(manifest.get(key) == value for key, value in asked.items())
 
     @property
@@ -123,6 +125,6 @@ class SourceProblem(Exception):
 
 
 def default_revision(source, repo):
-    """The revision where none is given: the commit that the collection knows, else the hub's main branch."""
+    """The default revision: the commit that the collection has checksums of, else the hub's main branch."""
     pinned = known.find(source, repo)
     return pinned.commit if pinned else DEFAULT_BRANCHES[source]

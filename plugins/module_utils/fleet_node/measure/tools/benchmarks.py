@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A call of a benchmark tool: its command, and what its output says.
+"""A call of a benchmark tool: its command, and the content of its output.
 
 plugin_utils/measure/tools.json describes the tools; functions for what is not data are here, by the names of the tools.
 Exit codes are never read: AIPerf exits 0 if half of the requests fail, `vllm bench serve` if all do. No command
@@ -30,8 +30,8 @@ RAISED = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception)): (.*)$", re.MULTILINE)
 class Point:
     """One call of a tool. spec: {program, template, environment, files, statistics, metrics} of the tool. urls:
     http://host:port, without a path. concurrency: None for no limit. limits: {ttft_ms, tpot_ms} or None.
-    server_token_count: whether tokens are those of the server's `usage`. arguments: more of the tool's own. sampling:
-    more keys of each request's body. engine_arguments: of a tool that starts an engine."""
+    server_token_count: whether tokens are those of the server's `usage`. arguments: further arguments of the tool.
+    sampling: further keys of each request's body. engine_arguments: of a tool that starts an engine."""
 
     tool: str
     spec: dict
@@ -101,7 +101,7 @@ class Point:
         }
 
     def read(self, folder, log):
-        """The Reading of a folder. What it raises is a run without a result."""
+        """The Reading of a folder. An exception means a run without a result."""
         data = reading.load(folder, self.spec["files"])
         records = RECORDS[self.tool](folder) if self.tool in RECORDS else []
         errors = _aiperf_errors(data) if self.tool == "aiperf" and data else None

@@ -1,17 +1,18 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs LLMPerf with the Neuron SDK's patches, and mends at run time what they leave:
+"""Runs LLMPerf with the Neuron SDK's patches, and fixes at run time what they leave:
 
-- one tokenizer for all, the one that is given, by AutoTokenizer; where the tool is imported offline its own default
-  ends it or is empty
+- the given tokenizer is used for everything, by AutoTokenizer; if the tool is imported offline, its own default ends it
+  or is empty
 - `reasoning` counts as a token, as `reasoning_content` does
-- each client starts at another address; from the first on, all would ask the same server at the same time
-- the environment, and so the API key, is in no argument and no log of Ray's processes
-- a request that fails, and an answer of one token, are a record and do not end the thread that sends the next ones
+- each client starts at another address; otherwise all would send requests to the same server at the same time
+- the environment, which contains the API key, is in no argument and no log of Ray's processes
+- a failed request and an answer of one token are recorded, and do not end the thread that sends the next requests
 
 The interpreter of the tool's environment runs it: python PROGRAM work
-measure.tools.llmperf_worker SCRIPT and the tool's own options. OPENAI_API_BASE has the addresses, parted by ";".
+measure.tools.llmperf_worker SCRIPT and the tool's own options. OPENAI_API_BASE contains the addresses, separated by
+";".
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def main():
 
 
 def without_environment(init):
-    """ray.init() that is not given the environment: its processes have it anyway, and would have it, with the API key,
-    in their arguments and logs as well."""
+    """ray.init() without the environment: its processes have it anyway, and would also have it, with the API key, in
+    their arguments and logs."""
 
     def begin(**_given):
         return init(include_dashboard=False)
@@ -59,7 +60,7 @@ def without_environment(init):
 
 
 def one_tokenizer(loader, path):
-    """A class that has this tokenizer for every name."""
+    """A class that returns this tokenizer for every name."""
 
     class Tokenizer:
         """The part of LlamaTokenizerFast that the tool uses."""
@@ -84,7 +85,7 @@ class Clients:
 
 
 def actor(base):
-    """The class of a client. It is made here so that Ray sends it whole and looks for no module."""
+    """The class of a client. It is made here so that Ray sends its definition and looks for no module."""
     parts, limits, longest = PARTS, TIMEOUT, MESSAGE
 
     class Client(base):
@@ -94,7 +95,7 @@ def actor(base):
             self.number = number
 
         def llm_request(self, request_config):
-            """(metrics, text, request_config) as the tool wants them."""
+            """(metrics, text, request_config) as the tool expects them."""
             import numpy
             import requests
 
@@ -136,11 +137,11 @@ def actor(base):
                         last, text = now, text + part
                 if not text:
                     raise RuntimeError("the answer was empty")
-            except Exception as error:  # whatever it is: a request that failed
+            except Exception as error:  # any exception is a failed request
                 code, message = code or -1, " ".join(str(error).split())[:longest]
                 sys.stdout.write("Request failed: %s %s\n" % (code, message))
             seconds = max(time.monotonic() - began, 1e-6)
-            # numpy's divide by 0 without an error, and the tool leaves out what comes of it
+            # a numpy number divides by 0 without an error, and the tool omits the result
             metrics = {
                 "error_code": code, "error_msg": message, "inter_token_latency_s": numpy.float64(gaps),
                 "ttft_s": first, "end_to_end_latency_s": seconds, "request_output_throughput_token_per_s": 0,

@@ -29,7 +29,8 @@ def program(point, environment, entry, root, folder, version=None):
     """(argv before the tool's own arguments, variables, the Python that can load a tokenizer or None).
 
     point: has `tool`, the name, and `spec`. environment: folder of the tool's environment. entry: the first measured
-    server. folder: for our files, exists. version: of the engine. Raises FleetError if the tool is not installed.
+    server. folder: for this collection's files; it exists. version: of the engine. Raises FleetError if the tool is not
+    installed.
     """
     kind, *inner = point.spec["program"]
     if kind == "node":
@@ -107,6 +108,6 @@ def _missing(point, why):
     raise FleetError(
         "measure.tool-missing",
         "%s is not installed: %s. Run playbooks/benchmark.yml, which installs the tools of benchmark_tools, or choose "
-        "another tool if this one is part of an engine's image.",
+        "another tool if it is part of an engine's image.",
         (point.tool, why),
     )

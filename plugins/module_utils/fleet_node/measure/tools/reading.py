@@ -6,7 +6,7 @@
 A template is a list of groups, each a string of words or a list of words:
 
   "--model ${model}"              the value of a placeholder
-  "--request-rate ${rate}"        the group is left out if a value is None or False
+  "--request-rate ${rate}"        the group is omitted if a value is None or False
   "--ignore-eos ${ignore_eos}"    True is the bare flag
   "--url ${urls}"                 the group is repeated for each item of a list
   "--goodput ${*goodput}"         all items of a list as words

@@ -19,8 +19,8 @@ NOTHING = ("", "NA", "N/A", "-")
 
 @dataclasses.dataclass
 class Chip:
-    """A row pair of `npu-smi info`. phy: the Phy-ID, None where the table has no such column. bus: "" where the table
-    has none. hbm: (used, total) MiB, None where it has none. holders: [{pid, command}]."""
+    """A row pair of `npu-smi info`. phy: the Phy-ID, None if the table has no such column. bus: "" if the table
+    has none. hbm: (used, total) MiB, None if it has none. holders: [{pid, command}]."""
 
     npu: int
     chip: int
@@ -75,7 +75,7 @@ def parse_info(text, warn):
 
 
 def _is_place(cell):
-    """Whether a cell is a place on the PCI bus, or says that there is none, as in a virtual machine."""
+    """Whether a cell is an address on the PCI bus, or shows that there is none, as in a virtual machine."""
     return bool(BUS.match(cell)) or cell.upper() in NOTHING
 
 
@@ -110,7 +110,7 @@ def parse_map(text, warn):
 
 
 def parse_fields(text):
-    """[{name: value}] of "name : value" lines, a new mapping where a name comes again: -l, -t board, usages, health."""
+    """[{name: value}] of "name : value" lines, a new mapping for each repeated name: -l, -t board, usages, health."""
     found = [{}]
     for name, value in (match.groups() for match in map(FIELD.match, text.splitlines()) if match):
         if name in found[-1]:
@@ -120,7 +120,7 @@ def parse_fields(text):
 
 
 def error_codes(text):
-    """ "80E01801: node type=SOC, …" of `npu-smi info -t health`, "" where it has no error."""
+    """ "80E01801: node type=SOC, …" of `npu-smi info -t health`, "" if it has no error."""
     fields = parse_fields(text)[0]
     words = [fields.get(name, "") for name in ("Error Code", "Error Information")]
     return ": ".join(word for word in words if word.upper() not in NOTHING)

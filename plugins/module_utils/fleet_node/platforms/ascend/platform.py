@@ -30,14 +30,14 @@ REASONS_FOR_NO_ANSWER = (
      "another container uses the NPUs (-8020). Stop that container, or run the play on the host itself"),
     ("initialize.*dcmi|dcmi.*initialize",
      "the driver's management interface (DCMI) does not start. Driver and firmware may be of different releases or "
-     "partly installed, or a container holds all chips"),
+     "partly installed, or a container uses all chips"),
 )  # fmt: skip
 
 
 @dataclasses.dataclass
 class NpuDevice(Device):
     """A chip, by the number of its /dev/davinci. address: on the PCI bus. product: its name. npu, chip: npu-smi's two
-    numbers. faults: sentences on what stops a server on it."""
+    numbers. faults: sentences on what prevents servers from using it."""
 
     address: str = ""
     product: str | None = None

@@ -105,7 +105,7 @@ def _unfit(archive, servers, problem):
 def export(entries, folder, force=False, check_mode=False):
     """Write the archive of each artifact of the entries into `folder` of this node, one for each key.
 
-    Returns {changed, message, archives: [{key, path, size, files}] of the written ones}. An existing archive stays,
+    Returns {changed, message, archives: [{key, path, size, files}] of the written archives}. An existing archive stays,
     unless `force`. Raises FleetError if an artifact is incomplete.
     """
     due, present, unfit = {}, set(), {}
@@ -148,7 +148,8 @@ def _look(one):
 
 
 def _not_exportable(one):
-    """(why an artifact is not exported, or None; its record): what a start here would clear is of no use to others."""
+    """(why an artifact is not exported, or None; its record). An artifact that a start here would clear is not
+    exported."""
     state, record, words = _look(one)
     if state != "complete":
         return words, record
@@ -203,8 +204,8 @@ def take_over(entries, folder=None, check_mode=False):
     """Import the artifacts of the entries that are missing from the archives in `folder` of this node.
 
     Returns {changed, message, artifacts: [{path, key, state, message}], needed: [keys]}. Without a folder and in check
-    mode nothing is changed, and `needed` has the keys of the archives. A complete artifact that fits stays, and one
-    that a server compiles now. Raises FleetError; the artifact in question is unchanged then.
+    mode nothing is changed, and `needed` contains the keys of the archives. An artifact stays if it is complete and
+    fits, or if a server compiles it now. Raises FleetError; the artifact in question is unchanged then.
     """
     rows, due = [], []
     for one in artifacts_of(entries):
@@ -292,7 +293,7 @@ def _unpack(one, archive, manifest):
         if os.path.isdir(path):
             with files.folder_lock(path):
                 if _fault(one)[1] is None:
-                    return manifest  # a server was quicker
+                    return manifest  # a server was faster
                 artifacts.clear(path)
                 os.rename(staging, path)
         else:
@@ -303,7 +304,7 @@ def _unpack(one, archive, manifest):
 
 
 def _extract(archive, manifest, folder):
-    """Extract the files of the manifest, and no others, into `folder`. Raises FleetError if one of them differs."""
+    """Extract only the files of the manifest into `folder`. Raises FleetError if a file differs."""
     due = dict(manifest["files"])
     try:
         with tarfile.open(archive, "r:") as tar:

@@ -4,12 +4,13 @@
 """Compiled artifacts of servers on Neuron, as the guard keeps them.
 
 An engine compiles a model for 20 to 40 minutes and saves the result in a directory that other servers of the same
-configuration load. Nothing in that directory says whether it is complete, so a record in it does: who compiles it, from
-before the first file on, and, once that server is healthy, which files it has. Of two servers that would compile one
-artifact, the second waits for the first. What a compilation left that did not come to its end is cleared before the
-next one. A directory with files and no record is somebody else's: it is loaded as it is, never cleared. An engine loads
-whatever it finds, so the record also says what it was compiled for: the plan's key, the packages of the environment and
-the weights. One that was compiled for anything else is compiled again.
+configuration load. The engine's files do not show whether they are complete, so the guard writes a record into the
+directory: before the first file, which server compiles it, and when that server is healthy, the list of its files. If
+two servers would compile the same artifact, the second waits for the first. Files of a compilation that did not end are
+cleared before the next compilation. A directory with files and no record is not managed by this collection: it is
+loaded unchanged, never cleared. An engine loads any files that it finds, so the record also contains what they were
+compiled for: the plan's key, the packages of the environment and the weights. An artifact that was compiled for
+anything else is compiled again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ NAME = "compile_cache"  # of the hook in an entry's hooks
 VARIABLE = "NEURON_COMPILED_ARTIFACTS"
 SCHEMA = 1
 IDENTITY = ("versions", "weights")  # of a record, kept in archives
-# Distributions that a compilation depends on, as far as an environment has them.
+# Distributions that a compilation depends on, if an environment has them.
 PACKAGES = ("vllm", "vllm-neuron", "neuronx-cc", "neuronx-distributed-inference", "libneuronxla", "torch-neuronx")
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -47,7 +48,7 @@ FAULTS = {
 
 
 class StartHook:
-    """What the guard does for an artifact when it starts a server; see supervise.run.hooks_of()."""
+    """The guard's actions for an artifact at the start of a server; see supervise.run.hooks_of()."""
 
     def __init__(self, entry, options, path):
         self.entry = entry
@@ -62,11 +63,11 @@ class StartHook:
         return None if path is None else cls(entry, options, path)
 
     def replaces(self, leader):
-        """Whether the server `leader` need not be waited for, since what it would compile is there."""
+        """Whether the server need not wait for `leader`, since the artifact that `leader` would compile exists."""
         return leader in settings_of(self.entry).get("leaders", ()) and is_loadable(self.path, self.entry)
 
     def prepare(self, state):
-        """Make the artifact fit for this start. False where the time for that is over. Raises OSError."""
+        """Prepare the artifact for this start. Returns False if the time for that is over. Raises OSError."""
         try:
             state.artifact, self.begun = take(self.path, self.entry, state, self.options)
         except OSError as error:
@@ -78,15 +79,16 @@ class StartHook:
 
 
 def settings_of(entry):
-    """{key, leaders, variable}: what the artifact is named by, the servers before this one that only compile it, the
-    variable that tells the engine where it lies; {} without an artifact."""
+    """{key, leaders, variable}: the key of the artifact, the servers before this server that only compile it, the
+    variable with which the engine finds it; {} without an artifact."""
     return (entry.get("hooks") or {}).get(NAME) or {}
 
 
 def files_of(path, entry=None):
-    """{name below `path`: bytes} of the artifact's files, the record apart. Raises OSError.
+    """{name below `path`: bytes} of the artifact's files, without the record. Raises OSError.
 
-    entry: leave out what its engine keeps in VLLM_CACHE_ROOT beside compiled graphs, which it changes as it likes.
+    entry: omit the files that its engine keeps in VLLM_CACHE_ROOT next to compiled graphs, which it changes at any
+    time.
     """
     files = {}
     cache = (entry or {}).get("environment", {}).get("VLLM_CACHE_ROOT")
@@ -114,11 +116,11 @@ SHAPE = {
 
 
 def state_of(path):
-    """(state, record) of the directory `path`; record is {} where there is none.
+    """(state, record) of the directory `path`; record is {} if there is none.
 
-    state: "empty", "complete", "damaged" (complete once, and files are missing or of another size), "compiling" (by
-    a process that lives), "abandoned" (by one that does not) or "foreign" (files that no server of ours made). Raises
-    OSError.
+    state: "empty", "complete", "damaged" (once complete, and files are missing or have another size), "compiling" (by
+    a process that is alive), "abandoned" (by a process that is not) or "foreign" (files that no server of this
+    collection made). Raises OSError.
     """
     record = readable_json(os.path.join(path, RECORD))
     if not isinstance(record, dict) or not fits(record, SHAPE):
@@ -170,7 +172,7 @@ def misfit_of(entry, record):
 
 
 def is_loadable(path, entry):
-    """Whether a start of the entry would load what is in the directory `path`."""
+    """Whether a start of the entry would load the files in the directory `path`."""
     try:
         found, record = state_of(path)
     except OSError:
@@ -179,10 +181,10 @@ def is_loadable(path, entry):
 
 
 def environment_versions(entry):
-    """{package: version} of PACKAGES in the environment of the entry's command, {} where none is found.
+    """{package: version} of PACKAGES in the environment of the entry's command, {} if none is found.
 
-    It looks at the names of what is installed and imports nothing. What a container has, its image says, which is in
-    the plan's key, as surely as it is named by its digest.
+    It reads the names of installed packages and imports nothing. The packages of a container follow from its image,
+    which is in the plan's key; that is certain only if the image is named by its digest.
     """
     if entry.get("launcher") == "container" or not entry.get("command"):
         return {}
@@ -212,7 +214,7 @@ def _versions_in(folder):
 
 
 def machine_id():
-    """What the system calls this machine, None where it has no name for it."""
+    """The system's ID of this machine, None if it has none."""
     try:
         with open("/etc/machine-id", encoding="ascii") as stream:
             return stream.read().strip() or None
@@ -221,13 +223,14 @@ def machine_id():
 
 
 def is_here(record):
-    """Whether the record was written on this machine; two may have one name, and one need not have a machine-id."""
+    """Whether the record was written on this machine. Two machines may have one name, and a machine may have no ID."""
     there, here = record.get("machine"), machine_id()
     return record.get("host") == socket.gethostname() and (there is None or here is None or there == here)
 
 
 def compiler_lives(record):
-    """Whether the process that the record says compiles is there. One of another host is believed for its budget."""
+    """Whether the process that compiles according to the record is alive. A process of another host counts as alive for
+    its start budget."""
     if not is_here(record):
         return time.time() - record.get("since", 0) < record.get("budget_s", 0)
     found = process(record.get("pid") or 0)
@@ -240,7 +243,7 @@ def compiler_lives(record):
 
 
 def boot_id():
-    """What the kernel calls this boot."""
+    """The kernel's ID of this boot."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
             return stream.read().strip()
@@ -249,7 +252,7 @@ def boot_id():
 
 
 def clear(path):
-    """Delete all that is in the directory `path`, the record last. Raises OSError."""
+    """Delete everything in the directory `path`, the record last. Raises OSError."""
     for name in sorted(os.listdir(path), key=lambda name: name == RECORD):
         file = os.path.join(path, name)
         if os.path.isdir(file) and not os.path.islink(file):
@@ -259,10 +262,10 @@ def clear(path):
 
 
 def take(path, entry, state, options):
-    """Make the artifact fit for this server's start: (how, record).
+    """Prepare the artifact for this server's start. Returns (how, record).
 
-    how: "loads", or "compiles" where it is this server's to make; then record is what says so. Waits while another
-    server compiles it; how is None when the start budget is over by then. Raises OSError.
+    how: "loads", or "compiles" if this server must make it, with the record of that. Waits while another
+    server compiles it; how is None if the start budget is over by then. Raises OSError.
     """
     began = time.monotonic()
     reported = None
@@ -296,9 +299,9 @@ def take(path, entry, state, options):
 
 
 def compiler_if_ready(record, options):
-    """The entry of the server that the record says compiles if it answers, so that only its record is missing.
+    """The entry of the server that compiles according to the record, if it answers, so that only its record is missing.
 
-    None otherwise; also where a server of this root is called like that, and the one that compiles is another root's.
+    None otherwise, also if a server of this root has that name but the compiling server belongs to another root.
     """
     name = "%s.json" % record.get("server")
     entry = read_entry(os.path.join(os.path.dirname(options.entry), name))
@@ -312,7 +315,7 @@ def compiler_if_ready(record, options):
 
 
 def compiling_record(entry):
-    """What stands in the entry's artifact from before the compilation until the server is ready."""
+    """The record of the entry's artifact from before the compilation until the server is ready."""
     return {
         "schema": SCHEMA,
         "key": settings_of(entry).get("key"),
@@ -330,10 +333,10 @@ def compiling_record(entry):
 
 
 def watch(path, entry, options, begun):
-    """Leave a process behind that records the artifact as complete once this one, the engine to be, is healthy.
+    """Leave a process behind that records the artifact as complete when this process, the future engine, is healthy.
 
-    begun: the record of take(). It ends then, or with the engine. It is nobody's child, so that no engine
-    meets one that it does not know.
+    begun: the record that `take` returned. The process ends then, or with the engine. It is not a child of the engine,
+    so that no engine finds a child that it does not know.
     """
     pid, ticks = os.getpid(), process(os.getpid()).ticks
     child = os.fork()
@@ -351,17 +354,19 @@ def watch(path, entry, options, begun):
                     complete(path, entry, begun)
                     break
                 time.sleep(entry["health"]["poll_s"])
-    except Exception as error:  # whatever it is, this copy of the guard must not go on as a second engine
+    except Exception as error:  # after any error, this copy of the guard must not continue as a second engine
         say("the artifact %s is not recorded as complete: %s" % (path, error))
     finally:
         os._exit(0)
 
 
 def complete(path, entry, begun=None):
-    """Record that the artifact is complete, as it is now; a server that saved nothing leaves no record. Raises OSError.
+    """Record that the artifact is complete in its present state; if the server saved nothing, no record is left. Raises
+    OSError.
 
-    begun: the record with which the compilation began; {} for files that somebody else made. If there is another one by
-    now, then another host took this compilation for dead, cleared what it had and began anew: it is left to that one.
+    begun: the record with which the compilation began; {} for files that no server of this collection made. If the
+    record is a different one by now, another host considered this compilation dead, cleared its files and began again:
+    the artifact is left to that host.
     """
     begun = begun or {}
     record_path = os.path.join(path, RECORD)
@@ -381,7 +386,7 @@ def complete(path, entry, begun=None):
             return
         seconds = time.time() - begun["since"] if "since" in begun else None
         record = {
-            # as it was when the compilation began, whoever looks at it now
+            # the state when the compilation began, not the present one
             **{name: begun[name] for name in IDENTITY if name in begun},
             "schema": SCHEMA,
             "key": begun.get("key", settings_of(entry).get("key")),

@@ -15,7 +15,7 @@ from ..base import Device
 from .kinds import KINDS
 
 MIB = 1 << 20
-TOOLS = frozenset(("neuron-ls", "neuron-top", "neuron-monitor"))  # these hold no device
+TOOLS = frozenset(("neuron-ls", "neuron-top", "neuron-monitor"))  # these do not occupy a device
 NOTHING = ("", "-1", "NA", "N/A", "None")
 
 

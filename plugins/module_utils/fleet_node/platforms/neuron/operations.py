@@ -82,8 +82,8 @@ def compare(
 
     packages: see the role. hardware: fleet_hardware, needs: the recipe's, servers: plan entries. reboot: the role may
     reboot the node. installed: the role has installed and rebooted; now everything must fit. load: no driver is loaded,
-    and the role loads the new one. reboot of the result: the loaded driver is not the planned one and of no use. Raises
-    FleetError if it cannot work.
+    and the role loads the installed driver. reboot of the result: the loaded driver differs from the planned driver and
+    cannot be used. Raises FleetError if it cannot work.
     """
     check_packages(packages, VARIABLE)
     hardware, needs, system = hardware or {}, needs or {}, System(sysroot)

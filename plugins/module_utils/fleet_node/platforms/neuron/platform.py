@@ -102,7 +102,7 @@ class Platform(Detector):
         "recipe's arguments (docs/using/trainium.md).",
         "driver": "Update aws-neuronx-dkms.",
     }
-    visible = ("NEURON_RT_VISIBLE_CORES", "NEURON_VISIBLE_DEVICES")  # cores, whatever the second one's name says
+    visible = ("NEURON_RT_VISIBLE_CORES", "NEURON_VISIBLE_DEVICES")  # both select cores, despite the second name
     start_hooks: typing.ClassVar = {artifacts.NAME: artifacts}
 
     def present(self, system):
@@ -112,7 +112,7 @@ class Platform(Detector):
         return detect(system)
 
     def shortfalls(self, found, hardware, needs, installs=()):
-        """As for every platform, and a driver and a runtime that do not work together."""
+        """As for every platform, plus a driver and a runtime that do not work together."""
         unfit = None if {DRIVER, RUNTIME} <= set(installs) else mismatch(found.driver, found.runtime)
         return super().shortfalls(found, hardware, needs, installs) + ([unfit] if unfit else [])
 

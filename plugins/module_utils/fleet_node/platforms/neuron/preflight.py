@@ -1,8 +1,8 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Preflight checks of servers on Trainium: held cores, an environment without vLLM, a start script that overrides the
-plan, artifacts that are compiled again, and a draft model that the engine does not run."""
+"""Preflight checks of servers on Trainium: cores in use, an environment without vLLM, a start script that overrides
+the plan, artifacts that are compiled again, and a draft model that the engine does not run."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _environment(entries, venv):
     if not any(os.path.isdir(os.path.join(folder, "vllm")) for folder in packages):
         yield (
             "The environment %s has no vLLM: lib/python3*/site-packages/vllm is missing. Set fleet_override: {venv: "
-            "{path: …}} to the one that has it%s." % (path, _others(path))
+            "{path: …}} to an environment that has it%s." % (path, _others(path))
         )
         return
     for program in sorted({entry["command"][0] for entry in entries.values()}):
@@ -118,7 +118,7 @@ def replaced_artifacts(entries):
 
 
 def _draft(entries, model):
-    """Messages about a head that is in the node's own directory already."""
+    """Messages about a draft head that is already in the node's own directory."""
     draft = model.get("draft") or {}
     if draft.get("method") != "eagle3" or not os.path.isfile(os.path.join(draft["path"], checkpoints.CONFIG)):
         return

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Preflight checks of servers on GPUs: faulty or held GPUs, NVLink services, containers without GPUs."""
+"""Preflight checks of servers on GPUs: GPUs that are faulty or in use, NVLink services, containers without GPUs."""
 
 from __future__ import annotations
 

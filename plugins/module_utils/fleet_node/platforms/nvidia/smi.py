@@ -12,7 +12,7 @@ from xml.sax import saxutils
 from ...errors import FleetError
 from ..host import run_tool, whole_number
 
-# name: (compute capability, memory.total of nvidia-smi in MiB, what product names hold). Capabilities:
+# name: (compute capability, memory.total of nvidia-smi in MiB, pattern in product names). Capabilities:
 # developer.nvidia.com/cuda-gpus. Memory as nvidia-smi prints it: captures in NVIDIA/k8s-test-infra
 # (tests/e2e/go/assertions/nvidiasmi/testdata/hardware), for A100 80GB, H200, B300 and RTX PRO 6000 in issues of vLLM.
 KINDS = {

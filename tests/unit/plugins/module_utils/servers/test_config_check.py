@@ -122,7 +122,7 @@ def test_what_the_image_refuses(place):
     [
         ("raise ImportError('libcuda.so.1: cannot open shared object file')",
          "ImportError: libcuda.so.1: cannot open shared object file"),
-        ("import os\nos._exit(3)", "no words"),
+        ("import os\nos._exit(3)", "no output"),
         ("import os\nprint('inference-fleet-verdict: nonsense', flush=True)\nos._exit(0)", "it printed no verdict"),
     ],
 )  # fmt: skip
