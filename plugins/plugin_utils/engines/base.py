@@ -79,7 +79,7 @@ class Engine:
     def needs(self, server, environment):
         """Return the services that a server requires at its start, in the form of supervise/order.py.
 
-        server: planning.entries.Draft. environment: all its variables.
+        server: planning.plan.Draft. environment: all its variables.
         """
         return []
 
