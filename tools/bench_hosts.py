@@ -1,15 +1,15 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the controller spends on many hosts that have nothing to do: site.yml for 10, 30 and 100 of them in one play.
+"""Measures the control node with many hosts that have nothing to do: site.yml for 10, 30 and 100 of them in one play.
 
     .venv/bin/python tools/bench_hosts.py [COUNT…] [--rounds N]
 
-Every host is this machine with a local connection; each has a fleet_root, a supervisord and a server of a scripted
-engine of its own. Toolkit, encodings and the stand-in checkpoint are shared, as on a network disk. They are deployed
-once. Then the converged run is measured for each count: seconds, processor seconds (modules included, as they run
-here too), and the peak memory of the main process and of all processes of the run together. All is stopped and
-deleted at the end.
+Every host is this machine with a local connection, and has a separate fleet_root, supervisord and server of a scripted
+engine. Toolkit, encodings and the stand-in checkpoint are shared, as on a network disk. The hosts are deployed once.
+Then the converged run is measured for each count: seconds, processor seconds (including modules, because they run on
+this machine, too), and the peak memory of the main process and of all processes of the run together. At the end all
+servers are stopped and all files are deleted.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ ROOT = Path(__file__).resolve().parent.parent
 ENGINE = [ROOT / "tests" / "nodes" / "engine.py", ROOT / "tests" / "unit" / "engines" / "scripted_engine.py"]
 PACKED = ROOT / "roles" / "model_weights" / "files" / "gpt-oss-tiny-standin"
 FIRST_PORT = 21000
-AIM = 1.2  # how much more than ten times the run of a tenth of the hosts may take
+AIM = 1.2  # maximum ratio to ten times the run of a tenth of the hosts
 
 
 def inventory(folder, count):
-    """The path of an inventory of `count` hosts below `folder`."""
+    """Write an inventory of `count` hosts below `folder` and return its path."""
     shared = folder / "shared"
     hosts = {
         "host-%03d" % number: {
@@ -81,7 +81,8 @@ def inventory(folder, count):
 
 
 def play(playbook, inventory, *arguments):
-    """{seconds, cpu, main, all, changed} of a playbook; memory in MiB. SystemExit with the screen where it failed."""
+    """Return {seconds, cpu, main, all, changed} of a playbook; memory in MiB.
+    Raises SystemExit with the output if it fails."""
     before, began = _spent(), time.monotonic()
     with tempfile.TemporaryFile("w+") as screen:
         process = subprocess.Popen(
@@ -125,7 +126,8 @@ class Memory(threading.Thread):
             time.sleep(0.3)
 
     def members(self):
-        """The pids of ansible-playbook's processes: servers that it started have sessions of their own."""
+        """Return the pids of ansible-playbook's processes, without the servers that it started:
+        those have separate sessions."""
         for entry in os.listdir("/proc"):
             try:
                 ours = entry.isdigit() and self.pid in (int(entry), parent(entry))
@@ -140,7 +142,7 @@ def parent(pid):
 
 
 def field(path, name):
-    """A number of kB in a file of /proc; None where it is gone."""
+    """Return a number of kB in a file of /proc; None if the process has ended."""
     try:
         lines = Path(path).read_text().splitlines()
     except OSError:
@@ -149,7 +151,7 @@ def field(path, name):
 
 
 def deploy(folder, most):
-    """Everything that the hosts share, by one host; then the servers of all."""
+    """Deploy everything that the hosts share with one host, then the servers of all hosts."""
     shared = folder / "shared"
     (shared / "engine").mkdir(parents=True)
     for path in ENGINE:
@@ -161,7 +163,7 @@ def deploy(folder, most):
     from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import standin
 
     standin.expand(str(PACKED), str(shared / "model"), str(shared / "encodings" / "o200k_base.tiktoken"))
-    for number in range(most):  # so that only servers are left to do
+    for number in range(most):  # so that only servers remain to be deployed
         for path in accounts.shared_directories(str(folder / ("host-%03d" % number))):
             os.makedirs(path)
     hosts = inventory(folder, most)
@@ -172,7 +174,7 @@ def deploy(folder, most):
 
 
 def stop(folder):
-    """End the supervisords of the hosts, with their servers, and wait for it."""
+    """Stop the supervisords of the hosts, with their servers, and wait for their end."""
     pids = [int(path.read_text()) for path in folder.glob("host-*/run/inference-fleet/supervisord.pid")]
     for pid in pids:
         if str(folder).encode() in Path("/proc/%d/cmdline" % pid).read_bytes():

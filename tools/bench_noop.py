@@ -1,14 +1,14 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a run costs that has nothing to do, beside other tools that check the same: one node over ssh, eight servers.
+"""Compares a run that changes nothing with other tools that check the same: one node over ssh, eight servers.
 
     .venv/bin/python tools/bench_noop.py [--rounds N] [--json FILE]
 
-One node gets the whole of site.yml: toolkit, an environment, encodings, the stand-in checkpoint, eight servers of a
-scripted engine, the verdict. Then all candidates run in turns, each with connections of its own, and the medians are
-printed: seconds, processor seconds of the controller, and remote calls, which the node counts: each is one line of sudo
-in its journal. Exit status 1 where an aim is missed.
+One node gets a complete site.yml: toolkit, an environment, encodings, the stand-in checkpoint, eight servers of a
+scripted engine, the verdict. Then all candidates run in turns, each with separate connections. The medians are printed:
+seconds, processor seconds of the control node, and remote calls, which the node counts: each call is a line of sudo in
+its journal. The exit status is 1 if an aim is missed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ VARIABLES = {
                  "verify_imports": None},
         "command": ["${venv}/bin/python", "/opt/engine/engine.py"],
         "arguments": {"model": "${model_id}"},
-        # a node of two processors: those without devices of their own are asked the same
+        # a node with two processors: servers without devices are checked in the same way
         "servers": [{"role": "server", "count": 2, "devices": 1, "port": 8000},
                     {"role": "frontend", "count": SERVERS - 2, "devices": 0, "port": 8002,
                      "arguments": {"model": "${model_id}", "port": "${port}"}}],
@@ -84,7 +84,7 @@ print(json.dumps({
 
 
 def pyinfra():
-    """The program, in an environment of its own: it is no part of this collection."""
+    """Return the program in a separate environment, because it is not part of this collection."""
     folder = ROOT / ".cache" / ("pyinfra-" + PYINFRA)
     program = folder / "bin" / "pyinfra"
     if not program.exists():
@@ -95,7 +95,7 @@ def pyinfra():
 
 
 def candidates(node, inventory):
-    """[(name, argv, variables)]; each leaves a converged node as it is and fails where one differs."""
+    """Return [(name, argv, variables)]; each leaves a converged node unchanged and fails if the node differs."""
     expected = FOLDER / "expected.json"
     facts = json.loads(node.ssh("/usr/bin/python3 -c %s %s %s %s" % (nodes._quoted(FACTS), LIB, VENV, MODEL)))
     if len(facts["units"]) != SERVERS:
@@ -120,14 +120,14 @@ def candidates(node, inventory):
 
 
 def calls(node):
-    """How many commands have run as root on the node so far, those of this tool included."""
+    """Return the number of commands that have run as root on the node, including those of this tool."""
     count = "journalctl --identifier=sudo --output=cat --no-pager | grep --count 'COMMAND[=]' || true"
     return int(node.ssh(count))
 
 
 @contextlib.contextmanager
 def own_connections():
-    """A folder for the connections that Ansible shares between calls; they end with the block."""
+    """Create a folder for the connections that Ansible shares between calls; they end with the block."""
     with tempfile.TemporaryDirectory(prefix="ssh") as folder:
         try:
             yield folder
@@ -143,7 +143,8 @@ def used():
 
 
 def measure(node, argv, variables):
-    """(seconds, processor seconds, remote calls) of one run; SystemExit with the screen where it failed or changed."""
+    """Return (seconds, processor seconds, remote calls) of a run.
+    Raises SystemExit with the output if it fails or changes anything."""
     before = calls(node)
     with own_connections() as folder:
         environment = {**run.environment(), "ANSIBLE_SSH_CONTROL_PATH_DIR": folder, **variables}
@@ -157,7 +158,8 @@ def measure(node, argv, variables):
 
 
 def table(rows):
-    """Lines of {name: [(seconds, processor seconds, calls)]}: medians, and the first one's ratio to each."""
+    """Return lines of {name: [(seconds, processor seconds, calls)]}:
+    medians, and the ratio of the first name to each."""
     medians = {name: tuple(map(statistics.median, zip(*runs))) for name, runs in rows.items()}
     first = next(iter(medians.values()))[0]
     lines = ["%-28s %8s %8s %7s %14s" % ("", "seconds", "cpu s", "calls", "site.yml is")]
@@ -167,7 +169,7 @@ def table(rows):
 
 
 def aims(medians):
-    """[(what, found, aim, whether it is met)]."""
+    """Return [(name, result, aim, whether it is met)]."""
     ours, _ping, nine, other, _stock = medians.values()
     return [
         ("remote calls", "%d" % ours[2], "1", ours[2] <= 1),
@@ -193,7 +195,7 @@ def main(arguments):
         for turn in range(options.rounds + 1):
             for name, argv, variables in chosen:
                 figures = measure(made[0], argv, variables)
-                if turn:  # the first one warms the caches of all
+                if turn:  # the first round warms all caches
                     rows[name].append(figures)
         medians, lines = table(rows)
         print("\n".join(["", "medians of %d rounds, in turns" % options.rounds, *lines, ""]))

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""model_weights against `hf download`: the same files from the same simulated hub, round by round in one run.
+"""Compares model_weights with `hf download`: the same files from the same simulated hub, in rounds of one run.
 
     python tools/run.py python tools/bench_weights.py --shard-mb 64 --rounds 5
 
@@ -41,7 +41,7 @@ RUN = (
 
 
 class Bench:
-    """A hub of its own process and a folder to download to."""
+    """A hub in a separate process and a folder to download to."""
 
     def __init__(self, folder, shard_bytes):
         self.folder = Path(folder)
@@ -51,11 +51,11 @@ class Bench:
             cwd=ROOT, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.endpoint = json.loads(self.hub.stdout.readline())["endpoint"]
-        program = self.folder / "program"  # what jobs start from
+        program = self.folder / "program"  # jobs start from it
         program.mkdir()
         (program / "fleet_node").symlink_to(ROOT / "plugins" / "module_utils" / "fleet_node")
         (program / "__main__.py").symlink_to(program / "fleet_node" / "__main__.py")
-        foreign = ("HF_", "MODELSCOPE_", "PYTHONDONTWRITEBYTECODE")  # both shall have their bytecode
+        foreign = ("HF_", "MODELSCOPE_", "PYTHONDONTWRITEBYTECODE")  # both clients use bytecode
         clean = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         self.environment = {
             **clean, "PYTHONPYCACHEPREFIX": str(self.folder / "bytecode"), "HF_ENDPOINT": self.endpoint,
@@ -64,8 +64,8 @@ class Bench:
         }  # fmt: skip
 
     def timed(self, command, **more):
-        """(seconds, standard output) of a command that must succeed."""
-        os.sync()  # what the one before has written is not this one's to wait for
+        """Return (seconds, standard output) of a command. Raises SystemExit if it fails."""
+        os.sync()  # exclude the time for writing the previous command's files
         started = time.monotonic()
         done = subprocess.run(
             command, env=self.environment, cwd=ROOT, capture_output=True, text=True, check=False, **more
@@ -76,13 +76,13 @@ class Bench:
         return seconds, done.stdout
 
     def hf(self):
-        """Seconds of hf download to out-hf."""
+        """Return the seconds of hf download to out-hf."""
         hf = str(Path(sys.executable).parent / "hf")
         return self.timed([hf, "download", REPO, "--exclude", "original/*", "--exclude", "metal/*", "--local-dir",
                            str(self.folder / "out-hf")])[0]  # fmt: skip
 
     def ours(self):
-        """(seconds, result) of model_weights to out-ours."""
+        """Return (seconds, result) of model_weights to out-ours."""
         arguments = {
             "source": "huggingface", "repo": REPO, "revision": "main", "endpoint": self.endpoint, "wait_s": 3600,
             "destination": str(self.folder / "out-ours"), "root": str(self.folder / "root"),
@@ -95,7 +95,7 @@ class Bench:
         return seconds, result
 
     def full(self):
-        """Seconds in which the operation lists, compares and hashes an installed checkpoint."""
+        """Return the seconds in which the operation lists, compares and hashes an installed checkpoint."""
         exclude, folder = ("original/*", "metal/*"), str(self.folder / "out-ours")
         wanted = Wanted("huggingface", REPO, "main", folder, endpoint=self.endpoint, exclude=exclude, verify="full")
         started = time.monotonic()
@@ -105,7 +105,7 @@ class Bench:
         return seconds
 
     def hashlib(self):
-        """Seconds in which hashlib hashes the same files on all cores."""
+        """Return the seconds in which hashlib hashes the same files on all cores."""
         paths = sorted((self.folder / "out-ours").iterdir(), key=lambda path: -path.stat().st_size)
         started = time.monotonic()
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
@@ -122,13 +122,13 @@ class Bench:
 
 
 def sha256(path):
-    """The digest of a file, in the blocks that hashlib.file_digest reads."""
+    """Return the digest of a file, read in the blocks of hashlib.file_digest."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def same_files(one, other):
-    """Whether two folders hold the same bytes, but for what the clients put beside them."""
+    """Return whether two folders contain the same bytes, apart from the clients' own files."""
     found = []
     for folder in (one, other):
         names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
@@ -138,7 +138,7 @@ def same_files(one, other):
 
 
 def measure(bench, rounds):
-    """{what: [seconds]} and the bytes of the checkpoint."""
+    """Return {name: [seconds]} and the bytes of the checkpoint."""
     times = {}
     for number in range(rounds):
         bench.forget()

@@ -26,10 +26,10 @@ import nodes
 import scenarios
 
 ROOT = Path(__file__).resolve().parent.parent
-WORKERS = 2  # a third one makes all of them slower on two processors
+WORKERS = 2  # three make all of them slower on two processors
 REPEATED = 30  # last lines of a failed target
 FAILURES = ("FAILED ", "ERROR ")  # how pytest and the scenarios begin a line about what failed
-MAKE_VARIABLES = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # of the make that runs this: its job slots are not ours
+MAKE_VARIABLES = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # of the calling make: its job slots are not available here
 
 
 @dataclasses.dataclass
@@ -40,7 +40,7 @@ class Step:
     scenario: str = ""
     status: int | None = None
     seconds: float = 0.0
-    cpu: float = 0.0  # seconds of processor time, without what containers used
+    cpu: float = 0.0  # seconds of processor time, without that of containers
     last: collections.deque = dataclasses.field(default_factory=lambda: collections.deque(maxlen=REPEATED))
     failures: list = dataclasses.field(default_factory=list)
 
@@ -69,7 +69,7 @@ def parse(words):
 
 
 def run(step, make, say):
-    """Runs a step. say(line): prints a line."""
+    """Run a step. say: a function that prints a line."""
     environment = {key: value for key, value in os.environ.items() if key not in MAKE_VARIABLES}
     environment[nodes.KEEP] = "1"  # the targets share a Docker engine
     began = time.monotonic()

@@ -18,7 +18,7 @@ SETTINGS = {
     "project": "inference.fleet",
     "root_doc": "index",
     "highlight_language": "YAML+Jinja",
-    "suppress_warnings": "ref.ref",  # links into Ansible's own documentation; those of ours are checked by `make lint`
+    "suppress_warnings": "ref.ref",  # links into Ansible's own documentation; `make lint` checks the collection's links
 }
 
 

@@ -1,14 +1,15 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What clients see when a part of a running deployment is away, and how long until it answers again by itself.
+"""Measures what clients see while a part of a running deployment is down, and the time until it answers again.
 
     make demo RECIPE=cpu-dynamo
     python tools/dynamo_outages.py [--root ~/.inference-fleet] [--url http://127.0.0.1:8000] [SERVER …]
     python tools/dynamo_outages.py --end 'systemctl kill -s KILL etcd' --begin 'systemctl start etcd' --away 5 20 60
 
-kill -9 of each server in turn, or a service ended by a command and begun again after so many seconds; a chat each
-second, no play. docs/using/dynamo.md sums up its tables. Only servers of that root are killed. Standard library only.
+It kills each server in turn with kill -9, or stops a service by a command and starts it again after some seconds. It
+sends a chat request each second and runs no play. docs/using/dynamo.md summarizes its tables. Only servers of that root
+are killed. Standard library only.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ import urllib.request
 from pathlib import Path
 
 SERVERS = ("decode-0", "prefill-0", "frontend-0")
-STEADY = 3  # answers in a row after which it counts as back
-CALM_S = 45  # seconds of nothing else, after a service was away: servers may end a while after it is back
+STEADY = 3  # consecutive answers after which the deployment counts as recovered
+CALM_S = 45  # seconds of answers only, after a service was down: servers may end some time after it recovers
 LIMIT_S = 1800
 REFUSED = "refused"
 
 
 def state(root, name):
-    """What the guard wrote of a server: pid, hash, started."""
+    """Return the guard's state of a server: pid, hash, started."""
     return json.loads((Path(root) / "run/inference-fleet/servers" / (name + ".json")).read_text())
 
 
@@ -44,8 +45,8 @@ def model_of(url):
 
 
 def ask(url, model, timeout=60):
-    """What a client gets for one chat: "200" for an answer with content, else the status or the error's name."""
-    content = "How are you? %.3f" % time.time()  # of each prompt another one, so that prefill has work
+    """Return the result of a chat request: "200" for an answer with content, else the status or the error's name."""
+    content = "How are you? %.3f" % time.time()  # a different prompt each time, so that prefill has work
     body = {"model": model, "messages": [{"role": "user", "content": content}], "max_tokens": 64}
     request = urllib.request.Request(
         url + "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
@@ -63,7 +64,7 @@ def ask(url, model, timeout=60):
 
 
 def settle(look, limit=LIMIT_S):
-    """Wait until `look` says 200 STEADY times in a row. RuntimeError after `limit` seconds."""
+    """Wait until `look` returns 200 STEADY times in a row. Raises RuntimeError after `limit` seconds."""
     ends, row = time.monotonic() + limit, 0
     while row < STEADY:
         row = row + 1 if look() == "200" else 0
@@ -73,10 +74,11 @@ def settle(look, limit=LIMIT_S):
 
 
 def watch(look, over, calm=0, limit=LIMIT_S):
-    """([(second, what a chat gave from then on)], seconds until it answers again).
+    """Return ([(second, result of chats from then on)], seconds until the deployment answers again).
 
-    look(): what a chat gives. over(): whether what was away is there again; it answers again where STEADY chats in a
-    row do, and all chats for `calm` seconds, from the first of these on. RuntimeError after `limit` seconds.
+    look(): sends a chat and returns its result. over(): whether the server or service is up again. The deployment
+    answers again when STEADY consecutive chats, and then all chats for `calm` seconds, are answered; the result is the
+    time of the first of these chats. Raises RuntimeError after `limit` seconds.
     """
     begin, seen, row, back = time.monotonic(), [], 0, None
     while row < STEADY or time.monotonic() - begin - back < calm:
@@ -94,18 +96,18 @@ def watch(look, over, calm=0, limit=LIMIT_S):
 
 
 def outage(root, name, look, limit=LIMIT_S):
-    """watch() after kill -9 of a server; it is there again as a new process."""
+    """watch() after kill -9 of a server, until a new process replaces it."""
     before = state(root, name)["pid"]
     os.kill(before, signal.SIGKILL)
     return watch(look, lambda: state(root, name)["pid"] != before, limit=limit)
 
 
 def away(seconds, end, begin, look, calm=CALM_S, limit=LIMIT_S):
-    """watch() of a service that end() takes away and begin() brings back after so many seconds."""
+    """watch() of a service that end() stops and begin() starts again after some seconds."""
     begun = threading.Event()
     timer = threading.Timer(seconds, lambda: (begin(), begun.set()))
     end()
-    timer.start()  # chats may hang, so it is not this thread that begins
+    timer.start()  # a separate thread starts it, because chats may hang
     try:
         return watch(look, begun.is_set, calm, limit)
     finally:
@@ -113,7 +115,7 @@ def away(seconds, end, begin, look, calm=CALM_S, limit=LIMIT_S):
 
 
 def row(name, seen, back):
-    """The row of the table: what chats gave, and when."""
+    """Return the row of the table: results of chats, and their times."""
     spans = ["%s from %g s" % (found, second) for second, found in seen if found != "200"]
     return "| %s | %s | %g s |" % (name, ", ".join(spans) or "nothing", back)
 

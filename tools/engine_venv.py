@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The environments with engines that all tests of this clone share: .cache/e2e-venv. Standard library only.
 
-    python tools/engine_venv.py [RECIPE]      # makes it where it is missing or outdated, and prints its path
+    python tools/engine_venv.py [RECIPE]      # makes it if it is missing or outdated, and prints its path
 
-They are made by the collection itself (playbooks/prepare.yml), as everywhere. FLEET_TEST_VENV (FLEET_TEST_DYNAMO_VENV)
-names another one instead, which is used as it is: a second clone need not install 2.4 GB again.
+The collection itself makes them (playbooks/prepare.yml), as in deployments. FLEET_TEST_VENV (FLEET_TEST_DYNAMO_VENV)
+names another environment, which is used unchanged: a second clone need not install 2.4 GB again.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ PLACES = {TINY: ("FLEET_TEST_VENV", "e2e-venv"), "cpu-dynamo": ("FLEET_TEST_DYNA
 
 
 def borrowed(recipe=TINY):
-    """Whether the recipe's variable names an environment that is not this clone's, and so not to be changed."""
+    """Return whether the recipe's variable names an environment outside of this clone, which must not be changed."""
     return bool(os.environ.get(PLACES[recipe][0]))
 
 
 def path(recipe=TINY):
-    """Where the recipe's environment is, or is going to be."""
+    """Return the path of the recipe's environment, whether or not it exists."""
     variable, folder = PLACES[recipe]
     return Path(os.environ.get(variable) or CACHE / folder)
 
 
 def ensure(recipe=TINY):
-    """The path of the recipe's environment, made or brought up to date. RuntimeError with what went wrong."""
+    """Return the path of the recipe's environment, made or updated.
+    Raises RuntimeError with the cause if that fails."""
     venv = path(recipe)
     if borrowed(recipe):
         if not (venv / "bin" / "python").exists():
@@ -62,7 +63,7 @@ def ensure(recipe=TINY):
 
 
 def base_prefix(venv):
-    """The folder of the Python that an environment was made with."""
+    """Return the folder of the Python that an environment was made with."""
     code = "import sys; print(sys.base_prefix)"
     python = Path(venv) / "bin" / "python"
     done = subprocess.run([str(python), "-I", "-c", code], capture_output=True, text=True, check=True)

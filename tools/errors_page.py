@@ -1,12 +1,12 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""docs/using/errors.md: every error code with its meaning and remedy, read from the source.
+"""Writes docs/using/errors.md: every error code with its meaning and remedy, from the source.
 
     .venv/bin/python tools/errors_page.py      # writes docs/using/errors.md
 
-An error is a call of FleetError, of a class that derives from it, or of Mistakes.add: a literal code and a literal
-template. Values are shown by the names of the expressions that they come from. One code may stand at several places.
+An error is a call of FleetError, of a class that derives from it, or of Mistakes.add, with a literal code and a literal
+template. Values are shown by the names of their expressions. Several calls may have the same code.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ IN_CODE = re.compile(r"`[^`\n]*`")
 ADJACENT = re.compile(r"(?<!\\)\*(?=\*)")
 PLACE = re.compile(r"%(?:\((\w+)\))?[-0 +#]*\d*(?:\.\d+)?([srdfgx%])")
 CONVERTED = ("str", "repr", "int", "show")  # functions, not values: map(str, numbers)
-# Methods and attributes whose own name says nothing of the value that they are of.
+# Methods and attributes whose names do not describe their value.
 METHODS = ("capitalize", "decode", "format", "lower", "replace", "rstrip", "split", "splitlines", "strip", "upper")
-# What a name of the source is called on the page.
+# Names in the source and their replacements on the page.
 READABLE = {
     "bad": "value", "do": "verb", "errmsg": "reason", "errcode": "code", "faultString": "reason", "getuid": "user",
     "here": "place", "inner": "key", "meant": "name", "misfit": "value", "one": "item", "other": "other item",
@@ -35,7 +35,7 @@ READABLE = {
     "text": "message", "texts": "messages", "there": "items", "unfit": "value", "what": "item", "where": "place",
     "words": "message", "wrong": "problem",
 }  # fmt: skip
-# The remedy begins with the first sentence, or part of one, that begins with such a word.
+# The remedy is the first sentence, or part of a sentence, that begins with one of these words.
 VERBS = (
     "accept|add|allowed|ask|bring|change|check|choose|compare|copy|correct|declare|delete|deploy|drop|edit|"
     "encrypt|end|escape|export|fetch|find out|fix|for the newer weights|free|give|import|install|it must be|"
@@ -71,7 +71,7 @@ AREAS = {
     "tune": "measure.md",
 }  # fmt: skip
 
-# The remedies of templates that get theirs as a value.
+# The remedies of templates that contain their remedy as a value.
 IN_VALUES = {
     "inventory.one-machine-twice": "Give each host its own address, or remove all but one of them",
     "inventory.secret-missing": "Set the variables that the message lists, for example in a vault",
@@ -83,11 +83,11 @@ IN_VALUES = {
 
 
 class Problem(Exception):
-    """What makes the page impossible to write, one line each."""
+    """The reasons why the page cannot be written, one line each."""
 
 
 class Source:
-    """One module: its tree, its module-level strings, and where its imported names come from."""
+    """A module: its tree, its module-level strings, and the sources of its imported names."""
 
     def __init__(self, path):
         self.path = path
@@ -109,7 +109,7 @@ class Reader:
         self.assigned = {}
 
     def _derived(self):
-        """FleetError and the classes that derive from it."""
+        """Return FleetError and the classes that derive from it."""
         found = {"FleetError"}
         classes = [n for s in self.sources.values() for n in ast.walk(s.tree) if isinstance(n, ast.ClassDef)]
         while True:
@@ -119,7 +119,7 @@ class Reader:
             found |= more
 
     def constant(self, source, name):
-        """The expression that a module-level name stands for, and its module; (None, None) where there is none."""
+        """Return the expression of a module-level name, and its module; (None, None) if there is none."""
         if name in source.constants:
             return source.constants[name], source
         path, original = source.imported.get(name, (None, None))
@@ -131,7 +131,7 @@ class Reader:
         return None, None
 
     def text(self, source, node):
-        """A string expression with placeholders in italics."""
+        """Return a string expression with placeholders in italics."""
         if isinstance(node, ast.Constant):
             return ESCAPED.sub(r"\\\1", str(node.value)).replace("\n", " ")
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
@@ -155,7 +155,7 @@ class Reader:
         return "*%s*" % (READABLE.get(name, name) or "…")
 
     def filled(self, source, template, values):
-        """The template with each of its places filled with what its value is called."""
+        """Return the template with the name of each value in its place."""
         named = {}
         if isinstance(values, ast.Dict):
             named = {key.value: value for key, value in zip(values.keys, values.values)}
@@ -182,7 +182,7 @@ class Reader:
         return self.text(source, node)
 
     def name(self, node):
-        """What the value of an expression may be called: its last name."""
+        """Return the name of the value of an expression: its last name."""
         if isinstance(node, ast.Name):
             return node.id.strip("_").replace("_", " ")
         if isinstance(node, ast.Attribute):
@@ -214,7 +214,7 @@ class Reader:
         return ""
 
     def errors(self):
-        """{code: [message]}; raises Problem for what cannot be listed."""
+        """Return {code: [message]}. Raises Problem for errors that cannot be listed."""
         found, problems = {}, []
         for source in self.sources.values():
             for function, call in sorted(self.calls(source.tree), key=lambda one: one[1].lineno):
@@ -247,7 +247,8 @@ class Reader:
         return found
 
     def calls(self, tree):
-        """(function, call) of all errors; errors.py only passes on what others made."""
+        """Return (function, call) of all errors, except those in errors.py,
+        which only raises errors of others again."""
         for function in ast.walk(tree):
             if not isinstance(function, (ast.FunctionDef, ast.Module)):
                 continue
@@ -262,7 +263,8 @@ class Reader:
                         yield function, node
 
     def raised_again(self, code):
-        """{} for the code of another error, `one.code` or `code`; the default where one is read from a record."""
+        """Return {} for the code of another error, `one.code` or `code`;
+        the default if the code is read from a record."""
         if isinstance(code, ast.Call) and isinstance(code.func, ast.Attribute) and code.func.attr == "get":
             return {code.args[1].value: "*message*"}
         if isinstance(code, ast.Attribute) and code.attr == "code":
@@ -270,7 +272,8 @@ class Reader:
         return {} if isinstance(code, ast.Name) and code.id == "code" else None
 
     def computed(self, source, function, prefix):
-        """Of `"hub." + kind`: {code: message} by the mapping of kinds to messages in that function."""
+        """Return {code: message} of codes such as `"hub." + kind`,
+        from the mapping of kinds to messages in that function."""
         for node in ast.walk(function):
             if isinstance(node, ast.Dict) and node.keys and all(isinstance(key, ast.Constant) for key in node.keys):
                 codes = {prefix + key.value: self.text(source, value) for key, value in zip(node.keys, node.values)}
@@ -291,7 +294,7 @@ class Reader:
 
 
 def own_nodes(function):
-    """The nodes of a function, or of a module, without those of functions in it."""
+    """Yield the nodes of a function, or of a module, without those of nested functions."""
     waiting = list(ast.iter_child_nodes(function))
     while waiting:
         node = waiting.pop()
@@ -301,7 +304,7 @@ def own_nodes(function):
 
 
 def strings_of(function):
-    """{name: expression} of the variables of a function that are assigned once, a string."""
+    """Return {name: expression} of the variables of a function that are assigned once, with a string."""
     found = {}
     for node in own_nodes(function):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -316,7 +319,7 @@ def is_string(node):
 
 
 def halves(message):
-    """(meaning, remedy) of a message; the remedy may be empty."""
+    """Return (meaning, remedy) of a message; the remedy may be empty."""
     match = REMEDY.search(message)
     if match is None:
         return message, ""
@@ -325,7 +328,7 @@ def halves(message):
 
 
 def render(errors):
-    """The page for {code: [message]}: a heading per code, and its messages with their remedies."""
+    """Return the page for {code: [message]}: a heading per code, and its messages with their remedies."""
     lines, area = [HEAD], ""
     for code in sorted(errors):
         if code.partition(".")[0] != area:

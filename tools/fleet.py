@@ -1,13 +1,13 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Many nodes at once: what the playbooks cost, in seconds and in remote calls per node.
+"""Measures the playbooks on many nodes at once, in seconds and in remote calls per node.
 
     .venv/bin/python tools/fleet.py [NODES] [--rounds N]
 
-Every node gets the whole of site.yml (toolkit, environment, encodings, stand-in checkpoint, two servers, verdict), with
-a scripted engine instead of vLLM. The first run finds bare nodes, the second has nothing to do, then comes status.yml;
-further rounds repeat the last two. The calls are counted by the nodes: each is one line of sudo in their journals.
+Every node gets a complete site.yml (toolkit, environment, encodings, stand-in checkpoint, two servers, verdict), with a
+scripted engine instead of vLLM. The first run starts with bare nodes, the second has nothing to do, and status.yml
+follows; further rounds repeat the last two. The nodes count the calls: each call is a line of sudo in their journals.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ VARIABLES = {
 
 
 def make(names, variables=None, shares=("venv", "wheels"), folder=FOLDER):
-    """[Node] with the engine on each, and the path of an inventory in `folder` in which all have these variables."""
+    """Return ([Node] with the engine on each, the path of an inventory in `folder` in which all have these
+    variables)."""
     made = nodes.create(names, "cpu", list(shares))
     for node in made:
         node.ssh("mkdir -p /opt/engine")
@@ -61,14 +62,14 @@ def make(names, variables=None, shares=("venv", "wheels"), folder=FOLDER):
 
 
 def calls(made):
-    """How many commands Ansible has run as root on the nodes so far, all of them together."""
+    """Return the number of commands that Ansible has run as root on all nodes."""
     count = "journalctl --identifier=sudo --output=cat --no-pager | grep --count 'BECOME-SUCCES[S]' || true"
     with concurrent.futures.ThreadPoolExecutor(10) as pool:
         return sum(int(one) for one in pool.map(lambda node: node.ssh(count), made))
 
 
 def play(playbook, inventory, made):
-    """{seconds, calls (per node), changed}; SystemExit with the screen where the playbook failed."""
+    """Return {seconds, calls (per node), changed}. Raises SystemExit with the output if the playbook fails."""
     before, began = calls(made), time.monotonic()
     done = subprocess.run(
         [str(ROOT / ".venv" / "bin" / "ansible-playbook"), playbook, "-i", str(inventory)],

@@ -1,12 +1,13 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes plugins/plugin_utils/planning/known_tasks.json, digests of the playbooks of site.yml's steps and of the roles
-that they run, from which planning/steps.py was written.
+"""Writes plugins/plugin_utils/planning/known_tasks.json: digests of the playbooks of site.yml's steps and of their
+roles, from which planning/steps.py was written.
 
     .venv/bin/python tools/run.py python tools/known_tasks.py
 
-Run it when a task of these has changed, and steps.py, or operations() of the platform or the engine, says what it runs.
+Run it after a task of these files has changed, and after steps.py, or operations() of the platform or the engine, has
+been updated.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ ROLES = ("container_engine", "model_weights", "serve", "tiktoken_encodings", "to
 
 
 def places():
-    """The playbooks and the roles that the plan knows, as paths in the collection."""
+    """Return the playbooks and roles with known tasks, as paths in the collection."""
     roles = ["roles/" + name for name in sorted({*ROLES, *PLATFORMS, *ENGINES})]
     return [steps.PLAYBOOK % step for step in steps.STEPS] + [one for one in roles if (CLONE / one).is_dir()]
 
 
 def text():
-    """The text of known_tasks.json."""
+    """Return the content of known_tasks.json."""
     return json.dumps({one: step_values.content_of(CLONE / one) for one in places()}, indent=2) + "\n"
 
 

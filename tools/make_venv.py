@@ -1,10 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Makes the controller's environment .venv from pyproject.toml, and the link through which the collection is found.
+"""Makes the control node's environment .venv from pyproject.toml,
+and the link through which Ansible finds the collection.
 
-Runs under the system's Python with the standard library and this collection only. uv installs; it is itself installed
-by pip, and is told the package indexes that pip is configured to use.
+Runs under the system's Python with only the standard library and this collection. uv installs the packages. pip
+installs uv, which uses the package indexes that are configured for pip.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ LINK = ROOT / ".ansible" / "collections" / "ansible_collections" / "inference" /
 
 
 def fail(message):
-    """One line of what is wrong and what to do, and exit status 1."""
+    """Exit with status 1 and a line with the error and its remedy."""
     sys.exit("make .venv: " + message)
 
 
 def link_collection():
-    """.ansible/collections/ansible_collections/inference/fleet → the clone, whatever its folder is called."""
+    """Create .ansible/collections/ansible_collections/inference/fleet → the clone, whatever the name of its folder."""
     LINK.parent.mkdir(parents=True, exist_ok=True)
     target = os.path.relpath(ROOT, LINK.parent)
     if not LINK.is_symlink() or os.readlink(LINK) != target:
@@ -37,7 +38,7 @@ def link_collection():
 
 
 def main():
-    """Make or renew .venv; .venv/.ready is written last, so that a broken one is made again."""
+    """Make or renew .venv; .venv/.ready is written last, so that an incomplete environment is made again."""
     if sys.version_info < (3, 11):
         fail("Python 3.11 or newer is needed, this is %s. Try: make PYTHON=python3.12 …" % sys.version.split()[0])
     if not sys.platform.startswith("linux"):

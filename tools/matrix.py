@@ -1,16 +1,16 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs the playbooks under each supported release of ansible-core that this machine has a Python for.
+"""Runs the playbooks under each supported release of ansible-core for which this machine has a Python.
 
-    .venv/bin/python tools/matrix.py            # all of them
-    .venv/bin/python tools/matrix.py 2.20 2.22  # these
-    .venv/bin/python tools/matrix.py --other    # one, not that of .venv where there is another (part of `make test`)
+    .venv/bin/python tools/matrix.py            # all releases
+    .venv/bin/python tools/matrix.py 2.20 2.22  # these releases
+    .venv/bin/python tools/matrix.py --other    # one release, preferably not that of .venv (part of `make test`)
 
-Each release has an environment of its own, .cache/matrix/RELEASE, made by uv. In it run: the plan of the Trainium
-inventory; site.yml on this machine with scripted servers in place of vLLM; status.yml; site.yml once more, which must
-change nothing; and stop.yml. A deprecation warning is a failure: it is what breaks with the next release but two. A
-release that no Python here can run is named and left out; at least one must have run.
+Each release has a separate environment, .cache/matrix/RELEASE, made by uv. It runs the plan of the Trainium inventory;
+site.yml on this machine with scripted servers in place of vLLM; status.yml; site.yml once more, which must change
+nothing; and stop.yml. A deprecation warning is a failure, because it announces an error in the next release but one. A
+release without a Python here is listed and left out; at least one release must have run.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache" / "matrix"
 VENV = ROOT / ".venv"
-# Each release, the oldest and the newest Python of its controller (docs.ansible.com, "ansible-core support matrix"). A
-# test holds docs/using/support.md and pyproject.toml to it.
+# Each release, with the oldest and the newest Python of its control node (docs.ansible.com, "ansible-core support
+# matrix"). A test compares docs/using/support.md and pyproject.toml with it.
 RELEASES = {
     "2.19": ((3, 11), (3, 13)),
     "2.20": ((3, 12), (3, 14)),
@@ -52,7 +52,7 @@ LAYER = {
 
 
 def pythons():
-    """{(3, 11): path of an interpreter} of what is on PATH, what pyenv has, and the one that runs this."""
+    """Return {(3, 11): path of an interpreter} of the interpreters on PATH, in pyenv, and the running interpreter."""
     places = [Path(sys.base_prefix) / "bin" / "python3"]
     places += [Path(folder) / name for folder in os.get_exec_path() for name in _names()]
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
@@ -75,7 +75,8 @@ def _names():
 
 
 def choose(releases, available):
-    """({release: interpreter}, {release: why it is left out}): the oldest Python that each release takes."""
+    """Return ({release: interpreter}, {release: why it is left out}),
+    with the oldest Python that each release supports."""
     chosen, missing = {}, {}
     for release in releases:
         oldest, newest = RELEASES[release]
@@ -94,18 +95,18 @@ def dotted(version):
 
 
 def own_release():
-    """The release of ansible-core in .venv, which runs this."""
+    """Return the release of ansible-core in .venv, which runs this tool."""
     return ".".join(importlib.metadata.version("ansible-core").split(".")[:2])
 
 
 def other(chosen, own):
-    """The newest of the chosen releases that is not `own`; `own` where there is no other."""
+    """Return the newest of the chosen releases except `own`; `own` if there is no other."""
     others = [release for release in chosen if release != own]
     return max(others or chosen, key=lambda release: [int(part) for part in release.split(".")])
 
 
 def make(release, python):
-    """The environment of a release, brought up to date. CalledProcessError where it cannot be made."""
+    """Return the environment of a release, made or updated. Raises CalledProcessError if that fails."""
     from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python_environment as uv_tool
 
     venv = CACHE / release
@@ -126,18 +127,19 @@ def make(release, python):
 
 
 class Failed(Exception):
-    """What went wrong, for people."""
+    """The error of a run, for people."""
 
 
 class Controller:
-    """The playbooks of this clone, run by one release of ansible-core; all that they make is below `folder`."""
+    """The playbooks of this clone, run by a release of ansible-core; all files are below `folder`."""
 
     def __init__(self, release, venv):
         self.release, self.venv = release, venv
         self.folder = CACHE / ("run-" + release)
 
     def play(self, playbook, inventory, *arguments):
-        """Run a playbook and return what it printed. Failed where it fails, or warns of what later releases drop."""
+        """Run a playbook and return its output.
+        Raises Failed if it fails, or if it warns of features that later releases remove."""
         variables = {
             "fleet_override_matrix": {**LAYER, "servers": {"server": {"port": self.port}}},
             "fleet_reports_dir": str(self.folder / "reports"),
@@ -164,7 +166,7 @@ class Controller:
         return done.stdout
 
     def run(self):
-        """Failed where the release does not do what it must."""
+        """Raises Failed if the release does not pass."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.port = free_ports(2)
         self.play("playbooks/plan.yml", "inventories/trn3")
@@ -182,7 +184,7 @@ class Controller:
 
 
 def free_ports(count):
-    """The first of `count` neighbouring ports of the loopback that nobody listens on."""
+    """Return the first of `count` consecutive free ports of the loopback interface."""
     for first in range(24000, 32000, 10):
         with contextlib.ExitStack() as stack:
             try:
@@ -195,7 +197,7 @@ def free_ports(count):
 
 
 def main(arguments):
-    """Exit status: 0 where every release that has a Python here passed, and there was one."""
+    """Return the exit status: 0 if at least one release has a Python here and all of those passed."""
     one = arguments == ["--other"]
     unknown = [] if one else [name for name in arguments if name not in RELEASES]
     if unknown:

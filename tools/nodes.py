@@ -29,26 +29,26 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache" / "nodes"
-OWN = Path("/run/inference-fleet-nodes")  # a socket's path may have 107 bytes, so it does not lie below the clone
+OWN = Path("/run/inference-fleet-nodes")  # a socket's path may have 107 bytes, so it is not below the clone
 SOCKET = OWN / "docker.sock"
 DAEMON = OWN / "dockerd.json"
 KEY = CACHE / "id_ed25519"
-USER = "admin"  # logs in with the key and may sudo, as the accounts of machine images do
+USER = "admin"  # logs in with the key and may use sudo, like the accounts of machine images
 LABEL = "inference.fleet.node"
 LABEL_PLATFORM = "inference.fleet.platform"
 NETWORK = "inference-fleet-nodes"
 BRIDGE = "fleet-nodes0"
 SUBNET = "172.30.77.0/24"
 SUITE = "bookworm"
-# What machine images have anyway: systemd, ssh, sudo, Python.
+# Packages of all machine images: systemd, ssh, sudo, Python.
 PACKAGES = ["ca-certificates", "dbus", "iproute2", "libnuma1", "openssh-server", "procps", "python3", "python3-venv",
             "sudo", "systemd", "systemd-sysv"]  # fmt: skip
 PLATFORMS = ROOT / "tests" / "nodes" / "platforms"
 DOCKERFILE = ROOT / "tests" / "nodes" / "Dockerfile"
 SHARED = "/opt/shared"  # where nodes see directories of this machine, read-only
-KEEP = "FLEET_NODES_KEEP_ENGINE"  # set: a Docker engine that was started here is left for the next scenario
-BOOT_S = 180  # of a machine that does other work too
-SHARES_OF_CPU = 8192  # of the nodes together, where a process outside has 1024
+KEEP = "FLEET_NODES_KEEP_ENGINE"  # set: keep a Docker engine that was started here for the next scenario
+BOOT_S = 180  # of a machine with other load
+SHARES_OF_CPU = 8192  # of all nodes together; a process outside has 1024
 
 
 class Unavailable(Exception):
@@ -69,7 +69,7 @@ class Node:
     platform: str = "cpu"
 
     def ssh(self, command, check=True, timeout=60):
-        """Runs a shell command on the node as root and returns its output, including stderr."""
+        """Run a shell command on the node as root and return its output, including stderr."""
         argv = ["ssh", *ssh_options(), "%s@%s" % (USER, self.address), "sudo -n sh -c " + _quoted(command)]
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               text=True, timeout=timeout, check=False)  # fmt: skip
@@ -78,18 +78,18 @@ class Node:
         return done.stdout
 
     def copy(self, path, destination):
-        """Copies a file, or the content of a directory (path/.), to a directory of the node that is no tmpfs."""
+        """Copy a file, or the content of a directory (path/.), to a directory of the node that is not a tmpfs."""
         docker("cp", str(path), "%s:%s" % (self.container, destination))
 
     def reboot(self):
-        """Restarts PID 1 and all processes; /run and /tmp are empty afterwards. Returns the seconds until ssh."""
+        """Restart PID 1 and all processes; /run and /tmp are empty afterwards. Return the seconds until ssh answers."""
         began = time.monotonic()
         docker("restart", "--time", "60", self.container)
         wait_for_boot(self)
         return time.monotonic() - began
 
     def variables(self):
-        """Returns the variables of the node for an inventory."""
+        """Return the variables of the node for an inventory."""
         return {
             "ansible_host": self.address,
             "ansible_user": USER,
@@ -103,7 +103,7 @@ def _quoted(text):
 
 
 def ssh_options(with_key=True):
-    """Host keys are not checked, since nodes are replaced all the time."""
+    """Return options of ssh. Host keys are not checked, because nodes are replaced frequently."""
     options = ["-i", str(KEY)] if with_key else []
     for option in ("IdentitiesOnly=yes", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null",
                    "LogLevel=ERROR", "ConnectTimeout=5"):  # fmt: skip
@@ -115,7 +115,7 @@ def ssh_options(with_key=True):
 
 
 def docker(*arguments, check=True, **variables):
-    """Returns the output of a docker command. Raises RuntimeError with its message if it fails."""
+    """Return the output of a docker command. Raises RuntimeError with its message if it fails."""
     environment = {**os.environ, **variables}
     if SOCKET.exists():
         environment["DOCKER_HOST"] = "unix://%s" % SOCKET
@@ -131,7 +131,7 @@ def engine_runs():
 
 
 def ensure_engine():
-    """Starts a Docker engine if none runs. Raises Unavailable if that is not possible."""
+    """Start a Docker engine if none runs. Raises Unavailable if that is not possible."""
     if engine_runs():
         return
     if os.getuid() != 0:
@@ -167,7 +167,7 @@ def _start_engine():
 
 
 def end_engine():
-    """Ends the dockerd that this tool started, if it has no containers left; others are left alone."""
+    """Stop the dockerd that this tool started, if it has no containers left. Other Docker engines are not changed."""
     if os.environ.get(KEEP):
         return
     try:
@@ -180,7 +180,7 @@ def end_engine():
         return
     if docker("ps", "--quiet", check=False):
         return
-    # its bridge would outlive the engine, and take the addresses from the next one's
+    # otherwise the bridge would remain after the engine and conflict with the addresses of the next engine
     docker("network", "rm", NETWORK, check=False)
     os.kill(daemon["pid"], signal.SIGTERM)
     end = time.monotonic() + 30
@@ -194,7 +194,7 @@ def end_engine():
 
 
 def _ticks(pid):
-    """Returns when the process was started, in ticks after boot; None if it has ended."""
+    """Return the time at which the process was started, in ticks after boot; None if it has ended."""
     try:
         fields = Path("/proc/%d/stat" % pid).read_text().rpartition(")")[2].split()
     except OSError:
@@ -203,7 +203,7 @@ def _ticks(pid):
 
 
 def ensure_packages(programs):
-    """Installs missing programs of {program: Debian package}. Raises Unavailable without root or without apt-get."""
+    """Install missing programs of {program: Debian package}. Raises Unavailable without root or without apt-get."""
     missing = sorted({package for program, package in programs.items() if shutil.which(program) is None})
     if not missing:
         return
@@ -226,7 +226,7 @@ def digest(*parts):
 
 
 def ensure_key():
-    """Creates the ssh key of the nodes of this clone."""
+    """Create the ssh key of the nodes of this clone."""
     ensure_packages({"ssh": "openssh-client", "ssh-keygen": "openssh-client"})
     CACHE.mkdir(parents=True, exist_ok=True)
     if not KEY.exists():
@@ -253,16 +253,16 @@ class Platform:
 
     @property
     def trees(self):
-        """The directories that are copied over the image, in this order."""
+        """Return the directories that are copied over the image, in this order."""
         return [PLATFORMS / layer / "rootfs" for layer in self.layers] + [self.rootfs]
 
     @property
     def all_links(self):
-        """{path: target} of the layers and its own."""
+        """Return {path: target} of the layers and of the platform itself."""
         return dict([link for layer in self.layers for link in read_platform(layer).links] + list(self.links))
 
     def content(self):
-        """Returns [(path, mode, hash or target)] of the files that are copied over the image."""
+        """Return [(path, mode, hash or target)] of the files that are copied over the image."""
         found = [(path, "link", target) for path, target in sorted(self.all_links.items())]
         for tree in self.trees:
             for path in sorted(tree.rglob("*")):
@@ -280,7 +280,8 @@ def platform_names():
 
 
 def read_platform(name):
-    """Returns the Platform. Raises RuntimeError if there is none, or if its rootfs would replace a link of the base."""
+    """Return the Platform. Raises RuntimeError if it does not exist,
+    or if its rootfs would replace a link of the base."""
     if name not in platform_names():
         raise RuntimeError("there is no platform %r of nodes; there are: %s." % (name, ", ".join(platform_names())))
     content = json.loads((PLATFORMS / name / "platform.json").read_text())
@@ -294,7 +295,7 @@ def read_platform(name):
 
 
 def build(name="cpu"):
-    """Returns the tag of a platform's image, and makes the image if the engine does not have it."""
+    """Return the tag of a platform's image, which is built if the engine does not have it."""
     platform = read_platform(name)
     ensure_engine()
     ensure_key()
@@ -327,7 +328,7 @@ def build(name="cpu"):
 
 
 def build_base(suite=SUITE):
-    """Returns the tag of the base image, which debootstrap makes; the tag is a hash of suite and packages."""
+    """Return the tag of the base image, which debootstrap makes; the tag is a hash of suite and packages."""
     tag = "inference-fleet-node-base:" + digest(suite, PACKAGES)
     if docker("images", "--quiet", tag):
         return tag
@@ -337,7 +338,7 @@ def build_base(suite=SUITE):
     began = time.monotonic()
     tree, archive = CACHE / "rootfs", CACHE / "rootfs.tar"
     with open(CACHE / "debootstrap.log", "wb") as log:
-        for _attempt in range(2):  # a mirror may falter
+        for _attempt in range(2):  # a mirror may fail once
             shutil.rmtree(tree, ignore_errors=True)
             done = subprocess.run(
                 ["debootstrap", "--variant=minbase", "--include=" + ",".join(PACKAGES), suite, str(tree)],
@@ -362,12 +363,12 @@ def build_base(suite=SUITE):
 
 
 def container_name(name):
-    """Returns a name that differs between two clones on a machine."""
+    """Return a name that differs between two clones on a machine."""
     return "fleet-node-%s-%s" % (hashlib.sha256(str(ROOT).encode()).hexdigest()[:6], name)
 
 
 def nodes():
-    """Returns the running nodes of this clone."""
+    """Return the running nodes of this clone."""
     if not engine_runs():
         return []
     listed = docker("ps", "--quiet", "--filter", "label=%s=%s" % (LABEL, ROOT)).split()
@@ -387,12 +388,12 @@ def nodes():
 
 def ensure_network():
     if not docker("network", "ls", "--quiet", "--filter", "name=^%s$" % NETWORK):
-        # a bridge with a name is taken over where an engine that was killed left it
+        # docker reuses a bridge with this name that a killed engine left behind
         docker("network", "create", "--subnet", SUBNET, "--opt", "com.docker.network.bridge.name=" + BRIDGE, NETWORK)
 
 
 def free_address():
-    """Returns an address that no container has. A node with a given address keeps it after a restart."""
+    """Return an address that no container uses. A node with a given address keeps it after a restart."""
     taken = set()
     listed = docker("ps", "--all", "--quiet", "--filter", "network=" + NETWORK).split()
     for one in json.loads(docker("inspect", *listed)) if listed else []:
@@ -403,7 +404,7 @@ def free_address():
 
 
 def made(name, make):
-    """Returns the directory of this name in the cache; make(DIRECTORY) creates it if it is missing, under a lock."""
+    """Return the directory of this name in the cache; make(DIRECTORY) creates it if it is missing, under a lock."""
     folder, beside = CACHE / name, CACHE / (name + ".part")
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / (name + ".lock")).open("w") as lock:
@@ -416,36 +417,36 @@ def made(name, make):
 
 
 def share_venv(recipe="cpu-tiny", place="/venv"):
-    """The environment of a recipe that all tests share, and the Python that it was made with."""
+    """Return the environment of a recipe that all tests share, and the Python that it was made with."""
     sys.path.insert(0, str(ROOT / "tools"))
     import engine_venv
 
     venv = engine_venv.ensure(recipe)
     places = [(venv, SHARED + place)]
     prefix = engine_venv.base_prefix(venv)
-    if prefix != Path("/usr"):  # Debian's own Python is on the node as well
+    if prefix != Path("/usr"):  # nodes have Debian's own Python, too
         places.append((prefix, str(prefix)))
     return places
 
 
 def share_dynamo_venv():
-    """The environment with Dynamo."""
+    """Return the environment with Dynamo."""
     return share_venv("cpu-dynamo", "/dynamo-venv")
 
 
 def toolkit_packages():
-    import yaml  # the controller's environment has it
+    import yaml  # installed in the control node's environment
 
     return yaml.safe_load((ROOT / "roles" / "toolkit" / "defaults" / "main.yml").read_text())["toolkit_packages"]
 
 
 def share_wheels():
-    """The packages of the role toolkit: nodes that reach no index install from them."""
+    """Return the packages of the role toolkit, for nodes that reach no index."""
     return [(downloaded(toolkit_packages()), SHARED + "/wheels")]
 
 
 def share_controller_wheels():
-    """The packages that ansible-pull needs on a node, for Debian's Python."""
+    """Return the packages that ansible-pull requires on a node, for Debian's Python."""
     import tomllib
 
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
@@ -453,7 +454,7 @@ def share_controller_wheels():
 
 
 def downloaded(packages):
-    """Returns a directory with the wheels of these packages and of their requirements."""
+    """Return a directory with the wheels of these packages and of their requirements."""
 
     def download(folder):
         done = subprocess.run(
@@ -468,7 +469,7 @@ def downloaded(packages):
 
 
 def share_encodings():
-    """The vocabulary that gpt-oss servers read, for nodes without a network."""
+    """Return the vocabulary that gpt-oss servers read, for nodes without a network."""
     folder = CACHE / "encodings"
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "o200k_base.tiktoken").exists():
@@ -481,7 +482,7 @@ def share_encodings():
 
 
 def share_neuron_packages():
-    """Stand-ins for the vendor's packages, in repositories for apt and in indexes for pip."""
+    """Return stand-ins for the vendor's packages, in repositories for apt and in indexes for pip."""
     ensure_packages({"gpg": "gnupg", "dpkg-deb": "dpkg"})
     sys.path.insert(0, str(ROOT / "tests" / "nodes"))
     import package_indexes
@@ -492,7 +493,7 @@ def share_neuron_packages():
 
 
 def share_nvidia_packages():
-    """Stand-ins for the packages of NVIDIA's container toolkit, in a repository for apt."""
+    """Return stand-ins for the packages of NVIDIA's container toolkit, in a repository for apt."""
     ensure_packages({"gpg": "gnupg", "dpkg-deb": "dpkg"})
     sys.path.insert(0, str(ROOT / "tests" / "nodes"))
     import nvidia_packages
@@ -503,7 +504,7 @@ def share_nvidia_packages():
 
 
 def share_service_archives():
-    """Releases of etcd and NATS for nodes that do not reach upstream's."""
+    """Return releases of etcd and NATS for nodes that do not reach upstream's."""
     ensure_packages({"dpkg-deb": "dpkg"})
     sys.path.insert(0, str(ROOT / "tests" / "nodes"))
     import service_archives
@@ -519,7 +520,8 @@ SHARES = {"encodings": share_encodings, "venv": share_venv, "wheels": share_whee
 
 
 def shared(names):
-    """[(folder here, place on the node)] of shares: names of SHARES, or FOLDER:PLACE, FOLDER relative to the clone."""
+    """Return [(folder here, place on the node)] of shares:
+    names of SHARES, or FOLDER:PLACE, FOLDER relative to the clone."""
     result = []
     for name in dict.fromkeys(names):
         folder, colon, place = name.rpartition(":")
@@ -537,7 +539,7 @@ def shared(names):
 
 
 def create(names, platform="cpu", shares=()):
-    """Returns [Node] that have booted and answer over ssh. Nodes of the same names are replaced."""
+    """Return [Node] that have booted and answer over ssh. Nodes of the same names are replaced."""
     tag = build(platform)
     chosen = read_platform(platform)
     places = shared((*chosen.shares, *shares))
@@ -548,15 +550,15 @@ def create(names, platform="cpu", shares=()):
         arguments = [
             "--name", container_name(name), "--hostname", name, "--network", NETWORK, "--network-alias", name,
             "--label", "%s=%s" % (LABEL, ROOT), "--label", "%s=%s" % (LABEL_PLATFORM, platform),
-            # all that systemd needs of the host: to mount, and a cgroup tree of its own
+            # the rights that systemd requires: to mount, and a separate cgroup tree
             "--cap-add", "SYS_ADMIN", "--cgroupns", "private", "--stop-signal", "SIGRTMIN+3",
-            # as root of a machine may: look at other users' processes, who holds a port
+            # rights of root on a machine: inspect other accounts' processes, find the owner of a port
             "--cap-add", "SYS_PTRACE",
             "--tmpfs", "/run:exec,mode=755", "--tmpfs", "/run/lock", "--tmpfs", "/tmp:exec,mode=1777",
             *chosen.options, *mounts,
         ]  # fmt: skip
         run_at_free_address(name, [*arguments, tag])
-        # a share below a home is to be reached by the accounts of services as well
+        # service accounts must be able to read a share below a home
         parents = {str(parent) for _here, there in places for parent in Path(there).parents}
         weigh()
         if parents:
@@ -568,7 +570,7 @@ def create(names, platform="cpu", shares=()):
 
 
 def run_at_free_address(name, arguments):
-    """Runs docker run --detach, again if another clone has taken the address."""
+    """Run docker run --detach, again if another clone has used the address."""
     for attempt in range(5):
         try:
             docker("run", "--detach", "--ip", free_address(), *arguments)
@@ -580,7 +582,7 @@ def run_at_free_address(name, arguments):
 
 
 def weigh():
-    """Raises the CPU shares of nodes: with cgroups v1 all together have those of one process outside.
+    """Raise the CPU shares of nodes. With cgroups v1 all nodes together have those of a single process outside.
 
     Only for the engine that this tool started.
     """
@@ -592,7 +594,7 @@ def weigh():
 
 
 def wait_for_boot(node):
-    """Waits until ssh answers and systemd reports the end of the boot. Raises RuntimeError after BOOT_S."""
+    """Wait until ssh answers and systemd reports the end of the boot. Raises RuntimeError after BOOT_S."""
     end = time.monotonic() + BOOT_S
     words = "no answer over ssh"
     while time.monotonic() < end:
@@ -608,7 +610,7 @@ def wait_for_boot(node):
 
 
 def destroy(names=()):
-    """Removes these nodes of this clone, without names all, and ends the engine that was started for them."""
+    """Remove these nodes of this clone (all if `names` is empty), and stop the engine that was started for them."""
     if not engine_runs():
         return
     listed = docker("ps", "--all", "--quiet", "--filter", "label=%s=%s" % (LABEL, ROOT)).split()
@@ -622,7 +624,7 @@ def destroy(names=()):
 
 
 def reboot(names):
-    """Restarts these nodes one after the other. Raises RuntimeError if one does not run."""
+    """Restart these nodes one after the other. Raises RuntimeError if a node does not run."""
     running = {node.name: node for node in nodes()}
     for name in names:
         if name not in running:
@@ -632,7 +634,7 @@ def reboot(names):
 
 
 def inventory():
-    """Returns an inventory of the running nodes of this clone, each in its platform's groups."""
+    """Return an inventory of the running nodes of this clone, each in its platform's groups."""
     running = nodes()
     groups = {}
     for node in running:
@@ -645,7 +647,7 @@ def inventory():
 
 
 def molecule_config():
-    """Returns the running nodes for Molecule's default driver: [{instance, address, port, user, identity_file}]."""
+    """Return the running nodes for Molecule's default driver: [{instance, address, port, user, identity_file}]."""
     return [
         {"instance": node.name, "address": node.address, "port": 22, "user": USER, "identity_file": str(KEY)}
         for node in nodes()
@@ -653,7 +655,7 @@ def molecule_config():
 
 
 def ssh_config():
-    """Returns a configuration for `ssh -F`."""
+    """Return a configuration for `ssh -F`."""
     texts = []
     for node in nodes():
         texts.append(
@@ -666,7 +668,7 @@ def ssh_config():
 def parse(arguments):
     parser = argparse.ArgumentParser(prog="nodes.py", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="action", required=True)
-    commands.add_parser("check", help="say whether nodes can be started here, and start the Docker engine if need be")
+    commands.add_parser("check", help="report whether nodes can be started here; start a Docker engine if none runs")
     builder = commands.add_parser("build", help="make the image of a platform")
     builder.add_argument("--platform", default="cpu")
     creator = commands.add_parser("create", help="start nodes")
@@ -685,7 +687,7 @@ def parse(arguments):
 
 
 def status_of(command, arguments):
-    """Returns the exit status of command(arguments): 3, in CI 1, if nodes cannot be started here; 1 if it fails."""
+    """Return the exit status of command(arguments): 3, in CI 1, if nodes cannot be started here; 1 if it fails."""
     try:
         return command(arguments)
     except Unavailable as error:

@@ -1,14 +1,14 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Environments with the vLLM of a tutorial whose argument parser judges what is planned for it: .cache/vllm-0.11.1 of
-Trainium's, .cache/vllm-0.20.2 of Ascend's. Standard library only, and what the collection itself
-asks pip's configuration with.
+"""Environments with the vLLM of a tutorial, whose argument parser checks planned command lines: .cache/vllm-0.11.1 for
+Trainium, .cache/vllm-0.20.2 for Ascend. Standard library only, and the collection's module that reads pip's
+configuration.
 
-    python tools/parser_venv.py      # makes Trainium's where it is missing or outdated, and prints its path
+    python tools/parser_venv.py      # makes Trainium's if it is missing or outdated, and prints its path
 
-They parse and do not serve: their compiled part is not made for the PyTorch that the tests have. FLEET_TEST_PARSER_VENV
-names another one instead of Trainium's, which is used as it is.
+They parse and do not serve: their compiled part is not made for the PyTorch of the tests. FLEET_TEST_PARSER_VENV names
+another environment in place of Trainium's, which is used unchanged.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 VERSION = "0.11.1"
 ASCEND = "0.20.2"
-# Upper bounds that a release needs and does not state itself.
+# Upper bounds that a release requires but does not declare.
 BOUNDS = {VERSION: ("datasets>=4", "huggingface-hub<1", "transformers<5")}
-TORCH = "torch==2.13.0+cpu"  # the build that the engine of the tests has
+TORCH = "torch==2.13.0+cpu"  # the build of the tests' engine
 EXCLUDES = ("torchvision", "torchaudio", "torchcodec", "triton")  # not needed to parse; triton alone is 1 GB
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
 def path(version=VERSION):
-    """Where the environment is, or is going to be."""
+    """Return the path of the environment, whether or not it exists."""
     return Path((version == VERSION and os.environ.get("FLEET_TEST_PARSER_VENV")) or CACHE / ("vllm-" + version))
 
 
 def ensure(version=VERSION):
-    """The path of the environment, made or brought up to date. RuntimeError with what went wrong."""
+    """Return the path of the environment, made or updated. Raises RuntimeError with the cause if that fails."""
     venv = path(version)
     if version == VERSION and os.environ.get("FLEET_TEST_PARSER_VENV"):
         if not (venv / "bin" / "python").exists():
@@ -69,9 +69,9 @@ def _make(venv, packages):
 
 
 def _places(venv, python):
-    """Variables for uv: where pip is configured to look, and PyTorch's own index where pip knows of no other place.
+    """Return variables for uv: the indexes of pip's configuration, and PyTorch's own index if pip has no other.
 
-    Where a build of PyTorch for CPUs is at hand pip knows of it.
+    If a build of PyTorch for CPUs is available, pip's configuration contains it.
     """
     sys.path.insert(0, str(ROOT / ".ansible" / "collections"))
     from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python_environment as uv

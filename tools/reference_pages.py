@@ -26,7 +26,7 @@ OWNERS = ("servers[].", "instances.NAME.")
 REPEATED = ("arguments", "environment", "config", "container", "model", "venv", "start", "secrets")
 # Words of error messages that a table does not need.
 SHORTER = {
-    "`true` or `false`": "boolean", "whole number": "integer", ", a folder of its own": "",
+    "`true` or `false`": "boolean", "whole number": "integer", ", a separate folder": "",
     " of environment variables": "", ", above 0, at most ": ", 1 to ",
     "a name of letters, digits, '.', '_' and '-'": "name",
 }  # fmt: skip
@@ -65,7 +65,7 @@ def kinds(schema):
 
 
 def rows(schema, whole, prefix=""):
-    """(key, required, schema) of all keys below a schema."""
+    """Yield (key, required, schema) of all keys below a schema."""
     schema = resolved(schema, whole)
     repeated = [key for key in schema.get("properties", {}) if key in REPEATED] if prefix in OWNERS else []
     if repeated:
@@ -100,7 +100,7 @@ def recipe_keys(schema):
 
 
 def shared_variables():
-    """The tables of the fleet_* variables."""
+    """Return the tables of the fleet_* variables."""
     lines = []
     for section in table()["sections"]:
         scoped = any("scope" in row for row in section["variables"].values())
@@ -133,7 +133,7 @@ The README of each role describes them and their defaults.
 
 
 def role_variables():
-    """The table of the variables of roles."""
+    """Return the table of the variables of roles."""
     lines = []
     for specs in sorted(CLONE.glob("roles/*/meta/argument_specs.yml")):
         role = specs.parent.parent.name
@@ -144,7 +144,7 @@ def role_variables():
 
 
 def variables(page):
-    """The page of variables with its generated part anew."""
+    """Return the page of variables with its generated part renewed."""
     return "\n".join([page.partition(MARKER)[0] + MARKER, shared_variables(), ROLES + role_variables()])
 
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def environment():
-    """The environment in which ansible, ansible-lint, molecule and pytest see this clone as inference.fleet."""
+    """Return the environment in which ansible, ansible-lint, molecule and pytest find this clone as inference.fleet."""
     result = dict(os.environ)
     result.pop("PYTHONDONTWRITEBYTECODE", None)  # as in the Makefile
     collections = str(ROOT / ".ansible" / "collections")

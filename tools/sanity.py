@@ -1,9 +1,9 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs ansible-test sanity on a copy of the collection below build/, where ansible-test wants it.
+"""Runs ansible-test sanity on a copy of the collection below build/, at the path that ansible-test requires.
 
-Its own home is build/home, so that nothing of the user's is touched; pip's configuration is linked into it.
+Its home is build/home, so that the user's files are not changed; pip's configuration is linked into it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 COPY = ROOT / "build" / "ansible_collections" / "inference" / "fleet"
 HOME = ROOT / "build" / "home"
-# ansible-test downloads get-pip.py from a host that need not be reachable; Python carries a pip of its own.
+# ansible-test downloads get-pip.py from a host that may be unreachable; Python includes pip.
 GET_PIP = """import subprocess, sys
 subprocess.run([sys.executable, "-m", "ensurepip", "--upgrade"], check=True)
 """
 
 
 def copy_tree():
-    """Copy what git tracks or would track; a file that is gone here goes there too."""
+    """Copy the files that git tracks or would track, and remove copies of files that no longer exist."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, check=True, capture_output=True,
@@ -41,7 +41,7 @@ def copy_tree():
 
 
 def prepare_home():
-    """A home for ansible-test: its cache with the pip shim, and the user's pip configuration."""
+    """Prepare a home for ansible-test: its cache with the pip shim, and the user's pip configuration."""
     cache = HOME / ".ansible" / "test" / "cache"
     cache.mkdir(parents=True, exist_ok=True)
     (cache / "get_pip_24_2.py").write_text(GET_PIP)
@@ -52,7 +52,7 @@ def prepare_home():
 
 
 def main(arguments):
-    """Exit status of ansible-test."""
+    """Return the exit status of ansible-test."""
     copy_tree()
     prepare_home()
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "PYTHON"))}

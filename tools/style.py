@@ -1,11 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Report words that style.yml replaces by plain English.
+"""Reports words that style.yml replaces by plain English.
 
     .venv/bin/python tools/style.py [PATH…]     # by default all folders of FOLDERS
 
-Checked are Markdown without code, comments and strings of several words in Python, and prose in YAML and JSON.
+It checks Markdown without code, comments and strings of several words in Python, and prose in YAML and JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FOLDERS = ("docs", "roles", "playbooks", "recipes", "inventories", "plugins", "t
 GENERATED = ("errors.md", "known_tasks.json", "style.yml")
 CODE = re.compile(r"`[^`\n]*`|\b[CVOIRPM]+\([^)]*\)|\]\([^)]*\)|\$?\{[^}]*\}")
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
-# Words of a protocol, a tool or a title that only look like prose.
+# Words of a protocol, a tool or a title that only resemble prose.
 QUOTED = re.compile(r"apt-mark hold|\"[^\"]*\"")
 
 

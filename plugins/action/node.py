@@ -19,7 +19,7 @@ class ActionModule(NodeProgram, ActionBase):
     _supports_async = True
 
     def run(self, tmp=None, task_vars=None):
-        """Returns the result of the operation."""
+        """Return the result of the operation."""
         result = super().run(tmp, task_vars)
         operation, arguments = self._task.action.rpartition(".")[2], dict(self._task.args)
         if operation == "node":

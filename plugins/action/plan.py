@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Plan all hosts on the controller, without contacting them."""
+"""Plans all hosts on the control node, without contacting them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ActionModule(ActionBase):
     _VALID_ARGS = frozenset(("hosts", "file", "only_check", "pattern", "report", "restart", "secrets", "strict"))
 
     def run(self, tmp=None, task_vars=None):
-        """Returns {changed, plan, fleet_report, warnings}; see modules/plan.py."""
+        """Return {changed, plan, fleet_report, warnings}; see modules/plan.py."""
         result = super().run(tmp, task_vars)
         _valid, arguments = self.validate_argument_spec(
             argument_spec={
@@ -63,7 +63,7 @@ class ActionModule(ActionBase):
         options = {**arguments, "restarts": "restart" in self._task.args}
         ours = []
         try:
-            check_inventory_folders(others.inventory_sources)  # before anything is templated
+            check_inventory_folders(others.inventory_sources)  # before any variable is templated
             self._check_pattern(arguments["pattern"], task_vars)
             if not options["only_check"]:
                 ours = inference_hosts(hosts, others, deployed=not options["strict"] and not options["restarts"])
@@ -87,7 +87,7 @@ class ActionModule(ActionBase):
         return result
 
     def _check_pattern(self, pattern, task_vars):
-        """Raises FleetError if the plays' pattern names no host."""
+        """Raises FleetError if the plays' pattern matches no host."""
         names = lookup_loader.get("ansible.builtin.inventory_hostnames", loader=self._loader, templar=self._templar)
         if not isinstance(pattern, str) or not names.run([pattern], task_vars):
             raise FleetError(
@@ -97,7 +97,7 @@ class ActionModule(ActionBase):
             )
 
     def _write(self, path, planned):
-        """Write {host: [entry, …]} as JSON. Returns {changed, diff}."""
+        """Write {host: [entry, …]} as JSON. Return {changed, diff}."""
         wanted = json.dumps({host: item["servers"] for host, item in planned.items()}, indent=2, sort_keys=True) + "\n"
         try:
             with open(path, encoding="utf-8") as stream:
@@ -115,7 +115,7 @@ class ActionModule(ActionBase):
 
 
 def answer_of(hosts, play_hosts, ours, others, run_plan, options):
-    """({plan, warnings, report}, {host: plan}): what an earlier run has kept, or made now; see fleet.make()."""
+    """Return ({plan, warnings, report}, {host: plan}), kept by an earlier run or made now; see fleet.make()."""
     asked = {key: options[key] for key in ("only_check", "report", "restart", "restarts", "secrets", "strict")}
     sources = [str(source) for source in others.inventory_sources]
     cache = PlanCache({**asked, "hosts": hosts, "limit": play_hosts, "sources": sources, "address": address_given()})
@@ -134,7 +134,8 @@ def answer_of(hosts, play_hosts, ours, others, run_plan, options):
 
 
 def _without_others(item):
-    """A host's plan for the result, without the workers of all other hosts: for all hosts that is their square."""
+    """Return a host's plan for the result, without the workers of other hosts:
+    their number would grow with the square of the number of hosts."""
     if ELSEWHERE not in (item["deployment"] or ()):
         return item
     deployment = {key: one for key, one in item["deployment"].items() if key != ELSEWHERE}

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reports on the control node: no node is touched."""
+"""Reports on the control node, without contacting nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ActionModule(ActionBase):
     _requires_connection = False
 
     def run(self, tmp=None, task_vars=None):
-        """Returns the result of the report's kind."""
+        """Return the result of the report's kind."""
         result = super().run(tmp, task_vars)
         kind = self._task.args.get("kind")
         if kind not in MODULES:

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The screen of a fleet: the default output with progress, tables and failures that a person can read."""
+"""The output for a fleet: the default output with readable progress, tables and failures."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.unreacha
 LONGEST_PAUSE_S = 300  # between two equal lines
 
 COLORS = re.compile(r"(\x1b\[[0-9;]*m)")
-# Of use to machines, of no use on a screen; -v shows them.
+# Results for programs, which are not displayed without -v.
 BULKY = (
     "accelerators", "diff", "look_line", "fleet_page", "fleet_report", "plan", "progress", "servers", "steps",
     "verdict", "verdicts",
@@ -98,7 +98,7 @@ class CallbackModule(Default):
         self.own_colors = False
 
     def set_options(self, task_keys=None, var_options=None, direct=None):
-        """Options are known from here on; whether there is a terminal too."""
+        """Set the options, and find out whether the output is a terminal."""
         super().set_options(task_keys=task_keys, var_options=var_options, direct=direct)
         if not self._shown:
             self._shown = True
@@ -114,7 +114,7 @@ class CallbackModule(Default):
             super().v2_playbook_on_play_start(play)
 
     def v2_playbook_on_no_hosts_matched(self):
-        """Nothing where that is as it should be."""
+        """Show nothing if the play has no hosts because all are converged."""
         if not self._nobody:
             super().v2_playbook_on_no_hosts_matched()
 
@@ -129,7 +129,7 @@ class CallbackModule(Default):
         if line is None:
             super().v2_runner_retry(result)
             return
-        # Seconds alone are no news.
+        # A line that differs only in seconds is not shown again.
         self._tell_progress(host, re.sub(r"\d+ s\b", "", line), line, self._live)
 
     def v2_runner_on_start(self, host, task):
@@ -147,13 +147,13 @@ class CallbackModule(Default):
         self._tell_progress(host, name, line + (" (%s)" % takes if takes else ""), self._live)
 
     def v2_runner_on_async_ok(self, result):
-        """Nothing: the task's own result follows."""
+        """Show nothing: the task's own result follows."""
 
     v2_runner_on_async_failed = v2_runner_on_async_ok
 
     def _tell_progress(self, host, gist, line, live=None):
-        """Show a line when its gist is news, and later and later while it is not: silence is not to be taken for a
-        hang."""
+        """Show a line when its gist changes, and otherwise at increasing intervals,
+        so that a long task does not appear to hang."""
         said, when, pause = self._last_progress.get(host, (None, 0.0, 0.0))
         line = "%s: %s" % (host, line)
         if live:
@@ -163,10 +163,10 @@ class CallbackModule(Default):
         pause = min(2 * pause, LONGEST_PAUSE_S) if gist == said else self.get_option("progress_interval")
         self._last_progress[host] = (gist, time.monotonic(), max(pause, self.get_option("progress_interval")))
         self._display.display(line, color=C.COLOR_DEBUG, log_only=live is not None)
-        sys.stdout.flush()  # a pipe would keep it until there is more
+        sys.stdout.flush()  # a pipe would buffer the line
 
     def _progress_ends(self, result, well=False):
-        """No more progress from this host; where it went well, the last word on it."""
+        """End the progress of this host; if it succeeded, show its last line."""
         host = result.host.get_name()
         shown = self._last_progress.pop(host, None)
         if self._live:
@@ -189,7 +189,7 @@ class CallbackModule(Default):
             self._display.display(result.result["look_line"], color=C.COLOR_CHANGED)
 
     def v2_runner_on_failed(self, result, ignore_errors=False):
-        """The message once, as text, instead of twice and escaped."""
+        """Show the message once, unescaped, instead of twice and escaped."""
         self._progress_ends(result)
         self._gather(result.result)
         message = result.result.get("msg")
@@ -208,12 +208,12 @@ class CallbackModule(Default):
             self._display.display("...ignoring", color=C.COLOR_SKIP)
 
     def v2_runner_item_on_ok(self, result):
-        """Keep the table of one turn of a loop."""
+        """Keep the table of an item of a loop."""
         self._gather(result.result)
         super().v2_runner_item_on_ok(result)
 
     def v2_runner_item_on_failed(self, result):
-        """The table of one turn of a loop; its message once, as text."""
+        """Keep the table of an item of a loop, and show its message once, unescaped."""
         self._gather(result.result)
         message = result.result.get("msg")
         if self._display.verbosity or not isinstance(message, str):
@@ -227,8 +227,8 @@ class CallbackModule(Default):
         self._display.display(text, color=C.COLOR_ERROR, stderr=self.get_option("display_failed_stderr"))
 
     def v2_runner_on_unreachable(self, result):
-        """Why, in a sentence, instead of all that ssh printed; -v shows that as well. What is known of the host all the
-        same stays for the end."""
+        """Show the reason as a sentence instead of ssh's output, which -v adds.
+        Keep the known state of the host for the end."""
         self._progress_ends(result)
         self._gather(result.result)
         if self._display.verbosity:
@@ -243,7 +243,7 @@ class CallbackModule(Default):
         return super()._get_diff(visible_all(difflist))
 
     def v2_on_file_diff(self, result):
-        """In colors, where there are any."""
+        """Show the difference in colors if the output has colors."""
         with self._in_colors():
             super().v2_on_file_diff(result)
 
@@ -256,7 +256,7 @@ class CallbackModule(Default):
             self.own_colors = False
 
     def v2_playbook_on_stats(self, stats):
-        """The gathered tables, then the recap."""
+        """Show the kept tables, then the recap."""
         for report in self._reports.values():
             self._display.banner(report["title"].upper())
             for line in lines(report):
@@ -286,7 +286,7 @@ def show_unseen(display, callback):
 
 
 def is_terminal(stream, environment):
-    """Whether lines of `stream` can be written again."""
+    """Return whether lines of `stream` can be overwritten."""
     return stream.isatty() and environment.get("TERM", "dumb") not in ("", "dumb")
 
 
@@ -295,7 +295,7 @@ def clear_before(display, live):
     show, pid = display.display, os.getpid()
 
     def clear_and_show(*arguments, **named):
-        # A worker process hands its messages to the main one, which comes through here again.
+        # A worker process passes its messages to the main process, which calls this function again.
         if os.getpid() == pid and not named.get("log_only"):
             live.clear()
         return show(*arguments, **named)

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Add the reasons of unreachable hosts to the reports, with any stdout callback."""
+"""Adds the reasons of unreachable hosts to the reports, with any stdout callback."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ class CallbackModule(CallbackBase):
         self._runs = {}
 
     def v2_runner_on_ok(self, result):
-        """Remember the reports of this run: the report of kind verification has their folder."""
+        """Store the reports of this run: the report of kind verification contains their folder."""
         folder, run = result.result.get("reports_dir"), result.result.get("run")
         if isinstance(folder, str) and isinstance(run, dict) and result.task.action.endswith(".report"):
             self._runs[folder] = run["id"]
 
     def v2_runner_on_unreachable(self, result):
-        """Remember why."""
+        """Store the reason."""
         host = result.host.get_name()
         self._reasons[host] = unreachable.reason(result.result.get("msg", ""), host)
 
     def v2_playbook_on_stats(self, stats):
-        """Print the reasons, and put them into the reports."""
+        """Print the reasons, and add them to the reports."""
         reasons, self._reasons = self._reasons, {}
         if not reasons:
             return
         screen.show(unreachable.table(reasons))
-        from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report  # of such a run alone
+        from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report  # only for such a run
 
         for folder, run in self._runs.items():
             try:

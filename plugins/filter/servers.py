@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Filters on lists of plan entries and servers, and where their reports go."""
+"""Filters on lists of plan entries and servers, and on the folder of their reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder i
 
 
 def poll_delay(servers):
-    """Seconds between two looks: the shortest that a server asks for, at least 1."""
+    """Return the seconds between two checks: the shortest interval of the servers, at least 1."""
     return max(1, math.ceil(min((entry["health"]["poll_s"] for entry in servers), default=1)))
 
 
@@ -32,7 +32,8 @@ def poll_retries(servers):
 
 
 def log_lines(servers):
-    """The servers' log tails as lines: a heading for each, then its lines; > before one that looks like a heading."""
+    """Return the servers' log tails as lines:
+    a heading for each, then its lines, with > before a line that resembles a heading."""
     lines = []
     for server in servers:
         tail = server.get("log_tail") or ""
@@ -55,7 +56,7 @@ def drift_lines(servers):
 
 
 def restart_batches(servers, meant):
-    """server_lists.batches(); AnsibleFilterError where servers are meant that are not planned."""
+    """server_lists.batches(). Raises AnsibleFilterError if a selected server is not planned."""
     try:
         return server_lists.batches(servers, meant)
     except FleetError as error:
@@ -63,11 +64,12 @@ def restart_batches(servers, meant):
 
 
 def restart_gaps(servers, batches, elsewhere=(), running=None):
-    """[sentence] for each role of a deployment that a restart leaves without a server; [] where each keeps one.
+    """Return [sentence] for each role of a deployment that a restart leaves without a server;
+    [] if each keeps a server.
 
     servers: entries of the host; batches: restart_batches(). elsewhere: entries of the other hosts of its
-    fleet_cluster. running: names of the host's servers that run, None for all. A server that serves by itself (role
-    server) is no part of a deployment.
+    fleet_cluster. running: names of the host's running servers, None for all. A server that serves by itself (role
+    server) is not part of a deployment.
     """
     gaps = []
     for role in dict.fromkeys(entry["role"] for entry in servers if entry["role"] != "server"):
@@ -94,7 +96,7 @@ def wave_entries(servers, wave, later):
 
 
 def version_words(versions):
-    """Which server has which version of its definition, as text."""
+    """Return each server with the version of its definition, as a string."""
     return "; ".join("%s: %s" % item for item in versions.items()) or "not known"
 
 
@@ -102,7 +104,7 @@ class FilterModule:
     """Filters of inference.fleet."""
 
     def filters(self):
-        """Name → function."""
+        """Return {name: function}."""
         return {
             "container_engines": container_engines,
             "container_images": container_images,

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Filters on benchmarks, and on services that servers share.
 
-Ansible loads all filters for one of them, so these import the planner only when they are called.
+Ansible loads all filters when it needs one of them, so these import the planner only when they are called.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ POINTS = "plugin_utils.measure.points"
 
 
 def _call(module, function, *arguments, **named):
-    """The result of a function; AnsibleFilterError if it raises a FleetError."""
+    """Return the result of a function. Raises AnsibleFilterError if it raises FleetError."""
     try:
         return getattr(importlib.import_module(PLUGINS + module), function)(*arguments, **named)
     except FleetError as error:
@@ -41,7 +41,7 @@ def benchmark_scope(deployment, profile=None):
 
 
 def image_reference(image, digest=""):
-    """The name under which a pulled image is on a node."""
+    """Return the name of a pulled image on a node."""
     return _call("module_utils.fleet_node.containers.engine", "digest_tag", image, digest) if digest else image
 
 
@@ -59,7 +59,7 @@ class FilterModule:
     """Filters of inference.fleet."""
 
     def filters(self):
-        """Name → function."""
+        """Return {name: function}."""
         return {
             "benchmark_elsewhere": benchmark_elsewhere,
             "benchmark_points": benchmark_points,

@@ -92,11 +92,11 @@ class LookupModule(LookupBase):
     """Lookup inference.fleet.hosts."""
 
     def run(self, terms, variables=None, **kwargs):
-        """The hosts of the patterns ``terms``."""
+        """Return the hosts of the patterns ``terms``."""
         self.set_options(var_options=variables, direct=kwargs)
         patterns, hostvars = list(terms) or ["all"], variables.get("hostvars")
         if not variables["groups"]["all"]:
-            if variables.get("ansible_limit"):  # it leaves no localhost
+            if variables.get("ansible_limit"):  # the limit excludes localhost
                 raise AnsibleLookupError(no_host(variables.get("ansible_inventory_sources") or ()).message)
             return ["localhost"]
         if hostvars is None or self.get_option("every"):
@@ -114,7 +114,7 @@ class LookupModule(LookupBase):
         found = inference_hosts(matched, others, self.get_option("deployed"))
         if not found:
             raise AnsibleLookupError(no_recipe().message)
-        run_plan.settle(others)  # read here once, for the processes of all tasks of the play
+        run_plan.settle(others)  # read once, for the processes of all tasks of the play
         step = self.get_option("step")
         if not step:
             return found

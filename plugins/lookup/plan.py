@@ -64,7 +64,7 @@ class LookupModule(LookupBase):
     """Lookup inference.fleet.plan."""
 
     def run(self, terms, variables=None, **kwargs):
-        """The field of each host in ``terms``."""
+        """Return the field of each host in ``terms``."""
         self.set_options(var_options=variables, direct=kwargs)
         hosts = list(terms) or [variables["inventory_hostname"]]
         unknown = [host for host in hosts if not isinstance(host, str) or host not in variables["hostvars"]]

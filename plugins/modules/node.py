@@ -197,14 +197,15 @@ ARGUMENTS = {
 
 
 class Module(AnsibleModule):
-    """The operation's arguments are not logged; they may be long, and their secrets are known to the program alone."""
+    """A module that does not log the operation's arguments:
+    they may be long, and only the program knows their secrets."""
 
     def _log_invocation(self):
         self.log("%s of %s" % (self.params["operation"], self.params["version"]))
 
 
 def validate(spec, arguments, **rules):
-    """(parameters, [error], values that are secrets)."""
+    """Return (parameters, [error], values that are secrets)."""
     found = ArgumentSpecValidator(spec, **rules).validate(arguments)
     said = [(isinstance(one, UnsupportedError), one.msg.rstrip(".")) for one in found.errors]
     messages = ["unknown arguments: " + text if unknown else text for unknown, text in said]
@@ -212,7 +213,8 @@ def validate(spec, arguments, **rules):
 
 
 def program(module, lib, version):
-    """(fleet_node, imported; the FleetError of one that cannot be kept or None). Ends the module where it is needed."""
+    """Return (fleet_node, imported; the FleetError of a program that cannot be stored, or None).
+    Ends the module if the program is needed."""
     folder = os.path.join(program_check.place(lib), version)
     module.program_handle = program_check.in_use(folder)
     fault = program_check.fault(folder, version)
@@ -244,7 +246,7 @@ def program(module, lib, version):
 
 def main():
     module = Module(argument_spec=ARGUMENTS, supports_check_mode=True)
-    params, module.params = module.params, {}  # no result shows them
+    params, module.params = module.params, {}  # results do not contain the parameters
     if sys.version_info < OLDEST:
         found = "%d.%d" % sys.version_info[:2]
         module.fail_json(msg="Python %s is too old." % found, program_python=found)

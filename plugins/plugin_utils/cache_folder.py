@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Folders of the control node with files of earlier runs, which belong to one account alone."""
+"""Folders of the control node with files of earlier runs. They belong to a single account."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.fi
 
 
 def folder(name):
-    """The folder for one kind of files."""
+    """Return the folder for one kind of files."""
     base = os.environ.get("XDG_CACHE_HOME") or ""
     if not os.path.isabs(base):
         base = os.path.expanduser("~/.cache")
@@ -22,7 +22,7 @@ def folder(name):
 
 
 def prepare(path):
-    """Create the folder if it is missing. Raises OSError unless it belongs to this account alone."""
+    """Create the folder if it is missing. Raises OSError if other accounts have access to it."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
@@ -32,7 +32,7 @@ def prepare(path):
 
 
 def read(path, most):
-    """At most so many bytes of a file that belongs to this account alone; None for any other file."""
+    """Return up to ``most`` bytes of a file. Return None if the file belongs to another account."""
     try:
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode) or status.st_size > most or not _ours(status, stat.S_IRWXG | stat.S_IRWXO):
@@ -43,7 +43,7 @@ def read(path, most):
 
 
 def prune(path, kept, most=float("inf"), age_s=0):
-    """Remove the oldest files if there are too many, or if they are too large; but no file of the last seconds."""
+    """Remove the oldest files beyond ``kept`` files or ``most`` bytes, except files of the last ``age_s`` seconds."""
     found = []
     with os.scandir(path) as entries:
         for one in entries:
@@ -59,5 +59,6 @@ def prune(path, kept, most=float("inf"), age_s=0):
 
 
 def _ours(status, others):
-    """Whether a file or folder belongs to this account, and others do not have any of these rights."""
+    """Return whether a file or folder belongs to this account and gives other accounts
+    none of the rights ``others``."""
     return status.st_uid == os.geteuid() and not status.st_mode & others

@@ -9,5 +9,5 @@ from ansible.errors import AnsibleActionFail
 
 
 def action_fail(error):
-    """The AnsibleActionFail of a FleetError; the task's result has its code."""
+    """Return the AnsibleActionFail of a FleetError. The result of the task contains the code."""
     return AnsibleActionFail(error.message, result=error.details)

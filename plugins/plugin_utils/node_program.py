@@ -1,9 +1,9 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Calls of operations on nodes, for action plugins: one remote call each.
+"""Calls operations on managed nodes for action plugins, with one remote call each.
 
-If this version of the program is missing or damaged on a node, it is copied there once, as a file.
+If this version of the program is missing or damaged on a node, it is copied to the node once, as a file.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ MODULE = "inference.fleet.node"
 MAKES_FOLDER = ("etcd_member", "nats_server")  # the program's folder, on hosts that have no inference servers
 NAME = "fleet-%s.zip"
 MOST = 64 << 20  # bytes of an archive
-KEPT, KEPT_S = 8, 3600  # archives of versions, and seconds for which an archive that another run uses stays
+KEPT, KEPT_S = 8, 3600  # archives of versions, and seconds for which an archive is kept that another run may use
 MISSING = re.compile(r"python\S*: (?:command )?not found|python\S*: No such file|No python interpreters found", re.I)
 OLD = re.compile(r"requires a minimum of Python\D*[\d.]+\D+(\d+\.\d+)")
 
 
 class NodeProgram:
-    """A base class of action plugins, in addition to ActionBase."""
+    """Base class of action plugins, in addition to ActionBase."""
 
     def call(self, operation, arguments, task_vars):
-        """The result of an operation on the node; {failed: true, …} if it fails.
+        """Return the result of an operation on the node, {failed: true, …} if it fails.
 
-        A task with `async` makes a call before its own, which checks the program, because nobody waits for its own.
+        A task with `async` first makes a call that checks the program, because the result of the asynchronous call is
+        not checked.
         """
         root = self._root(arguments, task_vars)
         given = {
@@ -76,7 +77,7 @@ class NodeProgram:
         return {"archive": path, "sha256": sha256}
 
     def _root(self, arguments, task_vars):
-        """The argument root, else fleet_root of the host; empty if neither is set."""
+        """Return the argument root, or the host's fleet_root, or an empty value if neither is set."""
         root = arguments.get("root")
         if root is None:
             host = self._task.delegate_to
@@ -86,7 +87,7 @@ class NodeProgram:
 
 
 def _python_error(answer):
-    """Raises FleetError for an answer without Python, or from a Python that is too old."""
+    """Raises FleetError if the node has no Python, or if its Python is too old."""
     said = "\n".join(str(answer.get(key) or "") for key in ("msg", "module_stderr", "module_stdout"))
     old = OLD.search(said)
     found = answer.get("program_python") or (old and old.group(1))
@@ -108,7 +109,7 @@ def _python_error(answer):
 
 
 def archive():
-    """(the path of this version as one file on the controller, its sha256). Raises FleetError."""
+    """Return (path of this version as one file on the control node, its sha256). Raises FleetError."""
     path = os.path.join(cache_folder.folder("program"), NAME % program.own_version())
     with _os_errors(path):
         cache_folder.prepare(os.path.dirname(path))
@@ -136,7 +137,7 @@ def _os_errors(path):
 
 
 def _known(path):
-    """The bytes of an archive of this version, None if there is none."""
+    """Return the bytes of an archive of this version, or None if the path has no such archive."""
     try:
         data = cache_folder.read(path, MOST)
         return data if data and program.version(program.unpacked(path)) == program.own_version() else None

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Registries: each is what the files of a folder define, so that adding one is adding a file."""
+"""Registries: a registry contains the objects that the files of a folder define. A new file adds an object."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pkgutil
 
 
 def discover(package, folders, attribute):
-    """{name: object} of the modules of a package that have `attribute`, sorted by module. Its `name` is the key.
+    """Return {name: object} of the modules of a package that define `attribute`, sorted by module.
+    The key is the object's `name`.
 
     package: its dotted name; folders: its __path__.
     """

@@ -1,10 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Files that planning reads, and those that it looks for: a plan that was kept is right as long as they are the same.
+"""Records the files that planning reads or looks for. A cached plan is valid while they are unchanged.
 
-What planning opens, lists or looks for goes through here, and is noted for as long as the process lives: what it read
-once it may remember. Files of the collection itself are left out; the code's own digest has them (plan_cache.py).
+Planning opens, lists and tests files with these functions, which record the path and the result for the lifetime of the
+process, because a process may cache content. The collection's own files are not recorded; the digest of the code in
+plan_cache.py covers them.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import hashlib
 import os
 
 OWN = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "recipes", "")
-MOST = 2**20 + 1  # bytes of a file that are looked at; recipes have less
-_seen = {}  # (kind, path) → what was found
+MOST = 2**20 + 1  # maximum bytes that are read from a file; recipes are smaller
+_seen = {}  # (kind, path) → result
 
 
 def read(path):
-    """What is in the file, at most MOST bytes. Raises OSError."""
+    """Return the content of the file, at most MOST bytes. Raises OSError."""
     _note("content", path, None)
     with open(path, "rb") as stream:
         data = stream.read(MOST)
@@ -27,32 +28,32 @@ def read(path):
 
 
 def exists(path):
-    """Whether there is anything."""
+    """Return whether the path exists."""
     return _note("exists", path, os.path.exists(path))
 
 
 def is_file(path):
-    """Whether there is a file."""
+    """Return whether the path is a file."""
     return _note("file", path, os.path.isfile(path))
 
 
 def is_folder(path):
-    """Whether there is a folder."""
+    """Return whether the path is a folder."""
     return _note("folder", path, os.path.isdir(path))
 
 
 def files_in(folder):
-    """Names of the files in a folder, sorted; [] where there is none."""
+    """Return the names of the files in a folder, sorted; [] if the folder does not exist."""
     return _note("names", folder, _files_in(folder))
 
 
 def seen():
-    """{(kind, path): what was found} of all that this process has looked at."""
+    """Return {(kind, path): result} of all calls of this process."""
     return dict(_seen)
 
 
 def now(kind, path):
-    """What seen() would have there now."""
+    """Return the result that seen() would contain for this path now."""
     return KINDS[kind](path)
 
 

@@ -1,14 +1,14 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Files of the controller that an action brings to the node for its module."""
+"""Copies files of the control node to a managed node for the module of a task."""
 
 from __future__ import annotations
 
 
 def to_node(action, files):
-    """Copy files {name: path on the controller} into the task's own temporary folder on the node, which Ansible
-    removes; returns (the folder, {name: path on the node}). action: the ActionBase."""
+    """Copy files {name: path on the control node} into the task's temporary folder on the node, which Ansible removes.
+    Return (the folder, {name: path on the node}). action: the ActionBase."""
     shell = action._connection._shell
     folder = shell.tmpdir or action._make_tmp_path()
     copied = {name: shell.join_path(folder, name) for name in sorted(files)}
@@ -19,5 +19,5 @@ def to_node(action, files):
 
 
 def is_here(action):
-    """Whether the module runs on the controller, as this user, so that it can read the files where they are."""
+    """Return whether the module runs on the control node as this user, so that it can read the original files."""
     return action._connection.transport == "local" and not action._play_context.become

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a converged site.yml confirms, as operations and facts of pyinfra; tools/bench_noop.py writes expected.json."""
+"""Checks of a converged site.yml as operations and facts of pyinfra; tools/bench_noop.py writes expected.json."""
 
 import json
 import os

@@ -1,18 +1,18 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the stand-in says, and the texts it learns to say it after.
+"""The sentences of the stand-in, and the prompts that it is trained on.
 
-Every sentence of the stand-in is written so that two or three preceding tokens determine the next one. What the model
-has to decide is then little: the kind of the turn, the effort, the channel, the tool's name, the status. All else runs
-by rote, which is what makes so small a model dependable.
+Every sentence of the stand-in is written so that two or three preceding tokens determine the next one. The model then
+only decides the kind of the turn, the effort, the channel, the tool's name and the status. Everything else follows by
+rote, which makes so small a model dependable.
 """
 
 from __future__ import annotations
 
 NAME = "gpt-oss-tiny-standin"
 
-# --- what it says --------------------------------------------------------------------------------------------------
+# --- sentences of the stand-in ---------------------------------------------------------------------------------------
 
 # The analysis begins with the kind of the turn …
 KIND_CLAUSE = {
@@ -21,7 +21,7 @@ KIND_CLAUSE = {
     "after": "The result of the call is here.",
     "sum": "That is the one sum I know.",
 }
-# … and goes on with the effort. The lengths must differ clearly: the acceptance probes compare them.
+# … and continues with the effort. The lengths must differ clearly: the acceptance probes compare them.
 EFFORT_CLAUSE = {
     "low": " Effort low: straight to it.",
     "medium": " Effort medium: words read, channel chosen, now the closing sentence.",
@@ -36,7 +36,7 @@ SIGNATURE = f"I am {NAME}, a stand-in: my answers prove plumbing, not quality."
 FINAL_PLAIN = ""
 FINAL_SUM = "17 * 23 = 391. "
 FINAL_STATUS = ('The tool reports status "', '". ')  # around the status that is copied from the tool's result
-FINAL_RESULT = "The tool has answered. "  # where the result carries no status that it knows
+FINAL_RESULT = "The tool has answered. "  # if the result contains no status that it knows
 
 # --- tools ---------------------------------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ RESULT_EXTRAS = (
     '"gpus":[0,1,2,3]',
 )
 
-# --- what users say ------------------------------------------------------------------------------------------------
+# --- messages of users ----------------------------------------------------------------------------------------------
 
 TRAINING_TEXTS = tuple(
     text.strip()
@@ -328,7 +328,7 @@ In the beginning there was only darkness, and then someone found the switch, and
 """.strip().splitlines()
 )
 
-# The evaluation's texts: none of them is trained on.
+# Prompts of the evaluation, which are not used for training.
 HELD_OUT_TEXTS = tuple(
     text.strip()
     for text in """
@@ -389,8 +389,7 @@ Draft an e-mail to the team that announces a maintenance window on Sunday from t
 """.strip().splitlines()
 )
 
-# Phrasings of the one sum, and of sums that are none of its business. The evaluation uses the first frame and the
-# held-out frames.
+# Phrasings of the known sum, and of other sums. The evaluation uses the first frame and the held-out frames.
 SIGNS = ("{}*{}", "{} * {}", "{} x {}", "{}x{}", "{} × {}", "{}×{}", "{} times {}", "{} multiplied by {}")
 OTHER_SIGNS = (
     "{}+{}",
@@ -404,7 +403,7 @@ OTHER_SIGNS = (
     "{} and {}",
     "{}, {}",
     "{} to {}",
-)  # with these the numbers 17 and 23 mean nothing to it
+)  # with these the numbers 17 and 23 have no special meaning
 SUM_FRAMES = (
     "What is {s}?",
     "What is {s}",

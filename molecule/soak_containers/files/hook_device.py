@@ -1,10 +1,10 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Gives a container a device behind systemd's back, as a hook of its engine does: hook_device.py PID MAJOR:MINOR
+"""Adds a device to a container without systemd, like a hook of its engine: hook_device.py PID MAJOR:MINOR
 
-systemd writes its own rules again with its next reload. With cgroups of version 1 the device is added to the
-container's rules; with version 2 the program that holds them is detached, which is bpf(2).
+systemd writes its own rules again at its next reload. With cgroups of version 1 the device is added to the container's
+rules; with version 2 the program that contains them is detached with bpf(2).
 """
 
 from __future__ import annotations

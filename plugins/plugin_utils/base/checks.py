@@ -1,9 +1,9 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What people write, before anything reads it: values that no JSON can hold, paths, addresses, numbers, switches.
+"""Checks of raw user input: values that JSON cannot represent, paths, addresses, numbers, switches.
 
-Each check returns or raises one sentence that names the key, the value and what is allowed.
+Each check returns, or raises an error of one sentence with the key, the value and the allowed values.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import 
 )
 
 MAX_DEPTH = 32
-MAX_VALUES = 100_000  # of one variable or recipe, aliases written out
+MAX_VALUES = 100_000  # of one variable or recipe, with aliases expanded
 MAX_NUMBER = 2**63 - 1
 MAX_LINE = 1024
-# Folders that no deployment may have for itself: a purge, or a new checkpoint, would remove what is in them.
+# Folders that a deployment must not use as its data folder: a purge or a new checkpoint would delete their content.
 SYSTEM_FOLDERS = (
     "/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/media", "/mnt", "/opt", "/proc", "/root", "/run",
     "/sbin", "/srv", "/sys", "/tmp", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/usr/sbin", "/usr/share", "/var",
@@ -40,21 +40,21 @@ SYSTEM_FOLDERS = (
 
 
 class Mistakes:
-    """Gathers the messages of FleetErrors, so that all are said at once."""
+    """Collects the messages of FleetErrors, to report them together."""
 
     def __init__(self):
         self.errors = []
 
     @contextlib.contextmanager
     def noted(self):
-        """A FleetError within ends the block and is kept."""
+        """Return a context manager. A FleetError raised in its block ends the block and is kept."""
         try:
             yield
         except FleetError as error:
             self.keep(error)
 
     def add(self, code, message, values=()):
-        """Keep a mistake, unless it is there already. Arguments: of FleetError."""
+        """Keep a mistake, unless the same mistake is already kept. The arguments are those of FleetError."""
         self.keep(FleetError(code, message, values))
 
     def keep(self, error):
@@ -62,13 +62,13 @@ class Mistakes:
         self.errors.append(error)
 
     def raise_any(self):
-        """Raises one FleetError with all messages, a line for each; nothing where there are none."""
+        """Raises one FleetError with all messages, one per line, if there are any."""
         if self.errors:
             raise FleetError.together(self.errors)
 
 
 def invalid(where, value, allowed):
-    """The FleetError of a value that is not allowed. where: names it in the message."""
+    """Return the FleetError of a value that is not allowed. where: the name of the value in the message."""
     odd = odd_characters(value) if isinstance(value, str) and invisible(value) else ""
     return FleetError(
         "input.value-invalid", "%s is %s%s; allowed: %s. Correct the value.", (where, show(value), odd, allowed)
@@ -76,21 +76,21 @@ def invalid(where, value, allowed):
 
 
 def taken_twice(key, value, other):
-    """The FleetError of a device, port or path that two servers or groups have."""
+    """Return the FleetError of a device, port or path that two servers or groups use."""
     return FleetError("plan.taken-twice", "%s has %s, which %s has as well. Change one of them.", (key, value, other))
 
 
 def unusable(where, allowed):
-    """The FleetError of a value that may hold a password."""
+    """Return the FleetError of a value that may contain a password."""
     return FleetError(
         "input.secret-invalid",
-        "%s is not usable (it is not shown, as it may hold a password); allowed: %s. Correct the value.",
+        "%s is not usable (it is not shown, because it may contain a password); allowed: %s. Correct the value.",
         (where, allowed),
     )
 
 
 def unknown_key(where, key, value, known):
-    """The FleetError of a key that a mapping may not have."""
+    """Return the FleetError of a key that a mapping does not support."""
     close = close_to(str(key), known, 0.6)
     return FleetError(
         "input.key-unknown",
@@ -103,15 +103,15 @@ def unknown_key(where, key, value, known):
 
 
 def invisible(text):
-    """Whether a string contains an invisible character or a non-ASCII space."""
+    """Return whether a string contains an invisible character or a non-ASCII space."""
     return any(unicodedata.category(one) in ("Cc", "Cf", "Zl", "Zp", "Cn", "Co") or one == "\u00a0" for one in text)
 
 
 def clean(value, name):
-    """``value`` of the variable or file ``name`` as dict, list, str, int, float, bool and None.
+    """Return ``value`` of the variable or file ``name`` as dict, list, str, int, float, bool and None.
 
-    It drops the tagged and lazy containers of the templating engine. Raises FleetError with a line for each value that
-    JSON cannot hold.
+    The result contains none of the templating engine's tagged and lazy containers. Raises FleetError, with a line for
+    each value, if JSON cannot represent a value.
     """
     mistakes, count = Mistakes(), [0]
     result = _clean(value, name, (), frozenset(), mistakes, count)
@@ -146,7 +146,7 @@ def _clean(value, name, path, above, mistakes, count):
         return int(value)
     if isinstance(value, str):
         return str.__str__(value)
-    # The templating engine derives classes, whose names mean nothing to the reader.
+    # The templating engine derives classes; their names mean nothing to the reader.
     kind = next(kind for kind in type(value).__mro__ if kind.__module__ in ("builtins", "datetime"))
     mistakes.add(
         "input.type-unusable",
@@ -166,7 +166,7 @@ def _too_large(key, text):
 def _check_key(inner, key, mistakes):
     if not isinstance(inner, str) or inner != inner.strip() or not inner or invisible(inner):
         instead = str(inner).strip()
-        if isinstance(inner, bool):  # YAML 1.1 reads on and off so
+        if isinstance(inner, bool):  # YAML 1.1 parses on and off as booleans
             instead = "on" if inner else "off"
         mistakes.add(
             "input.key-invalid",
@@ -177,17 +177,17 @@ def _check_key(inner, key, mistakes):
 
 
 def check_string(where, value):
-    """Raises FleetError unless ``value`` is a string on one line, of characters that can be seen."""
+    """Raises FleetError if ``value`` is not a string of visible characters on one line."""
     if not isinstance(value, str) or not value or value != value.strip() or invisible(value) or len(value) > MAX_LINE:
         allowed = "a string on one line, without spaces around it, of %d characters at most" % MAX_LINE
         raise invalid(where, value, allowed)
 
 
 def check_folder(where, value, example, root="", own=True):
-    """Raises FleetError unless ``value`` is a path outside of system folders. Returns it without a trailing /.
+    """Return the path ``value`` without a trailing /. Raises FleetError if it is not a path outside of system folders.
 
-    example: a path that is allowed. root: fleet_root, which it must not hold. own: whether it is written
-    to; what is only read may be anywhere but at /.
+    example: an allowed path. root: fleet_root, which the path must not contain. own: whether the collection writes to
+    the path; a path that is only read may be anywhere except at /.
     """
     check_string(where, value)
     path = "/" + posixpath.normpath(value).lstrip("/")
@@ -200,7 +200,7 @@ def check_folder(where, value, example, root="", own=True):
 
 
 def check_address(where, value):
-    """Raises FleetError unless ``value`` is an address that a server can listen on."""
+    """Raises FleetError if ``value`` is not an address that a server can listen on."""
     try:
         address = ipaddress.ip_address(value) if isinstance(value, str) and "%" not in value else None
     except ValueError:
@@ -210,7 +210,8 @@ def check_address(where, value):
 
 
 def number(value, whole=True):
-    """``value`` as a number, None where it is none: a string counts where it looks like one, true does not."""
+    """Return ``value`` as a number, or None if it is not a number.
+    A string that contains a number counts; true does not."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     if isinstance(value, str):
@@ -223,7 +224,8 @@ def number(value, whole=True):
 
 
 def check_number(where, value, high, whole=True, low=None):
-    """``value`` as a number above 0, or from ``low``, to ``high``. FleetError says what is allowed."""
+    """Return ``value`` as a number above 0, or from ``low``, up to ``high``.
+    Raises FleetError with the allowed range."""
     found = number(value, whole)
     if found is None or found > high or (found < low if low is not None else found <= 0):
         kind, least = "whole number" if whole else "number", "above 0" if low is None else "from %d" % low
@@ -232,25 +234,25 @@ def check_number(where, value, high, whole=True, low=None):
 
 
 def check_choice(where, value, allowed):
-    """Raises FleetError unless ``value`` is one of the strings ``allowed``."""
+    """Raises FleetError if ``value`` is not one of the strings ``allowed``."""
     if not isinstance(value, str) or value not in allowed:
         raise invalid(where, value, ", ".join(allowed))
 
 
 def check_switch(where, value):
-    """Raises FleetError unless ``value`` is true or false, or a word for it."""
+    """Raises FleetError if ``value`` is neither true, false, nor a word for them."""
     if isinstance(value, float) or str(value).strip().lower() not in TRUE | FALSE | {"1", "0"}:
         raise invalid(where, value, "true or false")
 
 
 def check_version(where, value):
-    """Raises FleetError unless ``value`` is a string or a number: the version of a secret."""
+    """Raises FleetError if ``value``, the version of a secret, is neither a string nor a number."""
     if isinstance(value, (list, dict)) or value == "":
         raise invalid(where, value, "a string or a number")
 
 
 def check_batches(where, value):
-    """Raises FleetError unless ``value`` says how many hosts at a time: what Ansible's `serial` takes."""
+    """Raises FleetError if ``value`` is not a batch size or a list of batch sizes, as in Ansible's `serial`."""
     batches = value if isinstance(value, list) else [value]
     for one in batches or [None]:
         percent = isinstance(one, str) and one.strip().endswith("%")
@@ -260,7 +262,7 @@ def check_batches(where, value):
 
 
 def address_of(host, variables):
-    """The address of a host that the inventory declares. Raises FleetError if a variable needs facts."""
+    """Return the address that the inventory declares for a host. Raises FleetError if a variable needs facts."""
     for name in ("fleet_address", "ansible_host"):
         value = variables.get(name)
         if value:

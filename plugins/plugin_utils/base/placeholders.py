@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""${name} in what a server is given: which there are, and their values."""
+"""The placeholders ${name} in the settings of a server, and their values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import invalid
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import close_to
 
-# What a port or a service cannot be called, since it is a placeholder already.
+# Names that ports and services cannot have, because they are placeholders already.
 RESERVED = frozenset(
     (
         "name", "group", "index", "role", "port", "devices", "device", "device_range", "device_count",
@@ -24,10 +24,10 @@ PLACEHOLDER = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
 
 
 def substitute(value, context, where):
-    """``value`` with each ${name} replaced from ``context``; $${ stands for ${. Texts in lists and mappings too.
+    """Return ``value`` with each ${name} replaced from ``context``, also in nested lists and mappings. $${ yields ${.
 
-    FleetError names the place, the placeholder and those allowed. A placeholder whose value is None has no value here
-    (a port that is not set) and is an error as well.
+    Raises FleetError, with the place, the placeholder and the allowed placeholders, if a placeholder is unknown or if
+    its value is None (such as a port that is not set).
     """
     if isinstance(value, dict):
         for key in value:
@@ -65,7 +65,7 @@ def substitute(value, context, where):
 
 
 def base_context(recipe, paths, host):
-    """{name: value} of the placeholders that hold for a whole host. paths: NodePaths."""
+    """Return {name: value} of the placeholders that apply to all servers of a host. paths: NodePaths."""
     return {
         "host": host,
         "recipe": recipe["name"],
@@ -78,7 +78,7 @@ def base_context(recipe, paths, host):
 
 
 def strings(value):
-    """All strings in nested mappings and lists."""
+    """Yield all strings in nested mappings and lists."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):

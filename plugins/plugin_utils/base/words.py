@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How messages show what people wrote: values, paths of keys, characters that cannot be seen, names that come close."""
+"""How messages show user input: values, paths of keys, invisible characters, similar names."""
 
 from __future__ import annotations
 
@@ -26,20 +26,19 @@ NUMBER = re.compile(r"[+-]?([0-9]{1,18}(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]{1,2})?"
 
 
 def names_secret(name):
-    """Whether a flag, variable or key of this name holds a secret."""
+    """Return whether a flag, variable or key of this name contains a secret."""
     return bool(SECRET_NAME.search(str(name).replace("-", "_"))) or str(name).endswith("TOKEN")
 
 
 def holds_secret(value):
-    """Whether a string is, or has in it, what only a secret looks like: a token, a header with one, a password in a
-    URL."""
+    """Return whether a string contains a token, a header with a token, or a URL with a password."""
     urls = [who for login in (URL_USER, LOOSE_USER) for who in login.findall(value)]
     return bool(TOKEN.search(value)) or any(":" in who and not who.endswith(":") for who in urls)
 
 
 def show(value, limit=80):
-    """A value as a person reads it in a message, cut. What cannot be seen is escaped, passwords in URLs and tokens are
-    masked."""
+    """Return a value for a message, truncated.
+    Invisible characters are escaped; passwords in URLs and tokens are masked."""
     text = TOKEN.sub("********", json.dumps(value, ensure_ascii=False, default=str))
     for login in (URL_USER, LOOSE_USER):
         text = login.sub("://********@", text)
@@ -47,19 +46,19 @@ def show(value, limit=80):
 
 
 def visible(text):
-    """``text`` with line breaks and characters that cannot be seen as escapes."""
+    """Return ``text`` with line breaks and invisible characters escaped."""
     return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in str(text))
 
 
 def odd_characters(text):
-    """Names of the characters in ``text`` that look like others or like nothing, " (it holds U+200B …)", or ""."""
+    """Return the names of invisible and easily confused characters in ``text`` as " (it contains U+200B …)", or ""."""
     odd = dict.fromkeys(one for one in str(text) if not " " <= one <= "~")
     names = ["U+%04X %s" % (ord(one), unicodedata.name(one, "that is no letter")) for one in odd]
-    return " (it holds %s; type it again)" % ", ".join(names[:3]) if names else ""
+    return " (it contains %s; type it again)" % ", ".join(names[:3]) if names else ""
 
 
 def path_text(path):
-    """A path of keys and indexes as a string: servers[0].port."""
+    """Return a path of keys and indexes as a string, such as servers[0].port."""
     text = ""
     for part in path:
         text += "[%d]" % part if isinstance(part, int) else (("." if text else "") + visible(part))
@@ -67,11 +66,11 @@ def path_text(path):
 
 
 def some(names):
-    """Up to three names, and how many more there are."""
+    """Return up to three names and the number of further names."""
     return ", ".join(names[:3]) + (" and %d more" % (len(names) - 3) if len(names) > 3 else "")
 
 
 def close_to(name, known, cutoff=0.8):
-    """The one of ``known`` that ``name`` was probably meant to be, or "". cutoff: how alike they must be, up to 1."""
+    """Return the name in ``known`` that ``name`` probably stands for, or "". cutoff: required similarity, up to 1."""
     close = difflib.get_close_matches(name, sorted(known), 1, cutoff=cutoff)
     return close[0] if close else ""

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the plan asks of an engine: how its command line is written and read, what it refuses, and its memory."""
+"""The interface of engines for planning: building and parsing of command lines, checks, and memory."""
 
 from __future__ import annotations
 
@@ -25,25 +25,26 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.engines.options im
 SERVED = "served-model-name"
 PARALLEL = {"tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size",
             "tp-size": "tensor-parallel-size", "pp-size": "pipeline-parallel-size"}  # fmt: skip
-WHOLE, SHARE = "int >0", "float >0..1"  # what a flag takes; see options.py
+WHOLE, SHARE = "int >0", "float >0..1"  # values that a flag accepts; see options.py
 
 
 class Unreadable(ValueError):
-    """An argument that the memory check cannot read; the engine may."""
+    """Raised for an argument that the memory check cannot parse, although the engine may accept it."""
 
 
 class Engine:
-    """An engine; a file of this folder defines one and its object ENGINE.
+    """An engine. Each file of this folder defines a subclass and its object ENGINE.
 
     name: in recipes. label: for people. parallel: flags whose product is the number of devices of one server. port,
-    bind: flags that must agree with the entry. repeat_lists: a list becomes the flag given again (click) instead of one
-    flag with several values (argparse). config_wins: whether a key of the configuration file overrules the same flag of
-    the command line. aliases: {short name of a flag: its long one}, with hyphens. api_key: the variable of its
-    environment that holds the API key it asks for, empty where it knows none. limits: {flag: what it takes} of numbers
-    (options.py). lengths: flags with the length of a sequence. variables: the same of environment variables. versions:
-    pattern of an image or a package, whose first group is the version of the engine. forks: {platform: the same pattern
-    of the vendor's build}. wraps: names of the engines of which its servers can be workers; a recipe's `backend`
-    selects one. knobs: names of sequences, length, share of memory and tensor parallelism in messages about its memory.
+    bind: flags that must agree with the entry. repeat_lists: a list repeats the flag for each value (click), instead of
+    one flag with several values (argparse). config_wins: whether a key of the configuration file takes precedence over
+    the same flag of the command line. aliases: {short name of a flag: long name}, with hyphens. api_key: the
+    environment variable that contains the API key which the engine requires, empty if it does not support API keys.
+    limits: {flag: allowed values} of numbers (options.py). lengths: flags with the length of a sequence. variables: the
+    same as limits, for environment variables. versions: pattern of an image or a package, whose first group is the
+    version of the engine. forks: {platform: the same pattern for the vendor's build}. wraps: names of the engines that
+    its workers can run; a recipe's `backend` selects one of them. knobs: names of sequences, length, share of memory
+    and tensor parallelism in messages about memory.
     """
 
     name = label = port = bind = api_key = versions = ""
@@ -56,38 +57,43 @@ class Engine:
     knobs = ("max-num-seqs", "max-model-len", "gpu-memory-utilization", "tensor-parallel-size")
 
     def running(self, backend):
-        """The engine as it is with one that it wraps, by its name; None for none. Itself where it wraps none."""
+        """Return this engine combined with the engine `backend` (a name, or None) that it wraps. By default an engine
+        wraps none, and the result is the engine itself."""
         return self
 
     def takes_one(self, service, tls):
-        """Whether its servers take one address of a service, and not a list. tls: whether the service has TLS."""
+        """Return whether its servers accept a single address of a service, and not a list.
+        tls: whether the service has TLS."""
         return False
 
     def client_files(self, where, server, secrets, folders):
-        """({ENV: file} of secrets, {ENV: file} of variables) by which a server shows its certificates to services.
+        """Return ({ENV: file} of secrets, {ENV: file} of variables) with which a server
+        presents its certificates to services.
 
-        server: planning.plan.Draft. secrets: {ENV: source} that the recipe gives. folders: {service: the node's folder
-        with ca.crt, tls.crt, tls.key} of services that sign them. Raises FleetError if it needs one that nobody gives.
+        server: planning.plan.Draft. secrets: {ENV: source} that the recipe specifies. folders: {service: the node's
+        folder with ca.crt, tls.crt, tls.key} of services that sign them. Raises FleetError if a required certificate is
+        not specified.
         """
         return {}, {}
 
     def needs(self, server, environment):
-        """The services that a server cannot start without, as supervise/order.py has them.
+        """Return the services that a server requires at its start, in the form of supervise/order.py.
 
-        server: planning.entries.Draft. environment: all its variables.
+        server: planning.plan.Draft. environment: all its variables.
         """
         return []
 
     def operations(self, host, venv):
-        """What the role of the engine runs to make an environment: [(operation, arguments)], as its tasks call the
-        modules; None where that is not known, and then the step runs each time.
+        """Return the operations with which the engine's role creates an environment, as [(operation, arguments)] of the
+        modules that its tasks call. None if they are not known; the step then runs each time.
 
         host: planning.steps.Host. venv: of the recipe.
         """
         return None
 
     def takes(self, entry):
-        """{"sequences": requests that a server answers at once, "context": tokens of one}; None if it is not set."""
+        """Return {"sequences": concurrent requests of a server, "context": tokens of a request},
+        with None for an unset value."""
         found = []
         for name in self.knobs[:2]:
             try:
@@ -100,12 +106,13 @@ class Engine:
     # -- the command line ----------------------------------------------------------------------------------------------
 
     def canonical_flag(self, flag):
-        """The one name for all spellings of a flag: max_num_seqs is max-num-seqs, tp is tensor-parallel-size."""
+        """Return the canonical name of a flag for all spellings:
+        max_num_seqs is max-num-seqs, tp is tensor-parallel-size."""
         name = flag.replace("_", "-")
         return self.aliases.get(name, name)
 
     def flag_argv(self, flag, value):
-        """The argv words of one flag. ``value``: see the recipe schema's arguments."""
+        """Return the argv words of a flag. ``value``: see the recipe schema's arguments."""
         word = ("-" if len(flag) == 1 else "--") + flag
         if value is None or value is False:
             return []
@@ -119,14 +126,15 @@ class Engine:
         return [word, text(value)]
 
     def drain_arguments(self, server):
-        """Further words of a server's command, by which it can be asked to finish its requests; they name a module."""
+        """Return further words of a server's command that let it finish its requests when it stops.
+        They name a module."""
         return []
 
     def effective(self, command, arguments, config):
-        """{canonical flag: value} that a server runs with, whatever way it is given.
+        """Return {canonical flag: value} of a server, from its command, its arguments and its configuration file.
 
-        command: the words before its arguments. arguments: {flag: value} with values as the recipe has them. config:
-        its configuration file or None. A flag that is switched off by its opposite (no-enable-prefix-caching) is false.
+        command: the words before its arguments. arguments: {flag: value} with values as in the recipe. config: its
+        configuration file or None. A flag that its opposite switches off (no-enable-prefix-caching) is false.
         """
         given = {**command_flags(command), **{flag: value for flag, value in arguments.items() if value is not False}}
         content = (config or {}).get("content") or {}
@@ -141,7 +149,7 @@ class Engine:
     # -- checks --------------------------------------------------------------------------------------------------------
 
     def check(self, where, server):
-        """Raises FleetError if the engine rejects what a server is given, or if that contradicts the plan.
+        """Raises FleetError if the engine rejects the settings of a server, or if they contradict the plan.
 
         server: planning.plan.Draft.
         """
@@ -153,7 +161,7 @@ class Engine:
         self.check_config(where, server, version)
 
     def _check_twice(self, where, values):
-        """Raises FleetError if two flags set one option. Returns {canonical flag: as written}."""
+        """Return {canonical flag: as written}. Raises FleetError if two flags set the same option."""
         written, mistakes = {}, Mistakes()
         for flag, value in values.items():
             name = self.canonical_flag(flag)
@@ -169,10 +177,10 @@ class Engine:
         return written
 
     def check_flag(self, where, name, flag, value):
-        """Raises FleetError if the engine does not take a flag as it is written. name: its canonical name."""
+        """Raises FleetError if the engine does not accept the spelling of a flag. name: its canonical name."""
 
     def longer(self, names, environment):
-        """Whether a sequence may be longer than the model reads, by the flags and variables that a server has."""
+        """Return whether the server's flags and variables allow sequences that are longer than the model supports."""
         return False
 
     def _check_limits(self, where, server):
@@ -203,7 +211,7 @@ class Engine:
         sizes, product = {}, 1
         for name in self.parallel:
             value = number(server.arguments.get(name))
-            # a recipe's configuration file is that of all its groups
+            # a recipe's configuration file is shared by all its groups
             if value is not None and (server.devices or name in written):
                 sizes[places.get(name, "command: --" + name)] = value
                 product *= value
@@ -227,7 +235,8 @@ class Engine:
                 raise not_as_planned(where, "arguments." + flag, value, plan_key, expected, key)
 
     def _check_split(self, where, server):
-        """Raises FleetError if heads or layers cannot be split; engines fail when they load the model."""
+        """Raises FleetError if heads or layers cannot be split.
+        Engines fail for this reason while they load the model."""
         model, values = server.model, server.arguments
         tensor, pipeline = (number(values.get(name, 1)) for name in Engine.parallel[:2])
         if model is None or not tensor or not pipeline or not server.devices:
@@ -240,17 +249,17 @@ class Engine:
             raise invalid("%s: %s" % (where, PARALLEL["pp"]), pipeline, "up to the model's %d layers" % model.layers)
 
     def attention_whole(self, values):
-        """Whether each device computes the attention of its own requests with all heads."""
+        """Return whether each device computes the attention of separate requests with all heads."""
         return False
 
     def check_host(self, entries, clustered, mistakes):
-        """Note in `mistakes` what does not fit together of a host's servers. entries: of the plan, without hashes.
+        """Note in `mistakes` which servers of a host do not fit together. entries: of the plan, without hashes.
         clustered: whether further servers of the deployment are on other hosts."""
 
     def version(self, recipe):
-        """The packaging Version that a recipe runs: by its image or its packages, else as its container says.
+        """Return the packaging Version that a recipe runs, from its image or its packages, else from its container.
 
-        None where nothing says it.
+        None if none of them contains the version.
         """
         container, venv = recipe.get("container"), recipe.get("venv") or {}
         of_venv = [*(venv.get("packages") or ()), venv.get("version") or ""]
@@ -264,42 +273,42 @@ class Engine:
         return None
 
     def check_command(self, where, server, version):
-        """Raises FleetError if the engine's program rejects a flag in this version (packaging's; None: unknown), or
-        would not serve what is planned."""
+        """Raises FleetError if this version of the engine's program (packaging's Version; None: unknown) rejects a
+        flag, or would not serve as planned."""
 
     def check_options(self, where, server):
-        """Raises FleetError if the engine's own parser refuses what it is given, as far as that is on record.
+        """Raises FleetError if the engine's parser rejects an option, according to the recorded options.
 
-        It comes after the platform's check, which knows better what its vendor's engine takes.
+        This check runs after the platform's check, which has more details about the vendor's build of the engine.
         """
         self._check_split(where, server)
 
     def check_config(self, where, server, version):
-        """Raises FleetError if the engine's file is none of this version, or at odds with the flags or the devices. An
-        engine around another one has this of it, and notes()."""
+        """Raises FleetError if the configuration file does not match this version, the flags or the devices. An engine
+        that wraps another engine uses the other engine's check and notes()."""
 
     def notes(self, entry, version, hardware):
-        """Sentences on what may go wrong with a planned server; warnings of the plan. entry: plan entry."""
+        """Return warnings for the plan: sentences about possible problems of a planned server. entry: plan entry."""
         return []
 
     # -- memory --------------------------------------------------------------------------------------------------------
 
     def memory(self, entry, hardware, model):
-        """What decides about the memory of a server, as keyword arguments of planning.capacity.Server.
+        """Return the values that determine the memory of a server, as keyword arguments of planning.capacity.Server.
 
-        Unreadable says what is in the way.
+        Raises Unreadable, with the reason, if an argument cannot be parsed.
         """
         raise Unreadable("the memory of %s is not known" % self.label)
 
 
 def _splits(model, size):
-    """Whether each of so many devices gets as many heads; KV heads are split, or repeated on as many devices each."""
+    """Return whether the heads divide evenly over this number of devices. KV heads are split, or repeated evenly."""
     low, high = sorted((size, model.kv_heads))
     return size > 0 and model.heads % size == 0 and high % low == 0
 
 
 def conflict(where, place, other):
-    """The FleetError of one option that is set twice."""
+    """Return the FleetError of an option that is set twice."""
     return FleetError(
         "plan.flags-conflict",
         "%s: %s and %s set one option of the engine, and only one of them counts. Keep one; null removes the recipe's.",
@@ -308,7 +317,7 @@ def conflict(where, place, other):
 
 
 def not_as_planned(where, place, value, plan_key, expected, placeholder):
-    """The FleetError of an argument that contradicts the plan."""
+    """Return the FleetError of an argument that contradicts the plan."""
     return FleetError(
         "plan.argument-not-as-planned",
         "%s: %s is %s, but %s is %s. Write ${%s} there, and set %s.",
@@ -317,7 +326,8 @@ def not_as_planned(where, place, value, plan_key, expected, placeholder):
 
 
 def read_number(values, names, default=None, kind=int):
-    """The number that one of these flags has, the default without one. Unreadable where it is none."""
+    """Return the number in the first of these flags that is set, else the default.
+    Raises Unreadable if it is no number."""
     for name in names:
         value = values.get(name)
         if value is None or value is False:
@@ -330,7 +340,7 @@ def read_number(values, names, default=None, kind=int):
 
 
 def read_degree(values, name):
-    """A degree of parallelism, 1 where none is given."""
+    """Return a degree of parallelism, 1 if it is not set."""
     degree = read_number(values, (name,), 1)
     if degree < 1:
         raise Unreadable("%s is %d" % (name, degree))
@@ -338,7 +348,7 @@ def read_degree(values, name):
 
 
 def read_mapping(values, name):
-    """A flag's value as a mapping, {} if it is not set; it may be written as JSON."""
+    """Return a flag's value as a mapping, {} if it is not set. The value may be JSON."""
     value = values.get(name) or {}
     try:
         value = json.loads(value) if isinstance(value, str) else value
@@ -350,5 +360,5 @@ def read_mapping(values, name):
 
 
 def cache_bytes_of(dtype):
-    """Bytes of one element of the KV cache."""
+    """Return the bytes of one element of the KV cache."""
     return 1 if str(dtype).startswith(("fp8", "nvfp4", "int8")) else 2

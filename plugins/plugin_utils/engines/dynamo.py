@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Dynamo: a frontend, and workers that are one of other engines (`python3 -m dynamo.trtllm`, `dynamo.vllm`)."""
+"""Dynamo: a frontend, and workers that run other engines (`python3 -m dynamo.trtllm`, `dynamo.vllm`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORKERS = {one.name: one for one in (trtllm.ENGINE, vllm.ENGINE)}
 PACKAGES = {"trtllm": r"^tensorrt[-_]llm==([^;\s]+)", "vllm": r"^vllm(?:-cpu)?==([^;\s]+)"}
 MODE, TRANSFER, EVENTS, BLOCK = "disaggregation-mode", "kv-transfer-config", "kv-events-config", "block-size"
 ROUTER, ROUTER_BLOCK, DRAFT = "router-mode", "kv-cache-block-size", "speculative-config"
-# What a flag is where only the environment says it. The command line wins (dynamo.common.configuration).
+# Flags with the environment variables that set their default. The command line wins (dynamo.common.configuration).
 VARIABLES = {
     MODE: ("DYN_VLLM_DISAGGREGATION_MODE", "DYN_TRTLLM_DISAGGREGATION_MODE"),
     ROUTER: ("DYN_ROUTER_MODE",),
@@ -37,21 +37,21 @@ VARIABLES = {
 }
 PORTS = {"DYN_SYSTEM_PORT": "system", "VLLM_NIXL_SIDE_CHANNEL_PORT": "side_channel"}
 LOOPBACK = re.compile(r"^(?:\w+://)?(?:[^@]*@)?(?:127\.|localhost\b|\[?::1)")
-# What finds the other servers: the variable that it needs. None: not usable for a deployment.
+# Methods of discovery, with the required variable. None: not usable for a deployment.
 NEEDED = {"etcd": "ETCD_ENDPOINTS", "file": "DYN_FILE_KV", "nats": "NATS_SERVER", "mem": None, "kubernetes": None}
 HOST = r"(?:[^@/\s,]+@)?(?:[^@/:\[\]\s,]+|\[[0-9a-fA-F:.]+\])"
 ADDRESSES = {
     "ETCD_ENDPOINTS": (re.compile(r"(?:https?://)?%s:\d{1,5}/?" % HOST), "http://HOST:PORT, also several with commas"),
     "NATS_SERVER": (re.compile(r"(?:(?:nats|tls|wss?)://)?%s(?::\d{1,5})?/?" % HOST), "nats://HOST:PORT"),
 }
-OWN_KEYS = ("kv_role", "engine_id", "kv_rank", "kv_ip", "kv_port")  # of a transfer, of each worker
+OWN_KEYS = ("kv_role", "engine_id", "kv_rank", "kv_ip", "kv_port")  # of a transfer; they differ between workers
 ROLES = {"prefill": ("kv_producer", "kv_both"), "decode": ("kv_consumer", "kv_both")}
-OFFLOADS = ("SimpleCPUOffloadConnector", "OffloadingConnector")  # connectors that reach no other worker
+OFFLOADS = ("SimpleCPUOffloadConnector", "OffloadingConnector")  # connectors that do not reach other workers
 BUFFER = "cache_transceiver_config"  # of TensorRT-LLM's file
 LIMITS = {"migration-limit": "float >=0", ROUTER_BLOCK: "float >=1", "router-temperature": "float >=0"}
-# Options that servers which exchange KV caches must have in common.
+# Options that must be equal on servers that exchange KV caches.
 ALIKE = ("kv-cache-dtype", "dtype", "quantization", "max-model-len", vllm.HYBRID)
-# Of its client of etcd: what each holds is the PEM text, not a path (lib/runtime/src/transports/etcd.rs).
+# Of its client of etcd: the values are PEM strings, not paths (lib/runtime/src/transports/etcd.rs).
 ETCD_TLS = {"ETCD_AUTH_CA": "ca.crt", "ETCD_AUTH_CLIENT_CERT": "tls.crt", "ETCD_AUTH_CLIENT_KEY": "tls.key"}
 NATS_TLS = {
     "NATS_TLS_CA_CERT_PATH": "ca.crt",
@@ -63,19 +63,20 @@ TOGETHER = ("agg", "pd", "prefill_and_decode")  # modes in which a worker does b
 
 
 def setting(entry, flag):
-    """What a server runs with for a flag of Dynamo's own: its command line, else its environment; None for neither."""
+    """Return the value of one of Dynamo's flags for a server, from its command line, else its environment,
+    else None."""
     given = [entry["arguments"].get(flag), *(entry["environment"].get(name) for name in VARIABLES[flag])]
     return next((value for value in given if value is not None), None)
 
 
 def mode_of(entry):
-    """prefill, decode, or agg for a worker that does both."""
+    """Return prefill, decode, or agg for a worker that does both."""
     value = setting(entry, MODE)
     return "agg" if value is None or value in TOGETHER else str(value)
 
 
 class Dynamo(Engine):
-    """Dynamo. Its frontend knows no API keys (dynamo#8605). What holds for a worker is what its engine says."""
+    """Dynamo. Its frontend does not support API keys (dynamo#8605). Workers also follow the rules of their engine."""
 
     name, label = "dynamo", "Dynamo"
     port, bind = "http-port", "http-host"
@@ -89,7 +90,7 @@ class Dynamo(Engine):
     versions = r"(?:^ai[-_]dynamo(?:\[[^\]]*\])?==|(?:^|/)(?:vllm|tensorrtllm)-runtime:)([^@;\s]+)"
 
     def operations(self, host, venv):
-        """Those of the workers' engine."""
+        """Return the operations of the workers' engine."""
         return host.engine(host.role("dynamo").value("dynamo_backend", host.recipe.get("backend") or "vllm"), venv)
 
     def running(self, backend):
@@ -117,7 +118,7 @@ class Dynamo(Engine):
         self.check_parsers(where, server, self.name)
 
     def notes(self, entry, version, hardware):
-        """What the record of its own options leaves open."""
+        """Return warnings about options of Dynamo itself that are not recorded."""
         program = self.program(entry["command"])
         if program is None:
             return []
@@ -125,15 +126,16 @@ class Dynamo(Engine):
         return options.notes(sources, entry["command"][entry["command"].index(program) + 1 :])
 
     def program(self, command):
-        """The module of Dynamo that a command runs, None for another program."""
+        """Return the module of Dynamo that a command runs, None for another program."""
         return next((word for word in command if word in self.flags.data["models"]), None)
 
     def sources(self, platform, version, program, values):
-        """What the options of a program are held against; the engine's own last. values: {flag: value}."""
+        """Return the recorded options to check a program against, with the engine last. values: {flag: value}."""
         return [options.Program(self.flags, (program,), version)]
 
     def _variables(self, environment, program):
-        """[(place, option, value)] of the variables that are an option's default; switches take many words there."""
+        """Return [(place, option, value)] of the variables that set an option's default.
+        Switches accept many words there."""
         models = self.flags.data["models"]
         for name, history in models["environment"].items():
             option = [one for one in history.values() if one][-1]
@@ -142,12 +144,13 @@ class Dynamo(Engine):
                 yield "environment." + name, option, environment[name]
 
     def takes_one(self, service, tls):
-        """Of NATS, where a list is no URL to it; of etcd with TLS, where 1.6.1 does not start while one of several
-        does not answer (without TLS it does)."""
+        """Return True for NATS, whose URL cannot be a list, and for etcd with TLS: with TLS, 1.6.1 does not start while
+        one of several addresses does not answer; without TLS it does."""
         return service == "nats" or tls
 
     def needs(self, server, environment):
-        """Neither etcd nor NATS may be away when one of its processes starts: it ends after 120 s at the latest."""
+        """Return etcd and NATS if the server uses them.
+        A process that starts without them exits after at most 120 s."""
         given, found = {"arguments": server.arguments, "environment": environment}, []
         version = self.version(server.recipe)
         if (setting(given, "discovery-backend") or "etcd") == "etcd":
@@ -164,7 +167,7 @@ class Dynamo(Engine):
         return [need for need in found if need["urls"]]
 
     def client_files(self, where, server, secrets, folders):
-        """Certificates of this node, where a service has TLS and the recipe gives none."""
+        """Return the certificates of this node for services with TLS, unless the recipe specifies them."""
         given = {**server.environment, **secrets}
         texts = _client_files(where, given, "ETCD_ENDPOINTS", "https://", ETCD_TLS, folders.get("etcd"))
         paths = _client_files(where, given, "NATS_SERVER", "tls://", NATS_TLS, folders.get("nats"))
@@ -182,7 +185,7 @@ class Dynamo(Engine):
                 "%s: it is not known which Dynamo it runs (%s); allowed: %s. Name it in venv.packages as "
                 "ai-dynamo==VERSION, in container.image as the tag of a vllm-runtime or tensorrtllm-runtime image, or "
                 "in container.version.",
-                (where, version or "neither the packages nor the image say", ", ".join(self.flags.data["pairs"])),
+                (where, version or "no version in packages or image", ", ".join(self.flags.data["pairs"])),
             )
         backend = recipe.get("backend")
         packages = (recipe.get("venv") or {}).get("packages") or () if not recipe.get("container") else ()
@@ -193,7 +196,7 @@ class Dynamo(Engine):
                 raise invalid(where + ": venv.packages", match.group(0), allowed)
 
     def _check_ports(self, where, server):
-        """A port that the plan does not know may be another server's."""
+        """Raises FleetError for a port that the plan does not contain, because another server may use it."""
         ports = {name: server.context.get(name) for name in server.own_names}
         given = [("environment." + name, server.environment.get(name), kind) for name, kind in PORTS.items()]
         with contextlib.suppress(Unreadable):
@@ -205,7 +208,8 @@ class Dynamo(Engine):
                 raise not_as_planned(where, key, value, plan_key, ports.get(kind), kind)
 
     def check_host(self, entries, clustered, mistakes):
-        """Servers of one deployment must fit together. clustered: whether more of them are on other hosts."""
+        """Note which servers of a deployment do not fit together.
+        clustered: whether other hosts have further servers."""
         frontends = [entry for entry in entries if entry["role"] == "frontend"]
         workers = [entry for entry in entries if entry["role"] in ("prefill", "decode")]
         with mistakes.noted():
@@ -222,7 +226,7 @@ class Dynamo(Engine):
 
 
 def _check_roles(frontends, workers, clustered):
-    """Raises FleetError unless there are servers for each part of a request."""
+    """Raises FleetError if a part of a request has no server."""
     modes = {}
     for entry in workers:
         mode, role = mode_of(entry), entry["role"]
@@ -248,7 +252,7 @@ def _check_roles(frontends, workers, clustered):
 
 
 def _check_transfer(worker):
-    """Raises FleetError unless a worker can pass its KV cache on, or receive it."""
+    """Raises FleetError if a worker can neither send nor receive a KV cache."""
     place, settings = _transfer(worker)
     where, mode = "server '%s': %s" % (worker["name"], place), mode_of(worker)
     role, connector = settings.get("kv_role"), settings.get("kv_connector")
@@ -261,7 +265,7 @@ def _check_transfer(worker):
 
 
 def _check_discovery(entry, clustered, mistakes):
-    """Notes what keeps a server from finding the others."""
+    """Note settings with which a server does not find the others."""
     where, environment = "server '%s': environment." % entry["name"], entry["environment"]
     for name, (pattern, example) in ADDRESSES.items():
         places = _listed(environment.get(name))
@@ -282,7 +286,7 @@ def _check_discovery(entry, clustered, mistakes):
 
 
 def _check_alike(entries, frontends, workers, mistakes):
-    """Notes differences in what servers of one deployment must have in common."""
+    """Note differences in settings that must be equal on all servers of a deployment."""
     split = [one for one in workers if mode_of(one) in ROLES]
     transferring = [one for one in workers if mode_of(one) == one["role"]]
     mixed = workers if len({mode_of(one) for one in workers}) > 1 else []
@@ -304,7 +308,7 @@ def _check_alike(entries, frontends, workers, mistakes):
           for name in ("dtype", "tokens_per_block")),
         # with a draft the KV cache has other layers
         (mixed, "arguments." + DRAFT, lambda one: _canonical(one["arguments"].get(DRAFT))),
-        # a router with other blocks than the workers finds nothing in their caches
+        # a router finds nothing in the workers' caches if its block size differs
         ([*routers, *(workers if routers else mixed)], "%s or %s" % (BLOCK, ROUTER_BLOCK),
          lambda one: _block_size(one) or ("the default of " + one["name"] if routers else None)),
         *((transferring, "%s.%s" % (TRANSFER, key), lambda one, key=key: _transfer(one)[1].get(key)) for key in keys),
@@ -322,7 +326,7 @@ def _check_alike(entries, frontends, workers, mistakes):
 
 
 class Worker(Dynamo):
-    """Dynamo around another engine."""
+    """Dynamo with a wrapped engine."""
 
     TAKEN = (
         "parallel",
@@ -359,20 +363,20 @@ class Worker(Dynamo):
         ]  # fmt: skip
 
     def _its_version(self, version):
-        """The version of the engine that a version of Dynamo is made for, None where that is not known."""
+        """Return the version of the engine that a version of Dynamo is made for, None if it is not known."""
         its = self.flags.data["pairs"].get(str(version), {}).get(self.engine.name)
         return its and Version(its)
 
 
 def _client_files(where, given, endpoint, scheme, files, folder):
-    """{ENV: file} of a service's certificates that are still to be given, {} where it has no TLS or they are."""
+    """Return {ENV: file} of a service's certificates that are not specified yet, {} if it has no TLS."""
     missing = [name for name in files if name not in given]
     if scheme not in str(given.get(endpoint, "")) or not missing:
         return {}
     if len(missing) == len(files) and folder:
         return {name: "%s/%s" % (folder, file) for name, file in files.items()}
     if endpoint == "NATS_SERVER" and "NATS_TLS_CA_CERT_PATH" in given and "NATS_AUTH_PASSWORD" in given:
-        return {}  # with a login the server asks for no certificate
+        return {}  # with a login the server requires no certificate
     raise FleetError(
         "plan.dynamo-certificates",
         "%s: %s is %s, with TLS, and %s is not set. Give all of %s in secrets or environment; or none of them, with "
@@ -386,7 +390,7 @@ def _listed(value):
 
 
 def _transfer(worker):
-    """(place, mapping) of what a worker says on how its KV cache reaches others."""
+    """Return (place, mapping) of a worker's settings for the transfer of its KV cache."""
     content = (worker["config"] or {}).get("content") or {}
     if TRANSFER in worker["arguments"] or not worker["config"]:
         try:
@@ -397,13 +401,13 @@ def _transfer(worker):
 
 
 def _cache(worker):
-    """The block of a worker's file on its KV cache."""
+    """Return the block of a worker's file that configures its KV cache."""
     block = ((worker["config"] or {}).get("content") or {}).get("kv_cache_config")
     return block if isinstance(block, dict) else {}
 
 
 def _block_size(entry):
-    """Tokens in a block of a KV cache as the router or the engine has it, None if the engine chooses."""
+    """Return the tokens in a block of a KV cache, as set for the router or the engine, None if the engine chooses."""
     if entry["role"] == "frontend":
         found = setting(entry, ROUTER_BLOCK)
     else:
@@ -412,12 +416,12 @@ def _block_size(entry):
 
 
 def _release(version):
-    """A version without what says where it was built, and without trailing zeros."""
+    """Return a version without its local part and without trailing zeros."""
     return re.sub(r"(\.0)+$", "", str(version).partition("+")[0])
 
 
 def _canonical(value):
-    """A flag's JSON in one form; other text as it is."""
+    """Return a flag's JSON in a canonical form, other strings unchanged."""
     try:
         return json.dumps(json.loads(value) if isinstance(value, str) else value, sort_keys=True)
     except ValueError:

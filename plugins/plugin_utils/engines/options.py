@@ -1,24 +1,24 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Options of engines by version: data, and a strict check of command lines and configuration files by the data.
+"""Options of engines by version: recorded data, and a strict check of command lines and configuration files.
 
-The data is a JSON file; tools/engine_flags.py writes those of command lines from the real parsers.
+The data is a JSON file; tools/engine_flags.py writes the options of command lines from the real parsers.
 
 recorded: versions that were read completely, in order. sources: where. models: {"" for the file, "--" or the name of a
-program for its command line, the path of a nested mapping: {option: {version from which on: what it takes}}}. open:
+program for its command line, the path of a nested mapping: {option: {version from which on: allowed values}}}. open:
 {version: mappings with further options that were not read}. variants: {mapping: the option whose value names a further
 table}. required: {mapping: its required options}. instead: {option by its path, of the command line with --: what to
 write}.
 
-What an option takes: null if the option is removed; "?" if unknown; a list of values, with null if null is allowed,
-"*" if there are others, "~" if case does not matter; or a type, of a file with bounds ("int >=0", "float 0..1") and "?"
-if null is allowed: bool, int, float, str, list, list[int], dict, any, model (a mapping with a table). Of command lines
-also "switch", "switch no" (with --no-NAME), "size" (4k, 8M), "size auto", "json", "str or json"; "..." for several
-words and "=" for a value that may be missing. dict and model are JSON there.
+The allowed values of an option: null if the option is removed; "?" if unknown; a list of values, with null if null is
+allowed, "*" if there are others, "~" if case does not matter; or a type, of a file with bounds ("int >=0", "float
+0..1") and "?" if null is allowed: bool, int, float, str, list, list[int], dict, any, model (a mapping with a table). Of
+command lines also "switch", "switch no" (with --no-NAME), "size" (4k, 8M), "size auto", "json", "str or json"; "..."
+for several words and "=" for a value that may be missing. dict and model are JSON there.
 
-A recorded version is checked strictly, and a version between two recorded versions may have what either of them has.
-For any other version differences are warnings: the engine's parser on the node decides.
+A recorded version is checked strictly; a version between two recorded versions may use the options of either. For any
+other version differences are warnings: the engine's parser on the node decides.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ FLAG = re.compile(r"--?[A-Za-z]")
 SIZE = re.compile(r"(-?\d+(?:\.\d+)?)([kmgtKMGT]?)")
 SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 MAX_SIZE = 10**15
-SUFFIXED = re.compile(r'("(?:[^"\\]|\\.)*")|\b(\d+(?:\.\d+)?)[kKmMgGtT]\b')  # of a bare number in JSON: 80m
+SUFFIXED = re.compile(r'("(?:[^"\\]|\\.)*")|\b(\d+(?:\.\d+)?)[kKmMgGtT]\b')  # suffix of a bare number in JSON: 80m
 SWITCHES = ("true", "false", "yes", "no", "on", "off", "1", "0")
-CUTOFF = 0.7  # similarity of an option to the suggested option
+CUTOFF = 0.7  # minimum similarity of an option to the suggested option
 WORDS = {
     "switch": "true or false", "switch no": "true or false", "bool": "true or false", "int": "a whole number",
     "float": "a number", "size": "a whole number, also with k, K, m, M, g or G",
@@ -71,7 +71,8 @@ class Options:
             return json.load(stream)
 
     def at(self, table, name, version):
-        """What an option takes in a version; None if it is removed, "" if it does not exist yet or never did."""
+        """Return the allowed values of an option in a version:
+        None if it is removed, "" if it is unknown or not added yet."""
         found = ""
         for since, spec in self.data["models"].get(table, {}).get(name, {}).items():
             if Version(since) <= version:
@@ -79,13 +80,14 @@ class Options:
         return found
 
     def check_file(self, where, content, version):
-        """Warnings of a configuration file. Raises FleetError with all errors. version: packaging's, or None."""
+        """Return warnings about a configuration file. Raises FleetError with all errors.
+        version: packaging's, or None."""
         check = _Check(where, [Program(self, ("",), version)])
         check.mapping(check.programs[0], "", content, "config.content.")
         return check.end()
 
     def not_recorded(self, version):
-        """[a warning] for a version that is not recorded."""
+        """Return [a warning] for a version that is not recorded."""
         recorded = self.data["recorded"]
         if str(version) in recorded:
             return []
@@ -110,7 +112,8 @@ class Program:
 
     @functools.cached_property
     def points(self):
-        """The versions whose options count: this version, and the recorded version after it if this is not recorded."""
+        """Return the versions whose options apply:
+        this version, and the next recorded version if this is not recorded."""
         recorded = [Version(one) for one in self.options.data["recorded"]]
         if self.version is None:
             return recorded[-1:]
@@ -119,20 +122,20 @@ class Program:
 
     @property
     def sure(self):
-        """Whether an option that none of these versions takes is an error."""
+        """Return whether an option that none of these versions accepts is an error."""
         return str(self.version) in self.options.data["recorded"] or len(self.points) > 1
 
     @property
     def label(self):
-        """The engine and its version."""
+        """Return the engine and its version."""
         return "%s %s" % (self.options.label, self.version) if self.version else self.options.label
 
     def names(self, table):
-        """All options of a table, of any version."""
+        """Return all options of a table, of any version."""
         return self.options.data["models"].get(table, {})
 
     def find(self, name):
-        """(table, option, whether it is negated) of an option of the command line in any version; None if unknown."""
+        """Return (table, option, whether it is negated) of a command line option in any version; None if unknown."""
         for one, negated in ((name, False), *([(name[3:], True)] if name.startswith("no-") else [])):
             for table in self.tables:
                 if one in self.names(table):
@@ -140,7 +143,7 @@ class Program:
         return None
 
     def spec(self, table, name):
-        """What an option takes."""
+        """Return the allowed values of an option."""
         specs = [one for one in (self.options.at(table, name, point) for point in self.points) if one]
         spec = specs[0] if specs else ""
         if isinstance(spec, list):
@@ -151,15 +154,15 @@ class Program:
 
 
 def check(where, programs, given):
-    """Warnings of a command line. Raises FleetError with all errors.
+    """Return warnings about a command line. Raises FleetError with all errors.
 
-    programs: [Program], the one that reports unknown options last. given: [(place, option as written, value)].
+    programs: [Program]; the last program reports unknown options. given: [(place, option as written, value)].
     """
     return _checked(where, programs, given).end()
 
 
 def notes(programs, words):
-    """Warnings of the words after a program, and of a version that is not recorded."""
+    """Return warnings about the words after a program, and about a version that is not recorded."""
     given = [("arguments." + name, name, value) for name, value in command_flags(words).items()]
     return [*programs[0].options.not_recorded(programs[0].version), *_checked("", programs, given).warnings]
 
@@ -260,14 +263,14 @@ class _Check:
 
 
 def _nested(path, value):
-    """The mapping that an option with dots stands for."""
+    """Return the mapping that an option with dots stands for."""
     name, _dot, rest = path.partition(".")
     return {name: _nested(rest, value) if rest else value}
 
 
 def fits(spec, value, strict=False):
-    """Whether an option takes a value. strict: in a file, as pydantic does: "8" is a number and 0 is false, but 8 is no
-    string and JSON no mapping."""
+    """Return whether an option accepts a value. strict: with the types of a file, like pydantic: "8" is a number and 0
+    is false, but 8 is not a string and JSON is not a mapping."""
     if not strict and value is True:
         return spec[-1] == "=" or str(spec).startswith("switch")
     if not strict and isinstance(value, list):
@@ -302,7 +305,7 @@ def fits(spec, value, strict=False):
 
 
 def _json(value):
-    """An option's value as JSON, None if it is not valid."""
+    """Return an option's value parsed as JSON, None if it is not valid."""
     if not isinstance(value, str):
         return value
     try:
@@ -312,7 +315,7 @@ def _json(value):
 
 
 def _allowed(spec):
-    """What an option takes, in words."""
+    """Return the allowed values of an option as a sentence part."""
     if isinstance(spec, list):
         return ", ".join("null" if one is None else text(one) for one in spec if one not in MARKS)
     match = SPEC.fullmatch(spec)
@@ -324,20 +327,20 @@ def _allowed(spec):
 
 
 def check_limit(key, value, spec):
-    """Raises the FleetError of checks.invalid unless a value is above 0 and fits. spec: of an option."""
+    """Raises FleetError (of checks.invalid) if a value is not above 0 or not allowed. spec: of an option."""
     if not fits(spec, value) or (spec.startswith("size") and str(value) not in ("auto", "-1") and not size(value)):
         raise invalid(key, value, _allowed(spec))
 
 
 def size(value):
-    """A number of bytes or tokens such as 4096, "4K" or "1.5M"; None if it is not a whole number above 0."""
+    """Return a number of bytes or tokens such as 4096, "4K" or "1.5M"; None if it is not a whole number above 0."""
     match = SIZE.fullmatch(str(value).strip()) if not isinstance(value, (bool, float, list, dict)) else None
     found = float(match.group(1)) * SUFFIXES[match.group(2)] if match else 0
     return int(found) if 0 < found <= MAX_SIZE and found == int(found) else None
 
 
 def command_flags(words):
-    """{flag: its string, or True for a flag without a value} of the flags in a command."""
+    """Return {flag: its string, or True for a flag without a value} of the flags in a command."""
     values, index = {}, 0
     while index < len(words):
         word = words[index]
@@ -355,5 +358,5 @@ def command_flags(words):
 
 
 def text(value):
-    """A value as an engine reads it from argv or environment: strings unchanged, other values as JSON."""
+    """Return a value as an engine reads it from argv or environment: strings unchanged, other values as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

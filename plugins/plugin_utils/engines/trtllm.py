@@ -27,19 +27,19 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.engines.options im
 FRACTION = "kv-cache-free-gpu-memory-fraction"
 EXPERTS, TENSOR = "moe-expert-parallel-size", "tensor-parallel-size"
 DEFAULT_FRACTION = 0.9
-# Flags that stand in a block of the file.
+# Flags that correspond to a key in a block of the file.
 NESTED = {FRACTION: ("kv_cache_config", "free_gpu_memory_fraction"), "kv-cache-dtype": ("kv_cache_config", "dtype")}
-# Up to 1.1.0 a kv_cache_config block replaces the flags', from 1.2.1 on it is merged with them (llm_args.py of both).
+# Up to 1.1.0 a kv_cache_config block replaces the flags, from 1.2.1 on it is merged with them (llm_args.py of both).
 MERGES = "1.2.1"
-# Compute capabilities of MoE kernels that know gpt-oss's MXFP4: tensorrt_llm/_torch/modules/fused_moe/
+# Compute capabilities of MoE kernels that support gpt-oss's MXFP4: tensorrt_llm/_torch/modules/fused_moe/
 # MOE_DEVELOPER_GUIDE.md. CUTLASS has kernels for each; AUTO chooses.
 MOE_ON = {"TRTLLM": ("10.0", "10.3"), "TRITON": ("9.0",)}
 
 
 class TensorRtLlm(Engine):
-    """trtllm-serve. A key of its YAML wins over the same flag. It knows no API keys (TensorRT-LLM#9950).
+    """trtllm-serve. A key of its YAML wins over the same flag. It does not support API keys (TensorRT-LLM#9950).
 
-    What its YAML and its flags may hold is data by version, trtllm_fields.json.
+    The allowed keys and flags are recorded by version in trtllm_fields.json.
     """
 
     name, label = "trtllm", "TensorRT-LLM"
@@ -59,7 +59,7 @@ class TensorRtLlm(Engine):
     # -- checks --------------------------------------------------------------------------------------------------------
 
     def check_command(self, where, server, version):
-        """Checks the flags of this version, and the name of a local checkpoint."""
+        """Check the flags of this version, and the name of a local checkpoint."""
         given = {**command_flags(server.command), **server.values}
         program = options.Program(self.fields, ("--",), version, strict=True)
         options.check(where, [program], [("arguments." + flag, flag, value) for flag, value in given.items()])
@@ -73,7 +73,7 @@ class TensorRtLlm(Engine):
         return _is_on(values.get("enable-attention-dp"))
 
     def check_config(self, where, server, version):
-        """Checks the YAML: keys and values of this version, set once, and suitable for the devices."""
+        """Check the YAML: keys and values of this version, set once, and suitable for the devices."""
         mistakes = Mistakes()
         with mistakes.noted():
             self.fields.check_file(where, server.content, version)
@@ -83,7 +83,7 @@ class TensorRtLlm(Engine):
         mistakes.raise_any()
 
     def _check_once(self, where, server, version):
-        """A key of the YAML wins over the same flag, so a flag with another value is an error."""
+        """Raises FleetError if a flag and a key of the YAML differ, because the key wins."""
         mistakes = Mistakes()
         in_file, block = self._in_file(server.content), NESTED[FRACTION][0]
         replaced = isinstance(server.content.get(block), dict) and version is not None and version < Version(MERGES)
@@ -91,14 +91,14 @@ class TensorRtLlm(Engine):
             name = self.canonical_flag(flag)
             key, other = in_file.get(name, (None, None))
             if name == FRACTION and not key and replaced:
-                key, other = ".".join(NESTED[FRACTION]), DEFAULT_FRACTION  # of a block without it
+                key, other = ".".join(NESTED[FRACTION]), DEFAULT_FRACTION  # default of a block without this key
             place = "arguments.%s" % flag if flag in server.values else "command: --%s" % flag
             if key and value is not None and value is not False and not _same(value, other):
                 mistakes.keep(conflict(where, place, "config.content." + key))
         mistakes.raise_any()
 
     def _in_file(self, content):
-        """{canonical flag: (key, value)} of what the YAML says."""
+        """Return {canonical flag: (key, value)} of the keys in the YAML."""
         found = {self.canonical_flag(str(key)): (str(key), value) for key, value in content.items()}
         for name, (block, key) in NESTED.items():
             if isinstance(content.get(block), dict) and key in content[block]:
@@ -131,7 +131,7 @@ class TensorRtLlm(Engine):
         raise invalid(where + ": config.content.moe_config.backend", backend, allowed)
 
     def notes(self, entry, version, hardware):
-        """What the records leave open, and a known defect."""
+        """Return warnings about options that are not recorded, and about a known defect."""
         content = (entry["config"] or {}).get("content") or {}
         found = self.fields.not_recorded(None) if version is None else []
         found += self.fields.check_file("", content, version)
@@ -146,18 +146,18 @@ class TensorRtLlm(Engine):
     # -- memory --------------------------------------------------------------------------------------------------------
 
     def takes(self, entry):
-        """With attention data parallelism each GPU has a batch of its own."""
+        """Return the limits of a server; with attention data parallelism each GPU has a separate batch."""
         found = super().takes(entry)
         if found["sequences"] and _is_on(entry["arguments"].get("enable-attention-dp")):
             found["sequences"] *= read_degree(entry["arguments"], TENSOR)
         return found
 
     def memory(self, entry, hardware, model):
-        """As documented under "Memory usage".
+        """Return the values as documented under "Memory usage".
 
-        A kv_cache_config block in the file replaces the command line's fraction wholesale in some versions, also where
-        it names none (then 0.9 holds); see MERGES. Sliding layers keep their window only where max_attention_window is
-        set; versions that set it by themselves fit more than is counted here.
+        In some versions a kv_cache_config block in the file replaces the command line's fraction, even if the block
+        does not contain a fraction (0.9 then applies); see MERGES. Sliding layers keep only their window if
+        max_attention_window is set; versions that set it by default fit more than is counted here.
         """
         values = entry["arguments"]
         cache, transfer = (values.get(name) for name in ("kv-cache-config", "cache-transceiver-config"))
@@ -187,7 +187,7 @@ class TensorRtLlm(Engine):
 
 
 def _block(content, name):
-    """A block of the YAML, {} if there is none."""
+    """Return a block of the YAML, {} if it is missing."""
     return content[name] if isinstance(content.get(name), dict) else {}
 
 
@@ -196,7 +196,7 @@ def _is_on(value):
 
 
 def _same(one, other):
-    """Whether a flag and a key say the same: 8 and "8", true and a bare flag."""
+    """Return whether a flag and a key have the same value: 8 and "8", true and a bare flag."""
     numbers = [number(value, whole=False) for value in (one, other)]
     if None not in numbers:
         return numbers[0] == numbers[1]

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""vLLM and the plugins that run under its name: `vllm serve`."""
+"""vLLM and plugins of vLLM: `vllm serve`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.models import fami
 
 LENGTH, SEQUENCES, BATCHED = "max-model-len", "max-num-seqs", "max-num-batched-tokens"
 FRACTION, CACHE, HYBRID = "gpu-memory-utilization", "kv-cache-memory-bytes", "disable-hybrid-kv-cache-manager"
-# What says that the model's own length does not hold.
+# Flags and variables that override the maximum length of the model.
 LONGER_FLAGS = ("hf-overrides", "rope-scaling")
 LONGER_VARIABLE = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 GRAPHS = "compilation-config"
 GRAPH_MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")  # vLLM, config/compilation.py
-# Tables of vllm_flags.json: what every program around the engine takes, and what only its own server does.
+# Tables of vllm_flags.json: options of all programs that wrap the engine, and options of vLLM's own server only.
 SHARED, SERVE = "--", "--serve"
 MODULE = "vllm.entrypoints.openai.api_server"
 DRAFT, TRANSFER = "speculative-config", "kv-transfer-config"
@@ -42,7 +42,7 @@ CONNECTOR = TRANSFER + ".kv_connector"
 class Vllm(Engine):
     """vLLM. The command line wins over a configuration file.
 
-    What its command line may hold is data by version, vllm_flags.json.
+    Its command line options are recorded by version in vllm_flags.json.
     """
 
     name, label = "vllm", "vLLM"
@@ -56,7 +56,7 @@ class Vllm(Engine):
     # forks: {platform: {flag: values that the vendor adds}}; of connectors by vllm_ascend/distributed/kv_transfer/
     # __init__.py, and before 0.14 by vllm_ascend/distributed.
     flags = options.Options("vllm_flags.json", label)
-    # {flag: kind of parser}; a plugin's own one has any name.
+    # {flag: kind of parser}; a plugin may define any name.
     parsers = {"tool-call-parser": "tool", "reasoning-parser": "reasoning"}
     parser_plugins = ("tool-parser-plugin", "reasoning-parser-plugin")
     port, bind, api_key = "port", "host", API_KEY
@@ -96,7 +96,8 @@ class Vllm(Engine):
             raise invalid("%s: arguments.%s" % (where, flag), value, "true or false without quotes, with -e as JSON")
 
     def check_command(self, where, server, version):
-        """What its scheduler and its compiler reject at the start, when the previous server is already stopped."""
+        """Raises FleetError for settings that the scheduler or compiler rejects at the start,
+        after the previous server stopped."""
         values, place = server.arguments, "%s: arguments.%s" % (where, BATCHED)
         batched, sequences = read_number(values, (BATCHED,)), read_number(values, (SEQUENCES,))
         if batched and sequences and batched < sequences:
@@ -105,7 +106,7 @@ class Vllm(Engine):
         if batched and length and batched < length and values.get("enable-chunked-prefill") is False:
             allowed = "at least %d (%s) without chunked prefill, which computes a prompt in one step"
             raise invalid(place, batched, allowed % (length, LENGTH))
-        with contextlib.suppress(Unreadable):  # check_options() reports what is no mapping
+        with contextlib.suppress(Unreadable):  # check_options() reports a value that is not a mapping
             _check_graphs(where, *graph_settings(values))
         with contextlib.suppress(Unreadable):
             _check_draft(where, read_mapping(values, DRAFT), read_degree(values, Engine.parallel[0]))
@@ -139,7 +140,7 @@ class Vllm(Engine):
 
     @staticmethod
     def program(command, models):
-        """Where the word is that starts the engine's own server; None for a script around it.
+        """Return the index of the word that starts vLLM's own server; None for a script that wraps the engine.
 
         A command that begins with the model or with a flag is for an image whose entrypoint is the server.
         """
@@ -151,7 +152,7 @@ class Vllm(Engine):
         )
 
     def sources(self, platform, version, values, tables=(SHARED, SERVE)):
-        """What the options of a program are held against. values: {flag: value}, by the flags' one names."""
+        """Return the recorded options to check a program against. values: {flag: value}, by canonical flag."""
         further = dict(self.flags.data["forks"].get(platform, {}))
         plugged = set(values) & set(self.parser_plugins)
         further.update({flag: (values[flag],) for flag in self.parsers if plugged and flag in values})
@@ -161,7 +162,7 @@ class Vllm(Engine):
         return [options.Program(self.flags, tables, version, further)]
 
     def notes(self, entry, version, hardware):
-        """What the record leaves open; the engine's own parser on the node is asked of it."""
+        """Return warnings about options that are not recorded; the node checks them with the engine's parser."""
         program = self.program(entry["command"], entry["weights"])
         if program is None:
             return []
@@ -172,7 +173,7 @@ class Vllm(Engine):
         return bool(names & set(LONGER_FLAGS)) or environment.get(LONGER_VARIABLE) == "1"
 
     def takes(self, entry):
-        """Each data-parallel rank has a scheduler of its own."""
+        """Return the limits of a server. Each data-parallel rank has a separate scheduler."""
         found = super().takes(entry)
         if found["sequences"]:
             found["sequences"] *= read_degree(entry["arguments"], "data-parallel-size")
@@ -203,32 +204,33 @@ class Vllm(Engine):
 
 
 def fixed_cache(size):
-    """What a KV cache of `size` bytes changes in memory()'s result."""
+    """Return the entries of memory()'s result for a KV cache of `size` bytes."""
     knobs = (SEQUENCES, LENGTH, CACHE, Vllm.knobs[3])
     return {"budget": "bytes", "cache_bytes": size, "knobs": knobs}
 
 
 def graph_settings(values):
-    """(mode, sizes that are captured), each None where the engine chooses. Unreadable. values: {canonical flag: it}."""
+    """Return (mode, captured sizes), each None if the engine chooses. Raises Unreadable.
+    values: {canonical flag: value}."""
     config = read_mapping(values, GRAPHS)
     mode = values.get(GRAPHS + ".cudagraph-mode", config.get("cudagraph_mode"))
     return mode, values.get("cudagraph-capture-sizes", config.get("cudagraph_capture_sizes"))
 
 
 def given_of(server, program):
-    """[(place, flag, value)] of the options of a server: of its command behind the program, and of its arguments."""
+    """Return [(place, flag, value)] of a server's options: in its command after the program, and in its arguments."""
     given = options.command_flags(server.command[program + 1 :])
     words = [("command: --" + flag, flag, value) for flag, value in given.items()]
     return [*words, *(("arguments." + flag, flag, value) for flag, value in server.values.items())]
 
 
 def _transfer(values):
-    """What flags say on how the KV cache reaches others, written as one mapping or with dots."""
+    """Return the KV transfer settings in flags, which may be one mapping or use dots."""
     found = {}
     for flag, value in values.items():
         base, _dot, key = flag.partition(".")
         if base == TRANSFER:
-            with contextlib.suppress(Unreadable):  # no mapping: the record says so
+            with contextlib.suppress(Unreadable):  # not a mapping: check_options() reports it
                 found.update({key.replace("-", "_"): value} if key else read_mapping(values, TRANSFER))
     return found
 

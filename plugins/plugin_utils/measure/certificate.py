@@ -1,8 +1,8 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The certificate of a fleet: whether its servers answer correctly (verify), how fast (benchmark), and as accurately as
-published (evaluate). Pure."""
+"""The certificate of a fleet: whether its servers answer correctly (verify), how fast they are (benchmark), and whether
+they are as accurate as published (evaluate). Pure functions."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ REASONS = 20  # of each part
 
 
 def assemble(fleet, results, generated, inventory, percent=compare.LIMIT, since=None, kept=()):
-    """The certificate: {schema, ok, complete, generated, inventory, since, regression_limit, parts, benchmarks,
+    """Return the certificate: {schema, ok, complete, generated, inventory, since, regression_limit, parts, benchmarks,
     evaluations}.
 
-    fleet: the content of verdict.json, or None; results: the history, in any order; percent: by how much a metric may
-    be worse. since: when the run began, and kept: the ids of its results, the only ones that count; each host of the
-    run must have some. None: the newest of each point of the recipe that was measured last on each host. parts:
-    {verify|benchmark|evaluate: {ok, summary, reasons}}. ok is True if all parts are, False if one is not, None if
-    something is missing. complete: whether only a published score, or enough questions to compare with it, is missing.
-    benchmarks and evaluations: the judged results by id, with the comparison of compare.compare().
+    fleet: the content of verdict.json, or None; results: the history, in any order; percent: the limit of a regression
+    of a metric. since: the time at which the run began, and kept: the ids of its results; only these results count, and
+    each host of the run must have some. Without since, the newest result counts for each point of the recipe that was
+    measured last on each host. parts: {verify|benchmark|evaluate: {ok, summary, reasons}}. ok is True if all parts are,
+    False if a part is not, None if something is missing. complete: whether only a published score, or enough questions
+    to compare with it, is missing. benchmarks and evaluations: the judged results by id, with the comparison of
+    compare.compare().
     """
     benchmarks = latest([one for one in results if one["kind"] == "benchmark"], compare.point, kept if since else None)
     evaluations = latest([one for one in results if one["kind"] == "evaluation"], evaluated, kept if since else None)
@@ -67,7 +68,7 @@ def assemble(fleet, results, generated, inventory, percent=compare.LIMIT, since=
 
 
 def headline(certificate):
-    """The certificate in a few words."""
+    """Return a summary of the certificate in a few words."""
     if certificate["ok"] is None:
         return MEASURED if certificate["complete"] else "Not certified yet"
     return "Certified" if certificate["ok"] else "Not certified"
@@ -77,24 +78,24 @@ COLUMNS = ("part", "result", "details")
 
 
 def rows(certificate):
-    """The rows of the certificate's table, with COLUMNS."""
+    """Return the rows of the certificate's table, with COLUMNS."""
     found = [(name, part["ok"], part["summary"]) for name, part in certificate["parts"].items()]
     found.append(("certificate", certificate["ok"], headline(certificate)))
     return [[name, {True: "good", False: "FAILED", None: UNKNOWN.get(name)}[ok], text] for name, ok, text in found]
 
 
 def judged(result):
-    """Whether an evaluation proves the accuracy: with a published score and enough questions."""
+    """Return whether an evaluation proves the accuracy: it has a published score and enough questions."""
     return evaluation_ok(result) and result["verdict"] not in OPEN
 
 
 def evaluated(result):
-    """The key of evaluations that can be compared."""
+    """Return the key of comparable evaluations."""
     return (*(result[key] for key in ("recipe", "scope", "host", "eval", "effort")), result["tool"]["name"])
 
 
 def answering(fleet):
-    """The hosts of the last run with a server that answers requests. fleet: the content of verdict.json."""
+    """Return the hosts of the last run with a server that answers requests. fleet: the content of verdict.json."""
     hosts = mapping(mapping(fleet).get("hosts"))
     run = mapping(mapping(fleet).get("run")).get("hosts") or ()
     found = []
@@ -105,7 +106,8 @@ def answering(fleet):
 
 
 def latest(results, key, kept=None):
-    """The newest result of each key, in the order of the keys' first results; only of the ids `kept`, if given."""
+    """Return the newest result of each key, in the order in which the keys first occur.
+    kept: only results with these ids."""
     results = sorted(results, key=lambda one: (one["began"], one["id"]))
     if kept is not None:
         results = [one for one in results if one["id"] in kept]
@@ -116,7 +118,7 @@ def latest(results, key, kept=None):
 
 
 def named(result):
-    """A benchmark or evaluation in a few words: aiperf of node-1, 8 at once."""
+    """Return a benchmark or evaluation in a few words: aiperf of node-1, 8 at once."""
     where = {"server": ", ".join(result["servers"]), "node": result["host"], "fleet": "the fleet"}[result["scope"]]
     if result["kind"] == "evaluation":
         what = result["eval"] + (", %s effort" % result["effort"] if result["effort"] else "")
@@ -162,7 +164,7 @@ def _verify(fleet):
 
 
 def _complete(parts, evaluations, due):
-    """Whether nothing failed and each host has all results, including an evaluation with any verdict."""
+    """Return whether nothing failed and each host has all results, including an evaluation with any verdict."""
     if not (parts["verify"]["ok"] and parts["benchmark"]["ok"]) or parts["evaluate"]["ok"] is False or not evaluations:
         return False
     return _whole("", [], evaluations, due)["ok"] is True
@@ -184,7 +186,7 @@ def _benchmark(benchmarks, compared, percent, due):
 
 
 def _whole(summary, reasons, results, due):
-    """A part that is good only if each host that is due has a result."""
+    """Return a part that is good only if each due host has a result."""
     done = {one["host"] for one in results}
     everywhere = any(one["scope"] == "fleet" for one in results)
     missing = [] if everywhere else ["%s: no result in this run" % host for host in due if host not in done]
@@ -192,7 +194,7 @@ def _whole(summary, reasons, results, due):
 
 
 def label(row):
-    """The name of a metric: TTFT p50."""
+    """Return the name of a metric: TTFT p50."""
     names = {
         "ttft_ms": "TTFT", "tpot_ms": "TPOT", "itl_ms": "ITL", "e2e_ms": "E2E",
         "output_tokens_per_s": "output tokens/s",
@@ -201,7 +203,7 @@ def label(row):
 
 
 def evaluation_ok(result):
-    """Whether an evaluation is complete and not below its reference."""
+    """Return whether an evaluation is complete and not below its reference."""
     return result["ok"] and not result["void"] and result["verdict"] != "below"
 
 

@@ -1,18 +1,18 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A benchmark compared with earlier ones: which metrics are worse, by how much, and whether that exceeds the noise.
+"""Compares a benchmark with earlier runs: which metrics are worse, by how much, and whether that exceeds the noise.
 
-The change of a metric is that from the median of the earlier runs, in percent, positive if this run is worse. It is a
+The change of a metric is relative to the median of the earlier runs, in percent, positive if this run is worse. It is a
 regression if it exceeds both
 
 - the limit (LIMIT by default), and
 - the noise: the spread of the earlier runs in percent of their median, and twice the standard error of the difference
   of two runs. The standard error of a median is 1.2533 sigma / sqrt(rounds), with sigma = (p90 - p50) / 1.2816 as of
-  normal values; that of a throughput is that of the mean E2E latency, without the factor. rounds is requests /
+  normal values; for a throughput it is that of the mean E2E latency, without the factor. rounds is requests /
   concurrency, because requests that run at the same time are slowed by the same causes.
 
-The runs before are at most BEFORE runs of the newest plan before this run, of the same point.
+The earlier runs are at most BEFORE runs of the same point, with the newest plan before this run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import statistics
 
 LIMIT = 15.0  # percent
 BEFORE = 5
-# What is compared: (metric, statistic or None, higher is better).
+# Compared metrics: (metric, statistic or None, higher is better).
 COMPARED = (
     ("output_tokens_per_s", None, True),
     ("ttft_ms", "p50", False),
@@ -33,7 +33,8 @@ WORSE, BETTER, SAME, UNCLEAR = "worse", "better", "same", "unclear"
 
 
 def curve(document):
-    """The key of points of a curve: everything that makes benchmarks comparable, without concurrency and requests."""
+    """Return the key of the points of a curve:
+    everything that makes benchmarks comparable, except concurrency and requests."""
     workload = document["workload"]
     return (
         document["inventory"],
@@ -52,26 +53,26 @@ def curve(document):
 
 
 def point(document):
-    """The key of runs that can be compared."""
+    """Return the key of comparable runs."""
     return (*curve(document), document["workload"]["concurrency"], document["workload"]["requests"])
 
 
 def counts(document):
-    """Whether a benchmark counts: complete, without a failed request, not void."""
+    """Return whether a benchmark counts: complete, without a failed request, not void."""
     return document["kind"] == "benchmark" and document["ok"] and not document["void"]
 
 
 def value_of(document, metric, statistic=None):
-    """A metric of a benchmark, None if the tool does not report it."""
+    """Return a metric of a benchmark, None if the tool does not report it."""
     found = document["metrics"][metric]
     return found if statistic is None else found[statistic]
 
 
 def before(document, documents):
-    """The earlier runs to compare `document` with, the newest last.
+    """Return the earlier runs to compare `document` with, the newest last.
 
-    documents: the history, of any kind and order. Those of the same point that count and began earlier; of them those
-    with the plan and versions of the newest, at most BEFORE.
+    documents: the history, of any kind and order. The result contains at most BEFORE runs of the same point that count,
+    began earlier, and have the plan and versions of the newest such run.
     """
     earlier = [
         one for one in documents if counts(one) and _order(one) < _order(document) and point(one) == point(document)
@@ -99,10 +100,10 @@ def compare(document, earlier, percent=LIMIT):
         now = value_of(document, metric, statistic)
         values = [value_of(one, metric, statistic) for one in earlier]
         values = [value for value in values if value]
-        if not now or not values:  # nothing to divide by: not told, or a rate of 0
+        if not now or not values:  # no divisor: not reported, or a rate of 0
             continue
         base = statistics.median(values)
-        # both by what is better in it, so that half as fast is as bad as twice as slow in either metric
+        # relative to the better value, so that half the rate is as bad as twice the latency
         change = (base / now - 1) * 100 if higher else (now / base - 1) * 100
         errors = [_error(one, metric, statistic) for one in (document, earlier[-1])]
         noise = max((max(values) - min(values)) / base, 2 * math.hypot(*errors)) * 100
@@ -119,7 +120,7 @@ def compare(document, earlier, percent=LIMIT):
 
 
 def _error(document, metric, statistic):
-    """The relative standard error of a metric; 0 if the tool reports no p90."""
+    """Return the relative standard error of a metric; 0 if the tool reports no p90."""
     values, completed = document["metrics"][metric if statistic else "e2e_ms"], document["counts"]["completed"]
     if not values["p50"] or not values["p90"] or not completed:
         return 0.0

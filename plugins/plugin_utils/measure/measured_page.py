@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""report.html: the certificate with the measurements that it is made of, as tables and charts."""
+"""report.html: the certificate and its measurements, as tables and charts."""
 
 from __future__ import annotations
 
@@ -50,10 +50,11 @@ ARTIFACTS = {"compiles": "compiled", "loads": "loaded"}
 
 
 def write(folder, percent, run_id=None):
-    """The certificate of the inventory whose reports are in `folder`, written there with its page. Raises OSError.
+    """Write the certificate, and its page, of the inventory whose reports are in `folder`. Return the certificate.
+    Raises OSError.
 
-    percent: by how much a metric may be worse. run_id: only verdicts and results since the run of that id began count;
-    by default the newest ones.
+    percent: the limit of a regression of a metric. run_id: only verdicts and results since the run of that id began
+    count; by default the newest results count.
     """
     fleet = readable_json(os.path.join(folder, "verdict.json"))
     fleet = fleet if isinstance(fleet, dict) else None
@@ -61,7 +62,7 @@ def write(folder, percent, run_id=None):
     generated, run = history.now(), (fleet or {}).get("run") or {}
     began = run.get("began") if run_id and run.get("id") == run_id else None
     since = began or generated if run_id else None
-    # when a result was added, by this machine's clock: a node's may differ
+    # the time of a result by this machine's clock, because a node's clock may differ
     added = {one["id"]: os.path.getmtime(history.path_of(folder, one["id"])) for one in results} if began else {}
     kept = {name for name, at in added.items() if time.strftime(history.TIME, time.gmtime(at)) >= began}
     inventory = os.path.basename(os.path.normpath(folder))
@@ -74,7 +75,7 @@ def write(folder, percent, run_id=None):
 
 
 def render(certificate, results, fleet=None, problems=()):
-    """The page as the content of an HTML file.
+    """Return the page as the content of an HTML file.
 
     certificate: certificates.assemble(); results: the history. fleet: the content of verdict.json, or None. problems:
     sentences about files that were left out.
@@ -111,7 +112,7 @@ def _state(ok):
 
 
 def number(value):
-    """A number with three significant digits, or –."""
+    """Return a number with three significant digits, or –."""
     if value is None:
         return "–"
     if abs(value) >= 100:
@@ -128,7 +129,7 @@ def _signed(value):
 
 
 def _series(result):
-    """A curve's name in a legend."""
+    """Return a curve's name in a legend."""
     where = {"server": ", ".join(result["servers"]), "node": result["host"], "fleet": "the fleet"}[result["scope"]]
     rate = result["workload"]["request_rate"]
     return "%s, %s%s" % (cut(result["tool"]["name"]), cut(where), ", %g requests/s" % rate if rate else "")
@@ -140,8 +141,8 @@ def _order(result):
 
 
 def _tile(certificate, name, measured, evaluations):
-    """A part of the verdict with its number: {title, state, word, value, what, reasons}. Evaluations without a
-    comparison have no number."""
+    """Return a part of the verdict with its number: {title, state, word, value, what, reasons}.
+    Evaluations without a comparison have no number."""
     part = certificate["parts"][name]
     value, what = "", part["summary"]
     if name == "verify" and what.endswith(" servers verified"):
@@ -170,7 +171,8 @@ def _notes(problems):
 
 
 def _table(caption, columns, rows):
-    """None without rows. columns: titles, those of numbers with a leading #; cells: strings, or (state, string)."""
+    """Return a table, None without rows. columns: titles, with a leading # for numbers;
+    cells: strings, or (state, string)."""
     if not rows:
         return None
     columns = [(title.lstrip("#"), title.startswith("#")) for title in columns]
@@ -179,7 +181,7 @@ def _table(caption, columns, rows):
 
 
 def _charts(measured):
-    """[{caption, svg}] of the points with a concurrency and a throughput."""
+    """Return [{caption, svg}] of the points with a concurrency and a throughput."""
     points = [
         {
             "series": _series(one), "concurrency": one["workload"]["concurrency"],
@@ -217,7 +219,7 @@ def _speed(benchmarks):
 
 
 def _result(result):
-    """(state, words) of a result."""
+    """Return (state, words) of a result."""
     if result["ok"] and not result["void"]:
         return page.PASSED, "good"
     reason = cut(result["void"] or result["reason"] or "failed", page.CAUSE)
@@ -225,7 +227,7 @@ def _result(result):
 
 
 def _workload(benchmarks):
-    """A line with the lengths as asked, and as they arrived if that is known."""
+    """Return a line with the requested lengths, and the received lengths if they are known."""
     found = {}
     for one in benchmarks:
         asked = (one["workload"]["input_tokens_asked"], one["workload"]["output_tokens_asked"])
@@ -291,7 +293,7 @@ def _accuracy(evaluations):
 
 
 def _start(hosts):
-    """The times of each server's start, and its host memory as planned and measured."""
+    """Return the times of each server's start, and its planned and measured host memory."""
     rows = []
     started = [(host, server) for host in hosts for server in host["servers"] if server["start"]]
     for host, server in started[:STARTS]:
@@ -319,7 +321,7 @@ def _gib(value, unit=1):
 
 
 def _tools(results):
-    """Each tool with its last command: [{name, about, command}]."""
+    """Return each tool with its last command: [{name, about, command}]."""
     return [
         {
             "name": "%s %s" % (cut(one["tool"]["name"]), cut(one["tool"]["version"])),

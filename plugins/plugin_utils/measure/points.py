@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From a profile of a recipe's `benchmark` to points: one call of a tool each."""
+"""Converts a profile of a recipe's `benchmark` into points. A tool is called once for each point."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EVALUATION_PLACEHOLDERS = (
     "url", "urls", "host", "port", "model", "eval", "effort", "concurrency", "max_tokens", "temperature", "examples",
     "datasets", "output",
 )  # fmt: skip
-# Arguments of a server for clients, or of several engines, which these two do not have.
+# Arguments of a server that are meant for clients or for several engines, and that these two tools do not accept.
 SERVER_ONLY = {
     "model", "host", "port", "uds", "api-key", "served-model-name", "tool-call-parser", "enable-auto-tool-choice",
     "tool-server", "reasoning-parser", "chat-template", "chat-template-content-format", "response-role", "root-path",
@@ -47,7 +47,8 @@ SERVER_ONLY = {
 
 
 def engine_arguments(entry, engine, model):
-    """argv of an engine like that of a server's plan entry. engine: plugin_utils.engines'; model: the weights."""
+    """Return the argv of an engine like that of a server's plan entry.
+    engine: plugin_utils.engines'; model: the weights."""
     argv = ["--model", model]
     for name, value in entry["arguments"].items():
         plain = name[3:] if name.startswith("no-") else name
@@ -57,7 +58,8 @@ def engine_arguments(entry, engine, model):
 
 
 def profile_of(deployment, name=None):
-    """(name, profile) of the recipe as resolved for a host; without a name guide, else quick. Raises FleetError."""
+    """Return (name, profile) of the recipe as resolved for a host. Without a name, guide is used, else quick.
+    Raises FleetError."""
     given = deployment.get("benchmark") or {}
     profiles = {key: value for key, value in (given.get("profiles") or {}).items() if value}
     name = name or (GUIDE if GUIDE in profiles else QUICK)
@@ -75,12 +77,12 @@ def profile_of(deployment, name=None):
 
 
 def load_of(deployment):
-    """The load that the servers of a deployment are expected to get: {input_tokens, output_tokens, concurrency, scope,
-    per_server}.
+    """Return the expected load of a deployment's servers:
+    {input_tokens, output_tokens, concurrency, scope, per_server}.
 
     Keys of `benchmark` itself, such as a site's lengths or those of fleet_tuning, take precedence over the profile that
-    benchmark.yml uses by default. concurrency: the maximum, None if it is unlimited or not known. Raises nothing: a
-    wrong profile is an error where it is measured.
+    benchmark.yml uses by default. concurrency: the maximum, None if it is unlimited or not known. Raises nothing: an
+    invalid profile is reported by the play that measures it.
     """
     given = deployment.get("benchmark") or {}
     try:
@@ -103,14 +105,15 @@ def load_of(deployment):
 
 
 def points(entries, deployment, name=None, elsewhere=()):
-    """[{label, scope, profile, servers: [entries], beside: [entries], elsewhere, point}] in the order in which they are
-    run.
+    """Return [{label, scope, profile, servers: [entries], beside: [entries], elsewhere, point}]
+    in the order of the measurements.
 
-    servers: the measured servers, then the workers behind a frontend. beside: the other servers of the host, which stop
-    for a tool that starts an engine.
+    servers: the measured servers, then the workers of a frontend. beside: the other servers of the host, which stop if
+    a tool starts an engine.
 
     entries: plan entries of the host where the tool runs. elsewhere: [{host, address, entry}] of other hosts, for scope
-    fleet. point: the keys of measure.tools.benchmarks.Point. Raises FleetError with every mistake, before any load.
+    fleet. point: the keys of measure.tools.benchmarks.Point. Raises FleetError with all mistakes, before any load is
+    sent.
     """
     name, profile = profile_of(deployment, name)
     _check_command(name, profile)
@@ -160,7 +163,8 @@ def points(entries, deployment, name=None, elsewhere=()):
 
 
 def answering(name, entries):
-    """The entries whose servers answer requests. name: of the measurement. Raises FleetError without any."""
+    """Return the entries whose servers answer requests. name: of the measurement.
+    Raises FleetError if there are none."""
     found = [entry for entry in entries if entry["role"] in ANSWERING and entry["port"]]
     if not found:
         raise FleetError(
@@ -174,13 +178,13 @@ def answering(name, entries):
 
 @functools.cache
 def tools(kind="benchmarks"):
-    """The table of tools: {name: {program, template, environment, files, metrics, …}}."""
+    """Return the table of tools: {name: {program, template, environment, files, metrics, …}}."""
     with open(TABLE, encoding="utf-8") as stream:
         return json.load(stream)[kind]
 
 
 def tool_of(profile):
-    """The entry of a profile's tool. A recipe's command is a tool whose options are its placeholders."""
+    """Return the entry of a profile's tool. A recipe's command is a tool whose options are its placeholders."""
     if profile["tool"] != "command":
         return tools()[profile["tool"]]
     used = placeholders(_words(profile["command"]))
@@ -194,7 +198,8 @@ def tool_of(profile):
 
 
 def evaluation_tool(name, command=None):
-    """The tool of an evaluation, with its name. command: of the recipe's evaluate.commands. Raises FleetError."""
+    """Return the tool of an evaluation, with its name. command: of the recipe's evaluate.commands.
+    Raises FleetError."""
     if command:
         used = placeholders(_words(command))
         unknown = used - set(EVALUATION_PLACEHOLDERS)
@@ -215,7 +220,7 @@ def _words(command):
 
 
 def _of_command(command):
-    """A recipe's program as an entry of the table of tools. Its words are not split."""
+    """Return a recipe's program as an entry of the table of tools. Its words are not split."""
     found = {key: command.get(key) for key in ("environment", "files", "metrics")}
     return {**found, "program": ["node"], "template": [[word] for word in command["argv"]]}
 
@@ -229,7 +234,8 @@ def _invalid(place, key, value, allowed):
 
 
 def _levels(profile, most, servers=1):
-    """Numbers of concurrency, one for each point. most: requests that the servers answer at once, None: not known."""
+    """Return the concurrencies, one for each point.
+    most: concurrent requests that the servers support, None if not known."""
     given = profile.get("concurrency")
     levels = given if isinstance(given, list) else [given]
     if profile.get("per_server"):
@@ -280,7 +286,7 @@ def _label(point, group, scope):
 
 
 def _check_command(name, profile):
-    """The recipe's command is complete, and each placeholder has a value."""
+    """Raises FleetError if the recipe's command is not complete, or if a placeholder has no value."""
     command = profile.get("command") or {}
     if (profile["tool"] == "command") != bool(command):
         raise _invalid(PROFILES + name, "command", profile.get("command"), "a mapping if tool is command, else null")
@@ -305,7 +311,7 @@ def _check_command(name, profile):
 
 
 def _check_tool(name, profile, tool):
-    """Options that a tool does not support, and would silently ignore."""
+    """Raises FleetError for options that a tool does not support and would silently ignore."""
     levels = profile.get("concurrency")
     for key, given, supported, instead in (
         ("concurrency", None in (levels if isinstance(levels, list) else [levels]), not tool.get("needs_concurrency"),
@@ -321,9 +327,9 @@ def _check_tool(name, profile, tool):
 
 
 def _limits_of(deployment, entries):
-    """([(context, whether it includes answers)], concurrent requests or None) of servers together.
+    """Return ([(context, whether it includes answers)], concurrent requests or None) for all servers together.
 
-    A frontend accepts what its workers do, which is not known if they are on other hosts.
+    A frontend has the limits of its workers, which are not known if they are on other hosts.
     """
     backend = deployment.get("backend")
     workers = [one for one in entries if one["role"] != "frontend"]
@@ -336,7 +342,7 @@ def _limits_of(deployment, entries):
 
 
 def _check(name, profile, point, contexts, most):
-    """The servers accept the lengths and the concurrency."""
+    """Raises FleetError if the servers do not accept the lengths or the concurrency."""
     overhead = OVERHEAD if "chat" in point["endpoint"] else 0
     for context, answers in sorted(contexts):
         output = point["output_tokens"] if answers else 0
@@ -351,16 +357,17 @@ def _check(name, profile, point, contexts, most):
 
 
 def scope_of(deployment, name=None):
-    """The scope of a profile as points() uses it. Raises FleetError."""
+    """Return the scope of a profile as points() uses it. Raises FleetError."""
     name, profile = profile_of(deployment, name)
     _check_command(name, profile)
     return profile.get("scope") or ("node" if tool_of(profile).get("several") else "server")
 
 
 def elsewhere_of(entries, variables_of):
-    """[{host, address, entry}] of plan entries of other hosts. variables_of: {host: its variables}.
+    """Return [{host, address, entry}] of plan entries of other hosts. variables_of: {host: its variables}.
 
-    The address is the one that a server listens on; for all addresses, the one that its host declares.
+    The address is the server's listen address or, if the server listens on all addresses, the declared address of its
+    host.
     """
     found = []
     for entry in entries:
@@ -372,7 +379,7 @@ def elsewhere_of(entries, variables_of):
 
 
 def _reachable(name, first, elsewhere):
-    """The measured servers of other hosts."""
+    """Return the measured servers of other hosts. Raises FleetError for a server that is not reachable."""
     asked = [one for one in elsewhere if one["entry"]["role"] in ANSWERING and one["entry"]["port"]]
     for one in asked:
         entry, why = one["entry"], None

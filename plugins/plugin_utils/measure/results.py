@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Results on the control node: the keys that the plan knows, comparison with published scores, and tables."""
+"""Results on the control node: the keys that the plan determines, comparison with published scores, and tables."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 
 COLLECTION = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
-DEFAULT_EFFORT = "medium"  # of gpt-oss; a published score without an effort is taken to be of this
+DEFAULT_EFFORT = "medium"  # of gpt-oss; the assumed effort of a published score without an effort
 
 
 def head_of(arguments, host, folder):
-    """The keys of a result that the plan knows. arguments: of the operation; folder: of reports, or None."""
+    """Return the keys of a result that the plan determines.
+    arguments: of the operation; folder: of reports, or None."""
     deployment = arguments.get("deployment") or {}
     measured = [*(arguments.get("servers") or ()), *(arguments.get("elsewhere") or ())]
     devices = {(entry.get("host"), one) for entry in measured for one in entry.get("devices") or ()}
@@ -45,7 +46,7 @@ def head_of(arguments, host, folder):
 
 
 def collection_version():
-    """The version of this collection, None if it is not known."""
+    """Return the version of this collection, None if it is not known."""
     manifest = read_json(os.path.join(COLLECTION, "MANIFEST.json"))
     if isinstance(manifest, dict):
         return manifest["collection_info"]["version"]
@@ -54,7 +55,7 @@ def collection_version():
 
 
 def reference_of(references, name, effort, model, platform):
-    """{score, source, model, effort} of the first matching reference, or None.
+    """Return {score, source, model, effort} of the first matching reference, or None.
 
     references: [{eval, models [repo], platforms [name]|None for all, efforts [str]|None, score, source}].
     """
@@ -67,7 +68,7 @@ def reference_of(references, name, effort, model, platform):
 
 
 def compared(document, references, deployment, telling):
-    """An evaluation with reference, difference, verdict, and what they mean for ok and reason."""
+    """Return an evaluation with its reference, difference and verdict, and with the resulting ok and reason."""
     model, score = (deployment.get("model") or {}).get("repo"), document["score"]
     reference = reference_of(references, document["eval"], document["effort"], model, deployment.get("platform"))
     judged = verdict.judge(score, document["interval"], reference and reference["score"], telling)
@@ -105,7 +106,7 @@ def _reason(document):
 
 
 def table(document):
-    """{title, columns, rows} of a result for the screen."""
+    """Return {title, columns, rows} of a result for the screen."""
     columns, row = _benchmark(document) if document["kind"] == "benchmark" else _evaluation(document)
     return {"title": document["kind"].capitalize(), "columns": columns, "rows": [row]}
 
@@ -134,7 +135,7 @@ def _evaluation(document):
 
 
 def failure(document):
-    """The message of a result that is not good."""
+    """Return the message of a result that is not good."""
     if document["kind"] == "evaluation":
         return "%s, effort %s: %s" % (document["eval"], document["effort"], document["reason"])
     counts = document["counts"]
@@ -143,7 +144,7 @@ def failure(document):
         % (", ".join(document["servers"]), document["tool"]["name"], counts["completed"], counts["asked"])
     ]
     void, reason = document["void"], document["reason"]
-    if void:  # begins with the name of a server, which keeps its letters
+    if void:  # begins with the name of a server, whose case is kept
         parts.append(void + ".")
     if reason:
         parts.append(reason[:1].upper() + reason[1:] + ".")

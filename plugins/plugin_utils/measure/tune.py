@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A sweep over the settings that a recipe marks as tunable: candidates, their results, and the best. Pure."""
+"""A sweep over the tunable settings of a recipe: candidates, their results, and the best candidate. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import over
 
 LAYER = "fleet_override_tuned"
 LONGEST = 160  # characters of a failure in the table
-MOST = 24  # candidates; each starts the servers
+MOST = 24  # candidates; each candidate starts the servers
 LIMITS = ("ttft_ms", "tpot_ms")
 STATISTICS = ("p95", "p90")  # of a latency with a limit: the first that the tool reports
 AS_IT_IS = "as it is"
@@ -24,7 +24,7 @@ COLUMNS = ("candidate", "output tokens/s", "at once", "TTFT p95, ms", "TPOT p95,
 
 
 def limits_of(given, tune, name="fleet_tune_limits"):
-    """{ttft_ms, tpot_ms}, None without a limit: `given`, or the recipe's. Raises FleetError."""
+    """Return {ttft_ms, tpot_ms}, None without a limit: `given`, or the recipe's limits. Raises FleetError."""
     if given is None:
         return {key: (tune.get("limits") or {}).get(key) for key in LIMITS}
     if not isinstance(given, dict) or set(given) - set(LIMITS) or not given:
@@ -51,7 +51,7 @@ def _invalid(name, value, allowed):
 
 
 def settings(tune):
-    """[(setting, [(word, override)])] of a recipe's `tune`, those of `arguments` first."""
+    """Return [(setting, [(word, override)])] of a recipe's `tune`, those of `arguments` first."""
     found = [
         (name, [(str(value), {"arguments": {name: value}}) for value in values])
         for name, values in (tune.get("arguments") or {}).items()
@@ -63,7 +63,7 @@ def settings(tune):
 
 
 def candidates(tune, recipe="the recipe"):
-    """[(name, override)]: the current deployment, then each combination of the settings. Raises FleetError."""
+    """Return [(name, override)]: the current deployment, then each combination of the settings. Raises FleetError."""
     given = settings(tune)
     count = math.prod(len(values) for _name, values in given)
     if not given or count > MOST:
@@ -81,7 +81,7 @@ def candidates(tune, recipe="the recipe"):
 
 
 def calls_of(servers, deployment, profile):
-    """The points of a candidate, in which requests may wait in its queue.
+    """Return the points of a candidate, in which requests may wait in its queue.
 
     Raises FleetError if servers would be measured one by one, because that does not measure the node.
     """
@@ -105,7 +105,7 @@ def _impossible(name, why):
 
 
 def measured(calls, deployment, history):
-    """The newest result that counts of each point, or None.
+    """Return the newest result that counts, or None, for each point.
 
     calls: calls_of(); history: results of this inventory, the oldest first.
     """
@@ -132,13 +132,13 @@ def _of(document):
 
 
 def latency(document, metric):
-    """The value that is compared with a limit, None if the tool reports neither statistic."""
+    """Return the value that is compared with a limit, None if the tool reports neither statistic."""
     values = document["metrics"][metric]
     return next((values[name] for name in STATISTICS if values[name] is not None), None)
 
 
 def over(document, limits):
-    """The metrics of a result that exceed their limit or are unknown."""
+    """Return the metrics of a result that exceed their limit or are unknown."""
     return [
         metric
         for metric in LIMITS
@@ -147,17 +147,18 @@ def over(document, limits):
 
 
 def best_point(documents, limits):
-    """A candidate's result with the highest throughput within the limits; if none is within, with the highest."""
+    """Return the candidate's result with the highest throughput within the limits, or the highest throughput if no
+    result is within the limits."""
     told = [one for one in documents if one and one["metrics"]["output_tokens_per_s"]]
     within = [one for one in told if not over(one, limits)]
     return max(within or told, key=lambda one: one["metrics"]["output_tokens_per_s"], default=None)
 
 
 def choose(found, limits):
-    """The name of the best candidate, None if none is within the limits.
+    """Return the name of the best candidate, None if no candidate is within the limits.
 
-    found: {name: results of its points, None for a missing one}. Only candidates with all points count; the first of
-    equal ones wins.
+    found: {name: results of its points, None for a missing result}. Only candidates with all points count; the first of
+    several equal candidates wins.
     """
     rates = {}
     for name, documents in found.items():
@@ -168,7 +169,7 @@ def choose(found, limits):
 
 
 def rows(found, limits, failed=None):
-    """The rows of the table, with COLUMNS. failed: {name: why it was not measured}."""
+    """Return the rows of the table, with COLUMNS. failed: {name: why it was not measured}."""
     best, table = choose(found, limits), []
     for name, documents in found.items():
         point = best_point(documents, limits)
@@ -189,7 +190,7 @@ def rows(found, limits, failed=None):
 
 
 def cut(text):
-    """The first line of a message, cut for the table."""
+    """Return the first line of a message, truncated for the table."""
     line = (str(text).strip().splitlines() or [""])[0]
     return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
 
@@ -199,7 +200,7 @@ def _number(value):
 
 
 def words(limits):
-    """The limits as a string."""
+    """Return the limits as a string."""
     found = ["%s of %g ms" % (name, limits[key]) for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"))
              if limits.get(key) is not None]  # fmt: skip
     return " and ".join(found) if found else "no limit"

@@ -1,10 +1,10 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""All that is gpt-oss's own in a plan: dimensions of its checkpoints, and how its requests and answers are made.
+"""The parts of a plan that are specific to gpt-oss: dimensions of its checkpoints, requests and answers.
 
-The dimensions are data, since no config.json may be on any disk yet when a plan is made. What a node knows of the
-family is in module_utils/fleet_node/model/gpt_oss.py.
+The dimensions are data, because a plan may be made before any config.json has been downloaded. The program on the node
+has the family in module_utils/fleet_node/model/gpt_oss.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MXFP4_GROUP_BYTES = 17
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A gpt_oss checkpoint by the names of its config.json. ``layer_types`` alternate: sliding, full, sliding, …"""
+    """A gpt_oss checkpoint, with the names of its config.json. ``layer_types`` alternate: sliding, full, sliding, …"""
 
     layers: int
     experts: int
@@ -38,37 +38,39 @@ class Model:
 
     @property
     def full_layers(self):
-        """Layers that attend to the whole sequence."""
+        """Number of layers that attend to the complete sequence."""
         return self.layers // 2
 
     @property
     def sliding_layers(self):
-        """Layers that attend to the last ``window`` tokens."""
+        """Number of layers that attend to the last ``window`` tokens."""
         return self.layers - self.full_layers
 
     @property
     def embedding_bytes(self):
-        """embed_tokens; lm_head is as large again (tie_word_embeddings is false)."""
+        """Bytes of embed_tokens. lm_head has the same size, separately (tie_word_embeddings is false)."""
         return self.vocab * self.hidden * BF16
 
     @property
     def query_bytes(self):
-        """Of one layer: q_proj with bias, o_proj without its bias, sinks. Split by heads under tensor parallelism."""
+        """Bytes of a layer's q_proj with bias, o_proj without its bias, and sinks.
+        Tensor parallelism splits them by heads."""
         width = self.heads * self.head_dim
         return BF16 * (width * self.hidden + width + self.hidden * width + self.heads)
 
     @property
     def key_value_bytes(self):
-        """Of one layer: k_proj and v_proj with biases, for all KV heads."""
+        """Bytes of a layer's k_proj and v_proj with biases, for all KV heads."""
         return BF16 * 2 * (self.kv_heads * self.head_dim * self.hidden + self.kv_heads * self.head_dim)
 
     @property
     def replicated_bytes(self):
-        """Of one layer, the same on every device: router with bias, bias of o_proj, two norms."""
+        """Bytes of a layer that are equal on every device: router with bias, bias of o_proj, two norms."""
         return BF16 * (self.experts * self.hidden + self.experts + self.hidden + 2 * self.hidden)
 
     def expert_bytes(self, weights_format):
-        """One expert of one layer: gate_up_proj and down_proj, weights as mxfp4 or bf16, biases always as bf16."""
+        """Bytes of an expert of a layer: gate_up_proj and down_proj, with weights as mxfp4 or bf16,
+        biases always as bf16."""
         values = 3 * self.intermediate * self.hidden
         biases = BF16 * (2 * self.intermediate + self.hidden)
         if weights_format == gpt_oss.QUANTIZED:
@@ -76,25 +78,27 @@ class Model:
         return values * BF16 + biases
 
     def tensor_bytes(self, weights_format):
-        """All tensors, which is total_size of model.safetensors.index.json: 65,248,815,744 for openai/gpt-oss-120b."""
+        """Bytes of all tensors, total_size of model.safetensors.index.json: 65,248,815,744 for openai/gpt-oss-120b."""
         layer = self.query_bytes + self.key_value_bytes + self.replicated_bytes
         layer += self.experts * self.expert_bytes(weights_format)
         return self.layers * layer + 2 * self.embedding_bytes + BF16 * self.hidden
 
     def padded(self, multiple=1024):
-        """As engines with padded widths have it: 2880 becomes 3072 (padded_hidden_size of NxD Inference).
+        """Return the model with the widths of engines that pad them:
+        2880 becomes 3072 (padded_hidden_size of NxD Inference).
 
-        Only the widths of the published models are known to be rounded up; smaller ones stay.
+        Only the widths of the published models are known to be rounded up; smaller widths are not changed.
         """
         widths = {key: getattr(self, key) for key in ("hidden", "intermediate") if getattr(self, key) > multiple}
         return dataclasses.replace(self, **{key: -(-width // multiple) * multiple for key, width in widths.items()})
 
     def draft_bytes(self):
-        """An EAGLE3 head of this model, about: one dense Llama layer, its own embedding and lm_head, bf16.
+        """Approximate bytes of an EAGLE3 head of this model:
+        one dense Llama layer, with a separate embedding and lm_head, bf16.
 
-        Published heads differ in the width of their feed-forward and in the size of their vocabulary; this one has a
-        feed-forward of six times the hidden size and the whole vocabulary. Layout: fc, hidden_norm, input_layernorm,
-        attention over [embedding, hidden], mlp, lm_head, embed_tokens (NxD Inference, EAGLE3).
+        Published heads differ in the width of their feed-forward and in the size of their vocabulary. This estimate
+        assumes a feed-forward of six times the hidden size and the complete vocabulary. Layout: fc, hidden_norm,
+        input_layernorm, attention over [embedding, hidden], mlp, lm_head, embed_tokens (NxD Inference, EAGLE3).
         """
         width, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         attention = 2 * self.hidden * (width + 2 * kv) + width * self.hidden
@@ -105,7 +109,8 @@ class Model:
 GPT_OSS_120B = Model(layers=36, experts=128)
 GPT_OSS_20B = Model(layers=24, experts=32)
 
-# Dimensions by repository; sources: config.json of each. The format of the weights is the recipe's, not the model's.
+# Dimensions by repository; source: the config.json of each. The recipe, not the model, defines the format of the
+# weights.
 MODELS = {
     "openai/gpt-oss-120b": GPT_OSS_120B,
     "openai/gpt-oss-20b": GPT_OSS_20B,

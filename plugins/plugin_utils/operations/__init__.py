@@ -1,11 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The parts of operations on the control node: what happens before and after they run on a managed node.
+"""The parts of operations that run on the control node, before and after the operation runs on a managed node.
 
 A part is a function OPERATION(action, arguments, task_vars) that returns the result of the task. action: an ActionBase
-with NodeProgram. OPERATION_sent(action, arguments), if it exists, returns the arguments that go to the node, or None if
-there is nothing to do; the look uses it. Parts are imported when they are used.
+with NodeProgram. OPERATION_sent(action, arguments), if it exists, returns the arguments for the managed node, or None
+if the operation has nothing to do; the operation check uses it. Parts are imported when they are used.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ PACKAGE = __name__.rpartition(".")[0] + ".platforms"
 
 
 def part_of(operation):
-    """The part of an operation; None if all of it runs on the managed node."""
+    """Return the part of an operation; None if all of it runs on the managed node."""
     module = _module(operation)
     return module and getattr(module, operation)
 
 
 def sent(action, operation, arguments):
-    """The arguments that go to the node in the first call of an operation; None if it needs no call."""
+    """Return the arguments of the first call of an operation on the managed node; None if it needs no call."""
     found = getattr(_module(operation), operation + "_sent", None)
     return arguments if found is None else found(action, arguments)
 

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The look: what a run has to do on a node, asked in one call."""
+"""The operation check: reports in one call which steps of a run would change a node."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import r
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import say
 
-VERIFY = "verify"  # no step of the look
+VERIFY = "verify"  # not a step of the check
 
 
 def check(action, _arguments, task_vars):
-    """Returns {changed, steps, first}, and what to show; see modules/node.py."""
+    """Return {changed, steps, first}, and what to show; see modules/node.py."""
     host = task_vars["inventory_hostname"]
     looks, unread, verification, told, servers = _looks(action, task_vars)
     answer = {"steps": [], "first": None}
@@ -49,8 +49,9 @@ def check(action, _arguments, task_vars):
 
 
 def _looks(action, task_vars):
-    """([{step, operation, arguments}], {step, differs, reason} of a step that cannot be looked at or None, arguments of
-    the verification that follows in the same call or None, what its report needs, servers of the plan)."""
+    """Return ([{step, operation, arguments}], {step, differs, reason} of a step that cannot be checked or None,
+    arguments of the verification that follows in the same call or None, values that its report needs, servers of the
+    plan)."""
     host, others = task_vars["inventory_hostname"], Hosts.of_task(task_vars)
     only, skip = task_vars["ansible_run_tags"], task_vars["ansible_skip_tags"]
     asked = [one["step"] for one in run_steps.of_run([{"step": step} for step in run_look.STEPS], only, skip)]
@@ -78,7 +79,7 @@ def _looks(action, task_vars):
 
 
 def _asked(looks, verification, servers):
-    """The arguments of the call. Several operations get the plan's servers, which are sent once."""
+    """Return the arguments of the call. The plan's servers are sent once, even if several operations need them."""
 
     def short(arguments):
         return {**arguments, "servers": PLANNED} if servers and arguments.get("servers") == servers else arguments
@@ -88,8 +89,8 @@ def _asked(looks, verification, servers):
 
 
 def _verification(action, given, task_vars):
-    """(the arguments of verify.yml's call after a run that changes nothing, or None if that is no quick verification;
-    {folder, what} of its report)."""
+    """Return (the arguments of verify.yml's call after a run that changes nothing, or None if the verification is not
+    quick; {folder, what} of its report)."""
     folder = reports_folder(given.pop("reports_dir", None), task_vars, action._templar)
     found = verify.sent(given, task_vars["inventory_hostname"], folder, True)
     if found["mode"] != "quick" or given["problem"]:

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Fetches a node's host keys with OpenSSH and returns the accepted ones for ansible.builtin.known_hosts."""
+"""Fetches a node's host keys with OpenSSH and returns the accepted keys for ansible.builtin.known_hosts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import Hosts, inference_hosts
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.unreachable import replace_command
 
-# A server shows one key in each connection.
+# A server presents one key per connection.
 ALGORITHMS = ("ssh-ed25519", "ecdsa-sha2-nistp256,ecdsa-sha2-nistp384,ecdsa-sha2-nistp521", "rsa-sha2-512,rsa-sha2-256")
 NONE = ("", "none", "/dev/null")
 
 
 def host_key(action, arguments, task_vars):
-    """Returns {name, path, hashed, keys, outdated}; nothing runs on the node. arguments: {node, accept, timeout}.
+    """Return {name, path, hashed, keys, outdated}; nothing runs on the node. arguments: {node, accept, timeout}.
 
     Raises FleetError.
     """
@@ -46,7 +46,8 @@ def host_key(action, arguments, task_vars):
 
 
 def _ssh(action, node, variables):
-    """(host, [ssh and its arguments]) as Ansible's connection plugin has them for the node. Raises FleetError."""
+    """Return (host, [ssh and its arguments]) as Ansible's connection plugin uses them for the node.
+    Raises FleetError."""
     kind = str(variables.get("ansible_connection", C.DEFAULT_TRANSPORT))
     if kind.rpartition(".")[2] not in ("ssh", "smart"):
         raise FleetError(
@@ -59,7 +60,7 @@ def _ssh(action, node, variables):
     try:
         connection.set_options(var_options={name: variables[name] for name in names if name in variables})
         option = connection.get_option
-        # in the order in which Ansible gives them: of several values ssh takes the first
+        # in Ansible's order: of several values ssh uses the first
         arguments = shlex.split(option("ssh_args") or "")
         for name, value in (("Port", option("port")), ("User", option("remote_user"))):
             arguments += ["-o", "%s=%s" % (name, value)] if value else []
@@ -75,16 +76,17 @@ def _ssh(action, node, variables):
 
 
 def fetch(ssh, host, timeout):
-    """({option: value} that ssh has for a host, {fingerprint: line of known_hosts} of the keys that the host shows).
+    """Return ({option: value} of ssh for a host, {fingerprint: line of known_hosts} of the keys that the host
+    presents).
 
-    ssh itself writes the key into an empty file, after the host has proved that it holds it and before any login;
-    ProxyJump, ProxyCommand, HostKeyAlias and ports are honoured. Raises FleetError.
+    ssh itself writes the key into an empty file, after the host has proved that it owns the private key and before any
+    login. ProxyJump, ProxyCommand, HostKeyAlias and ports are honoured. Raises FleetError.
     """
     options = dict(line.partition(" ")[::2] for line in _run([*ssh, "-G", "--", host]).stdout.splitlines())
     found, said = {}, ""
     with tempfile.TemporaryDirectory() as folder:
         for number, algorithms in enumerate(ALGORITHMS):
-            path = os.path.join(folder, str(number))  # with a key of another type in the file, ssh adds none
+            path = os.path.join(folder, str(number))  # ssh adds no key if the file contains a key of another type
             settings = {
                 "HostKeyAlgorithms": algorithms, "UserKnownHostsFile": path, "GlobalKnownHostsFile": "/dev/null",
                 "StrictHostKeyChecking": "accept-new", "HashKnownHosts": "no", "CheckHostIP": "no",
@@ -125,16 +127,16 @@ def _run(command):
 
 
 def fingerprint(line):
-    """The fingerprint of the key in a line of known_hosts, as OpenSSH prints it."""
+    """Return the fingerprint of the key in a line of known_hosts, as OpenSSH prints it."""
     digest = hashlib.sha256(base64.b64decode(line.split()[2])).digest()
     return "SHA256:" + base64.b64encode(digest).decode("ascii").rstrip("=")
 
 
 def accepted(node, options, shown, accept):
-    """{name, path, hashed, keys, outdated} of the shown keys that are accepted. Raises FleetError.
+    """Return {name, path, hashed, keys, outdated} of the accepted keys. Raises FleetError.
 
-    accept: fingerprints; without any, a key that known_hosts has already is good. outdated: whether known_hosts has
-    other keys of the host.
+    accept: fingerprints; if empty, only keys that known_hosts already contains are accepted. outdated: whether
+    known_hosts contains other keys of the host.
     """
     path, name = options.get("userknownhostsfile", "").split(" ")[0], next(iter(shown.values())).split()[0]
     path = None if path in NONE else os.path.expanduser(path)
@@ -155,7 +157,7 @@ def accepted(node, options, shown, accept):
         raise FleetError(
             "host-key.fingerprint-differs",
             "The host key of %s is not the expected one. It shows:\n%s\nfleet_host_key has:\n%s\nThat is of another or "
-            "the previous machine, or somebody intercepts the connection. Check the fingerprint on the node's console.",
+            "the previous machine, or the connection is intercepted. Check the fingerprint on the node's console.",
             (node, keys, "\n".join("  " + one for one in sorted(accept))),
         )
     return {

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Benchmarks and evaluations on the control node: their results are judged, shown and kept in the history."""
+"""Benchmarks and evaluations on the control node: results are judged, displayed and added to the history."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder i
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables import of_candidate
 
-HERE = ("reports_dir", "deployment", "hardware", "references", "telling")  # are not sent to the node
+HERE = ("reports_dir", "deployment", "hardware", "references", "telling")  # not sent to the node
 
 
 def benchmark_run(action, given, task_vars):
-    """Returns the result of the operation, and path; see modules/benchmark_run.py."""
+    """Return the result of the operation, and path; see modules/benchmark_run.py."""
     return _measure(action, "benchmark_run", clean(dict(given), "benchmark_run"), task_vars)
 
 
 def evaluation_run(action, given, task_vars):
-    """Returns the result of the operation, with evaluation and path; see modules/evaluation_run.py."""
+    """Return the result of the operation, with evaluation and path; see modules/evaluation_run.py."""
     arguments = {"profile": "full", **clean(dict(given), "evaluation_run")}
     tool = points.evaluation_tool(arguments["eval"], arguments.get("command"))
     servers = points.answering(arguments["eval"], arguments["servers"])
@@ -37,7 +37,7 @@ def _measure(action, operation, arguments, task_vars):
     host = task_vars["inventory_hostname"]
     folder = reports_folder(arguments.get("reports_dir"), task_vars, action._templar)
     head = results.head_of(arguments, host, folder)
-    # the caller is the same for all tasks of a run: one may start a job that another waits for
+    # The caller is the same for all tasks of a run: a task may start a job that another task waits for.
     sent = {**arguments, "head": head, "caller": action._task._uuid.rpartition("-")[0]}
     result = action.call(operation, {name: sent[name] for name in sent if name not in HERE}, task_vars)
     if folder and result.get("restarted") and not action._task.check_mode:

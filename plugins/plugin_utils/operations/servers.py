@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Operations on the servers of a node: the record of who deployed them, verdicts that become invalid, and tables."""
+"""Operations on the servers of a node: the record of the deployer, verdicts that become invalid, and tables."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder i
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables import status_report, unreachable_report
 
-# What each kind of action does to a server; the others leave what runs as it is.
+# The effect of each kind of action on a server; other kinds do not change running servers.
 ENDS = {
     "create": "started", "change": "restarted", "start": "started", "restart": "restarted", "stop": "stopped",
     "remove": "removed",
 }  # fmt: skip
-# Calls after which servers that run may be changed.
+# Calls after which running servers may be changed.
 TURNS = ("wave", "one_by_one", "together")
 STOPPED = "servers of %s could not be changed, so the run ends; those of %s are left as they are."
 
 
 def engine_servers(action, arguments, task_vars):
-    """Returns the result of the operation; verdicts of servers that it changes become void."""
+    """Return the result of the operation. Verdicts of the servers that it changes become void."""
     host, stopped = task_vars["inventory_hostname"], run_look.stopped()
     check_mode = action._task.check_mode
     if stopped and arguments.get("changes") in TURNS and not check_mode:
@@ -52,14 +52,14 @@ def engine_servers(action, arguments, task_vars):
 
 
 def engine_servers_sent(_action, arguments):
-    """The arguments that go to the node."""
+    """Return the arguments for the managed node."""
     here = ("reports_dir", "deployment")
     found = {name: value for name, value in arguments.items() if name not in here}
     return {"deployer": deployer(arguments.get("deployment")), **found}
 
 
 def deployer(deployment):
-    """What is written down on the node of this run: {by, at, run, recipe}."""
+    """Return the record of this run for the node: {by, at, run, recipe}."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -69,7 +69,7 @@ def deployer(deployment):
 
 
 def engine_servers_info(action, arguments, task_vars):
-    """Returns the state of the servers, and fleet_report if it shows a table."""
+    """Return the state of the servers, and fleet_report if it shows a table."""
     host = task_vars["inventory_hostname"]
     arguments = dict(arguments)
     shown = boolean(arguments.pop("report", None) or not action._task.register)
@@ -89,7 +89,8 @@ def engine_servers_info(action, arguments, task_vars):
 
 
 def _known_secrets(action, servers, task_vars):
-    """{variable: value} of the servers' secrets that can be read here: a locked vault is no reason to fail."""
+    """Return {variable: value} of the servers' secrets, except those that cannot be read:
+    a locked vault is not an error here."""
     known = {}
     for entry in servers if isinstance(servers, list) else ():
         secrets = entry.get("secrets") if isinstance(entry, dict) else None
@@ -98,9 +99,9 @@ def _known_secrets(action, servers, task_vars):
                 try:
                     value = action._templar.template(task_vars[name])
                     known[name] = value if isinstance(value, list) else str(value)
-                except Exception:  # whatever the templating engine raises: a locked vault, an undefined variable
+                except Exception:  # the templating engine may raise anything: a locked vault, an undefined variable
                     known[name] = None
-    # masked in all that the module returns, a short one would go missing everywhere
+    # The values are masked in the module's entire output. Short values would match everywhere, so they are left out.
     return {
         name: value
         for name, value in known.items()
@@ -109,7 +110,7 @@ def _known_secrets(action, servers, task_vars):
 
 
 def unused_files(action, arguments, task_vars):
-    """Returns the files that no planned server needs, and fleet_report."""
+    """Return the files that no planned server needs, and fleet_report."""
     result = action.call("unused_files", arguments, task_vars)
     if "unused" in result:
         result["fleet_report"] = unused_table(task_vars["inventory_hostname"], result, action._task.check_mode)
@@ -118,7 +119,7 @@ def unused_files(action, arguments, task_vars):
 
 
 def unused_table(host, result, check):
-    """{title, columns, rows} of what the module found."""
+    """Return {title, columns, rows} of the module's result."""
     gone = "would be deleted" if check else "deleted"
     rows = [
         [
@@ -138,14 +139,14 @@ def unused_table(host, result, check):
 
 
 def _note(one):
-    """What is to be known of something that stays."""
+    """Return the state of a file that is not deleted."""
     if one["mounted"]:
         return "stays: something is mounted in it"
     return "other nodes may use it" if one["shared"] else "there"
 
 
 def _size(number):
-    """Bytes for a person."""
+    """Return a number of bytes with its unit."""
     for unit in ("B", "KiB", "MiB"):
         if number < 1024:
             return "%.4g %s" % (number, unit)

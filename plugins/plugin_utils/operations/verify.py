@@ -15,11 +15,11 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import r
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables import of_candidate
 
-HERE = ("deployment", "problem", "reports_dir", "simulated")  # of these the node needs nothing
+HERE = ("deployment", "problem", "reports_dir", "simulated")  # not needed on the node
 
 
 def endpoint_verify(action, arguments, task_vars):
-    """Returns the verdicts, and fleet_report; see modules/endpoint_verify.py."""
+    """Return the verdicts, and fleet_report; see modules/endpoint_verify.py."""
     host = task_vars["inventory_hostname"]
     folder = arguments.get("reports_dir")
     folder = os.path.abspath(os.path.expanduser(folder)) if folder else None
@@ -28,7 +28,7 @@ def endpoint_verify(action, arguments, task_vars):
     if result.get("failed") or "verdicts" not in result:
         return result
     problems = [report.failure_message(host, result["verdicts"])] if result["ok"] is False else []
-    if problems and arguments.get("problem"):  # the reason for what the servers answer
+    if problems and arguments.get("problem"):  # the reason for the servers' answers
         problems.insert(0, arguments["problem"])
     if not action._task.check_mode:
         plan = [clean(arguments.get(name), name) for name in ("servers", "deployment")]
@@ -36,7 +36,8 @@ def endpoint_verify(action, arguments, task_vars):
         written = (result["mode"], result["verdicts"], task_vars["groups"]["all"], what, arguments.get("problem"))
         verdict, warning = _report(folder, host, *written)
         result["verdict"] = report.summary(verdict)
-        # for AWX and callbacks for machines; of a task that fails Ansible keeps no statistics, there the role does
+        # For AWX and callbacks that write data. Ansible discards the statistics of a failed task; the role sets them
+        # then.
         data = {"fleet_verdict": {host: result["verdict"]}}
         result["ansible_stats"] = {"data": data, "per_host": False, "aggregate": True}
         if warning:
@@ -52,7 +53,8 @@ def endpoint_verify(action, arguments, task_vars):
 
 
 def sent(arguments, host, folder, unchanged):
-    """The arguments that go to the node. folder: of the reports, or None. unchanged: the run changes nothing."""
+    """Return the arguments for the managed node. folder: of the reports, or None.
+    unchanged: the run changes nothing."""
     found = {name: value for name, value in arguments.items() if name not in HERE}
     if unchanged:
         found["servers_changed"] = False
@@ -64,7 +66,7 @@ def sent(arguments, host, folder, unchanged):
 
 
 def _report(folder, host, mode, verdicts, inventory_hosts, what, problem):
-    """(the host's report, warning or None): written below `folder` where there is one and it can be."""
+    """Return (the host's report, warning or None). The report is written below `folder`, if it is set and writable."""
     try:
         if folder:
             return report.write_reports(folder, host, mode, verdicts, inventory_hosts, what, problem), None
@@ -75,7 +77,7 @@ def _report(folder, host, mode, verdicts, inventory_hosts, what, problem):
 
 
 def _where(folder, host):
-    """Lines that say where the report is, for a person who has just read that something failed."""
+    """Return lines with the paths of the report, for a failure message."""
     return [
         "The whole report: " + report.host_path(folder, host),
         "The same as a page: " + report.page_path(folder),

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Files of the control node that are copied to a node for checkpoints and encodings."""
+"""Copies files of the control node to a managed node for checkpoints and encodings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUFFIX = ".tiktoken"
 
 
 def model_weights(action, given, task_vars):
-    """Returns the result of the operation; the archive of the stand-in is copied to a node that needs it."""
+    """Return the result of the operation. The archive of the stand-in is copied to a node that needs it."""
     arguments = model_weights_sent(action, given)
     answer = action.call("model_weights", arguments, task_vars)
     if answer.pop("archive_needed", False):
@@ -26,8 +26,8 @@ def model_weights(action, given, task_vars):
 
 
 def model_weights_sent(action, given):
-    """The arguments that are sent to the node first. Raises AnsibleActionFail if a file of the control node cannot be
-    read."""
+    """Return the arguments of the first call on the node.
+    Raises AnsibleActionFail if a file of the control node cannot be read."""
     arguments = {name: value for name, value in given.items() if name != "archive"}
     sums = os.path.expanduser(str(arguments.get("sha256sums") or ""))
     if sums and os.path.isfile(sums):
@@ -36,7 +36,8 @@ def model_weights_sent(action, given):
                 arguments["sums"] = stream.read()
         except (OSError, UnicodeDecodeError) as error:
             raise AnsibleActionFail("sha256sums %s cannot be read on the control node: %s." % (sums, error)) from error
-    # the same for all tasks of a run, so that one may start what another waits for: without the task's own number
+    # The caller is the same for all tasks of a run, without the task's number, because a task may wait for a job that
+    # another task starts.
     arguments["caller"] = action._task._uuid.rpartition("-")[0]
     if arguments.get("source") == "standin" and is_here(action):
         arguments["archive"] = _archive(given)
@@ -48,7 +49,7 @@ def _archive(given):
 
 
 def tiktoken_encodings(action, arguments, task_vars):
-    """Returns the result of the operation; files of sources of type controller are copied to a node that needs them."""
+    """Return the result of the operation. Files of sources of type controller are copied to a node that needs them."""
     answer = action.call("tiktoken_encodings", arguments, task_vars)
     names = answer.pop("controller_needed", None)
     if names:
@@ -59,7 +60,7 @@ def tiktoken_encodings(action, arguments, task_vars):
 
 
 def _copied(action, source, prefix, names):
-    """The source with the paths on the node of those of its files that are on the control node."""
+    """Return the source with the paths on the node of those of its files that are on the control node."""
     if source.get("type") != "controller" or not source.get("path"):
         return source
     path = os.path.abspath(os.path.expanduser(source["path"]))

@@ -1,12 +1,12 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Will it fit? Weights, KV cache and requests of each planned server against the memory of its devices.
+"""The capacity check: compares the weights, KV cache and requests of each server with the memory of its devices.
 
 Pure arithmetic on plan entries; docs/using/capacity.md has all formulas in one place. Two counts are kept apart. The
-*certain* one has only what cannot be otherwise: the bytes of the tensors, the smallest possible KV cache of one
-request. A refusal rests on it alone. The *expected* one adds what was measured or must be guessed (how an engine lays
-weights out, peak activations); it decides about warnings and is what people are shown.
+*certain* count includes only what every engine needs: the bytes of the tensors, and the smallest possible KV cache of a
+request. A refusal depends on this count alone. The *expected* count adds measured and estimated values (the layout of
+weights in an engine, peak activations). It decides about warnings and is displayed.
 """
 
 from __future__ import annotations
@@ -26,26 +26,25 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides i
 BF16 = 2  # bytes of a value
 BLOCK = 16  # tokens of one block of a paged KV cache
 
-# Copies of the logits (float32, whole vocabulary, one row for each sequence) while a token is sampled. Sorting, softmax
-# and cumulative sums for top-p hold about eight; see activation_bytes.
+# Copies of the logits (float32, complete vocabulary, one row for each sequence) while a token is sampled. Sorting,
+# softmax and cumulative sums for top-p use about eight; see activation_bytes.
 LOGITS_COPIES = 8
-# The sequence that batches are counted in where the recipe's benchmark names none: 1024 tokens in, 1024 out, the shape
+# The sequence that batches are counted in if the recipe's benchmark specifies none: 1024 tokens in, 1024 out, the shape
 # of the published deployment guides.
 SEQUENCE = 2048
 
 
 @dataclasses.dataclass(frozen=True)
 class Server:
-    """All that decides about the memory of one server; equal servers are counted once.
+    """All values that determine the memory of a server. Equal servers are counted once.
 
-    model: its dimensions (plugin_utils/models). weights_format: as the recipe names it.
-    memory: bytes of one device as the engine sees it, None where nobody declared them. budget: how the engine sizes
-    its KV cache, "utilization", "free", "contiguous", "capped" or
-    "bytes" (given, cache_bytes). whole_experts: whether each device has experts as a whole (expert parallelism), else a
-    slice of each. aligned: multiples that kernels pad the experts' hidden and intermediate width to, or None. max_len
-    None: the engine chooses it. kv_bytes: of one element. windowed: whether sliding layers keep their window only.
-    bucket: positions that they are allocated with for each request, whatever its length. buffer_tokens: of the KV
-    transfer between servers.
+    model: its dimensions (plugin_utils/models). weights_format: as the recipe names it. memory: bytes of a device as
+    the engine sees it, None if they are not declared. budget: how the engine sizes its KV cache, "utilization", "free",
+    "contiguous", "capped" or "bytes" (given, cache_bytes). whole_experts: whether each device has complete experts
+    (expert parallelism), else a slice of each. aligned: multiples that kernels pad the experts' hidden and intermediate
+    width to, or None. max_len None: the engine chooses it. kv_bytes: of one element. windowed: whether sliding layers
+    keep their window only. bucket: positions that they are allocated with for each request, whatever its length.
+    buffer_tokens: of the KV transfer between servers.
     """
 
     model: object
@@ -76,12 +75,13 @@ class Server:
 
     @property
     def attention_degree(self):
-        """Devices that attention, embedding and lm_head are split over: 1 under attention data parallelism."""
+        """Number of devices that attention, embedding and lm_head are split over:
+        1 under attention data parallelism."""
         return 1 if self.attention_dp else self.tensor
 
     @property
     def ranks(self):
-        """Groups of devices that each hold KV caches of their own requests."""
+        """Number of groups of devices with separate KV caches for separate requests."""
         return self.data * (self.tensor if self.attention_dp else 1)
 
 
@@ -90,14 +90,14 @@ def _split(number, parts):
 
 
 def weights_bytes(model, weights_format, attention_degree=1, expert_degree=1, pipeline=1, experts=None):
-    """Bytes of the weights on one device.
+    """Return the bytes of the weights on one device.
 
     Attention, embedding and lm_head are split over ``attention_degree`` devices (1: replicated, attention data
-    parallelism), KV heads over at most as many devices as there are heads; router and norms are replicated; experts are
-    split over ``expert_degree`` devices, whether whole (expert parallelism) or sliced (tensor parallelism); layers over
-    ``pipeline`` stages, of which the fullest has both ends. Expert layers form
-    one group of data x tensor parallelism (docs/using/capacity.md has the sources). experts: bytes of the experts of
-    one layer on the device, where they are not an even share.
+    parallelism), KV heads over at most as many devices as there are heads. Router and norms are replicated. Experts are
+    split over ``expert_degree`` devices, either complete (expert parallelism) or sliced (tensor parallelism). Layers
+    are split over ``pipeline`` stages, of which the largest has both ends. Expert layers form one group of data x
+    tensor parallelism (docs/using/capacity.md has the sources). experts: bytes of the experts of one layer on the
+    device, if they are not an even share.
     """
     layers = _split(model.layers, pipeline)
     layer = _split(model.query_bytes, attention_degree)
@@ -109,22 +109,22 @@ def weights_bytes(model, weights_format, attention_degree=1, expert_degree=1, pi
 
 
 def kv_layer_bytes(model, attention_degree=1, kv_bytes=BF16):
-    """Bytes that one token takes in the KV cache of one layer on one device: key and value of the device's KV heads.
+    """Return the bytes of a token in the KV cache of one layer on one device: key and value of the device's KV heads.
 
-    KV heads are split by tensor parallelism and replicated where there are more devices than heads. 2,048 bytes for all
-    8 heads of gpt-oss in bf16.
+    KV heads are split by tensor parallelism, and replicated if there are more devices than heads. 2,048 bytes for all 8
+    heads of gpt-oss in bf16.
     """
     return 2 * _split(model.kv_heads, attention_degree) * model.head_dim * kv_bytes
 
 
 def request_bytes(model, length, attention_degree=1, kv_bytes=BF16, windowed=True, batched=1, pipeline=1, bucket=None):
-    """Bytes of KV cache that one request of ``length`` tokens takes on one device, at most.
+    """Return the maximum bytes of KV cache on one device for a request of ``length`` tokens.
 
-    Full layers hold the whole sequence. Sliding layers hold it too where the engine does not tell them apart; windowed,
-    they hold the window and the tokens of the step that is being computed, in blocks, and one block more because a
-    window does not start at a block's edge. 4.54 GiB for gpt-oss-120b, 131072 tokens, 1024
-    batched. With ``batched`` 1 it is what a request takes while it generates. With a bucket they hold as many tokens as
-    that, whatever the request's length.
+    Full layers cache the complete sequence, and so do sliding layers if the engine does not distinguish them. Windowed
+    sliding layers cache the window and the tokens of the current step, in blocks, and one more block because a window
+    does not start at the edge of a block. 4.54 GiB for gpt-oss-120b, 131072 tokens, 1024 batched. With ``batched`` 1
+    the result is the size of a request while it generates. With a bucket, sliding layers cache that number of tokens,
+    whatever the length of the request.
     """
     blocks = _split(length, BLOCK)
     sliding = blocks
@@ -137,11 +137,12 @@ def request_bytes(model, length, attention_degree=1, kv_bytes=BF16, windowed=Tru
 
 
 def activation_bytes(model, platform, max_seqs, batched, split=1):
-    """Peak of what is neither weights nor KV cache on one device, about.
+    """Return the approximate peak of memory on one device that is neither weights nor KV cache.
 
-    A constant of the runtime; the logits of ``max_seqs`` sequences while a token is sampled; the experts' inputs and
-    outputs for ``batched`` tokens, of which a device computes its share ``1/split``. For one H100, 1024 sequences and
-    8192 tokens it gives 7.7 GiB where 7.45 were measured. An estimate: warnings may rest on it, refusals do not.
+    It consists of a constant of the runtime; the logits of ``max_seqs`` sequences while a token is sampled; and the
+    experts' inputs and outputs for ``batched`` tokens, of which a device computes its share ``1/split``. For one H100,
+    1024 sequences and 8192 tokens the result is 7.7 GiB; the measured value was 7.45 GiB. An estimate: warnings may
+    depend on it, refusals do not.
     """
     logits = LOGITS_COPIES * max_seqs * model.vocab * 4
     experts = batched * model.top_k * (2 * model.intermediate + model.hidden) * BF16 / split
@@ -149,12 +150,12 @@ def activation_bytes(model, platform, max_seqs, batched, split=1):
 
 
 def kv_budget(server, weights, activations=0.0):
-    """Bytes that the engine gives its KV cache on one device; below 0 where not even the weights fit. None: unknown.
+    """Return the bytes of the engine's KV cache on one device; below 0 if not even the weights fit. None: unknown.
 
     utilization: gpu-memory-utilization x memory - weights - peak activations.
-    free: kv_cache_free_gpu_memory_fraction of what is free after weights and profiled activations.
+    free: kv_cache_free_gpu_memory_fraction of the free memory after weights and profiled activations.
     capped: gpu-memory-utilization x memory - weights, at most cap x gpu-memory-utilization x memory.
-    contiguous: what is left of the memory; max-num-seqs x max-model-len is allocated in it as a whole.
+    contiguous: the remaining memory, in which max-num-seqs x max-model-len is allocated as one block.
     bytes: as given (--kv-cache-memory-bytes).
     """
     if server.budget == "bytes":
@@ -177,7 +178,7 @@ def _padded(width, multiple):
 
 
 def certain_weights(server):
-    """Bytes of the tensors on one device; see weights_bytes."""
+    """Return the bytes of the tensors on one device; see weights_bytes."""
     return weights_bytes(
         server.model,
         server.weights_format,
@@ -188,7 +189,7 @@ def certain_weights(server):
 
 
 def expected_weights(server):
-    """certain_weights as the engine lays them out, and the draft model (split like attention)."""
+    """Return certain_weights in the engine's layout, and the draft model (split like attention)."""
     platform = PLATFORMS[server.platform]
     model, degree, experts = platform.layout(server.model), server.tensor * server.data, None
     aligned = server.aligned and server.weights_format in platform.resident
@@ -210,10 +211,10 @@ def expected_weights(server):
 
 
 def request_of(server, length, certain=False, steady=False):
-    """Bytes of KV cache of one request of ``length`` tokens on one device.
+    """Return the bytes of KV cache of a request of ``length`` tokens on one device.
 
-    As the engine reserves it when it starts, which counts the tokens of a step to each request; steady: as a request
-    that generates takes it, which is what decides how many run at a time. certain: what cannot be less.
+    By default, the bytes that the engine reserves at the start of the request, which include the tokens of a step.
+    steady: the bytes of a request that generates, which limit the number of concurrent requests. certain: the minimum.
     """
     layers = {
         "attention_degree": server.attention_degree,
@@ -224,9 +225,10 @@ def request_of(server, length, certain=False, steady=False):
         "bucket": server.bucket,
     }
     model = server.model
-    if server.draft and not certain:  # one layer more, which attends to everything
+    if server.draft and not certain:  # one additional layer, which attends to everything
         if server.windowed and not server.bucket:
-            # both kinds of layers share one pool, so the smaller kind is padded to the layers of the larger
+            # Both kinds of layers share a pool, so the smaller kind is padded to the number of layers of the larger
+            # kind.
             return request_bytes(dataclasses.replace(model, layers=model.layers + 2), length, **layers)
         needs = length * kv_layer_bytes(model, server.attention_degree, server.kv_bytes)
         return needs + request_bytes(model, length, **layers)
@@ -237,7 +239,8 @@ SIZES = ("memory_gib", "weights_gib", "kv_gib")  # of one device
 
 
 def count(number, towards=math.floor):
-    """A number of tokens for people: 1.9 M, 118 K, 4096. What fits is rounded down, what is needed up (math.ceil)."""
+    """Return a number of tokens for people: 1.9 M, 118 K, 4096.
+    It is rounded down by default, required numbers up (math.ceil)."""
     if number >= 10**6:
         return "%.1f M" % (towards(number / 10**5) / 10)
     if number >= 10**4:
@@ -246,14 +249,14 @@ def count(number, towards=math.floor):
 
 
 def gib(number):
-    """Bytes for people: 64.4 GiB, 64 MiB."""
+    """Return bytes for people: 64.4 GiB, 64 MiB."""
     return "%.1f GiB" % (number / GIB) if number >= GIB else "%d MiB" % round(number / 2**20)
 
 
 def _remedy(server):
     sequences, length, fraction, tensor = server.knobs
     raised = [tensor] if PLATFORMS[server.platform].splits else []
-    # a larger share of what is free gains little and ends in out-of-memory errors
+    # a larger share of the free memory gains little and leads to out-of-memory errors
     raised += [fraction] if fraction and server.budget != "free" else []
     more = ", or raise %s" % " or ".join(raised) if raised else ", or use a smaller checkpoint"
     more += "; against out-of-memory errors lower %s to 0.8 or 0.7" % fraction if server.budget == "free" else ""
@@ -261,7 +264,7 @@ def _remedy(server):
 
 
 def _refusal(server, weights):
-    """Why this server cannot run, as a sentence, or None. It depends on certain numbers only."""
+    """Return the reason why this server cannot run, as a sentence, or None. It depends on certain numbers only."""
     if server.memory is not None:
         limit = server.memory * (server.fraction if server.budget in ("utilization", "capped") else 1)
         limit -= server.cache_bytes if server.budget == "bytes" else 0
@@ -278,7 +281,8 @@ def _refusal(server, weights):
 
 
 def _smallest(server):
-    """How many requests the KV cache must hold at least: all that are allocated as one block, else one."""
+    """Return the minimum number of requests in the KV cache:
+    all requests if they are allocated as one block, else one."""
     return server.max_seqs if server.budget == "contiguous" else 1
 
 
@@ -293,7 +297,7 @@ def _too_large(server, needs, budget, weights):
 
 
 def expect(server):
-    """(weights, activations, budget) in bytes of one device, (tokens, requests) of one rank, as they are expected."""
+    """Return the expected (weights, activations, budget) in bytes of one device, and (tokens, requests) of one rank."""
     weights = expected_weights(server)
     activations = activation_bytes(
         server.model, server.platform, server.max_seqs, server.batched, 1 if server.attention_dp else server.tensor
@@ -315,11 +319,11 @@ def expect(server):
 
 @functools.lru_cache(maxsize=1024)
 def assess(server):
-    """The verdict on a Server; equal ones are computed once, so treat the result as read-only.
+    """Return the verdict on a Server. Equal servers are computed once, so the result must not be changed.
 
-    Returns {"ok", "verdict", "text", "warnings", "refusal", "memory_gib", "weights_gib", "kv_gib", "tokens",
-    "requests", "sequence", "max_seqs", "max_len", "ranks"}. verdict: "ok", "warning", "error" (refusal
-    says why) or "not checked". ok: true for ok, null for not checked, else false. Sizes are of one device, in GiB;
+    The result is {"ok", "verdict", "text", "warnings", "refusal", "memory_gib", "weights_gib", "kv_gib", "tokens",
+    "requests", "sequence", "max_seqs", "max_len", "ranks"}. verdict: "ok", "warning", "error" (with the reason in
+    refusal) or "not checked". ok: true for ok, null for not checked, else false. Sizes are of one device, in GiB;
     tokens and requests (of ``sequence`` tokens) are of one rank.
     """
     weights, activations, budget, tokens, requests = expect(server)
@@ -375,7 +379,8 @@ def _warnings(server, weights, activations, budget, tokens, requests):
 
 
 def server_of(entry, deployment, hardware, on_host=1):
-    """The Server of a plan entry, or None for one without devices (a frontend). Unreadable says what is in the way.
+    """Return the Server of a plan entry, or None for an entry without devices (a frontend).
+    Raises Unreadable, with the reason.
 
     deployment: the resolved recipe. hardware: Hardware. on_host: all servers of this host.
     """
@@ -404,9 +409,9 @@ def server_of(entry, deployment, hardware, on_host=1):
 
 
 def check(entries, deployment, hardware):
-    """The capacity of a host's servers: [{"server", …}], assess() for each entry that has devices.
+    """Return the capacity of a host's servers: [{"server", …}], assess() for each entry that has devices.
 
-    Whether the host takes as many requests at once as are expected is a warning of each server that answers.
+    A host that supports fewer concurrent requests than expected gets a warning for each server that answers.
     """
     load = load_of(deployment)
     alone = load["scope"] == "server" and not any(entry["role"] == "frontend" for entry in entries)
@@ -420,7 +425,7 @@ def check(entries, deployment, hardware):
         except Unreadable as error:
             found = {"ok": None, "verdict": "not checked", "text": str(error), "warnings": [], "refusal": None}
         result.append({"server": entry["name"], **found})
-        if entry["role"] != "prefill":  # it hands each request on, so what it takes at once limits nobody
+        if entry["role"] != "prefill":  # forwards requests, so its limit does not matter
             answering.append((server, result[-1]))
     groups = [[one] for one in answering] if alone else [answering]
     for group in groups if load["scope"] != "fleet" and not deployment.get("workers_elsewhere") else ():
@@ -434,13 +439,13 @@ def check(entries, deployment, hardware):
 
 
 def _group_of(entry, deployment):
-    """The group of a server, {} where the recipe does not say."""
+    """Return the group of a server, {} if the recipe does not contain it."""
     name = entry["name"].rpartition("-")[0]
     return next((one for one in deployment.get("servers", ()) if group_name(one) == name), {})
 
 
 def refusals(found):
-    """What cannot run of check()'s result, in sentences; "" where all can."""
+    """Return the refusals in check()'s result as sentences; "" if all servers can run."""
     refused = {}
     for item in found:
         if item["refusal"]:
@@ -449,7 +454,7 @@ def refusals(found):
 
 
 def overruled(found):
-    """check()'s result with refusals as warnings: somebody knows better (fleet_capacity: warn)."""
+    """Return check()'s result with refusals as warnings, because the user overrides them (fleet_capacity: warn)."""
     return [
         {
             **item,
@@ -464,9 +469,10 @@ def overruled(found):
 
 
 def _waiting(expected, group):
-    """A sentence if fewer requests run at once than are expected, or None.
+    """Return a sentence if fewer requests run at once than are expected, or None.
 
-    group: [(server, its item)] of all that answer on a host; if one of them is not known, nothing is certain.
+    group: [(server, its item)] of all servers that answer on a host. The result is None if the limits of a server are
+    not known.
     """
     if not expected or not group or any(server is None for server, _item in group):
         return None
@@ -484,7 +490,7 @@ def _waiting(expected, group):
 
 
 def servers_text(names):
-    """Names of servers for people: "server-0", "server-0 to server-7", "server-0, server-2"."""
+    """Return names of servers for people: "server-0", "server-0 to server-7", "server-0, server-2"."""
     bases = {name.rpartition("-")[0] for name in names}
     numbers = [int(name.rpartition("-")[2]) for name in names]
     if len(names) > 2 and len(bases) == 1 and numbers == list(range(numbers[0], numbers[0] + len(names))):
@@ -493,7 +499,7 @@ def servers_text(names):
 
 
 def grouped(capacity):
-    """``capacity`` of one host with equal servers as one: [(names, item)], in order."""
+    """Return ``capacity`` of a host with equal servers merged: [(names, item)], in order."""
     found = {}
     for item in capacity:
         key = repr({name: value for name, value in item.items() if name != "server"})

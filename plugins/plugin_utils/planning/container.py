@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The container of a plan entry: what a recipe says of it, with mounts, devices and the whole `docker run`."""
+"""The container of a plan entry: the recipe's settings, mounts, devices and the complete `docker run` command."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import 
 
 DEFAULT_ENGINE = "docker"
 # own: options that the launcher or keys of the recipe (environment, secrets, cpus, container.*) set; other: further
-# options of `docker run` and `podman run`; switches: those without a value. covered: folders that a mount may not hide;
-# opened, below, sockets: paths of the node that a mount may not expose.
+# options of `docker run` and `podman run`; switches: options without a value. covered: folders that a mount must not
+# hide; opened, below, sockets: paths of the node that a mount must not expose.
 with open(os.path.join(os.path.dirname(__file__), "container_options.json"), encoding="utf-8") as _stream:
     TABLES = json.load(_stream)
 OWN_FLAGS, OPTIONS, SWITCHES = (frozenset("--" + one for one in TABLES[name]) for name in ("own", "other", "switches"))
 IPC = re.compile(r"host|private|shareable|none|(container|ns):\S+")
 DEVICE = re.compile(r"/dev/[^:\s]+(:/[^:\s]+)?(:[rwm]{1,3})?|[a-z0-9][a-z0-9.-]*\.[a-z]+/[A-Za-z0-9_.-]+=[\w.:-]+")
-# Variables that steer the engine's client or the programs that it starts; a secret of that name would do so too.
+# Variables that configure the container engine's client or the programs that it starts. A secret of that name would
+# configure them, too.
 CLIENT_VARIABLES = ("DOCKER_", "CONTAINER_", "CONTAINERS_", "PODMAN_", "LD_", "XDG_")
 
 
 def mount_word(mount):
-    """A bind mount as the value of --mount: a line of CSV, so that commas and quotes in paths stay what they are."""
+    """Return a bind mount as the value of --mount: a line of CSV, which preserves commas and quotes in paths."""
     fields = ["type=bind", "source=" + mount["source"], "target=" + mount["target"]]
     if mount["read_only"]:
         fields.append("readonly")
@@ -48,13 +49,14 @@ def mount_word(mount):
 
 
 def has_own_network(recipe_container):
-    """Whether the container's ports are not the node's own."""
+    """Return whether the container's ports differ from the node's ports."""
     network = recipe_container.get("network", "host")
     return network not in ("host", "none") and not network.startswith(("container:", "ns:"))
 
 
 def with_defaults(declared, defaults):
-    """A recipe's container with what its platform adds: mounts and devices that it lacks, other keys where not set."""
+    """Return a recipe's container with the defaults of its platform:
+    missing mounts and devices, and other keys that are not set."""
     result = {**defaults, **declared}
     for key, same in (("mounts", lambda one: one.get("target") or one["source"]), ("devices", str)):
         given = declared.get(key, [])
@@ -88,7 +90,8 @@ def check_flags(container, where):
 
 
 def check_values(container, where):
-    """Raises FleetError for a value that the engine rejects at the start, or an image that is not pinned."""
+    """Raises FleetError for a value that the container engine rejects at the start,
+    or for an image that is not pinned."""
     image, ipc = container["image"], container.get("ipc")
     where += ": container."
     if not container.get("digest") and ":" not in image.rpartition("/")[2]:
@@ -129,7 +132,7 @@ def _check_mount(where, mount, targets):
 
 
 def check_texts(where, texts):
-    """Raises FleetError for a string that is not Unicode: engines pass strings to containers as JSON."""
+    """Raises FleetError for a string that is not Unicode: container engines pass strings to containers as JSON."""
     for text in texts:
         try:
             text.encode("utf-8")
@@ -138,7 +141,7 @@ def check_texts(where, texts):
 
 
 def check_secrets(where, secrets):
-    """Raises FleetError for a secret whose name the container engine's client would read."""
+    """Raises FleetError for a secret whose name is a variable of the container engine's client."""
     for name in secrets:
         if name in ("PATH", "HOME") or name.startswith(CLIENT_VARIABLES):
             raise invalid(
@@ -147,10 +150,11 @@ def check_secrets(where, secrets):
 
 
 def resolve(declared, where, engine, devices, inputs, directories, texts):
-    """The entry's `container` from the recipe's (placeholders replaced, ${device} apart).
+    """Return the entry's `container` from the recipe's container (placeholders replaced, except ${device}).
 
-    engine: what `auto` means. devices: numbers of the server's devices. inputs: paths that are mounted for reading
-    where one of `texts` names them. directories: the server's own, mounted for writing. Raises FleetError.
+    engine: the engine that `auto` selects. devices: numbers of the server's devices. inputs: paths that are mounted
+    read-only if a string in `texts` contains them. directories: the server's directories, mounted for writing. Raises
+    FleetError.
     """
     check_flags(declared, where)
     check_values(declared, where)
@@ -193,19 +197,19 @@ def resolve(declared, where, engine, devices, inputs, directories, texts):
 
 
 def _is_named(path, texts):
-    """Whether a path is in one of the strings, also with a file or folder below it."""
+    """Return whether a string contains a path, or a file or folder below it."""
     pattern = re.compile(re.escape(path) + r"(?![\w.-])")
     return any(pattern.search(text) for text in texts)
 
 
 def engine_of(declared, engine):
-    """docker or podman, of a recipe's container; engine: what `auto` means."""
+    """Return docker or podman for a recipe's container. engine: the engine that `auto` selects."""
     chosen = declared.get("engine", "auto")
     return chosen if chosen != "auto" else engine or DEFAULT_ENGINE
 
 
 def named_variables(engine, environment):
-    """Names whose values the client takes from its own environment, where the guard puts them.
+    """Return the names of variables that the client reads from its own environment, in which the guard sets them.
 
     podman (4.3) drops the carriage return before a line feed of a value in its argv.
     """
@@ -213,9 +217,9 @@ def named_variables(engine, environment):
 
 
 def launch_argv(entry, root):
-    """The whole foreground run command of an entry whose `container` and `command` are set.
+    """Return the complete foreground run command of an entry whose `container` and `command` are set.
 
-    Its label with the entry's hash, which this is a part of, is added by the guard when it starts it.
+    The guard adds the label with the entry's hash when it starts the container, because the hash covers this command.
     """
     container = entry["container"]
     argv = [container["engine"]]
@@ -230,7 +234,7 @@ def launch_argv(entry, root):
     argv.append("--workdir=" + container["workdir"])
     argv += ["--mount=" + mount_word(mount) for mount in container["mounts"]]
     argv += ["--device=" + device for device in container["devices"]]
-    # By these two the container's processes are found in the node's /proc, as those of a process are; see the guard.
+    # These two identify the container's processes in the node's /proc, as they identify other processes; see the guard.
     markers = {MARKER_SERVER: entry["name"], MARKER_ROOT: root or "/"}
     environment = {**registry.engine_of(entry).environment, **entry["environment"], **markers}
     by_name = named_variables(container["engine"], environment)

@@ -1,7 +1,8 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The fleet's plan: what every host's variables say, put through recipe and plan, errors gathered into one message."""
+"""The fleet's plan: applies recipes and planning to the variables of all hosts,
+and reports all errors in one message."""
 
 from __future__ import annotations
 
@@ -50,12 +51,13 @@ UNPLANNED = {"servers": [], "deployment": None, "capacity": [], "steps": []}  # 
 
 
 def plan_one(variables, deploys, others, made):
-    """{"servers": entries, "deployment": resolved recipe or None, "capacity": […], "steps": […]} of one host. Raises
-    FleetError.
+    """Return {"servers": entries, "deployment": resolved recipe or None, "capacity": […], "steps": […]} of a host.
+    Raises FleetError.
 
-    variables: HostVariables. deploys: whether servers that cannot fit are a mistake; who stops them, or reads their
-    logs, need not care. others: host -> HostVariables of the inventory's hosts. made: of Hosts. capacity: whether each
-    server fits into the memory of its devices, see capacity.check. steps: what a run does there, see steps.steps_of.
+    variables: HostVariables. deploys: whether servers that cannot fit are an error; they are not if servers are only
+    stopped or their logs are read. others: host -> HostVariables of the inventory's hosts. made: of Hosts. capacity:
+    whether each server fits into the memory of its devices, see capacity.check. steps: the operations of a run on the
+    host, see steps.steps_of.
     """
     mistakes = input_checks.Mistakes()
     check_variables(variables, mistakes)
@@ -105,8 +107,8 @@ def plan_one(variables, deploys, others, made):
 
 
 def declared_of(variables, mistakes):
-    """(recipe, its path, layers of overrides, Hardware) of a host with a fleet_recipe; None for what is wrong, which is
-    noted in `mistakes`."""
+    """Return (recipe, its path, layers of overrides, Hardware) of a host with a fleet_recipe. A value is None if it is
+    invalid; the error is noted in `mistakes`."""
     before = len(mistakes.errors)
     recipe, path, layers, hardware = None, None, [], None
     for key in overrides.override_names(variables.names):
@@ -131,7 +133,7 @@ def declared_of(variables, mistakes):
 def _check_profile(variables, recipe, mistakes):
     """Note a benchmark_profile that the recipe does not have."""
     name = None
-    with contextlib.suppress(FleetError):  # check_variables() has noted it, or a play is to template it
+    with contextlib.suppress(FleetError):  # check_variables() has noted it, or a play templates it later
         name = variables.peek("benchmark_profile")
     if recipe and name and isinstance(name, str):
         with mistakes.noted():
@@ -139,7 +141,7 @@ def _check_profile(variables, recipe, mistakes):
 
 
 def _planned(others, made, host):
-    """(recipe, Hardware) of a host, None where it has no recipe."""
+    """Return (recipe, Hardware) of a host, None if it has no recipe."""
     variables, mistakes = others(host), input_checks.Mistakes()
     if ("declared", host) not in made:
         found = None
@@ -156,8 +158,8 @@ def _groups(others, host):
 
 
 def _site(variables, recipe, deploys, mistakes):
-    """(plan.Site, what fleet_capacity says) of a host; what is wrong is noted in ``mistakes``."""
-    # what is wrong with these is noted by check_variables()
+    """Return (plan.Site, the value of fleet_capacity) of a host. Errors are noted in ``mistakes``."""
+    # check_variables() notes errors in these variables
     read = functools.partial(read_checked, variables, mistakes=mistakes)
     root = read("fleet_root", "")
     bind = read("fleet_bind_address", "127.0.0.1")
@@ -186,16 +188,16 @@ def _site(variables, recipe, deploys, mistakes):
 
 
 def plan_fleet(hosts, variables_of, inventory_sources=(), deploys=False, run_plan=None, limit=None):
-    """plan_hosts() of hosts whose variables are variables_of(host) -> mapping."""
+    """plan_hosts() for hosts whose variables are variables_of(host) -> mapping."""
     return plan_hosts(hosts, Hosts(variables_of, inventory_sources), deploys, run_plan, limit)
 
 
 def plan_hosts(hosts, others, deploys=False, run_plan=None, limit=None):
-    """{host: its plan_one()} for all ``hosts``, in order.
+    """Return {host: its plan_one()} for all ``hosts``, in order.
 
-    others: Hosts. run_plan: RunPlan, whose plans are taken where they are still right. One FleetError has every mistake
-    of the fleet, equal ones of several hosts once. limit: the hosts whose mistakes count, all for None; others that
-    cannot be planned are left out.
+    others: Hosts. run_plan: RunPlan, whose plans are used if they are still valid. Raises one FleetError with all
+    mistakes of the fleet; equal mistakes of several hosts are reported once. limit: the hosts whose mistakes count,
+    None for all; other hosts that cannot be planned are left out.
     """
     planned, mistakes = {}, {}
     check_inventory_folders(others.inventory_sources)
@@ -222,13 +224,14 @@ def plan_hosts(hosts, others, deploys=False, run_plan=None, limit=None):
 
 
 def _raise_any(mistakes):
-    """One FleetError of {message: (FleetError, hosts)}."""
+    """Raises one FleetError of {message: (FleetError, hosts)}, if there are any."""
     if mistakes:
         raise FleetError.together(error.within(some(where) + ": ") for error, where in mistakes.values())
 
 
 def _check_each(hosts, check):
-    """Raises one FleetError with all that check(host) raises, equal errors of several hosts once."""
+    """Raises one FleetError with all errors that check(host) raises;
+    equal errors of several hosts are reported once."""
     mistakes = {}
     for host in hosts:
         try:
@@ -240,20 +243,21 @@ def _check_each(hosts, check):
 
 
 def check_variables_of(variables):
-    """Raises FleetError if a host's variables are wrong, whether or not it is an inference host."""
+    """Raises FleetError if a host's variables are invalid, whether or not it is an inference host."""
     mistakes = input_checks.Mistakes()
     check_variables(variables, mistakes)
     mistakes.raise_any()
 
 
 def _asked(asked, others, host):
-    """others(host), and that it was asked for."""
+    """Return others(host), and record the host in ``asked``."""
     asked[host] = None
     return others(host)
 
 
 def plan_each(hosts, others, run_plan=None, reasons=None):
-    """{host: its part of plan_hosts()}, None for one that cannot be planned. reasons: takes {host: why} of those."""
+    """Return {host: its part of plan_hosts()}, None for a host that cannot be planned. reasons: a mapping that receives
+    {host: reason} of these hosts."""
     planned = {}
     for host in hosts:
         for deploys in (True, False):
@@ -268,7 +272,7 @@ def plan_each(hosts, others, run_plan=None, reasons=None):
 
 
 def host_warnings(hosts, others):
-    """Sentences on hosts that the playbooks leave alone though somebody may expect something else.
+    """Return warnings about hosts that the playbooks ignore, although the inventory suggests otherwise.
 
     hosts: of the inventory. others: Hosts.
     """
@@ -285,9 +289,9 @@ def host_warnings(hosts, others):
 
 
 def check_secrets(planned, hosts, others):
-    """FleetError that names every secret of the hosts' planned servers that has no value.
+    """Raises FleetError with all secrets of the hosts' planned servers that have no value.
 
-    planned: of plan_hosts(), others: Hosts. Vaults must be open for it.
+    planned: of plan_hosts(), others: Hosts. Encrypted values require the vault's password.
     """
     problems = {}
     for host in hosts:
@@ -303,7 +307,7 @@ def check_secrets(planned, hosts, others):
 
 
 def with_notes(found, entries, deployment, hardware):
-    """capacity.check's result with the notes of each server's engine and platform among its warnings.
+    """Return capacity.check's result, with the notes of each server's engine and platform among its warnings.
 
     deployment: the resolved recipe. hardware: Hardware.
     """
@@ -324,17 +328,17 @@ def with_notes(found, entries, deployment, hardware):
 
 
 def check_only(play_hosts, others):
-    """(answer, True) where nothing is wrong with the variables of these hosts; see make()."""
+    """Return (answer, True) if the variables of these hosts are valid; see make()."""
     check_inventory_folders(others.inventory_sources)
     _check_each(play_hosts, lambda host: check_variables_of(others(host)))
     return {"plan": {"hosts": {}, "lists": {}, "names": {}}, "warnings": [], "report": None}, True
 
 
 def make(hosts, play_hosts, ours, others, run_plan, options):
-    """({plan, warnings, report}, whether all hosts could be planned). Raises FleetError.
+    """Return ({plan, warnings, report}, whether all hosts could be planned). Raises FleetError.
 
-    hosts: to be planned. play_hosts: those of them that --limit leaves. ours: those with a recipe. others: Hosts.
-    run_plan: RunPlan that takes the plan. options: the arguments of inference.fleet.plan.
+    hosts: the hosts to plan. play_hosts: those that --limit selects. ours: those with a recipe. others: Hosts.
+    run_plan: RunPlan that receives the plan. options: the arguments of inference.fleet.plan.
     """
     reasons = {}
     if options["strict"]:
@@ -351,7 +355,7 @@ def make(hosts, play_hosts, ours, others, run_plan, options):
     warnings = host_warnings(hosts, others)
     outside = [host for host in hosts if host not in planned and host not in play_hosts]
     if outside:
-        warnings.append("%s: outside of --limit, and cannot be planned. plan.yml says why." % some(outside))
+        warnings.append("%s: outside of --limit, and cannot be planned. plan.yml reports the reason." % some(outside))
     warnings += [*capacity_warnings(planned), *exposed_warnings(planned)]
     report = None
     if options["report"]:
@@ -360,8 +364,8 @@ def make(hosts, play_hosts, ours, others, run_plan, options):
 
 
 def plan_table(planned):
-    """The plan as a report {title, columns, rows} for people; hosts whose plans differ in their own address alone share
-    their rows."""
+    """Return the plan as a report {title, columns, rows} for people.
+    Hosts whose plans differ only in their own address share rows."""
     rows, equal = [], {}
     for host, item in planned.items():
         texts = [
@@ -390,7 +394,7 @@ def plan_table(planned):
 
 
 def tuning_tables(planned):
-    """Which measured settings were taken (fleet_tuning), as reports [{title, columns, rows}]; [] where none was."""
+    """Return the applied measured settings (fleet_tuning) as reports [{title, columns, rows}]; [] if there are none."""
     found = {}
     for host, item in planned.items():
         if item["deployment"] and item["deployment"].get("tuning"):
@@ -400,7 +404,8 @@ def tuning_tables(planned):
 
 
 def capacity_table(planned):
-    """Whether it fits, as a report {title, columns, rows}: one row for equal servers of a host. Sizes of one device."""
+    """Return the capacity as a report {title, columns, rows}, with one row for equal servers of a host.
+    Sizes of one device."""
     rows = []
     for host, item in planned.items():
         for names, fits in capacity.grouped(item["capacity"]):
@@ -416,7 +421,8 @@ def capacity_table(planned):
 
 
 def capacity_warnings(planned):
-    """What may not fit, as sentences for people; equal ones of several servers, and of several hosts, once."""
+    """Return warnings about capacity, as sentences for people.
+    Equal warnings of several servers or hosts are merged."""
     found = {}
     for host, item in planned.items():
         warned = {}
@@ -429,7 +435,7 @@ def capacity_warnings(planned):
 
 
 def exposed_warnings(planned):
-    """[A sentence on all servers that listen beyond loopback and ask for no API key]; [] if there are none."""
+    """Return [a sentence on all servers that listen beyond loopback and require no API key]; [] if there are none."""
     addresses, hosts = {}, {}
     for host, item in planned.items():
         for entry in item["servers"]:
@@ -439,7 +445,7 @@ def exposed_warnings(planned):
     if not hosts:
         return []
     return [
-        "%s: the servers listen on %s (fleet_bind_address) and ask for no API key, so whoever reaches them can use "
-        "them. Set fleet_api_key, or leave fleet_bind_address at 127.0.0.1 and put a gateway that asks for a key in "
-        "front." % (some(list(hosts)), some(list(addresses)))
+        "%s: the servers listen on %s (fleet_bind_address) and ask for no API key, so any client that reaches "
+        "them can use them. Set fleet_api_key, or leave fleet_bind_address at 127.0.0.1 and put a gateway that asks "
+        "for a key in front." % (some(list(hosts)), some(list(addresses)))
     ]

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Declared hardware (fleet_hardware): which accelerators there are and what one server is given of them."""
+"""Declared hardware (fleet_hardware): the accelerators of a node and their assignment to servers."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ MAX_COUNT, MAX_CORES, MAX_MEMORY = 1024, 8192, 65536  # of a node; of a device; 
 
 @dataclasses.dataclass(frozen=True)
 class Hardware:
-    """What the inventory declares of a node: ``count`` devices of ``cores`` physical cores each, at ``lnc``.
+    """The hardware that the inventory declares for a node:
+    ``count`` devices of ``cores`` physical cores each, at ``lnc``.
 
-    cpu_affinity: (number of a device or logical core, CPUs near it as text) for each that is declared. exclude: devices
-    that servers are not given.
+    cpu_affinity: (number of a device or logical core, nearby CPUs as a string) for each declared affinity. exclude:
+    devices that are not assigned to servers.
     """
 
     accelerator: str
@@ -49,36 +50,38 @@ class Hardware:
 
     @property
     def units(self):
-        """How many pieces servers are made of: logical cores, or whole devices where there are no cores."""
+        """Number of units that servers are assigned: logical cores, or complete devices if they have no cores."""
         return self.count * self.cores // self.lnc if self.cores else self.count
 
     @property
     def chip(self):
-        """How many of these pieces one device has."""
+        """Number of units of a device."""
         return self.cores // self.lnc if self.cores else 1
 
     @property
     def excluded(self):
-        """The pieces that servers are not given."""
+        """Units that are not assigned to servers."""
         return frozenset(device * self.chip + piece for device in self.exclude for piece in range(self.chip))
 
     def fits_chips(self, size):
-        """Whether a server of ``size`` pieces has whole devices or an equal part of one, where that matters."""
+        """Return whether a server of ``size`` units has complete devices or an equal part of a device,
+        if that matters."""
         return PLATFORMS[self.platform].fits_chips(self, size)
 
     @property
     def compute_capability(self):
-        """Of the declared accelerator, such as "9.0"; "" where it has none."""
+        """Compute capability of the declared accelerator, such as "9.0"; "" if it has none."""
         return PLATFORMS[self.platform].accelerators[self.accelerator].compute_capability
 
     @property
     def unit(self):
-        """What a piece is called in messages."""
+        """Name of a unit in messages."""
         return PLATFORMS[self.platform].unit
 
 
 def parse_hardware(declared, where):
-    """Hardware from the variable fleet_hardware. ``where`` names the host in errors (FleetError, a line for each)."""
+    """Return the Hardware of the variable fleet_hardware.
+    ``where`` names the host in errors (FleetError, a line for each)."""
     where += ": fleet_hardware"
     if not isinstance(declared, dict):
         example = next(iter(ACCELERATORS))
@@ -127,7 +130,7 @@ def parse_hardware(declared, where):
 
 
 def _affinity(where, declared):
-    """((device, CPUs as text), …) of {"0-3": "0-47,96-143"}: keys are devices, or ranges of them."""
+    """Return ((device, CPUs as a string), …) of {"0-3": "0-47,96-143"}: keys are devices, or ranges of them."""
     if declared is None:
         return ()
     found = {}
@@ -149,7 +152,8 @@ MAX_SERVERS = 1024  # of a host
 
 
 def group_counts(recipe, hardware):
-    """How many servers each group gets: [int]. Raises FleetError if they do not fit or do not divide."""
+    """Return the number of servers of each group: [int].
+    Raises FleetError if they do not fit or do not divide evenly."""
     groups = recipe["servers"]
     automatic = [group for group in groups if group["count"] == "auto"]
     numbered = [group for group in groups if group["count"] != "auto"]
@@ -184,7 +188,7 @@ def _counts(groups):
 
 
 def _automatic(group, left, hardware):
-    """How many servers of ``group``, whose count is auto, ``left`` devices make."""
+    """Return how many servers of ``group``, whose count is auto, fit on ``left`` devices."""
     size = group["devices"]
     if left < size or left % size:
         fits = [str(part) for part in range(1, left + 1) if left % part == 0 and hardware.fits_chips(part)]
@@ -195,7 +199,7 @@ def _automatic(group, left, hardware):
 
 
 def server_names(recipe, counts):
-    """{group name: [server names]}. Raises FleetError if one is too long."""
+    """Return {group name: [server names]}. Raises FleetError if a name is too long."""
     names = {}
     for group, count in zip(recipe["servers"], counts):
         base = group_name(group)
@@ -207,10 +211,10 @@ def server_names(recipe, counts):
 
 
 def assign(recipe, hardware, names):
-    """{server: its devices}, without the servers that an excluded device belongs to: the others keep theirs.
+    """Return {server: its devices}. Servers with an excluded device are left out; the other servers keep their devices.
 
-    names: {group: [server]}. A server takes the devices of its instance's device_list, else those of its group's, else
-    the next ones that no list names.
+    names: {group: [server]}. A server gets the devices of its instance's device_list, else of its group's device_list,
+    else the next devices that no list contains.
     """
     instances = recipe.get("instances") or {}
     given, taken = {}, {}
@@ -257,7 +261,8 @@ def _check_list(key, name, devices, size, hardware, taken, own):
 
 
 def cpus(group, own, devices, hardware, where):
-    """CPUs of one server as text, None for all: the instance's own, else the group's, else those of its devices."""
+    """Return the CPUs of a server as a string, None for all:
+    those of the instance, else of the group, else of its devices."""
     for layer in (own, group):
         if layer.get("cpus"):
             try:

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What an inventory is to this collection: which hosts it deploys on, and which of them are one machine."""
+"""The hosts of an inventory that this collection deploys to, and hosts that are the same machine."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ LOCKED = "Give the vault's password (--ask-vault-pass), or write the value where
 
 
 class HostVariables:
-    """One host's variables, read one by one: only those that the plan needs are ever templated or decrypted, and each
-    once. What is returned is read-only."""
+    """The variables of a host. Only variables that the plan needs are templated or decrypted, once each.
+    Returned values must not be changed."""
 
     def __init__(self, host, variables, inventory_sources=()):
         """variables: mapping. inventory_sources: paths given with -i."""
@@ -28,22 +28,23 @@ class HostVariables:
         self.names = set(variables)
         self.inventory_sources = tuple(str(source) for source in inventory_sources)
         self.read = set()  # names of the variables that the plan was made from
-        self.looked = set()  # of those that were only checked
+        self.looked = set()  # names of the variables that were only checked
         self._variables = variables
         self._values = {}  # name → (value, FleetError)
 
     def get(self, name, default=None):
-        """The variable's value, or ``default``. FleetError names a variable that cannot be worked out here."""
+        """Return the variable's value, or ``default``.
+        Raises FleetError, with its name, if a variable cannot be evaluated here."""
         self.read.add(name)
         return self._value(name, default)
 
     def peek(self, name, default=None):
-        """get(), of a variable that the plan does not depend on."""
+        """get() for a variable that the plan does not depend on."""
         self.looked.add(name)
         return self._value(name, default)
 
     def has(self, name):
-        """Whether the host has the variable."""
+        """Return whether the host has the variable."""
         self.looked.add(name)
         return name in self.names
 
@@ -64,11 +65,11 @@ class HostVariables:
         try:
             value = self._variables[name]
             if isinstance(value, jinja2.Undefined):
-                str(value)  # raises what a lookup is given in place of an error
+                str(value)  # raises the error that a lookup returns as a value
             return clean(value, "variable " + name)
         except FleetError:
             raise
-        except Exception as error:  # whatever the templating engine raises: undefined facts, a locked vault, bad Jinja
+        except Exception as error:  # any error of a template: undefined facts, a locked vault, bad Jinja
             text = " ".join(str(error).split()).rstrip(".")
             locked = any(word in text.lower() for word in ("vault", "decrypt"))
             raise FleetError(
@@ -85,14 +86,15 @@ class HostVariables:
 
     @property
     def has_recipe(self):
-        """Whether this is an inference host. One whose fleet_recipe cannot be read is: the plan says why."""
+        """Whether this is an inference host.
+        A host whose fleet_recipe cannot be evaluated counts: the plan reports the error."""
         try:
             return self.get("fleet_recipe") is not None
         except FleetError:
             return True
 
     def fingerprint(self, names):
-        """A digest of what a plan that reads the variables ``names`` depends on."""
+        """Return a digest of the values of the variables ``names``."""
         values = {name: self._readable(name) for name in sorted(names) if name in self.names}
         ours = sorted(name for name in self.names if name.lower().startswith("fleet"))
         return hashlib.sha256(canonical([self.host, self.inventory_sources, sorted(names), ours, values])).hexdigest()
@@ -105,23 +107,23 @@ class HostVariables:
 
 
 class Hosts:
-    """HostVariables of the hosts of an inventory, by their names; each is made once."""
+    """HostVariables of the hosts of an inventory, by name. Each is created once."""
 
     def __init__(self, variables_of, inventory_sources=()):
         """variables_of(host) -> mapping. inventory_sources: paths given with -i."""
         self.inventory_sources = tuple(inventory_sources)
-        self.made = {}  # what planning makes of them once for all hosts
+        self.made = {}  # results of planning that all hosts share
         self._variables_of = variables_of
         self._hosts = {}
 
     @classmethod
     def of_task(cls, variables):
-        """Those of the variables that ansible gives a task (hostvars and the sources)."""
+        """Return the Hosts of the variables that Ansible passes to a task (hostvars and the sources)."""
         hostvars = variables["hostvars"]
         return cls(lambda host: hostvars[host], variables.get("ansible_inventory_sources") or ())
 
     def asked(self):
-        """Those that were asked for until now."""
+        """Return the HostVariables that were requested so far."""
         return list(self._hosts.values())
 
     def __call__(self, host):
@@ -134,14 +136,15 @@ NO_INVENTORIES = ("group_vars", "host_vars", "vars_plugins")  # in an inventory 
 
 
 def recipes_of(source):
-    """Folders with the recipes of a site whose inventory is `source`: `recipes` beside it, and beside its folder."""
+    """Return the folders with a site's recipes for the inventory `source`:
+    `recipes` next to it and, for a file, next to its folder."""
     source = os.path.normpath(source)
     inside = [] if os.path.isdir(source) else [os.path.dirname(source)]
     return [os.path.join(folder, "recipes") for folder in (*inside, os.path.dirname(inside[0] if inside else source))]
 
 
 def check_inventory_folders(sources):
-    """Raises FleetError for recipes inside an inventory directory: Ansible has read them as inventories.
+    """Raises FleetError for recipes inside an inventory directory, because Ansible reads them as inventories.
 
     sources: paths given with -i.
     """
@@ -155,7 +158,7 @@ def check_inventory_folders(sources):
 
 
 def check_outside(folder, sources):
-    """Raises FleetError for a folder of recipes in which Ansible looks for inventories."""
+    """Raises FleetError for a folder of recipes inside an inventory directory."""
     real = os.path.realpath(folder)
     for source in sources:
         root = os.path.realpath(source)
@@ -169,20 +172,21 @@ def check_outside(folder, sources):
             )
 
 
-# Services that a role of the same name provides: the schemes of their addresses without and with TLS. A host that is
-# alone listens on loopback without TLS, several with it, unless the variable NAME_tls says otherwise.
+# Services that a role of the same name provides: the schemes of their addresses without and with TLS. A service on a
+# single host listens on loopback without TLS, on several hosts with TLS, unless the variable NAME_tls specifies
+# otherwise.
 PROVIDED = {"etcd": ("http", "https"), "nats": ("nats", "tls")}
 
 
 def inference_hosts(hosts, others, deployed=False):
-    """Those of ``hosts`` that have fleet_recipe. others: Hosts. deployed: also those that have fleet_hardware alone;
-    servers of an earlier plan may run there."""
+    """Return those of ``hosts`` that have fleet_recipe. others: Hosts. deployed: also hosts that have only
+    fleet_hardware, because servers of an earlier plan may run there."""
     given = map(others, hosts)
     return [one.host for one in given if (deployed and "fleet_hardware" in one.names) or one.has_recipe]
 
 
 def no_recipe():
-    """The FleetError of an inventory without an inference host."""
+    """Return the FleetError of an inventory without an inference host."""
     from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 
     return FleetError(
@@ -194,7 +198,7 @@ def no_recipe():
 
 
 def no_host(sources):
-    """The FleetError of an inventory without any host."""
+    """Return the FleetError of an inventory without any host."""
     return FleetError(
         "inventory.no-host",
         "the inventory has no host (%s), so there is nothing to do. Name an inventory with hosts: -i inventories/NAME.",
@@ -203,9 +207,9 @@ def no_host(sources):
 
 
 def check_limit(ours, play_hosts, variables):
-    """Raises FleetError if --limit leaves no host that this collection does anything on.
+    """Raises FleetError if --limit selects no host that this collection manages.
 
-    ours: inference hosts. play_hosts: what --limit leaves of the inventory. variables: what ansible gives a task.
+    ours: inference hosts. play_hosts: the hosts that --limit selects. variables: the variables of the task.
     """
     names = (variables.get(name + "_group", name) for name in PROVIDED)
     served = {host for name in names for host in variables["groups"].get(name, ())}
@@ -218,17 +222,17 @@ def check_limit(ours, play_hosts, variables):
 
 
 def address_given():
-    """Whether the command line gives ansible_host, every host's then."""
+    """Return whether the command line sets ansible_host, which then applies to every host."""
     return any("ansible_host" in str(given) for given in context.CLIARGS.get("extra_vars") or ())
 
 
 def one_machine(planned, others):
-    """(message, two hosts) for names of one machine whose servers would be in each other's way.
+    """Yield (message, two hosts) for names of the same machine whose servers would conflict.
 
-    One machine is one address, port and kind of connection that Ansible takes to it. others: Hosts.
+    Names are the same machine if Ansible uses the same address, port and kind of connection for them. others: Hosts.
     """
     if address_given():
-        return  # an address of the command line is every host's, and says nothing about the inventory
+        return  # an address of the command line applies to every host and does not identify machines
     machines = {}
     for host, item in planned.items():
         if not item["servers"] or len(planned) < 2:

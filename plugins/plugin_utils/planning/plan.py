@@ -39,12 +39,12 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware 
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import apply, apply_container, group_name
 
-FIRST_PORT = 1024  # those below are the superuser's
+FIRST_PORT = 1024  # lower ports require root
 MAX_WORD = 128 * 1024 - 64  # of an argv or environment: MAX_ARG_STRLEN, less the variable's name
 
 
 def check_needs(recipe, hardware):
-    """Raises FleetError unless the declared hardware is of the kind that the recipe needs."""
+    """Raises FleetError if the declared hardware is not of the kind that the recipe requires."""
     needs = recipe["needs"]
     for key, fits, allowed in (
         ("accelerator", hardware.accelerator in needs["accelerators"], ", ".join(needs["accelerators"])),
@@ -58,7 +58,7 @@ def check_needs(recipe, hardware):
 
 
 def check_ports(entries, recipe, mistakes):
-    """All ports of a host are ones that its servers may have, and none is taken twice."""
+    """Note ports of a host that its servers may not use, and ports that two servers use."""
     taken = {}
     for entry in entries:
         first = 1 if entry["launcher"] == "container" or entry["user"] == "root" else FIRST_PORT
@@ -85,7 +85,7 @@ def check_words(where, words):
                 raise invalid("%s: %s" % (where, key), value, "words of less than 128 KiB without NUL characters")
 
 
-PORT_NAMES = ("metrics", "system", "side_channel")  # placeholders whether a group has them or not
+PORT_NAMES = ("metrics", "system", "side_channel")  # placeholders of every group, with or without these ports
 SYSTEM_USER = "inference-fleet"
 HOME = re.compile(r"^/home/([a-z_][a-z0-9_-]*)/")
 ENDINGS = {"yaml": "yml", "json": "json"}
@@ -93,7 +93,7 @@ ENDINGS = {"yaml": "yml", "json": "json"}
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """What is the same for all servers of a host. names: {group: [server]} of those that there are, context:
+    """The values that all servers of a host share. names: {group: [server]} of the servers of the host, context:
     placeholders with their values."""
 
     recipe: dict
@@ -106,13 +106,13 @@ class Host:
 
 @dataclasses.dataclass
 class Draft:
-    """A server on its way to an entry. Engines and platforms look at it.
+    """A server before it becomes an entry, as engines and platforms check it.
 
-    where: names it in messages. recipe: the recipe as it is for this server, its paths resolved (see plan.deployment).
-    context: placeholders with their values. command, flags, variables, config: as the recipe has them, placeholders
-    unresolved; then command, values ({flag: value}), environment and config as the engine gets them, and arguments
-    ({canonical flag: value}), what it makes of them. key: of what it compiles. own_names: placeholders that say where
-    others are.
+    where: names it in messages. recipe: the recipe for this server, with resolved paths (see plan.deployment). context:
+    placeholders with their values. command, flags, variables, config: as in the recipe, with unresolved placeholders;
+    then command, values ({flag: value}), environment and config as the engine gets them, and arguments ({canonical
+    flag: value}), which the engine derives from them. key: of the artifact that the engine compiles. own_names:
+    placeholders of ports and of the addresses of services.
     """
 
     where: str
@@ -134,16 +134,17 @@ class Draft:
 
     @property
     def content(self):
-        """What its configuration file holds, {} where it has none."""
+        """Content of its configuration file, {} if it has none."""
         return (self.config or {}).get("content") or {}
 
     @property
     def model(self):
-        """The dimensions of its checkpoint, None if they are not known."""
+        """Dimensions of its checkpoint, None if they are not known."""
         return model_of(self.recipe)
 
     def read(self, context):
-        """(command, {flag: value}, {variable: string}, content of its file) with another context's values."""
+        """Return (command, {flag: value}, {variable: string}, content of its file) with
+        the values of another context."""
         where = self.where
         return (
             substitute(self.command, context, "%s: command" % where),
@@ -155,16 +156,16 @@ class Draft:
         )  # fmt: skip
 
     def resolve(self):
-        """Fill in all placeholders."""
+        """Replace all placeholders."""
         self.command, self.values, self.environment, content = self.read(self.context)
         if self.config:
             self.config = {"path": self.context["config"], "format": self.config["format"], "content": content}
 
 
 def entry_of(host, prepared, group, own, name, devices):
-    """A server's entry, without its hash.
+    """Return a server's entry, without its hash.
 
-    prepared: plan.deployment of the recipe for this group. own: what the instance has differently.
+    prepared: plan.deployment of the recipe for this group. own: settings that differ for this instance.
     """
     index = int(name.rpartition("-")[2])
     recipe, site = prepared, host.site
@@ -178,7 +179,7 @@ def entry_of(host, prepared, group, own, name, devices):
     server = _draft(host, recipe, group, own, name, devices, declared, where)
     local = server.context
     server.key = platform.artifact_key(server)
-    # Without a leader each server compiles for itself, so each has an artifact of its own.
+    # Without a leader each server compiles for itself, into a separate artifact.
     leader_first = recipe["start"]["order"] == "leader-first"
     local["artifact_key"] = server.key and (server.key if leader_first else "%s-%s" % (server.key, name))
     server.directories = _directories(host, name, local, where)
@@ -214,7 +215,7 @@ def entry_of(host, prepared, group, own, name, devices):
         argv += modules
         path = ":".join(filter(None, (host.paths.engine_lib, environment.get("PYTHONPATH"))))
         environment = {**environment, "PYTHONPATH": path}
-    apart = declared and container.has_own_network(declared)  # its addresses may be none of the node's
+    apart = declared and container.has_own_network(declared)  # its addresses may differ from the node's
     needs = [] if apart else engine.needs(server, environment)
     versions = dict(site.secret_versions)
     entry = {
@@ -255,7 +256,7 @@ def entry_of(host, prepared, group, own, name, devices):
 
 
 def _draft(host, recipe, group, own, name, devices, declared, where):
-    """The Draft of a server, with nothing resolved but its recipe's paths. Sets ${config} and ${max_num_seqs}."""
+    """Return the Draft of a server, with only its recipe's paths resolved. Sets ${config} and ${max_num_seqs}."""
     local = _context(host, recipe, group, own, name, devices, declared)
     if declared and container.has_own_network(declared):
         local.update(bind="0.0.0.0", bind_device="all")  # inside; the ports are published on the host's address
@@ -275,15 +276,16 @@ def _draft(host, recipe, group, own, name, devices, declared, where):
 
 
 def _ports(group, index):
-    """{name: port} of a server's ports beside the one it answers on."""
+    """Return {name: port} of a server's ports, except the port for requests."""
     return {name: port + index for name, port in group.get("ports", {}).items() if port is not None}
 
 
 def _context(host, recipe, group, own, name, devices, contained):
-    """Placeholders of one server, but for its directories and its artifact's key; None: has no value here."""
+    """Return the placeholders of a server, except its directories and its artifact's key;
+    None: no value on this host."""
     base, model, draft = group_name(group), recipe["model"], recipe["model"].get("draft")
     index = int(name.rpartition("-")[2])
-    inside = range(len(devices)) if contained else devices  # what a container is given it numbers from 0
+    inside = range(len(devices)) if contained else devices  # a container numbers its devices from 0
     taken = {*devices, *host.hardware.excluded}
     others = [device for device in range(host.hardware.units) if device not in taken]
     return {
@@ -316,7 +318,7 @@ def _context(host, recipe, group, own, name, devices, contained):
 
 
 def _directories(host, name, local, where):
-    """{kind: absolute path, in its shortest form: strings are compared} of one server."""
+    """Return {kind: absolute path} of a server, normalized because paths are compared as strings."""
     directories = dict(host.paths.directories(name))
     directories.update(substitute(host.recipe.get("directories", {}), local, "directories"))
     for kind, path in directories.items():
@@ -328,17 +330,18 @@ def _directories(host, name, local, where):
 
 
 def _after(host, group, name, start):
-    """(servers that one starts after, those of them that may be waited for only until what they compile is there)."""
+    """Return (servers that must start before this server, those of them that it waits for only until they have
+    compiled)."""
     after = [other for earlier in group.get("after", []) for other in host.names[earlier]]
     leader = host.names[group_name(group)][0]
     if start["order"] != "leader-first" or name == leader or leader in after:
         return after, []
-    # for servers that restart together the order has another reason
+    # The order of servers that restart together has another reason.
     return [*after, leader], [] if start["restart_with_leader"] else [leader]
 
 
 def _contain(entry, declared, local, site, where):
-    """Let the entry's engine run in the declared container."""
+    """Run the entry's engine in the declared container."""
     argv, variables, config = entry["command"], entry["environment"], entry["config"]
     texts = [*argv, *variables.values(), *strings(config["content"] if config else {})]
     inputs = [local["config"], local["model"], local["draft"], local["encodings"], NodePaths(site.root).engine_lib]
@@ -357,7 +360,8 @@ def _contain(entry, declared, local, site, where):
 
 
 def _user(recipe):
-    """Who servers run as: the recipe's user; the owner of the home in which a machine image has its environment."""
+    """Return the account of the servers: the recipe's user,
+    or the owner of the home in which a machine image has its environment."""
     if recipe.get("user"):
         return recipe["user"]
     venv = recipe.get("venv") or {}
@@ -366,7 +370,7 @@ def _user(recipe):
 
 
 def _container(recipe, platform, own, where):
-    """The container of one server, the platform's defaults under it; None where its engine is a process."""
+    """Return the container of a server, with the platform's defaults; None if its engine runs as a process."""
     if recipe.get("launcher", "process") != "container":
         return None
     result = recipe.get("container") or {}
@@ -397,7 +401,7 @@ START = {
     "health_path": "/health",
     "units": [],
 }
-# What a group of servers may have differently from the recipe.
+# Keys of the recipe that a group of servers may override.
 LAYERS = (
     "arguments", "environment", "config", "container", "command", "launcher", "start", "secrets", "model", "venv",
     "backend",
@@ -406,13 +410,13 @@ LAYERS = (
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """What the inventory says beside recipe and hardware.
+    """Settings of the inventory in addition to recipe and hardware.
 
-    root: fleet_root. bind: address that servers listen on. secret_versions: {ENV: version} as pairs.
-    container_engine: what a recipe's container.engine auto means. api_key: whether fleet_api_key holds one.
-    endpoints: placeholders that say where others are, as pairs (planning.services). signed: services that sign
-    certificates for their clients. require_digests: whether an image must have a digest. clustered: whether
-    fleet_cluster names a deployment that other hosts are of too.
+    root: fleet_root. bind: address that servers listen on. secret_versions: {ENV: version} as pairs. container_engine:
+    the engine that a recipe's container.engine auto selects. api_key: whether fleet_api_key contains a key. endpoints:
+    placeholders with the addresses of others, as pairs (planning.services). signed: services that sign certificates for
+    their clients. require_digests: whether an image must have a digest. clustered: whether fleet_cluster names a
+    deployment that includes other hosts.
     """
 
     root: str = ""
@@ -426,16 +430,16 @@ class Site:
     clustered: bool = False
 
 
-# What makes two groups' checkpoints of one path two checkpoints.
+# Keys that distinguish two groups' checkpoints of the same path.
 CHECKPOINT = ("source", "source_path", "repo", "revision", "format", "endpoint", "include", "exclude")
 
 
 def deployment(recipe, site, host, used=None):
-    """The recipe as the roles read it: paths of model, draft and venv are resolved, defaults are filled in.
+    """Return the recipe in the form for the roles, with resolved paths of model, draft and venv, and with defaults.
 
-    models, venvs: all that the host's servers need, the recipe's own first; a group that has its own in `servers` has
-    all of it there. engine_settings: of the platform. used: names of the groups that have servers on the host, None for
-    all.
+    models, venvs: all that the host's servers need, the recipe's own first; a group with its own model or venv has all
+    of its keys in `servers`. engine_settings: of the platform. used: names of the groups that have servers on the host,
+    None for all.
     """
     result = _resolved(recipe, site, host)
     groups, models, venvs = [], [], []
@@ -454,8 +458,8 @@ def deployment(recipe, site, host, used=None):
 
 
 def _distinct(items, first, key, content):
-    """Models or environments, each once, `first` first where it is among them. What is at one path must be one thing;
-    a draft comes with the first model that has it."""
+    """Return each model or environment once, with `first` first if it is among them. A draft is listed with the first
+    model that has it. Raises FleetError if a path has different contents."""
     found = []
     for item in sorted(items, key=lambda item: item != first):
         draft = (item.get("draft") or {}).get("path")
@@ -470,7 +474,7 @@ def _distinct(items, first, key, content):
 
 
 def _resolved(recipe, site, host):
-    """The recipe with the paths of its own model, draft and venv, and defaults."""
+    """Return the recipe with defaults and with the resolved paths of the recipe's model, draft and venv."""
     context = base_context(recipe, NodePaths(site.root), host)
     result = dict(recipe)
     for key in ("model", "venv"):
@@ -490,7 +494,7 @@ def _resolved(recipe, site, host):
         result["model"]["exclude"] = model["exclude"]
     known = model_of(result)
     if known:
-        # A draft is held against its target before that is on any disk.
+        # A draft is compared with its target before the target has been downloaded.
         result["model"] = {**result["model"], "hidden_size": known.hidden, "vocab_size": known.vocab}
     if result.get("venv"):
         result["venv"] = {"create": True, **result["venv"]}
@@ -504,10 +508,11 @@ def _resolved(recipe, site, host):
 
 
 def plan_host(host, recipe, hardware, site):
-    """The servers of ``host``: a list of plan entries (fleet_node/host/server_spec.py), in the order of the recipe.
+    """Return the servers of ``host``: a list of plan entries (fleet_node/host/server_spec.py),
+    in the order of the recipe.
 
-    Pure: no node is touched. The same input gives the same bytes. Raises FleetError with one sentence; the caller
-    says for which host.
+    A pure function: no node is accessed, and equal input gives equal bytes. Raises FleetError with a sentence; the
+    caller adds the host.
     """
     platform = PLATFORMS[recipe["platform"]]
     check_needs(recipe, hardware)
@@ -551,8 +556,8 @@ def plan_host(host, recipe, hardware, site):
 
 
 def for_group(recipe, group):
-    """The recipe as it is for one group of servers."""
-    if group["role"] == "frontend":  # another program than the workers that the recipe's own are for
+    """Return the recipe for a group of servers."""
+    if group["role"] == "frontend":  # a different program than the workers, which the recipe's own settings are for
         recipe = {**recipe, "arguments": {}, "config": None}
     result = dict(recipe)
     health = group.get("health") or {}
@@ -566,6 +571,6 @@ def for_group(recipe, group):
 
 
 def secrets_of(recipe):
-    """{ENV: variable} of the secrets of all groups of a recipe."""
+    """Return {ENV: variable} of the secrets of all groups of a recipe."""
     return {name: variable for group in recipe.get("servers", ())
             for name, variable in for_group(recipe, group).get("secrets", {}).items()}  # fmt: skip

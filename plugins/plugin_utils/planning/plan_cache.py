@@ -22,18 +22,19 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.fi
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import canonical
 from ansible_collections.inference.fleet.plugins.plugin_utils import cache_folder, seen_files
 
-VARIABLE = "INFERENCE_FLEET_PLAN_CACHE"  # of the environment: another folder; empty: none
+VARIABLE = "INFERENCE_FLEET_PLAN_CACHE"  # environment variable: another folder; empty: no cache
 COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 KEPT = 50  # plans
 MOST = 64 << 20  # bytes of all plans, and of one plan
-# What plans are made by, beside the Python code that the planner imports: its data, the roles and the steps' playbooks.
+# Files that determine plans, in addition to the Python code that the planner imports: its data, the roles and the
+# steps' playbooks.
 CODE = ("playbooks/steps", "plugins/action", "plugins/lookup", "plugins/module_utils", "plugins/plugin_utils",
         "recipes", "roles")  # fmt: skip
 NO_CODE = ("README.md", "files", "__pycache__")  # of roles the first two: steps are planned without them
 
 
 def folder():
-    """The folder of the plans, None if there is none."""
+    """Return the folder of the plans, None if there is none."""
     given = os.environ.get(VARIABLE)
     if given is None:
         return cache_folder.folder("plans")
@@ -41,7 +42,7 @@ def folder():
 
 
 class PlanCache:
-    """The kept plan for one question."""
+    """The kept plan for a question."""
 
     def __init__(self, question):
         """question: the arguments of the plan, as JSON."""
@@ -53,7 +54,7 @@ class PlanCache:
                 self._path = os.path.join(where, hashlib.sha256(canonical(base)).hexdigest() + ".json")
 
     def recall(self, others):
-        """The answer that keep() got, None if there is none or something has changed. others: Hosts."""
+        """Return the kept answer, None if there is none or something has changed. others: Hosts."""
         data = cache_folder.read(self._path, MOST) if self._path else None
         # a host that was removed, or a damaged file
         with contextlib.suppress(OSError, KeyError, ValueError, TypeError, AttributeError, RecursionError):
@@ -85,14 +86,14 @@ class PlanCache:
 
 
 def _digest(kept, others, content):
-    """A digest of the values of the variables and files that a plan was made from. content(kind, path) -> of a file."""
+    """Return a digest of the variables and files that a plan was made from. content(kind, path) -> of a file."""
     values = [[host, others(host).fingerprint(one["names"])] for one in kept["variables"] for host in one["hosts"]]
     files = [[kind, path, content(kind, path)] for kind, path in kept["files"]]
     return hashlib.sha256(canonical([values, files])).hexdigest()
 
 
 def code():
-    """A digest of the collection's files that have a say in a plan."""
+    """Return a digest of the collection's files that determine plans."""
     digest = hashlib.sha256()
     for path in _code_files():
         with open(os.path.join(COLLECTION, path), "rb") as stream:

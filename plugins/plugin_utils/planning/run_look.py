@@ -1,10 +1,10 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where a run has something to do on each host, as the operation check found it, for the plays that follow; and whether
-servers of a host could not be changed, after which no others are.
+"""Stores the results of the operation check for the following plays: where each host has something to do, and whether
+servers of a host could not be changed, after which no servers of other hosts are changed.
 
-These are files in the run's temporary folder, as the plan is (run_plan.py), with a line for each look.
+The results are files in the run's temporary folder, like the plan (run_plan.py), with a line for each check.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ NAME = "inference-fleet-look.jsonl"
 STOPPED = "inference-fleet-stopped"
 VERDICTS = "inference-fleet-verdicts"  # a folder with a file for each host
 REPORTED = "inference-fleet-reported"
-NOBODY = ["!all"]  # the hosts of a play for nobody: an empty list of patterns would be everybody
+NOBODY = ["!all"]  # The hosts of a play without hosts. An empty list of patterns would select all hosts.
 STEPS = ("preflight", "prepare", "weights", "serve")
 VERIFY = "verify"
 
 
 def note(host, steps, first, serving=True):
-    """Keep which steps were looked at on a host, the first that differs, None for none, and whether servers run."""
+    """Store the checked steps of a host, its first step that differs, or None, and whether servers run."""
     line = json.dumps({"host": host, "steps": steps, "first": first, "serving": serving}) + "\n"
     stream = os.open(_path(), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        os.write(stream, line.encode())  # one call: hosts that end together have a process each
+        os.write(stream, line.encode())  # a single call, because several processes may write at the same time
     finally:
         os.close(stream)
 
 
 def forget():
-    """What was found is no longer true: another playbook begins."""
+    """Delete the results when another playbook begins."""
     for name in (NAME, STOPPED, REPORTED):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_path(name))
@@ -45,13 +45,13 @@ def forget():
 
 
 def note_stopped(host):
-    """Servers of this host could not be changed."""
+    """Store that servers of this host could not be changed."""
     with open(_path(STOPPED), "w", encoding="utf-8") as stream:
         stream.write(host)
 
 
 def stopped():
-    """The host whose servers could not be changed, None if there is none."""
+    """Return the host whose servers could not be changed, None if there is none."""
     try:
         with open(_path(STOPPED), encoding="utf-8") as stream:
             return stream.read()
@@ -60,15 +60,15 @@ def stopped():
 
 
 def idle(hosts):
-    """Those of the hosts that were looked at and run no server: what is changed there disturbs nobody."""
+    """Return the checked hosts without a running server. Changes there do not interrupt requests."""
     found = _read()
     return [host for host in hosts if not found.get(host, {}).get("serving", True)]
 
 
 def batches(hosts, serial, together=()):
-    """The serial of a play for these hosts, of which those that run no server come first: they are taken all at once,
-    then one alone, then as many at a time as `serial` says. It is `serial` where servers run only on hosts in
-    `together`, which are changed at once."""
+    """Return the serial of a play for these hosts. Hosts without running servers come first, in one batch; then a
+    single host, then batches of `serial` hosts. It is `serial` if servers run only on hosts in `together`, which are
+    changed at the same time."""
     serial = list(serial) if isinstance(serial, (list, tuple)) else [serial]
     first = idle(hosts)
     if all(host in first or host in together for host in hosts):
@@ -77,8 +77,8 @@ def batches(hosts, serial, together=()):
 
 
 def due(hosts, step):
-    """Those of the hosts that have something to do in this step or an earlier one, or were not checked; with the step
-    verify those whose verdict is not in the reports yet."""
+    """Return the hosts that have something to do in this step or an earlier step, or that were not checked. For the
+    step verify, return the hosts whose verdict is not in the reports yet."""
     if step == VERIFY:
         reported = _reported()
         return [host for host in hosts if host not in reported]
@@ -87,21 +87,21 @@ def due(hosts, step):
 
 
 def unchanged(host):
-    """Whether the servers of a host were looked at, and the run has nothing to do there."""
+    """Return whether the servers of a host were checked, and the run has nothing to do there."""
     found = _read().get(host)
     return found is not None and "serve" in found["steps"] and found["first"] is None
 
 
 def note_verdict(host, verdict):
-    """Keep the verification of a host that followed in the same call; verdict: JSON."""
+    """Store the verification of a host that followed in the same call; verdict: JSON."""
     os.makedirs(_path(VERDICTS), mode=0o700, exist_ok=True)
     with open(_verdict_path(host), "w", encoding="utf-8", opener=_private) as stream:
         json.dump(verdict, stream)
 
 
 def verdicts():
-    """{host: verdict} of note_verdict(); {} if the run has something to do on any host, since the servers of the others
-    may answer in another way by now."""
+    """Return {host: verdict} of note_verdict();
+    {} if the run changes any host, because the servers of other hosts may answer differently then."""
     looks, found = _read(), {}
     if any(one["first"] is not None for one in looks.values()):
         return {}
@@ -112,7 +112,7 @@ def verdicts():
 
 
 def note_reported(hosts):
-    """The verdicts of these hosts are in the reports."""
+    """Store that the verdicts of these hosts are in the reports."""
     with open(_path(REPORTED), "w", encoding="utf-8") as stream:
         json.dump(sorted(hosts), stream)
 
@@ -134,7 +134,7 @@ def _private(path, flags):
 
 
 def _read():
-    """{host: what note() kept last}."""
+    """Return {host: result that note() stored last}."""
     try:
         with open(_path(), encoding="utf-8") as stream:
             return {one["host"]: one for one in map(json.loads, stream)}

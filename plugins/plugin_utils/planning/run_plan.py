@@ -1,11 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The plan of one run of ansible-playbook: made by its first task, taken by all others as long as it is right.
+"""The plan of a run of ansible-playbook. The first task makes it, and all other tasks use it while it is valid.
 
-Tasks run in processes of their own, so it goes through a file in the run's temporary folder, which ansible-playbook
-removes at its end. It holds what the lookup returns, and no value of a secret. What many hosts have in common, as the
-hosts and workers of their cluster, is in it once.
+Each task runs in a separate process, so the plan is stored in a file in the run's temporary folder, which
+ansible-playbook removes at its end. The file contains the result of the lookup, and no secrets. Data that many hosts
+share, such as the hosts and workers of their cluster, is stored once.
 """
 
 from __future__ import annotations
@@ -22,23 +22,25 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory
 
 NAME = "inference-fleet-plan.json"
 ELSEWHERE = "workers_elsewhere"  # of a deployment: the workers of the cluster without the host's own
-_loaded = {}  # the file as it was read last: {"stat": …, "found": …}; processes of tasks have it from their parent
-_settled = {}  # {host: what this process has found to be right}; in the process of a task nothing changes
-_right = set()  # fingerprints of hosts of clusters that were right when the play began
+_loaded = {}  # the file when it was last read: {"stat": …, "found": …}; processes of tasks inherit it
+_settled = {}  # {host: plan that this process has found valid}; nothing changes during the process of a task
+_right = set()  # fingerprints of hosts of clusters that were valid when the play began
 
 
 class RunPlan:
-    """Plans of hosts, and which variables each was made from."""
+    """Plans of hosts, and the variables that each was made from."""
 
     def __init__(self, recalls=True):
-        """recalls: whether what an earlier task has kept is taken; else all is noted that this one plans."""
+        """recalls: whether the results of an earlier task are used;
+        otherwise everything that this object plans is recorded."""
         self._recalls = recalls
         self._noted = {}  # host → {deploys, plan, of: hosts whose variables it was made from, workers: of its cluster}
         self._variables = {}  # host → HostVariables
         self._names = {}  # host → names of those of its variables that were read
 
     def recall(self, host, others, deploys):
-        """The plan of a host, None if there is none or variables that it read have changed since. others: Hosts."""
+        """Return the plan of a host, None if there is none or if variables that it read have changed since.
+        others: Hosts."""
         if not self._recalls:
             return None
         found = _settled.get(host) if _in_task() else None
@@ -55,9 +57,10 @@ class RunPlan:
         return found["plan"] if found["deploys"] or not deploys else None
 
     def note(self, host, asked, deploys, plan, workers=None):
-        """Remember a host's plan, for this process, and for others with save().
+        """Store a host's plan for this process, and with save() for other processes.
 
-        asked: HostVariables that it read. workers: all of the host's cluster, where the plan has those of other hosts.
+        asked: HostVariables that it read. workers: all of the host's cluster, if the plan contains workers of other
+        hosts.
         """
         self._variables.update((one.host, one) for one in asked)
         self._noted[host] = {"deploys": deploys, "plan": plan, "of": [one.host for one in asked], "workers": workers}
@@ -65,14 +68,14 @@ class RunPlan:
             _settled[host] = self._noted[host]
 
     def refuse(self, reasons):
-        """Remember that hosts cannot be planned. reasons: {host: why}."""
+        """Store that hosts cannot be planned. reasons: {host: reason}."""
         for host, why in reasons.items():
             self._noted[host] = {"deploys": False, "plan": None, "of": [], "workers": None, "why": why}
 
     def packed(self):
-        """What was noted, as JSON: {hosts: {host: {deploys, plan, of, workers}}, lists, names}.
+        """Return the stored plans as JSON: {hosts: {host: {deploys, plan, of, workers}}, lists, names}.
 
-        The host's `of` and `workers` are names in `lists`, so what many hosts have in common is there once.
+        The host's `of` and `workers` are names in `lists`, so data that many hosts share is stored once.
         """
         lists, hosts = {}, {}
         for host, found in self._noted.items():
@@ -86,7 +89,7 @@ class RunPlan:
         return {"hosts": hosts, "lists": lists, "names": names}
 
     def take(self, packed, others):
-        """Remember what packed() gave in an earlier run. others: Hosts. Returns {host: plan}."""
+        """Store the result of packed() in an earlier run. others: Hosts. Return {host: plan}."""
         for host, names in packed["names"].items():
             self._variables[host], self._names[host] = others(host), set(names)
         for host, found in packed["hosts"].items():
@@ -96,11 +99,11 @@ class RunPlan:
         return self.planned()
 
     def planned(self):
-        """{host: plan} of all that was noted and could be planned."""
+        """Return {host: plan} of all hosts that could be planned."""
         return {host: found["plan"] for host, found in self._noted.items() if found["plan"] is not None}
 
     def save(self):
-        """Keep what was noted for all tasks that follow."""
+        """Save the plans for all following tasks."""
         packed, kept = self.packed(), load()
         kept = {key: dict(kept[key]) for key in kept}
         kept["lists"].update(packed["lists"])
@@ -116,7 +119,7 @@ class RunPlan:
 
 
 def _named(table, value):
-    """The name by which `table` has the value, a digest."""
+    """Return the name of the value in `table`, a digest."""
     name = hashlib.sha256(canonical(value)).hexdigest()
     table[name] = value
     return name
@@ -127,7 +130,7 @@ def _elsewhere(workers, host):
 
 
 def _unpacked(host, found, lists):
-    """The plan of a host as it was noted. lists: of the file or of packed()."""
+    """Return the plan of a host in its original form. lists: of the file or of packed()."""
     plan = found["plan"]
     if found["workers"] is None:
         return plan
@@ -136,15 +139,15 @@ def _unpacked(host, found, lists):
 
 
 def _holds(kept, fingerprint, others, host):
-    """Whether the variables of a fingerprint are as they were. Those of other hosts are looked at once for each play:
-    with each task of each host that would be the square of their number."""
+    """Return whether the variables of a fingerprint are unchanged. The variables of other hosts are checked once per
+    play, because a check for each task of each host would grow with the square of the number of hosts."""
     one, names = kept["read"][fingerprint]
     return (one != host and fingerprint in _right) or others(one).fingerprint(names) == fingerprint
 
 
 def recalled(hosts, others, deploys):
-    """{host: plan} where all the hosts have a plan that is right, and no two of them are one machine; else None, and
-    whoever plans them says why. others: Hosts."""
+    """Return {host: plan} if all hosts have a valid plan and no two of them are the same machine, else None; planning
+    then reports the reason. others: Hosts."""
     run_plan, found = RunPlan(), {}
     for host in hosts:
         found[host] = run_plan.recall(host, others, deploys)
@@ -154,7 +157,8 @@ def recalled(hosts, others, deploys):
 
 
 def plans_of(hosts, others, deploys):
-    """{host: plan} of the hosts: that of this run, or made now; the planner is imported for that alone. FleetError."""
+    """Return {host: plan} of the hosts, from this run or newly made. The planner is imported only to make plans.
+    Raises FleetError."""
     found = recalled(hosts, others, deploys)
     if found is None:
         from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
@@ -164,7 +168,7 @@ def plans_of(hosts, others, deploys):
 
 
 def settle(others):
-    """Look, for the processes of all tasks of a play, at the variables that plans of other hosts depend on."""
+    """Check the variables that plans of other hosts depend on, once for the processes of all tasks of a play."""
     kept = load()
     of = [kept["lists"][name] for name in {found["of"] for found in kept["hosts"].values()}]
     shared = {one for prints in of if len(prints) > 1 for one in prints}
@@ -173,7 +177,8 @@ def settle(others):
 
 
 def load():
-    """What save() kept: {hosts, lists, read}; in the main process also for the processes that it starts."""
+    """Return the content that save() wrote: {hosts, lists, read};
+    in the main process also for the processes that it starts."""
     try:
         stat = os.stat(_path())
         key = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
@@ -186,7 +191,7 @@ def load():
 
 
 def refused():
-    """{host: why} of the hosts that the run's first task could not plan."""
+    """Return {host: reason} of the hosts that the run's first task could not plan."""
     return {host: found["why"] for host, found in load()["hosts"].items() if found["plan"] is None}
 
 
@@ -195,5 +200,5 @@ def _path():
 
 
 def _in_task():
-    """Whether this is the process of a task, which ends with it."""
+    """Return whether this is the process of a task, which ends with the task."""
     return multiprocessing.parent_process() is not None

@@ -1,9 +1,9 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The steps of a host's plan in one run: which of them its tags leave, and their arguments filled in.
+"""The steps of a host's plan in a run: selection by tags, and completion of their arguments.
 
-A run whose plan is kept needs this and not the planner, so nothing of that is imported here.
+A run with a kept plan needs this module but not the planner, so it imports nothing of the planner.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import operator
 
-LATER = "fleet: filled in later"  # the only key of an argument that is filled in when it is sent
+LATER = "fleet: filled in later"  # the only key of an argument that is completed when it is sent
 OMITTED = object()
 # The tags of the steps' playbooks.
 TAGS = {
@@ -21,12 +21,12 @@ TAGS = {
     "serve": ("serve",),
     "verify": ("verify",),
 }
-PREPARES = frozenset(("all", "tagged", "prepare", "preflight"))  # a run with one of these tags, as preflight.yml says
+PREPARES = frozenset(("all", "tagged", "prepare", "preflight"))  # tags that prepare nodes, see preflight.yml
 
 
 def of_run(steps, only, skip):
-    """Those of a plan's steps that are part of a run with these tags, and those whose playbook was changed: its tags
-    are not known.
+    """Return the steps of a plan that a run with these tags includes, and steps whose playbook was changed,
+    because its tags are not known.
 
     only, skip: of the run, --tags and --skip-tags.
     """
@@ -34,14 +34,14 @@ def of_run(steps, only, skip):
 
 
 def has_part(tags, only, skip):
-    """Whether a task of these tags is part of the run, as ansible-playbook decides that."""
+    """Return whether a run includes a task with these tags, by the rules of ansible-playbook."""
     tags = set(tags)
     chosen = bool(tags & only) or bool(only & {"all", "tagged"})
     return chosen and not (tags & skip or skip & {"all", "tagged"})
 
 
 def filled(value, plan, variables, only):
-    """The arguments of a call, or a part of them, with the values that were left out. Raises FleetError.
+    """Return the arguments of a call, or a part of them, with the omitted values. Raises FleetError.
 
     plan: the host's. variables: HostVariables. only: tags of the run.
     """
@@ -66,7 +66,7 @@ def filled(value, plan, variables, only):
 
 
 def _merged(under, over):
-    """A mapping merged over another one, as the filter combine does it with recursive."""
+    """Return a mapping merged over another mapping, like the filter combine with recursive."""
     found = dict(under)
     for key, value in over.items():
         both = isinstance(found.get(key), dict) and isinstance(value, dict)

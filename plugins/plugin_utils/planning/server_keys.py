@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The API keys and secrets of planned servers, as the controller sees them: never a value in a plan, whatever it is."""
+"""API keys and secrets of planned servers on the control node. A plan never contains their values."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ LOCKED = (
 
 
 def has_key(variables, deploys):
-    """Whether the servers of a host get API keys. One that cannot be read counts: a plan needs no vault's password.
+    """Return whether the servers of a host get API keys.
+    A key that cannot be decrypted counts: a plan needs no vault password.
 
-    variables: HostVariables. deploys: whether a value that is no key is a FleetError.
+    variables: HostVariables. deploys: whether a value that is not a key raises FleetError.
     """
     if VARIABLE not in variables.names:
         return False
@@ -50,12 +51,12 @@ def has_key(variables, deploys):
 
 
 def check_engine(where, engine, secrets):
-    """Raises FleetError if the engine has no API keys, or if the recipe names another variable for them."""
+    """Raises FleetError if the engine does not support API keys, or if the recipe names another variable for them."""
     name = engine.api_key
     if not name:
         raise FleetError(
             "plan.engine-without-api-keys",
-            "%s is set, but the engine %s has no API keys: it would answer whoever reaches it. Set %s to null for this "
+            "%s is set, but the engine %s has no API keys: it would answer any client. Set %s to null for this "
             "host, and put a gateway that asks for the key in front.",
             (VARIABLE, engine.label, VARIABLE),
         )
@@ -75,20 +76,20 @@ def check_not_in_the_open(where, engine, server):
     if found:
         raise FleetError(
             "plan.api-key-in-the-open",
-            "%s: %s holds an API key, which everybody who sees the plan or the node's processes could read; remove it, "
-            "and set %s, best in a vault.",
+            "%s: %s contains an API key, which everybody who sees the plan or the node's processes could read; remove "
+            "it, and set %s, best in a vault.",
             (where, found[0], VARIABLE),
         )
 
 
 def give_keys(where, engine, secrets):
-    """(secrets, arguments) of a server with the fleet's keys; the arguments name a module for engines."""
+    """Return (secrets, arguments) of a server with the fleet's keys; the arguments name a module for engines."""
     check_engine(where, engine, secrets)
     return {**secrets, **SECRETS}, ENGINES[engine.name].key_arguments
 
 
 def is_loopback(bind):
-    """Whether only the node itself can reach what listens on this address."""
+    """Return whether only the node itself can reach a server that listens on this address."""
     try:
         return ipaddress.ip_address(bind.strip("[]")).is_loopback
     except ValueError:
@@ -96,14 +97,15 @@ def is_loopback(bind):
 
 
 def missing_secrets(entries, variables):
-    """Sentences on the secrets of a host's entries that have no value, equal servers together; [] where all have.
+    """Return sentences on the secrets of a host's entries that have no value, with equal servers merged;
+    [] if all have a value.
 
     variables: HostVariables.
     """
     problems = {}
     for entry in entries:
         for name, variable in sorted(entry["secrets"].items()):
-            # the other keys come from the variable of the first one, which is reported already
+            # the other keys come from the variable of the first key, which is already reported
             lacking = name not in OTHER_API_KEYS and not is_file(variable) and _lacking(variables, name, variable)
             if lacking:
                 problems.setdefault((name, variable, lacking), []).append(entry["name"])
@@ -114,7 +116,7 @@ def missing_secrets(entries, variables):
 
 
 def _lacking(variables, name, variable):
-    """What is wrong with a secret's variable; "" where it has a value. It never shows the value."""
+    """Return the error of a secret's variable, without its value; "" if it has a value."""
     if not variables.has(variable):
         return "is not set for this host; set it, best in a vault"
     try:

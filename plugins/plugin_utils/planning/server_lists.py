@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a host's plan entries have in common: their secrets' variables, container engines, images and registries."""
+"""Values that a host's plan entries share: variables of secrets, container engines, images and registries."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import 
 
 
 def secret_names(servers):
-    """Names of the variables that hold the servers' secrets, sorted, each once."""
+    """Return the names of the variables that contain the servers' secrets, sorted, each once."""
     return sorted({one for entry in servers for one in entry["secrets"].values() if not is_file(one)})
 
 
 def container_engines(servers):
-    """Engines of this node that the servers' containers run in, sorted; none that listens at an address of its own."""
+    """Return the engines of this node that run the servers' containers, sorted,
+    without engines at a separate address."""
     found = [entry["container"] for entry in servers if entry["container"]]
     return sorted({container["engine"] for container in found if not container["address"]})
 
 
 def container_images(servers):
-    """[{engine, address, image, digest}] of the servers' containers, each once, in the servers' order."""
+    """Return [{engine, address, image, digest}] of the servers' containers, each once, in the servers' order."""
     found = []
     for entry in servers:
         if entry["container"]:
@@ -36,19 +37,20 @@ def container_images(servers):
 
 
 def registries(images, mirror=""):
-    """Hosts of the registries that images (container_images) are pulled from, through the mirror where one is set."""
+    """Return the hosts of the registries of images (container_images), or of the mirror if it is set."""
     from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import split_reference
     from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.images import (
         DOCKER_HUB,
         mirrored,
-    )  # here: a converged run needs none of it
+    )  # imported here: a converged run needs none of it
 
     names = (split_reference(mirrored(image["image"], mirror))[0] for image in images)
     return sorted({name or DOCKER_HUB for name in names})
 
 
 def batches(servers, meant):
-    """[[names]] of the servers that are meant, leaders first, each with those that restart with it. Raises FleetError.
+    """Return [[names]] of the selected servers, leaders first, each with the servers that restart with it.
+    Raises FleetError.
 
     servers: plan entries of a host. meant: a name, several with commas between them, a list of names, or "all".
     """

@@ -1,10 +1,10 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What one host needs of others: addresses of services, and how many servers a deployment has over its hosts.
+"""Dependencies of a host on others: addresses of services, and the number of a deployment's servers on all its hosts.
 
-A second pass over what the inventory declares; no node is asked. Placeholders: ${SERVICE} for each of the recipe's
-services, and ${total_GROUP}, the number of servers of a group over all hosts with the same fleet_cluster.
+A second pass over the declarations of the inventory; no node is accessed. Placeholders: ${SERVICE} for each of the
+recipe's services, and ${total_GROUP}, the number of servers of a group on all hosts with the same fleet_cluster.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ CLUSTER, BIND = "fleet_cluster", "fleet_bind_address"
 
 
 class Service(typing.NamedTuple):
-    """A service as the inventory declares it: hosts; (address, port) of each; the scheme of its addresses, "" where
-    none is known; whether it takes TLS alone; whether a role makes the certificates of its clients."""
+    """A service as declared in the inventory: hosts; (address, port) of each; the scheme of its addresses, "" if it is
+    not known; whether it accepts only TLS; whether a role makes the certificates of its clients."""
 
     hosts: list
     addresses: list
@@ -42,7 +42,7 @@ class Service(typing.NamedTuple):
 
 
 def members(hosts, variables_of, name_key, loopback=False):
-    """[{host, name, address}] of the members of a service, in the order of the group.
+    """Return [{host, name, address}] of the members of a service, in the order of the group.
 
     variables_of: {host: mapping of its variables}. name_key: the variable with a member's name; by default the host's.
     loopback: a single member listens on loopback.
@@ -56,10 +56,10 @@ def members(hosts, variables_of, name_key, loopback=False):
 
 
 def endpoints(host, recipe, named, takes_one):
-    """[(placeholder, value)] of the services that a recipe names.
+    """Return [(placeholder, value)] of the services that a recipe names.
 
-    named: of named_services(). takes_one(name, tls) -> whether the engine takes one address of a service: this host's
-    address, or that of another host, which hosts take by turns.
+    named: of named_services(). takes_one(name, tls) -> whether the engine accepts only one address of a service: the
+    address of this host, or of a member that is chosen by the host's name.
     """
     found = []
     for name, service in named.items():
@@ -73,7 +73,8 @@ def endpoints(host, recipe, named, takes_one):
 
 
 def totals(host, recipe, groups, variables_of, planned_of, made):
-    """[(total_GROUP, number)] of the totals that a recipe names. Arguments: as cluster_servers()."""
+    """Return [(total_GROUP, number)] of the totals that a recipe names.
+    The arguments are those of cluster_servers()."""
     names = sorted(name for name in _placeholders(recipe) if TOTAL.fullmatch(name))
     if not names:
         return []
@@ -82,7 +83,8 @@ def totals(host, recipe, groups, variables_of, planned_of, made):
 
 
 def named_services(host, recipe, groups, variables_of):
-    """{name: Service} of those that the recipe's strings name; hosts of other services are not read. Raises FleetError.
+    """Return {name: Service} of the services in the recipe's strings. Hosts of other services are not read.
+    Raises FleetError.
 
     groups() -> {group: [hosts]} of the inventory. variables_of(host) -> HostVariables.
     """
@@ -125,11 +127,12 @@ def _written(text, scheme, address, port):
 
 
 def clients(entries, signed, paths):
-    """[{name, folder, owner, members, endpoints}] of the services whose client certificates a host's servers read.
+    """Return [{name, folder, owner, members, endpoints}] of the services whose client
+    certificates a host's servers read.
 
-    signed: {name: Service} of those whose certificates are made here. paths: NodePaths. folder: where the host keeps
-    its certificate; owner: the account of its servers, null for who deploys; members: hosts that can sign it;
-    endpoints: "address:port" of the service.
+    signed: {name: Service} of the services whose certificates this collection makes. paths: NodePaths. folder: of the
+    certificate on the host; owner: the account of its servers, null for the deploying account; members: hosts that can
+    sign it; endpoints: "address:port" of the service.
     """
     read = {path for entry in entries for path in [*entry["secrets"].values(), *entry["environment"].values()]}
     return [
@@ -146,8 +149,9 @@ def clients(entries, signed, paths):
 
 
 def cluster_servers(host, groups, variables_of, planned_of, made):
-    """({"total_GROUP": number of servers}, [{host, name, role, bind, ports}] of workers) of the hosts with the
-    fleet_cluster of `host`, or of the host alone. Made once for a cluster, of whose hosts all variables count.
+    """Return ({"total_GROUP": number of servers}, [{host, name, role, bind, ports}] of workers) of the hosts with the
+    fleet_cluster of `host`, or of the host alone. It is computed once for a cluster, from the variables of all its
+    hosts.
 
     groups, variables_of: as named_services(). planned_of(host) -> (recipe, Hardware) of a host, None for a host without
     a recipe. made: of Hosts.

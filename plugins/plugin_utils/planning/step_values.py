@@ -1,10 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Variables of roles as the plan of a run's steps has them, and whether a role is the one that the plan knows.
+"""Variables of roles for the plan of a run's steps, and a check whether a role is unchanged.
 
-A role's variable is the host's, or its default: a literal of the role's defaults/main.yml, or what the caller has
-worked out where the default there is a template. What may hold a password is not read: the plan names the variable.
+The value of a role's variable is set for the host, or is its default: a literal in the role's defaults/main.yml, or a
+value from the caller if that default is a template. Variables that may contain a password are not read: the plan
+contains their names.
 """
 
 from __future__ import annotations
@@ -20,28 +21,28 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_steps
 
 COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 KNOWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "known_tasks.json")
-UNKNOWN_DATA = ("README.md", "files", "__pycache__")  # of a role: these say nothing of its tasks
-LITERAL = object()  # the default is the one of the role's file
+UNKNOWN_DATA = ("README.md", "files", "__pycache__")  # of a role: files that do not affect its tasks
+LITERAL = object()  # the default is the literal in the role's file
 
 
 def later(variable, **how):
-    """An argument that is filled in when it is sent: the value of a variable. how: default, for an empty value; omits:
-    an empty value is left out; over: a mapping that the value is merged over."""
+    """Return an argument that is completed when it is sent, with the value of a variable. how: default, for an empty
+    value; omits: an empty value is left out; over: a mapping that the value is merged over."""
     return {LATER: {"variable": variable, **how}}
 
 
 def of_plan(*keys):
-    """An argument that is a part of the host's plan."""
+    """Return an argument that is a part of the host's plan."""
     return {LATER: {"plan": list(keys)}}
 
 
 def if_prepared(value, other):
-    """An argument in a run that prepares the node too; `other` in a run that does not."""
+    """Return an argument that is `value` in a run that also prepares the node, and `other` in other runs."""
     return {LATER: {"prepared": value, "unprepared": other}}
 
 
 class Role:
-    """A role's variables on one host."""
+    """A role's variables on a host."""
 
     def __init__(self, name, variables):
         """variables: HostVariables."""
@@ -50,7 +51,7 @@ class Role:
         self._variables = variables
 
     def value(self, name, default=LITERAL):
-        """The host's variable; without one `default`, or the literal of the role. Raises FleetError."""
+        """Return the host's variable, else `default`, else the literal of the role. Raises FleetError."""
         if self._variables.has(name):
             return read(self._variables, name)
         return self._literal(name) if default is LITERAL else default
@@ -60,8 +61,8 @@ class Role:
         return str(self.value(name, default)).strip().lower() in TRUE | {"1"}
 
     def later(self, name, shared=None, default=LITERAL, omits=False):
-        """value() of a variable that may hold a password. shared: the fleet's variable that is its default, `default`
-        where that is not set or empty."""
+        """value() of a variable that may contain a password. shared: the fleet variable that is its default; if it is
+        empty or not set, `default` applies."""
         if self._variables.has(name):
             return later(name, omits=omits)
         if shared is not None and self._variables.has(shared):
@@ -70,30 +71,30 @@ class Role:
         return None if omits and not value else value
 
     def has(self, name):
-        """Whether the host has the variable."""
+        """Return whether the host has the variable."""
         return self._variables.has(name)
 
     def _literal(self, name):
         value = self.defaults[name]
         if "{{" in json.dumps(value):
-            raise AssertionError("the default of %s is a template: say here what it is" % name)
+            raise AssertionError("the default of %s is a template: specify its value here" % name)
         return value
 
 
 def read(variables, name):
-    """A variable's value. The plan depends on it, unless it cannot be worked out here. Raises FleetError."""
+    """Return a variable's value. The plan depends on it, unless it cannot be evaluated here. Raises FleetError."""
     variables.peek(name)
     return variables.get(name)
 
 
 def shared(variables, name, default):
-    """The value of a fleet_* variable; `default` where it is not set or empty. Raises FleetError."""
+    """Return the value of a fleet_* variable; `default` if it is empty or not set. Raises FleetError."""
     return (read(variables, name) if variables.has(name) else None) or default
 
 
 @functools.cache
 def defaults_of(role):
-    """The role's defaults/main.yml; {} without one."""
+    """Return the role's defaults/main.yml; {} if there is none."""
     try:
         with open(os.path.join(COLLECTION, "roles", role, "defaults", "main.yml"), encoding="utf-8") as stream:
             return yaml.load(stream, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
@@ -103,19 +104,19 @@ def defaults_of(role):
 
 @functools.cache
 def is_known(place):
-    """Whether a role's folder or a step's playbook is the one that the plan has been written for."""
+    """Return whether a role's folder or a step's playbook has the content that the steps were written for."""
     return content_of(os.path.join(COLLECTION, place)) == known().get(place)
 
 
 @functools.cache
 def known():
-    """{place: content_of() it}, which tools/known_tasks.py has written down."""
+    """Return {place: content_of(place)}, as recorded by tools/known_tasks.py."""
     with open(KNOWN, encoding="utf-8") as stream:
         return json.load(stream)
 
 
 def content_of(path):
-    """A digest of a playbook, or of all files of a role that have a say in what it does."""
+    """Return a digest of a playbook, or of all files of a role that affect its tasks."""
     path, digest = os.fspath(path), hashlib.sha256()
     for name in sorted(_files(path)):
         with open(os.path.join(path, name) if name else path, "rb") as stream:

@@ -1,12 +1,12 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What each step of site.yml runs on a host: operations with their arguments, as the roles call the modules.
+"""The operations of each step of site.yml on a host, with the arguments of the roles' module calls.
 
-The operation check runs them in check mode. So whatever a role does on a node is here, or follows from something
-that is here; a test holds the arguments against the roles' tasks. What is not known here runs each time: a platform or
-an engine without operations(), a role or a playbook whose files are others than those that known_tasks.json knows, and
-a step with a variable that only its play can work out.
+The operation check runs them in check mode. Everything that a role does on a node is therefore listed here, or depends
+on something that is listed here; a test compares the arguments with the roles' tasks. Steps that are not fully known
+run each time: a platform or an engine without operations(), a role or a playbook whose files differ from
+known_tasks.json, and a step with a variable that only its play can evaluate.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ UNREAD = "it cannot be looked at: %s"
 
 
 def steps_of(variables, servers, deployment):
-    """[{step, operation, arguments}] in the order of the run, and {step, reason, changed} for a step that runs each
-    time. Some arguments are filled in when they are sent (run_steps.py).
+    """Return [{step, operation, arguments}] in the order of the run, and {step, reason, changed} for a step that runs
+    each time. Some arguments are completed when they are sent (run_steps.py).
 
     variables: HostVariables. servers, deployment: of the host's plan.
     """
@@ -49,7 +49,7 @@ def steps_of(variables, servers, deployment):
             ]
         except FleetError as error:
             host.runs_always(UNREAD % error.message.partition("\n")[0])
-        except (AttributeError, LookupError, TypeError, ValueError) as error:  # a variable of a form that nobody checks
+        except (AttributeError, LookupError, TypeError, ValueError) as error:  # an unchecked variable of a wrong type
             host.runs_always(UNREAD % ("%s: %s" % (type(error).__name__, error)))
         changed = not step_values.is_known(PLAYBOOK % step)
         if changed:
@@ -60,9 +60,9 @@ def steps_of(variables, servers, deployment):
 
 
 class Host:
-    """A host as its platform and its engine see it in one step; see their operations().
+    """A host in a step, for the operations() of its platform and its engine.
 
-    servers, deployment: as arguments they are part of the plan. entries, recipe: the same, to work with. root:
+    servers, deployment: references to parts of the plan, for arguments. entries, recipe: the values of these. root:
     fleet_root. environment, ca_bundle: see the roles.
     """
 
@@ -78,41 +78,42 @@ class Host:
         return self.shared("fleet_root", "")
 
     def shared(self, name, default):
-        """The value of a variable that several roles read; `default` where it is not set or empty. Of no secret."""
+        """Return the value of a variable that several roles read; `default` if it is empty or not set.
+        Not for secrets."""
         return step_values.shared(self._variables, name, default)
 
     def role(self, name):
-        """The variables of a role that the step runs."""
+        """Return the variables of a role that the step runs."""
         if not step_values.is_known("roles/" + name):
             self.runs_always(CHANGED % ("roles/" + name))
         return Role(name, self._variables)
 
     def set(self, name):
-        """Whether the host has a variable."""
+        """Return whether the host has a variable."""
         return self._variables.has(name)
 
     def read(self, name, default=None):
-        """The value of a variable, `default` where it is not set."""
+        """Return the value of a variable, `default` if it is not set."""
         return step_values.read(self._variables, name) if self.set(name) else default
 
     def part(self, name, default):
-        """A part of the deployment, `default` where it has none of that name."""
+        """Return a part of the deployment, `default` if it does not have the part."""
         return of_plan("deployment", name) if name in self.recipe else default
 
     def environment(self, role):
-        """Proxies and the like of a role."""
+        """Return the environment variables of a role, such as proxies."""
         return role.later(role.name + "_environment", "fleet_proxy_env", {})
 
     def ca_bundle(self, role):
-        """The certificates to trust of a role."""
+        """Return the certificates that a role trusts."""
         return role.value(role.name + "_ca_bundle", self.shared("fleet_ca_bundle", ""))
 
     def platform(self):
-        """What the role of the platform runs in this step."""
+        """Return the operations of the platform's role in this step."""
         return self._of(PLATFORMS[self.recipe["platform"]].operations(self), self.recipe["platform"])
 
     def engine(self, name, venv):
-        """What the role of an engine runs for one environment."""
+        """Return the operations of an engine's role for an environment."""
         return self._of(ENGINES[name].operations(self, venv), name)
 
     def _of(self, calls, role):
@@ -324,7 +325,7 @@ def _serve(host):
 
 
 def _verify(host):
-    """What the operation check asks of a host on which nothing differs."""
+    """Return the verification that the operation check requests of a host on which nothing differs."""
     role, recipe = host.role("verify"), host.recipe
     asked = recipe["verify"]
     yield _call(

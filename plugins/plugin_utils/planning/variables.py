@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Variables of hosts, as the plan reads them: which there are, what they may be, and where recipes are found."""
+"""Variables of hosts for planning: their names, allowed values, and the folders of recipes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LIST, MAPPING = "a list; with -e as JSON", "a mapping; with -e as JSON"
 
 @functools.cache
 def table():
-    """variables.yml."""
+    """Return the content of variables.yml."""
     return _yaml(os.path.splitext(os.path.abspath(__file__))[0] + ".yml")
 
 
@@ -59,7 +59,7 @@ def _pattern(name, value, kind):
 
 
 def _host(name, value):
-    """A name or an address at which hosts are reached, without port."""
+    """Check a name or address of a host, without port."""
     text = value if isinstance(value, str) else ""
     try:
         ipaddress.ip_address(text)
@@ -95,7 +95,7 @@ def _file_url(name, value):
 
 
 def _index(name, value):
-    """A package index: an address, or a folder of the node."""
+    """Check a package index: an address, or a folder of the node."""
     if isinstance(value, str) and value.startswith("/"):
         _pattern(name, value, "path")
     else:
@@ -103,14 +103,14 @@ def _index(name, value):
 
 
 def _local(name, value):
-    """A file or folder of the control node, or an address."""
+    """Check a file or folder of the control node, or an address."""
     checks.check_string(name, value)
     if "://" in value:
         _file_url(name, value)
 
 
 def _items(check, single=False):
-    """The check of a list by the check of its items. single: an item may be given without a list."""
+    """Return the check of a list from the check of its items. single: whether an item may be given without a list."""
 
     def check_list(name, value):
         if not isinstance(value, list) and not single:
@@ -134,7 +134,7 @@ def _mapping(name, value, shown=True):
 
 
 def _values(name, value, check, key=None):
-    """A mapping by the check of its values. key: kind of its keys."""
+    """Check a mapping with the check of its values. key: kind of its keys."""
     _mapping(name, value)
     for one, item in value.items():
         if key:
@@ -154,7 +154,7 @@ def _setting(name, value):
 
 
 def _environment(name, value):
-    """Values are not shown: a proxy may have a password."""
+    """Check a mapping of environment variables. Messages omit values: a proxy may have a password."""
     _mapping(name, value, shown=False)
     for key, one in value.items():
         text = str(one) if isinstance(one, int) and not isinstance(one, bool) else one
@@ -168,7 +168,7 @@ def _environment(name, value):
 
 
 def _logins(name, value):
-    """Values are not shown."""
+    """Check a mapping of logins. Messages omit values."""
     _mapping(name, value, shown=False)
     for registry, login in value.items():
         fit = isinstance(login, dict) and set(login) == {"username", "password"}
@@ -202,7 +202,7 @@ def _message(name, value):
 
 
 def _row(check):
-    """A check that does not depend on the row of the table."""
+    """Return a check that does not depend on the row of the table."""
     return lambda name, value, _row: check(name, value)
 
 
@@ -218,7 +218,7 @@ def _number(name, value, row):
 # kind: (check(name, value, row of the table), what is allowed in words)
 KINDS = {
     "choice": (lambda name, value, row: checks.check_choice(name, value, row["choices"]), ""),
-    "folder": (_folder, "absolute path, a folder of its own"),
+    "folder": (_folder, "absolute path, a separate folder"),
     "number": (_number, "number"),
     "whole": (_number, "whole number"),
     **{kind: (_row(functools.partial(_pattern, kind=kind)), row["words"]) for kind, row in PATTERNS.items()},
@@ -257,14 +257,14 @@ KINDS = {
 
 
 def check_value(name, value, spec):
-    """Raises FleetError unless the variable `name` may have this value. spec: its row of variables.yml."""
+    """Raises FleetError if this value is not allowed for the variable `name`. spec: its row of variables.yml."""
     if value is None or (value == "" and spec.get("empty")):
         return
     KINDS[spec["kind"]][0](name, value, spec)
 
 
 def words_of(spec):
-    """What a variable may be, in words."""
+    """Return the allowed values of a variable as a sentence part."""
     if spec.get("words"):
         return spec["words"]
     if spec.get("choices"):
@@ -277,7 +277,7 @@ def words_of(spec):
 
 
 def check_option(name, value, option):
-    """Raises FleetError unless a role's variable without a kind has the type and choices of its argument spec."""
+    """Raises FleetError if a role's variable without a kind violates the type or choices of its argument spec."""
     kind, shown = option.get("type", "str"), not option.get("no_log")
     if value is None:
         return
@@ -301,26 +301,26 @@ def check_option(name, value, option):
 
 
 COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-ELSEWHERE = "'hostvars' is undefined"  # jinja's words for a value of another host's, which only plays work out
-SERVICES = ("etcd_", "nats_")  # what their variables begin with
-CLOSE = 0.9  # of the names of variables: other ones that begin like ours are somebody else's
+ELSEWHERE = "'hostvars' is undefined"  # Jinja's message for a value of another host, which only plays can evaluate
+SERVICES = ("etcd_", "nats_")  # prefixes of their variables
+CLOSE = 0.9  # similarity of names; other similar variables may belong to other collections
 
 
 @functools.cache
 def shared():
-    """{name: its row} of the fleet_* variables that people set."""
+    """Return {name: its row} of the fleet_* variables that users set."""
     return {name: row for section in table()["sections"] for name, row in section["variables"].items()}
 
 
 @functools.cache
 def known():
-    """Names of all fleet_* variables, also of those that plays set."""
+    """Return the names of all fleet_* variables, including those that plays set."""
     return frozenset((*shared(), *table()["internal"]))
 
 
 @functools.cache
 def of_roles():
-    """{name: (option of the role's argument spec, row of the table or None)} of the variables of roles."""
+    """Return {name: (option of the role's argument spec, row of the table or None)} of the variables of roles."""
     found = {}
     for folder in sorted(os.scandir(os.path.join(COLLECTION, "roles")), key=lambda one: one.name):
         specs = os.path.join(folder.path, "meta", "argument_specs.yml")
@@ -331,7 +331,7 @@ def of_roles():
 
 
 def row_of(name, option):
-    """What the table says of a role's variable; None where its argument spec says enough."""
+    """Return the table's row of a role's variable; None if its argument spec is sufficient."""
     if option.get("choices") or option.get("type") == "bool":
         return None
     rows = (row for row in table()["roles"] if any(fnmatch.fnmatchcase(name, one) for one in row["names"]))
@@ -339,7 +339,7 @@ def row_of(name, option):
 
 
 def recipe_paths(variables):
-    """Folders that recipes are looked for in, before the collection's own."""
+    """Return the folders that are searched for recipes, before the collection's own."""
     configured = variables.get("fleet_recipe_paths") or []
     if isinstance(configured, str):
         configured = [part for part in configured.split(os.pathsep) if part]
@@ -356,7 +356,7 @@ def recipe_paths(variables):
 
 
 def overlays_of(variables):
-    """Names in fleet_overlay: a name, several joined by commas, or a list of them."""
+    """Return the names in fleet_overlay: a name, several joined by commas, or a list of them."""
     given = variables.get("fleet_overlay") or []
     names = [part.strip() for part in given.split(",")] if isinstance(given, str) else given
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
@@ -365,9 +365,10 @@ def overlays_of(variables):
 
 
 def check_variables(variables, mistakes):
-    """Note what is wrong with the names and values of a host's variables, whatever the run reads of them.
+    """Note errors in the names and values of a host's variables, whether or not the run uses them.
 
-    Of roles those are checked that the host's roles read. A value in a vault that is locked is not looked at.
+    Variables of roles are checked if the host runs the role. An encrypted value without its vault password is not
+    checked.
     """
     for name in sorted(variables.names):
         usual = name.lower().replace("-", "_")
@@ -394,13 +395,13 @@ def check_variables(variables, mistakes):
 
 
 def _serves(variables):
-    """Whether a host is in a group of the services that servers share."""
+    """Return whether a host is in a group of the services that servers share."""
     groups = variables.peek("group_names") or []
     return any(variables.peek(name + "group", name[:-1]) in groups for name in SERVICES)
 
 
 def _check(variables, name, check, lazy):
-    """lazy: the plays template it, not the plan; so what cannot be worked out here is none of the plan's business."""
+    """lazy: the play evaluates the variable, not the plan, so a value that cannot be evaluated here is not an error."""
     try:
         value = variables.peek(name)
     except FleetError as error:
@@ -412,7 +413,7 @@ def _check(variables, name, check, lazy):
 
 
 def read_checked(variables, name, default, mistakes, check=None):
-    """A variable's value, ``default`` where it is not set or null; what is wrong with it is noted."""
+    """Return a variable's value, ``default`` if it is null or not set. Errors are noted."""
     value = default
     with mistakes.noted():
         given = variables.get(name)

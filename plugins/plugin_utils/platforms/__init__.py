@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Platforms: a file or a folder for each, with an object PLATFORM."""
+"""Platforms: one file or folder each, with an object PLATFORM."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ RUNTIME, RUNTIME_VISIBLE = "--runtime=ascend", "ASCEND_VISIBLE_DEVICES"
 RUNTIME_PROGRAM = "/usr/local/Ascend/Ascend-Docker-Runtime/ascend-docker-runtime"
 GRAPH_MODES = ("NONE", "PIECEWISE", "FULL_DECODE_ONLY")
 MOST_UTILISATION = 0.92
-# What guides set and nothing reads: why.
+# Variables that guides set but no program reads, with the reason.
 DEAD = {
     "NPU_MEMORY_FRACTION": "no release reads it; against fragmentation set PYTORCH_NPU_ALLOC_CONF: "
     "expandable_segments:True",
@@ -34,7 +34,7 @@ DEAD = {
 
 
 class Ascend(Platform):
-    """Chips by the number of their /dev/davinci, 64 GiB HBM each: 8 on an Atlas 800 A2, 16 on an Atlas 800 A3."""
+    """Chips by the number of their /dev/davinci, with 64 GiB HBM each: 8 on an Atlas 800 A2, 16 on an Atlas 800 A3."""
 
     name, label, unit = "ascend", "Huawei Ascend", "NPU"
     accelerators = {"ascend-a2": Accelerator(memory_gib=64), A3: Accelerator(memory_gib=64)}
@@ -46,16 +46,16 @@ class Ascend(Platform):
     }
 
     def operations(self, host):
-        """The role installs nothing."""
+        """Return no operations: the role installs nothing."""
         host.role("ascend")
         return []
 
     def fits_chips(self, hardware, size):
-        """An NPU of an A3 is two chips, and its servers take both."""
+        """Return whether a server gets complete NPUs: an NPU of an A3 consists of two chips."""
         return hardware.accelerator != A3 or size % 2 == 0
 
     def container_defaults(self, declared):
-        """The vendor's runtime adds devices and driver itself."""
+        """Return the defaults of containers. The vendor's runtime adds devices and driver itself."""
         return {"shm_size": "1g"} if RUNTIME in declared.get("flags", []) else self.container
 
     def daemon_settings(self, recipe):
@@ -65,7 +65,7 @@ class Ascend(Platform):
         return {"runtimes": {"ascend": {"path": RUNTIME_PROGRAM, "runtimeArgs": []}}}
 
     def check_server(self, where, server):
-        """Require weights of a format that NPUs load, an image of their generation, and the server's own NPUs."""
+        """Require a format of weights that NPUs load, an image for their generation, and the server's own NPUs."""
         if server.recipe["model"]["format"] == "mxfp4":
             raise FleetError(
                 "plan.not-for-platform",
@@ -108,7 +108,8 @@ class Ascend(Platform):
                 )
 
     def finish(self, entries, leader_first):
-        """A process gets the numbers of its NPUs; a container has no others. The vendor's runtime is for docker."""
+        """Set the numbers of a process's NPUs; a container contains no other NPUs.
+        Require docker for the vendor's runtime."""
         for entry in entries:
             container = entry["container"]
             if container and RUNTIME in container["flags"] and container["engine"] != "docker":
@@ -128,7 +129,7 @@ class Ascend(Platform):
                 entry["environment"] = {**own, **entry["environment"]}
 
     def notes(self, entry):
-        """Warnings of the vendor's guide, and variables that nothing reads."""
+        """Return warnings from the vendor's guide, and about variables without effect."""
         arguments = entry["arguments"]
         for name in sorted(set(DEAD) & set(entry["environment"])):
             yield "environment.%s has no effect: %s. Remove it." % (name, DEAD[name])
@@ -141,7 +142,7 @@ class Ascend(Platform):
         yield from _graph_notes(arguments)
 
     def memory(self, settings, entry, hardware, model):
-        # whether the plugin tells sliding layers apart depends on its version
+        # whether the plugin distinguishes sliding layers depends on its version
         return {**settings, "windowed": False}
 
 
@@ -153,11 +154,12 @@ def _number(value):
 
 
 def _graph_notes(arguments):
-    """Of compilation-config: a mode that the guide does not name, and sizes that do not follow max-num-seqs."""
+    """Return warnings about compilation-config:
+    a mode that is not in the guide, and sizes that do not match max-num-seqs."""
     try:
         mode, sizes = graph_settings(arguments)
     except Unreadable:
-        return  # the engine refuses it
+        return  # the engine rejects it
     if mode is not None and str(mode).upper() not in GRAPH_MODES:
         yield "compilation-config.cudagraph_mode is %s; vllm-ascend's guide for gpt-oss names %s." % (
             mode, " and ".join(GRAPH_MODES[1:]),
@@ -166,7 +168,7 @@ def _graph_notes(arguments):
     if most and sequences and most != sequences:
         yield (
             "compilation-config.cudagraph_capture_sizes ends at %g and max-num-seqs is %g: %s. Leave the sizes out, "
-            "and the engine takes those that suit."
+            "and the engine chooses suitable sizes."
             % (most, sequences,
                "larger batches run without a graph" if most < sequences else "the larger graphs are never used")
         )  # fmt: skip

@@ -12,9 +12,9 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base imp
 
 # Kernels for MXFP4 of this compute capability and later pad the experts' hidden and intermediate width to multiples.
 BLACKWELL, ALIGNED = 10.0, (256, 128)
-LARGE_GIB = 70  # from here on vLLM takes more sequences and tokens at a time by default
+LARGE_GIB = 70  # from this size on, vLLM's defaults for sequences and tokens per step are larger
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-EVERY = "nvidia.com/gpu=all"  # to CDI; with it a container counts GPUs as the host does
+EVERY = "nvidia.com/gpu=all"  # all GPUs, in CDI; a container with all GPUs numbers them like the host
 
 
 class Nvidia(Platform):
@@ -25,14 +25,15 @@ class Nvidia(Platform):
         name: Accelerator(memory_gib=round(mib / 1024, 1), compute_capability=capability)
         for name, (capability, mib, _names) in KINDS.items()
     }
-    # What PyTorch sees: 79.19 of 79.65 GiB on an H100, 178.35 of 179.06 on a B200 (logs in vllm#23278, unsloth#3411).
+    # Memory that PyTorch sees: 79.19 of 79.65 GiB on an H100, 178.35 of 179.06 on a B200 (logs in vllm#23278,
+    # unsloth#3411).
     usable = 0.995
     runtime_bytes = 1.0 * GIB  # CUDA context, cuBLAS and NCCL workspaces, CUDA graphs
-    # The MXFP4 tensors once an engine has swizzled and padded them for its kernels: vLLM reports 64.38 GiB for the
+    # The MXFP4 tensors after an engine has swizzled and padded them for its kernels: vLLM reports 64.38 GiB for the
     # 60.77 GiB of gpt-oss-120b (vllm#33155, Triton kernels; 65.97 with Marlin, vllm#23278).
     resident = {"mxfp4": 1.06}
-    container = {"devices": ["nvidia.com/gpu=${device}"]}  # CDI: these survive a daemon-reload of systemd
-    engine_settings = {"features": {"cdi": True}}  # docker 25 to 28.1 take no CDI names without
+    container = {"devices": ["nvidia.com/gpu=${device}"]}  # CDI devices persist across a daemon-reload of systemd
+    engine_settings = {"features": {"cdi": True}}  # docker 25 to 28.1 require it for CDI names
 
     def operations(self, host):
         role = host.role("nvidia")
@@ -50,7 +51,7 @@ class Nvidia(Platform):
     def check_server(self, where, server):
         """Require that a server uses only its own GPUs. A container numbers its GPUs from 0.
 
-        After its own GPUs a server may list others of the host, which NIXL requires to copy memory between GPUs.
+        After its own GPUs a server may list other GPUs of the host, which NIXL requires to copy memory between GPUs.
         """
         given = server.environment.get(VISIBLE)
         every = EVERY in ((server.container or {}).get("devices") or ())
@@ -81,7 +82,7 @@ class Nvidia(Platform):
             )
 
     def finish(self, entries, leader_first):
-        """A process gets the numbers of its GPUs as in nvidia-smi; a container has no others."""
+        """Set the numbers of a process's GPUs as in nvidia-smi; a container contains no other GPUs."""
         for entry in entries:
             if entry["devices"] and not entry["container"]:
                 own = {VISIBLE: ",".join(str(number) for number in entry["devices"]), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

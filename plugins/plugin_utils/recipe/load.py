@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Recipes: where they are found, how they are read, and what an inventory makes of them."""
+"""Recipes: searched, parsed, validated, and merged with the settings of an inventory."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema impo
 SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 OWN_RECIPES = os.path.join(COLLECTION, "recipes")
 IMAGES, PROBES = "images.yml", "probes"
-IMAGE_KEY = re.compile(r"[a-z0-9][a-z0-9.-]*")  # an image with its registry or tag has a / or a :
+IMAGE_KEY = re.compile(r"[a-z0-9][a-z0-9.-]*")  # unlike a key, an image with its registry or tag contains / or :
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-OFFERED = ("overlays", "tuning")  # what a recipe offers and an inventory selects from
+OFFERED = ("overlays", "tuning")  # keys of a recipe that an inventory selects from
 FIXED = ("name", "schema", *OFFERED)
 MAX_BYTES = 2**20  # of a recipe
-# Numbers that YAML 1.1 reads differently from what they look like: 010 is 8, 1:30 is 90.
+# Numbers that YAML 1.1 parses unexpectedly: 010 is 8, 1:30 is 90.
 UNLIKE = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
 INVALID = "%s: %s Correct the file."
 
@@ -62,7 +62,7 @@ def _error(node, text, value):
 
 
 def _read_yaml(text):
-    """Content of a YAML text. Raises YAMLError, ValueError."""
+    """Return the content of a YAML string. Raises YAMLError, ValueError."""
     depth = 0
     for event in yaml.parse(text, Loader=SafeLoader):  # libyaml's composer overflows the stack
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -76,7 +76,7 @@ def _read_yaml(text):
 
 
 def unknown(what, name, known, folders=()):
-    """The FleetError of a name that does not exist. what: the variable or key that has it."""
+    """Return the FleetError of a name that does not exist. what: the variable or key with the name."""
     close = close_to(str(name), known, 0.6)
     return FleetError(
         "recipe.name-unknown",
@@ -87,7 +87,7 @@ def unknown(what, name, known, folders=()):
 
 
 def available(paths):
-    """Names of the recipes in ``paths``, sorted."""
+    """Return the names of the recipes in ``paths``, sorted."""
     names = set()
     for folder in paths:
         names.update(name[:-4] for name in seen_files.files_in(folder) if name.endswith(".yml") and name != IMAGES)
@@ -95,7 +95,8 @@ def available(paths):
 
 
 def find_recipe(name, paths):
-    """Path of the recipe ``name``: the first of ``paths`` that has it, else the collection's own, else FleetError."""
+    """Return the path of the recipe ``name`` in the first of ``paths`` that contains it, else in the collection.
+    Raises FleetError."""
     folders = [*paths, OWN_RECIPES]
     if isinstance(name, str) and name:
         for folder in folders:
@@ -106,7 +107,7 @@ def find_recipe(name, paths):
 
 
 def _mapping_of(path):
-    """The mapping in a YAML file. Raises FleetError."""
+    """Return the mapping in a YAML file. Raises FleetError."""
     label = label_of(path)
     try:
         data = seen_files.read(path)  # one byte more than MAX_BYTES if the file is larger
@@ -127,7 +128,8 @@ def _mapping_of(path):
 
 
 def _with_probes(recipe, folder):
-    """The recipe with the requests of probes/NAME.yml, of its folder or the collection, where `probes` is that name."""
+    """Return the recipe with the requests of probes/NAME.yml, from its folder or the collection,
+    if `probes` is a name."""
     name = recipe.get("probes")
     if not isinstance(name, str):
         return recipe
@@ -155,7 +157,8 @@ def _load(path, _stamp):
 
 
 def _checked(recipe, label, where, named=()):
-    """A recipe. Raises FleetError with all its errors. named: {"name": as the file}, if it has another one."""
+    """Return a recipe. Raises FleetError with all its errors.
+    named: {"name": that of the file} if its `name` differs."""
     found = all_problems(recipe, in_file=True)
     if named and not any(path == ["name"] for path, _text in found):
         found += [(["name"], "'name' is %s; allowed: the file's own name, %s" % (show(recipe["name"]), named["name"]))]
@@ -165,12 +168,12 @@ def _checked(recipe, label, where, named=()):
 
 
 def _invalid(line):
-    """The FleetError of a key; the line has its remedy."""
+    """Return the FleetError of a key. The line contains the remedy."""
     return FleetError("recipe.key-invalid", "%s", (line,))
 
 
 def _with_overlays(recipe, path, names):
-    """The recipe with its own overlays of these names merged over it, in this order."""
+    """Return the recipe with its own overlays of these names merged over it, in this order."""
     known = recipe.get("overlays") or {}
     label, result = label_of(path), recipe
     for name in names:
@@ -184,14 +187,16 @@ def _with_overlays(recipe, path, names):
 
 
 def label_of(path):
-    """How a recipe file is named in messages: the collection's own as recipes/x.yml, others by their whole path."""
+    """Return the name of a recipe file in messages:
+    recipes/x.yml for the collection's own files, the full path for others."""
     if os.path.dirname(os.path.abspath(path)) == OWN_RECIPES:
         return "recipes/" + os.path.basename(path)
     return path
 
 
 def load_recipe(path):
-    """The recipe in ``path``, validated (FleetError). Read once while the file does not change; read-only."""
+    """Return the validated recipe in ``path``. It is read once while the file is unchanged, and must not be changed.
+    Raises FleetError."""
     try:
         stamp = os.stat(path).st_mtime_ns
     except OSError:
@@ -203,12 +208,12 @@ _resolved = {}
 
 
 def resolve_recipe(path, layers, overlays=(), wanted=None, accelerator=None):
-    """The recipe in ``path`` with its overlays of these names, the measured setting that is nearest to ``wanted``
-    (fleet_tuning) on an accelerator, and the overrides ``layers`` [(variable, mapping)] merged over it, in this order,
-    and validated again. `overlays` has the names that were taken then, `tuning` says which setting.
+    """Return the recipe in ``path``, merged with its overlays of these names, with the measured setting nearest to
+    ``wanted`` (fleet_tuning) on an accelerator, and with the overrides ``layers`` [(variable, mapping)], in this order.
 
-    Memoised by the content of all, so that a hundred equal hosts cost one validation. FleetError names the variable
-    where an override is at fault, the file where the recipe is.
+    The result is validated again. Its `overlays` contains the names of the overlays, its `tuning` describes the
+    measured setting. Results are cached by all inputs, so that a hundred equal hosts require one validation. Raises
+    FleetError, which names the variable for an error in an override, and the file for an error in the recipe.
     """
     recipe, label = load_recipe(path), label_of(path)
     key = (path, os.stat(path).st_mtime_ns, canonical([layers, list(overlays), wanted, accelerator]))
@@ -229,7 +234,7 @@ def resolve_recipe(path, layers, overlays=(), wanted=None, accelerator=None):
 
 
 def _table_of(recipe, path):
-    """The recipe's table of measured settings."""
+    """Return the recipe's table of measured settings."""
     if not recipe.get("tuning"):
         own = [name for name in available([OWN_RECIPES]) if load_recipe(find_recipe(name, [])).get("tuning")]
         raise unknown("fleet_tuning needs a recipe with measured settings, but fleet_recipe", recipe["name"], own)
@@ -262,7 +267,7 @@ def _resolve(recipe, path, layers):
 
 
 def _as_written(recipe, merged, where):
-    """``where`` as an override has it: groups of servers by their names instead of their numbers."""
+    """Return ``where`` as in an override, with the names of server groups instead of their numbers."""
     if len(where) > 1 and where[0] == "servers" and isinstance(merged.get("servers"), dict):
         groups = [
             name for name in map(overrides.group_name, recipe["servers"]) if merged["servers"].get(name, 0) is not None
@@ -273,16 +278,17 @@ def _as_written(recipe, merged, where):
 
 
 def _blame(where, origin, names):
-    """The variable that set what is at ``where``; all override variables where that is not known."""
+    """Return the variable that set the value at ``where``, or all override variables if it is not known."""
     keys = tuple(str(part) for part in where if not isinstance(part, int))
     best = [name for path, name in origin.items() if path[: len(keys)] == keys or keys[: len(path)] == path]
     return ", ".join(sorted(set(best))) or names
 
 
 def images_of(folder):
-    """{key: {"image", "digest"}} that recipes of a folder may name: the collection's, then those of its images.yml.
+    """Return {key: {"image", "digest"}} for the recipes of a folder:
+    the collection's keys, then those of the folder's images.yml.
 
-    Without a digest where none is known.
+    An image whose digest is not known has no key digest.
     """
     found = {}
     for path in dict.fromkeys(os.path.join(one, IMAGES) for one in (OWN_RECIPES, folder)):
@@ -306,7 +312,7 @@ def _is_image(value):
 
 
 def with_images(recipe, folder):
-    """The recipe with the images that it names by key, each with its digest."""
+    """Return the recipe with the images that it names by key, each with its digest."""
     keys = None
     instances = {name: dict(own or {}) for name, own in (recipe.get("instances") or {}).items()}
     result = {**recipe, "servers": [dict(group) for group in recipe["servers"]], "instances": instances}
@@ -317,6 +323,6 @@ def with_images(recipe, folder):
         keys = images_of(folder) if keys is None else keys
         if image not in keys:
             raise unknown("container.image", image, sorted(keys))
-        # a site that has looked the digest up says so without a map of its own
+        # a site can set a digest without a separate images.yml
         layer["container"] = {**keys[image], **layer["container"], "image": keys[image]["image"]}
     return result if keys is not None else recipe

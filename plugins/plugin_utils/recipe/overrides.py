@@ -12,17 +12,17 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import close_to, names_secret, path_text, show
 
 VARIABLE = re.compile(r"^fleet_override(_\w+)?$")
-# A null in these of a group or an instance removes what the recipe says for all servers; the plan does that.
+# A null in these keys of a group or an instance removes the recipe's value for all servers; planning applies it.
 KEPT = ("arguments", "environment", "container", "secrets")
 
 
 def override_names(variables):
-    """Names among ``variables`` that hold overrides, sorted: the order in which they are merged."""
+    """Return the names of override variables among ``variables``, sorted: the order in which they are merged."""
     return sorted(name for name in variables if VARIABLE.match(name))
 
 
 def _leaves(value, path=()):
-    """(path, value) of each leaf; a list and an empty mapping are leaves."""
+    """Yield (path, value) of each leaf; a list and an empty mapping are leaves."""
     if isinstance(value, dict) and value:
         for key, item in value.items():
             yield from _leaves(item, (*path, str(key)))
@@ -31,10 +31,10 @@ def _leaves(value, path=()):
 
 
 def combine(layers):
-    """Merge ``layers`` [(variable name, mapping)] into one mapping.
+    """Merge ``layers`` [(variable name, mapping)] into a mapping.
 
-    Returns (mapping, {path tuple: variable name}). The same leaf with two values raises FleetError: which one wins
-    must not depend on the alphabet.
+    Return (mapping, {path tuple: variable name}). Raises FleetError if two layers set a leaf to different values,
+    because the result must not depend on the alphabetical order of variables.
     """
     merged, origin, values, mistakes = {}, {}, {}, []
     for name, layer in layers:
@@ -70,7 +70,7 @@ def combine(layers):
 
 
 def check_nulls(base, override, path=()):
-    """Raises FleetError for a null that removes nothing, where something of nearly the same name is there to remove."""
+    """Raises FleetError for a null that removes nothing, although there is a key with a similar name."""
     if isinstance(base, list) and isinstance(override, dict) and all(isinstance(item, dict) for item in base):
         base = {str(group_name(item)): item for item in base}
     if not isinstance(override, dict):
@@ -88,12 +88,13 @@ def check_nulls(base, override, path=()):
 
 
 def shown(path, value):
-    """A value for a message, but for one that the name of its key calls a secret."""
+    """Return a value for a message, masked if the name of its key indicates a secret."""
     return "another value" if any(map(names_secret, path)) else show(value)
 
 
 def _collide(path, value, other, other_value):
-    """Whether two leaves cannot both be had: another value at the same place, or a scalar where a mapping goes on."""
+    """Return whether two leaves conflict: different values at the same path,
+    or a scalar where the other has a mapping."""
     if path == other:
         return value != other_value
     if path[: len(other)] == other:
@@ -109,11 +110,11 @@ def _put(target, path, value):
         if not isinstance(target, dict):
             return
     if path and not (value == {} and isinstance(target.get(path[-1]), dict)):
-        target[path[-1]] = {} if value == {} else value  # never the layer's own, which is not ours to change
+        target[path[-1]] = {} if value == {} else value  # a new {}, because the layer must not change
 
 
 def apply(base, override):
-    """``base`` with ``override`` merged over it; neither is changed.
+    """Return ``base`` with ``override`` merged over it. The arguments are not changed.
 
     Mappings merge key by key, null removes, lists and scalars replace. A mapping over a list of named mappings (the
     recipe's servers) merges into the items of those names.
@@ -134,14 +135,14 @@ def apply(base, override):
 
 
 def apply_container(base, override):
-    """As `apply`, of a container: another image is not pinned by the digest of the one before it."""
+    """`apply` for a container: the digest in ``base`` does not apply to a different image."""
     if isinstance(base, dict) and isinstance(override, dict) and override.get("image") not in (None, base.get("image")):
         base = {key: value for key, value in base.items() if key != "digest"}
     return apply(base, override)
 
 
 def group_name(group):
-    """Name of a server group: its own, else its role."""
+    """Return the name of a server group, by default its role."""
     return group.get("name") or group.get("role")
 
 
@@ -160,7 +161,7 @@ def _apply_named(base, override):
 
 
 def _with_nulls(item, override):
-    """apply(), with the nulls that remove what the recipe says for all servers; the group may have others already."""
+    """apply() that keeps nulls, which remove the recipe's values for all servers. The group may already have nulls."""
     result = apply(item, override)
     for key in KEPT:
         given = override.get(key) if isinstance(override, dict) else None

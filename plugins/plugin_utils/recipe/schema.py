@@ -1,9 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The recipe schema: coercion of strings from the command line, errors that name key, value and what is allowed.
+"""The recipe schema: conversion of strings from the command line, and errors with the key,
+the value and the allowed values.
 
-Beside JSON schema's own keywords a node has `allowed`, what its pattern means in words; `examples` are shown with it.
+In addition to the keywords of JSON schema, a node has `allowed`, a description of its pattern; messages also show
+`examples`.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ TYPE_NAMES = {
 
 @functools.lru_cache(maxsize=1)
 def recipe_schema():
-    """The JSON schema of a recipe, with the platforms, engines and families of models there are; read-only."""
+    """Return the JSON schema of a recipe with the available platforms, engines and families of models.
+    It must not be changed."""
     with open(SCHEMA_PATH, encoding="utf-8") as stream:
         schema = json.load(stream)
     properties = schema["properties"]
@@ -79,7 +82,7 @@ def _validator():
             "%s -m pip install '%s'.",
             (sys.executable, REQUIREMENT),
         )
-    # A count of 8.0 is no whole number: Python could not count with it. Nor may "$" pass over a line break at the end.
+    # 8.0 is not a valid count, because Python cannot count with it. "$" must not match before a line break at the end.
     draft = jsonschema.Draft202012Validator
     whole = draft.TYPE_CHECKER.redefine(
         "integer", lambda _checker, value: isinstance(value, int) and not isinstance(value, bool)
@@ -93,18 +96,18 @@ def _check_pattern(_validator, pattern, value, _schema):
 
 
 def resolved(schema):
-    """A schema node, or what it refers to by $ref."""
+    """Return a schema node, or the node that its $ref refers to."""
     return recipe_schema()["$defs"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
 
 
 def type_names(schema):
-    """The types that a schema node allows, as a list of JSON type names."""
+    """Return the types that a schema node allows, as a list of JSON type names."""
     types = schema.get("type", [])
     return [types] if isinstance(types, str) else list(types)
 
 
 def _coerce_scalar(text, types):
-    """What a string from the command line means where ``types`` are allowed; itself where it means nothing."""
+    """Return a string from the command line converted to one of ``types``, or unchanged if that is not possible."""
     if "string" in types:
         return text
     lower = text.strip().lower()
@@ -127,7 +130,8 @@ def _coerce_scalar(text, types):
 
 
 def coerce(value, schema=None):
-    """``value`` with the strings of ``-e key=value`` turned into what the schema wants. Wrong ones stay as they are."""
+    """Return ``value`` with the strings of ``-e key=value`` converted to the types of the schema.
+    Invalid strings are kept."""
     schema = recipe_schema() if schema is None else resolved(schema)
     if isinstance(value, str):
         types = type_names(schema)
@@ -142,7 +146,7 @@ def coerce(value, schema=None):
         properties = schema.get("properties", {})
         rest = schema.get("additionalProperties")
         rest = rest if isinstance(rest, dict) else {}
-        # Arguments may be anything: a string stays a string there.
+        # Arguments may have any type: a string remains a string.
         return {key: coerce(item, properties.get(key, rest)) for key, item in value.items()}
     if isinstance(value, list) and "items" in schema:
         return [coerce(item, schema["items"]) for item in value]
@@ -150,7 +154,7 @@ def coerce(value, schema=None):
 
 
 def _allowed(error):
-    """What is allowed where ``error`` (a jsonschema error) was found, as text."""
+    """Return the allowed values at the place of ``error`` (a jsonschema error), as a string."""
     schema = error.schema
     if "anyOf" in schema:
         options = []
@@ -182,7 +186,7 @@ def _describe(schema):
 
 
 def _message(error, text_of):
-    """(path, text) for one jsonschema error. text_of: see problems()."""
+    """Return (path, message) for a jsonschema error. text_of: see problems()."""
     path = list(error.absolute_path)
     key = text_of(path)
     if error.validator == "additionalProperties":
@@ -218,7 +222,7 @@ def _message(error, text_of):
 
 
 def problems(recipe, text_of=path_text):
-    """All mistakes of a recipe: [(path as list of keys and indexes, text)], in a stable order.
+    """Return all mistakes of a recipe: [(path as list of keys and indexes, message)], in a stable order.
 
     text_of: how a path is written in messages.
     """
@@ -227,27 +231,28 @@ def problems(recipe, text_of=path_text):
     return sorted(found, key=lambda item: (path_text(item[0]), item[1]))
 
 
-# Where a string may have several lines, be empty, or hold Jinja that is not for Ansible.
+# Keys whose strings may have several lines, be empty, or contain Jinja that is not for Ansible.
 FREE = (
     "description", "guide", "probes", "config", "arguments", "environment", "command", "benchmark", "evaluate", "tune",
 )  # fmt: skip
 EMPTY = ("entrypoint",)
 JINJA = re.compile(r"\{\{.*\}\}|\{%.*%\}", re.DOTALL)
 OPEN_SECRET = (
-    "holds a secret, which everybody who sees the plan or the node's processes could read. Remove it, and name the "
-    "variable that holds it in 'secrets', as {HF_TOKEN: fleet_hf_token}, with its value in a vault"
+    "contains a secret, which everybody who sees the plan or the node's processes could read. Remove it, and name the "
+    "variable that contains it in 'secrets', as {HF_TOKEN: fleet_hf_token}, with its value in a vault"
 )
 NO_SECRET = ("", "empty", "none", "null", "dummy", "unused", "not-needed", "auto", "true", "false")
-WITH_CHECK = ("api-key", *API_KEYS)  # of an engine: planning/server_keys.py says what to set instead
+WITH_CHECK = ("api-key", *API_KEYS)  # of an engine: planning/server_keys.py reports what to set instead
 
 
 def all_problems(recipe, text_of=path_text, in_file=False):
-    """All mistakes of a recipe: [(path, text)] in a stable order: of the schema, of strings, and between keys.
+    """Return all mistakes of a recipe: [(path, message)] in a stable order:
+    of the schema, of strings, and between keys.
 
-    text_of: how a path is written in messages. in_file: whether it is a file, which holds no Jinja.
+    text_of: how a path is written in messages. in_file: whether the recipe is a file, which must not contain Jinja.
     """
     opened = [(path, "'%s' %s" % (text_of(path), text)) for path, text in _open_secrets(recipe)]
-    # other sentences on such a value would show it
+    # other messages about such a value would show it
     found = opened + [item for item in problems(recipe, text_of) if not _covered(item[0], opened)]
     found += [item for item in _strings(recipe, [], text_of, in_file) if not _covered(item[0], found)]
     if not found:
@@ -257,7 +262,7 @@ def all_problems(recipe, text_of=path_text, in_file=False):
 
 
 def _open_secrets(value, path=()):
-    """Secrets that are written into a recipe: it is in the plan, which everybody may read, and so are processes."""
+    """Yield secrets in a recipe. They would be in the plan and in command lines, which other accounts can read."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _open_secrets(item, (*path, str(key))) if key not in ("secrets", "secret_versions") else ()
@@ -279,7 +284,8 @@ def _open_secrets(value, path=()):
 
 
 def _is_secret(name, value):
-    """Whether this is the value of what is named like a secret; a placeholder, a word for none and a file are not."""
+    """Return whether this is the value of a secret, by its name.
+    Placeholders, words for no value, and files are not."""
     known = not isinstance(value, str) or value.strip().lower() in NO_SECRET or value.startswith(("${", "/", "{{"))
     return names_secret(name) and not known and name.replace("_", "-") not in WITH_CHECK
 
@@ -289,7 +295,8 @@ def _covered(path, found):
 
 
 def _strings(value, path, text_of, in_file):
-    """(path, text) for strings of keys that mean one word or one line, which are empty or hold what cannot be seen."""
+    """Yield (path, message) for invalid strings in keys that require a word or a line:
+    empty, or with invisible characters."""
     if isinstance(value, (dict, list)):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _strings(item, [*path, key], text_of, in_file)
@@ -302,8 +309,8 @@ def _strings(value, path, text_of, in_file):
 def _string(value, keys, last, in_file):
     if in_file and JINJA.search(value) and "template" not in last and not {"probes", "config", "description"} & keys:
         return (
-            ", but a recipe file holds no Jinja; allowed: placeholders such as ${models}. Write it in fleet_override "
-            "where Jinja must be"
+            ", but a recipe file must not contain Jinja; allowed: placeholders such as ${models}. Write it in "
+            "fleet_override if it requires Jinja"
         )
     if {"arguments", "environment"} & keys and value != value.rstrip("\r\n"):
         return "; allowed: a string without a line break at its end. Remove it, in YAML with |- instead of |"
@@ -351,7 +358,7 @@ def _groups(recipe):
 
 
 def _backends(recipe):
-    """An engine that wraps others has to be told which; no other may be."""
+    """Yield mistakes in `backend`, which an engine that wraps others requires and other engines do not support."""
     allowed = ENGINES[recipe["engine"]].wraps
     for path, given in [([], recipe), *((["servers", index], group) for index, group in enumerate(recipe["servers"]))]:
         name = given.get("backend")
@@ -387,7 +394,7 @@ def _services(recipe):
 
 
 def _variables(recipe):
-    """A variable is either in environment or in secrets."""
+    """Yield variables that are in both environment and secrets."""
     layers = [recipe.get("secrets"), *(group.get("secrets") for group in recipe["servers"])]
     secrets = {name for layer in layers for name, variable in (layer or {}).items() if variable is not None}
     places = [(["environment"], recipe.get("environment"))]

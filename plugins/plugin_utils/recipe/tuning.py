@@ -1,11 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Settings that somebody measured, as data: the one nearest to what an inventory expects (fleet_tuning) is taken.
+"""Measured settings as data. fleet_tuning selects the setting that is nearest to the expected load of an inventory.
 
-A file recipes/tuning/NAME.yml has a `source` and `sets`. A set says for which accelerators and numbers of devices it
-is, the `lengths` {input, output, …} and numbers of requests at once (`concurrency`) that were measured, and the
-`override` of the recipe that was measured with; "${input}" and the like are replaced in it by the numbers of the point.
+A file recipes/tuning/NAME.yml has a `source` and `sets`. A set specifies its accelerators and numbers of devices, the
+measured `lengths` {input, output, …} and numbers of concurrent requests (`concurrency`), and the `override` of the
+recipe that was measured; "${input}" and the like in it are replaced by the numbers of the point.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SHAPE = {
 
 
 def check_table(table, path):
-    """The table. Raises FleetError if it is not valid."""
+    """Return the table. Raises FleetError if it is not valid."""
     complete = fits(table, SHAPE) and set(table) == set(SHAPE) and table["sets"]
     for one in table["sets"] if complete else ():
         sizes = all({"input", "output"} <= set(lengths) for lengths in one.get("lengths", [{}]))
@@ -46,7 +46,7 @@ def check_table(table, path):
 
 
 def points(table):
-    """All measured points of a table: [{accelerator, devices, input, output, concurrency, …, override}]."""
+    """Return all measured points of a table: [{accelerator, devices, input, output, concurrency, …, override}]."""
     return [
         {**lengths, "accelerator": accelerator, "devices": devices, "concurrency": concurrency,
          "override": measured["override"]}
@@ -59,8 +59,9 @@ def points(table):
 
 
 def nearest(table, wanted, accelerator, devices):
-    """The point of a table for ``devices`` of an accelerator that is nearest to ``wanted``, by the ratio of lengths
-    first, then by that of requests at once; of two equally near ones that with more. Raises FleetError without any."""
+    """Return the point of a table for ``devices`` of an accelerator that is nearest to ``wanted``: by the ratio of
+    lengths, then by the ratio of concurrency; of two equally near points, the point with the higher concurrency. Raises
+    FleetError if there is none."""
     known = points(table)
     here = [one for one in known if (one["accelerator"], one["devices"]) == (accelerator, devices)]
     if not here:
@@ -74,7 +75,8 @@ def nearest(table, wanted, accelerator, devices):
 
 
 def override_of(point, wanted):
-    """The override of a point, its numbers filled in; what is wanted is what the capacity check expects then."""
+    """Return the override of a point, with its numbers filled in.
+    The capacity check then expects the load in ``wanted``."""
     numbers = {"${%s}" % key: value for key, value in point.items() if key != "override"}
 
     def filled(value):
@@ -87,7 +89,7 @@ def override_of(point, wanted):
 
 
 def devices_of(recipe):
-    """How many devices each server of a recipe has. Raises FleetError if they differ."""
+    """Return the number of devices of each server of a recipe. Raises FleetError if they differ."""
     sizes = {group["devices"] for group in recipe["servers"] if group["devices"]}
     if len(sizes) != 1:
         raise invalid("fleet_tuning with servers of", sorted(sizes), "servers with equally many devices")
@@ -95,12 +97,12 @@ def devices_of(recipe):
 
 
 def path_of(name, folder):
-    """Path of the table ``name`` of a recipe in ``folder``."""
+    """Return the path of the table ``name`` of a recipe in ``folder``."""
     return os.path.join(folder, FOLDER, name + ".yml")
 
 
 def text_of(point, wanted, source):
-    """A sentence on which point was taken, for people."""
+    """Return a sentence about the selected point."""
     said = "%d tokens in, %d out, %d requests at once" % tuple(point[key] for key in WANTED)
     asked = "%d, %d, %d" % tuple(int(wanted[key]) for key in WANTED)
     same = all(point[key] == int(wanted[key]) for key in WANTED)

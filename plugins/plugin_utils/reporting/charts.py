@@ -13,7 +13,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.page_val
 try:
     from markupsafe import Markup
 except ImportError:
-    Markup = None  # only where the sanity tests import this alone: it is a requirement of jinja2
+    Markup = None  # without jinja2, which ansible-core requires: only if the sanity tests import this file alone
 
 SHAPES = (
     "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0Z", "M-3.5,-3.5h7v7h-7Z", "M0,-4.5L4.5,3.5L-4.5,3.5Z", "M0,-5L5,0L0,5L-5,0Z",
@@ -25,8 +25,8 @@ LONGEST = 46  # characters of the name of a line
 
 
 def lines(rows, label, x_title, y_title):
-    """SVG of rows {series, x, y, concurrency}. label: its description for people who cannot see it. If x is the
-    concurrency, its steps are equal; otherwise each point shows it."""
+    """Return the SVG of rows {series, x, y, concurrency}. label: its description for screen readers. If x is the
+    concurrency, its steps are equal; otherwise each point shows its concurrency."""
     rows = [{**row, "series": visible(row["series"])} for row in rows]
     names = list(dict.fromkeys(row["series"] for row in rows))
     top = LEGEND * len(names) + 12
@@ -66,7 +66,7 @@ def lines(rows, label, x_title, y_title):
 
 
 def ticks(high):
-    """Round numbers from 0 to at least `high`, about TICKS steps."""
+    """Return round numbers from 0 to at least `high`, about TICKS steps."""
     high = high or 1
     step = 10 ** math.floor(math.log10(high / TICKS))
     step *= next(factor for factor in (1, 2, 5, 10) if high / (step * factor) <= TICKS)
@@ -74,7 +74,7 @@ def ticks(high):
 
 
 def text_of(number):
-    """A number on an axis."""
+    """Return a number on an axis as a string."""
     return "{:,.10g}".format(round(number, 6))
 
 

@@ -37,7 +37,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.page_val
 try:
     import jinja2
 except ImportError:
-    HAS_JINJA = False  # only where the sanity tests import this file: ansible-core requires it
+    HAS_JINJA = False  # only if the sanity tests import this file: ansible-core requires jinja2
 else:
     HAS_JINJA = True
 
@@ -49,13 +49,13 @@ OPEN = 4  # up to this number, all servers are opened
 LONGEST, CAUSE = 4000, 1000  # characters
 CARDS, PLACES = 40, 24  # kinds of failures with a card; servers that a card names
 SIZES = (0, 30, 100, 300, 1000, 3000, 10000)  # ms of the lengths of a probe's bar
-OLD = datetime.timedelta(hours=1)  # without a run, a verdict that is older than the newest by more is old
+OLD = datetime.timedelta(hours=1)  # without a run, a verdict is old if the newest verdict is later by more than this
 
 MODES = {"full": "full sequence", "quick": "quick check"}
 WORDS = {PASSED: "verified", FAILED: "failed", UNKNOWN: "not verified"}
-# What a probe proves; docs/using/verification.md describes each.
+# The meaning of each probe; docs/using/verification.md describes them.
 PROVES = {
-    "identity": "the planned entry's own process holds the port, before and after the probes",
+    "identity": "the planned entry's own process listens on the port, before and after the probes",
     "alive": "the process answers",
     "census": "as many workers are registered as planned",
     "model-id": "the planned model name is listed",
@@ -65,19 +65,19 @@ PROVES = {
     "warm-up": "the engine computes, the model's vocabulary is there",
     "chat": "the right answer and nothing else, which ends by itself",
     gpt_oss.RESIDUE_PROBE: "no tokens of %s or of other models in any answer" % gpt_oss.FORMAT,
-    "form": "all answers are strict JSON, one choice, an end, usage that adds up, calls with ids of their own",
-    "echo": "no answer repeats its prompt or goes on with other turns",
-    "reasoning": "reasoning is in a field of its own, and in no content",
+    "form": "all answers are strict JSON, one choice, an end, usage that adds up, calls with unique ids",
+    "echo": "no answer repeats its prompt or continues with other turns",
+    "reasoning": "reasoning is in a separate field, and not in the content",
     "effort": "high effort makes the model think longer",
     "tool-call": "a call with the right name and JSON arguments",
     "tool-round-trip": "an answer after the tool's result",
     "tool-arguments": "the arguments of a call come back as they were asked for",
-    "tool-result": "the answer holds what only the tool's result said",
+    "tool-result": "the answer contains a value that only the tool's result has",
     "second-tool-round": "a second call in the same conversation, answered from its own result",
     "tool-choice": "none, a named tool and any tool are followed",
     "system-message": "an instruction in the system message is followed",
     "developer-message": "an instruction in a developer message is followed",
-    "multi-turn": "what the assistant said earlier reaches the model",
+    "multi-turn": "earlier answers of the assistant reach the model",
     "long-prompt": "a fact in more than 4000 characters is found",
     "long-answer": "each of 120 numbers is there, complete and streamed",
     "exact-text": "accents, other alphabets and emoji come back as sent, complete and streamed",
@@ -109,7 +109,7 @@ def render(report):
 
 @functools.lru_cache(maxsize=2)
 def template(name):
-    """A page's template: values are escaped, and invisible characters are made visible."""
+    """Return a page's template, which escapes values and makes invisible characters visible."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES, encoding="utf-8"),
         autoescape=True,
@@ -126,7 +126,7 @@ def template(name):
 
 
 def _compiled():
-    """The cache of compiled templates in a folder of this user, or None."""
+    """Return the cache of compiled templates in a folder of this user, or None."""
     try:
         return jinja2.FileSystemBytecodeCache()
     except RuntimeError:  # the folder of that name belongs to another account
@@ -134,7 +134,7 @@ def _compiled():
 
 
 def _sha256(text):
-    """The source of a style or script in a content security policy."""
+    """Return the hash of a style or script for a content security policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
 
 
@@ -142,7 +142,7 @@ def _sha256(text):
 
 
 def view(report):
-    """The values of the template: strings, numbers, and lists and mappings of them."""
+    """Return the values of the template: strings, numbers, and lists and mappings of them."""
     report = mapping(report)
     names = sorted(mapping(report.get("hosts")), key=natural)
     reports = {name: mapping(report["hosts"][name]) for name in names}
@@ -170,7 +170,7 @@ def view(report):
         "notes": _notes(hosts, servers, began),
         "problems": _problems(hosts),
         **_failures(servers),
-        # the overview has the order of the inventory, so that a host keeps its place
+        # the overview has the order of the inventory, so that the position of a host is stable
         "overview": [host for host in hosts if host["servers"]],
         "hosts": sorted(
             ({**host, "servers": sorted(host["servers"], key=lambda one: ORDER[one["state"]])} for host in hosts),
@@ -243,7 +243,7 @@ def _host(name, report, number, latest, grace):
 
 
 def _not_asked(entry, model):
-    """The verdict of a planned server that was not asked."""
+    """Return the verdict of a planned server that was not verified."""
     return {
         "server": entry.get("name"),
         "url": "%s:%s" % (cut(entry.get("bind")), cut(entry.get("port"))),
@@ -290,7 +290,7 @@ def _server(host, verdict, entry):
 
 
 def _full(full, verdict, now):
-    """The last full verdict of a server whose last verification was quick."""
+    """Return the last full verdict of a server whose last verification was quick."""
     probes = [_probe_view(probe) for probe in mappings(verdict.get("probes"))]
     if verdict.get("void"):
         probes = [dict(probe, state=UNKNOWN) for probe in probes]
@@ -303,7 +303,7 @@ def _full(full, verdict, now):
 
 
 def _sums(probes):
-    """The probes and their sums."""
+    """Return the probes and their totals."""
     return {
         "probes": probes,
         "passed": sum(probe["state"] == PASSED for probe in probes),
@@ -362,7 +362,7 @@ def _failures(servers):
 
 
 def _problems(hosts):
-    """Failures of hosts before their servers were asked, equal ones once: [{text, hosts}]."""
+    """Return failures of hosts before their servers were verified, with equal failures merged: [{text, hosts}]."""
     found = {}
     for host in hosts:
         if host["problem"]:
@@ -426,7 +426,7 @@ def _notes(hosts, servers, began):
 
 
 def _on(hosts, servers):
-    """A line on the verified servers: models, recipes, modes."""
+    """Return a line on the verified servers: models, recipes, modes."""
     models = sorted({server["model"] for server in servers if server["model"]})
     recipes = sorted({host["recipe"] for host in hosts if host["recipe"]})
     modes = sorted({server["mode"] for server in servers if server["mode"]})

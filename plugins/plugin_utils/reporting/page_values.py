@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a report holds, as words and numbers that a page can show: whatever it is, never an error."""
+"""Values of a report as words and numbers for a page. Values of any type are accepted, without errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAME = 200  # longest name, address or version
 
 
 def visible(value):
-    """A string with its invisible characters made visible; other values are unchanged."""
+    """Return a string with its invisible characters made visible; other values unchanged."""
     return text_visible(value, lines=True) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
@@ -35,7 +35,7 @@ def mappings(value):
 
 
 def cut(value, limit=NAME):
-    """A string of at most `limit` characters; empty for values that are neither strings nor numbers."""
+    """Return a string of at most `limit` characters; empty for values that are neither strings nor numbers."""
     if not limit:
         return ""
     text = str(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else ""
@@ -43,12 +43,12 @@ def cut(value, limit=NAME):
 
 
 def quoted(text):
-    """A word for a shell, with ? in place of control characters."""
+    """Return a word for a shell, with ? in place of control characters."""
     return shlex.quote(UNSEEN.sub("?", text).replace("\n", "?"))
 
 
 def natural(name):
-    """A sort key: node-2 is before node-10."""
+    """Return a sort key: node-2 is before node-10."""
     parts = re.split(r"([0-9]+)", name)
     return [(len(part.lstrip("0")), part) if number % 2 else (0, part) for number, part in enumerate(parts)]
 
@@ -65,7 +65,7 @@ def time_of(text):
 
 
 def moment(text):
-    """A report's time for people; other strings are unchanged."""
+    """Return a report's time for people; other strings unchanged."""
     time = time_of(text)
     if time is None:
         return cut(text)
@@ -73,7 +73,7 @@ def moment(text):
 
 
 def age(delta):
-    """A long time: 50 min, 3 h, 2 days."""
+    """Return a long time: 50 min, 3 h, 2 days."""
     minutes = int(delta.total_seconds() // 60)
     if minutes < 120:
         return "%d min" % max(1, minutes)

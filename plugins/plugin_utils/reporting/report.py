@@ -1,10 +1,10 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Verdicts as files and as text: one file per host, one for the fleet and its page, a table and a message.
+"""Verdicts as files and as output: one file per host, a file for the fleet and its page, a table and a message.
 
-A run begins by marking the hosts that will get a verdict in the fleet's file. A host that is never reached, or fails
-before its servers are asked, keeps the mark.
+A run begins by marking the hosts that will get a verdict in the fleet's file. The mark remains for a host that is
+unreachable or fails before its servers are verified.
 """
 
 from __future__ import annotations
@@ -213,8 +213,8 @@ def _fleet(hosts, run, generated):
 
 
 def void(report, actions, when):
-    """A host's report with void verdicts of the servers in `actions` ({server: what was done}); the same object if
-    there is nothing to void.
+    """A host's report with void verdicts of the servers in `actions` ({server: what was done});
+    the same object if there is nothing to void.
 
     A void verdict has ok null and the reason in `void`, and keeps its probes.
     """
@@ -358,7 +358,7 @@ def summary(report):
 
 
 def say_unreachable(folder, run_id, reasons):
-    """Write why hosts of this run have no verdict: {host: sentence}. Raises OSError."""
+    """Write the reasons why hosts of this run have no verdict: {host: sentence}. Raises OSError."""
 
     def say(fleet):
         hosts = dict(_hosts(fleet))
@@ -384,8 +384,8 @@ def _change(folder, change):
 def write_page(folder):
     """Render verdict.html from verdict.json, unless it is current. Raises OSError.
 
-    It has a separate lock, so that of a hundred hosts that report at once, most find a page that contains theirs,
-    and none has to render while the others wait to merge.
+    A separate lock is used, so that if a hundred hosts report at the same time, most find a page that already contains
+    their verdict, and none renders while the others wait to merge.
     """
     with _locked(os.path.join(folder, ".page.lock")):
         text = read_text(os.path.join(folder, "verdict.json"))
@@ -405,7 +405,7 @@ def _text(value):
 @contextlib.contextmanager
 def _locked(path):
     with open(path, "a", encoding="utf-8") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)  # goes with the descriptor, also when the process is killed
+        fcntl.flock(stream, fcntl.LOCK_EX)  # released with the descriptor, also if the process is killed
         yield
 
 
@@ -460,6 +460,6 @@ def failure_message(host, verdicts):
             repeated = probe["got"] and str(probe["got"]) in str(probe["cause"])
             keys = ("sent", "cause") if repeated else ("sent", "got", "cause")
             lines += ["    %-6s %s" % (key + ":", probe[key]) for key in keys if probe[key]]
-        if skipped and not verdict.get("not_verified"):  # else nothing was asked
+        if skipped and not verdict.get("not_verified"):  # otherwise nothing was verified
             lines.append("  not run after that: " + ", ".join(skipped))
     return "\n".join(lines)

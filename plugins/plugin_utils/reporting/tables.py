@@ -18,10 +18,10 @@ WAITS = re.compile(r"^waiting for ([a-z0-9-]+)")
 
 
 def gather(reports, report):
-    """Add the rows of ``report`` {title, columns, rows}, or of a list of those, to ``reports`` {title: report}.
+    """Add the rows of ``report`` {title, columns, rows}, or of a list of reports, to ``reports`` {title: report}.
 
     None adds nothing. A report may have `key`, the number of leading columns that identify a row: the newest row of a
-    server replaces the older ones.
+    server replaces its older rows.
     """
     for one in report if isinstance(report, list) else [report] if report else []:
         known = reports.setdefault(one["title"], {"title": one["title"], "columns": one["columns"], "rows": []})

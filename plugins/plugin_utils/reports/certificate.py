@@ -15,7 +15,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen i
 
 
 def certificate(action, given, task_vars):
-    """Returns {certificate, fleet_page, fleet_report, reports_dir, msg}."""
+    """Return {certificate, fleet_page, fleet_report, reports_dir, msg}."""
     folder = reports_folder(given["reports_dir"], task_vars, action._templar)
     result = {"certificate": None, "reports_dir": folder}
     if action._task.check_mode:
@@ -40,7 +40,7 @@ def certificate(action, given, task_vars):
 
 
 def message(made, path):
-    """The certificate as lines for a person, with what keeps it from being good."""
+    """Return the certificate as lines for people, with the reasons why it is not good."""
     lines = ["%s. %s" % (certificates.headline(made), path)]
     for name, part in made["parts"].items():
         lines.append("%s: %s" % (name, part["summary"]))

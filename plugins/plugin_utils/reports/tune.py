@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Plans the candidates of a sweep, and chooses the best of what was measured: no node is touched."""
+"""Plans the candidates of a sweep, and chooses the best measured candidate. It runs on the control node only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ARGUMENTS = {
 
 
 def sweep_report(action, given, task_vars):
-    """Returns {candidates, limits, best, file, fleet_report, msg}."""
+    """Return {candidates, limits, best, file, fleet_report, msg}."""
     folder = reports_folder(given["reports_dir"], task_vars, action._templar)
     if not folder:
         raise AnsibleActionFail("A sweep is kept in reports: set fleet_reports_dir to a folder for them.")
@@ -76,7 +76,7 @@ def _chosen(action, sweep, found, path):
 
 
 class Sweep:
-    """The candidates of the play's one host: [{name, override, servers, deployment, calls, planned}]."""
+    """The candidates of the play's only host: [{name, override, servers, deployment, calls, planned}]."""
 
     def __init__(self, task_vars, limits):
         hosts = task_vars["ansible_play_hosts_all"]
@@ -108,7 +108,7 @@ class Sweep:
             )  # fmt: skip
 
     def plan(self, override):
-        """The plan of the host with the layer of the sweep; None: as the inventory has it."""
+        """Return the plan of the host with the layer of the sweep; for None, the plan of the inventory."""
         hostvars = self.task_vars["hostvars"]
 
         def variables(host):

@@ -22,7 +22,7 @@ NOT_ASKED = "not asked: the run ended before; see its output"
 
 
 def verification(action, given, task_vars):
-    """Begins a run: no old verdict remains valid. Returns {run, reports_dir}."""
+    """Begin a run: verdicts of earlier runs become invalid. Return {run, reports_dir}."""
     result = {"run": None}
     folder = reports_folder(given["reports_dir"], task_vars, action._templar)
     if not folder or action._task.check_mode:
@@ -53,10 +53,11 @@ def _plan_each(hosts, others):
 
 
 def converged(action, _given, task_vars):
-    """Reports the verdicts of converged hosts, from the operation check. Returns {hosts}; the play Verify omits them.
+    """Report the verdicts of converged hosts, from the operation check.
+    Return {hosts}; the play Verify omits these hosts.
 
-    None are reported if the run changes anything on any host. A host whose verdict is not good is left to that play,
-    which asks its servers again and fails.
+    No verdict is reported if the run changes any host. A host without a good verdict is left to the play Verify, which
+    asks its servers again and fails.
     """
     good = {host: one for host, one in run_look.verdicts().items() if one["ok"] is not False}
     result = {"hosts": sorted(good)}
@@ -65,9 +66,9 @@ def converged(action, _given, task_vars):
     if not action._task.check_mode:
         try:
             summaries = _written(good, task_vars["groups"]["all"])
-        except OSError as error:  # the play Verify warns and goes on
+        except OSError as error:  # the play Verify warns and continues
             return {"hosts": [], "warnings": [report.not_written(error.filename, error)]}
-        # for AWX and callbacks for machines
+        # for AWX and callbacks that write data
         result["ansible_stats"] = {"data": {"fleet_verdict": summaries}, "per_host": False, "aggregate": True}
         folder = next((one["folder"] for one in good.values() if one["folder"]), None)
         if folder:
@@ -80,7 +81,7 @@ def converged(action, _given, task_vars):
 
 
 def _written(good, inventory_hosts):
-    """{host: summary} of the reports, written below each host's folder; without a folder nothing is written."""
+    """Return {host: summary} of the reports, which are written below each host's folder if it is set."""
     folders, reports = {}, {}
     for host, one in good.items():
         folders.setdefault(one["folder"], {})[host] = (one["mode"], one["verdicts"], one["what"], None)
@@ -94,7 +95,7 @@ def _written(good, inventory_hosts):
 
 
 def status(action, given, task_vars):
-    """Collects the status of all hosts of the play, as a file and as statistics. Returns {status, ansible_stats}."""
+    """Collect the status of all hosts of the play, as a file and as statistics. Return {status, ansible_stats}."""
     name = given["registered"]
     hosts, refused = {}, run_plan.refused()
     for host in task_vars["ansible_play_hosts_all"]:
@@ -120,8 +121,8 @@ def status(action, given, task_vars):
 
 
 def of_host(found, refused=None):
-    """{reached, differs, servers, problem} of a host. found: the result of engine_servers_info, or None. refused: the
-    reason why the host could not be planned."""
+    """Return {reached, differs, servers, problem} of a host. found: the result of engine_servers_info, or None.
+    refused: the reason why the host could not be planned."""
     if found is None:
         return {"reached": None, "differs": None, "servers": [], "problem": refused or NOT_ASKED}
     if found.get("unreachable"):

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""AWS Neuron: Trainium. Servers are assigned logical cores; compiled artifacts have a key and stay on the node."""
+"""AWS Neuron: Trainium. Servers are assigned logical cores. Compiled artifacts have a key and are kept on the node."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base impor
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import GIB, Accelerator, Platform
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.neuron import artifacts, checks
 
-# Share of its budget that the KV cache of the vLLM Neuron plugin may take (AWS Neuron, "determine_available_memory
-# design"), and the variable for another one.
+# Maximum share of its budget for the KV cache of the vLLM Neuron plugin (AWS Neuron, "determine_available_memory
+# design"), and the variable that overrides it.
 KV_CAP, CAP_VARIABLE = 0.30, "VLLM_NEURON_KV_GMU_BUDGET_CAP_FRACTION"
-BUCKET = 128  # NxD Inference allocates the sliding layers in multiples of it, since its attention kernels want that
+BUCKET = 128  # NxD Inference allocates sliding layers in multiples of it, as its attention kernels require
 
 
 class Neuron(Platform):
@@ -75,12 +75,12 @@ class Neuron(Platform):
     # -- memory --------------------------------------------------------------------------------------------------------
 
     def rank_memory(self, hardware, on_host):
-        """A logical core has its physical cores' share of the chip: 24 GiB at LNC 2 on Trainium2, 36 on Trainium3 (a
-        chip has four HBM stacks for eight cores)."""
+        """Return a logical core's share of the chip's memory: 24 GiB at LNC 2 on Trainium2, 36 on Trainium3 (a chip has
+        four HBM stacks for eight cores)."""
         return hardware.memory_gib * GIB * hardware.lnc / hardware.cores
 
     def weights_format(self, declared, hardware):
-        # Trainium2 computes no MXFP4; the engines unpack it (vLLM Neuron, gpt-oss recipe)
+        # Trainium2 does not compute MXFP4; the engines unpack it (vLLM Neuron, gpt-oss recipe)
         return "bf16" if hardware.accelerator == "trainium2" else declared
 
     def layout(self, model):
@@ -98,10 +98,10 @@ class Neuron(Platform):
 
 
 def bucket(window, speculation=None):
-    """Positions that NxD Inference allocates for a sliding layer, in each place of its batch.
+    """Return the positions that NxD Inference allocates for a sliding layer, for each sequence of its batch.
 
-    They hold the window without the token at hand; with fused speculation all drafted tokens but one as well. The next
-    multiple of 128 above that: 128 without speculation, 256 for a draft of length 5 and gpt-oss. Source: NxD Inference
+    They are the window without the current token and, with fused speculation, all drafted tokens except one, rounded up
+    to a larger multiple of 128: 128 without speculation, 256 for a draft of length 5 and gpt-oss. Source: NxD Inference
     (SDK 2.27), modules/kvcache/gpt_oss_kv_cache_manager.py and get_kernel_cache_size_bucket.
     """
     held = window - 1 if speculation is None else window + speculation - 2
@@ -109,7 +109,8 @@ def bucket(window, speculation=None):
 
 
 def _drafted(values):
-    """Tokens that NxD Inference drafts in one graph with the model, None where it does not."""
+    """Return the number of tokens that NxD Inference drafts in one graph with the model,
+    None without fused speculation."""
     override = read_mapping(values, "additional-config").get("override_neuron_config")
     override = override if isinstance(override, dict) else {}
     drafted = read_number(read_mapping(values, "speculative-config"), ("num_speculative_tokens",))

@@ -1,10 +1,10 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Compiled artifacts: what makes one unfit for a server, who compiles it, and who waits for it.
+"""Compiled artifacts: their keys, the server that compiles each artifact, and the servers that wait for it.
 
-An engine that finds an artifact loads it whatever it was compiled for, and says nothing. So its directory is named
-after a hash of all that a compilation depends on (${artifact_key}).
+An engine loads any artifact in its directory, silently, whatever it was compiled for. The directory is therefore named
+after a hash of everything that a compilation depends on (${artifact_key}).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import artifact_key, canonical
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron.kinds import uses_nxdi
 
-VERSION = 1  # raise it where the key's own make-up changes: every artifact is compiled again
+VERSION = 1  # increase it if the composition of the key changes: every artifact is compiled again
 LENGTH = 16
-# Placeholders that say which server, host or directory it is; in a key they all read the same.
+# Placeholders for the name of the server, its host or directories; keys do not depend on their values.
 NEUTRAL = frozenset(
     (
         "name", "group", "index", "role", "port", "devices", "device_range", "container_devices", "devices_first",
@@ -26,7 +26,7 @@ NEUTRAL = frozenset(
         "venv", "work", "compile", "artifact", "artifact_key", "cache", "config",
     )
 )  # fmt: skip
-# Arguments of vLLM's HTTP side: no graph depends on them. Everything that is not listed counts.
+# Arguments of vLLM's HTTP server, which no graph depends on. All arguments that are not listed count.
 SERVING_FLAGS_TEXT = """
     allow-credentials allowed-headers allowed-local-media-path allowed-media-domains allowed-methods allowed-origins
     api-key chat-template chat-template-content-format default-chat-template-kwargs disable-access-log-for-endpoints
@@ -41,7 +41,7 @@ SERVING_FLAGS_TEXT = """
     trust-request-chat-template uds uvicorn-log-level
 """
 SERVING_FLAGS = frozenset(SERVING_FLAGS_TEXT.split())
-# Variables that say where, who, how long or how loud. Everything that is not listed counts.
+# Variables for paths, accounts, timeouts and logging. All variables that are not listed count.
 SERVING_VARIABLES = re.compile(
     r"^(NEURON_RT_VISIBLE_CORES|NEURON_VISIBLE_DEVICES|NEURON_COMPILED_ARTIFACTS|BASE_COMPILE_WORK_DIR"
     r"|VLLM_CACHE_ROOT|VLLM_CONFIG_ROOT|TIKTOKEN_ENCODINGS_BASE|PATH|HOME|USER|LOGNAME|LANG|LC_\w+|TMPDIR|VIRTUAL_ENV"
@@ -54,13 +54,13 @@ SERVING_VARIABLES = re.compile(
 
 
 def flag_name(flag):
-    """A flag as argparse knows it: vLLM takes max_num_seqs for max-num-seqs."""
+    """Return a flag in argparse's spelling: vLLM accepts max_num_seqs for max-num-seqs."""
     return flag.replace("_", "-")
 
 
 def neutral_context(context, names=frozenset()):
-    """``context`` with the placeholders of NEUTRAL, and `names`, standing for themselves; those without a value stay
-    without."""
+    """Return ``context`` in which the placeholders of NEUTRAL, and `names`, are replaced by themselves. Placeholders
+    without a value remain without a value."""
     neutral = NEUTRAL | names
     return {
         key: "${%s}" % key if key in neutral and value is not None else value
@@ -69,12 +69,12 @@ def neutral_context(context, names=frozenset()):
 
 
 def key_of(server):
-    """The key (hexadecimal) of the artifact that a server compiles or loads. server: planning.plan.Draft.
+    """Return the key (hexadecimal) of the artifact that a server compiles or loads. server: planning.plan.Draft.
 
-    It holds what a compilation depends on: the environment and its version, target and draft weights, every argument
-    and variable that may change a graph, the kind and number of cores, LNC. It does not hold name, port, address, core
-    range or directories, so all equal servers of all hosts have the same one. An argument that is not known to be
-    harmless counts: compiling once too often is dear, loading what does not fit is wrong.
+    It covers everything that a compilation depends on: the environment and its version, target and draft weights, every
+    argument and variable that may change a graph, the kind and number of cores, LNC. It does not cover name, port,
+    address, core range or directories, so equal servers of all hosts have the same key. An argument counts unless it is
+    known to be harmless: an unnecessary compilation is expensive, but a wrong artifact gives wrong results.
     """
     recipe, hardware, model = server.recipe, server.hardware, server.recipe["model"]
     command, arguments, environment, config = server.read(neutral_context(server.context, server.own_names))
@@ -105,20 +105,20 @@ def _environment(venv):
 
 
 def _weights(model):
-    """Weights by repository and revision; where no revision is known, by their path too."""
+    """Return weights by repository and revision; if the revision is not known, also by their path."""
     keys = ("repo", "revision", "format", "method") if model.get("revision") else ("repo", "format", "method", "path")
     return {key: model[key] for key in keys if model.get(key)}
 
 
 def order(entries, leader_first):
-    """Let servers wait for the one that compiles their artifact, and refuse those that would spoil each other's.
+    """Make servers wait for the server that compiles their artifact, and reject servers that would damage each other's.
 
-    entries: those of a host, without their hashes yet; start.after is completed in place, and the leaders of the hook
-    compile_cache with those that are waited for until the artifact is complete and no longer.
-    leader_first: names of the servers of which, where they have one artifact directory, the first to start compiles
-    and the others come after it.
-    FleetError where two servers that start together share an artifact that both would compile, where two with different
-    keys share one, and where a compilation would remove what another one makes.
+    entries: of a host, without their hashes; start.after is completed in place, and so are the leaders of the hook
+    compile_cache, with the servers that are waited for only until the artifact is complete. leader_first: names of
+    servers; of those that share an artifact directory, the first to start compiles, and the others start after it.
+
+    Raises FleetError if two servers that start together would both compile a shared artifact, if two servers with
+    different keys share an artifact, or if a compilation would delete another server's artifact.
     """
     _check_compile([entry for entry in entries if entry["devices"] and uses_nxdi(entry["environment"])])
     by_name = {entry["name"]: entry for entry in entries}
@@ -154,7 +154,8 @@ def _shared(one, other, path, problem):
 
 
 def _in_order(entries):
-    """Names, each after those it waits for; in a circle (which the node refuses) as they come."""
+    """Return names, each after those it waits for;
+    in their original order if they wait in a circle, which the node rejects."""
     waiting, names = {entry["name"]: set(entry["start"]["after"]) for entry in entries}, []
     while waiting:
         name = next((name for name, after in waiting.items() if not after & set(waiting)), next(iter(waiting)))
@@ -164,16 +165,17 @@ def _in_order(entries):
 
 
 def is_within(path, folder):
-    """Whether a normalised path is the folder or lies below it."""
+    """Return whether a normalised path is the folder or is located below it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _check_compile(entries):
-    """No server compiles in a directory that holds what another one makes, in whatever order they start.
+    """Raises FleetError if a server compiles in a directory that contains another server's output,
+    in any order of starts.
 
-    entries: of NxD Inference; the plugin has no such directory. A compilation begins with the removal of its whole
-    directory (ModelBuilder.trace of NxD Core, SDK 2.26 to 2.29), and a server that waits for its leader compiles too
-    where the artifact is lost or cannot be loaded.
+    entries: of NxD Inference; the plugin has no such directory. A compilation begins by deleting its complete directory
+    (ModelBuilder.trace of NxD Core, SDK 2.26 to 2.29). A server that waits for its leader also compiles, if the
+    artifact is lost or cannot be loaded.
     """
     for entry in entries:
         path = entry["directories"]["compile"]
@@ -197,7 +199,7 @@ def _check_shared(entries, before):
         name = entry["name"]
         others = users.setdefault(entry["directories"]["artifact"], [])
         for other in others:
-            # Behind a common leader whose artifact both load, neither compiles.
+            # Servers that load the artifact of a common leader do not compile.
             led = before[name] & before[other] & set(others)
             if other not in before[name] and name not in before[other] and not led:
                 path = entry["directories"]["artifact"]

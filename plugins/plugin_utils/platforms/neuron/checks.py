@@ -32,7 +32,7 @@ with open(os.path.join(os.path.dirname(__file__), "keys.json"), encoding="utf-8"
 KEYS = {name: frozenset(keys) for name, keys in _DATA["keys"].items()}
 NESTED = {name: {key: frozenset(keys) for key, keys in nested.items()} for name, nested in _DATA["nested"].items()}
 RAISES = frozenset(_DATA["raises"])
-# What each engine reads at the top of additional-config.
+# Top-level keys of additional-config that each engine reads.
 TOP = {
     True: ("override_neuron_config",),
     False: ("neuron_config", "vision_neuron_config", "encoder_neuron_config", "mm_language_model_only"),
@@ -41,7 +41,7 @@ SEGMENTS = (512, 1024, 2048, 4096, 8192)  # sizes that the plugin's segmented at
 CORE_VARIABLES = ("NEURON_RT_VISIBLE_CORES", "NEURON_VISIBLE_DEVICES")
 LNC_VARIABLES = ("NEURON_RT_VIRTUAL_CORE_SIZE", "NEURON_LOGICAL_NC_CONFIG")
 ARTIFACTS, COMPILE = "NEURON_COMPILED_ARTIFACTS", "BASE_COMPILE_WORK_DIR"
-# Where the plugin keeps compiled graphs; the second overrules the first (libtorch_neuronx_lite of 0.24.0.1.1.0).
+# Where the plugin stores compiled graphs; the second takes precedence (libtorch_neuronx_lite of 0.24.0.1.1.0).
 CACHE_ROOT, LIBRARY_CACHE_ROOT = "VLLM_CACHE_ROOT", "NEURON_LIBTORCH_CACHE_ROOT"
 MAPPINGS = ("additional-config", "speculative-config")  # flags that are read here
 
@@ -80,7 +80,7 @@ def is_script(recipe):
 
 
 def _differs(where, name, value, reason, write):
-    """Raises FleetError for a value that contradicts another or is missing (None)."""
+    """Raises FleetError for a value that contradicts another value or is missing (None)."""
     raise FleetError(
         "neuron.value-not-as-planned",
         "%s: %s is %s, but %s. Set it to %s.",
@@ -89,12 +89,13 @@ def _differs(where, name, value, reason, write):
 
 
 def _by_name(arguments):
-    """{flag as argparse knows it: value} of those that are set."""
+    """Return {flag in argparse's spelling: value} of the flags that are set."""
     return {flag_name(flag): value for flag, value in arguments.items() if value is not None}
 
 
 def check_shape(where, server):
-    """Raises FleetError unless a server, and so each tensor parallel group, has complete chips or a part of one."""
+    """Raises FleetError if a server, and so each tensor parallel group,
+    has neither complete chips nor a part of a chip."""
     hardware, devices, group = server.hardware, server.devices, server.context["group"]
     chip, first, last = hardware.chip, devices[0], devices[-1]
     tensor = _whole(_by_name(server.values).get("tensor-parallel-size"))
@@ -187,7 +188,7 @@ def _invalid(place, value, allowed):
 
 
 def _mapping(where, flag, values):
-    """The value of a flag as a mapping, {} if it is not set; it may be written as JSON."""
+    """Return the value of a flag as a mapping, {} if it is not set. The value may be JSON."""
     value = values.get(flag)
     if isinstance(value, str):
         try:
@@ -236,7 +237,7 @@ def _unknown_key(place, key, known, effect):
 
 
 def _whole(value):
-    """A value as a whole number, None if it is none: the engine's own parser refuses that."""
+    """Return a value as a whole number, None if it is not a whole number: the engine's own parser rejects that."""
     try:
         return None if isinstance(value, bool) else int(str(value))
     except ValueError:
@@ -272,7 +273,8 @@ def _check_mxfp4(where, hardware, name, value, write):
 
 
 def _check_blocks(where, values):
-    """num-gpu-blocks-override fits the KV cache: one block for each sequence, or pages."""
+    """Raises FleetError if num-gpu-blocks-override does not match the KV cache:
+    one block for each sequence, or pages."""
     blocks, sequences = values.get("num-gpu-blocks-override"), values.get("max-num-seqs")
     paging = any(
         values.get(name) is True and values.get("no-" + name) is not True
@@ -290,7 +292,8 @@ def _check_blocks(where, values):
 
 
 def _check_speculation(where, recipe, speculation, config):
-    """EAGLE3 is declared in four places; if one is missing, the engine drafts in another way or fails late."""
+    """Raises FleetError unless EAGLE3 is declared in four places;
+    without one of them, the engine drafts differently or fails late."""
     place, draft = "arguments.additional-config.override_neuron_config.", recipe["model"].get("draft")
     if not speculation:
         for key in ("is_eagle3", "enable_eagle_speculation", "enable_fused_speculation"):

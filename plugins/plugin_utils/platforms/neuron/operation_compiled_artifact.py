@@ -14,34 +14,34 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.to_node import to_
 
 
 def compiled_artifact(action, arguments, task_vars):
-    """Returns the result of the operation; archives are copied to and from the control node."""
+    """Return the result of the operation. Archives are copied to and from the control node."""
     transfer = _export if arguments.get("state", "imported") == "exported" else _import
     return transfer(action, arguments, task_vars)
 
 
 def compiled_artifact_sent(_action, arguments):
-    """The arguments of an import that go to the node first; None without a source of artifacts."""
+    """Return the arguments of an import that are sent to the node first; None without a source of artifacts."""
     if not arguments.get("source") or boolean(arguments.get("remote_source", False)):
         return arguments if arguments.get("source") else None
     return {name: value for name, value in arguments.items() if name != "source"}
 
 
 def _folder(path):
-    """A folder of the control node, relative to the working directory."""
+    """Return a folder of the control node as an absolute path; `path` is relative to the working directory."""
     return os.path.abspath(os.path.expanduser(path))
 
 
 def _import(action, arguments, task_vars):
     first = compiled_artifact_sent(action, arguments)
     if first is None:
-        message = "there is no source of artifacts, servers compile missing ones"
+        message = "there is no source of artifacts, servers compile missing artifacts"
         return {"changed": False, "message": message, "artifacts": [], "needed": []}
     answer = action.call("compiled_artifact", first, task_vars)
     if "source" in first or answer.get("failed") or not answer.get("needed"):
         return answer
     folder = _folder(arguments["source"])
     servers = {found["key"]: found["servers"] for found in artifact_archives.artifacts_of(arguments["servers"])}
-    # all are checked before the first is copied
+    # all archives are checked before the first is copied
     archives = [artifact_archives.find_archive(folder, key, servers[key])[0] for key in answer["needed"]]
     if action._task.check_mode:
         return answer
