@@ -212,7 +212,7 @@ def _folder(name, value, row):
 
 
 def _number(name, value, row):
-    checks.check_number(name, value, row["high"], row["kind"] == "whole", row.get("low"))
+    checks.check_number(name, value, row["high"], row["kind"] == "integer", row.get("low"))
 
 
 # kind: (check(name, value, row of the table), what is allowed in words)
@@ -220,7 +220,7 @@ KINDS = {
     "choice": (lambda name, value, row: checks.check_choice(name, value, row["choices"]), ""),
     "folder": (_folder, "absolute path, a separate folder"),
     "number": (_number, "number"),
-    "whole": (_number, "whole number"),
+    "integer": (_number, "whole number"),
     **{kind: (_row(functools.partial(_pattern, kind=kind)), row["words"]) for kind, row in PATTERNS.items()},
     **{kind: (_row(check), words) for kind, (check, words) in {
         "address": (checks.check_address, "IP address"),
@@ -270,7 +270,7 @@ def words_of(spec):
     if spec.get("choices"):
         return ", ".join("`%s`" % one for one in spec["choices"])
     text = KINDS[spec["kind"]][1]
-    if spec["kind"] in ("whole", "number"):
+    if spec["kind"] in ("integer", "number"):
         low = spec.get("low")
         text += ", above 0, at most %d" % spec["high"] if low is None else ", %d to %d" % (low, spec["high"])
     return text
