@@ -79,7 +79,7 @@ def test_the_plan_depends_on_the_version_and_not_on_value_or_vault():
 def test_what_is_no_key_stops_a_deployment_and_nothing_else():
     wrong = {**LOCAL, "fleet_api_key": KEY + " x"}
     message = refused(plan_of, wrong)
-    assert message.startswith("node1: fleet_api_key has a space or tab as character 19 of 20. ")
+    assert message.startswith("node1: fleet_api_key ")
     assert KEY not in message
     assert entries_of(wrong, deploys=False)[0]["secrets"] == SECRETS
 
