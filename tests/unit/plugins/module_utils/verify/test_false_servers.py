@@ -167,7 +167,7 @@ ROWS.append(([Fault("deltas", "stream tools", value=lambda all_: [one for one in
              "streaming", VLLM.dropped_tool_call))  # fmt: skip
 ROWS.append(([Fault("deltas", "stream weather", value=lambda deltas: deltas[:-9] + deltas[-1:])], "streaming",
              causes.TOOL_ARGUMENTS))  # fmt: skip
-ROWS.append(([Fault("buffer", "stream", value=0.3)], "unbuffered", causes.BUFFERED))
+ROWS.append(([Fault("buffer", "stream", value=1.0)], "unbuffered", causes.BUFFERED))
 
 # requests that are refused
 for where, probe in {**WHERE, "tools weather whole": "tool-arguments", "after-tool": "tool-round-trip"}.items():

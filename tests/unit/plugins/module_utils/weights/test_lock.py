@@ -205,28 +205,29 @@ def run(client, destination):
     wanted = Wanted("huggingface", "made-up/small", "main", destination, endpoint="https://hub", retries=0, workers=32)
     return lambda: Run(wanted, lambda _wanted: client)
 
-    def test_what_still_writes_after_a_failure_keeps_the_lock(self, run, client, destination):
-        real, asked, go = client.read, threading.Event(), threading.Event()
 
-        def read(listing, path, start, end):
-            if path == SHARD:
-                asked.set()
-                go.wait(60)
-            elif path.endswith(".safetensors"):
-                asked.wait(60)
-                raise SourceProblem("other", "broken")
-            yield from real(listing, path, start, end)
+def test_what_still_writes_after_a_failure_keeps_the_lock(run, client, destination):
+    real, asked, go = client.read, threading.Event(), threading.Event()
 
-        client.read = read
-        with pytest.raises(FleetError):
-            run().run()
-        with pytest.raises(Busy), WeightLock(destination, patience_s=0):
-            pass
-        go.set()
+    def read(listing, path, start, end):
+        if path == SHARD:
+            asked.set()
+            go.wait(60)
+        elif path.endswith(".safetensors"):
+            asked.wait(60)
+            raise SourceProblem("other", "broken")
+        yield from real(listing, path, start, end)
 
-        def free():
-            gc.collect()
-            with contextlib.suppress(Busy), WeightLock(destination, patience_s=0):
-                return True
+    client.read = read
+    with pytest.raises(FleetError):
+        run().run()
+    with pytest.raises(Busy), WeightLock(destination, patience_s=0):
+        pass
+    go.set()
 
-        wait_until(free)
+    def free():
+        gc.collect()
+        with contextlib.suppress(Busy), WeightLock(destination, patience_s=0):
+            return True
+
+    wait_until(free)
