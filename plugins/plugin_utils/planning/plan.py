@@ -17,6 +17,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.se
     check_entries,
     entry_hash,
 )
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import url_host
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import wanted as hub
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import (
     Mistakes,
@@ -350,7 +351,7 @@ def _contain(entry, declared, local, site, where):
         where, site.container_engine, entry["devices"], inputs, list(entry["directories"].values()), texts,
     )  # fmt: skip
     if container.has_own_network(declared):
-        entry["container"]["flags"] += ["--publish=%s:%d:%d" % (_url_host(site.bind), number, number)
+        entry["container"]["flags"] += ["--publish=%s:%d:%d" % (url_host(site.bind), number, number)
                                         for number in [entry["port"], *entry["ports"].values()] if number]  # fmt: skip
     by_name = container.named_variables(entry["container"]["engine"], variables)
     container.check_secrets(where, [*entry["secrets"], *by_name])
@@ -380,10 +381,6 @@ def _container(recipe, platform, own, where):
     if not result.get("image"):
         raise invalid(where + ": container.image", None, "an image for the launcher container")
     return container.with_defaults(result, platform.container_defaults(result))
-
-
-def _url_host(address):
-    return "[%s]" % address if ":" in address else address
 
 
 def _merged(key, recipe, own):

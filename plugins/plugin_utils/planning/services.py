@@ -13,6 +13,7 @@ import re
 import typing
 import zlib
 
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import url_host
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify.workers import ROLES
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import address_of, invalid
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.placeholders import PLACEHOLDER, strings
@@ -122,8 +123,7 @@ def _service(host, name, service, groups, variables_of):
 
 
 def _written(text, scheme, address, port):
-    address = "[%s]" % address if ":" in address else address
-    return text.replace("{scheme}", scheme).replace("{address}", address).replace("{port}", str(port))
+    return text.replace("{scheme}", scheme).replace("{address}", url_host(address)).replace("{port}", str(port))
 
 
 def clients(entries, signed, paths):

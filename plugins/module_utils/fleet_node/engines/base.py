@@ -10,6 +10,8 @@ import typing
 
 from ..model import gpt_oss
 
+ENGINE_DEAD = "the engine behind the API process is dead: restart the server; its log says why the engine died"
+
 
 class Engine:
     """An engine. This class itself is the engine for unknown names.

@@ -72,7 +72,7 @@ class Trtllm(base.Engine):
         (
             None,
             r"(?i)LLM is unavailable",
-            "the engine behind the API process is dead: restart the server; its log says why the engine died",
+            base.ENGINE_DEAD,
         ),
     )
 

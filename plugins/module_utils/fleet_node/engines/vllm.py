@@ -106,7 +106,7 @@ class Vllm(base.Engine):
         (
             None,
             r"EngineDeadError|EngineCore encountered",
-            "the engine behind the API process is dead: restart the server; its log says why the engine died",
+            base.ENGINE_DEAD,
         ),
     )
 

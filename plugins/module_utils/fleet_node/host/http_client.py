@@ -20,6 +20,7 @@ import urllib.parse
 import zlib
 
 from ..visible import visible
+from .values import url_host
 
 MAX_BODY = 16 << 20  # bytes; a chat answer is kilobytes, a log poured into the port must not fill the node's memory
 BLOCK = 1 << 16
@@ -131,8 +132,7 @@ def connect_host(bind):
 
 def base_url(bind, port):
     """http://host:port of a server bound to `bind`, with brackets for an IPv6 address."""
-    host = connect_host(bind)
-    return "http://%s:%d" % ("[%s]" % host if ":" in host else host, port)
+    return "http://%s:%d" % (url_host(connect_host(bind)), port)
 
 
 def request(method, url, body=None, timeout=30, headers=None, connection=None, context=None):

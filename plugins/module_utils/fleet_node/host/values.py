@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Access to JSON of any shape, and sums of verdicts."""
+"""Access to JSON of any shape, sums of verdicts, and hosts in URLs."""
 
 from __future__ import annotations
 
@@ -39,3 +39,8 @@ def all_ok(values):
     if any(value is False for value in values):
         return False
     return True if values and all(values) else None
+
+
+def url_host(address):
+    """An address as the host of a URL, with brackets for IPv6."""
+    return "[%s]" % address if ":" in address else address

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 
+from ..engines.base import ENGINE_DEAD
 from ..engines.registry import ENGINES
 from ..model import gpt_oss
 
 # -- answers in which something is missing -----------------------------------------------------------------------------
 
-ENGINE_DEAD = "the engine behind the API process is dead: restart the server; its log says why the engine died"
 MEMORY = "the accelerator ran out of memory: lower the batch size, the context or the memory fraction"
 PARAMETER = (
     "this engine does not know a parameter of the request: the recipe's verify section names the "

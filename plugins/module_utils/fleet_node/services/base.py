@@ -53,16 +53,14 @@ class Unit:
     """Further properties of a server, for a comparison with the plan.
 
     path: of the definition; drop_ins: paths of files of others that change this definition; stale: whether the manager
-    has loaded another version than the files; may_reload: whether it can read them again without harm to others;
-    programs: [(interpreter that a definition executes, whether the manager has loaded that definition)].
+    has loaded another version than the files; may_reload: whether it can read them again without harm to others.
     """
 
-    def __init__(self, path="", drop_ins=(), stale=False, may_reload=True, programs=()):
+    def __init__(self, path="", drop_ins=(), stale=False, may_reload=True):
         self.path = path
         self.drop_ins = list(drop_ins)
         self.stale = stale
         self.may_reload = may_reload
-        self.programs = list(programs)
 
 
 class ServiceManager:

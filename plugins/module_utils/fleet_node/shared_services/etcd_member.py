@@ -11,12 +11,12 @@ import ssl
 from ..errors import FleetError
 from ..host import http_client
 from ..host.files import write_atomic
+from ..host.values import url_host
 from .etcd_decisions import ADD, BOOTSTRAP, KEEP, REPLACE, decide
 from .service import ACTIONS, Service, look, shown
 
 STATES = ("looked", "joined", "started", "restarted", "ready")
 CALL_S = 15  # a member without a quorum answers after the election timeout, at least 5 s
-INITIAL = "/etc/etcd/initial.env"
 TOKEN = "inference-fleet"
 
 
@@ -39,8 +39,7 @@ class Member(Service):
         return self._url(name, self.params["client_port"])
 
     def _url(self, name, port):
-        address = self.members[name]
-        return "%s://%s:%d" % (self.scheme, "[%s]" % address if ":" in address else address, port)
+        return "%s://%s:%d" % (self.scheme, url_host(self.members[name]), port)
 
     def ports(self):
         address = self.members[self.name]

@@ -16,7 +16,7 @@ import sys
 import time
 
 from ..engines.registry import engine_of
-from ..engines.stays_registered import MARK, mark_of
+from ..engines.stays_registered import MARK
 from ..host.cpu_list import parse_cpu_list
 from ..host.paths import PATH
 from ..host.processes import MARKER_ROOT, MARKER_SERVER, marked_processes, terminate, terminate_found
@@ -111,7 +111,7 @@ def run(options):
         prepare_process(entry)
         state.weights = {folder: weights_note(folder) for folder in entry.get("weights", ())}
         state.encodings = encodings_note(entry)
-        state.folder = make_shared_folder(entry)
+        make_shared_folder(entry)
         state.write("running")
         program_folder = getattr(sys.modules["__main__"], "HANDLE", None)
         if program_folder is not None:
@@ -155,10 +155,10 @@ def hooks_of(entry, options):
 
 
 def make_shared_folder(entry):
-    """Create that folder if it is missing, with the owner of its parent. Returns its mark."""
+    """Create that folder if it is missing, with the owner of its parent, and a mark in it."""
     folder = engine_of(entry).shared_folder(entry)
     if not folder:
-        return None
+        return
     with contextlib.suppress(OSError):
         above = os.stat(os.path.dirname(folder))
         with contextlib.suppress(FileExistsError):
@@ -167,7 +167,6 @@ def make_shared_folder(entry):
         new = os.open(os.path.join(folder, MARK), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
         with os.fdopen(new, "w") as stream:
             stream.write(randomness.token_hex(8))
-    return mark_of(folder)
 
 
 def give_up(state, reason, status, delay):

@@ -32,7 +32,6 @@ RECORD = {
     "name": str, "hash": (str, None), "user": str, "pid": int, "ticks": int, "phase": str, "since": (float, None),
     "program": str, "started": (float, None), "starts": [float], "count": int, "reason": (str, None),
     "artifact": (str, None), "weights": ({"*": (str, None)}, None), "encodings": ({"*": [(int, str, None)]}, None),
-    "folder": (str, None),
 }  # fmt: skip
 
 
@@ -60,13 +59,12 @@ def read_secrets(path):
 class State:
     """The server's state file.
 
-    {name, hash, user, pid, ticks, program, phase, since, started, starts, count, reason, artifact, weights, encodings,
-    folder}: pid and ticks name the process that wrote it, program: the program of that process; phase is "restarting",
+    {name, hash, user, pid, ticks, program, phase, since, started, starts, count, reason, artifact, weights, encodings}:
+    pid and ticks name the process that wrote it, program: the program of that process; phase is "restarting",
     "waiting for NAME", "running" or "failed", since when: epoch seconds; started: when the engine was executed; starts:
     the latest of such times, without those of engines that were ended on request; count: the number of all starts since
     the module's own start; artifact: "compiles" or "loads" for a server with a compiled artifact, else null; weights:
-    {folder: weights_note()} and encodings: encodings_note() as they were when the engine was executed, folder: the mark
-    of run.make_shared_folder(); null before.
+    {folder: weights_note()} and encodings: encodings_note() as they were when the engine was executed; null before.
     """
 
     def __init__(self, path, name, entry_hash, mode=0o640):
@@ -80,7 +78,6 @@ class State:
         self.artifact = None
         self.weights = None
         self.encodings = None
-        self.folder = None
         self.starts = [start for start in kept.get("starts", []) if start < now + 60]  # a clock that was set back
         self.count = kept.get("count", len(self.starts))
         self.ended = kept.get("phase") == "running"  # an engine, and no guard that waited
@@ -125,7 +122,6 @@ class State:
             "artifact": self.artifact,
             "weights": self.weights,
             "encodings": self.encodings,
-            "folder": self.folder,
         }
         os.makedirs(os.path.dirname(self.path), exist_ok=True)
         with folder_lock(os.path.dirname(self.path)):  # see take_back()

@@ -49,13 +49,7 @@ class Directory:
             with open(self._opened(path), "rb") as stream:
                 if os.fstat(stream.fileno()).st_size != size:
                     raise SourceProblem("data", "%d bytes long" % os.fstat(stream.fileno()).st_size)
-                stream.seek(start)
-                while start < end:
-                    block = stream.read(min(BLOCK, end - start))
-                    if not block:
-                        raise SourceProblem("data", "cut off while it was copied")
-                    start += len(block)
-                    yield block
+                yield from _blocks(stream, start, end, "cut off while it was copied")
         except OSError as error:
             raise invalid(self._wanted.path, "%s cannot be read: %s" % (path, error.strerror)) from error
 
@@ -74,6 +68,17 @@ class Directory:
         return handle
 
 
+def _blocks(stream, start, end, problem):
+    """The bytes from `start` to `end` of an open file. Raises SourceProblem with `problem` if it ends before."""
+    stream.seek(start)
+    while start < end:
+        block = stream.read(min(BLOCK, end - start))
+        if not block:
+            raise SourceProblem("data", problem)
+        start += len(block)
+        yield block
+
+
 class Archive:
     """The stand-in, a tar archive of this collection with known checksums."""
 
@@ -89,13 +94,7 @@ class Archive:
         archive = self._wanted.path
         try:
             with tarfile.open(archive) as tar, tar.extractfile(path) as stream:
-                stream.seek(start)
-                while start < end:
-                    block = stream.read(min(BLOCK, end - start))
-                    if not block:
-                        raise SourceProblem("data", "shorter than listed")
-                    start += len(block)
-                    yield block
+                yield from _blocks(stream, start, end, "shorter than listed")
         except (OSError, EOFError, KeyError, AttributeError, tarfile.TarError) as error:
             raise invalid(archive, "it cannot be read: %s" % error) from error
 
