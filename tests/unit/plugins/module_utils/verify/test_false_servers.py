@@ -730,8 +730,9 @@ SOUND = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("time", [1, 2, 3])
 @pytest.mark.parametrize("sound", SOUND.values(), ids=SOUND)
-def test_a_sound_server_passes(sound):
+def test_a_sound_server_passes_three_times_in_a_row(sound, time):
     verdict = verdict_of(**{"faults": (), **sound})
     assert failing(verdict) == {}
     assert verdict["ok"] is True

@@ -14,6 +14,7 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import read_number
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import load_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.models.gpt_oss import GPT_OSS_20B, GPT_OSS_120B, MODELS
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.capacity import (
@@ -25,6 +26,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.capacity 
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import Hardware, parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.neuron import bucket as nxdi_bucket
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.tests.unit.engines.recipe_profiles import NAMES, hardware_of, planned
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -403,6 +405,34 @@ def test_unequal_servers_of_a_host_share_its_clients():
     assert waiting([FOUR, large], 49) == ([[48], [48]], ["warning", "warning"])
     assert waiting([FOUR, large], 48, {1: "prefill"})[1] == ["warning", "ok"]  # a prefill worker answers nobody
     assert waiting([FOUR, "vllm serve x --max-num-seqs many"], 4096)[1] == ["ok", "not checked"]
+
+
+def with_the_guide_s_load(name):
+    """Rows of the table in docs/using/capacity.md for a recipe: equal servers once."""
+    entries, recipe = planned(name)
+    node, load = hardware_of(recipe), load_of(recipe)
+    before = {item["server"]: item for item in capacity.check(entries, {**recipe, "benchmark": None}, node)}
+    at_once = "%d" % load["concurrency"] if load["concurrency"] else "-"
+    for names, item in capacity.grouped(capacity.check(entries, recipe, node)):
+        fits = [one["requests"] if one["ok"] is not None else "-" for one in (before[names[0]], item)]
+        takes = "-"
+        if item["ok"] is not None:
+            takes = "%d%s" % (item["max_seqs"], " x %d" % item["ranks"] if item["ranks"] > 1 else "")
+        cells = [
+            "`%s`" % name, "%d x %s" % (node.count, node.accelerator), capacity.servers_text(names), takes,
+            "%d + %d" % (load["input_tokens"], load["output_tokens"]),
+            at_once + " each" * bool(load["concurrency"] and (load["per_server"] or load["scope"] == "server")),
+            *fits, item["verdict"],
+        ]  # fmt: skip
+        yield "| %s |" % " | ".join(map(str, cells))
+
+
+def test_the_page_has_each_recipe_with_its_guide_s_load():
+    page = (ROOT / "docs" / "using" / "capacity.md").read_text(encoding="utf-8")
+    rows = [row for name in NAMES for row in with_the_guide_s_load(name)]
+    assert len(NAMES) == 24
+    table = page.partition("## With the guides' own loads")[2].partition("\n## ")[0]
+    assert [line for line in table.splitlines() if line.startswith("| `")] == rows
 
 
 def test_lengths_and_requests_at_once_are_those_of_the_profile_that_is_measured_by_default():
