@@ -59,8 +59,11 @@ def flip(path, offset=100):
 
 BREAKAGES = [
     # ---- prepare
-    Breakage("prepare", "the account is deleted", "userdel --force inference-fleet; groupdel inference-fleet; true",
-             ("user inference-fleet",), "id inference-fleet", alone=True),
+    Breakage("prepare", "the account is deleted, and a server killed",
+             "userdel --force inference-fleet; groupdel inference-fleet; kill -9 {}; {}".format(
+                 PID, WAIT % ("test $(systemctl show --property=ExecMainStatus --value %s) = 217" % UNIT)),
+             ("user inference-fleet",), "id inference-fleet && " + SETTLED, alone=True,
+             status="the account inference-fleet"),
     Breakage("prepare", "a shared directory is closed to others", "chmod 0700 %s" % LIB,
              ("%s: mode 0755" % LIB,), "test $(stat -c %%a %s) = 755" % LIB),
     Breakage("prepare", "the toolkit is deleted", "rm -r " + TOOLKIT,
@@ -84,6 +87,8 @@ BREAKAGES = [
              ("config.json",), "! tail -c 2 %s/config.json | grep -q ' '" % MODEL),
     Breakage("weights", "the checkpoint's manifest is lost", "rm " + MANIFEST, (MODEL,),
              "test -s " + MANIFEST),
+    Breakage("weights", "no account may read the checkpoint's directory", "chmod 0000 " + MODEL, (MODEL,),
+             "runuser -u inference-fleet -- test -r %s/config.json" % MODEL),
     Breakage("weights", "the checkpoint is deleted", "rm -r " + MODEL, (MODEL,), "test -s " + MANIFEST),
     # ---- serve: files
     Breakage("serve", "the unit is edited", "sed -i s/^LimitNOFILE=.*/LimitNOFILE=2048/ %s/%s" % (SYSTEMD, UNIT),
@@ -99,7 +104,7 @@ BREAKAGES = [
              ("server-0", "not deployed"), "test -s " + ENTRY),
     Breakage("serve", "the deployed entry is edited", "sed -i 's/\"max-num-seqs\": 8/\"max-num-seqs\": 9/' " + ENTRY,
              ("max-num-seqs",), "grep -q '\"max-num-seqs\": 8' " + ENTRY),
-    Breakage("serve", "everybody may read the secrets", "chmod 0644 " + SECRETS, ("0644 instead of 0600",),
+    Breakage("serve", "every account may read the secrets", "chmod 0644 " + SECRETS, ("0644 instead of 0600",),
              "test $(stat -c %%a %s) = 600" % SECRETS, status="0644 instead of 0600"),
     Breakage("serve", "the program is deleted", "rm -r %s/program" % LIB, ("%s/program" % LIB,),
              "test -s %s/program/current/__main__.py" % LIB),
@@ -126,6 +131,10 @@ BREAKAGES = [
              status="without its service manager"),
     Breakage("serve", "the record of its start is lost", "rm %s/servers/server-0.json" % RUN,
              ("record of its start",), "test -s %s/servers/server-0.json" % RUN),
+    Breakage("serve", "the record of its start is another JSON value", "echo '[1]' > %s/servers/server-0.json" % RUN,
+             ("record of its start",), "grep -q '\"pid\"' %s/servers/server-0.json" % RUN),
+    Breakage("serve", "no account may read the directory of entries", "chmod 0000 %s/servers" % ETC, ("%s/servers" % ETC,),
+             "test $(stat -c %%a %s/servers) != 0" % ETC),
     Breakage("serve", "its port is taken by another program",
              "systemctl stop {}; setsid python3 -m http.server --bind 127.0.0.1 8000 > /dev/null 2>&1 < /dev/null & "
              "echo $! > /tmp/taker; {}".format(UNIT, WAIT % "ss -Hltn 'sport = :8000' | grep -q ."),
@@ -141,14 +150,23 @@ BREAKAGES = [
              ("%s/program" % LIB,), ACTIVE, reboot=True, alone=True),
 ]  # fmt: skip
 
-# Changes that need no repair and restart no server: (what happens, how).
+PROGRAM = LIB + "/program/current/fleet_node/cli.py"
+# Changes that restart no server and need no repair by a step: (what happens, how, a command that succeeds after a run).
 HARMLESS = [
-    ("the program is edited, which the first call repairs", "echo >> %s/program/current/fleet_node/cli.py" % LIB),
+    ("the program is edited, which the first call repairs", "echo >> " + PROGRAM,
+     "test -n \"$(tail -n 1 %s)\"" % PROGRAM),
+    ("no account may read the program, which the first call repairs", "chmod 0000 " + PROGRAM,
+     "runuser -u inference-fleet -- test -r " + PROGRAM),
+    ("every account may write the program, which the first call repairs", "chmod 0666 " + PROGRAM,
+     "test $(stat -c %%a %s) = 644" % PROGRAM),
+    ("the program belongs to another account, which the first call repairs", "chown nobody " + PROGRAM,
+     "test $(stat -c %%U %s) = root" % PROGRAM),
+    ("the encoding is touched", "touch " + ENCODING, ENCODED),
     ("the encoding is restored from a backup",
-     "cp {0} /tmp/backup && {1} && cp /tmp/backup {0}".format(ENCODING, flip(ENCODING))),
+     "cp {0} /tmp/backup && {1} && cp /tmp/backup {0}".format(ENCODING, flip(ENCODING)), ENCODED),
     ("a drop-in is added to the unit",
      "mkdir -p {0}/{1}.d && printf '[Service]\\nSuccessExitStatus=7\\n' > {0}/{1}.d/override.conf && "
-     "systemctl daemon-reload".format(SYSTEMD, UNIT)),
+     "systemctl daemon-reload".format(SYSTEMD, UNIT), "true"),
 ]  # fmt: skip
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "developing" / "breakages.md"
@@ -170,7 +188,9 @@ def page():
         said = ", ".join("`%s`" % text.strip() for text in one.says)
         what = one.name + ("; runs fail until it is removed" if one.release else "")
         rows.append("| %d | %s | %s | %s |" % (number, one.step, what, said))
-    harmless = "A run changes nothing and restarts no server if %s." % ", ".join(what for what, _how in HARMLESS)
+    harmless = "A run changes nothing and restarts no server if %s." % ", ".join(
+        what for what, _how, _proof in HARMLESS
+    )
     return HEAD + "\n".join(rows) + "\n\n" + harmless + "\n"
 
 

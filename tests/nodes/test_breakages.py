@@ -45,7 +45,7 @@ TOGETHER = [
         "a shared directory is closed to others",
         "a byte of the encoding is corrupt",
         "the unit is edited",
-        "everybody may read the secrets",
+        "every account may read the secrets",
         "the unit of the second server is disabled",
     ),
     (
@@ -58,6 +58,8 @@ TOGETHER = [
     ("the program is deleted", "the checkpoint's manifest is lost"),
     ("its process hangs",),
     ("its port is taken by another program",),
+    ("the account is deleted, and a server killed",),
+    ("the record of its start is another JSON value",),
 ]
 BY_NAME = {one.name: one for one in BREAKAGES}
 
@@ -123,9 +125,10 @@ def test_faults_are_reported_and_repaired(converged, names):
 
 def test_harmless_changes_restart_nothing(converged):
     before = converged.pids()
-    for _what, how in HARMLESS:
+    for what, how, proof in HARMLESS:
         converged.node.ssh(how)
-    assert again(converged).count("changed") == 0
+        assert again(converged).count("changed") == 0, what
+        converged.node.ssh(proof)
     assert "override.conf" in status(converged).ok().output
     converged.node.ssh("rm -r /etc/systemd/system/%s.d && systemctl daemon-reload" % UNIT)
     assert converged.pids() == before
