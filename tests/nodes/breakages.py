@@ -133,8 +133,8 @@ BREAKAGES = [
              ("record of its start",), "test -s %s/servers/server-0.json" % RUN),
     Breakage("serve", "the record of its start is another JSON value", "echo '[1]' > %s/servers/server-0.json" % RUN,
              ("record of its start",), "grep -q '\"pid\"' %s/servers/server-0.json" % RUN),
-    Breakage("serve", "no account may read the directory of entries", "chmod 0000 %s/servers" % ETC, ("%s/servers" % ETC,),
-             "test $(stat -c %%a %s/servers) != 0" % ETC),
+    Breakage("serve", "no account may read the directory of entries", "chmod 0000 %s/servers" % ETC,
+             ("%s/servers" % ETC,), "test $(stat -c %%a %s/servers) != 0" % ETC),
     Breakage("serve", "its port is taken by another program",
              "systemctl stop {}; setsid python3 -m http.server --bind 127.0.0.1 8000 > /dev/null 2>&1 < /dev/null & "
              "echo $! > /tmp/taker; {}".format(UNIT, WAIT % "ss -Hltn 'sport = :8000' | grep -q ."),
