@@ -159,6 +159,11 @@ def test_errors_name_the_file_with_the_key(write, tmp_path):
     assert error_of(write("mine", extends="cpu-tiny", arguments={"max-num-seq": None})).message.startswith(path)
 
 
+def test_a_name_is_not_inherited(tmp_path):
+    (tmp_path / "mine.yml").write_text("extends: cpu-tiny\n")
+    assert "the recipe lacks 'name'" in error_of(str(tmp_path / "mine.yml")).message
+
+
 def test_a_family_without_servers(write):
     write("families/empty", engine="vllm")
     error = error_of(write("mine", extends="empty", schema=1))
