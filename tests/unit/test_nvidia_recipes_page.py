@@ -240,7 +240,7 @@ def test_every_measured_setting_is_one_that_the_release_takes(name):
     path, own = recipes.find_recipe(name, []), OWN[name]
     base, kind = recipes.resolve_recipe(path, []), own["needs"]["accelerators"][0]
     hardware, seen = parse_hardware({"accelerator": kind, "count": 8}, "x"), 0
-    for point in tuning.points(recipes._table_of(own, path)):
+    for point in tuning.points(recipes._table_of(own, [recipes.OWN_RECIPES])):
         if point["accelerator"] == kind:
             tuned = overrides.apply(base, tuning.override_of(point, point))
             tuned = overrides.apply(tuned, {"servers": {"server": {"devices": point["devices"]}}})
@@ -253,7 +253,7 @@ def test_every_measured_setting_is_one_that_the_release_takes(name):
 
 def test_the_page_counts_the_measured_settings():
     path = recipes.find_recipe("b200-low-latency", [])
-    every = tuning.points(recipes._table_of(recipes.load_recipe(path), path))
+    every = tuning.points(recipes._table_of(recipes.load_recipe(path), [recipes.OWN_RECIPES]))
     grid = [one for one in every if one["concurrency"] in (4, 8, 16, 32, 64)]
     text = TUTORIAL.read_text(encoding="utf-8")
     assert "all %d measured settings" % len(every) in text

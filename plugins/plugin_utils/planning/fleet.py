@@ -120,13 +120,14 @@ def declared_of(variables, mistakes):
     wanted = read_checked(variables, "fleet_tuning", None, mistakes, tuning.check_wanted)
     readable = len(mistakes.errors) == before
     with mistakes.noted():
-        path = recipes.find_recipe(variables.get("fleet_recipe"), recipe_paths(variables))
-        recipe = recipes.resolve_recipe(path, layers, overlays) if readable else None
+        folders = recipe_paths(variables)
+        path = recipes.find_recipe(variables.get("fleet_recipe"), folders)
+        recipe = recipes.resolve_recipe(path, layers, overlays, folders=folders) if readable else None
     with mistakes.noted():
         hardware = parse_hardware(variables.get("fleet_hardware"), "inventory")
     if recipe and hardware and wanted is not None:
         with mistakes.noted():
-            recipe = recipes.resolve_recipe(path, layers, overlays, wanted, hardware.accelerator)
+            recipe = recipes.resolve_recipe(path, layers, overlays, wanted, hardware.accelerator, folders)
     return recipe, path, layers, hardware
 
 

@@ -1,7 +1,12 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Recipes: searched, parsed, validated, and merged with the settings of an inventory."""
+"""Recipes: searched, parsed, merged with the files that they extend, validated, and merged with the settings of an
+inventory.
+
+A chain is a tuple ((path, time of change), …) of the files of a recipe: its own file, the file that it extends, and so
+on.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +18,10 @@ import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import canonical
 from ansible_collections.inference.fleet.plugins.plugin_utils import seen_files
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import MAX_DEPTH, clean
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import MAX_DEPTH, clean, invalid
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import close_to, path_text, show, visible
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides, tuning
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import (
     COLLECTION,
     all_problems,
@@ -25,10 +31,11 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema impo
 SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 OWN_RECIPES = os.path.join(COLLECTION, "recipes")
 IMAGES, PROBES = "images.yml", "probes"
+FAMILIES = "families"  # folder in a folder of recipes, with files that can only be extended
 IMAGE_KEY = re.compile(r"[a-z0-9][a-z0-9.-]*")  # unlike a key, an image with its registry or tag contains / or :
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 OFFERED = ("overlays", "tuning")  # keys of a recipe that an inventory selects from
-FIXED = ("name", "schema", *OFFERED)
+FIXED = ("name", "schema", "extends", *OFFERED)
 MAX_BYTES = 2**20  # of a recipe
 # Numbers that YAML 1.1 parses unexpectedly: 010 is 8, 1:30 is 90.
 UNLIKE = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
@@ -98,12 +105,123 @@ def find_recipe(name, paths):
     """Return the path of the recipe ``name`` in the first of ``paths`` that contains it, else in the collection.
     Raises FleetError."""
     folders = [*paths, OWN_RECIPES]
-    if isinstance(name, str) and name:
-        for folder in folders:
-            path = os.path.join(folder, name + ".yml")
-            if os.path.basename(name) == name and seen_files.is_file(path) and name + ".yml" != IMAGES:
-                return path
-    raise unknown("fleet_recipe", name, available(folders), folders)
+    path = _file(name, folders)
+    if path is None and _file(name, [os.path.join(folder, FAMILIES) for folder in folders]):
+        raise FleetError(
+            "recipe.family-not-deployable",
+            "fleet_recipe is '%s', a family, which recipes extend and which cannot be deployed; allowed: %s. Use one "
+            "of these, or write a recipe with 'extends: %s'.",
+            (name, ", ".join(available(folders)), name),
+        )
+    if path is None:
+        raise unknown("fleet_recipe", name, available(folders), folders)
+    return path
+
+
+def _file(name, folders):
+    """Return the path of NAME.yml in the first of the folders that contains it, None if none does."""
+    if not isinstance(name, str) or os.path.basename(name) != name or name + ".yml" in (".yml", IMAGES):
+        return None
+    paths = (os.path.join(folder, name + ".yml") for folder in folders)
+    return next((path for path in paths if seen_files.is_file(path)), None)
+
+
+def chain_of(path, folders=()):
+    """Return the chain of the recipe in ``path``.
+
+    folders: where `extends` of a site's file is searched before the collection, by default the file's folder. Files of
+    the collection extend only files of the collection. Raises FleetError.
+    """
+    folders, chain = folders or (os.path.dirname(path),), []
+    while path:
+        try:
+            chain.append((path, os.stat(path).st_mtime_ns))
+        except OSError:
+            chain.append((path, 0))  # reading the file reports the error
+        path = _extended(chain, folders)
+    return tuple(chain)
+
+
+def _extended(chain, folders):
+    """Return the path of the file that the last file of a chain extends, None if it extends none."""
+    path, content = chain[-1][0], _content(*chain[-1])
+    if "extends" not in content:
+        return None
+    name, own = content["extends"], os.path.abspath(path).startswith(OWN_RECIPES + os.sep)
+    folders = [OWN_RECIPES] if own else [*folders, OWN_RECIPES]
+    folders = [place for folder in folders for place in (folder, os.path.join(folder, FAMILIES))]
+    found = _file(name, folders)
+    paths = [one for one, _stamp in chain]
+    if found in paths:
+        cycle = [*paths[paths.index(found) :], found]
+        raise FleetError(
+            "recipe.extends-cycle",
+            "%s: 'extends' is a cycle: %s. Remove one of these keys.",
+            (label_of(path), ", ".join(map(label_of, cycle))),
+        )
+    if found is None:
+        error = unknown("'extends'", name, available(folders), folders)
+        if not isinstance(name, str):
+            error = invalid("'extends'", name, "the name of a recipe or family")
+        raise error.within(label_of(path) + ": ")
+    return found
+
+
+@functools.cache
+def _content(path, _stamp):
+    """Return the mapping in a file of a chain. It must not be changed."""
+    return _mapping_of(path)
+
+
+def _merged(chain):
+    """Return the recipe of a chain: each file merged over the file that it extends. `name` is not inherited."""
+    recipe = {}
+    for path, stamp in reversed(chain):
+        content = {key: value for key, value in _content(path, stamp).items() if key != "extends"}
+        try:
+            overrides.check_nulls(
+                recipe, {key: value for key, value in content.items() if key not in ("overlays", "tune")}
+            )
+            recipe = overrides.extend({key: value for key, value in recipe.items() if key != "name"}, content)
+        except FleetError as error:
+            raise error.within(label_of(path) + ": ") from error
+    return recipe
+
+
+def _folders(chain):
+    """Return the folders of a chain's recipes, in which their images, probes and tables are searched, and the
+    collection's."""
+    found = [os.path.dirname(path) for path, _stamp in chain]
+    found[1:] = [os.path.dirname(one) if os.path.basename(one) == FAMILIES else one for one in found[1:]]
+    return list(dict.fromkeys([*found, OWN_RECIPES]))
+
+
+def _label_with(chain, where):
+    """Return the label of the file of a chain that has the key ``where``, or the longest part of it."""
+    for end in range(len(where), 0, -1):
+        for path, stamp in chain:
+            if _contains(_content(path, stamp), where[:end]):
+                return label_of(path)
+    return label_of(chain[0][0])
+
+
+def _contains(content, where):
+    for key in where:
+        if isinstance(content, list) and isinstance(key, str):
+            content = {str(group_name(item)): item for item in content if isinstance(item, dict)}
+        if not (key in content if isinstance(content, dict) else isinstance(content, list) and key < len(content)):
+            return False
+        content = content[key]
+    return True
+
+
+def _by_name(recipe, where):
+    """Return ``where`` with the name of a server group instead of its number, as in a file that changes the group."""
+    groups = recipe.get("servers")
+    if where[:1] == ["servers"] and len(where) > 1 and isinstance(groups, list) and isinstance(where[1], int):
+        name = isinstance(groups[where[1]], dict) and group_name(groups[where[1]])
+        return ["servers", name, *where[2:]] if isinstance(name, str) else where
+    return where
 
 
 def _mapping_of(path):
@@ -127,43 +245,49 @@ def _mapping_of(path):
         raise error.within(label + ": ") from error
 
 
-def _with_probes(recipe, folder):
-    """Return the recipe with the requests of probes/NAME.yml, from its folder or the collection,
+def _with_probes(recipe, folders):
+    """Return the recipe with the requests of probes/NAME.yml in the first of the folders that contains it,
     if `probes` is a name."""
     name = recipe.get("probes")
     if not isinstance(name, str):
         return recipe
-    folders = [os.path.join(one, PROBES) for one in (folder, OWN_RECIPES)]
-    known = available(folders)
-    if name not in known:
-        raise unknown("'probes'", name, known, folders)
-    found = next(path for path in (os.path.join(one, name + ".yml") for one in folders) if seen_files.is_file(path))
+    folders = [os.path.join(one, PROBES) for one in folders]
+    found = _file(name, folders)
+    if found is None:
+        raise unknown("'probes'", name, available(folders), folders)
     return {**recipe, "probes": _mapping_of(found).get("probes", [])}
 
 
 @functools.cache
-def _load(path, _stamp):
-    label = label_of(path)
-    recipe = _mapping_of(path)
+def _load(chain):
+    recipe, name = _merged(chain), os.path.basename(chain[0][0])[:-4]
     try:
-        recipe = _with_probes(recipe, os.path.dirname(path))
+        recipe = _with_probes(recipe, _folders(chain))
     except FleetError as error:
-        raise error.within(label + ": ") from error
-    named = {} if recipe.get("name") == os.path.basename(path)[:-4] else {"name": os.path.basename(path)[:-4]}
-    _checked(recipe, label, "", named)
+        raise error.within(_label_with(chain, ["probes"]) + ": ") from error
+    named = {} if recipe.get("name") == name else {"name": name}
+    _checked(recipe, chain, "", named)
     for name in recipe.get("overlays", ()):
-        _checked(_with_overlays(recipe, path, [name]), label, "overlays.%s: " % name)
+        _checked(_with_overlays(recipe, chain, [name]), chain, "overlays.%s: " % name, at=("overlays", name))
     return recipe
 
 
-def _checked(recipe, label, where, named=()):
+def _checked(recipe, chain, before, named=(), at=()):
     """Return a recipe. Raises FleetError with all its errors.
-    named: {"name": that of the file} if its `name` differs."""
+
+    before: start of messages. named: {"name": that of the file} if its `name` differs. at: the key of a part of the
+    recipe, if an error can be in it.
+    """
     found = all_problems(recipe, in_file=True)
-    if named and not any(path == ["name"] for path, _text in found):
+    if named and "name" in recipe and not any(path == ["name"] for path, _text in found):
         found += [(["name"], "'name' is %s; allowed: the file's own name, %s" % (show(recipe["name"]), named["name"]))]
-    if found:
-        raise FleetError.together(_invalid("%s: %s%s." % (label, where, text)) for _path, text in found)
+    lines = []
+    for where, text in found:
+        key = _by_name(recipe, where)
+        inside = at and any(_contains(_content(*file), [*at, *key]) for file in chain)
+        lines.append("%s: %s%s." % (_label_with(chain, [*at, *key] if inside else key or at), before, text))
+    if lines:
+        raise FleetError.together(map(_invalid, lines))
     return recipe
 
 
@@ -172,86 +296,81 @@ def _invalid(line):
     return FleetError("recipe.key-invalid", "%s", (line,))
 
 
-def _with_overlays(recipe, path, names):
-    """Return the recipe with its own overlays of these names merged over it, in this order."""
-    known = recipe.get("overlays") or {}
-    label, result = label_of(path), recipe
+def _with_overlays(recipe, chain, names):
+    """Return the recipe with its overlays of these names merged over it, in this order."""
+    known, result = recipe.get("overlays") or {}, recipe
     for name in names:
         if name not in known:
             raise unknown("fleet_overlay", name, list(known))
         fixed = sorted(set(known[name]) & set(FIXED))
         if fixed:
+            label = _label_with(chain, ["overlays", name, fixed[0]])
             raise _invalid("%s: overlays.%s has the key '%s'; remove it there." % (label, name, fixed[0]))
         result = overrides.apply(result, known[name])
-    return _with_probes(result, os.path.dirname(path))
+    return _with_probes(result, _folders(chain))
 
 
 def label_of(path):
     """Return the name of a recipe file in messages:
     recipes/x.yml for the collection's own files, the full path for others."""
-    if os.path.dirname(os.path.abspath(path)) == OWN_RECIPES:
-        return "recipes/" + os.path.basename(path)
-    return path
+    full = os.path.abspath(path)
+    return os.path.relpath(full, COLLECTION) if full.startswith(OWN_RECIPES + os.sep) else path
 
 
-def load_recipe(path):
-    """Return the validated recipe in ``path``. It is read once while the file is unchanged, and must not be changed.
-    Raises FleetError."""
-    try:
-        stamp = os.stat(path).st_mtime_ns
-    except OSError:
-        stamp = 0
-    return _load(path, stamp)
+def load_recipe(path, folders=()):
+    """Return the validated recipe in ``path``, merged with what it extends. It is made once while its files are
+    unchanged, and must not be changed. folders: of chain_of(). Raises FleetError."""
+    return _load(chain_of(path, folders))
 
 
 _resolved = {}
 
 
-def resolve_recipe(path, layers, overlays=(), wanted=None, accelerator=None):
+def resolve_recipe(path, layers, overlays=(), wanted=None, accelerator=None, folders=()):
     """Return the recipe in ``path``, merged with its overlays of these names, with the measured setting nearest to
     ``wanted`` (fleet_tuning) on an accelerator, and with the overrides ``layers`` [(variable, mapping)], in this order.
 
     The result is validated again. Its `overlays` contains the names of the overlays, its `tuning` describes the
-    measured setting. Results are cached by all inputs, so that a hundred equal hosts require one validation. Raises
-    FleetError, which names the variable for an error in an override, and the file for an error in the recipe.
+    measured setting. Results are cached by all inputs, so that a hundred equal hosts require one validation. folders:
+    of chain_of(). Raises FleetError, which names the variable for an error in an override, and the file for an error
+    in the recipe.
     """
-    recipe, label = load_recipe(path), label_of(path)
-    key = (path, os.stat(path).st_mtime_ns, canonical([layers, list(overlays), wanted, accelerator]))
+    chain = chain_of(path, folders)
+    recipe, key = _load(chain), (chain, canonical([layers, list(overlays), wanted, accelerator]))
     if key not in _resolved:
         base, taken = recipe, {"overlays": list(overlays)} if overlays else {}
         if overlays:
-            base = _checked(_with_overlays(recipe, path, overlays), label, "with fleet_overlay: ")
-        result = _resolve(base, path, layers)
+            base = _checked(_with_overlays(recipe, chain, overlays), chain, "with fleet_overlay: ")
+        result = _resolve(base, chain, layers)
         if wanted is not None:
-            table = _table_of(result, path)
+            table = _table_of(result, _folders(chain))
             point = tuning.nearest(table, wanted, accelerator, tuning.devices_of(result))
-            base = _checked(overrides.apply(base, tuning.override_of(point, wanted)), label, "with fleet_tuning: ")
-            result = _resolve(base, path, layers)
+            base = _checked(overrides.apply(base, tuning.override_of(point, wanted)), chain, "with fleet_tuning: ")
+            result = _resolve(base, chain, layers)
             taken["tuning"] = tuning.text_of(point, wanted, table["source"])
         result = {key: value for key, value in result.items() if key not in OFFERED}
-        _resolved[key] = {**with_images(result, os.path.dirname(path)), **taken}
+        _resolved[key] = {**with_images(result, _folders(chain)), **taken}
     return _resolved[key]
 
 
-def _table_of(recipe, path):
-    """Return the recipe's table of measured settings."""
+def _table_of(recipe, folders):
+    """Return the recipe's table of measured settings, from the first of the folders that contains it."""
     if not recipe.get("tuning"):
         own = [name for name in available([OWN_RECIPES]) if load_recipe(find_recipe(name, [])).get("tuning")]
         raise unknown("fleet_tuning needs a recipe with measured settings, but fleet_recipe", recipe["name"], own)
-    found = tuning.path_of(recipe["tuning"], os.path.dirname(path))
-    if not seen_files.is_file(found):
-        found = tuning.path_of(recipe["tuning"], OWN_RECIPES)
+    paths = [tuning.path_of(recipe["tuning"], folder) for folder in folders]
+    found = next(filter(seen_files.is_file, paths), paths[-1])
     return tuning.check_table(_mapping_of(found), found)
 
 
-def _resolve(recipe, path, layers):
+def _resolve(recipe, chain, layers):
     merged, origin = overrides.combine(layers)
     if not merged:
         return recipe
     names = ", ".join(name for name, layer in layers if layer)
     try:
         overrides.check_nulls(recipe, merged)
-        result = _with_probes(overrides.apply(recipe, coerce(merged)), os.path.dirname(path))
+        result = _with_probes(overrides.apply(recipe, coerce(merged)), _folders(chain))
     except FleetError as error:
         raise error.within(names + ": ") from error
     result = coerce(result)
@@ -260,7 +379,8 @@ def _resolve(recipe, path, layers):
     lines = ["%s: %s." % (_blame(written(where), origin, names), text) for where, text in found]
     for key in FIXED:
         if result.get(key) != recipe.get(key):
-            lines.append("%s: '%s' of a recipe cannot be overridden; copy %s instead." % (names, key, label_of(path)))
+            text = "%s: '%s' of a recipe cannot be overridden; write a recipe that extends %s."
+            lines.append(text % (names, key, label_of(chain[0][0])))
     if lines:
         raise FleetError.together(map(_invalid, lines))
     return result
@@ -284,14 +404,14 @@ def _blame(where, origin, names):
     return ", ".join(sorted(set(best))) or names
 
 
-def images_of(folder):
-    """Return {key: {"image", "digest"}} for the recipes of a folder:
-    the collection's keys, then those of the folder's images.yml.
+def images_of(*folders):
+    """Return {key: {"image", "digest"}} for recipes of these folders: the collection's keys, and those of each folder's
+    images.yml, of which the first folder takes precedence.
 
     An image whose digest is not known has no key digest.
     """
     found = {}
-    for path in dict.fromkeys(os.path.join(one, IMAGES) for one in (OWN_RECIPES, folder)):
+    for path in dict.fromkeys(os.path.join(one, IMAGES) for one in (OWN_RECIPES, *reversed(folders))):
         if not seen_files.exists(path):
             continue
         content = _mapping_of(path)
@@ -311,7 +431,7 @@ def _is_image(value):
     return {"image"} <= set(value) <= {"image", "digest", "version"} and pinned
 
 
-def with_images(recipe, folder):
+def with_images(recipe, folders):
     """Return the recipe with the images that it names by key, each with its digest."""
     keys = None
     instances = {name: dict(own or {}) for name, own in (recipe.get("instances") or {}).items()}
@@ -320,7 +440,7 @@ def with_images(recipe, folder):
         image = (layer.get("container") or {}).get("image")
         if not image or not IMAGE_KEY.fullmatch(image):
             continue
-        keys = images_of(folder) if keys is None else keys
+        keys = images_of(*folders) if keys is None else keys
         if image not in keys:
             raise unknown("container.image", image, sorted(keys))
         # a site can set a digest without a separate images.yml

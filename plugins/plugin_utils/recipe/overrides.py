@@ -120,7 +120,7 @@ def apply(base, override):
     recipe's servers) merges into the items of those names.
     """
     if isinstance(override, dict) and isinstance(base, list) and all(isinstance(item, dict) for item in base):
-        return _apply_named(base, override)
+        return _apply_named(base, override, _with_nulls)
     if not isinstance(override, dict) or not isinstance(base, dict):
         return _without_nulls(override)
     result = dict(base)
@@ -136,9 +136,42 @@ def apply(base, override):
 
 def apply_container(base, override):
     """`apply` for a container: the digest in ``base`` does not apply to a different image."""
+    return apply(_same_image(base, override), override)
+
+
+def _same_image(base, override):
     if isinstance(base, dict) and isinstance(override, dict) and override.get("image") not in (None, base.get("image")):
-        base = {key: value for key, value in base.items() if key != "digest"}
-    return apply(base, override)
+        return {key: value for key, value in base.items() if key != "digest"}
+    return base
+
+
+def extend(base, recipe):
+    """Return ``recipe`` merged over ``base``, the file that it extends: a recipe as if written in a single file.
+
+    As apply(), but null removes keys of ``base`` only: other nulls remain, because they are values there, of a profile
+    without a limit, or of an overlay, which removes keys when it is applied. New keys have the place next to
+    keys of ``base`` that they have in ``recipe``, because the order of arguments is that of the command line.
+    """
+    if isinstance(recipe, dict) and isinstance(base, list) and all(isinstance(item, dict) for item in base):
+        return _apply_named(base, recipe, extend)
+    if not isinstance(recipe, dict) or not isinstance(base, dict):
+        return recipe
+    order = list(base)
+    at = next((order.index(key) for key in recipe if key in base), len(order))
+    for key in recipe:
+        if key not in base:
+            order.insert(at, key)
+        at = order.index(key) + 1
+    result = {}
+    for key in order:
+        value, below = recipe.get(key), base.get(key)
+        if key not in recipe:
+            result[key] = below
+        elif key not in base:
+            result[key] = value
+        elif value is not None or below is None:
+            result[key] = extend(_same_image(below, value) if key == "container" else below, value)
+    return result
 
 
 def group_name(group):
@@ -146,7 +179,7 @@ def group_name(group):
     return group.get("name") or group.get("role")
 
 
-def _apply_named(base, override):
+def _apply_named(base, override, merge):
     names = [group_name(item) for item in base]
     unknown = sorted(key for key in override if key not in names)
     if unknown:
@@ -156,7 +189,7 @@ def _apply_named(base, override):
         if name not in override:
             result.append(item)
         elif override[name] is not None:
-            result.append(_with_nulls(item, override[name]))
+            result.append(merge(item, override[name]))
     return result
 
 

@@ -158,8 +158,8 @@ def test_a_part_of_site_refuses_a_bad_plan_before_it_changes_anything(tmp_path, 
 
 def test_recipe_beside_the_inventory_is_found(hundred):
     (hundred.parent / "recipes").mkdir()
-    text = (ROOT / "recipes" / "trn3-eagle3.yml").read_text().replace("name: trn3-eagle3", "name: ours")
-    (hundred.parent / "recipes" / "ours.yml").write_text(text.replace("port: 8000", "port: 7000"))
+    text = "schema: 1\nname: ours\nextends: trn3-eagle3\nservers: {server: {port: 7000}}\n"
+    (hundred.parent / "recipes" / "ours.yml").write_text(text)
     status, output, _seconds = play("-i", hundred, "--limit", "node3", "-e", "fleet_recipe=ours")
     assert status == 0, output
     assert "127.0.0.1:7007" in output

@@ -138,7 +138,8 @@ def test_a_changed_file_of_the_site_is_planned_anew(cache, tmp_path):
     variables = {**LOCAL, "fleet_recipe": "mine", "fleet_hardware": hardware, "fleet_tuning": None}
 
     def made():  # in a run of its own, which has read nothing yet
-        load._load.cache_clear()
+        for cached in (load._content, load._load):
+            cached.cache_clear()
         load._resolved.clear()
         seen_files._seen.clear()
         plan = ask(variables, sources=(str(tmp_path / "inventory"),))[1]["node1"]
@@ -157,6 +158,34 @@ def test_a_changed_file_of_the_site_is_planned_anew(cache, tmp_path):
     assert made() == 5
     (own.parent / "another.yml").write_text("name: another\n")  # that nobody named
     assert made() == 5
+
+
+def test_a_change_in_a_file_that_a_recipe_extends_is_planned_anew(cache, tmp_path):
+    (tmp_path / "inventory").mkdir()
+    folder = tmp_path / "recipes"
+    (folder / "families").mkdir(parents=True)
+    (folder / "mine.yml").write_text("name: mine\nextends: ours\n")
+    (folder / "ours.yml").write_text("name: ours\nextends: common\n")
+    family = folder / "families" / "common.yml"
+    family.write_text("extends: cpu-tiny\n")
+
+    def seconds():
+        for cached in (load._content, load._load):
+            cached.cache_clear()
+        load._resolved.clear()
+        seen_files._seen.clear()
+        plan = ask({**LOCAL, "fleet_recipe": "mine"}, sources=(str(tmp_path / "inventory"),))[1]["node1"]
+        return plan["deployment"]["start"]["budget_s"]
+
+    assert [seconds(), seconds(), len(cache[1])] == [300, 300, 1]
+    family.write_text("extends: cpu-tiny\nstart: {budget_s: 7}\n")
+    assert [seconds(), len(cache[1])] == [7, 2]
+    (folder / "ours.yml").write_text("name: ours\nextends: cpu-tiny\n")
+    assert [seconds(), len(cache[1])] == [300, 3]
+    (folder / "cpu-tiny.yml").write_text(
+        (pathlib.Path(load.OWN_RECIPES) / "cpu-tiny.yml").read_text() + "# the site's\n"
+    )
+    assert [seconds(), len(cache[1])] == [300, 4]
 
 
 def test_a_recipe_that_appears_before_the_one_that_was_taken(cache, tmp_path):

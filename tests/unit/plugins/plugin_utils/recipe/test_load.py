@@ -150,7 +150,7 @@ def test_override_at_fault_names_its_variable(write):
 def test_name_cannot_be_overridden():
     path = recipes.find_recipe("cpu-tiny", [])
     assert error_of(path, [("fleet_override", {"name": "other"})]) == (
-        "fleet_override: 'name' of a recipe cannot be overridden; copy recipes/cpu-tiny.yml instead."
+        "fleet_override: 'name' of a recipe cannot be overridden; write a recipe that extends recipes/cpu-tiny.yml."
     )
 
 

@@ -132,7 +132,7 @@ def test_an_overlay_changes_neither_name_nor_what_is_offered(tmp_path, key):
     assert code == "recipe.key-invalid"
     assert "overlays.bad has the key '%s'" % key in message
     write(tmp_path, overlays=OVERLAYS, tuning="mine")
-    value = {"name": "x", "schema": 2, "overlays": {"other": {}}, "tuning": "other"}[key]
+    value = {"name": "x", "schema": 2, "extends": "h200-vllm", "overlays": {"other": {}}, "tuning": "other"}[key]
     code, message = refusal(tmp_path, fleet_override={key: value})
     assert code == "recipe.key-invalid"
     assert "fleet_override: '%s' of a recipe cannot be overridden" % key in message
@@ -216,7 +216,7 @@ WITH_TABLES = [name for name in recipes.available([recipes.OWN_RECIPES])
 def test_the_recipes_tables_have_points_for_their_servers(name):
     path = recipes.find_recipe(name, [])
     own = recipes.load_recipe(path)
-    seen = tuning.points(recipes._table_of(own, path))
+    seen = tuning.points(recipes._table_of(own, [recipes.OWN_RECIPES]))
     keys = [tuple(one[key] for key in ("accelerator", "devices", *tuning.WANTED)) for one in seen]
     assert len(set(keys)) == len(keys)
     size = own["servers"][0]["devices"]
