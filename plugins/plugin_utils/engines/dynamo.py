@@ -9,17 +9,12 @@ import contextlib
 import json
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import invalid
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import options, trtllm, vllm
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import (
-    Engine,
-    Unreadable,
-    not_as_planned,
-    read_mapping,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.options import Version
+from ...module_utils.fleet_node.errors import FleetError
+from ..base.checks import invalid
+from ..base.words import show
+from . import options, trtllm, vllm
+from .base import Engine, Unreadable, not_as_planned, read_mapping
+from .options import Version
 
 WORKERS = {one.name: one for one in (trtllm.ENGINE, vllm.ENGINE)}
 PACKAGES = {"trtllm": r"^tensorrt[-_]llm==([^;\s]+)", "vllm": r"^vllm(?:-cpu)?==([^;\s]+)"}

@@ -15,13 +15,13 @@ import dataclasses
 import functools
 import math
 
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import Engine, Unreadable
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import load_of
-from ansible_collections.inference.fleet.plugins.plugin_utils.models import model_of
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import GIB
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
+from ..engines import ENGINES
+from ..engines.base import Engine, Unreadable
+from ..measure.points import load_of
+from ..models import model_of
+from ..platforms import PLATFORMS
+from ..platforms.base import GIB
+from ..recipe.overrides import group_name
 
 BF16 = 2  # bytes of a value
 BLOCK = 16  # tokens of one block of a paged KV cache

@@ -10,42 +10,26 @@ import contextlib
 import dataclasses
 import functools
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import API_KEYS
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.cpu_list import format_cpu_list
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import canonical
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.api_keys import is_file
-from ansible_collections.inference.fleet.plugins.plugin_utils.base import checks as input_checks
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import TRUE, some
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure import points
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import (
-    capacity,
-    plan,
-    server_keys,
-    server_lists,
-    services,
-    steps,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container as container_launch
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import (
-    Hosts,
-    check_inventory_folders,
-    one_machine,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import (
-    check_variables,
-    overlays_of,
-    read_checked,
-    recipe_paths,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides, tuning
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables import folded
+from ...module_utils.fleet_node.engines.registry import API_KEYS
+from ...module_utils.fleet_node.errors import FleetError
+from ...module_utils.fleet_node.host.cpu_list import format_cpu_list
+from ...module_utils.fleet_node.host.paths import NodePaths
+from ...module_utils.fleet_node.host.server_spec import canonical
+from ...module_utils.fleet_node.servers.api_keys import is_file
+from ..base import checks as input_checks
+from ..base.words import TRUE, some
+from ..engines import ENGINES
+from ..measure import points
+from ..platforms import PLATFORMS
+from ..recipe import load as recipes
+from ..recipe import overrides, tuning
+from ..recipe.overrides import group_name
+from ..reporting.tables import folded
+from . import capacity, plan, server_keys, server_lists, services, steps
+from . import container as container_launch
+from .hardware import parse_hardware
+from .inventory import Hosts, check_inventory_folders, one_machine
+from .variables import check_variables, overlays_of, read_checked, recipe_paths
 
 UNPLANNED = {"servers": [], "deployment": None, "capacity": [], "steps": []}  # of a host without fleet_recipe
 

@@ -9,36 +9,21 @@ import dataclasses
 import posixpath
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.cpu_list import format_cpu_list
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import (
-    SCHEMA,
-    check_entries,
-    entry_hash,
-)
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import url_host
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import wanted as hub
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import (
-    Mistakes,
-    check_folder,
-    invalid,
-    taken_twice,
-    unknown_key,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.placeholders import base_context, strings, substitute
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import text
-from ansible_collections.inference.fleet.plugins.plugin_utils.models import family_of, model_of
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container, server_keys
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import (
-    assign,
-    cpus,
-    group_counts,
-    server_names,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import apply, apply_container, group_name
+from ...module_utils.fleet_node.errors import FleetError
+from ...module_utils.fleet_node.host.cpu_list import format_cpu_list
+from ...module_utils.fleet_node.host.paths import NodePaths
+from ...module_utils.fleet_node.host.server_spec import SCHEMA, check_entries, entry_hash
+from ...module_utils.fleet_node.host.values import url_host
+from ...module_utils.fleet_node.weights import wanted as hub
+from ..base.checks import Mistakes, check_folder, invalid, taken_twice, unknown_key
+from ..base.placeholders import base_context, strings, substitute
+from ..engines import ENGINES
+from ..engines.base import text
+from ..models import family_of, model_of
+from ..platforms import PLATFORMS
+from ..recipe.overrides import apply, apply_container, group_name
+from . import container, server_keys
+from .hardware import assign, cpus, group_counts, server_names
 
 FIRST_PORT = 1024  # lower ports require root
 MAX_WORD = 128 * 1024 - 64  # of an argv or environment: MAX_ARG_STRLEN, less the variable's name

@@ -13,18 +13,14 @@ import re
 import typing
 import zlib
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import url_host
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify.workers import ROLES
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import address_of, invalid
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.placeholders import PLACEHOLDER, strings
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import TRUE
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import (
-    assign,
-    group_counts,
-    server_names,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import PROVIDED
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
+from ...module_utils.fleet_node.host.values import url_host
+from ...module_utils.fleet_node.verify.workers import ROLES
+from ..base.checks import address_of, invalid
+from ..base.placeholders import PLACEHOLDER, strings
+from ..base.words import TRUE
+from ..recipe.overrides import group_name
+from .hardware import assign, group_counts, server_names
+from .inventory import PROVIDED
 
 LOOPBACK = "127.0.0.1"
 TOTAL = re.compile(r"total_(.+)")

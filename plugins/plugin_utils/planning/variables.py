@@ -14,20 +14,17 @@ import re
 import urllib.parse
 
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.images import check_mirror
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils import seen_files
-from ansible_collections.inference.fleet.plugins.plugin_utils.base import checks
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import invalid
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure.tune import limits_of
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import (
-    LOCKED,
-    check_outside,
-    recipes_of,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
+
+from ...module_utils.fleet_node.containers.images import check_mirror
+from ...module_utils.fleet_node.errors import FleetError
+from .. import seen_files
+from ..base import checks
+from ..base.checks import invalid
+from ..base.words import show
+from ..engines import ENGINES
+from ..measure.tune import limits_of
+from ..recipe import overrides
+from .inventory import LOCKED, check_outside, recipes_of
 
 HOST = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
 PROXY = re.compile(r"(?:(?:https?|socks[45][ah]?)://)?(?:[^\s/@]*@)?%s(?::([0-9]+))?/?" % HOST)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import Unreadable
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.vllm import graph_settings
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import Accelerator, Platform
+from ...module_utils.fleet_node.errors import FleetError
+from ..base.words import show
+from ..engines.base import Unreadable
+from ..engines.vllm import graph_settings
+from .base import Accelerator, Platform
 
 DRIVER = "/usr/local/Ascend/driver/"
 MOUNTS = ("/usr/local/dcmi", "/usr/local/bin/npu-smi", DRIVER + "lib64", DRIVER + "version.info",

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.nvidia.smi import KINDS
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import GIB, Accelerator, Platform
+from ...module_utils.fleet_node.errors import FleetError
+from ...module_utils.fleet_node.platforms.nvidia.smi import KINDS
+from ..base.words import show
+from .base import GIB, Accelerator, Platform
 
 # Kernels for MXFP4 of this compute capability and later pad the experts' hidden and intermediate width to multiples.
 BLACKWELL, ALIGNED = 10.0, (256, 128)
