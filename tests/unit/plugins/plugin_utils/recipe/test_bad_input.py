@@ -13,7 +13,6 @@ import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import (
-    KINDS,
     of_roles,
     shared,
     table,
@@ -102,7 +101,7 @@ def test_each_variable_has_a_kind_or_a_type_that_is_checked():
     open_types = ("str", "path", "int", "float", "raw")
     assert [name for name, (option, row) in of_roles().items() if not row and not option.get("choices")
             and option.get("type", "str") in open_types] == []  # fmt: skip
-    assert {row["kind"] for row in (*shared().values(), *table()["roles"])} <= set(KINDS)
+    assert {row["kind"] for row in (*shared().values(), *table()["roles"])} <= set(table()["kinds"])
     assert [row for row in table()["roles"] if row not in [one for _option, one in of_roles().values()]] == []
 
 
