@@ -113,9 +113,11 @@ class Ascend(Platform):
         return {**settings, "windowed": False}
 
 
-def _unfit(where, place, value, why, instead):
+def _unfit(where, setting, value, reason, allowed):
     """Return the FleetError of a setting that NPUs do not support."""
-    return FleetError("plan.not-for-platform", "%s: %s is %s, which %s. Use %s.", (where, place, value, why, instead))
+    return FleetError(
+        "plan.not-for-platform", "%s: %s is %s, which %s. Use %s.", (where, setting, value, reason, allowed)
+    )
 
 
 def _number(value):
