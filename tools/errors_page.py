@@ -96,10 +96,13 @@ class Source:
         for node in self.tree.body:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 self.constants[node.targets[0].id] = node.value
-            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ansible_collections."):
-                path = PLUGINS.parent.joinpath(*node.module.split(".")[3:])
+            elif isinstance(node, ast.ImportFrom) and (node.level or node.module.startswith("ansible_collections.")):
+                inside = node.module.split(".") if node.module else []
+                source = (self.path.parents[node.level - 1] if node.level else PLUGINS.parent).joinpath(
+                    *inside[0 if node.level else 3 :]
+                )
                 for alias in node.names:
-                    self.imported[alias.asname or alias.name] = (path, alias.name)
+                    self.imported[alias.asname or alias.name] = (source, alias.name)
 
 
 class Reader:

@@ -15,7 +15,7 @@ import re
 from pathlib import Path
 
 import yaml
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import table, words_of
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import table
 
 CLONE = Path(__file__).resolve().parent.parent
 KEYS = CLONE / "docs" / "using" / "recipe-keys.md"
@@ -99,6 +99,20 @@ def recipe_keys(schema):
     return "\n".join(lines) + "\n"
 
 
+def allowed_values(row):
+    """Return the allowed values of a variable."""
+    if row.get("words"):
+        return row["words"]
+    if row.get("choices"):
+        return ", ".join("`%s`" % one for one in row["choices"])
+    kind = table()["kinds"][row["kind"]]
+    if row["kind"] in ("integer", "number"):
+        low = row.get("low")
+        bounds = ", above 0, at most %d" % row["high"] if low is None else ", %d to %d" % (low, row["high"])
+        return kind["text"] + bounds
+    return kind.get("text", kind.get("words"))
+
+
 def shared_variables():
     """Return the tables of the fleet_* variables."""
     lines = []
@@ -109,7 +123,7 @@ def shared_variables():
         for name, row in section["variables"].items():
             names = "`%s`" % name + (", `%s_LAYER`" % name if name == "fleet_override" else "")
             scope = [", ".join("`%s`" % one for one in row["scope"].split(", "))] if scoped else []
-            kind = words_of(row)
+            kind = allowed_values(row)
             for long, short in SHORTER.items():
                 kind = kind.replace(long, short)
             cells = [names, *scope, kind, str(row.get("default", ""))]

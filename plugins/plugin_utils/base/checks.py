@@ -14,18 +14,8 @@ import math
 import posixpath
 import unicodedata
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import (
-    FALSE,
-    NUMBER,
-    TRUE,
-    WHOLE,
-    close_to,
-    odd_characters,
-    path_text,
-    show,
-    visible,
-)
+from ...module_utils.fleet_node.errors import FleetError
+from .words import FALSE, NUMBER, TRUE, WHOLE, close_to, odd_characters, path_text, show, visible
 
 MAX_DEPTH = 32
 MAX_VALUES = 100_000  # of one variable or recipe, with aliases expanded

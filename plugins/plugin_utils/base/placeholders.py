@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import invalid
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import close_to
+from ...module_utils.fleet_node.errors import FleetError
+from .checks import invalid
+from .words import close_to
 
 # Names that ports and services cannot have, because they are placeholders already.
 RESERVED = frozenset(

@@ -10,7 +10,7 @@ import json
 import re
 import unicodedata
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.redact import LOOSE_USER, URL_USER
+from ...module_utils.fleet_node.host.redact import LOOSE_USER, URL_USER
 
 TRUE = frozenset(("true", "yes", "on"))
 FALSE = frozenset(("false", "no", "off"))

@@ -5,6 +5,6 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.plugin_utils.registry import discover
+from ..registry import discover
 
 ENGINES = discover(__name__, __path__, "ENGINE")

@@ -9,18 +9,10 @@ import contextlib
 import json
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import Mistakes, invalid, number
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.options import (
-    SIZE,
-    SUFFIXES,
-    Version,
-    check_limit,
-    command_flags,
-    size,
-    text,
-)
+from ...module_utils.fleet_node.errors import FleetError
+from ..base.checks import Mistakes, invalid, number
+from ..base.words import show
+from .options import SIZE, SUFFIXES, Version, check_limit, command_flags, size, text
 
 SERVED = "served-model-name"
 PARALLEL = {"tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size",

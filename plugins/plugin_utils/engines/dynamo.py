@@ -9,17 +9,12 @@ import contextlib
 import json
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import invalid
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import options, trtllm, vllm
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import (
-    Engine,
-    Unreadable,
-    not_as_planned,
-    read_mapping,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.options import Version
+from ...module_utils.fleet_node.errors import FleetError
+from ..base.checks import invalid
+from ..base.words import show
+from . import options, trtllm, vllm
+from .base import Engine, Unreadable, not_as_planned, read_mapping
+from .options import Version
 
 WORKERS = {one.name: one for one in (trtllm.ENGINE, vllm.ENGINE)}
 PACKAGES = {"trtllm": r"^tensorrt[-_]llm==([^;\s]+)", "vllm": r"^vllm(?:-cpu)?==([^;\s]+)"}
@@ -28,13 +23,10 @@ ROUTER, ROUTER_BLOCK, DRAFT = "router-mode", "kv-cache-block-size", "speculative
 # Flags with the environment variables that set their default. The command line wins (dynamo.common.configuration).
 VARIABLES = {
     MODE: ("DYN_VLLM_DISAGGREGATION_MODE", "DYN_TRTLLM_DISAGGREGATION_MODE"),
-    ROUTER: ("DYN_ROUTER_MODE",),
     ROUTER_BLOCK: ("DYN_KV_CACHE_BLOCK_SIZE",),
-    "discovery-backend": ("DYN_DISCOVERY_BACKEND",),
-    "request-plane": ("DYN_REQUEST_PLANE",),
-    "event-plane": ("DYN_EVENT_PLANE",),
-    "namespace": ("DYN_NAMESPACE",),
-}
+    **{flag: ("DYN_" + flag.upper().replace("-", "_"),)
+       for flag in (ROUTER, "discovery-backend", "request-plane", "event-plane", "namespace")},
+}  # fmt: skip
 PORTS = {"DYN_SYSTEM_PORT": "system", "VLLM_NIXL_SIDE_CHANNEL_PORT": "side_channel"}
 LOOPBACK = re.compile(r"^(?:\w+://)?(?:[^@]*@)?(?:127\.|localhost\b|\[?::1)")
 # Methods of discovery, with the required variable. None: not usable for a deployment.
@@ -53,11 +45,8 @@ LIMITS = {"migration-limit": "float >=0", ROUTER_BLOCK: "float >=1", "router-tem
 ALIKE = ("kv-cache-dtype", "dtype", "quantization", "max-model-len", vllm.HYBRID)
 # Of its client of etcd: the values are PEM strings, not paths (lib/runtime/src/transports/etcd.rs).
 ETCD_TLS = {"ETCD_AUTH_CA": "ca.crt", "ETCD_AUTH_CLIENT_CERT": "tls.crt", "ETCD_AUTH_CLIENT_KEY": "tls.key"}
-NATS_TLS = {
-    "NATS_TLS_CA_CERT_PATH": "ca.crt",
-    "NATS_TLS_CLIENT_CERT_PATH": "tls.crt",
-    "NATS_TLS_CLIENT_KEY_PATH": "tls.key",
-}
+NATS_TLS = dict(zip(("NATS_TLS_CA_CERT_PATH", "NATS_TLS_CLIENT_CERT_PATH", "NATS_TLS_CLIENT_KEY_PATH"),
+                    ETCD_TLS.values()))  # fmt: skip
 NATS_TLS_SINCE = "1.6.1"  # the names are in its runtime, and not in those of 1.0.2, 1.3.1 and 1.4.2
 TOGETHER = ("agg", "pd", "prefill_and_decode")  # modes in which a worker does both
 
@@ -107,6 +96,9 @@ class Dynamo(Engine):
         version, program = self.version(server.recipe), self.program(server.command)
         if program is None:
             return
+        backend = server.recipe.get("backend")
+        if backend and program.startswith("dynamo.") and program.rpartition(".")[2] not in (backend, "frontend"):
+            raise invalid(where + ": backend", backend, "%s, which command runs" % program.rpartition(".")[2])
         given = [*vllm.given_of(server, server.command.index(program)), *self._variables(server.environment, program)]
         for place, flag, value in given:
             name, place = flag.replace("_", "-"), "%s: %s" % (where, place)
@@ -197,15 +189,15 @@ class Dynamo(Engine):
 
     def _check_ports(self, where, server):
         """Raises FleetError for a port that the plan does not contain, because another server may use it."""
-        ports = {name: server.context.get(name) for name in server.own_names}
         given = [("environment." + name, server.environment.get(name), kind) for name, kind in PORTS.items()]
         with contextlib.suppress(Unreadable):
             endpoint = str(read_mapping(server.arguments, EVENTS).get("endpoint") or "")
             given.append(("arguments." + EVENTS, endpoint.rpartition(":")[2] or None, "kv_events"))
         for key, value, kind in given:
-            if value is not None and str(value) != str(ports.get(kind)):
+            port = server.context.get(kind) if kind in server.own_names else None
+            if value is not None and str(value) != str(port):
                 plan_key = "servers.%s.ports.%s" % (server.context["group"], kind)
-                raise not_as_planned(where, key, value, plan_key, ports.get(kind), kind)
+                raise not_as_planned(where, key, value, plan_key, port, kind)
 
     def check_host(self, entries, clustered, mistakes):
         """Note which servers of a deployment do not fit together.
@@ -328,18 +320,8 @@ def _check_alike(entries, frontends, workers, mistakes):
 class Worker(Dynamo):
     """Dynamo with a wrapped engine."""
 
-    TAKEN = (
-        "parallel",
-        "aliases",
-        "config_wins",
-        "limits",
-        "lengths",
-        "variables",
-        "knobs",
-        "longer",
-        "memory",
-        "takes",
-    )
+    TAKEN = ("parallel", "aliases", "config_wins", "limits", "lengths", "variables", "knobs", "longer", "memory",
+             "takes")  # fmt: skip
 
     def __init__(self, engine):
         self.engine = engine

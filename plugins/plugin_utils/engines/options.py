@@ -29,8 +29,8 @@ import json
 import os
 import re
 
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import Mistakes, invalid, number
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import close_to, show
+from ..base.checks import Mistakes, invalid, number
+from ..base.words import close_to, show
 
 try:
     from packaging.version import Version

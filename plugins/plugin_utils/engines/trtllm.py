@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import posixpath
 
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import Mistakes, invalid, number
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import TRUE
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import options
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import (
+from ..base.checks import Mistakes, invalid, number
+from ..base.words import TRUE
+from . import options
+from .base import (
     PARALLEL,
     SERVED,
     SHARE,
@@ -22,7 +22,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base impor
     read_degree,
     read_number,
 )
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.options import Version, command_flags
+from .options import Version, command_flags
 
 FRACTION = "kv-cache-free-gpu-memory-fraction"
 EXPERTS, TENSOR = "moe-expert-parallel-size", "tensor-parallel-size"

@@ -8,22 +8,13 @@ from __future__ import annotations
 import contextlib
 import os.path
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import vllm_drains
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.vllm_api_keys import API_KEY
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import invalid, number, unknown_key
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import FALSE, TRUE
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import options
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import (
-    SHARE,
-    WHOLE,
-    Engine,
-    Unreadable,
-    cache_bytes_of,
-    read_degree,
-    read_mapping,
-    read_number,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.models import family_of
+from ...module_utils.fleet_node.engines import vllm_drains
+from ...module_utils.fleet_node.engines.vllm_api_keys import API_KEY
+from ..base.checks import invalid, number, unknown_key
+from ..base.words import FALSE, TRUE
+from ..models import family_of
+from . import options
+from .base import SHARE, WHOLE, Engine, Unreadable, cache_bytes_of, read_degree, read_mapping, read_number
 
 LENGTH, SEQUENCES, BATCHED = "max-model-len", "max-num-seqs", "max-num-batched-tokens"
 FRACTION, CACHE, HYBRID = "gpu-memory-utilization", "kv-cache-memory-bytes", "disable-hybrid-kv-cache-manager"

@@ -10,7 +10,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations.check import PLANNED, packed
 from ansible_collections.inference.fleet.plugins.plugin_utils import operations
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations import verify
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look, run_plan, run_steps
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look, run_plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import Hosts
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder
@@ -54,21 +54,21 @@ def _looks(action, task_vars):
     plan)."""
     host, others = task_vars["inventory_hostname"], Hosts.of_task(task_vars)
     only, skip = task_vars["ansible_run_tags"], task_vars["ansible_skip_tags"]
-    asked = [one["step"] for one in run_steps.of_run([{"step": step} for step in run_look.STEPS], only, skip)]
+    asked = [one["step"] for one in run_look.of_run([{"step": step} for step in run_look.STEPS], only, skip)]
     looks, verification, told, servers, step = [], None, {}, [], asked[0] if asked else None
     try:
         plan = run_plan.plans_of([host], others, True)[host] if asked else {"servers": [], "steps": []}
         servers = plan["servers"]
-        for one in run_steps.of_run(plan["steps"], only, skip):
+        for one in run_look.of_run(plan["steps"], only, skip):
             if one["step"] == VERIFY:
                 if "reason" not in one:
-                    given = run_steps.filled(one["arguments"], plan, others(host), only)
+                    given = run_look.filled(one["arguments"], plan, others(host), only)
                     verification, told = _verification(action, given, task_vars)
                 continue
             step = one["step"]
             if "reason" in one:
                 return looks, {"step": step, "differs": True, "reason": one["reason"]}, None, {}, servers
-            given = run_steps.filled(one["arguments"], plan, others(host), only)
+            given = run_look.filled(one["arguments"], plan, others(host), only)
             arguments = operations.sent(action, one["operation"], given)
             if arguments is not None:
                 looks.append({"step": step, "operation": one["operation"], "arguments": dict(arguments)})

@@ -15,13 +15,13 @@ import dataclasses
 import functools
 import math
 
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import Engine, Unreadable
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import load_of
-from ansible_collections.inference.fleet.plugins.plugin_utils.models import model_of
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import GIB
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
+from ..engines import ENGINES
+from ..engines.base import Engine, Unreadable
+from ..measure.points import load_of
+from ..models import model_of
+from ..platforms import PLATFORMS
+from ..platforms.base import GIB
+from ..recipe.overrides import group_name
 
 BF16 = 2  # bytes of a value
 BLOCK = 16  # tokens of one block of a paged KV cache
@@ -83,6 +83,11 @@ class Server:
     def ranks(self):
         """Number of groups of devices with separate KV caches for separate requests."""
         return self.data * (self.tensor if self.attention_dp else 1)
+
+    @property
+    def layer_bytes(self):
+        """Bytes of a token in the KV cache of one layer on one device."""
+        return kv_layer_bytes(self.model, self.attention_degree, self.kv_bytes)
 
 
 def _split(number, parts):
@@ -162,30 +167,18 @@ def kv_budget(server, weights, activations=0.0):
         return server.cache_bytes
     if server.memory is None:
         return None
+    free, share = server.memory - weights - activations, server.fraction * server.memory
     if server.budget == "utilization":
-        return server.fraction * server.memory - weights - activations
-    if server.budget == "free":
-        free = server.memory - weights - activations
-        return server.fraction * free if free > 0 else free
+        return share - weights - activations
     if server.budget == "capped":
-        budget = server.fraction * server.memory
-        return min(budget - weights, server.cap * budget)
-    return server.memory - weights - activations
-
-
-def _padded(width, multiple):
-    return _split(width, multiple) * multiple
+        return min(share - weights, server.cap * share)
+    return server.fraction * free if server.budget == "free" and free > 0 else free
 
 
 def certain_weights(server):
     """Return the bytes of the tensors on one device; see weights_bytes."""
-    return weights_bytes(
-        server.model,
-        server.weights_format,
-        server.attention_degree,
-        server.tensor * server.data,
-        server.pipeline,
-    )
+    degree = server.tensor * server.data
+    return weights_bytes(server.model, server.weights_format, server.attention_degree, degree, server.pipeline)
 
 
 def expected_weights(server):
@@ -194,20 +187,14 @@ def expected_weights(server):
     model, degree, experts = platform.layout(server.model), server.tensor * server.data, None
     aligned = server.aligned and server.weights_format in platform.resident
     if aligned:
-        hidden, intermediate = server.aligned
         slices = 1 if server.whole_experts else degree
-        padded = dataclasses.replace(
-            model,
-            hidden=_padded(model.hidden, hidden),
-            intermediate=_padded(_split(model.intermediate, slices), intermediate),
-        )
+        widths = zip((model.hidden, _split(model.intermediate, slices)), server.aligned)
+        hidden, intermediate = (_split(width, multiple) * multiple for width, multiple in widths)
+        padded = dataclasses.replace(model, hidden=hidden, intermediate=intermediate)
         experts = _split(model.experts, degree // slices) * padded.expert_bytes(server.weights_format)
     weights = weights_bytes(model, server.weights_format, server.attention_degree, degree, server.pipeline, experts)
-    if not aligned:
-        weights *= platform.resident.get(server.weights_format, 1)
-    if server.draft:
-        weights += model.draft_bytes() / server.attention_degree
-    return weights
+    weights *= 1 if aligned else platform.resident.get(server.weights_format, 1)
+    return weights + (model.draft_bytes() / server.attention_degree if server.draft else 0)
 
 
 def request_of(server, length, certain=False, steady=False):
@@ -216,23 +203,17 @@ def request_of(server, length, certain=False, steady=False):
     By default, the bytes that the engine reserves at the start of the request, which include the tokens of a step.
     steady: the bytes of a request that generates, which limit the number of concurrent requests. certain: the minimum.
     """
-    layers = {
-        "attention_degree": server.attention_degree,
-        "kv_bytes": server.kv_bytes,
-        "windowed": True if certain else server.windowed,
-        "batched": 1 if certain or steady else server.batched,
-        "pipeline": server.pipeline,
-        "bucket": server.bucket,
-    }
-    model = server.model
+    model, further = server.model, 0
     if server.draft and not certain:  # one additional layer, which attends to everything
         if server.windowed and not server.bucket:
-            # Both kinds of layers share a pool, so the smaller kind is padded to the number of layers of the larger
-            # kind.
-            return request_bytes(dataclasses.replace(model, layers=model.layers + 2), length, **layers)
-        needs = length * kv_layer_bytes(model, server.attention_degree, server.kv_bytes)
-        return needs + request_bytes(model, length, **layers)
-    return request_bytes(model, length, **layers)
+            # both kinds of layers share a pool, so the smaller kind is padded to the number of layers of the larger
+            model = dataclasses.replace(model, layers=model.layers + 2)
+        else:
+            further = length * server.layer_bytes
+    windowed, batched = certain or server.windowed, 1 if certain or steady else server.batched
+    return further + request_bytes(
+        model, length, server.attention_degree, server.kv_bytes, windowed, batched, server.pipeline, server.bucket
+    )
 
 
 SIZES = ("memory_gib", "weights_gib", "kv_gib")  # of one device
@@ -299,12 +280,9 @@ def _too_large(server, needs, budget, weights):
 def expect(server):
     """Return the expected (weights, activations, budget) in bytes of one device, and (tokens, requests) of one rank."""
     weights = expected_weights(server)
-    activations = activation_bytes(
-        server.model, server.platform, server.max_seqs, server.batched, 1 if server.attention_dp else server.tensor
-    )
-    activations += server.buffer_tokens * server.model.layers * kv_layer_bytes(
-        server.model, server.attention_degree, server.kv_bytes
-    )  # fmt: skip
+    degree = server.attention_degree
+    activations = activation_bytes(server.model, server.platform, server.max_seqs, server.batched, degree)
+    activations += server.buffer_tokens * server.model.layers * server.layer_bytes
     budget = kv_budget(server, weights, activations)
     each = request_of(server, server.sequence, steady=True)
     tokens = requests = None
@@ -341,21 +319,21 @@ def assess(server):
         "kv_gib": None if budget is None else round(max(0, budget) / GIB, 4),
         "tokens": tokens,
         "requests": requests,
-        "sequence": server.sequence,
-        "max_seqs": server.max_seqs,
-        "max_len": server.max_len,
-        "ranks": server.ranks,
+        **{key: getattr(server, key) for key in ("sequence", "max_seqs", "max_len", "ranks")},
     }
 
 
 def _text(server, tokens, requests):
     if tokens is None:
         return "the memory of its devices is not declared (fleet_hardware.memory_gib)"
-    ranks = " on each of %d ranks" % server.ranks if server.ranks > 1 else ""
+    fits = "fits %s tokens%s" % (count(tokens), " on each of %d ranks" % server.ranks if server.ranks > 1 else "")
     if server.max_seqs_given:
-        needs = count(server.max_seqs * server.sequence, math.ceil)
-        return "fits %s tokens%s; %d x %d needs %s" % (count(tokens), ranks, server.max_seqs, server.sequence, needs)
-    return "fits %s tokens%s, %d requests of %d" % (count(tokens), ranks, requests, server.sequence)
+        return "%s; %d x %d needs %s" % (fits, server.max_seqs, server.sequence, _wanted(server))
+    return "%s, %d requests of %d" % (fits, requests, server.sequence)
+
+
+def _wanted(server):
+    return count(server.max_seqs * server.sequence, math.ceil)
 
 
 def _warnings(server, weights, activations, budget, tokens, requests):
@@ -370,11 +348,11 @@ def _warnings(server, weights, activations, budget, tokens, requests):
     if needs > budget:
         return [_too_large(server, needs, budget, weights)]
     if server.max_seqs_given and requests < server.max_seqs:
-        wanted = count(server.max_seqs * server.sequence, math.ceil)
         return [
-            "%s %d x %d tokens need %s, but about %s fit: %d requests run at a time, others wait. %s"
-            % (server.knobs[0], server.max_seqs, server.sequence, wanted, count(tokens), requests, _remedy(server))
-        ]
+            "%s %d x %d tokens need %s, but about %s fit: %d requests run at a time, others wait. %s" % (
+                server.knobs[0], server.max_seqs, server.sequence, _wanted(server), count(tokens), requests,
+                _remedy(server))
+        ]  # fmt: skip
     return []
 
 
@@ -386,7 +364,7 @@ def server_of(entry, deployment, hardware, on_host=1):
     """
     if not entry["devices"]:
         return None
-    group = _group_of(entry, deployment)
+    group = group_of(entry, deployment)
     own, backend = (group.get(key) or deployment.get(key) for key in ("model", "backend"))
     model = model_of({"model": own})
     if model is None:
@@ -438,7 +416,7 @@ def check(entries, deployment, hardware):
     return result
 
 
-def _group_of(entry, deployment):
+def group_of(entry, deployment):
     """Return the group of a server, {} if the recipe does not contain it."""
     name = entry["name"].rpartition("-")[0]
     return next((one for one in deployment.get("servers", ()) if group_name(one) == name), {})
@@ -455,13 +433,9 @@ def refusals(found):
 
 def overruled(found):
     """Return check()'s result with refusals as warnings, because the user overrides them (fleet_capacity: warn)."""
+    words = " Tried all the same, as fleet_capacity is warn."
     return [
-        {
-            **item,
-            "warnings": [*item["warnings"], item["refusal"] + " Tried all the same, as fleet_capacity is warn."],
-            "verdict": "warning",
-            "refusal": None,
-        }
+        {**item, "warnings": [*item["warnings"], item["refusal"] + words], "verdict": "warning", "refusal": None}
         if item["refusal"]
         else item
         for item in found
@@ -479,7 +453,7 @@ def _waiting(expected, group):
     taken = 0
     for server, item in group:
         held = None if server.max_seqs_given else item["requests"]  # a given number was compared with the cache
-        taken += server.ranks * (server.max_seqs if held is None else min(held, server.max_seqs))
+        taken += server.ranks * min(server.max_seqs, server.max_seqs if held is None else held)
     if expected <= taken:
         return None
     return (

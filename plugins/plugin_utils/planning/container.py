@@ -10,7 +10,7 @@ import os
 import posixpath
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import (
+from ...module_utils.fleet_node.containers.engine import (
     LABEL_HASH,
     LABEL_ROOT,
     LABEL_SERVER,
@@ -18,13 +18,10 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.contain
     container_name,
     pinned_reference,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import registry
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.processes import (
-    MARKER_ROOT,
-    MARKER_SERVER,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import invalid, unknown_key
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import close_to
+from ...module_utils.fleet_node.engines import registry
+from ...module_utils.fleet_node.host.processes import MARKER_ROOT, MARKER_SERVER
+from ..base.checks import invalid, unknown_key
+from ..base.words import close_to
 
 DEFAULT_ENGINE = "docker"
 # own: options that the launcher or keys of the recipe (environment, secrets, cpus, container.*) set; other: further

@@ -10,42 +10,25 @@ import contextlib
 import dataclasses
 import functools
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import API_KEYS
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.cpu_list import format_cpu_list
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import canonical
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.api_keys import is_file
-from ansible_collections.inference.fleet.plugins.plugin_utils.base import checks as input_checks
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import TRUE, some
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure import points
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import (
-    capacity,
-    plan,
-    server_keys,
-    server_lists,
-    services,
-    steps,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container as container_launch
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import (
-    Hosts,
-    check_inventory_folders,
-    one_machine,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import (
-    check_variables,
-    overlays_of,
-    read_checked,
-    recipe_paths,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides, tuning
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables import folded
+from ...module_utils.fleet_node.engines.registry import API_KEYS
+from ...module_utils.fleet_node.errors import FleetError
+from ...module_utils.fleet_node.host.cpu_list import format_cpu_list
+from ...module_utils.fleet_node.host.paths import NodePaths
+from ...module_utils.fleet_node.host.server_spec import canonical
+from ...module_utils.fleet_node.servers.api_keys import is_file
+from ..base import checks as input_checks
+from ..base.words import TRUE, some
+from ..engines import ENGINES
+from ..measure import points
+from ..platforms import PLATFORMS
+from ..recipe import load as recipes
+from ..recipe import overrides, tuning
+from ..reporting.tables import folded
+from . import capacity, plan, server_keys, server_lists, services, steps
+from . import container as container_launch
+from .hardware import parse_hardware
+from .inventory import Hosts, check_inventory_folders, one_machine
+from .variables import check_variables, overlays_of, read_checked, recipe_paths
 
 UNPLANNED = {"servers": [], "deployment": None, "capacity": [], "steps": []}  # of a host without fleet_recipe
 
@@ -74,11 +57,9 @@ def plan_one(variables, deploys, others, made):
     label = recipes.label_of(path)
     try:
         planned_of = functools.partial(_planned, others, made)
-        groups = functools.partial(_groups, others, variables.host)
-        named = services.named_services(variables.host, recipe, groups, others)
-        takes_one = ENGINES[recipe["engine"]].takes_one
-        found = services.endpoints(variables.host, recipe, named, takes_one)
-        found += services.totals(variables.host, recipe, groups, others, planned_of, made)
+        named = services.named_services(variables.host, recipe, others)
+        found = services.endpoints(variables.host, recipe, named, ENGINES[recipe["engine"]].takes_one)
+        found += services.totals(variables.host, recipe, others, planned_of, made)
         signed = {name: one for name, one in named.items() if one.signs}
         site = dataclasses.replace(site, endpoints=tuple(found), signed=tuple(signed))
         entries = plan.plan_host(variables.host, recipe, hardware, site)
@@ -86,7 +67,7 @@ def plan_one(variables, deploys, others, made):
         deployment = plan.deployment(recipe, site, variables.host, used)
         deployment["service_clients"] = services.clients(entries, signed, NodePaths(site.root))
         if site.clustered and "frontend" in {entry["role"] for entry in entries}:
-            _counts, found = services.cluster_servers(variables.host, groups, others, planned_of, made)
+            _counts, found = services.cluster_servers(variables.host, others, planned_of, made)
             deployment["workers_elsewhere"] = [one for one in found if one["host"] != variables.host]
         fits = with_notes(capacity.check(entries, deployment, hardware), entries, deployment, hardware)
         if rule == "warn":
@@ -143,27 +124,20 @@ def _check_profile(variables, recipe, mistakes):
 
 def _planned(others, made, host):
     """Return (recipe, Hardware) of a host, None if it has no recipe."""
-    variables, mistakes = others(host), input_checks.Mistakes()
-    if ("declared", host) not in made:
-        found = None
-        if variables.get("fleet_recipe") is not None:
-            recipe, _path, _layers, hardware = declared_of(variables, mistakes)
-            mistakes.raise_any()
-            found = recipe, hardware
-        made["declared", host] = found
-    return made["declared", host]
-
-
-def _groups(others, host):
-    return others(host).get("groups") or {}
+    variables, mistakes, key = others(host), input_checks.Mistakes(), ("declared", host)
+    if key not in made:
+        given = variables.get("fleet_recipe") is not None
+        recipe, _path, _layers, hardware = declared_of(variables, mistakes) if given else (None,) * 4
+        mistakes.raise_any()
+        made[key] = (recipe, hardware) if given else None
+    return made[key]
 
 
 def _site(variables, recipe, deploys, mistakes):
     """Return (plan.Site, the value of fleet_capacity) of a host. Errors are noted in ``mistakes``."""
     # check_variables() notes errors in these variables
     read = functools.partial(read_checked, variables, mistakes=mistakes)
-    root = read("fleet_root", "")
-    bind = read("fleet_bind_address", "127.0.0.1")
+    root, bind = read("fleet_root", ""), read("fleet_bind_address", "127.0.0.1")
     engine = read("fleet_container_engine", container_launch.DEFAULT_ENGINE)
     rule = read("fleet_capacity", "refuse")
     has_key = False
@@ -171,20 +145,16 @@ def _site(variables, recipe, deploys, mistakes):
         has_key = server_keys.has_key(variables, deploys)
     digests = read("fleet_require_digests", False)
     secrets = {**plan.secrets_of(recipe), **(server_keys.SECRETS if has_key else {})}
-    versions = {
-        key: read(secret + "_version", "1", check=input_checks.check_version)
+    versions = tuple(
+        (key, str(read(secret + "_version", "1", check=input_checks.check_version)))
         for key, secret in sorted(secrets.items())
         if secret and not is_file(secret)
-    }
+    )
     site = plan.Site(
-        root=str(root).rstrip("/"),
-        bind=str(bind),
-        secret_versions=tuple((key, str(version)) for key, version in versions.items()),
-        container_engine=engine,
-        api_key=has_key,
+        str(root).rstrip("/"), str(bind), versions, engine, has_key,
         require_digests=str(digests).strip().lower() in TRUE | {"1"},
         clustered=variables.get(services.CLUSTER) is not None,
-    )
+    )  # fmt: skip
     return site, rule
 
 
@@ -200,23 +170,22 @@ def plan_hosts(hosts, others, deploys=False, run_plan=None, limit=None):
     mistakes of the fleet; equal mistakes of several hosts are reported once. limit: the hosts whose mistakes count,
     None for all; other hosts that cannot be planned are left out.
     """
-    planned, mistakes = {}, {}
+    planned = {}
     check_inventory_folders(others.inventory_sources)
-    for host in hosts:
-        try:
-            item = run_plan.recall(host, others, deploys) if run_plan else None
-            if item is None:
-                asked = {host: None}
-                item = plan_one(others(host), deploys, functools.partial(_asked, asked, others), others.made)
-                if run_plan:
-                    everyone = None
-                    if "workers_elsewhere" in (item["deployment"] or ()):
-                        everyone = others.made["cluster", others(host).get(services.CLUSTER)][1]
-                    run_plan.note(host, [others(one) for one in asked], deploys, item, everyone)
-            planned[host] = item
-        except FleetError as error:
-            for one in error.problems if limit is None or host in limit else ():
-                mistakes.setdefault(one.message, (one, []))[1].append(host)
+
+    def make_one(host):
+        item = run_plan.recall(host, others, deploys) if run_plan else None
+        if item is None:
+            asked = {}  # the hosts whose variables it reads
+            item = plan_one(others(host), deploys, lambda one: asked.setdefault(one, others(one)), others.made)
+            if run_plan:
+                everyone = None
+                if "workers_elsewhere" in (item["deployment"] or ()):
+                    everyone = others.made["cluster", others(host).get(services.CLUSTER)][1]
+                run_plan.note(host, list({host: others(host), **asked}.values()), deploys, item, everyone)
+        planned[host] = item
+
+    mistakes = _mistakes_of(hosts, make_one, limit)
     for message, pair in one_machine(planned, others):
         if limit is None or set(pair) & set(limit):
             mistakes.setdefault(message, (FleetError("inventory.one-machine-twice", message), list(pair)))
@@ -224,23 +193,22 @@ def plan_hosts(hosts, others, deploys=False, run_plan=None, limit=None):
     return planned
 
 
-def _raise_any(mistakes):
-    """Raises one FleetError of {message: (FleetError, hosts)}, if there are any."""
-    if mistakes:
-        raise FleetError.together(error.within(some(where) + ": ") for error, where in mistakes.values())
-
-
-def _check_each(hosts, check):
-    """Raises one FleetError with all errors that check(host) raises;
-    equal errors of several hosts are reported once."""
+def _mistakes_of(hosts, work, limit=None):
+    """Return {message: (FleetError, hosts)} of the errors that work(host) raises. limit: hosts that count."""
     mistakes = {}
     for host in hosts:
         try:
-            check(host)
+            work(host)
         except FleetError as error:
-            for one in error.problems:
+            for one in error.problems if limit is None or host in limit else ():
                 mistakes.setdefault(one.message, (one, []))[1].append(host)
-    _raise_any(mistakes)
+    return mistakes
+
+
+def _raise_any(mistakes):
+    """Raises one FleetError of _mistakes_of(), if there are any."""
+    if mistakes:
+        raise FleetError.together(error.within(some(where) + ": ") for error, where in mistakes.values())
 
 
 def check_variables_of(variables):
@@ -248,12 +216,6 @@ def check_variables_of(variables):
     mistakes = input_checks.Mistakes()
     check_variables(variables, mistakes)
     mistakes.raise_any()
-
-
-def _asked(asked, others, host):
-    """Return others(host), and record the host in ``asked``."""
-    asked[host] = None
-    return others(host)
 
 
 def plan_each(hosts, others, run_plan=None, reasons=None):
@@ -277,16 +239,12 @@ def host_warnings(hosts, others):
 
     hosts: of the inventory. others: Hosts.
     """
-    ours = {host for host in hosts if others(host).has_recipe}
-    warnings = []
-    forgotten = [host for host in hosts if host not in ours and "fleet_hardware" in others(host).names]
-    if forgotten:
-        warnings.append(
-            "%s: fleet_hardware is set, but fleet_recipe is not, so no servers are planned there. Set fleet_recipe "
-            "(recipes: %s), or remove fleet_hardware."
-            % (some(forgotten), ", ".join(recipes.available([recipes.OWN_RECIPES])))
-        )
-    return warnings
+    forgotten = [host for host in hosts if not others(host).has_recipe and "fleet_hardware" in others(host).names]
+    return forgotten and [
+        "%s: fleet_hardware is set, but fleet_recipe is not, so no servers are planned there. Set fleet_recipe "
+        "(recipes: %s), or remove fleet_hardware."
+        % (some(forgotten), ", ".join(recipes.available([recipes.OWN_RECIPES])))
+    ]
 
 
 def check_secrets(planned, hosts, others):
@@ -316,9 +274,7 @@ def with_notes(found, entries, deployment, hardware):
     result = []
     for item in found:
         entry = entries[item["server"]]
-        base = entry["name"].rpartition("-")[0]
-        group = next((one for one in deployment["servers"] if group_name(one) == base), {})
-        recipe = plan.for_group(deployment, group)
+        recipe = plan.for_group(deployment, capacity.group_of(entry, deployment))
         own = (deployment.get("instances") or {}).get(entry["name"]) or {}
         container = {**(recipe.get("container") or {}), **(own.get("container") or {})} if entry["container"] else None
         engine = ENGINES[entry["engine"]].running(recipe.get("backend"))
@@ -331,7 +287,7 @@ def with_notes(found, entries, deployment, hardware):
 def check_only(play_hosts, others):
     """Return (answer, True) if the variables of these hosts are valid; see make()."""
     check_inventory_folders(others.inventory_sources)
-    _check_each(play_hosts, lambda host: check_variables_of(others(host)))
+    _raise_any(_mistakes_of(play_hosts, lambda host: check_variables_of(others(host))))
     return {"plan": {"hosts": {}, "lists": {}, "names": {}}, "warnings": [], "report": None}, True
 
 
@@ -352,7 +308,8 @@ def make(hosts, play_hosts, ours, others, run_plan, options):
         check_secrets(planned, play_hosts, others)
     if options["restarts"]:
         restarted = [host for host in play_hosts if host in ours and host in planned]
-        _check_each(restarted, lambda host: server_lists.batches(planned[host]["servers"], options["restart"]))
+        batches = functools.partial(server_lists.batches, meant=options["restart"])
+        _raise_any(_mistakes_of(restarted, lambda host: batches(planned[host]["servers"])))
     warnings = host_warnings(hosts, others)
     outside = [host for host in hosts if host not in planned and host not in play_hosts]
     if outside:
@@ -369,27 +326,18 @@ def plan_table(planned):
     Hosts whose plans differ only in their own address share rows."""
     rows, equal = [], {}
     for host, item in planned.items():
-        texts = [
-            canonical({**entry, "host": None, "hash": None}).decode("utf-8", "replace") for entry in item["servers"]
-        ]
+        text = str([canonical({**entry, "host": None, "hash": None}) for entry in item["servers"]])
         binds = {entry["bind"] for entry in item["servers"] if not server_keys.is_loopback(entry["bind"])}
         for bind in binds - {"0.0.0.0", "::"}:
-            texts = [text.replace(bind, "${bind}") for text in texts]
-        equal[host] = str(texts)
+            text = text.replace(bind, "${bind}")
+        equal[host] = text
         for entry in item["servers"]:
-            rows.append(
-                [
-                    host,
-                    entry["name"],
-                    entry["role"],
-                    "%s:%s" % (entry["bind"], entry["port"]) if entry["port"] else "-",
-                    format_cpu_list(entry["devices"]) or "-",
-                    entry["model_id"],
-                    " + ".join([item["deployment"]["name"], *item["deployment"].get("overlays", ())]),
-                    ", ".join(entry["start"]["after"]) or "-",
-                    entry["hash"][:12],
-                ]
-            )
+            address = "%s:%s" % (entry["bind"], entry["port"]) if entry["port"] else "-"
+            recipe = " + ".join([item["deployment"]["name"], *item["deployment"].get("overlays", ())])
+            rows.append([
+                host, entry["name"], entry["role"], address, format_cpu_list(entry["devices"]) or "-",
+                entry["model_id"], recipe, ", ".join(entry["start"]["after"]) or "-", entry["hash"][:12],
+            ])  # fmt: skip
     columns = ["host", "server", "role", "address", "devices", "model id", "recipe", "after", "hash"]
     return {"title": "Plan", "columns": columns, "rows": folded(columns, rows, equal)}
 
@@ -410,15 +358,11 @@ def capacity_table(planned):
     rows = []
     for host, item in planned.items():
         for names, fits in capacity.grouped(item["capacity"]):
-            sizes = [
-                capacity.gib(fits[key] * capacity.GIB) if fits.get(key) is not None else None for key in capacity.SIZES
-            ]
+            sizes = (fits.get(key) for key in capacity.SIZES)
+            sizes = [None if size is None else capacity.gib(size * capacity.GIB) for size in sizes]
             rows.append([host, capacity.servers_text(names), *sizes, fits["verdict"], fits["text"]])
-    return {
-        "title": "Capacity",
-        "columns": ["host", "server", "memory", "weights", "kv cache", "verdict", "details"],
-        "rows": rows,
-    }
+    columns = ["host", "server", "memory", "weights", "kv cache", "verdict", "details"]
+    return {"title": "Capacity", "columns": columns, "rows": rows}
 
 
 def capacity_warnings(planned):

@@ -7,21 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.cpu_list import (
-    format_cpu_list,
-    parse_cpu_list,
-)
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import NAME
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import (
-    Mistakes,
-    check_number,
-    invalid,
-    taken_twice,
-    unknown_key,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
+from ...module_utils.fleet_node.errors import FleetError
+from ...module_utils.fleet_node.host.cpu_list import format_cpu_list, parse_cpu_list
+from ...module_utils.fleet_node.host.server_spec import NAME
+from ..base.checks import Mistakes, check_number, invalid, taken_twice, unknown_key
+from ..platforms import PLATFORMS
+from ..recipe.overrides import group_name
 
 ACCELERATORS = {
     name: (platform, kind) for platform in PLATFORMS.values() for name, kind in platform.accelerators.items()

@@ -10,10 +10,11 @@ import os
 
 import jinja2
 from ansible import context
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import canonical
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import clean
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show, some
+
+from ...module_utils.fleet_node.errors import FleetError
+from ...module_utils.fleet_node.host.server_spec import canonical
+from ..base.checks import clean
+from ..base.words import show, some
 
 LOCKED = "Give the vault's password (--ask-vault-pass), or write the value where it is not encrypted."
 
@@ -187,7 +188,7 @@ def inference_hosts(hosts, others, deployed=False):
 
 def no_recipe():
     """Return the FleetError of an inventory without an inference host."""
-    from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+    from ..recipe import load as recipes
 
     return FleetError(
         "inventory.no-host",

@@ -9,36 +9,21 @@ import dataclasses
 import posixpath
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.cpu_list import format_cpu_list
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import (
-    SCHEMA,
-    check_entries,
-    entry_hash,
-)
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import url_host
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import wanted as hub
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import (
-    Mistakes,
-    check_folder,
-    invalid,
-    taken_twice,
-    unknown_key,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.placeholders import base_context, strings, substitute
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import text
-from ansible_collections.inference.fleet.plugins.plugin_utils.models import family_of, model_of
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container, server_keys
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import (
-    assign,
-    cpus,
-    group_counts,
-    server_names,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import apply, apply_container, group_name
+from ...module_utils.fleet_node.errors import FleetError
+from ...module_utils.fleet_node.host.cpu_list import format_cpu_list
+from ...module_utils.fleet_node.host.paths import NodePaths
+from ...module_utils.fleet_node.host.server_spec import SCHEMA, check_entries, entry_hash
+from ...module_utils.fleet_node.host.values import url_host
+from ...module_utils.fleet_node.weights import wanted as hub
+from ..base.checks import Mistakes, check_folder, invalid, taken_twice, unknown_key
+from ..base.placeholders import base_context, strings, substitute
+from ..engines import ENGINES
+from ..engines.base import text
+from ..models import family_of, model_of
+from ..platforms import PLATFORMS
+from ..recipe.overrides import apply, apply_container, group_name
+from . import container, server_keys
+from .hardware import assign, cpus, group_counts, server_names
 
 FIRST_PORT = 1024  # lower ports require root
 MAX_WORD = 128 * 1024 - 64  # of an argv or environment: MAX_ARG_STRLEN, less the variable's name
@@ -62,20 +47,18 @@ def check_ports(entries, recipe, mistakes):
     """Note ports of a host that its servers may not use, and ports that two servers use."""
     taken = {}
     for entry in entries:
-        first = 1 if entry["launcher"] == "container" or entry["user"] == "root" else FIRST_PORT
-        own = (recipe.get("instances") or {}).get(entry["name"]) or {}
-        group = "servers.%s" % entry["name"].rpartition("-")[0]
-        ports = [("instances.%s.port" % entry["name"] if own.get("port") else group + ".port", entry["port"])]
-        ports += [("%s.ports.%s" % (group, kind), port) for kind, port in entry["ports"].items()]
-        for key, port in ports:
-            if port is None:
-                continue
+        name, first = entry["name"], 1 if entry["launcher"] == "container" or entry["user"] == "root" else FIRST_PORT
+        own = (recipe.get("instances") or {}).get(name) or {}
+        group = "servers.%s" % name.rpartition("-")[0]
+        ports = {"instances.%s.port" % name if own.get("port") else group + ".port": entry["port"]}
+        ports.update(("%s.ports.%s" % (group, kind), port) for kind, port in entry["ports"].items())
+        for key, port in _set(ports).items():
             if not first <= port <= 65535:
                 why = "; those below are for root alone" if 0 < port < first else ""
-                mistakes.keep(invalid("%s of '%s'" % (key, entry["name"]), port, "%d to 65535%s" % (first, why)))
+                mistakes.keep(invalid("%s of '%s'" % (key, name), port, "%d to 65535%s" % (first, why)))
             if port in taken:
-                mistakes.keep(taken_twice("%s of '%s'" % (key, entry["name"]), "the port %d" % port, taken[port]))
-            taken.setdefault(port, "%s ('%s')" % (key, entry["name"]))
+                mistakes.keep(taken_twice("%s of '%s'" % (key, name), "the port %d" % port, taken[port]))
+            taken.setdefault(port, "%s ('%s')" % (key, name))
 
 
 def check_words(where, words):
@@ -163,13 +146,12 @@ class Draft:
             self.config = {"path": self.context["config"], "format": self.config["format"], "content": content}
 
 
-def entry_of(host, prepared, group, own, name, devices):
+def entry_of(host, recipe, group, own, name, devices):
     """Return a server's entry, without its hash.
 
-    prepared: plan.deployment of the recipe for this group. own: settings that differ for this instance.
+    recipe: plan.deployment for this group. own: settings that differ for this instance.
     """
-    index = int(name.rpartition("-")[2])
-    recipe, site = prepared, host.site
+    index, site = int(name.rpartition("-")[2]), host.site
     engine = ENGINES[recipe["engine"]].running(recipe.get("backend"))
     platform = PLATFORMS[recipe["platform"]]
     where = "server '%s'" % name
@@ -191,31 +173,26 @@ def entry_of(host, prepared, group, own, name, devices):
         raise invalid(where + ": command", [], "the engine's argv")
     server.arguments = engine.effective(server.command, server.values, server.config)
     engine.check(where, server)
-    argv = list(server.command)
-    for flag, value in server.values.items():
-        words = engine.flag_argv(flag, value)
-        check_words(where, {"arguments.%s" % flag: words})
-        argv += words
+    words = {"arguments.%s" % flag: engine.flag_argv(flag, value) for flag, value in server.values.items()}
+    argv = [*server.command, *(word for each in words.values() for word in each)]
+    variables = {"environment.%s" % key: [value] for key, value in server.environment.items()}
+    check_words(where, {**words, "command": server.command, **variables})
     server_keys.check_not_in_the_open(where, engine, server)
-    check_words(where, {"command": server.command})
-    check_words(where, {"environment.%s" % key: [value] for key, value in server.environment.items()})
     platform.check_server(where, server)
     engine.check_options(where, server)
-    start = recipe["start"]
+    start, ports = recipe["start"], _ports(group, index)
     after, leaders = _after(host, group, name, start)
-    secrets = {key: value for key, value in recipe.get("secrets", {}).items() if value is not None}
-    environment = server.environment
+    secrets = _set(recipe.get("secrets", {}))
     folders = {service: host.paths.client_tls(service) for service in site.signed}
     from_files, variables = engine.client_files(where, server, secrets, folders)
-    secrets, environment = {**secrets, **from_files}, {**environment, **variables}
+    secrets, environment = {**secrets, **from_files}, {**server.environment, **variables}
     modules = engine.drain_arguments(server)
     if site.api_key:
         secrets, keys = server_keys.give_keys(where, engine, secrets)
         modules = [*modules, *keys]
     if modules:
         argv += modules
-        path = ":".join(filter(None, (host.paths.engine_lib, environment.get("PYTHONPATH"))))
-        environment = {**environment, "PYTHONPATH": path}
+        environment["PYTHONPATH"] = ":".join(filter(None, (host.paths.engine_lib, environment.get("PYTHONPATH"))))
     apart = declared and container.has_own_network(declared)  # its addresses may differ from the node's
     needs = [] if apart else engine.needs(server, environment)
     versions = dict(site.secret_versions)
@@ -230,7 +207,7 @@ def entry_of(host, prepared, group, own, name, devices):
         "devices": devices,
         "bind": site.bind,
         "port": local["port"],
-        "ports": _ports(group, index),
+        "ports": ports,
         "command": argv,
         "arguments": server.arguments,
         "environment": environment,
@@ -243,7 +220,7 @@ def entry_of(host, prepared, group, own, name, devices):
         "user": None if site.root or declared else _user(recipe),
         "model_id": recipe["model"]["id"],
         "reasoning_field": recipe.get("reasoning_field", family_of(recipe).reasoning_fields[0]),
-        "health": {"port": _ports(group, index).get((group.get("health") or {}).get("port")),
+        "health": {"port": ports.get((group.get("health") or {}).get("port")),
                    "path": start["health_path"], "budget_s": start["budget_s"], "poll_s": start["poll_s"]},
         "start": {"after": after, "units": start["units"], "restart_with_leader": start["restart_with_leader"],
                   **({"needs": needs} if needs else {})},
@@ -284,7 +261,7 @@ def _ports(group, index):
 def _context(host, recipe, group, own, name, devices, contained):
     """Return the placeholders of a server, except its directories and its artifact's key;
     None: no value on this host."""
-    base, model, draft = group_name(group), recipe["model"], recipe["model"].get("draft")
+    base, model, draft = group_name(group), recipe["model"], recipe["model"].get("draft") or {}
     index = int(name.rpartition("-")[2])
     inside = range(len(devices)) if contained else devices  # a container numbers its devices from 0
     taken = {*devices, *host.hardware.excluded}
@@ -296,19 +273,19 @@ def _context(host, recipe, group, own, name, devices, contained):
         "lnc": host.hardware.lnc,
         "model": model["path"],
         "model_id": model["id"],
-        "draft": draft["path"] if draft else None,
-        "draft_tokens": draft["tokens"] if draft else None,
-        "venv": recipe["venv"]["path"] if recipe.get("venv") else None,
+        "draft": draft.get("path"),
+        "draft_tokens": draft.get("tokens"),
+        "venv": (recipe.get("venv") or {}).get("path"),
         "name": name,
         "group": base,
         "index": index,
         "role": group["role"],
         "port": own.get("port") or (group["port"] + index if group.get("port") else None),
-        "devices": ",".join(str(device) for device in devices) or None,
+        "devices": ",".join(map(str, devices)) or None,
         "device_range": format_cpu_list(devices) or None,
         "device_count": len(devices),
-        "container_devices": ",".join(str(device) for device in inside) or None,
-        "devices_first": ",".join(str(device) for device in [*devices, *others]) if devices else None,
+        "container_devices": ",".join(map(str, inside)) or None,
+        "devices_first": ",".join(map(str, [*devices, *others])) if devices else None,
         "config": None,
         "max_num_seqs": None,
         **dict(host.site.endpoints),
@@ -320,13 +297,12 @@ def _context(host, recipe, group, own, name, devices, contained):
 
 def _directories(host, name, local, where):
     """Return {kind: absolute path} of a server, normalized because paths are compared as strings."""
-    directories = dict(host.paths.directories(name))
-    directories.update(substitute(host.recipe.get("directories", {}), local, "directories"))
-    for kind, path in directories.items():
-        directories[kind] = "/" + posixpath.normpath(path).lstrip("/") if path.startswith("/") else path
-        check_folder(
-            "%s: directories.%s" % (where, kind), directories[kind], "/scratch/${name}/%s" % kind, host.site.root
-        )
+    given = substitute(host.recipe.get("directories", {}), local, "directories")
+    directories = {}
+    for kind, path in {**host.paths.directories(name), **given}.items():
+        path = "/" + posixpath.normpath(path).lstrip("/") if path.startswith("/") else path
+        check_folder("%s: directories.%s" % (where, kind), path, "/scratch/${name}/%s" % kind, host.site.root)
+        directories[kind] = path
     return directories
 
 
@@ -363,11 +339,9 @@ def _contain(entry, declared, local, site, where):
 def _user(recipe):
     """Return the account of the servers: the recipe's user,
     or the owner of the home in which a machine image has its environment."""
-    if recipe.get("user"):
-        return recipe["user"]
     venv = recipe.get("venv") or {}
     home = HOME.match(venv.get("path", ""))
-    return home.group(1) if home and not venv["create"] else SYSTEM_USER
+    return recipe.get("user") or (home.group(1) if home and not venv["create"] else SYSTEM_USER)
 
 
 def _container(recipe, platform, own, where):
@@ -376,8 +350,8 @@ def _container(recipe, platform, own, where):
         return None
     result = recipe.get("container") or {}
     result = apply_container(result, own["container"]) if own.get("container") else result
-    result = {key: value for key, value in result.items() if value is not None}
-    result["ulimits"] = {key: value for key, value in result.get("ulimits", {}).items() if value is not None}
+    result = _set(result)
+    result["ulimits"] = _set(result.get("ulimits", {}))
     if not result.get("image"):
         raise invalid(where + ": container.image", None, "an image for the launcher container")
     return container.with_defaults(result, platform.container_defaults(result))
@@ -386,18 +360,17 @@ def _container(recipe, platform, own, where):
 def _merged(key, recipe, own):
     result = recipe.get(key, {})
     result = apply(result, own[key]) if own.get(key) else result
-    return {name: value for name, value in result.items() if value is not None}
+    return _set(result)
+
+
+def _set(values):
+    """Return the items of a mapping that are not null."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 HUB_DEFAULTS = {"include": [], "exclude": list(hub.DEFAULT_EXCLUDE), "workers": 8}
-START = {
-    "order": "together",
-    "restart_with_leader": False,
-    "budget_s": 300,
-    "poll_s": 2,
-    "health_path": "/health",
-    "units": [],
-}
+START = {"order": "together", "restart_with_leader": False, "budget_s": 300, "poll_s": 2, "health_path": "/health",
+         "units": []}  # fmt: skip
 # Keys of the recipe that a group of servers may override.
 LAYERS = (
     "arguments", "environment", "config", "container", "command", "launcher", "start", "secrets", "model", "venv",
@@ -462,9 +435,8 @@ def _distinct(items, first, key, content):
         draft = (item.get("draft") or {}).get("path")
         same = [one for one in found if one["path"] == item["path"]]
         if same and content(same[0]) != content(item):
-            raise taken_twice(
-                "a group of servers", "%s.path %s" % (key, item["path"]), "another group with another " + key
-            )
+            what = "%s.path %s" % (key, item["path"])
+            raise taken_twice("a group of servers", what, "another group with another " + key)
         if not same or draft not in (None, *((one.get("draft") or {}).get("path") for one in same)):
             found.append(item)
     return found
@@ -478,23 +450,20 @@ def _resolved(recipe, site, host):
         if recipe.get(key):
             result[key] = substitute(recipe[key], context, key)
     model = result["model"]
-    example = "/srv/models/gpt-oss-120b"
-    for key, value in (("path", model["path"]), ("source_path", model.get("source_path")),
-                       ("draft.path", (model.get("draft") or {}).get("path"))):  # fmt: skip
-        if value is not None:
-            check_folder("model.%s" % key, value, example, site.root, key != "source_path")
+    paths = {"path": model["path"], "source_path": model.get("source_path"),
+             "draft.path": (model.get("draft") or {}).get("path")}  # fmt: skip
+    for key, value in _set(paths).items():
+        check_folder("model.%s" % key, value, "/srv/models/gpt-oss-120b", site.root, key != "source_path")
     if result.get("venv"):
-        made = result["venv"].get("create", True)
+        result["venv"] = {"create": True, **result["venv"]}
+        made = result["venv"]["create"]
         check_folder("venv.path", result["venv"]["path"], "/opt/engine", site.root if made else "", made)
     result["model"] = {**model, **{key: model.get(key) or value for key, value in HUB_DEFAULTS.items()}}
     if model.get("exclude") is not None:
         result["model"]["exclude"] = model["exclude"]
     known = model_of(result)
-    if known:
-        # A draft is compared with its target before the target has been downloaded.
-        result["model"] = {**result["model"], "hidden_size": known.hidden, "vocab_size": known.vocab}
-    if result.get("venv"):
-        result["venv"] = {"create": True, **result["venv"]}
+    if known:  # a draft is compared with its target before the target has been downloaded
+        result["model"].update(hidden_size=known.hidden, vocab_size=known.vocab)
     result["start"] = {**START, **recipe.get("start", {})}
     result["verify"] = {
         "effort_parameter": family_of(recipe).effort_parameters[0], "responses_api": True, "timeout_s": 120,
@@ -515,13 +484,11 @@ def plan_host(host, recipe, hardware, site):
     check_needs(recipe, hardware)
     platform.check_recipe(recipe, hardware)
     paths = NodePaths(site.root)
-    counts = group_counts(recipe, hardware)
-    names = server_names(recipe, counts)
+    names = server_names(recipe, group_counts(recipe, hardware))
     instances = recipe.get("instances") or {}
-    unknown = sorted(set(instances) - {name for group in names.values() for name in group})
-    if unknown:
-        every = [name for group in names.values() for name in group]
-        raise unknown_key("instances", unknown[0], instances[unknown[0]], every)
+    every = [name for group in names.values() for name in group]
+    for name in sorted(set(instances) - set(every)):
+        raise unknown_key("instances", name, instances[name], every)
     devices = assign(recipe, hardware, names)
     names = {base: [name for name in group if name in devices] for base, group in names.items()}
     shared = Host(recipe, hardware, site, paths, base_context(recipe, paths, host), names)
@@ -562,8 +529,7 @@ def for_group(recipe, group):
         if group.get(key):
             merge = apply_container if key == "container" else apply
             result[key] = merge(recipe[key], group[key]) if recipe.get(key) else group[key]
-    named = {"health_path": health.get("path"), "budget_s": health.get("budget_s")}
-    given = {key: value for key, value in named.items() if value is not None}
+    given = _set({"health_path": health.get("path"), "budget_s": health.get("budget_s")})
     return {**result, "start": {**result.get("start", {}), **given}} if given else result
 
 

@@ -18,9 +18,10 @@ import os
 import sys
 
 from ansible.release import __version__ as ansible_version
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import write_atomic
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import canonical
-from ansible_collections.inference.fleet.plugins.plugin_utils import cache_folder, seen_files
+
+from ...module_utils.fleet_node.host.files import write_atomic
+from ...module_utils.fleet_node.host.server_spec import canonical
+from .. import cache_folder, seen_files
 
 VARIABLE = "INFERENCE_FLEET_PLAN_CACHE"  # environment variable: another folder; empty: no cache
 COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))

@@ -1,67 +1,63 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Stores the results of the operation check for the following plays: where each host has something to do, and whether
-servers of a host could not be changed, after which no servers of other hosts are changed.
+"""The steps of a host's plan in a run: selection by tags, completion of their arguments, and the results of the
+operation check for the following plays.
 
-The results are files in the run's temporary folder, like the plan (run_plan.py), with a line for each check.
+The results are where each host has something to do, and whether servers of a host could not be changed, after which no
+servers of other hosts are changed. They are files with a JSON value in each line in the run's temporary folder, like
+the plan (run_plan.py). A run with a kept plan needs this module but not the planner, so it imports nothing of the
+planner.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import functools
 import json
+import operator
 import os
-import shutil
 
 from ansible import constants as C
 
-NAME = "inference-fleet-look.jsonl"
-STOPPED = "inference-fleet-stopped"
-VERDICTS = "inference-fleet-verdicts"  # a folder with a file for each host
-REPORTED = "inference-fleet-reported"
+FILES = LOOKS, STOPPED, VERDICTS, REPORTED = tuple(
+    "inference-fleet-%s.jsonl" % name for name in ("look", "stopped", "verdicts", "reported")
+)
 NOBODY = ["!all"]  # The hosts of a play without hosts. An empty list of patterns would select all hosts.
 STEPS = ("preflight", "prepare", "weights", "serve")
 VERIFY = "verify"
+LATER = "fleet: filled in later"  # the only key of an argument that is completed when it is sent
+OMITTED = object()
+# The tags of the steps' playbooks.
+TAGS = {**{step: (step,) for step in (*STEPS, VERIFY)}, "preflight": ("preflight", "prepare", "serve")}
+PREPARES = frozenset(("all", "tagged", "prepare", "preflight"))  # tags that prepare nodes, see preflight.yml
 
 
 def note(host, steps, first, serving=True):
     """Store the checked steps of a host, its first step that differs, or None, and whether servers run."""
-    line = json.dumps({"host": host, "steps": steps, "first": first, "serving": serving}) + "\n"
-    stream = os.open(_path(), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    try:
-        os.write(stream, line.encode())  # a single call, because several processes may write at the same time
-    finally:
-        os.close(stream)
+    _append(LOOKS, {"host": host, "steps": steps, "first": first, "serving": serving})
 
 
 def forget():
     """Delete the results when another playbook begins."""
-    for name in (NAME, STOPPED, REPORTED):
+    for name in FILES:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(_path(name))
-    shutil.rmtree(_path(VERDICTS), ignore_errors=True)
+            os.unlink(os.path.join(C.DEFAULT_LOCAL_TMP, name))
 
 
 def note_stopped(host):
     """Store that servers of this host could not be changed."""
-    with open(_path(STOPPED), "w", encoding="utf-8") as stream:
-        stream.write(host)
+    _append(STOPPED, host)
 
 
 def stopped():
     """Return the host whose servers could not be changed, None if there is none."""
-    try:
-        with open(_path(STOPPED), encoding="utf-8") as stream:
-            return stream.read()
-    except FileNotFoundError:
-        return None
+    return _last(STOPPED)
 
 
 def idle(hosts):
     """Return the checked hosts without a running server. Changes there do not interrupt requests."""
-    found = _read()
+    found = _looks()
     return [host for host in hosts if not found.get(host, {}).get("serving", True)]
 
 
@@ -80,67 +76,110 @@ def due(hosts, step):
     """Return the hosts that have something to do in this step or an earlier step, or that were not checked. For the
     step verify, return the hosts whose verdict is not in the reports yet."""
     if step == VERIFY:
-        reported = _reported()
+        reported = _last(REPORTED) or ()
         return [host for host in hosts if host not in reported]
-    found, begun = _read(), STEPS[: STEPS.index(step) + 1]
+    found, begun = _looks(), STEPS[: STEPS.index(step) + 1]
     return [host for host in hosts if host not in found or found[host]["first"] in begun]
 
 
 def unchanged(host):
     """Return whether the servers of a host were checked, and the run has nothing to do there."""
-    found = _read().get(host)
+    found = _looks().get(host)
     return found is not None and "serve" in found["steps"] and found["first"] is None
 
 
 def note_verdict(host, verdict):
     """Store the verification of a host that followed in the same call; verdict: JSON."""
-    os.makedirs(_path(VERDICTS), mode=0o700, exist_ok=True)
-    with open(_verdict_path(host), "w", encoding="utf-8", opener=_private) as stream:
-        json.dump(verdict, stream)
+    _append(VERDICTS, [host, verdict])
 
 
 def verdicts():
     """Return {host: verdict} of note_verdict();
     {} if the run changes any host, because the servers of other hosts may answer differently then."""
-    looks, found = _read(), {}
+    looks = _looks()
     if any(one["first"] is not None for one in looks.values()):
         return {}
-    for host in looks:
-        with contextlib.suppress(FileNotFoundError), open(_verdict_path(host), encoding="utf-8") as stream:
-            found[host] = json.load(stream)
-    return found
+    found = dict(_read(VERDICTS))
+    return {host: found[host] for host in looks if host in found}
 
 
 def note_reported(hosts):
     """Store that the verdicts of these hosts are in the reports."""
-    with open(_path(REPORTED), "w", encoding="utf-8") as stream:
-        json.dump(sorted(hosts), stream)
+    _append(REPORTED, sorted(hosts))
 
 
-def _reported():
+def _append(name, value):
+    line = json.dumps(value) + "\n"
+    stream = os.open(os.path.join(C.DEFAULT_LOCAL_TMP, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        with open(_path(REPORTED), encoding="utf-8") as stream:
-            return json.load(stream)
+        os.write(stream, line.encode())  # a single call, because several processes may write at the same time
+    finally:
+        os.close(stream)
+
+
+def _read(name):
+    """Return the values in a file, [] if there is none."""
+    try:
+        with open(os.path.join(C.DEFAULT_LOCAL_TMP, name), encoding="utf-8") as stream:
+            return list(map(json.loads, stream))
     except FileNotFoundError:
         return []
 
 
-def _verdict_path(host):
-    return os.path.join(_path(VERDICTS), hashlib.sha256(host.encode("utf-8", "surrogatepass")).hexdigest())
+def _last(name):
+    return (_read(name) or [None])[-1]
 
 
-def _private(path, flags):
-    return os.open(path, flags, 0o600)
-
-
-def _read():
+def _looks():
     """Return {host: result that note() stored last}."""
-    try:
-        with open(_path(), encoding="utf-8") as stream:
-            return {one["host"]: one for one in map(json.loads, stream)}
-    except FileNotFoundError:
-        return {}
+    return {one["host"]: one for one in _read(LOOKS)}
 
 
-def _path(name=NAME):
-    return os.path.join(C.DEFAULT_LOCAL_TMP, name)
+def of_run(steps, only, skip):
+    """Return the steps of a plan that a run with these tags includes, and steps whose playbook was changed,
+    because its tags are not known.
+
+    only, skip: of the run, --tags and --skip-tags.
+    """
+    return [one for one in steps if one.get("changed") or has_part(TAGS[one["step"]], set(only), set(skip))]
+
+
+def has_part(tags, only, skip):
+    """Return whether a run includes a task with these tags, by the rules of ansible-playbook."""
+    tags = set(tags)
+    chosen = bool(tags & only) or bool(only & {"all", "tagged"})
+    return chosen and not (tags & skip or skip & {"all", "tagged"})
+
+
+def filled(value, plan, variables, only):
+    """Return the arguments of a call, or a part of them, with the omitted values. Raises FleetError.
+
+    plan: the host's. variables: HostVariables. only: tags of the run.
+    """
+    if isinstance(value, list):
+        return [filled(one, plan, variables, only) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if set(value) != {LATER}:
+        found = {key: filled(one, plan, variables, only) for key, one in value.items()}
+        return {key: one for key, one in found.items() if one is not OMITTED}
+    how = value[LATER]
+    if "unprepared" in how:
+        return how["prepared" if PREPARES & set(only) else "unprepared"]
+    if "plan" in how:
+        return functools.reduce(operator.getitem, how["plan"], plan)
+    found = variables.peek(how["variable"])
+    if not found and "default" in how:
+        found = how["default"]
+    if not found and how.get("omits"):
+        return OMITTED
+    return _merged(how["over"], found or {}) if "over" in how else found
+
+
+def _merged(under, over):
+    """Return a mapping merged over another mapping, like the filter combine with recursive."""
+    found = dict(under)
+    for key, value in over.items():
+        both = isinstance(found.get(key), dict) and isinstance(value, dict)
+        found[key] = _merged(found[key], value) if both else value
+    return found

@@ -16,9 +16,10 @@ import multiprocessing
 import os
 
 from ansible import constants as C
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import write_atomic
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import canonical
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import one_machine
+
+from ...module_utils.fleet_node.host.files import write_atomic
+from ...module_utils.fleet_node.host.server_spec import canonical
+from .inventory import one_machine
 
 NAME = "inference-fleet-plan.json"
 ELSEWHERE = "workers_elsewhere"  # of a deployment: the workers of the cluster without the host's own
@@ -161,7 +162,7 @@ def plans_of(hosts, others, deploys):
     Raises FleetError."""
     found = recalled(hosts, others, deploys)
     if found is None:
-        from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
+        from . import fleet
 
         found = fleet.plan_hosts(hosts, others, deploys, RunPlan())
     return found

@@ -8,19 +8,10 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import (
-    API_KEYS,
-    ENGINES,
-    OTHER_API_KEYS,
-)
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.api_keys import (
-    VARIABLE,
-    api_keys,
-    is_file,
-    secret_value,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import invalid
+from ...module_utils.fleet_node.engines.registry import API_KEYS, ENGINES, OTHER_API_KEYS
+from ...module_utils.fleet_node.errors import FleetError
+from ...module_utils.fleet_node.servers.api_keys import VARIABLE, api_keys, is_file, secret_value
+from ..base.checks import invalid
 
 SECRETS = dict.fromkeys((*API_KEYS, *OTHER_API_KEYS), VARIABLE)
 KEY_FLAG = "api-key"

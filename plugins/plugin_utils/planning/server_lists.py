@@ -5,13 +5,10 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import (
-    leaders_to_follow,
-    start_order,
-)
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.api_keys import is_file
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
+from ...module_utils.fleet_node.errors import FleetError
+from ...module_utils.fleet_node.host.server_spec import leaders_to_follow, start_order
+from ...module_utils.fleet_node.servers.api_keys import is_file
+from ..base.words import show
 
 
 def secret_names(servers):
@@ -38,11 +35,11 @@ def container_images(servers):
 
 def registries(images, mirror=""):
     """Return the hosts of the registries of images (container_images), or of the mirror if it is set."""
-    from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import split_reference
-    from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.images import (
+    from ...module_utils.fleet_node.containers.engine import split_reference
+    from ...module_utils.fleet_node.containers.images import (  # imported here: a converged run needs none of it
         DOCKER_HUB,
         mirrored,
-    )  # imported here: a converged run needs none of it
+    )
 
     names = (split_reference(mirrored(image["image"], mirror))[0] for image in images)
     return sorted({name or DOCKER_HUB for name in names})

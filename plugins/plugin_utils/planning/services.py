@@ -13,18 +13,14 @@ import re
 import typing
 import zlib
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import url_host
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify.workers import ROLES
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import address_of, invalid
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.placeholders import PLACEHOLDER, strings
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import TRUE
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import (
-    assign,
-    group_counts,
-    server_names,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import PROVIDED
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
+from ...module_utils.fleet_node.host.values import url_host
+from ...module_utils.fleet_node.verify.workers import ROLES
+from ..base.checks import address_of, invalid
+from ..base.placeholders import PLACEHOLDER, strings
+from ..base.words import TRUE
+from ..recipe.overrides import group_name
+from .hardware import assign, group_counts, server_names
+from .inventory import PROVIDED
 
 LOOPBACK = "127.0.0.1"
 TOTAL = re.compile(r"total_(.+)")
@@ -48,12 +44,15 @@ def members(hosts, variables_of, name_key, loopback=False):
     variables_of: {host: mapping of its variables}. name_key: the variable with a member's name; by default the host's.
     loopback: a single member listens on loopback.
     """
-    found = []
-    for host in hosts:
-        variables = variables_of[host]
-        address = LOOPBACK if loopback and len(hosts) == 1 else address_of(host, variables)
-        found.append({"host": host, "name": str(variables.get(name_key) or host), "address": address})
-    return found
+    alone = loopback and len(hosts) == 1
+    return [
+        {
+            "host": host,
+            "name": str(variables_of[host].get(name_key) or host),
+            "address": LOOPBACK if alone else address_of(host, variables_of[host]),
+        }
+        for host in hosts
+    ]
 
 
 def endpoints(host, recipe, named, takes_one):
@@ -69,29 +68,29 @@ def endpoints(host, recipe, named, takes_one):
             turn = service.hosts.index(host) if host in service.hosts else zlib.crc32(host.encode()) % len(addresses)
             addresses = [addresses[turn]]
         written = recipe["services"][name].get("endpoint") or "{address}:{port}"
-        found.append((name, ",".join(_written(written, service.scheme, *one) for one in addresses)))
+        written = written.replace("{scheme}", service.scheme)
+        places = [written.replace("{address}", url_host(one)).replace("{port}", str(port)) for one, port in addresses]
+        found.append((name, ",".join(places)))
     return found
 
 
-def totals(host, recipe, groups, variables_of, planned_of, made):
+def totals(host, recipe, variables_of, planned_of, made):
     """Return [(total_GROUP, number)] of the totals that a recipe names.
     The arguments are those of cluster_servers()."""
     names = sorted(name for name in _placeholders(recipe) if TOTAL.fullmatch(name))
-    if not names:
-        return []
-    counts, _workers = cluster_servers(host, groups, variables_of, planned_of, made)
+    counts = cluster_servers(host, variables_of, planned_of, made)[0] if names else {}
     return [(name, counts.get(name, 0)) for name in names]
 
 
-def named_services(host, recipe, groups, variables_of):
+def named_services(host, recipe, variables_of):
     """Return {name: Service} of the services in the recipe's strings. Hosts of other services are not read.
     Raises FleetError.
 
-    groups() -> {group: [hosts]} of the inventory. variables_of(host) -> HostVariables.
+    variables_of(host) -> HostVariables; `groups` among them is {group: [hosts]} of the inventory.
     """
     named = _placeholders(recipe)
     return {
-        name: _service(host, name, service, groups(), variables_of)
+        name: _service(host, name, service, variables_of)
         for name, service in sorted((recipe.get("services") or {}).items())
         if service and name in named
     }
@@ -101,9 +100,13 @@ def _placeholders(recipe):
     return {match.group(1) for string in strings(recipe) for match in PLACEHOLDER.finditer(string)} - {None}
 
 
-def _service(host, name, service, groups, variables_of):
+def _groups(host, variables_of):
+    return variables_of(host).get("groups") or {}
+
+
+def _service(host, name, service, variables_of):
     group = service.get("group") or name
-    hosts = list(groups.get(group) or ())
+    hosts = list(_groups(host, variables_of).get(group) or ())
     if not hosts:
         raise invalid("the group '%s' of services.%s" % (group, name), [], "a group with hosts (services.NAME.group)")
     port, first = service["port"], variables_of(hosts[0])
@@ -122,10 +125,6 @@ def _service(host, name, service, groups, variables_of):
     return Service(hosts, addresses, scheme, tls, tls and not first.get(name + "_certificates"))
 
 
-def _written(text, scheme, address, port):
-    return text.replace("{scheme}", scheme).replace("{address}", url_host(address)).replace("{port}", str(port))
-
-
 def clients(entries, signed, paths):
     """Return [{name, folder, owner, members, endpoints}] of the services whose client
     certificates a host's servers read.
@@ -141,23 +140,23 @@ def clients(entries, signed, paths):
             "folder": paths.client_tls(name),
             "owner": entries[0]["user"],
             "members": one.hosts,
-            "endpoints": [_written("{address}:{port}", "", *where) for where in one.addresses],
+            "endpoints": ["%s:%s" % (url_host(address), port) for address, port in one.addresses],
         }
         for name, one in sorted(signed.items())
         if any(path.startswith(paths.client_tls(name) + "/") for path in read)
     ]
 
 
-def cluster_servers(host, groups, variables_of, planned_of, made):
+def cluster_servers(host, variables_of, planned_of, made):
     """Return ({"total_GROUP": number of servers}, [{host, name, role, bind, ports}] of workers) of the hosts with the
     fleet_cluster of `host`, or of the host alone. It is computed once for a cluster, from the variables of all its
     hosts.
 
-    groups, variables_of: as named_services(). planned_of(host) -> (recipe, Hardware) of a host, None for a host without
+    variables_of: as named_services(). planned_of(host) -> (recipe, Hardware) of a host, None for a host without
     a recipe. made: of Hosts.
     """
     cluster = variables_of(host).get(CLUSTER)
-    hosts = groups().get("all", [host]) if cluster else [host]
+    hosts = _groups(host, variables_of).get("all", [host]) if cluster else [host]
     hosts = [other for other in hosts if variables_of(other).get(CLUSTER) == cluster]
     if cluster and ("cluster", cluster) in made:
         return made["cluster", cluster]

@@ -16,8 +16,9 @@ import json
 import os
 
 import yaml
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import TRUE
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_steps import LATER
+
+from ..base.words import TRUE
+from .run_look import LATER
 
 COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 KNOWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "known_tasks.json")

@@ -11,16 +11,11 @@ known_tasks.json, and a step with a variable that only its play can evaluate.
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import server_lists, step_values
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.step_values import (
-    Role,
-    if_prepared,
-    later,
-    of_plan,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
+from ...module_utils.fleet_node.errors import FleetError
+from ..engines import ENGINES
+from ..platforms import PLATFORMS
+from . import server_lists, step_values
+from .step_values import Role, if_prepared, later, of_plan
 
 PLAYBOOK = "playbooks/steps/%s.yml"
 LIBRARY = "/var/lib/inference-fleet"
@@ -31,7 +26,7 @@ UNREAD = "it cannot be looked at: %s"
 
 def steps_of(variables, servers, deployment):
     """Return [{step, operation, arguments}] in the order of the run, and {step, reason, changed} for a step that runs
-    each time. Some arguments are completed when they are sent (run_steps.py).
+    each time. Some arguments are completed when they are sent (run_look.py).
 
     variables: HostVariables. servers, deployment: of the host's plan.
     """

@@ -14,20 +14,17 @@ import re
 import urllib.parse
 
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.images import check_mirror
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils import seen_files
-from ansible_collections.inference.fleet.plugins.plugin_utils.base import checks
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import invalid
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure.tune import limits_of
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import (
-    LOCKED,
-    check_outside,
-    recipes_of,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
+
+from ...module_utils.fleet_node.containers.images import check_mirror
+from ...module_utils.fleet_node.errors import FleetError
+from .. import seen_files
+from ..base import checks
+from ..base.checks import invalid
+from ..base.words import show
+from ..engines import ENGINES
+from ..measure.tune import limits_of
+from ..recipe import overrides
+from .inventory import LOCKED, check_outside, recipes_of
 
 HOST = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
 PROXY = re.compile(r"(?:(?:https?|socks[45][ah]?)://)?(?:[^\s/@]*@)?%s(?::([0-9]+))?/?" % HOST)
@@ -47,15 +44,32 @@ def _yaml(path):
         return yaml.load(stream, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
-PATTERNS = table()["patterns"]
+def check_value(name, value, spec):
+    """Raises FleetError if this value is not allowed for the variable `name`. spec: its row of variables.yml."""
+    if value is not None and not (value == "" and spec.get("empty")):
+        _check_kind(name, value, spec["kind"], spec)
 
 
-def _pattern(name, value, kind):
-    row = PATTERNS[kind]
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and kind != "registry"
-    text = str(value) if number else value
-    if not isinstance(text, str) or checks.invisible(text) or not re.fullmatch(row["pattern"], text):
-        raise invalid(name, value, row["words"])
+def _check_kind(name, value, kind, spec=None):
+    row = table()["kinds"][kind]
+    if "pattern" in row:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and kind != "registry"
+        text = str(value) if number else value
+        if not isinstance(text, str) or checks.invisible(text) or not re.fullmatch(row["pattern"], text):
+            raise invalid(name, value, row["words"])
+    elif "items" in row:
+        if not isinstance(value, list) and "single" not in row:
+            raise invalid(name, value, LIST)
+        for index, one in enumerate(value if isinstance(value, list) else [value]):
+            _check_kind("%s[%d]" % (name, index), one, row["items"])
+    elif "values" in row:
+        _mapping(name, value)
+        for key, one in value.items():
+            if "keys" in row:
+                _check_kind(name + "'s key", key, row["keys"])
+            _check_kind("%s.%s" % (name, key), one, row["values"])
+    if kind in CHECKS:
+        CHECKS[kind](name, value, *([spec] if kind in BY_ROW else []))
 
 
 def _host(name, value):
@@ -97,7 +111,7 @@ def _file_url(name, value):
 def _index(name, value):
     """Check a package index: an address, or a folder of the node."""
     if isinstance(value, str) and value.startswith("/"):
-        _pattern(name, value, "path")
+        _check_kind(name, value, "path")
     else:
         _file_url(name, value)
 
@@ -109,23 +123,12 @@ def _local(name, value):
         _file_url(name, value)
 
 
-def _items(check, single=False):
-    """Return the check of a list from the check of its items. single: whether an item may be given without a list."""
-
-    def check_list(name, value):
-        if not isinstance(value, list) and not single:
-            raise invalid(name, value, LIST)
-        for index, one in enumerate(value if isinstance(value, list) else [value]):
-            check("%s[%d]" % (name, index), one)
-
-    return check_list
-
-
 def _names(name, value):
     given = [one.strip() for one in value.split(",")] if isinstance(value, str) else value
     if not isinstance(given, list) or not given:
         raise invalid(name, value, "a name or a list of names")
-    _items(functools.partial(_pattern, kind="name"))(name, given)
+    for index, one in enumerate(given):
+        _check_kind("%s[%d]" % (name, index), one, "name")
 
 
 def _mapping(name, value, shown=True):
@@ -133,17 +136,7 @@ def _mapping(name, value, shown=True):
         raise invalid(name, value, MAPPING) if shown else checks.unusable(name, MAPPING)
 
 
-def _values(name, value, check, key=None):
-    """Check a mapping with the check of its values. key: kind of its keys."""
-    _mapping(name, value)
-    for one, item in value.items():
-        if key:
-            _pattern(name + "'s key", one, key)
-        check("%s.%s" % (name, one), item)
-
-
 def _certificates(name, value):
-    _values(name, value, functools.partial(_pattern, kind="path"))
     if value and set(value) != {"ca", "certificate", "key"}:
         raise invalid(name, sorted(value), "ca, certificate and key, or an empty mapping")
 
@@ -158,7 +151,7 @@ def _environment(name, value):
     _mapping(name, value, shown=False)
     for key, one in value.items():
         text = str(one) if isinstance(one, int) and not isinstance(one, bool) else one
-        _pattern(name + "'s key", key, "variable")
+        _check_kind(name + "'s key", key, "variable")
         proxy = key.lower().endswith("_proxy") and key.lower() != "no_proxy"
         found = PROXY.fullmatch(text) if proxy and isinstance(text, str) else None
         port = int(found.group(1) or 1) if found else 0
@@ -171,12 +164,8 @@ def _logins(name, value):
     """Check a mapping of logins. Messages omit values."""
     _mapping(name, value, shown=False)
     for registry, login in value.items():
-        fit = isinstance(login, dict) and set(login) == {"username", "password"}
-        if (
-            not re.fullmatch(PATTERNS["registry"]["pattern"], registry)
-            or not fit
-            or not all(map(_secret_line, login.values()))
-        ):
+        fit = re.fullmatch(table()["kinds"]["registry"]["pattern"], registry) and isinstance(login, dict)
+        if not fit or set(login) != {"username", "password"} or not all(map(_secret_line, login.values())):
             allowed = "{REGISTRY: {username, password}} with a registry HOST or HOST:PORT and two strings"
             raise checks.unusable("%s[%s]" % (name, show(registry)), allowed)
 
@@ -201,11 +190,6 @@ def _message(name, value):
         raise invalid(name, value, "a string")
 
 
-def _row(check):
-    """Return a check that does not depend on the row of the table."""
-    return lambda name, value, _row: check(name, value)
-
-
 def _folder(name, value, row):
     example = "/srv/inference-fleet" + "; empty for the system's folders" * bool(row.get("empty"))
     checks.check_folder(name, value, example)
@@ -215,65 +199,39 @@ def _number(name, value, row):
     checks.check_number(name, value, row["high"], row["kind"] == "integer", row.get("low"))
 
 
-# kind: (check(name, value, row of the table), what is allowed in words)
-KINDS = {
-    "choice": (lambda name, value, row: checks.check_choice(name, value, row["choices"]), ""),
-    "folder": (_folder, "absolute path, a separate folder"),
-    "number": (_number, "number"),
-    "integer": (_number, "whole number"),
-    **{kind: (_row(functools.partial(_pattern, kind=kind)), row["words"]) for kind, row in PATTERNS.items()},
-    **{kind: (_row(check), words) for kind, (check, words) in {
-        "address": (checks.check_address, "IP address"),
-        "archive": (_file_url, "URL"),
-        "batches": (checks.check_batches, "number, percentage or list"),
-        "certificates": (_certificates, "`{ca, certificate, key}`"),
-        "engine": (lambda name, value: checks.check_choice(name, value, sorted(ENGINES)), "name of an engine"),
-        "environment": (_environment, "mapping of environment variables"),
-        "fingerprints": (_items(functools.partial(_pattern, kind="fingerprint"), True), "fingerprint or list"),
-        "host": (_host, "host name or IP address"),
-        "hosts": (_items(_certificate_host), "list of names and addresses"),
-        "index": (_index, "URL"),
-        "indexes": (_items(_index), "list of URLs"),
-        "limits": (lambda name, value: limits_of(value, {}, name), "mapping of numbers above 0"),
-        "line": (checks.check_string, "string on one line"),
-        "local": (_local, "path on the controller"),
-        "logins": (_logins, "mapping of registries"),
-        "message": (_message, "string"),
-        "mirror": (lambda _name, value: check_mirror(value), "`HOST[:PORT][/PREFIX]` or mapping"),
-        "names": (_names, "name or list of names"),
-        "path": (functools.partial(_pattern, kind="path"), "absolute path on the node"),
-        "plan": (lambda _name, _value: None, ""),
-        "port": (lambda name, value: checks.check_number(name, value, ALL_PORTS), "port, 1 to 65535"),
-        "registries": (_items(functools.partial(_pattern, kind="registry")), "list of `HOST[:PORT]`"),
-        "settings": (functools.partial(_values, check=_setting, key="setting"), "mapping of settings"),
-        "sums": (functools.partial(_values, check=functools.partial(_pattern, kind="sha256")), "mapping of SHA-256"),
-        "switch": (checks.check_switch, "`true` or `false`"),
-        "password": (_password, "string"),
-        "token": (_token, "string without spaces"),
-        "url": (_url, "URL"),
-        "version_of_key": (checks.check_version, "string or number"),
-    }.items()},
-}  # fmt: skip
-
-
-def check_value(name, value, spec):
-    """Raises FleetError if this value is not allowed for the variable `name`. spec: its row of variables.yml."""
-    if value is None or (value == "" and spec.get("empty")):
-        return
-    KINDS[spec["kind"]][0](name, value, spec)
-
-
-def words_of(spec):
-    """Return the allowed values of a variable as a sentence part."""
-    if spec.get("words"):
-        return spec["words"]
-    if spec.get("choices"):
-        return ", ".join("`%s`" % one for one in spec["choices"])
-    text = KINDS[spec["kind"]][1]
-    if spec["kind"] in ("integer", "number"):
-        low = spec.get("low")
-        text += ", above 0, at most %d" % spec["high"] if low is None else ", %d to %d" % (low, spec["high"])
-    return text
+# Checks of kinds, with the variable's row of the table; the others without.
+BY_ROW = {
+    "choice": lambda name, value, row: checks.check_choice(name, value, row["choices"]),
+    "folder": _folder,
+    "number": _number,
+    "integer": _number,
+}
+CHECKS = {
+    **BY_ROW,
+    "address": checks.check_address,
+    "archive": _file_url,
+    "batches": checks.check_batches,
+    "certificate_host": _certificate_host,
+    "certificates": _certificates,
+    "engine": lambda name, value: checks.check_choice(name, value, sorted(ENGINES)),
+    "environment": _environment,
+    "host": _host,
+    "index": _index,
+    "limits": lambda name, value: limits_of(value, {}, name),
+    "line": checks.check_string,
+    "local": _local,
+    "logins": _logins,
+    "message": _message,
+    "mirror": lambda _name, value: check_mirror(value),
+    "names": _names,
+    "password": _password,
+    "port": lambda name, value: checks.check_number(name, value, ALL_PORTS),
+    "scalar": _setting,
+    "switch": checks.check_switch,
+    "token": _token,
+    "url": _url,
+    "version_of_key": checks.check_version,
+}
 
 
 def check_option(name, value, option):

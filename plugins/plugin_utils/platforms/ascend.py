@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import Unreadable
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.vllm import graph_settings
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import Accelerator, Platform
+from ...module_utils.fleet_node.errors import FleetError
+from ..engines.base import Unreadable
+from ..engines.vllm import graph_settings
+from .base import Accelerator, Platform, wrong_devices
 
 DRIVER = "/usr/local/Ascend/driver/"
 MOUNTS = ("/usr/local/dcmi", "/usr/local/bin/npu-smi", DRIVER + "lib64", DRIVER + "version.info",
@@ -67,45 +66,22 @@ class Ascend(Platform):
     def check_server(self, where, server):
         """Require a format of weights that NPUs load, an image for their generation, and the server's own NPUs."""
         if server.recipe["model"]["format"] == "mxfp4":
-            raise FleetError(
-                "plan.not-for-platform",
-                "%s: %s is %s, which %s. Use %s.",
-                (where, "model.format", "mxfp4", "Ascend NPUs cannot load", "bf16, such as unsloth/gpt-oss-120b-BF16"),
-            )
+            instead = "bf16, such as unsloth/gpt-oss-120b-BF16"
+            raise _unfit(where, "model.format", "mxfp4", "Ascend NPUs cannot load", instead)
         image = (server.container or {}).get("image") or ""
         found, wanted = IMAGE.search(image), "a3" if server.hardware.accelerator == A3 else None
         if found and found.group(1) != wanted:
-            raise FleetError(
-                "plan.not-for-platform",
-                "%s: %s is %s, which %s. Use %s.",
-                (
-                    where,
-                    "container.image",
-                    image,
-                    "is not for %s" % server.hardware.accelerator,
-                    "a tag that ends in -a3 or -a3-openeuler" if wanted else "a tag without -%s" % found.group(1),
-                ),
-            )
+            instead = "a tag that ends in -a3 or -a3-openeuler" if wanted else "a tag without -%s" % found.group(1)
+            raise _unfit(where, "container.image", image, "is not for %s" % server.hardware.accelerator, instead)
         inside = list(range(len(server.devices))) if server.container else server.devices
         own = {VISIBLE: inside}
         if RUNTIME in (server.container or {}).get("flags", ()):
             own[RUNTIME_VISIBLE] = server.devices
         for name, numbers in own.items() if server.devices else ():
             given = server.environment.get(name, "" if name == RUNTIME_VISIBLE else None)
-            if given is not None and given.replace(" ", "").split(",") != [str(number) for number in numbers]:
-                raise FleetError(
-                    "plan.visible-devices",
-                    "%s: environment.%s is %s, but the server has the devices %s%s. Remove the variable, or write "
-                    "${%s}.",
-                    (
-                        where,
-                        name,
-                        show(given),
-                        ",".join(str(number) for number in server.devices),
-                        "" if numbers is server.devices else ", which its container counts from 0",
-                        "devices" if name == RUNTIME_VISIBLE else "container_devices",
-                    ),
-                )
+            if given is not None and given.replace(" ", "").split(",") != list(map(str, numbers)):
+                placeholder = "devices" if name == RUNTIME_VISIBLE else "container_devices"
+                raise wrong_devices(where, name, given, server.devices, numbers, placeholder)
 
     def finish(self, entries, leader_first):
         """Set the numbers of a process's NPUs; a container contains no other NPUs.
@@ -113,20 +89,11 @@ class Ascend(Platform):
         for entry in entries:
             container = entry["container"]
             if container and RUNTIME in container["flags"] and container["engine"] != "docker":
-                raise FleetError(
-                    "plan.not-for-platform",
-                    "%s: %s is %s, which %s. Use %s.",
-                    (
-                        "server '%s'" % entry["name"],
-                        "container.flags",
-                        RUNTIME,
-                        "only docker supports",
-                        "no overlay docker-runtime; containers get devices and driver without it",
-                    ),
-                )
+                instead = "no overlay docker-runtime; containers get devices and driver without it"
+                place = "server '%s'" % entry["name"]
+                raise _unfit(place, "container.flags", RUNTIME, "only docker supports", instead)
             if entry["devices"] and not container:
-                own = {VISIBLE: ",".join(str(number) for number in entry["devices"])}
-                entry["environment"] = {**own, **entry["environment"]}
+                entry["environment"] = {VISIBLE: ",".join(map(str, entry["devices"])), **entry["environment"]}
 
     def notes(self, entry):
         """Return warnings from the vendor's guide, and about variables without effect."""
@@ -144,6 +111,13 @@ class Ascend(Platform):
     def memory(self, settings, entry, hardware, model):
         # whether the plugin distinguishes sliding layers depends on its version
         return {**settings, "windowed": False}
+
+
+def _unfit(where, setting, value, reason, allowed):
+    """Return the FleetError of a setting that NPUs do not support."""
+    return FleetError(
+        "plan.not-for-platform", "%s: %s is %s, which %s. Use %s.", (where, setting, value, reason, allowed)
+    )
 
 
 def _number(value):

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from ...module_utils.fleet_node.errors import FleetError
+from ..base.words import show
+
 GIB = 2**30
 
 
@@ -112,3 +115,15 @@ class Platform:
     def memory(self, settings, entry, hardware, model):
         """An engine's memory() on this platform. Arguments are not changed. Raises engines.base.Unreadable."""
         return settings
+
+
+def wrong_devices(where, variable, given, devices, inside, placeholder):
+    """Return the FleetError of a variable that does not select a server's own devices. inside: the numbers that the
+    variable must have, which differ from `devices` in a container."""
+    own, counted = (",".join(map(str, numbers)) for numbers in (devices, inside))
+    return FleetError(
+        "plan.visible-devices",
+        "%s: environment.%s is %s, but the server has the devices %s%s. Remove the variable, or write ${%s}.",
+        (where, variable, show(given), own, "" if own == counted else ", which its container counts as " + counted,
+         placeholder),
+    )  # fmt: skip

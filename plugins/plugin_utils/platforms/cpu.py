@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import Unreadable, read_number
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.vllm import fixed_cache
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import GIB, Accelerator, Platform
+from ..engines.base import Unreadable, read_number
+from ..engines.vllm import fixed_cache
+from .base import GIB, Accelerator, Platform
 
 SPACE = "VLLM_CPU_KVCACHE_SPACE"
 

@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.nvidia.smi import KINDS
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import GIB, Accelerator, Platform
+from ...module_utils.fleet_node.platforms.nvidia.smi import KINDS
+from .base import GIB, Accelerator, Platform, wrong_devices
 
 # Kernels for MXFP4 of this compute capability and later pad the experts' hidden and intermediate width to multiples.
 BLACKWELL, ALIGNED = 10.0, (256, 128)
@@ -37,11 +35,8 @@ class Nvidia(Platform):
 
     def operations(self, host):
         role = host.role("nvidia")
-        arguments = {
-            "servers": role.value("nvidia_servers", host.servers),
-            "packages": role.value("nvidia_packages"),
-        }
-        return [("nvidia_toolkit", arguments)]
+        servers = role.value("nvidia_servers", host.servers)
+        return [("nvidia_toolkit", {"servers": servers, "packages": role.value("nvidia_packages")})]
 
     def container_defaults(self, declared):
         named = [str(one) for one in declared.get("devices", [])]
@@ -61,31 +56,15 @@ class Nvidia(Platform):
         seen = [] if given is None else given.replace(" ", "").split(",")
         first, others = seen[: len(own)], seen[len(own) :]
         reached = set() if server.container and not every else set(range(server.hardware.units)) - set(own)
-        if (
-            sorted(first) != sorted(str(number) for number in own)
-            or len(set(others)) != len(others)
-            or not {str(number) for number in reached}.issuperset(others)
-        ):
-            raise FleetError(
-                "plan.visible-devices",
-                "%s: environment.%s is %s, but the server has the devices %s%s. Remove the variable, or write ${%s}.",
-                (
-                    where,
-                    VISIBLE,
-                    show(given),
-                    ",".join(str(number) for number in server.devices),
-                    ", which its container counts as %s" % ",".join(str(number) for number in own)
-                    if server.container
-                    else "",
-                    "devices" if every else "container_devices",
-                ),
-            )
+        doubled = len(set(others)) != len(others)
+        if sorted(first) != sorted(map(str, own)) or doubled or not set(map(str, reached)).issuperset(others):
+            raise wrong_devices(where, VISIBLE, given, server.devices, own, "devices" if every else "container_devices")
 
     def finish(self, entries, leader_first):
         """Set the numbers of a process's GPUs as in nvidia-smi; a container contains no other GPUs."""
         for entry in entries:
             if entry["devices"] and not entry["container"]:
-                own = {VISIBLE: ",".join(str(number) for number in entry["devices"]), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+                own = {VISIBLE: ",".join(map(str, entry["devices"])), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
                 entry["environment"] = {**own, **entry["environment"]}
 
     def memory(self, settings, entry, hardware, model):

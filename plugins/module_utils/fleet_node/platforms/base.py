@@ -106,7 +106,7 @@ class Detector:
     is a share of the machine, so sums are compared. tolerance: share of a device's memory by which it may be smaller.
     driver_package: the package of `installs` with the driver. advice: {lnc, driver: last sentence of that message,
     missing: a sentence in the message about missing devices}. visible: environment variables that select the devices
-    of a process. holds: a process uses a device exclusively. start_hooks: {name in a plan entry's `hooks`: module with
+    of a process. start_hooks: {name in a plan entry's `hooks`: module with
     the supervisor's actions around a start}. detects: nodes can detect it; otherwise only the other attributes count.
     lost_by_reload: a device file of nodes on which a daemon-reload of systemd may remove devices from containers, or
     None. setuid_helper: its driver starts setuid programs from within servers, so their units must permit that.
@@ -119,7 +119,6 @@ class Detector:
     driver_package = None
     advice: typing.ClassVar = {}
     visible = ()
-    holds = True
     detects = True
     lost_by_reload = None
     setuid_helper = False

@@ -111,7 +111,6 @@ class Platform(Detector):
 
     unit = "CPU core"
     shared = True
-    holds = False
 
     def present(self, system):
         return True

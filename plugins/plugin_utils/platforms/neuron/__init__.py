@@ -5,14 +5,10 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron.kinds import uses_nxdi
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import (
-    Unreadable,
-    read_mapping,
-    read_number,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import GIB, Accelerator, Platform
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.neuron import artifacts, checks
+from ....module_utils.fleet_node.platforms.neuron.kinds import uses_nxdi
+from ...engines.base import Unreadable, read_mapping, read_number
+from ..base import GIB, Accelerator, Platform
+from . import artifacts, checks
 
 # Maximum share of its budget for the KV cache of the vLLM Neuron plugin (AWS Neuron, "determine_available_memory
 # design"), and the variable that overrides it.

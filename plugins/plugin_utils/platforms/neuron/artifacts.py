@@ -12,9 +12,9 @@ from __future__ import annotations
 import hashlib
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import artifact_key, canonical
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron.kinds import uses_nxdi
+from ....module_utils.fleet_node.errors import FleetError
+from ....module_utils.fleet_node.host.server_spec import artifact_key, canonical
+from ....module_utils.fleet_node.platforms.neuron.kinds import uses_nxdi
 
 VERSION = 1  # increase it if the composition of the key changes: every artifact is compiled again
 LENGTH = 16

@@ -15,17 +15,11 @@ import json
 import os
 import posixpath
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.cpu_list import (
-    format_cpu_list,
-    parse_cpu_list,
-)
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron.kinds import (
-    FRAMEWORK,
-    uses_nxdi,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.neuron.artifacts import flag_name, is_within
+from ....module_utils.fleet_node.errors import FleetError
+from ....module_utils.fleet_node.host.cpu_list import format_cpu_list, parse_cpu_list
+from ....module_utils.fleet_node.platforms.neuron.kinds import FRAMEWORK, uses_nxdi
+from ...base.words import show
+from .artifacts import flag_name, is_within
 
 with open(os.path.join(os.path.dirname(__file__), "keys.json"), encoding="utf-8") as _stream:
     _DATA = json.load(_stream)

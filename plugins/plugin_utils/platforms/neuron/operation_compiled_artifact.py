@@ -9,8 +9,9 @@ import os
 
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils.parsing.convert_bool import boolean
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import artifact_archives
-from ansible_collections.inference.fleet.plugins.plugin_utils.to_node import to_node
+
+from ....module_utils.fleet_node.platforms.neuron import artifact_archives
+from ...to_node import to_node
 
 
 def compiled_artifact(action, arguments, task_vars):

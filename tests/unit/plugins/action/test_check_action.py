@@ -17,7 +17,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operati
 from ansible_collections.inference.fleet.plugins.modules import node
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations import check, verify
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_steps import LATER
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_look import LATER
 from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
 from ansible_collections.inference.fleet.tests.unit.operating import Operation
 

@@ -21,8 +21,7 @@ from ...host.packages import (
 from ...operation import Operation
 from ..host import System
 from . import artifact_archives
-from .kinds import DRIVER, RUNTIME
-from .packages import VARIABLE, planned, unfit_driver
+from .kinds import DRIVER, RUNTIME, VARIABLE, planned, unfit_driver
 from .platform import LOADED, Platform
 from .preflight import missing_cores
 

@@ -8,15 +8,99 @@ The instance type never decides how many chips a node has: servers of one genera
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import typing
 
 from ...errors import FleetError
-from ...host.cpu_list import format_cpu_list
+from ...host import commands
+from ...host.cpu_list import format_cpu_list, parse_cpu_list
 from ...host.packages import package_versions
-from ..base import Accelerators, Detector
-from . import artifacts, neuron_ls, packages, preflight
-from .kinds import DRIVER, GENERATIONS, KINDS, PCI_KINDS, RUNTIME, kind_of_instance, mismatch
+from ..base import Accelerators, Detector, Device
+from . import artifacts, preflight
+from .kinds import DRIVER, GENERATIONS, KINDS, PCI_KINDS, RUNTIME, check_versions, kind_of_instance, mismatch
+
+MIB = 1 << 20
+OWN_TOOLS = frozenset(("neuron-ls", "neuron-top", "neuron-monitor"))  # these do not occupy a device
+NOTHING = ("", "-1", "NA", "N/A", "None")
+
+
+def run(program, warn):
+    """The records of `neuron-ls -j`, [] if it gives no answer; warn(message) is called with the reason."""
+    try:
+        done = commands.run([program, "-j"])
+    except OSError as error:
+        warn("neuron-ls gives no answer: %s." % error.strerror)
+        return []
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        warn("neuron-ls gives no answer: status %d%s." % (done.returncode, ": " + lines[-1][:120] if lines else ""))
+        return []
+    try:
+        return parse(done.stdout)
+    except ValueError as error:
+        warn("neuron-ls gives no answer: not understood: %s." % error)
+        return []
+
+
+def parse(text):
+    """The records [{neuron_device, nc_count, …}]; messages before the JSON are skipped. Raises ValueError."""
+    start = re.search(r"^\s*\[\s*[{\]]", text, re.MULTILINE)
+    records = json.loads(text[start.start() :]) if start else None
+    if not isinstance(records, list) or not all(isinstance(item, dict) for item in records):
+        raise ValueError("no list of devices in it")
+    return records
+
+
+def instance_type(records):
+    """The instance type that the records name, or None."""
+    return next((str(record["instance_type"]) for record in records if record.get("instance_type")), None)
+
+
+def device_of(record, kind, warn):
+    """(Device, LNC or None) of a record. Raises ValueError if its number or its cores are missing."""
+    number, cores = _number(record, "neuron_device"), _number(record, "nc_count")
+    physical = KINDS.get(kind, (0, 0))[0]
+    lnc = record.get("logical_neuroncore_config")
+    if not isinstance(lnc, int):
+        lnc = physical // cores if physical and cores and physical % cores == 0 else None
+    ids = record.get("neuroncore_ids")
+    if not (isinstance(ids, list) and len(ids) == cores and all(isinstance(core, int) for core in ids)):
+        ids = list(range(number * cores, (number + 1) * cores))
+    numa, affinity, memory = (str(record.get(key)).strip() for key in ("numa_node", "cpu_affinity", "memory_size"))
+    try:
+        cpus = format_cpu_list(parse_cpu_list("" if affinity in NOTHING else affinity.replace(" ", "")))
+    except ValueError as error:
+        warn("neuron-ls: cpu_affinity of device %d is not understood: %s" % (number, error))
+        cpus = ""
+    device = Device(
+        id=number,
+        memory_mib=int(memory) // MIB if memory.isdecimal() else None,
+        cores=cores,
+        numa=int(numa) if numa.isdecimal() else None,
+        cpus=cpus,
+        holders=list(_holders(record.get("neuron_processes"))),
+        core_ids=ids,
+    )
+    return device, lnc
+
+
+def _number(record, key):
+    value = record.get(key)
+    if isinstance(value, bool) or not str(value).isdecimal():
+        raise ValueError("%s is %s" % (key, json.dumps(value)[:80]))
+    return int(value)
+
+
+def _holders(processes):
+    for process in processes if isinstance(processes, list) else ():
+        pid = process.get("pid") if isinstance(process, dict) else None
+        if isinstance(pid, int) and not isinstance(pid, bool):
+            command = str(process.get("command") or "")
+            if os.path.basename(command.partition(" ")[0]) not in OWN_TOOLS:
+                yield {"pid": pid, "command": command}
+
 
 DMI = "/sys/class/dmi/id/product_name"
 LOADED = "/sys/module/neuron/version"
@@ -39,7 +123,7 @@ def kind_of(system, records):
     """The kind of chip by the instance type, the PCI bus or the memory of a chip, or None."""
     sizes = {record.get("memory_size") for record in records}
     kinds = [
-        *map(kind_of_instance, (neuron_ls.instance_type(records), system.read(DMI))),
+        *map(kind_of_instance, (instance_type(records), system.read(DMI))),
         *(PCI_KINDS.get(device) for device in devices_on_bus(system)),
         *(name for name, (_cores, gib) in KINDS.items() if sizes == {gib << 30} and gib != 32),  # two kinds have 32
     ]
@@ -49,12 +133,12 @@ def kind_of(system, records):
 def detect(system):
     """Accelerators with one Device for each chip. Raises FleetError if there is none or neuron-ls does not answer."""
     program = system.program("neuron-ls", TOOLS)
-    records = neuron_ls.run(program, system.warn) if program else []
+    records = run(program, system.warn) if program else []
     kind = kind_of(system, records)
     devices, modes = [], set()
     for record in records:
         try:
-            device, lnc = neuron_ls.device_of(record, kind, system.warn)
+            device, lnc = device_of(record, kind, system.warn)
         except ValueError as error:
             system.warn("neuron-ls: a device is not understood: %s" % error)
             continue
@@ -122,4 +206,4 @@ class Platform(Detector):
         return DRIVER in context.installs and not present and bool(devices_on_bus(system))
 
     def preflight(self, context):
-        return [("packages", packages.check(context)), *preflight.checks(context, self.given)]
+        return [("packages", check_versions(context)), *preflight.checks(context, self.given)]

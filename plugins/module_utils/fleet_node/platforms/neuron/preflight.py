@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 
 from ...errors import FleetError
 from ...host.cpu_list import format_cpu_list
-from ...host.files import read_json
+from ...host.files import read_json, read_text
 from ...host.server_spec import artifact_directory
 from ...weights import checkpoints, draft_heads
 from .. import base
-from . import artifacts, start_script
+from . import artifacts
 from .kinds import uses_nxdi
 
 
@@ -31,7 +32,7 @@ def checks(context, given):
     return [
         ("cores", cores),
         ("environment", [message for venv in context.venvs for message in _environment(chosen, venv)]),
-        ("script", list(start_script.faults(chosen))),
+        ("script", list(script_faults(chosen))),
         ("draft", [message for model in context.models for message in _draft(context.entries, model)]),
     ]
 
@@ -133,3 +134,50 @@ def _draft(entries, model):
         draft_heads.check(draft["path"], target)
     except FleetError as error:
         yield error.message
+
+
+SHOWN = 120
+# Set by the plan for each server; a script that sets them makes servers share cores or files.
+PLANNED = ("NEURON_RT_VISIBLE_CORES", "NEURON_VISIBLE_DEVICES", "NEURON_COMPILED_ARTIFACTS", "BASE_COMPILE_WORK_DIR")
+ARGUMENTS = re.compile(r"\$\{?[@*1-9]")
+
+
+def script_of(entry):
+    """(path of the shell script that the command runs on the node, its arguments), or None."""
+    for number, word in enumerate(entry["command"][:2]):
+        if word.endswith(".sh") and entry["container"] is None:
+            return word, entry["command"][number + 1 :]
+    return None
+
+
+def script_faults(entries):
+    """Messages about the start scripts of plan entries ({name: entry})."""
+    scripts = {found[0]: (entry, found[1]) for entry in entries.values() for found in [script_of(entry)] if found}
+    for path, (entry, arguments) in sorted(scripts.items()):
+        try:
+            text = read_text(path)
+        except OSError as error:
+            yield "The start script %s cannot be read: %s. Correct its permissions." % (path, error.strerror)
+            continue
+        if text is None:
+            yield "The start script %s is missing. Use the machine image that has it, or correct command." % path
+            continue
+        yield from _overrides(path, text, entry["environment"])
+        if arguments and not ARGUMENTS.search(re.sub(r"(?m)(^|\s)#.*$", "", text)):
+            yield (
+                '%s ignores its arguments %s. Copy the script and let it pass them to vLLM ("$@"), or set variables '
+                "that it reads: fleet_override: {arguments: {host: null, port: null}, environment: {HOST: ${bind}, "
+                "PORT: ${port}}}." % (path, " ".join(arguments)[:SHOWN])
+            )
+
+
+def _overrides(path, text, environment):
+    for name in sorted(set(PLANNED) & set(environment)):
+        for number, line in enumerate(text.splitlines(), 1):
+            match = re.search(r"(?:^|[\s;&])%s=(\S*)" % name, line.partition("#")[0])
+            if match and "$" + name not in match.group(1) and "${" + name not in match.group(1):
+                yield (
+                    "%s line %d sets %s itself (%s), so all servers would have the same value. Copy the script, write "
+                    "%s=${%s:-…} there, and set the copy in command."
+                    % (path, number, name, line.strip()[:SHOWN], name, name)
+                )

@@ -1,12 +1,243 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Operations of the platform nvidia."""
+"""The operation of the role nvidia: compares a node with what its containers require to get GPUs.
+
+That is the vendor's container toolkit, a CDI specification of the GPUs, and a container that has listed them. The role
+installs; the driver is never installed.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import re
+import shutil
+
+from ...containers.engine import Engine, EngineError
+from ...errors import FleetError
+from ...host import paths as host_paths
+from ...host.directories import make_directory
+from ...host.files import read_json, write_json
+from ...host.packages import (
+    check_install,
+    check_installed,
+    check_packages,
+    lacking,
+    listed,
+    numbers,
+    package_manager,
+    package_versions,
+)
+from ...host.paths import NodePaths
 from ...operation import Operation
-from . import toolkit
+from ..host import System
+
+CDI_KIND = "nvidia.com/gpu"
+# The second is written by the toolkit's own service (from 1.18 on) some time after a boot, and precedes the first,
+# which is present when servers start.
+CDI_FILES = ("/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml")
+SETTINGS = "/etc/docker/daemon.json"
+KEPT_SETTINGS = SETTINGS + ".before-nvidia-toolkit"
+RECORD = "/nvidia_toolkit.json"
+GPU_FILE = re.compile(r"^nvidia[0-9]+$")
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+RUNTIME_FLAGS = ("--gpus", "--runtime=nvidia")
+PROOF_S = 300  # the first container of a large image
+
+
+def compare(servers, packages, installed=False, root="", check_mode=False, sysroot=""):
+    """{changed, message, due: {step: reason, or versions to install}, packages: {name: version}, manager, cdi: paths to
+    write, keep: docker's settings have to be saved during the installation, diff}.
+
+    servers: plan entries. packages: {name: {version, least}}. installed: the role has installed the packages and
+    written the specification, and a container of each engine lists the GPUs. Only the record of that is written. Raises
+    FleetError.
+    """
+    check_packages(packages, "nvidia_packages")
+    if len({package["version"] for package in packages.values()}) > 1:
+        raise FleetError(
+            "packages.versions-differ",
+            "The packages of nvidia_packages have different versions (%s) and require each other in the same version. "
+            "Set the same version for all.",
+            (listed({name: package["version"] for name, package in packages.items()}),),
+        )
+    system = System(sysroot)
+    engines, wanted = required(servers)
+    result = {"changed": False, "message": "nothing is due", "due": {}, "packages": {}, "manager": None, "cdi": [],
+              "keep": False, "diff": {"before": "", "after": ""}}  # fmt: skip
+    if not wanted:
+        return {**result, "message": "no server of this node gets GPUs in a container"}
+    if not sysroot and shutil.which("nvidia-smi", path=host_paths.PATH) is None:
+        raise FleetError(
+            "nvidia.driver-missing",
+            "This node has no nvidia-smi; NVIDIA GPUs on its PCI bus: %d. Install the driver (docs/using/nvidia.md "
+            "has the commands for each distribution), reboot, and run again, or remove the node from this group.",
+            (0,),
+        )
+    present = package_versions(system, packages)
+    missing = lacking(packages, present)
+    if missing or len({numbers(version) for version in present.values()}) > 1:
+        missing = {name: package["version"] for name, package in packages.items()}
+    path = sysroot + NodePaths(root).lib + RECORD
+    record, boot = read_json(path) or {}, system.value(BOOT_ID)
+    specifications = {place: system.read(place) for place in CDI_FILES}
+    if installed:
+        check_installed(missing, present)
+        described = paths_in(specifications[CDI_FILES[0]] or "")
+        silent = [file for file in gpu_files(system) if file not in described]
+        if silent or record.get("left_out"):
+            record = {**record, "left_out": {boot: silent}}
+    # a GPU that does not answer is left out of the specification until the next boot
+    left_out = (record.get("left_out") or {}).get(boot, ())
+    files = [file for file in gpu_files(system) if file not in left_out]
+    stale_files = {}
+    for place in CDI_FILES if engines else ():
+        reason = stale(specifications[place], files, system.exists)
+        if reason and (specifications[place] is not None or place == CDI_FILES[0]):
+            stale_files[place] = reason
+    fingerprint = _fingerprint(specifications[CDI_FILES[0]], present)
+    proven = record.get("proven") or {}
+    unproven = [engine for engine in sorted(engines) if proven.get(engine) != fingerprint]
+    if installed:
+        waiting = prove({name: engines[name] for name in unproven}, len(files))
+        if waiting:
+            result["message"] = "%s supports CDI names after its restart in the step serve" % " and ".join(waiting)
+        listing = {name: fingerprint for name in unproven if name not in waiting}
+        if listing:
+            record = {**record, "proven": {**proven, **listing}}
+        result["changed"], unproven = record != (read_json(path) or {}), []
+        if result["changed"]:
+            make_directory(os.path.dirname(path))
+            write_json(path, record)
+    steps = {
+        "settings": "an installation left %s" % KEPT_SETTINGS if os.path.exists(sysroot + KEPT_SETTINGS) else None,
+        "packages": missing,
+        "cdi": "; ".join("%s: %s" % item for item in stale_files.items()) or (engines and missing and "new packages"),
+        "proof": (unproven or (engines and (missing or stale_files)))
+        and "no container of %s has listed the present GPUs" % " and ".join(unproven or sorted(engines)),
+    }
+    result.update(packages=present, cdi=list(stale_files or CDI_FILES[:1]))
+    result["due"] = {step: reason for step, reason in steps.items() if reason}
+    if missing:
+        check_install(missing, check_mode)
+        _check_holders(packages)
+        result["manager"] = package_manager(system)[0]
+        result["keep"] = os.path.exists(sysroot + SETTINGS)
+    if result["due"]:
+        lines = ["%s: %s" % (step, listed(reason) if step == "packages" else reason)
+                 for step, reason in result["due"].items()]  # fmt: skip
+        result.update(changed=check_mode or result["changed"], message="; ".join(lines))
+        result["diff"]["after"] = "".join(line + "\n" for line in lines)
+    return result
+
+
+def required(servers):
+    """({engine: (image, digest)} of this node's own engines whose containers get GPUs by CDI, whether any container
+    requires the toolkit). The image is the first that a container of that engine has."""
+    engines, wanted = {}, False
+    for entry in servers:
+        container = entry.get("container") or {}
+        if not container or container.get("address"):
+            continue
+        if any(device.startswith(CDI_KIND + "=") for device in container["devices"]):
+            engines.setdefault(container["engine"], (container["image"], container["digest"]))
+        wanted = wanted or any(flag.startswith(RUNTIME_FLAGS) for flag in container["flags"])
+    return engines, wanted or bool(engines)
+
+
+def gpu_files(system):
+    """Paths of the GPUs' device files."""
+    return ["/dev/" + name for name in system.listed("/dev") if GPU_FILE.match(name)]
+
+
+def stale(text, files, exists):
+    """The reason to write a CDI specification again, or None. Pure.
+
+    files: the GPUs' device files. exists: called with each path in it.
+    """
+    if text is None:
+        return "it is missing"
+    named = paths_in(text)
+    new = [path for path in files if path not in named]
+    if new:
+        return "it lacks %s" % ", ".join(new)
+    # files of hooks and mounts disappear with the driver that the specification was written for
+    gone = sorted(path for path in named if not exists(path))
+    return "it names %s, which does not exist" % ", ".join(gone[:2]) if gone else None
+
+
+def paths_in(text):
+    """Paths of the node in a CDI specification."""
+    return set(re.findall(r"""(?:hostPath|path)["']?\s*:\s*["']?(/[^\s"',}]+)""", text))
+
+
+def holders(engine):
+    """Names of an engine's running containers that have GPUs by --gpus or the vendor's runtime: a daemon-reload, which
+    the installation of the toolkit's package does, removes these. [] if the engine cannot be asked."""
+    if shutil.which(engine.kind, path=host_paths.PATH) is None:
+        return []
+    try:
+        idents = engine.call("ps", "--quiet").split()
+        known = json.loads(engine.call("inspect", *idents)) if idents else []
+    except (EngineError, ValueError):
+        return []
+    found = []
+    for one in known:
+        host = one.get("HostConfig") or {}
+        requests = [request for request in host.get("DeviceRequests") or [] if request.get("Driver") != "cdi"]
+        if requests or host.get("Runtime") == "nvidia":
+            found.append(one["Name"].lstrip("/"))
+    return sorted(found)
+
+
+def prove(engines, count):
+    """List the GPUs in a container of each engine. Returns the engines that do not support CDI yet.
+
+    engines: {engine: (image, digest)}. count: GPUs of the specification. Raises FleetError if a container lists fewer.
+    """
+    waiting = []
+    for kind, (image, digest) in engines.items():
+        engine = Engine(kind)
+        text = problem = ""
+        try:
+            found = engine.find_image(image, digest) if engine.cdi()[1] else None
+            if found is None:
+                waiting.append(kind)
+                continue
+            text = engine.call("run", "--rm", "--pull=never", "--network=none", "--device=%s=all" % CDI_KIND,
+                               "--entrypoint=nvidia-smi", found["reference"], "-L", timeout=PROOF_S)  # fmt: skip
+        except EngineError as error:
+            problem = error.words
+        listed_gpus = len(re.findall(r"^GPU [0-9]+: ", text, re.MULTILINE))
+        if listed_gpus == 0 or listed_gpus < count:
+            raise FleetError(
+                "nvidia.container-lacks-gpus",
+                "A container of %s lists %d of this node's %d GPUs: %s. Check `nvidia-smi` on the node and "
+                "`nvidia-ctk cdi list`.",
+                (kind, listed_gpus, count, problem or "no error"),
+            )
+    return waiting
+
+
+def _fingerprint(text, packages):
+    """What a proof is valid for: the specification of the GPUs and the toolkit's packages."""
+    return hashlib.sha256(json.dumps([text, sorted(packages.items())]).encode()).hexdigest()[:16]
+
+
+def _check_holders(packages):
+    """Raises FleetError if an installation would remove GPUs from containers."""
+    held = holders(Engine("docker"))
+    if held:
+        raise FleetError(
+            "nvidia.install-takes-gpus",
+            "The installation of the container toolkit %s reloads systemd, which removes the GPUs from the containers "
+            "%s, started with --gpus. Nothing was changed. Stop these containers, or start them with CDI names "
+            "(--device nvidia.com/gpu=all).",
+            (packages[min(packages)]["version"], ", ".join(held)),
+        )
+
 
 NVIDIA_TOOLKIT = {
     "servers": {"type": "list", "elements": "dict", "required": True},
@@ -17,8 +248,8 @@ NVIDIA_TOOLKIT = {
 
 
 def nvidia_toolkit(params, check_mode):
-    """The result of toolkit.compare(). Raises FleetError."""
-    return toolkit.compare(check_mode=check_mode, **params)
+    """The result of compare(). Raises FleetError."""
+    return compare(check_mode=check_mode, **params)
 
 
 def nvidia_toolkit_due(result):

@@ -87,6 +87,7 @@ def transfer(group, **changes):
 
 # fleet_override over cpu-dynamo: a frontend, a worker for prefill and one for decode.
 DYNAMO = [
+    ({"backend": "trtllm"}, INVALID),  # the command runs dynamo.vllm
     (flag("frontend", "router-mode", "kvv"), VALUE),
     (flag("frontend", "migration-limit", 2.5), VALUE),
     (flag("frontend", "migration-limit", -1), INVALID),

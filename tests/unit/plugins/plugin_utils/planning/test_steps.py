@@ -16,7 +16,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.called 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import (
     fleet,
-    run_steps,
+    run_look,
     step_values,
     steps,
     variables,
@@ -103,7 +103,7 @@ def calls_of(given, only=("all",)):
     """[(step, operation, arguments as they are sent)] of a host."""
     plan, host = planned(given)
     assert [one for one in plan["steps"] if "reason" in one] == []
-    filled = [run_steps.filled(one["arguments"], plan, host, only) for one in plan["steps"]]
+    filled = [run_look.filled(one["arguments"], plan, host, only) for one in plan["steps"]]
     return [(one["step"], one["operation"], given) for one, given in zip(plan["steps"], filled)]
 
 
@@ -333,7 +333,7 @@ def test_the_plan_has_no_secret(name):
         options = operation_of(one["operation"]).arguments
         for argument in (name for name, option in options.items() if "no_log" in option):
             value = one["arguments"].get(argument)
-            assert not value or run_steps.LATER in json.dumps(value)
+            assert not value or run_look.LATER in json.dumps(value)
 
 
 OPEN = {"environment", "keys", "logins", "token", "password", "index", "indexes", "url"}  # may hold a password
@@ -448,4 +448,4 @@ def test_a_secret_that_is_locked_is_an_error_when_it_is_sent():
     assert [one for one in plan["steps"] if "reason" in one] == []
     tools = next(one for one in plan["steps"] if one["operation"] == "python_environment")
     with pytest.raises(FleetError, match="fleet_proxy_env"):
-        run_steps.filled(tools["arguments"], plan, host, [])
+        run_look.filled(tools["arguments"], plan, host, [])

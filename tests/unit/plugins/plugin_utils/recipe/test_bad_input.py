@@ -13,7 +13,7 @@ import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import (
-    KINDS,
+    CHECKS,
     of_roles,
     shared,
     table,
@@ -102,7 +102,9 @@ def test_each_variable_has_a_kind_or_a_type_that_is_checked():
     open_types = ("str", "path", "int", "float", "raw")
     assert [name for name, (option, row) in of_roles().items() if not row and not option.get("choices")
             and option.get("type", "str") in open_types] == []  # fmt: skip
-    assert {row["kind"] for row in (*shared().values(), *table()["roles"])} <= set(KINDS)
+    assert {row["kind"] for row in (*shared().values(), *table()["roles"])} <= set(table()["kinds"])
+    checked = {kind for kind, row in table()["kinds"].items() if {"pattern", "items", "values"} & set(row)}
+    assert set(table()["kinds"]) - checked - set(CHECKS) == {"plan"}
     assert [row for row in table()["roles"] if row not in [one for _option, one in of_roles().values()]] == []
 
 

@@ -9,7 +9,7 @@ import pathlib
 import re
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.ascend import npu_smi
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import ascend
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +22,7 @@ def read(name):
 
 def parsed(text):
     warnings = []
-    version, chips = npu_smi.parse_info(text, warnings.append)
+    version, chips = ascend.parse_info(text, warnings.append)
     return version, chips, warnings
 
 
@@ -71,14 +71,14 @@ def test_npus_with_numbers_of_five_digits():
     ]  # fmt: skip
     assert chips[1].holders == [{"pid": 4711, "command": "python3"}]
     table = "NPU ID  Chip ID  Chip Logic ID  Chip Name\n32768   0        0              310P3\n"
-    assert npu_smi.parse_map(table, pytest.fail) == {(32768, 0): (0, None)}
+    assert ascend.parse_map(table, pytest.fail) == {(32768, 0): (0, None)}
     newer = "NPU ID  Slot ID  Chip Logic ID  Chip Phy-ID  Chip Name\n3  7  2  2  Ascend950PR\n"
-    assert npu_smi.parse_map(newer, pytest.fail) == {(3, 0): (2, 2)}
+    assert ascend.parse_map(newer, pytest.fail) == {(3, 0): (2, 2)}
 
 
 def test_the_maps():
     def mapped(name):
-        return npu_smi.parse_map(read(name), pytest.fail)
+        return ascend.parse_map(read(name), pytest.fail)
 
     assert mapped("map-a2.txt") == {(number, 0): (number, None) for number in range(8)}
     assert mapped("map-a3.txt") == {(number // 2, number % 2): (number, number) for number in range(16)}
@@ -117,7 +117,7 @@ def test_who_holds_a_chip_that_no_table_describes_is_told():
 
 
 def test_files_of_the_driver():
-    assert npu_smi.parse_settings(read("driver-version.info"))["Version"] == "25.0.rc1.1"
+    assert ascend.parse_settings(read("driver-version.info"))["Version"] == "25.0.rc1.1"
 
 
 def test_a_row_that_is_broken_is_told_and_its_neighbours_stay():
@@ -147,6 +147,6 @@ def test_changed_text_never_raises_and_no_chip_has_no_memory(name, junk, data, c
             "replace": text[:start] + junk + text[end:], "truncate": text[:start]}[cut]  # fmt: skip
     _version, chips, _warnings = parsed(text)
     assert all(chip.hbm is None or chip.hbm[1] > 0 for chip in chips)
-    npu_smi.parse_map(text, lambda message: None)
-    npu_smi.error_codes(text)
-    npu_smi.parse_settings(text)
+    ascend.parse_map(text, lambda message: None)
+    ascend.error_codes(text)
+    ascend.parse_settings(text)

@@ -12,8 +12,7 @@ import subprocess
 import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import registry
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.ascend import platform
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import ascend, registry
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.base import Context
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
 from ansible_collections.inference.fleet.plugins.modules import accelerator_info
@@ -235,7 +234,7 @@ def test_what_the_driver_lacks_is_named(whole):
 
 
 def test_kinds():
-    assert platform.kind_of([]) == ("unknown", "unknown")
+    assert ascend.kind_of([]) == ("unknown", "unknown")
 
 
 def test_what_accelerator_info_returns_of_an_npu_is_documented(node):

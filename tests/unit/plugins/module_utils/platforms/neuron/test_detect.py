@@ -12,7 +12,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import registry
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import (
     kinds,
-    neuron_ls,
+    platform,
     preflight,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
@@ -181,7 +181,7 @@ RECORD = st.fixed_dictionaries(
 @given(output=st.one_of(st.text(max_size=40), st.lists(RECORD, max_size=4).map(json.dumps)))
 def test_any_output_is_read_or_refused(output):
     with contextlib.suppress(ValueError):
-        for record in neuron_ls.parse(output):
-            device, lnc = neuron_ls.device_of(record, "trainium3", lambda message: None)
+        for record in platform.parse(output):
+            device, lnc = platform.device_of(record, "trainium3", lambda message: None)
             assert len(device.core_ids) == device.cores
             assert lnc is None or isinstance(lnc, int)

@@ -16,7 +16,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.pa
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import (
     preflight as neuron_preflight,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import start_script
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import preflight
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
@@ -283,7 +282,7 @@ def test_a_missing_script(node):
 )
 def test_a_script_that_sets_what_the_plan_sets(node, line, number):
     node.script.write_text(SCRIPT.replace("export NEURON_RT_VISIBLE_CORES=${NEURON_RT_VISIBLE_CORES:-0-7}", line))
-    name = next(name for name in start_script.PLANNED if name in line)
+    name = next(name for name in neuron_preflight.PLANNED if name in line)
     ((check, message),) = node.problems("trn3-start-script")
     assert check == "script"
     assert message.startswith("%s line %d sets %s itself (%s)" % (node.script, number, name, line))
@@ -301,8 +300,8 @@ def test_a_script_that_ignores_its_arguments(node):
 def test_a_script_in_an_image_is_not_looked_for_on_the_node(node):
     (entry, *_rest), _deployment, _hardware = node.plan("trn3-start-script")
     node.script.unlink()
-    assert len(list(start_script.faults({"server-0": entry}))) == 1
-    assert list(start_script.faults({"server-0": dict(entry, container={"image": "x"})})) == []
+    assert len(list(neuron_preflight.script_faults({"server-0": entry}))) == 1
+    assert list(neuron_preflight.script_faults({"server-0": dict(entry, container={"image": "x"})})) == []
 
 
 def artifact_of(node, **override):

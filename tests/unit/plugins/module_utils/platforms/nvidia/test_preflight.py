@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.base import Context
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.nvidia import preflight
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.nvidia import platform
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import PLATFORMS
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
@@ -222,8 +222,8 @@ def test_a_description_for_another_driver(node, folder):
     ],
 )
 def test_engines_without_cdi(monkeypatch, kind, version, folders, prepares, problem):
-    monkeypatch.setattr(preflight.Engine, "cdi", lambda self: (version, folders))
-    messages = list(preflight._engine_without_cdi(kind, prepares))
+    monkeypatch.setattr(platform.Engine, "cdi", lambda self: (version, folders))
+    messages = list(platform._engine_without_cdi(kind, prepares))
     assert [version in text for text in messages] == [True] * problem
 
 

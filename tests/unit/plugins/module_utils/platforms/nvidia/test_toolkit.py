@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import EngineError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.nvidia import (
-    toolkit as nvidia_toolkit,
+    operations as nvidia_toolkit,
 )
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 

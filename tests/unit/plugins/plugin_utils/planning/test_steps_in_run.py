@@ -9,7 +9,7 @@ import pathlib
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look, run_steps
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import HostVariables
 
 CLONE = pathlib.Path(__file__).resolve().parents[5]
@@ -32,20 +32,20 @@ STEPS = [{"step": step, "operation": step, "arguments": {}} for step in run_look
     ],
 )
 def test_steps_that_are_no_part_of_the_run_are_not_looked_at(tags, skip, steps):
-    assert [one["step"] for one in run_steps.of_run(STEPS, tags, skip)] == steps
+    assert [one["step"] for one in run_look.of_run(STEPS, tags, skip)] == steps
 
 
 def test_the_tags_are_those_of_the_playbooks():
     for step in run_look.STEPS:
         (play,) = yaml.safe_load((CLONE / "playbooks/steps" / (step + ".yml")).read_text())
         tasks = [set(task.get("tags", ())) | set(play.get("tags", ())) for task in play["tasks"]]
-        assert tasks == [set(run_steps.TAGS[step])] * len(tasks)
+        assert tasks == [set(run_look.TAGS[step])] * len(tasks)
 
 
 def test_a_changed_playbook_may_have_other_tags():
     changed = {"step": "prepare", "reason": "it was changed", "changed": True}
     role = {"step": "weights", "reason": "its role was changed", "changed": False}
-    assert run_steps.of_run([*STEPS[:2], changed, role], ["serve"], []) == [STEPS[0], changed]
+    assert run_look.of_run([*STEPS[:2], changed, role], ["serve"], []) == [STEPS[0], changed]
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,14 @@ def test_a_changed_playbook_may_have_other_tags():
 def test_what_is_filled_in(how, found):
     variables = HostVariables("n1", {"full": {"k": 1}, "empty": "", "deep": {"k": {"l": 5, "m": [6]}}})
     plan = {"servers": [], "deployment": {"models": ["m"]}}
-    given = {"x": "y", "a": {run_steps.LATER: how}}
-    assert run_steps.filled(given, plan, variables, ["all"]) == found
-    assert run_steps.filled([{"list": given}], plan, variables, ["all"]) == [{"list": found}]
+    given = {"x": "y", "a": {run_look.LATER: how}}
+    assert run_look.filled(given, plan, variables, ["all"]) == found
+    assert run_look.filled([{"list": given}], plan, variables, ["all"]) == [{"list": found}]
 
 
 @pytest.mark.parametrize(
     ("only", "prepares"), [(["all"], True), (["preflight"], True), (["tagged"], True), (["serve"], False)]
 )
 def test_a_run_that_does_not_prepare(only, prepares):
-    given = {"prepares": {run_steps.LATER: {"prepared": True, "unprepared": False}}}
-    assert run_steps.filled(given, {}, HostVariables("n1", {}), only) == {"prepares": prepares}
+    given = {"prepares": {run_look.LATER: {"prepared": True, "unprepared": False}}}
+    assert run_look.filled(given, {}, HostVariables("n1", {}), only) == {"prepares": prepares}
