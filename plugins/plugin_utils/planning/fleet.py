@@ -45,7 +45,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import P
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides, tuning
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables import folded
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import folded
 
 UNPLANNED = {"servers": [], "deployment": None, "capacity": [], "steps": []}  # of a host without fleet_recipe
 
