@@ -51,8 +51,8 @@ from ansible import constants as C
 from ansible.plugins.callback.default import CallbackModule as Default
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.visible import visible, visible_all
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_look import NOBODY
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.live_lines import LiveLines
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables import (
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import (
+    LiveLines,
     duration,
     gather,
     lines,
@@ -191,21 +191,23 @@ class CallbackModule(Default):
     def v2_runner_on_failed(self, result, ignore_errors=False):
         """Show the message once, unescaped, instead of twice and escaped."""
         self._progress_ends(result)
+        if not self._show_failure(result, "fatal: [%s]: FAILED!" % self.host_label(result)):
+            super().v2_runner_on_failed(result, ignore_errors)
+        elif ignore_errors:
+            self._display.display("...ignoring", color=C.COLOR_SKIP)
+
+    def _show_failure(self, result, title):
+        """Keep the table of a failed task or item, and show its message. Returns False if the default shows it."""
         self._gather(result.result)
         message = result.result.get("msg")
         if self._display.verbosity or not isinstance(message, str) or "results" in result.result:
-            super().v2_runner_on_failed(result, ignore_errors)
-            return
+            return False
         if self._last_task_banner != result.task._uuid:
             self._print_task_banner(result.task)
         self._handle_warnings(result.result)
-        text = "fatal: [%s]: FAILED!\n%s" % (
-            self.host_label(result),
-            textwrap.indent(with_stderr(result.result), "    "),
-        )
+        text = "%s\n%s" % (title, textwrap.indent(with_stderr(result.result), "    "))
         self._display.display(text, color=C.COLOR_ERROR, stderr=self.get_option("display_failed_stderr"))
-        if ignore_errors:
-            self._display.display("...ignoring", color=C.COLOR_SKIP)
+        return True
 
     def v2_runner_item_on_ok(self, result):
         """Keep the table of an item of a loop."""
@@ -214,17 +216,9 @@ class CallbackModule(Default):
 
     def v2_runner_item_on_failed(self, result):
         """Keep the table of an item of a loop, and show its message once, unescaped."""
-        self._gather(result.result)
-        message = result.result.get("msg")
-        if self._display.verbosity or not isinstance(message, str):
+        title = "failed: [%s] (item=%s)" % (self.host_label(result), self._get_item_label(result.result))
+        if not self._show_failure(result, title):
             super().v2_runner_item_on_failed(result)
-            return
-        if self._last_task_banner != result.task._uuid:
-            self._print_task_banner(result.task)
-        self._handle_warnings(result.result)
-        item, words = self._get_item_label(result.result), textwrap.indent(with_stderr(result.result), "    ")
-        text = "failed: [%s] (item=%s)\n%s" % (self.host_label(result), item, words)
-        self._display.display(text, color=C.COLOR_ERROR, stderr=self.get_option("display_failed_stderr"))
 
     def v2_runner_on_unreachable(self, result):
         """Show the reason as a sentence instead of ssh's output, which -v adds.

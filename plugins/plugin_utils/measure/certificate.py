@@ -6,9 +6,10 @@ they are as accurate as published (evaluate). Pure functions."""
 
 from __future__ import annotations
 
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import items_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import compare
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import ANSWERING
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.page_values import mapping, mappings
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.page_values import mapping
 
 SCHEMA = 1
 FILE = "certificate.json"
@@ -100,7 +101,7 @@ def answering(fleet):
     run = mapping(mapping(fleet).get("run")).get("hosts") or ()
     found = []
     for name in run:
-        servers = mappings(mapping(mapping(hosts.get(name)).get("deployed")).get("servers"))
+        servers = items_of(mapping(mapping(hosts.get(name)).get("deployed")).get("servers"))
         found += [name] if any(one.get("role") in ANSWERING and one.get("port") for one in servers) else []
     return found
 
@@ -117,18 +118,20 @@ def latest(results, key, kept=None):
     return list({key(one): one for one in results}.values())
 
 
+def place(result):
+    """Return the measured servers of a result, its host, or the fleet, by its scope."""
+    return {"server": ", ".join(result["servers"]), "node": result["host"], "fleet": "the fleet"}[result["scope"]]
+
+
 def named(result):
     """Return a benchmark or evaluation in a few words: aiperf of node-1, 8 at once."""
-    where = {"server": ", ".join(result["servers"]), "node": result["host"], "fleet": "the fleet"}[result["scope"]]
+    where = place(result)
     if result["kind"] == "evaluation":
         what = result["eval"] + (", %s effort" % result["effort"] if result["effort"] else "")
         return "%s of %s" % (what, where)
     concurrency = result["workload"]["concurrency"]
-    return "%s of %s, %s" % (
-        result["tool"]["name"],
-        where,
-        "%d at once" % concurrency if concurrency else "concurrency not limited",
-    )
+    load = "%d at once" % concurrency if concurrency else "concurrency not limited"
+    return "%s of %s, %s" % (result["tool"]["name"], where, load)
 
 
 def _part(ok, summary, reasons=()):
@@ -150,12 +153,12 @@ def _verify(fleet):
         host = mapping(host)
         for cause in (host.get("problem"), mapping(host.get("missing")).get("cause")):
             reasons += ["%s: %s" % (name, cause)] if cause else []
-        for verdict in mappings(host.get("verdicts")):
+        for verdict in items_of(host.get("verdicts")):
             total += 1
             passed += verdict.get("ok") is True
             if verdict.get("ok") is not True:
                 failed = [
-                    str(probe.get("name")) for probe in mappings(verdict.get("probes")) if probe.get("ok") is False
+                    str(probe.get("name")) for probe in items_of(verdict.get("probes")) if probe.get("ok") is False
                 ]
                 why = verdict.get("void") or verdict.get("not_verified") or ", ".join(failed) or "not verified"
                 reasons.append("%s / %s: %s" % (name, verdict.get("server"), why))

@@ -10,6 +10,7 @@ import os
 import time
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import readable_json, write_atomic
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import TIME, now
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result as history
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.result import LATENCIES, STATISTICS
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import some
@@ -59,12 +60,12 @@ def write(folder, percent, run_id=None):
     fleet = readable_json(os.path.join(folder, "verdict.json"))
     fleet = fleet if isinstance(fleet, dict) else None
     results, problems = history.history(folder)
-    generated, run = history.now(), (fleet or {}).get("run") or {}
+    generated, run = now(), (fleet or {}).get("run") or {}
     began = run.get("began") if run_id and run.get("id") == run_id else None
     since = began or generated if run_id else None
     # the time of a result by this machine's clock, because a node's clock may differ
     added = {one["id"]: os.path.getmtime(history.path_of(folder, one["id"])) for one in results} if began else {}
-    kept = {name for name, at in added.items() if time.strftime(history.TIME, time.gmtime(at)) >= began}
+    kept = {name for name, at in added.items() if time.strftime(TIME, time.gmtime(at)) >= began}
     inventory = os.path.basename(os.path.normpath(folder))
     made = certificates.assemble(fleet, results, generated, inventory, percent, since, kept)
     page_text = render(made, results, fleet, problems)
@@ -130,7 +131,7 @@ def _signed(value):
 
 def _series(result):
     """Return a curve's name in a legend."""
-    where = {"server": ", ".join(result["servers"]), "node": result["host"], "fleet": "the fleet"}[result["scope"]]
+    where = certificates.place(result)
     rate = result["workload"]["request_rate"]
     return "%s, %s%s" % (cut(result["tool"]["name"]), cut(where), ", %g requests/s" % rate if rate else "")
 

@@ -9,6 +9,7 @@ import itertools
 import math
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.http_client import cut
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import compare, points
@@ -174,8 +175,8 @@ def rows(found, limits, failed=None):
     for name, documents in found.items():
         point = best_point(documents, limits)
         if point is None or None in documents:
-            why = (failed or {}).get(name)
-            table.append([name, "", "", "", "", "failed: %s" % cut(why) if why else "not measured yet"])
+            why = str((failed or {}).get(name) or "").strip().partition("\n")[0]
+            table.append([name, "", "", "", "", "failed: %s" % cut(why, LONGEST) if why else "not measured yet"])
             continue
         beyond = over(point, limits)
         words = {"ttft_ms": "TTFT", "tpot_ms": "TPOT"}
@@ -187,12 +188,6 @@ def rows(found, limits, failed=None):
             ]
         )  # fmt: skip
     return table
-
-
-def cut(text):
-    """Return the first line of a message, truncated for the table."""
-    line = (str(text).strip().splitlines() or [""])[0]
-    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
 
 
 def _number(value):

@@ -11,8 +11,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import points, results
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables import of_candidate
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import of_candidate, show
 
 HERE = ("reports_dir", "deployment", "hardware", "references", "telling")  # not sent to the node
 

@@ -12,11 +12,16 @@ import socket
 from ansible.errors import AnsibleConnectionFailure
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.redact import TOKEN_LENGTH
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import now
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder, run_id
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables import status_report, unreachable_report
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import (
+    amount,
+    show,
+    status_report,
+    unreachable_report,
+)
 
 # The effect of each kind of action on a server; other kinds do not change running servers.
 ENDS = {
@@ -65,7 +70,7 @@ def deployer(deployment):
     except (KeyError, OSError):
         user = str(os.getuid())  # a container's user without a name
     recipe = deployment.get("name") if isinstance(deployment, dict) else None
-    return {"by": "%s@%s" % (user, socket.gethostname()), "at": report.now(), "run": run_id(), "recipe": recipe}
+    return {"by": "%s@%s" % (user, socket.gethostname()), "at": now(), "run": run_id(), "recipe": recipe}
 
 
 def engine_servers_info(action, arguments, task_vars):
@@ -121,20 +126,13 @@ def unused_files(action, arguments, task_vars):
 def unused_table(host, result, check):
     """Return {title, columns, rows} of the module's result."""
     gone = "would be deleted" if check else "deleted"
-    rows = [
-        [
-            host,
-            one["path"],
-            one["kind"],
-            _size(one["size"]),
-            gone if one["path"] in result["removed"] else _note(one),
-            one["why"],
-        ]
-        for one in result["unused"]
-    ]
+    rows = []
+    for one in result["unused"]:
+        state = gone if one["path"] in result["removed"] else _note(one)
+        rows.append([host, one["path"], one["kind"], amount(one["size"]), state, one["why"]])
     if rows:
         total = sum(one["size"] for one in result["unused"])
-        rows.append([host, "all of it", "-", _size(total), "-", "-"])
+        rows.append([host, "all of it", "-", amount(total), "-", "-"])
     return {"title": "Unused files", "columns": ["host", "path", "what", "size", "state", "why"], "rows": rows}
 
 
@@ -143,12 +141,3 @@ def _note(one):
     if one["mounted"]:
         return "stays: something is mounted in it"
     return "other nodes may use it" if one["shared"] else "there"
-
-
-def _size(number):
-    """Return a number of bytes with its unit."""
-    for unit in ("B", "KiB", "MiB"):
-        if number < 1024:
-            return "%.4g %s" % (number, unit)
-        number /= 1024
-    return "%.4g GiB" % number

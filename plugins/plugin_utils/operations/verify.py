@@ -12,8 +12,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.fi
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import clean
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables import of_candidate
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import of_candidate, show
 
 HERE = ("deployment", "problem", "reports_dir", "simulated")  # not needed on the node
 
@@ -35,7 +34,7 @@ def endpoint_verify(action, arguments, task_vars):
         what = report.deployed(*plan, arguments.get("simulated"))
         written = (result["mode"], result["verdicts"], task_vars["groups"]["all"], what, arguments.get("problem"))
         verdict, warning = _report(folder, host, *written)
-        result["verdict"] = report.summary(verdict)
+        result["verdict"] = report.summary(verdict[host])
         # For AWX and callbacks that write data. Ansible discards the statistics of a failed task; the role sets them
         # then.
         data = {"fleet_verdict": {host: result["verdict"]}}
@@ -66,14 +65,12 @@ def sent(arguments, host, folder, unchanged):
 
 
 def _report(folder, host, mode, verdicts, inventory_hosts, what, problem):
-    """Return (the host's report, warning or None). The report is written below `folder`, if it is set and writable."""
+    """Return ({host: report}, warning or None). The report is written below `folder`, if it is set and writable."""
+    verified = {host: (mode, verdicts, what, problem)}
     try:
-        if folder:
-            return report.write_reports(folder, host, mode, verdicts, inventory_hosts, what, problem), None
-        warning = None
+        return report.write_all(folder, verified, inventory_hosts), None
     except OSError as error:
-        warning = report.not_written(folder, error)
-    return report.host_report(host, mode, verdicts, report.now(), None, what, problem), warning
+        return report.write_all(None, verified, inventory_hosts), report.not_written(folder, error)
 
 
 def _where(folder, host):

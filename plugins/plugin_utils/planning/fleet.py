@@ -23,7 +23,7 @@ from ..measure import points
 from ..platforms import PLATFORMS
 from ..recipe import load as recipes
 from ..recipe import overrides, tuning
-from ..reporting.tables import folded
+from ..reporting.screen import folded
 from . import capacity, plan, server_keys, server_lists, services, steps
 from . import container as container_launch
 from .hardware import parse_hardware

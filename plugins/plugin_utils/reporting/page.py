@@ -14,6 +14,7 @@ import os
 import urllib.parse
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import PROBED_ROLES
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import items_of
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model import gpt_oss
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import some
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
@@ -26,7 +27,6 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.page_val
     duration,
     items,
     mapping,
-    mappings,
     moment,
     natural,
     quoted,
@@ -191,12 +191,12 @@ def view(report):
 
 def _host(name, report, number, latest, grace):
     deployed = mapping(report.get("deployed"))
-    planned = {cut(entry.get("name")): entry for entry in mappings(deployed.get("servers"))}
+    planned = {cut(entry.get("name")): entry for entry in items_of(deployed.get("servers"))}
     full = mapping(report.get("last_full"))
-    before = {cut(verdict.get("server")): verdict for verdict in mappings(full.get("verdicts"))}
+    before = {cut(verdict.get("server")): verdict for verdict in items_of(full.get("verdicts"))}
     model = mapping(deployed.get("model"))
     missing = mapping(report.get("missing"))
-    verdicts = mappings(report.get("verdicts"))
+    verdicts = items_of(report.get("verdicts"))
     if missing:
         verdicts = [
             _not_asked(entry, model)
@@ -261,7 +261,7 @@ def _file(name):
 
 
 def _server(host, verdict, entry):
-    probes = [_probe_view(probe) for probe in mappings(verdict.get("probes"))]
+    probes = [_probe_view(probe) for probe in items_of(verdict.get("probes"))]
     model = cut(verdict.get("model_id"))
     url = cut(verdict.get("url"))
     role = cut(entry.get("role"))
@@ -291,7 +291,7 @@ def _server(host, verdict, entry):
 
 def _full(full, verdict, now):
     """Return the last full verdict of a server whose last verification was quick."""
-    probes = [_probe_view(probe) for probe in mappings(verdict.get("probes"))]
+    probes = [_probe_view(probe) for probe in items_of(verdict.get("probes"))]
     if verdict.get("void"):
         probes = [dict(probe, state=UNKNOWN) for probe in probes]
     return {

@@ -9,11 +9,11 @@ import datetime
 import re
 import shlex
 
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import TIME
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.visible import UNSEEN
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.visible import visible as text_visible
 
 MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()  # noqa: SIM905 - twelve lines otherwise
-DATE = "%Y-%m-%dT%H:%M:%SZ"
 NAME = 200  # longest name, address or version
 
 
@@ -28,10 +28,6 @@ def mapping(value):
 
 def items(value):
     return value if isinstance(value, list) else []
-
-
-def mappings(value):
-    return [item for item in items(value) if isinstance(item, dict)]
 
 
 def cut(value, limit=NAME):
@@ -59,7 +55,7 @@ def counted(number, noun):
 
 def time_of(text):
     try:
-        return datetime.datetime.strptime(text, DATE)
+        return datetime.datetime.strptime(text, TIME)
     except (TypeError, ValueError):
         return None
 

@@ -10,7 +10,6 @@ unreachable or fails before its servers are verified.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import fcntl
 import hashlib
 import json
@@ -24,7 +23,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.fi
     write_atomic,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.http_client import cut
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import all_ok
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import all_ok, now
 
 SCHEMA = 1
 TITLE = "Verdicts"
@@ -33,11 +32,6 @@ WORDS = {True: "ok", False: "FAILED", None: "not verified"}
 DETAILS = 300  # characters of the reason in the table
 MISSED = "No verdict of this run yet: not reached, failed before its servers were asked, or not asked yet."
 NEVER = "Planned, but in no run so far."
-
-
-def now():
-    """The time in UTC, to the second."""
-    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def deployed(entries, deployment=None, simulated=""):
@@ -283,23 +277,23 @@ def page_path(folder):
     return os.path.join(folder, "verdict.html")
 
 
-def write_reports(folder, host, mode, verdicts, inventory_hosts, what=None, problem=None):
-    """write_all() for a host; returns its report. what, problem: see host_report(). Raises OSError."""
-    return write_all(folder, {host: (mode, verdicts, what, problem)}, inventory_hosts)[host]
-
-
 def write_all(folder, verified, inventory_hosts):
     """Write hosts/<host>.json of each host, and update verdict.json and verdict.html, below `folder`.
 
-    verified: {host: (mode, verdicts, what, problem)}. Returns {host: report}. Several processes may report at the same
-    time: the fleet's file is changed under a lock. Raises OSError.
+    folder: if it is not set, nothing is written. verified: {host: (mode, verdicts, what, problem)}, see host_report().
+    Returns {host: report}. Several processes may report at the same time: the fleet's file is changed under a lock.
+    Raises OSError.
     """
     generated, reports = now(), {}
     for host, (mode, verdicts, what, problem) in verified.items():
-        path = host_path(folder, host)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        reports[host] = host_report(host, mode, verdicts, generated, read_json(path), what, problem)
-        write_atomic(path, _text(reports[host]))
+        path = host_path(folder or "", host)
+        before = read_json(path) if folder else None
+        reports[host] = host_report(host, mode, verdicts, generated, before, what, problem)
+        if folder:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            write_atomic(path, _text(reports[host]))
+    if not folder:
+        return reports
 
     def merged(fleet):
         for one in reports.values():

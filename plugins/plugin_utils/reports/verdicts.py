@@ -11,6 +11,7 @@ import os
 from ansible.errors import AnsibleActionFail
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import write_atomic
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.os_errors import remedy
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import now
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import clean
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look, run_plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import Hosts, inference_hosts
@@ -86,11 +87,7 @@ def _written(good, inventory_hosts):
     for host, one in good.items():
         folders.setdefault(one["folder"], {})[host] = (one["mode"], one["verdicts"], one["what"], None)
     for folder, verified in folders.items():
-        if folder:
-            reports.update(report.write_all(folder, verified, inventory_hosts))
-        else:
-            for host, (mode, verdicts, what, problem) in verified.items():
-                reports[host] = report.host_report(host, mode, verdicts, report.now(), None, what, problem)
+        reports.update(report.write_all(folder, verified, inventory_hosts))
     return {host: report.summary(one) for host, one in reports.items()}
 
 
@@ -103,7 +100,7 @@ def status(action, given, task_vars):
         hosts[host] = of_host(clean(found, name) if isinstance(found, dict) else None, refused.get(host))
     collected = {
         "schema": 1,
-        "at": report.now(),
+        "at": now(),
         "differs": any(one["differs"] is not False for one in hosts.values()),
         "hosts": hosts,
     }

@@ -9,6 +9,7 @@ import datetime
 import itertools
 import random
 
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import TIME
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
 
 NUMBERS = itertools.count(1)
@@ -19,7 +20,7 @@ COMMAND = ["aiperf", "profile", "-m", "gpt-oss-120b", "--url", "http://127.0.0.1
 def head(kind, day=1, **more):
     number = next(NUMBERS)
     began = datetime.datetime(2026, 1, day, 12) + datetime.timedelta(seconds=number % 40000)
-    text = began.strftime(result.TIME)
+    text = began.strftime(TIME)
     return {
         "schema": 1, "kind": kind, "id": "%s-%08x" % (began.strftime("%Y%m%dT%H%M%SZ"), number), "began": text,
         "ended": text, "inventory": "trn3", "recipe": "trn3-eagle3", "recipe_hash": "a" * 64, "plan_hash": "b" * 64,

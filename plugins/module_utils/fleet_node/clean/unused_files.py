@@ -19,7 +19,7 @@ import shutil
 
 from ..errors import FleetError
 from ..host import processes
-from ..host.directories import mount_points
+from ..host.directories import mount_points, size_of
 from ..host.files import read_text
 from ..host.jobs import DetachedJob
 from ..host.os_errors import os_error
@@ -29,7 +29,7 @@ from ..servers.reconcile import locked
 from ..weights.encodings import ENCODINGS, SUFFIX
 from ..weights.jobs import Job
 from ..weights.lock import Busy, WeightLock
-from ..weights.manifest import INNER_LOCK, INNER_STAGING, MANIFEST
+from ..weights.manifest import INNER_STAGING, MANIFEST, lock_of
 
 KINDS = ("work", "compile", "artifact", "cache")
 PATH = re.compile(r"/[^\s\"',;:=\\]+")
@@ -37,24 +37,9 @@ KEY = re.compile(r"^[0-9a-f]{16}$")
 UNITS = "/etc/systemd/system/inference-fleet-*"
 
 
-class Unused:
-    """An unused path.
-
-    kind: for a person; why: the reason; size: bytes; shared: it is outside of the root's own folder or on another file
-    system, so other nodes may use it; mounted: something is mounted in it, so it is never deleted.
-    """
-
-    def __init__(self, path, kind, why, shared=False):
-        self.path = path
-        self.kind = kind
-        self.why = why
-        self.shared = shared
-        self.mounted = False
-        self.size = 0
-
-    def row(self):
-        """The row of the result."""
-        return {name: getattr(self, name) for name in ("path", "kind", "why", "size", "shared", "mounted")}
+def _unused(path, kind, why):
+    """The row of an unused path. kind: for a person; why: the reason. find() adds size, shared and mounted."""
+    return {"path": path, "kind": kind, "why": why}
 
 
 def clean(paths, planned, deployment=None, remove=False, remove_shared=False, check=False):
@@ -66,15 +51,15 @@ def clean(paths, planned, deployment=None, remove=False, remove_shared=False, ch
     try:
         with locked(paths, wait_s=0) if remove and not check else contextlib.nullcontext():
             found = find(paths, planned, deployment)
-            goes = [one for one in found if remove and not one.mounted and (remove_shared or not one.shared)]
-            removed = [one.path for one in goes if check or _delete(paths, one)]
+            goes = [one for one in found if remove and not one["mounted"] and (remove_shared or not one["shared"])]
+            removed = [one["path"] for one in goes if check or _delete(paths, one)]
     except OSError as error:
         raise os_error("Unused files cannot be removed", error, "Run clean.yml again then.") from error
     return {
         "changed": bool(removed),
-        "unused": [one.row() for one in found],
+        "unused": found,
         "removed": removed,
-        "kept": [one.path for one in found if one.path not in removed],
+        "kept": [one["path"] for one in found if one["path"] not in removed],
         "diff": {"before": "".join(path + "\n" for path in removed), "after": ""},
     }
 
@@ -162,7 +147,11 @@ def _processes(paths):
 
 
 def find(paths, planned, deployment=None):
-    """[Unused] of a node, by path. Raises FleetError, OSError."""
+    """[{path, kind, why, size, shared, mounted}] of a node, by path. Raises FleetError, OSError.
+
+    size: bytes; shared: it is outside of the root's own folder or on another file system, so other nodes may use it;
+    mounted: something is mounted in it, so it is never deleted.
+    """
     used, names, entries = used_places(paths, planned, deployment)
     found = [
         *_server_folders(paths, used, names),
@@ -175,11 +164,11 @@ def find(paths, planned, deployment=None):
     mounts = mount_points()
     device = os.stat(paths.lib).st_dev if os.path.isdir(paths.lib) else None
     for one in found:
-        real = os.path.realpath(one.path)
-        one.shared = one.shared or not _within(real, os.path.realpath(paths.lib)) or os.lstat(real).st_dev != device
-        one.mounted = any(_within(mount, real) for mount in mounts)
-        one.size = size_of(one.path)
-    return sorted(found, key=lambda one: one.path)
+        real = os.path.realpath(one["path"])
+        one["shared"] = not _within(real, os.path.realpath(paths.lib)) or os.lstat(real).st_dev != device
+        one["mounted"] = any(_within(mount, real) for mount in mounts)
+        one["size"] = size_of(one["path"])
+    return sorted(found, key=lambda one: one["path"])
 
 
 def _folders(folder):
@@ -198,11 +187,11 @@ def _server_folders(paths, used, names):
             continue
         content = os.listdir(path)
         if name not in names and set(content) <= set(KINDS) and not used.names(path):
-            yield Unused(path, "folders of a server", why)
+            yield _unused(path, "folders of a server", why)
             continue
         for kind in KINDS:
             if kind in content and os.path.isdir(os.path.join(path, kind)) and not used.names(os.path.join(path, kind)):
-                yield Unused(os.path.join(path, kind), "folder of a server", "no planned or deployed server names it"
+                yield _unused(os.path.join(path, kind), "folder of a server", "no planned or deployed server names it"
                              if name in names else why)  # fmt: skip
 
 
@@ -217,14 +206,14 @@ def _artifacts(paths, used, entries):
         for name, path in _folders(parent):
             ours = os.path.isfile(os.path.join(path, ARTIFACT_RECORD))
             if KEY.match(name) and (ours or not os.listdir(path)) and not used.names(path):
-                yield Unused(path, "compiled artifact", "no planned or deployed server has this configuration")
+                yield _unused(path, "compiled artifact", "no planned or deployed server has this configuration")
 
 
 def _environments(paths, used):
     for _name, path in _folders(paths.venvs):
         ours = any(os.path.isfile(os.path.join(path, name)) for name in (MARKER, PARTIAL))
         if ours and not used.names(path):
-            yield Unused(path, "environment", "no planned or deployed server, nor a process, runs in it")
+            yield _unused(path, "environment", "no planned or deployed server, nor a process, runs in it")
 
 
 def _weights(paths, used, entries):
@@ -238,16 +227,15 @@ def _weights(paths, used, entries):
             if used.names(destination) or used.names(path) or locked_elsewhere(destination):
                 continue
             if hidden and len(name) > len(INNER_STAGING) + 1:
-                yield Unused(path, "partial download", "%s is not planned, and no job fetches it" % destination)
+                yield _unused(path, "partial download", "%s is not planned, and no job fetches it" % destination)
             elif not name.startswith(".") and os.path.isfile(os.path.join(path, MANIFEST)):
-                yield Unused(path, "checkpoint", "no planned or deployed server reads it")
+                yield _unused(path, "checkpoint", "no planned or deployed server reads it")
 
 
 def locked_elsewhere(destination):
     """Whether a run changes a destination of weights, on this node or another."""
-    place = os.path.join(os.path.dirname(destination), ".%s%s" % (os.path.basename(destination), INNER_LOCK))
     try:
-        with open(place, "rb") as stream:
+        with open(lock_of(destination), "rb") as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
@@ -268,7 +256,7 @@ def _jobs(paths, entries, deployment):
         kind = name.partition("-")[0]
         wanted = path in theirs if kind == "weights" else containers
         if kind in ("weights", "image") and not wanted and not DetachedJob(path).alive():
-            yield Unused(path, "job", "it has ended, and the files that it installed are not planned")
+            yield _unused(path, "job", "it has ended, and the files that it installed are not planned")
 
 
 def _encodings(paths, used):
@@ -276,22 +264,7 @@ def _encodings(paths, used):
         path = os.path.join(paths.encodings, name + SUFFIX)
         # entries name the folder
         if os.path.isfile(path) and not os.path.islink(path) and not used.names(path):
-            yield Unused(path, "encoding", "no planned or deployed server reads %s" % paths.encodings)
-
-
-def size_of(path):
-    """Bytes of a path on its disk. Links are not followed, and hard links count once."""
-    seen, total, waiting = set(), 0, [path]
-    while waiting:
-        one = waiting.pop()
-        with contextlib.suppress(OSError):
-            status = os.lstat(one)
-            if (status.st_dev, status.st_ino) not in seen:
-                seen.add((status.st_dev, status.st_ino))
-                total += status.st_blocks * 512
-            if os.path.isdir(one) and not os.path.islink(one):
-                waiting += [item.path for item in os.scandir(one)]
-    return total
+            yield _unused(path, "encoding", "no planned or deployed server reads %s" % paths.encodings)
 
 
 # ---- delete
@@ -299,25 +272,26 @@ def size_of(path):
 
 def _delete(paths, one):
     """Delete it unless it is in use by now. Returns whether it was deleted."""
-    if one.kind == "job":
-        job = DetachedJob(one.path)
+    path, kind = one["path"], one["kind"]
+    if kind == "job":
+        job = DetachedJob(path)
         with job.judging(wait=False) as taken:
             if not taken or job.alive():
                 return False
-            shutil.rmtree(one.path)
+            shutil.rmtree(path)
         return True
-    if one.kind == "checkpoint":
+    if kind == "checkpoint":
         try:
-            with WeightLock(one.path, patience_s=0):
-                shutil.rmtree(one.path)
+            with WeightLock(path, patience_s=0):
+                shutil.rmtree(path)
         except Busy:
             return False
         return True
-    if os.path.isdir(one.path):
-        shutil.rmtree(one.path)
+    if os.path.isdir(path):
+        shutil.rmtree(path)
     else:
-        os.unlink(one.path)
-    if os.path.dirname(one.path) != paths.venvs:
+        os.unlink(path)
+    if os.path.dirname(path) != paths.venvs:
         with contextlib.suppress(OSError):
-            os.rmdir(os.path.dirname(one.path))  # of a server or a recipe, only where nothing else is in it
+            os.rmdir(os.path.dirname(path))  # of a server or a recipe, only where nothing else is in it
     return True

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 
@@ -49,3 +50,18 @@ def mount_points():
     except OSError:
         return set()
     return {ESCAPED.sub(lambda found: chr(int(found.group(1), 8)), line[4]) for line in fields if len(line) > 4}
+
+
+def size_of(path):
+    """Bytes of a path on its disk. Links are not followed, and hard links count once."""
+    seen, total, waiting = set(), 0, [path]
+    while waiting:
+        one = waiting.pop()
+        with contextlib.suppress(OSError):
+            status = os.lstat(one)
+            if (status.st_dev, status.st_ino) not in seen:
+                seen.add((status.st_dev, status.st_ino))
+                total += status.st_blocks * 512
+            if os.path.isdir(one) and not os.path.islink(one):
+                waiting += [item.path for item in os.scandir(one)]
+    return total

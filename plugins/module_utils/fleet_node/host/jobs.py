@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -69,16 +68,6 @@ class DetachedJob:
     def keep_request(self, request):
         """Write it down."""
         files.write_atomic(self.path("request.json"), json.dumps(request, indent=2) + "\n", mode=0o600)
-
-    def fingerprint(self, value):
-        """A string that differs if the value (JSON) differs, and reveals nothing of it. Its key is the folder's."""
-        import hmac  # here, since only the start of a job needs it
-
-        os.makedirs(self.folder, mode=0o700, exist_ok=True)
-        if files.read_text(self.path("key")) is None:
-            files.write_atomic(self.path("key"), os.urandom(32).hex(), mode=0o600)
-        text = json.dumps(value, sort_keys=True)
-        return hmac.new(files.read_text(self.path("key")).encode(), text.encode(), hashlib.sha256).hexdigest()
 
     def launch(self, argv, request, environment, stdin=""):
         """Start it. The start lock must be locked and no process alive. Returns the process."""

@@ -1,9 +1,18 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Access to JSON of any shape, sums of verdicts, and hosts in URLs."""
+"""Access to JSON of any shape, sums of verdicts, times, and hosts in URLs."""
 
 from __future__ import annotations
+
+import datetime
+
+TIME = "%Y-%m-%dT%H:%M:%SZ"
+
+
+def now():
+    """The time in UTC, to the second."""
+    return datetime.datetime.now(datetime.timezone.utc).strftime(TIME)
 
 
 def dig(value, *path):

@@ -9,7 +9,9 @@ refused request as a wrong answer, and AISBench ends with status 0 if all reques
 
 from __future__ import annotations
 
+import csv
 import glob
+import hashlib
 import json
 import os
 import re
@@ -20,15 +22,81 @@ from ..host import files, http_client
 from ..host.server_spec import check_entries
 from ..servers.model import Node
 from . import result, verdict
-from .datasets import FILES, check_datasets
 from .run import LONGEST, TIMED_OUT, UNREADABLE, Run
 from .tools import programs, reading
 
+# {evaluation: ([files with questions], [further files]}, both below the folder of datasets.
+FILES = {
+    "basic": ([], []),
+    "gpqa": (["gpqa_diamond.csv"], []),
+    "aime25": (["aime2025-I.jsonl", "aime2025-II.jsonl"], []),
+    "mmlu": (["mmlu/test/*_test.csv"], ["mmlu/dev/*_dev.csv"]),
+    "gsm8k": (["gsm8k/test.jsonl"], ["gsm8k/train.jsonl"]),
+}
 CONTEXT = ("max_model_len", "context_window")  # the engines' names of it in their lists of models
 PROMPT_TOKENS = 1024  # of the longest question of a dataset, with the chat template
 REFUSED = "No response"  # how the answer of a failed request begins, the tool's own and the worker's
 SCORE = re.compile(r"<p>Score: ([0-9.]+)</p>")
 OPTIONS = re.compile(r"\n\n\(A\) ")  # the options that follow have a different order in each repeat
+
+
+# -- datasets, which are checked before a request is sent; without them the tools fail in between ----------------------
+
+
+def check_datasets(folder, names, checksums):
+    """{name: {questions: {path: number of rows}, sha256}} of the datasets of these evaluations, without those that have
+    none.
+
+    folder: of all datasets; checksums: {path below it: sha256}, as far as they are known. sha256 is that of the
+    checksums of all files of the dataset. Raises FleetError with all missing and wrong files.
+    """
+    found, wrong = {}, []
+    for name in dict.fromkeys(names):
+        sums, questions = {}, {}
+        if name not in FILES:
+            wrong.append("%s is not an evaluation; allowed: %s" % (name, ", ".join(FILES)))
+        patterns, more = FILES.get(name, ([], []))
+        for pattern in patterns + more:
+            paths = sorted(glob.glob(os.path.join(glob.escape(folder), pattern)))
+            wrong += [] if paths else ["%s (%s) is missing" % (pattern, name)]
+            for path in paths:
+                below = os.path.relpath(path, folder)
+                try:
+                    rows, sums[below] = _rows(path), files.sha256_file(path)
+                except (OSError, ValueError, csv.Error) as error:
+                    wrong.append("%s (%s) cannot be read: %s" % (below, name, error))
+                    continue
+                wanted = checksums.get(below)
+                if wanted and wanted.lower() != sums[below]:
+                    wrong.append("%s (%s) has the sha256 %s, not %s" % (below, name, sums[below], wanted))
+                elif not rows:
+                    wrong.append("%s (%s) has no rows" % (below, name))
+                if pattern in patterns:
+                    questions[below] = rows
+        if patterns:
+            listed = "".join("%s  %s\n" % (sums[path], path) for path in sorted(sums))
+            found[name] = {"questions": questions, "sha256": hashlib.sha256(listed.encode()).hexdigest()}
+    if wrong:
+        raise FleetError(
+            "evaluate.datasets-wrong",
+            "%d file(s) of datasets below %s cannot be used: %s. Set evaluate_datasets to a directory with them "
+            "(docs/using/measure-reference.md lists the files), or correct evaluate_checksums.",
+            (len(wrong), folder, "; ".join(wrong[:10])),
+            details={"wrong": wrong},
+        )
+    return found
+
+
+def _rows(path):
+    """The number of questions. The CSV files of MMLU have no header."""
+    with open(path, encoding="utf-8", newline="") as stream:
+        if not path.endswith(".csv"):
+            return sum(1 for line in stream if line.strip())
+        rows = sum(1 for _row in csv.reader(stream))
+    return rows if path.endswith(("_test.csv", "_dev.csv")) else max(0, rows - 1)
+
+
+# -- a run -------------------------------------------------------------------------------------------------------------
 
 
 def run(params, check_mode):

@@ -9,7 +9,6 @@ does not report is null, never 0.
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
 import os
@@ -18,6 +17,7 @@ import re
 from ..errors import FleetError
 from ..host import files
 from ..host.server_spec import canonical
+from ..host.values import now
 
 SCHEMA = 1
 KINDS = ("benchmark", "evaluation")
@@ -30,12 +30,6 @@ RATES = (
     "output_tokens_per_s_per_accelerator", "goodput_requests_per_s",
 )  # fmt: skip
 ID = re.compile(r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}\Z")
-TIME = "%Y-%m-%dT%H:%M:%SZ"
-
-
-def now():
-    """The time in UTC, to the second."""
-    return datetime.datetime.now(datetime.timezone.utc).strftime(TIME)
 
 
 def new_id(began=None):

@@ -23,6 +23,7 @@ from ..host.directories import make_directory
 from ..host.jobs import DetachedJob
 from ..host.paths import PATH
 from ..host.server_spec import canonical
+from ..host.values import TIME, now
 from ..launchers import get_launcher
 from ..servers import identity
 from ..servers.api_keys import client_key, common_client_key
@@ -128,7 +129,7 @@ class Run:
         files.write_atomic(os.path.join(self.folder, "result.json"), "null\n")
         if os.path.exists(os.path.join(self.folder, "status")):
             os.unlink(os.path.join(self.folder, "status"))
-        began = before["began"] if killed else result.now()
+        began = before["began"] if killed else now()
         request = {
             "caller": self.params["caller"],
             "id": before["id"] if killed else result.new_id(began),
@@ -229,8 +230,8 @@ class Run:
         """The time at which the tool ended, which may be long before its result is collected."""
         for path in (os.path.join(self.folder, "status"), self.job.path("log")):
             if os.path.exists(path):
-                return time.strftime(result.TIME, time.gmtime(os.path.getmtime(path)))
-        return result.now()
+                return time.strftime(TIME, time.gmtime(os.path.getmtime(path)))
+        return now()
 
     def last_words(self):
         """The end of the log."""

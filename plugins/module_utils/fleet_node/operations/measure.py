@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 
 from ..measure import benchmark, evaluation
-from ..measure.datasets import check_datasets
 from ..operation import Operation
 from ..servers.model import NODE_ARGUMENTS, servers_elsewhere
 
@@ -50,7 +49,7 @@ def evaluation_datasets(params, check_mode):
     """Check the datasets. Raises FleetError."""
     if check_mode and not os.path.isdir(params["path"]):
         return {"changed": False, "datasets": {}}
-    found = check_datasets(params["path"], params["evals"], params["checksums"])
+    found = evaluation.check_datasets(params["path"], params["evals"], params["checksums"])
     return {"changed": False, "datasets": found}
 
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import copy
-import datetime
 
 from ..errors import FleetError
 from ..host import http_client
 from ..host.redact import Redactor
 from ..host.server_spec import PROBED_ROLES, check_entries
-from ..host.values import all_ok
+from ..host.values import all_ok, now
 from ..servers import identity
 from ..servers.api_keys import client_key
 from ..servers.model import Node
@@ -21,7 +20,6 @@ from . import probes, workers
 from .asking import Failed, Options
 
 SCHEMA = 1
-MODES = ("auto", "full", "quick")
 NOT_VERIFIED = "not verified (check)"
 
 
@@ -46,13 +44,9 @@ def verify_servers(entries, options, watch, servers_changed=None, check_mode=Fal
     if not probed:
         return {"ok": None, "mode": options.mode, "verdicts": []}
     who = watch(planned)
+    more = (entries, elsewhere, options, who, servers_changed, check_mode, key_of)
     with concurrent.futures.ThreadPoolExecutor(len(probed)) as pool:
-        verdicts = list(
-            pool.map(
-                lambda entry: _verdict(entry, entries, elsewhere, options, who, servers_changed, check_mode, key_of),
-                probed,
-            )
-        )
+        verdicts = list(pool.map(lambda entry: _verdict(entry, *more), probed))
     return {"ok": all_ok(verdict["ok"] for verdict in verdicts), "mode": options.mode, "verdicts": verdicts}
 
 
@@ -64,24 +58,17 @@ def verify_from_parameters(parameters, check_mode):
             raise FleetError(
                 "probes.invalid", "%s %s. Correct it.", (name, "is %g; allowed: more than 0 seconds" % parameters[name])
             )
-    options = Options(
-        mode=parameters["mode"],
-        probes=parameters["probes"],
-        effort_parameter=parameters["effort_parameter"],
-        responses_api=parameters["responses_api"],
-        timeout=parameters["timeout"],
-        quick_timeout=parameters["quick_timeout"],
-    )
+    names = ("mode", "probes", "effort_parameter", "responses_api", "timeout", "quick_timeout")
+    options = Options(**{name: parameters[name] for name in names})
     node = Node.of_parameters(parameters)
     watch = identity.Watch(node)
-    elsewhere = parameters.get("workers_elsewhere") or ()
     result = verify_servers(
         parameters["servers"],
         options,
         watch.over,
         parameters["servers_changed"],
         check_mode,
-        elsewhere,
+        parameters.get("workers_elsewhere") or (),
         lambda entry: client_key(node.paths, entry),
     )
     if not check_mode:
@@ -94,10 +81,6 @@ def verify_from_parameters(parameters, check_mode):
 
 def settle_mode(mode, servers_changed):
     """The mode: quick if servers are known to be unchanged, full otherwise, unless it is explicit."""
-    if mode not in MODES:
-        raise FleetError(
-            "probes.invalid", "%s %s. Correct it.", ("mode", "is %r; allowed: %s" % (mode, ", ".join(MODES)))
-        )
     if mode != "auto":
         return mode
     return "quick" if servers_changed is False else "full"
@@ -158,7 +141,7 @@ def _verdict(entry, entries, elsewhere, options, who, servers_changed, check_mod
         "server": entry["name"],
         "ok": all_ok(measured),
         "mode": options.mode,
-        "at": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "at": now(),
         "url": acceptance.url,
         "model_id": entry["model_id"],
         "hash": entry["hash"],

@@ -120,15 +120,6 @@ def describe_draft(path):
     return {key: sizes.get(key) for key in ("hidden_size", "vocab_size")}
 
 
-def needed(path, draft=False):
-    """Names of the files that the checkpoint in `path` requires, by its own index; None if that cannot be used."""
-    try:
-        shards = set(_tensors_by_shard(path))
-    except FleetError:
-        return None
-    return {CONFIG, *shards} | ({INDEX} if shards != {SINGLE} else set()) | (set() if draft else {TOKENIZER})
-
-
 def check_draft(draft):
     """Raises FleetError unless the draft model's folder contains a complete one. None and "": there is no draft."""
     if draft and not os.path.isfile(os.path.join(draft, CONFIG)):

@@ -33,35 +33,24 @@ INSTEAD = (
 )
 
 
-def check(draft, target):
-    """Raises FleetError unless NxD Inference runs the EAGLE3 head in the directory `draft` for this target.
-
-    target: {hidden_size, vocab_size}, None for unknown values. The message names every layer that is at fault.
-    """
-    check_configuration(draft, target)
+def check(draft):
+    """Raises FleetError unless NxD Inference runs the EAGLE3 head in the directory `draft`. The message names every
+    layer that is at fault. Its sizes are compared with the target's by checkpoints.check_draft_sizes()."""
+    check_configuration(draft)
     check_layers(draft, checkpoints.tensors(draft))
 
 
-def check_configuration(draft, target):
+def check_configuration(draft):
     """The part of `check` that requires only config.json."""
     config = checkpoints.configuration(draft)
-    file = os.path.join(draft, checkpoints.CONFIG)
     faults = _config_faults(config)
     if faults:
         raise FleetError(
             "neuron.draft-config-unsupported",
             "%s describes no EAGLE3 head that NxD Inference runs: %s. It runs heads of the Llama 3 dense architecture "
             "with the layers %s. %s",
-            (file, "; ".join(faults), LAYERS, INSTEAD),
+            (os.path.join(draft, checkpoints.CONFIG), "; ".join(faults), LAYERS, INSTEAD),
         )
-    for key in ("hidden_size", "vocab_size"):
-        if target.get(key) and config[key] != target[key]:
-            raise FleetError(
-                "neuron.draft-dimension-differs",
-                "%s: %s is %d, but the target model's is %d; an EAGLE3 head must have the target's. Choose a draft "
-                "that was trained for this model.",
-                (file, key, config[key], target[key]),
-            )
 
 
 def check_layers(draft, tensors):

@@ -154,26 +154,16 @@ class Hub:
         raise SourceProblem("other", "its listing has no end")
 
     def _modelscope(self):
-        entries = self._modelscope_entries("", recursive=True)
-        if len(entries) >= LISTED_AT_MOST:
-            entries, folders = [], [""]
-            while folders:
-                found = self._modelscope_entries(folders.pop(), recursive=False)
-                if len(found) >= LISTED_AT_MOST:
-                    raise SourceProblem("other", "the hub lists only a part of the repository")
-                folders += [_path(entry) for entry in found if entry.get("Type") == "tree"]
-                entries += found
-        return modelscope_listing(self._wanted.revision, entries)
-
-    def _modelscope_entries(self, folder, recursive):
-        query = {"Revision": self._wanted.revision, "Recursive": str(recursive), **({"Root": folder} if folder else {})}
-        address = "%s/api/v1/models/%s/repo/files?" % (self._wanted.endpoint, self._wanted.repo)
-        data = self._json(address + urlencode(query))[0].get("Data")
+        query = urlencode({"Revision": self._wanted.revision, "Recursive": "True"})
+        address = "%s/api/v1/models/%s/repo/files?%s" % (self._wanted.endpoint, self._wanted.repo, query)
+        data = self._json(address)[0].get("Data")
         entries = data.get("Files") if isinstance(data, dict) else None
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             # what this hub answers for a revision that it does not have
             raise SourceProblem("revision", "it lists no files")
-        return entries
+        if len(entries) >= LISTED_AT_MOST:
+            raise SourceProblem("other", "the hub lists only a part of the repository")
+        return modelscope_listing(self._wanted.revision, entries)
 
     def _json(self, address, kind=dict):
         """(the JSON value of a response, the address of its next page or None)."""
@@ -209,7 +199,8 @@ class Hub:
         kind = CODES.get(failure.headers.get("X-Error-Code") or "") or STATUSES.get(status)
         kind = kind or (missing if status == 404 else "other")
         elsewhere = origin(failure.url) != origin(self._wanted.endpoint)
-        return SourceProblem(kind, failure.text, forbidden=status == 403 and elsewhere)
+        # a CDN refuses its signed address after it has expired: the hub returns a new address
+        return SourceProblem(kind, failure.text, retry=status == 403 and elsewhere)
 
 
 def wait_of(headers):

@@ -22,9 +22,7 @@ from .. import program
 from ..errors import FleetError
 from ..host import files
 from ..host.jobs import ENDED, DetachedJob, fresh
-from .lock import WAITING
 
-STUCK_S = 30  # without a byte; then a worker with other settings replaces it
 DEATHS = 3  # that a job may die without a byte of progress before that is an error
 LOG_LINES = 15
 RUNNING = {"state": "running"}  # of a worker that has not written more yet
@@ -71,7 +69,6 @@ class Job(DetachedJob):
         alive, request, state = self.alive(), self.request(), self.state()
         callers, given = request.get("callers", []), asdict(wanted)
         identity = json.loads(json.dumps({key: given[key] for key in IDENTITY}))
-        fingerprint = self.fingerprint([given, settings])
         ours = request.get("identity") == identity
         if alive and not ours:
             raise FleetError(
@@ -80,28 +77,23 @@ class Job(DetachedJob):
                 "downloaded bytes are kept.",
                 (wanted.destination, request.get("name"), self.pid(), self.pid()),
             )
-        if alive and (fingerprint == request.get("settings") or not _stuck(request, state)):
+        if alive:
             if caller not in callers:
                 self.keep_request({**request, "callers": [*callers, caller]})
             return state if state and state["state"] == "running" else RUNNING
-        if alive:
-            self.stop()
-        elif ours and state is not None and state["state"] in ENDED and caller in callers:
+        if ours and state is not None and state["state"] in ENDED and caller in callers:
             callers.remove(caller)
             self.keep_request({**request, "callers": callers})
             verified = (request["verify"], state.get("result", {}).get("verified"))
-            if state["state"] == "done" and (wanted.verify == "quick" or "full" in verified):
-                return state
-            if state["state"] == "failed" and fingerprint == request.get("settings") and fresh(state["updated"]):
+            counts = wanted.verify == "quick" or "full" in verified
+            if fresh(state["updated"]) if state["state"] == "failed" else counts:
                 return state
         request = {
             "identity": identity,
             "name": wanted.name,
             "verify": wanted.verify,
-            "settings": fingerprint,
-            "begun": time.time(),
-            "callers": [*callers, caller] if alive else [caller],
-            **(self._deaths(wanted, request, state) if ours and not alive else {}),
+            "callers": [caller],
+            **(self._deaths(wanted, request, state) if ours else {}),
         }
         self._start(given, settings, request)
         return RUNNING
@@ -128,20 +120,14 @@ class Job(DetachedJob):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path("state.json"))
         home = self.path("home")
-        os.makedirs(home, mode=0o700, exist_ok=True)
+        for folder in (self.folder, home):
+            os.makedirs(folder, mode=0o700, exist_ok=True)
         environment = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         environment.update(HOME=home, TMPDIR=home)  # files of a killed job are removed with its folder
         given = json.dumps({"wanted": wanted, "settings": settings, "state": self.path("state.json")})
         from . import worker  # a quick check needs none of it
 
         self.launch([sys.executable, "-I", *program.work(self.folder, worker)], request, environment, given)
-
-
-def _stuck(request, state):
-    """Whether a worker has had no progress for a while, other than waiting for its turn."""
-    if state is None:
-        return time.time() - request["begun"] > STUCK_S
-    return not state["progress"]["phase"].startswith(WAITING) and time.time() - state["moved"] > STUCK_S
 
 
 def _tail(text):

@@ -16,7 +16,7 @@ import tempfile
 
 from ..errors import FleetError
 from ..host import files
-from ..host.directories import existing_parent, mount_points
+from ..host.directories import existing_parent, mount_points, size_of
 
 MANIFEST = ".inference-fleet-manifest.json"
 INNER_STAGING = ".inference-fleet-new"
@@ -165,7 +165,7 @@ def check_space(destination, needed, what="weights", leftovers=()):
     leftovers: files and folders there that are reused or removed, so that their bytes count as free.
     """
     folder = existing_parent(destination)
-    free = shutil.disk_usage(folder).free + sum(_occupied(path) for path in leftovers)
+    free = shutil.disk_usage(folder).free + sum(size_of(path) for path in leftovers)
     if free < needed:
         raise FleetError(
             "weights.disk-full",
@@ -174,16 +174,6 @@ def check_space(destination, needed, what="weights", leftovers=()):
             (what, destination, amount(needed), folder, amount(free)),
             details={"needed_bytes": needed, "free_bytes": free},
         )
-
-
-def _occupied(path):
-    """Bytes that a file, or all files in a folder, occupy on the disk; 0 if nothing exists there."""
-    below = (os.path.join(base, name) for base, _folders, names in os.walk(path) for name in names)
-    total = 0
-    for one in (path, *below):
-        with contextlib.suppress(OSError):
-            total += os.lstat(one).st_blocks * 512
-    return total
 
 
 def amount(size):

@@ -15,7 +15,7 @@ from ..errors import FleetError
 from ..host.directories import existing_parent
 from ..host.paths import NodePaths
 from ..host.redact import PROXY_LIKE, TOKEN_LIKE, checked_variables, clean_token, proxy_address
-from . import checkpoints, draft_heads, jobs, sha256sums
+from . import checkpoints, draft_heads, jobs, selection
 from . import wanted as wanted_files
 from .lock import Busy
 from .manifest import amount, failed, own_manifest, read_manifest
@@ -221,8 +221,8 @@ def _without_secrets(address):
 def sums_from(parameters):
     """{path: sha256} of the user's list; {} for none. Raises FleetError."""
     if parameters["sums"] is not None:
-        return sha256sums.parse(parameters["sums"], parameters["sha256sums"])
-    return sha256sums.read(parameters["sha256sums"]) if parameters["sha256sums"] else {}
+        return selection.parse_sums(parameters["sums"], parameters["sha256sums"])
+    return selection.read_sums(parameters["sha256sums"]) if parameters["sha256sums"] else {}
 
 
 def settings_from(parameters):
@@ -273,7 +273,7 @@ def draft_from(parameters, wanted):
     else:
         checkpoints.check_draft(path)
         if eagle3:
-            draft_heads.check(path, {})
+            draft_heads.check(path)
         more = {"source": "path", "repo": None, "revision": None, "path": path}
     return replace(wanted, destination=destination, format=None, sums={}, draft=True, eagle3=eagle3, **more)
 

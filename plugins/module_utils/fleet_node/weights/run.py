@@ -192,7 +192,7 @@ class Run:
             return Listing(manifest["commit"], manifest["at"], found), selection.check_required(wanted, found)
         if wanted.from_hub:
             self._long(1)
-            return selection.choose(wanted, (unknown and self._listing_without_hub()) or self.transfer.listing())
+            return selection.choose(wanted, (unknown and self._known_listing()) or self.transfer.listing())
         listing = self.transfer.source.listing()
         if listing is None and manifest:  # the directory is not mounted now
             return Listing(None, None, recorded), selection.check_required(wanted, recorded)
@@ -204,26 +204,13 @@ class Run:
                 record["sha256"] = recorded[path]["sha256"]
         return listing, target
 
-    def _listing_without_hub(self):
-        """The listing of a checkpoint that others installed, if it is known without the hub: by the collection, or by
-        the user's list if that names all files that a checkpoint needs. None otherwise."""
-        wanted, folder = self.wanted, self.wanted.destination
-        pinned = known.find(wanted.source, wanted.repo, wanted.revision)
-        if wanted.refresh:
+    def _known_listing(self):
+        """The listing of a commit that the collection has checksums of, else None."""
+        pinned = known.find(self.wanted.source, self.wanted.repo, self.wanted.revision)
+        if self.wanted.refresh or not pinned:
             return None
-        if pinned:
-            found = {path: {"size": size, "sha256": sha, "oid": None} for path, (size, sha) in pinned.files.items()}
-            return Listing(pinned.commit, pinned.commit, found)
-        needed = checkpoints.needed(folder, wanted.draft) if wanted.sums else None
-        if needed is None or not needed <= set(wanted.sums):
-            return None
-        with contextlib.suppress(OSError):  # some are missing, and only the hub knows their sizes
-            found = {
-                path: {"size": os.path.getsize(os.path.join(folder, path)), "sha256": sha256, "oid": None}
-                for path, sha256 in wanted.sums.items()
-            }
-            return Listing(wanted.revision, wanted.revision, found)
-        return None
+        found = {path: {"size": size, "sha256": sha, "oid": None} for path, (size, sha) in pinned.files.items()}
+        return Listing(pinned.commit, pinned.commit, found)
 
     def _due(self, target, recorded, wrong, hashed):
         """The paths that have to be transferred, because the installed files differ from the wanted files."""

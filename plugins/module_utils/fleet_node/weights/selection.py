@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import json
+import re
 
 from ..errors import FleetError
 from . import checkpoints, draft_heads, known
@@ -15,6 +16,7 @@ from .manifest import OURS, faults_text, is_inside
 from .wanted import COMMIT, DEFAULT_EXCLUDE, Listing
 
 SHOWN = 5  # names in a message
+SUM = re.compile(r"([0-9a-fA-F]{64}) [ *](?:\./)?(.+)")  # a line of sha256sum
 
 
 def matches(path, pattern):
@@ -172,9 +174,9 @@ def describe(wanted, folder, complete=True):
     if wanted.draft:
         sizes = checkpoints.inspect_draft(folder) if complete else checkpoints.describe_draft(folder)
         if wanted.eagle3 and complete:
-            draft_heads.check(folder, {})
+            draft_heads.check(folder)
         elif wanted.eagle3:
-            draft_heads.check_configuration(folder, {})
+            draft_heads.check_configuration(folder)
         return sizes
     found = checkpoints.describe(folder)
     checkpoints.check_format(folder, found["format"], wanted.format)
@@ -190,3 +192,38 @@ def naming(folder, name):
         yield
     except FleetError as error:
         raise error.rewritten(lambda text: text.replace(folder + "/", "").replace(folder, name)) from error
+
+
+def parse_sums(text, where):
+    """{path: sha256} of a list. where: its place, for messages. Raises FleetError."""
+    found = {}
+    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = SUM.fullmatch(line)
+        if not match or not is_inside(match[2]):
+            raise _sums_invalid(where, "line %d is not 64 hexadecimal digits, two blanks and a relative path" % number)
+        if found.setdefault(match[2], match[1].lower()) != match[1].lower():
+            raise _sums_invalid(where, "line %d has another checksum of %s than a line before" % (number, match[2]))
+    if not found:
+        raise _sums_invalid(where, "it names no file")
+    return found
+
+
+def read_sums(path):
+    """{path: sha256} of the list in a file. Raises FleetError."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return parse_sums(stream.read(), path)
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise _sums_invalid(path, "it can be read neither on the control node nor on this node: %s" % why) from error
+
+
+def _sums_invalid(where, what):
+    return FleetError(
+        "weights.sha256sums-invalid",
+        "The list of checksums %s cannot be used: %s. Write it with `sha256sum *` in a directory that is right, or "
+        "correct its path.",
+        (where, what),
+    )

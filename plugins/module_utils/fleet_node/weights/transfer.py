@@ -278,7 +278,7 @@ class Transfer:
 
     def patiently(self, call, size=lambda: 0, path=None):
         """call(), again while another attempt may help: as long as bytes are received, and `retries` times without."""
-        idle = refused = 0
+        idle = 0
         while True:
             if self._stop.is_set():
                 raise Stopped()
@@ -287,9 +287,6 @@ class Transfer:
                 return call()
             except SourceProblem as problem:
                 problem.path = path
-                if problem.forbidden and path and not refused:
-                    refused = 1  # a signed address may have expired: the hub returns a new address
-                    continue
                 idle = 1 if size() > before else idle + 1
                 if not problem.retry or idle > self.wanted.retries:
                     raise

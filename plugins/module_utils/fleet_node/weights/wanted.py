@@ -111,16 +111,15 @@ class SourceProblem(Exception):
 
     kind: repository, revision, entry, access, busy, network, foreign, disk, other (see hub.explained), or data: a file
     that differs from the listing. retry: whether another attempt may help. wait: seconds that the hub asks to wait, or
-    None. forbidden: whether a CDN refused its own signed address, which may have expired.
+    None.
     """
 
-    def __init__(self, kind, text, retry=False, wait=None, forbidden=False):
+    def __init__(self, kind, text, retry=False, wait=None):
         super().__init__(text)
         self.kind = kind
         self.text = text
         self.retry = retry
         self.wait = wait
-        self.forbidden = forbidden
         self.path = None
 
 

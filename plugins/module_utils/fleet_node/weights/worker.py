@@ -45,8 +45,6 @@ class Reporter:
 
     def __init__(self, path, progress, redactor):
         self._path, self._progress, self._redactor = path, progress, redactor
-        self._started = self._moved = time.time()
-        self._at = None
         self._ended = threading.Event()
         self._lock = threading.Lock()
 
@@ -57,14 +55,7 @@ class Reporter:
                 return
             if state in ENDED:
                 self._ended.set()
-            progress, now = self._progress.snapshot(), time.time()
-            at = [progress[key] for key in ("phase", "bytes_done", "file")]
-            if at != self._at:
-                self._at, self._moved = at, now
-            found = {
-                "pid": os.getpid(), "state": state, "started": self._started, "moved": self._moved, "updated": now,
-                "progress": progress, **more,
-            }  # fmt: skip
+            found = {"state": state, "updated": time.time(), "progress": self._progress.snapshot(), **more}
             try:
                 files.write_atomic(self._path, json.dumps(self._redactor.value(found)), mode=0o600)
             except OSError as error:

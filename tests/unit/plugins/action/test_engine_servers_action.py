@@ -31,9 +31,9 @@ def reports(tmp_path):
     folder = str(tmp_path / "reports")
     for host in INVENTORY:
         both = [verdict("server-0", host), verdict("server-1", host)]
-        report.write_reports(folder, host, "full", both, INVENTORY)
+        report.write_all(folder, {host: ("full", both, None, None)}, INVENTORY)
     both = [dict(one, mode="quick") for one in (verdict("server-0"), verdict("server-1"))]
-    report.write_reports(folder, "node-1", "quick", both, INVENTORY)
+    report.write_all(folder, {"node-1": ("quick", both, None, None)}, INVENTORY)
     return tmp_path / "reports"
 
 

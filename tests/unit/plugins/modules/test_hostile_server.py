@@ -13,7 +13,7 @@ import signal
 import pytest
 from ansible_collections.inference.fleet.plugins.filter import servers as filters
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.visible import UNSEEN
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables import render, status_report
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import render, status_report
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 
 SAYS = "a\x1b[2J\x1b]0;t\x07b\x00c\x9bd\u202ee\u2066f\u200bg\u2028h\rfatal: [node]: ok\x85i\ufeff\U000e0041j"

@@ -27,6 +27,7 @@ import re
 from dataclasses import dataclass, field
 
 from ...host import files
+from ...host.http_client import cut
 from .. import result
 
 PLACEHOLDER = re.compile(r"\$\{(\*?)(\w+)\}")
@@ -184,8 +185,7 @@ def counted(messages):
 
 def short(text):
     """A message of one line, cut."""
-    text = " ".join(str(text).split())
-    return text if len(text) <= MESSAGE else text[: MESSAGE - 1] + "…"
+    return cut(str(text), MESSAGE)
 
 
 def progress(log):

@@ -131,7 +131,9 @@ def _draft(entries, model):
         if isinstance(config, dict):
             target.update({key: config[key] for key in target if isinstance(config.get(key), int)})
     try:
-        draft_heads.check(draft["path"], target)
+        sizes = checkpoints.describe_draft(draft["path"])
+        checkpoints.check_draft_sizes(draft["path"], sizes, model.get("path"), target)
+        draft_heads.check(draft["path"])
     except FleetError as error:
         yield error.message
 

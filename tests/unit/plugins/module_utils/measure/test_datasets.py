@@ -9,7 +9,7 @@ import hashlib
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import datasets
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import evaluation as datasets
 
 GPQA = "Question,Correct Answer,Incorrect Answer 1,Incorrect Answer 2,Incorrect Answer 3\n"
 GSM8K = '{"question": "a", "answer": "1,000 and 200 more\\n#### 1,200"}\n'

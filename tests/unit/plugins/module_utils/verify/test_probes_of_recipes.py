@@ -8,7 +8,6 @@ from __future__ import annotations
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, runner
-from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (
     CHAT,
@@ -17,7 +16,6 @@ from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.
     by_name,
     failing,
     verdict_of,
-    watch,
 )
 
 
@@ -102,9 +100,3 @@ def test_a_bad_probe_is_refused(given_probes):
     with pytest.raises(FleetError) as caught:
         runner.check_probes(given_probes)
     assert caught.value.code == "probes.invalid" and given_probes[0]["name"] in caught.value.values[0]
-
-
-def test_an_unknown_mode_is_refused_in_words():
-    with pytest.raises(FleetError) as caught:
-        runner.verify_servers([plan_entry(1)], asking.Options(mode="fast"), watch)
-    assert (caught.value.code, caught.value.values[0]) == ("probes.invalid", "mode")

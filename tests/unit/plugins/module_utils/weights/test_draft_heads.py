@@ -15,7 +15,6 @@ CONFIG = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 48, "num_hidden_layers": 1,
     "draft_vocab_size": 96, "attention_bias": False,
 }  # fmt: skip
-TARGET = {"hidden_size": 32, "vocab_size": 96}
 OUTER = ("fc.weight", "norm.weight", "lm_head.weight", "embed_tokens.weight")
 
 
@@ -53,26 +52,25 @@ def write(folder, tensors=None, shards=1, **changes):
     return str(folder)
 
 
-def refused(draft, target=None):
+def refused(draft):
     with pytest.raises(FleetError) as caught:
-        draft_heads.check(draft, TARGET if target is None else target)
+        draft_heads.check(draft)
     return caught.value.message
 
 
 @pytest.mark.parametrize("prefix", ["midlayer.", "layers.0.", "model.layers.0.", "model.midlayer."])
 @pytest.mark.parametrize("shards", [1, 3])
 def test_a_head_that_runs(tmp_path, prefix, shards):
-    draft_heads.check(write(tmp_path / "draft", names(prefix), shards), TARGET)
+    draft_heads.check(write(tmp_path / "draft", names(prefix), shards))
 
 
 def test_what_may_be_left_out(tmp_path):
-    draft_heads.check(write(tmp_path, draft_vocab_size=None, num_hidden_layers=None, attention_bias=None), TARGET)
-    draft_heads.check(str(tmp_path), {"hidden_size": None})
+    draft_heads.check(write(tmp_path, draft_vocab_size=None, num_hidden_layers=None, attention_bias=None))
 
 
 def test_a_bias_of_fc_where_the_configuration_has_one(tmp_path):
     tensors = {**names(), "fc.bias": [32]}
-    draft_heads.check(write(tmp_path, tensors, fc_bias=True), TARGET)
+    draft_heads.check(write(tmp_path, tensors, fc_bias=True))
     assert "layer fc.bias is unknown to it." in refused(write(tmp_path, tensors))
 
 
@@ -99,11 +97,6 @@ def test_a_bias_of_fc_where_the_configuration_has_one(tmp_path):
 )
 def test_configurations_that_are_refused(tmp_path, changes, fault):
     assert ": %s. It" % fault in refused(write(tmp_path, **changes))
-
-
-@pytest.mark.parametrize(("key", "size"), [("hidden_size", 64), ("vocab_size", 201088)])
-def test_another_size_than_the_target_s(tmp_path, key, size):
-    assert "%s is %d, " % (key, CONFIG[key]) in refused(write(tmp_path), {**TARGET, key: size})
 
 
 @pytest.mark.parametrize("missing", sorted(draft_heads.shapes(CONFIG)))
@@ -146,7 +139,7 @@ def test_a_head_with_the_whole_vocabulary_needs_no_maps(tmp_path, maps):
     tensors = {**names(), **{name: [96] for name in maps}}
     assert refused(write(tmp_path / "a", tensors)).endswith(draft_heads.WITHOUT_MAPS)
     assert refused(write(tmp_path / "b", {**tensors, "x": [1]})).endswith(draft_heads.INSTEAD)
-    draft_heads.check(write(tmp_path / "c", names()), TARGET)
+    draft_heads.check(write(tmp_path / "c", names()))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import signal
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.redact import Redactor
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import jobs, pipeline, worker
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import pipeline, worker
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.progress import Progress
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import gpt_oss
@@ -113,17 +113,6 @@ class TestTwoNodes:
             assert another.finish()["changed"]
             assert another.found() == another.wanted()
             assert os.listdir(node.models) == ["small"]
-
-    def test_who_waits_is_not_given_up_for_another_way(self, node, another, monkeypatch):
-        node.hub.fault("hold", path=SHARD, at=1000)
-        node.run(wait_s=0)
-        wait_until(lambda: node.hub.asked(REPO, SHARD))
-        self.waiting(another)
-        monkeypatch.setattr(jobs, "STUCK_S", -1)
-        pid = another.pid()
-        assert not another.run(wait_s=0, workers=3, caller="another way")["finished"]
-        assert another.pid() == pid
-        assert node.finish()["changed"] and another.finish()["finished"]
 
 
 def test_a_destination_that_cannot_be_read(node, monkeypatch):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import os
 
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.live_lines import LiveLines
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import LiveLines
 from ansible_collections.inference.fleet.tests.unit.node_helpers import terminal_screen
 
 

@@ -91,6 +91,11 @@ def test_a_problem_before_the_servers_were_asked_makes_the_host_bad():
 
 # -- auto --------------------------------------------------------------------------------------------------------------
 
+
+def write_reports(folder, host, mode, verdicts, inventory_hosts, what=None, problem=None):
+    return report.write_all(folder, {host: (mode, verdicts, what, problem)}, inventory_hosts)[host]
+
+
 GOOD = report.host_report("node-1", "full", [verdict()], THEN)
 BAD = report.host_report("node-1", "full", [verdict(ok=False)], THEN)
 QUICK = report.host_report("node-1", "quick", [verdict(mode="quick")], NOW, GOOD)
@@ -284,13 +289,13 @@ def test_the_same_run_goes_on(tmp_path):
     run = begin("a", hosts)
     assert (run["id"], run["hosts"]) == ("a", hosts)
     # The verdict of what failed while it was served stays; what goes on is asked, perhaps once more.
-    report.write_reports(folder, "node-1", "full", [verdict(ok=False)], hosts)
+    write_reports(folder, "node-1", "full", [verdict(ok=False)], hosts)
     written = os.stat(os.path.join(folder, "verdict.json")).st_mtime_ns
     assert begin("a", ["node-2", "node-3"]) == run
     assert os.stat(os.path.join(folder, "verdict.json")).st_mtime_ns == written
     assert made == [1]
     assert now_there() == {"node-1": False, "node-2": "missing", "node-3": "missing"}
-    report.write_reports(folder, "node-2", "full", [verdict()], hosts)
+    write_reports(folder, "node-2", "full", [verdict()], hosts)
     assert begin("a", ["node-2"]) == run
     assert now_there() == {"node-1": False, "node-2": "missing", "node-3": "missing"}
     assert begin("b", hosts)["id"] == "b"
@@ -308,13 +313,13 @@ def test_two_runs_at_once_keep_their_verdicts(tmp_path):
         return state(read(os.path.join(folder, "verdict.json")))
 
     first = begin("a", ["node-1", "node-2"], ["node-1", "node-2"])
-    report.write_reports(folder, "node-1", "full", [verdict(ok=False)], hosts, problem="not ready")
+    write_reports(folder, "node-1", "full", [verdict(ok=False)], hosts, problem="not ready")
     assert begin("b", ["node-3"], ["node-3"])["id"] == "b"
     again = begin("a", ["node-1", "node-2"], ["node-2"])
     assert (again["id"], again["began"]) == ("a", first["began"])
     assert now_there() == {"node-1": False, "node-2": "missing", "node-3": "missing"}
-    report.write_reports(folder, "node-3", "full", [verdict()], hosts)
-    report.write_reports(folder, "node-2", "full", [verdict()], hosts)
+    write_reports(folder, "node-3", "full", [verdict()], hosts)
+    write_reports(folder, "node-2", "full", [verdict()], hosts)
     assert now_there() == {"node-1": False, "node-2": True, "node-3": True}
     assert read(os.path.join(folder, "verdict.json"))["hosts"]["node-1"]["problem"] == "not ready"
 
@@ -329,11 +334,11 @@ def read(path):
 
 def test_the_files_that_are_written(tmp_path):
     folder = str(tmp_path / "deep" / "reports")
-    written = report.write_reports(folder, "node-1", "full", [verdict()], ["node-1"])
+    written = write_reports(folder, "node-1", "full", [verdict()], ["node-1"])
     assert read(os.path.join(folder, "hosts", "node-1.json")) == written
     fleet = read(os.path.join(folder, "verdict.json"))
     assert (fleet["ok"], list(fleet["hosts"])) == (True, ["node-1"])
-    quick = report.write_reports(folder, "node-1", "quick", [verdict(mode="quick")], ["node-1"])
+    quick = write_reports(folder, "node-1", "quick", [verdict(mode="quick")], ["node-1"])
     assert quick["last_full"]["verdicts"] == [verdict()]
     assert read(os.path.join(folder, "verdict.json"))["hosts"]["node-1"]["last_full"]["ok"] is True
     assert sorted(os.listdir(folder)) == [".page.lock", ".verdict.lock", "hosts", "verdict.html", "verdict.json"]
@@ -341,7 +346,7 @@ def test_the_files_that_are_written(tmp_path):
 
 def test_the_page_is_of_the_fleets_file_that_is_there(tmp_path, monkeypatch):
     folder = str(tmp_path)
-    report.write_reports(folder, "node-1", "full", [verdict()], ["node-1"], report.deployed([plan_entry(8000)]))
+    write_reports(folder, "node-1", "full", [verdict()], ["node-1"], report.deployed([plan_entry(8000)]))
     text = (tmp_path / "verdict.html").read_text()
     assert "1 of 1 server verified" in text
     digest = hashlib.sha256((tmp_path / "verdict.json").read_bytes()).hexdigest()
@@ -351,7 +356,7 @@ def test_the_page_is_of_the_fleets_file_that_is_there(tmp_path, monkeypatch):
     monkeypatch.setattr(page, "render", lambda value: rendered.append(value) or "page\n")
     report.write_page(folder)
     assert rendered == []  # it is of that file already
-    report.write_reports(folder, "node-1", "full", [verdict(ok=False)], ["node-1"])
+    write_reports(folder, "node-1", "full", [verdict(ok=False)], ["node-1"])
     assert [value["ok"] for value in rendered] == [False]
     (tmp_path / "verdict.html").unlink()
     report.write_page(folder)
@@ -360,7 +365,7 @@ def test_the_page_is_of_the_fleets_file_that_is_there(tmp_path, monkeypatch):
 
 def test_half_a_character_from_a_server_is_written_and_read(tmp_path):
     half = "name \ud83d"
-    written = report.write_reports(
+    written = write_reports(
         str(tmp_path), "node-1", "full", [verdict(ok=False, probes=[probe("chat", False, got=half)])], []
     )
     assert read(tmp_path / "hosts" / "node-1.json") == written
@@ -374,7 +379,7 @@ def test_damaged_files_are_replaced(tmp_path, content):
     (tmp_path / "hosts").mkdir()
     (tmp_path / "hosts" / "node-1.json").write_text(content)
     (tmp_path / "verdict.json").write_text(content)
-    report.write_reports(str(tmp_path), "node-1", "quick", [verdict()], ["node-1"])
+    write_reports(str(tmp_path), "node-1", "quick", [verdict()], ["node-1"])
     assert read(tmp_path / "hosts" / "node-1.json")["ok"] is True
     assert list(read(tmp_path / "verdict.json")["hosts"]) == ["node-1"]
 
@@ -386,7 +391,7 @@ def test_any_host_name_is_one_file_in_the_folder(tmp_path, name):
 
 
 def _write(folder, number, hosts):
-    report.write_reports(folder, "node-%d" % number, "full", [verdict()] * 8, hosts)
+    write_reports(folder, "node-%d" % number, "full", [verdict()] * 8, hosts)
 
 
 def test_hosts_that_report_at_once_lose_nothing(tmp_path):
@@ -458,7 +463,7 @@ def test_a_server_that_is_not_the_planned_one_is_told_with_who_answers(tmp_path)
         "url": "http://127.0.0.1:8000", "model_id": "m", "hash": "h", "not_verified": words,
         "probes": [failed, skipped],
     }  # fmt: skip
-    written = report.write_reports(str(tmp_path), "node-1", "full", [verdict], ["node-1"])
+    written = write_reports(str(tmp_path), "node-1", "full", [verdict], ["node-1"])
     assert written["ok"] is False
     page = (tmp_path / "verdict.html").read_text(encoding="utf-8")
     assert "0 of 1 server verified" in page

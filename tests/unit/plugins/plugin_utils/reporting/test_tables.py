@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import tables
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import screen as tables
 
 
 def test_rows_of_several_hosts_are_one_table():

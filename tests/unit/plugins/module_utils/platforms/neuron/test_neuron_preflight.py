@@ -339,7 +339,7 @@ def test_a_draft_for_another_target(node):
     heads.write(node.draft, hidden_size=64)
     ((check, message),) = node.problems()
     assert check == "draft"
-    assert message.startswith("%s/config.json: hidden_size is 64, but the target model's is 32; an EAGLE3" % node.draft)
+    assert str(node.draft) in message and "hidden_size is 64" in message and "is 32" in message
 
 
 def test_everything_at_once_is_one_error(node):
