@@ -76,8 +76,6 @@ ENGINE_SERVERS = {
     "drain_s": {"type": "float", "default": 0},
     "secrets": {"type": "dict", "no_log": True},
     "user": {"type": "str"},
-    "deployment": {"type": "dict"},
-    "deployer": {"type": "dict"},
     "reports_dir": {"type": "path"},
     "logs": {
         "type": "dict",

@@ -185,13 +185,10 @@ def _stage(node, staging, action, one):
                 place(path, mode, uid, gid)
         _make_directories(entry, owner)
         return
-    texts = {
-        node.paths.entry(name): json.dumps(entry, indent=1, sort_keys=True, ensure_ascii=False) + "\n",
-        node.paths.deployer(name): json.dumps({**node.deployer, "hash": entry["hash"]}, sort_keys=True) + "\n",
-    }
+    text = json.dumps(entry, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     for path, mode, uid, gid in one.files:
-        if path in texts:
-            staging.add(path, texts[path], mode, None if uid is None else (uid, gid))
+        if path == node.paths.entry(name):
+            staging.add(path, text, mode, None if uid is None else (uid, gid))
     if one.secrets:
         staging.add(node.paths.secret(name), json.dumps(one.secrets), 0o600, owner)
     if one.config is not None:

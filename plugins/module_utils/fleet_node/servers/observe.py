@@ -119,7 +119,7 @@ def _read_files(paths, manager, one, planned):
     name = one.name
     configs = {config_path(entry) for entry in (one.entry, planned)} - {None}
     definition = None if manager.masked(name) else manager.definition_path(name)
-    own = [paths.entry(name), paths.deployer(name), paths.secret(name), definition, paths.server_state(name)]
+    own = [paths.entry(name), paths.secret(name), definition, paths.server_state(name)]
     own = [path for path in own if path]
     one.files = [path for path in [*own, *sorted(configs)] if os.path.lexists(path)] + manager.log_files(name)
     one.definition = read_text(definition) if definition else None

@@ -245,11 +245,8 @@ def _problem(node, entry, observed, lack):
     now = condition(observed)
     if observed.entry is not None and observed.entry.get("hash") != entry["hash"]:
         return (
-            "another entry than the planned one is deployed%s, it differs in %s; run engine_servers to deploy this one"
-            % (
-                identity.deployer_words(node, observed),
-                ", ".join(change[0] for change in entry_changes(observed.entry, entry)),
-            ),
+            "another entry than the planned one is deployed, it differs in %s; run engine_servers to deploy this one"
+            % ", ".join(change[0] for change in entry_changes(observed.entry, entry)),
             True,
         )
     age = "" if now.since is None else " since %s (%d s)" % (utc(now.since)[11:], time.time() - now.since)
