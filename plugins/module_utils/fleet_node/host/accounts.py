@@ -106,21 +106,21 @@ def _wrong_rights(paths, shared):
     return found
 
 
-def remove(root, keep=(), check_mode=False):
+def remove(root, check_mode=False):
     """Remove the accounts that ensure() created for this root, and the collection's folders below it.
 
-    keep: paths that stay, with their parents. Mounts in these folders stay as well, since other nodes may use them; the
-    content of a folder that is a mount is removed. Files of such an account in other folders stay. The servers must
-    have been stopped. Returns as ensure() does. Raises FleetError.
+    Mounts in these folders stay, since other nodes may use them; the content of a folder that is a mount is removed.
+    Files of such an account in other folders stay. The servers must have been stopped. Returns as ensure() does. Raises
+    FleetError.
     """
     paths = NodePaths.of_parameter(root)
     # removing an account may remove its group
     accounts = [tuple(item) for item in reversed(recorded(paths)) if _exists(*item)]
-    kept, mounts, gone = {os.path.realpath(one) for one in keep}, mount_points(), []
+    mounts, gone = mount_points(), []
     try:
         for path in (paths.run, paths.etc, paths.log, paths.lib):
             if os.path.lexists(path):
-                gone += _removable(path, kept, mounts)
+                gone += _removable(path, mounts)
     except OSError as error:
         raise os_error("Cannot remove %s" % paths.lib, error) from error
     lines = ["%s %s\n" % item for item in accounts]
@@ -140,7 +140,7 @@ def remove(root, keep=(), check_mode=False):
     if check_mode:
         message = "would remove " + ", ".join(line.strip() for line in lines) if lines else "nothing to remove"
     else:
-        message = "left, with what is kept or mounted there: %s" % ", ".join(stays) if stays else "nothing is left"
+        message = "left, with the mounts in it: %s" % ", ".join(stays) if stays else "nothing is left"
     return {
         "changed": bool(lines),
         "message": message,
@@ -159,21 +159,16 @@ def _remove_empty(paths):
                 os.rmdir(path)
 
 
-def _removable(path, kept, mounts):
-    """[path] to delete in order to remove `path` except kept paths and mounts in it."""
+def _removable(path, mounts):
+    """[path] to delete in order to remove `path` except mounts in it."""
     real = os.path.realpath(path)
-    if not _is_folder(path):
-        return [path]
-    if real in kept:
-        return []
-    staying = [one for one in (*kept, *mounts) if one == real or one.startswith(real + "/")]
-    if not staying:
+    if not _is_folder(path) or not any(one == real or one.startswith(real + "/") for one in mounts):
         return [path]
     found = []
     for name in sorted(os.listdir(path)):
         child = os.path.join(path, name)
         if os.path.islink(child) or os.path.realpath(child) not in mounts:
-            found += _removable(child, kept, mounts)
+            found += _removable(child, mounts)
     return found
 
 

@@ -217,17 +217,12 @@ def _overlap(bind, address):
     return ("127.0.0.1" if bind == "localhost" else bind.strip("[]")) == address
 
 
-def is_narrow(bind):
-    """Whether an address is not a wildcard."""
-    return bind not in WILDCARDS
-
-
 def open_to_all(bind, port, sockets):
     """The wildcard address on which a server listens although it is bound to another address, or None.
 
     sockets: listening_sockets(). With bind 127.0.0.1, a server that ignores the address would serve the entire network.
     """
-    if not is_narrow(bind):
+    if bind in WILDCARDS:
         return None
     return next((address for address, found, _inode in sockets if found == port and address in WILDCARDS), None)
 
@@ -326,11 +321,6 @@ def argv(pid):
     except OSError:
         return []
     return [os.fsdecode(item) for item in text.split(b"\0")[:-1]]
-
-
-def processes_with_marker(root, name):
-    """Pids of the server `name` of this root, with children without its environment."""
-    return marked_processes(root).get(name, [])
 
 
 def terminate(pids, term_s, kill_s):

@@ -34,6 +34,7 @@ PARTIAL = ".inference-fleet.partial"
 MARKER_KEYS = {"inputs", "packages", "python", "real_python"}
 OWN_FOLDER = NodePaths("").lib + "/"  # contains only environments of this collection
 SCHEMA = 1
+LAST = 12  # lines of a failed command in messages
 REQUIREMENT = re.compile(r"^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\])?\s*([=<>!~@;(].*)?$")
 PIN = re.compile(r"^==\s*([A-Za-z0-9.!+_-]+)$")
 IMPORT = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")
@@ -117,9 +118,9 @@ class CommandFailed(Exception):
         super().__init__(output)
         self.output = CREDENTIALS.sub("***@", output)
 
-    def tail(self, count=12):
+    def tail(self):
         """The last lines of the output."""
-        return "\n".join([line.rstrip() for line in self.output.splitlines() if line.strip()][-count:])
+        return "\n".join([line.rstrip() for line in self.output.splitlines() if line.strip()][-LAST:])
 
 
 def ensure(desired, check_mode=False):

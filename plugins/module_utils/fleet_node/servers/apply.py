@@ -21,15 +21,14 @@ from ..host import http_client, processes, trust
 from ..host import python as host_python
 from ..host.files import as_bytes, place, read_bytes, read_text
 from ..host.os_errors import about
-from ..host.server_spec import health_port, start_order
+from ..host.server_spec import health_port, server_ports, start_order
 from ..launchers import get_launcher
 from ..services.base import LOG_LIMITS
 from . import previous
 from .config_check import check_configs
 from .desired import container_owner, owner_of
 from .model import STARTS, STAY, WRITES, condition, config_path
-from .observe import observe
-from .ports import holder_words, server_ports
+from .observe import holder_words, observe
 from .server_files import Staging, forget_state, make_folder, remove, unlink
 
 SETTLE_S = 2.0  # within which a start is recorded; nothing waits for an engine
@@ -330,7 +329,7 @@ def shared_fault(paths, path, text):
     Service managers execute these files at every boot, in part as root."""
     if text is None:
         return program.current_fault(paths.lib)
-    wrong = trust.misplaced(path, 0o644)
+    wrong = trust.misplaced(path)
     return wrong if wrong or read_bytes(path) == as_bytes(text) else "differs from this collection's"
 
 

@@ -12,7 +12,7 @@ from ..host.paths import NodePaths
 from ..host.python_environment import MARKER
 from ..host.server_spec import entry_hash, health_port
 from ..supervise import state as guard_state
-from . import ports
+from . import observe as observations
 from .drift import entry_changes
 from .model import Observed, condition
 from .observe import note_ready, observe, utc
@@ -120,17 +120,15 @@ def _running(entry, one):
         if found is None:
             raise Stranger("no container of %s runs%s" % (name, _doing(one)))
         return one.pids[0] if one.pids else None, found.hash
-    pid = one.state.get("pid")
-    process = processes.process(pid) if isinstance(pid, int) else None
-    alive = process is not None and process.ticks == one.state.get("ticks") and process.state not in processes.ENDED
-    if alive and pid in one.pids:
+    pid = guard_state.recorded_pid(one.state)
+    if pid in one.pids:
         return pid, one.state.get("hash")
     if one.pids:
         raise Stranger(
             "%s runs as process %d, and which entry that is, is not known: its record %s; site.yml restarts it"
             % (name, one.pids[0], "is of another process" if one.state else "is missing")
         )
-    if alive:
+    if pid is not None:
         raise Stranger("the process %d of %s cannot be seen as this user; %s" % (pid, name, BECOME))
     raise Stranger("%s does not run%s" % (name, _doing(one)))
 
@@ -146,15 +144,12 @@ def _answers_instead(node, entry):
     holders = processes.port_holders(entry["bind"], port) if port else []
     if not holders:
         return ""
-    return "; the port %d is held by %s" % (
-        port,
-        " and ".join(holder_words(node, holder) for holder in holders),
-    )
+    return "; the port %d is held by %s" % (port, " and ".join(holder_words(node, holder) for holder in holders))
 
 
 def holder_words(node, holder):
-    """ports.holder_words(), for a server of this collection with its entry."""
-    words, name, root = ports.holder_words(holder, node.paths.root), holder["server"], holder["root"]
+    """observations.holder_words(), for a server of this collection with its entry."""
+    words, name, root = observations.holder_words(holder, node.paths.root), holder["server"], holder["root"]
     if holder["pid"] is None:
         return "%s; %s" % (words, BECOME)
     if name is None:

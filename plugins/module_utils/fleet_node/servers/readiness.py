@@ -19,8 +19,7 @@ from ..visible import visible
 from . import causes, identity
 from .drift import entry_changes
 from .model import condition
-from .observe import check_only, log_tail, note_ready, observe, read_secrets, redactor_of, row, utc
-from .ports import foreign_holders
+from .observe import check_only, foreign_holders, log_tail, note_ready, observe, read_secrets, redactor_of, row, utc
 
 LOG_LINES = 15
 CAUSE_LINES = 200  # an engine's traceback, and those of the processes that died of it

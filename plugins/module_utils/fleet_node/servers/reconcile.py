@@ -21,8 +21,7 @@ from .apply import apply, prove, python_link_differs, settle, shared_changes, sh
 from .decide import DEPLOYS, WAVE, decide, describe
 from .desired import check_deployable, check_secrets, desired_server
 from .model import CLOSINGS, STARTS, Action, DesiredServer, Observed, condition
-from .observe import check_only, observe, row
-from .ports import foreign_holders
+from .observe import check_only, foreign_holders, observe, row
 from .readiness import all_answer, find_hung
 from .server_files import make_folder
 

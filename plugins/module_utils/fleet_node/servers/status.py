@@ -17,8 +17,7 @@ from .apply import python_link_differs, shared_changes, shared_fault
 from .desired import desired_server
 from .drift import Difference, compare, unit_notes
 from .model import Observed, condition
-from .observe import check_only, given_redactor, log_tail, observe, row
-from .ports import foreign_holders
+from .observe import check_only, foreign_holders, given_redactor, log_tail, observe, row
 from .readiness import doing, probe_all
 
 WORDS = ("reason", "log_tail", "differences", "drift", "notes")  # of a row: from servers and their logs

@@ -32,7 +32,7 @@ from ..host.paths import PREFIX
 from ..supervise.state import START_LIMIT_EXIT
 from .base import ManagerSilent, ServiceManager, Status, Unit, text_invalid
 
-OTHERS = ("reaper", "watchdog")  # programs that are no servers; previous versions had a reaper
+OTHERS = ("watchdog",)  # programs that are no servers
 MARKER = "INFERENCE_FLEET_SUPERVISOR"  # in the daemon's environment: the root that it serves
 SOCKET_PATH_BYTES = 107  # sizeof(sun_path) - 1, unix(7)
 SOCKET_SUFFIX_BYTES = 8  # supervisord binds PATH.PID first and links it (supervisor/http.py)

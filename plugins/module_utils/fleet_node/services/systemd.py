@@ -309,12 +309,7 @@ class Systemd(ServiceManager):
         fragment = block.get("FragmentPath")
         overrides = [fragment] if fragment and os.path.realpath(fragment) != os.path.realpath(path) else []
         stale = block.get("NeedDaemonReload") == "yes" and status.pid is not None
-        return Unit(
-            path=path,
-            drop_ins=loaded + overrides,
-            stale=stale,
-            may_reload=not stale or _reload_is_harmless(),
-        )
+        return Unit(path=path, drop_ins=loaded + overrides, stale=stale, may_reload=not stale or _reload_is_harmless())
 
     def enable(self, names):
         self._enable(names)

@@ -29,7 +29,7 @@ def ensure(node, settings, check=False):
     paths = _files(node, interval=1, failures=1, timeout=1)
     before = {path: read_text(path) for path in paths if os.path.lexists(path)}
     active = _is_active(node, bool(before)) if before else False
-    wrong = {path: trust.misplaced(path, 0o644) for path in before if path in wanted}
+    wrong = {path: trust.misplaced(path) for path in before if path in wanted}
     wrong = {path: words for path, words in wrong.items() if words}
     changed = before != wanted or active != bool(wanted) or bool(wrong)
     result = {"changed": changed, "diff": {"before": _words(before, active), "after": _words(wanted, bool(wanted))}}

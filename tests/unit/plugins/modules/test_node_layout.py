@@ -165,24 +165,6 @@ def test_absent_removes_what_was_made_here(tmp_path, capsys, accounts):
     assert (tmp_path / "log").is_dir()  # a link is not followed
 
 
-def test_absent_leaves_folders_with_what_is_kept(tmp_path, capsys):
-    root = tmp_path / "root"
-    run_module(capsys, node_layout, root=str(root))
-    artifact = root / "var/lib/inference-fleet/servers/server-0/artifact"
-    artifact.mkdir(parents=True)
-    (artifact / "model.pt").write_text("x")
-    (artifact.parent / "work").mkdir()
-    (artifact.parent / "link").symlink_to(artifact)
-    check, applied = four_steps(capsys, node_layout, root=str(root), state="absent", keep=[str(artifact)])
-    assert check["diff"] == applied["diff"]
-    assert "file %s\n" % (artifact.parent / "link") not in applied["diff"]["before"]
-    assert [path for path in root.rglob("*") if path.is_file()] == [artifact / "model.pt"]
-    assert sorted(path.name for path in artifact.parent.iterdir()) == ["artifact"]
-    assert not (root / "etc/inference-fleet").exists()
-    four_steps(capsys, node_layout, root=str(root), state="absent", keep=["/somewhere/else"])
-    assert not (root / "var/lib/inference-fleet").exists()
-
-
 @pytest.mark.parametrize("itself", [False, True])
 def test_absent_leaves_what_is_mounted(tmp_path, capsys, monkeypatch, itself):
     """A whole fleet's artifacts, bound into the folder; and a folder that is a disk of its own."""
@@ -199,6 +181,7 @@ def test_absent_leaves_what_is_mounted(tmp_path, capsys, monkeypatch, itself):
     )
     monkeypatch.setattr(node_directories, "MOUNTS", str(mounts))
     four_steps(capsys, node_layout, root=str(root), state="absent")
+    assert run_module(capsys, node_layout, root=str(root), state="absent")["message"].endswith("in it: %s" % lib)
     assert [path.name for path in lib.iterdir()] == ["artifacts"]
     assert (shared / "of-another-plan").is_dir()
     monkeypatch.setattr(node_directories, "MOUNTS", "/nonexistent")
@@ -225,13 +208,8 @@ def test_absent_leaves_no_empty_folders_and_says_so(tmp_path, capsys):
     assert (gone["changed"], gone["message"], root.exists()) == (True, "nothing is left", False)
     run_module(capsys, node_layout, root=str(root))
     (root / "var" / "mine").write_text("")
-    kept = root / "var" / "lib" / "inference-fleet" / "kept"
-    kept.mkdir()
-    left = run_module(capsys, node_layout, root=str(root), state="absent", keep=[str(kept)])
-    assert left["message"] == "left, with what is kept or mounted there: %s" % kept.parent
-    assert sorted(str(path.relative_to(root)) for path in root.rglob("*")) == [
-        "var", "var/lib", "var/lib/inference-fleet", "var/lib/inference-fleet/kept", "var/mine"
-    ]  # fmt: skip
+    run_module(capsys, node_layout, root=str(root), state="absent")
+    assert sorted(str(path.relative_to(root)) for path in root.rglob("*")) == ["var", "var/mine"]
 
 
 def test_absent_ends_downloads_that_outlived_their_play(tmp_path, capsys):

@@ -112,11 +112,11 @@ def test_marked_processes_and_their_children_are_found_and_nothing_else(tmp_path
     script = "import os, subprocess, sys; subprocess.run([sys.executable, '-I', '-S', '-c', '%s'], env={})" % SLEEP[-1]
     with child([*SLEEP[:-1], script], env=marks) as parent, child(env=dict(marks, INFERENCE_FLEET_ROOT="/")) as other:
         with child(env={"A": "INFERENCE_FLEET_SERVER=server-0"}):
-            found = wait_until(lambda: _two(processes.processes_with_marker(root, "server-0")))
+            found = wait_until(lambda: _two(processes.marked_processes(root).get("server-0", [])))
             (below,) = set(found) - {parent.pid}
             wait_until(lambda: processes.environment_of(below) == {})  # a fork has its parent's until it is executed
-            assert processes.processes_with_marker(root, "server-1") == []
-            assert other.pid in processes.processes_with_marker("", "server-0")
+            assert processes.marked_processes(root).get("server-1", []) == []
+            assert other.pid in processes.marked_processes("").get("server-0", [])
         assert processes.terminate(found, 60, 60) == []
         parent.wait()
 
