@@ -19,7 +19,7 @@ import stat
 from ..errors import FleetError
 from . import commands, processes
 from .directories import make_directory, mount_points
-from .files import read_json, write_atomic
+from .files import names_in, read_json, write_atomic
 from .jobs import DetachedJob
 from .os_errors import os_error
 from .paths import NodePaths
@@ -64,14 +64,12 @@ def ensure(root, user, check_mode=False):
                 repair()
         except OSError as error:
             raise os_error("The account and the folders cannot be created", error) from error
-    due = ["%s %s" % item for item in missing]
-    corrections = ["%s: %s instead of %s" % (path, right, found) for path, found, right, _repair in wrong]
-    parts = [("make " if check_mode else "made ") + ", ".join(due)] if due else []
-    parts += [("correct " if check_mode else "corrected ") + ", ".join(corrections)] if corrections else []
+    due = ["%s %s is missing" % item for item in missing]
+    due += ["%s has %s instead of %s" % (path, found, right) for path, found, right, _repair in wrong]
     notes = {("directory", path): ": " + found for path, found, _wanted, _repair in wrong}
     return {
-        "changed": bool(parts),
-        "message": ("would " if check_mode else "") + " and ".join(parts) if parts else "up to date",
+        "changed": bool(due),
+        "message": "; ".join(due) or "up to date",
         "user": user,
         "directories": directories,
         "diff": {
@@ -179,7 +177,7 @@ def _is_folder(path):
 def _end_jobs(paths):
     """End downloads and pulls that outlived their play; they would create their folders again."""
     jobs = paths.lib + "/jobs"
-    for name in sorted(os.listdir(jobs)) if os.path.isdir(jobs) else []:
+    for name in names_in(jobs):
         job = DetachedJob(os.path.join(jobs, name))
         if os.path.isdir(job.folder) and job.alive():
             job.stop()

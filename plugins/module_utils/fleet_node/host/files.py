@@ -120,6 +120,16 @@ def _opened(path, follow):
         os.close(handle)
 
 
+def names_in(folder, prefix="", suffix=""):
+    """Sorted [NAME] of the entries PREFIX NAME SUFFIX of a folder, without hidden ones; [] without the folder."""
+    try:
+        files = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    files = [file for file in files if file.startswith(prefix) and file.endswith(suffix) and not file.startswith(".")]
+    return sorted(file[len(prefix) : len(file) - len(suffix)] for file in files)
+
+
 def read_text(path):
     """The content of the file `path` as a string, or None if there is no such file. Raises OSError."""
     data = read_bytes(path)

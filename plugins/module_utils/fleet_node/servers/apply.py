@@ -231,7 +231,7 @@ def _make_folders(node, desired, observed):
     make_folder(paths.log, mode=0o750)
     # the guard, which runs as the server's user, puts its record there
     kept = [one.entry for name, one in observed.items() if one.entry and name not in desired]
-    users = {one.user for one in desired.values()} | {entry.get("user") or node.user for entry in kept}
+    users = {one.user for one in desired.values()} | {entry.get("user") for entry in kept}
     users = sorted(users - {None})
     os.chmod(paths.state, 0o1777 if len(users) > 1 else 0o755)
     if len(users) == 1:

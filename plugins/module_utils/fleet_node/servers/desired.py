@@ -58,7 +58,7 @@ def desired_server(node, entry, secrets):
 
     secrets: {variable: value}, as far as they are known.
     """
-    name, user = entry["name"], entry["user"] or node.user
+    name, user = entry["name"], entry["user"]
     path = config_path(entry)
     # files that the account must not change belong to the user who deploys
     uid = 0 if os.geteuid() == 0 else None

@@ -42,7 +42,7 @@ def observe(paths, manager, entries=()):
     """
     entries = dict(entries)
     deployed = {}
-    for name in _files_with(paths.servers, ".json"):
+    for name in files.names_in(paths.servers, suffix=".json"):
         entry = read_entry(paths.entry(name))
         deployed[name] = entry if entry and entry.get("name") == name else {"name": name}
     statuses = manager.statuses()
@@ -203,14 +203,6 @@ def redactor_of(secrets):
     secrets = secrets or {}
     others = [key for name in OTHER_API_KEYS for key in secrets.get(name, "").split()]
     return Redactor({*map(str, secrets.values()), *others})
-
-
-def _files_with(folder, suffix):
-    try:
-        files = os.listdir(folder)
-    except FileNotFoundError:
-        return []
-    return sorted(file[: -len(suffix)] for file in files if file.endswith(suffix) and not file.startswith("."))
 
 
 def check_only(only, entries, observed, deployed=False):

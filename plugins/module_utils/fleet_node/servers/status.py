@@ -68,7 +68,7 @@ def status(node, entries, only=None, log_lines=0, probes=False, timeout=10, secr
 
 def _differences(node, planned, names, observed, secrets):
     """{name: [Difference]} of servers, with those of files that all servers share."""
-    users = {entry["user"] or node.user for entry in planned.values()} - {None}
+    users = {entry["user"] for entry in planned.values()} - {None}
     with contextlib.suppress(FleetError):  # the definitions raise it again
         node.manager.interpreter = host_python.choose(node.paths, sorted(users))
     shared = [

@@ -14,7 +14,7 @@ import os
 import time
 
 from ..engines import health_request as asking
-from ..host.files import fits, readable_json, write_json
+from ..host.files import fits, names_in, readable_json, write_json
 from ..host.http_client import FAILURES
 from ..host.processes import markers_of, terminate_found
 from ..host.server_spec import health_port, read_entry
@@ -47,8 +47,7 @@ def fault(entry, secrets, timeout):
 def look(options, memory):
     """Ask each server once. memory: {name: {pid, ticks, answered, failures}} of the last time. Returns it updated."""
     folder, kept = os.path.join(options.etc, "servers"), {}
-    names = sorted(name[:-5] for name in os.listdir(folder) if name.endswith(".json")) if os.path.isdir(folder) else []
-    for name in names:
+    for name in names_in(folder, suffix=".json"):
         entry = read_entry(os.path.join(folder, name + ".json"))
         record = read_record(os.path.join(options.state, name + ".json"))
         if entry is None or record.get("phase") != "running" or recorded_pid(record) is None:

@@ -104,10 +104,9 @@ def test_folders_that_the_account_cannot_enter_are_opened(tmp_path, capsys, acco
     (root / "etc/inference-fleet").chmod(0o700)
     (root / "var/lib/inference-fleet/models").chmod(0o2770)
     check, applied = four_steps(capsys, node_layout, root=str(root), user="inference-fleet")
-    lines = ["%s/etc/inference-fleet: mode 0755 instead of mode 0700" % root,
-             "%s/var/lib/inference-fleet/models: mode 2775 instead of mode 2770" % root]  # fmt: skip
-    assert applied["message"] == "corrected " + ", ".join(lines)
-    assert check["message"] == "would correct " + ", ".join(lines)
+    lines = ["%s/etc/inference-fleet has mode 0700 instead of mode 0755" % root,
+             "%s/var/lib/inference-fleet/models has mode 2770 instead of mode 2775" % root]  # fmt: skip
+    assert applied["message"] == check["message"] == "; ".join(lines)
     assert (root / "etc/inference-fleet").stat().st_mode & 0o7777 == 0o755
     assert (root / "var/lib/inference-fleet/models").stat().st_mode & 0o7777 == 0o2775
 
@@ -129,7 +128,7 @@ def test_rights_of_folders_are_corrected(tmp_path, capsys, accounts, name, mode,
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(mode)
     _check, applied = four_steps(capsys, node_layout, root=str(root), user="inference-fleet")
-    assert applied["message"] == "corrected %s: mode %04o instead of mode %04o" % (folder, right, mode)
+    assert applied["message"] == "%s has mode %04o instead of mode %04o" % (folder, mode, right)
     assert folder.stat().st_mode & 0o7777 == right
 
 
@@ -140,7 +139,7 @@ def test_folders_of_somebody_else_are_taken_back(tmp_path, capsys, accounts):
     for name in ("etc/inference-fleet", "var/lib/inference-fleet/models"):
         os.chown(root / name, 1234, 1234)
     _check, applied = four_steps(capsys, node_layout, root=str(root), user="inference-fleet")
-    assert applied["message"] == "corrected %s/etc/inference-fleet: owner root instead of owner 1234" % root
+    assert applied["message"] == "%s/etc/inference-fleet has owner 1234 instead of owner root" % root
     owners = [(root / name).stat().st_uid for name in ("etc/inference-fleet", "var/lib/inference-fleet/models")]
     assert owners == [0, 1234]
 

@@ -199,7 +199,7 @@ def test_a_server_that_listens_wider_than_it_is_bound(bind, listens, wider):
 @pytest.mark.parametrize("looks", [0, 20])
 def test_a_process_in_the_middle_of_execve_is_found(tmp_path, monkeypatch, looks, done):
     """It shows neither variables nor arguments then; done: execve ends after the last look in vain at the first."""
-    seen, real = [], processes._shown
+    seen, real = [], processes.shown
     marks = {processes.MARKER_SERVER: "server-0", processes.MARKER_ROOT: str(tmp_path)}
     child = subprocess.Popen(["sleep", "900"], env=marks)
 
@@ -209,7 +209,7 @@ def test_a_process_in_the_middle_of_execve_is_found(tmp_path, monkeypatch, looks
 
     try:
         wait_until(lambda: real(child.pid, "cmdline").startswith(b"sleep"))
-        monkeypatch.setattr(processes, "_shown", shown)
+        monkeypatch.setattr(processes, "shown", shown)
         assert processes.marked_processes(str(tmp_path)) == {"server-0": [child.pid]}
         assert seen == ["environ", "cmdline"] * looks + ["environ"]
     finally:
@@ -218,12 +218,12 @@ def test_a_process_in_the_middle_of_execve_is_found(tmp_path, monkeypatch, looks
 
 
 def test_a_process_that_shows_nothing_at_all_is_not_waited_for_long(monkeypatch):
-    monkeypatch.setattr(processes, "_shown", lambda pid, name: b"")
+    monkeypatch.setattr(processes, "shown", lambda pid, name: b"")
     looks = []
     monkeypatch.setattr(processes.time, "sleep", looks.append)
     assert processes.environment_of(os.getpid()) == {}
     assert looks == [processes.LOOK_S] * processes.LOOKS
-    monkeypatch.setattr(processes, "_shown", lambda pid, name: b"" if name == "environ" else b"sleep")
+    monkeypatch.setattr(processes, "shown", lambda pid, name: b"" if name == "environ" else b"sleep")
     assert processes.environment_of(os.getpid()) == {}
     assert len(looks) == processes.LOOKS + processes.LOOKS_WITH_ARGUMENTS - 1
     ended = subprocess.Popen(["true"])

@@ -88,10 +88,7 @@ def test_a_disaggregated_deployment_has_two_more_probes():
 
 def test_a_missing_prefill_worker_is_counted_although_health_is_200():
     verdict = disaggregated(health={"status": "healthy", "instances": HEALTH["instances"][:2]})
-    assert failing(verdict) == {
-        "census": "fewer workers are registered than the plan has, and /health is 200 all the same: see the states and "
-        "logs of the missing ones"
-    }
+    assert failing(verdict) == {"census": causes.CENSUS}
     assert by_name(verdict)["census"]["got"].startswith("prefill 0 of 1, decode 1 of 1; HTTP 200 {")
 
 
