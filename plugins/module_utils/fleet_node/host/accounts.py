@@ -27,12 +27,6 @@ from .paths import NodePaths
 ACCOUNT = re.compile(r"^[a-z_][a-z0-9_-]{0,31}$")
 
 
-def shared_directories(root):
-    """The folders below `root` that several parts of the collection use."""
-    paths = NodePaths(root)
-    return [paths.etc, paths.lib, paths.venvs, paths.models, paths.encodings, paths.log]
-
-
 def ensure(root, user, check_mode=False):
     """Create the account `user` and the shared folders below `root`, and correct the rights of the folders.
 
@@ -48,7 +42,7 @@ def ensure(root, user, check_mode=False):
             "user is %r; allowed: 1-32 characters of a-z, 0-9, '_' and '-'. Correct the argument.",
             (user,),
         )
-    directories = shared_directories(root)
+    directories = [paths.etc, paths.lib, paths.venvs, paths.models, paths.encodings, paths.log]
     wanted = [("group", user), ("user", user)] if user is not None else []
     wanted += [("directory", path) for path in directories]
     missing = [item for item in wanted if not _exists(*item)]

@@ -75,7 +75,6 @@ class Desired:
     excludes: list = field(default_factory=list)
     overrides: list = field(default_factory=list)
     python: str | None = None
-    compile_bytecode: bool = True
     verify_imports: list = field(default_factory=list)
 
     uv: str | None = None
@@ -104,7 +103,7 @@ class Desired:
             "excludes": sorted(normalized(name) for name in self.excludes),
             "python": self.python,
             "installer": "uv" if self.uv else "pip",
-            "compile_bytecode": self.compile_bytecode,
+            "compile_bytecode": True,  # as in existing markers
             "verify_imports": sorted(self.verify_imports),
             **({"overrides": sorted(self.overrides)} if self.overrides else {}),
         }
@@ -343,10 +342,9 @@ def _install(desired, uv, environment):
                 files.write_atomic(os.path.join(folder, option), "".join(line + "\n" for line in lines))
                 argv += ["--" + option, os.path.join(folder, option)]
         _run([*argv, *desired.requirements], environment, desired)
-    if desired.compile_bytecode:
-        folder = os.path.join(desired.path, "lib")
-        with contextlib.suppress(CommandFailed):  # packages contain templates that are no Python
-            run([desired.interpreter, "-m", "compileall", "-qq", "-j", "0", "-x", SELDOM, folder], environment)
+    folder = os.path.join(desired.path, "lib")
+    with contextlib.suppress(CommandFailed):  # packages contain templates that are no Python
+        run([desired.interpreter, "-m", "compileall", "-qq", "-j", "0", "-x", SELDOM, folder], environment)
 
 
 def _verify(desired, environment):

@@ -53,7 +53,6 @@ PYTHON_ENVIRONMENT = {
             "index": {"type": "str", "required": True},
         },
     },
-    "compile_bytecode": {"type": "bool", "default": True},
     "verify_imports": {"type": "list", "elements": "str", "default": []},
     "environment": {"type": "dict", "default": {}},
     "ca_bundle": {"type": "path"},
