@@ -46,12 +46,11 @@ def process(pid):
         text = shown(pid, "stat")
     except OSError:
         return None
-    state, *fields = text[text.rfind(b")") + 2 :].split()  # the name before it may contain blanks and brackets
-    if len(fields) < 19:
+    fields = text[text.rfind(b")") + 2 :].split()  # the name before it may contain blanks and brackets
+    if len(fields) < 20:
         return None
-    number = [int(field) for field in fields[:19]]
-    kernel = bool(number[5] & PF_KTHREAD)
-    return Process(state.decode("ascii"), number[0], number[2], kernel, sum(number[10:14]), number[18])
+    state, (parent, session, flags, ticks) = fields[0].decode("ascii"), [int(fields[at]) for at in (1, 3, 6, 19)]
+    return Process(state, parent, session, bool(flags & PF_KTHREAD), sum(map(int, fields[11:15])), ticks)
 
 
 def catches(pid, sign):

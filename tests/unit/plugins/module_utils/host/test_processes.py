@@ -146,7 +146,7 @@ def test_a_pid_that_went_over_to_another_process_is_left_alone(monkeypatch):
         def recycled(pid):
             found = real(pid)
             if pid == process.pid and seen:
-                found.ticks += 1
+                found = found._replace(ticks=found.ticks + 1)
             seen.append(pid)
             return found
 
@@ -204,6 +204,8 @@ def test_a_process_in_the_middle_of_execve_is_found(tmp_path, monkeypatch, looks
     child = subprocess.Popen(["sleep", "900"], env=marks)
 
     def shown(pid, name):
+        if name == "stat":
+            return real(pid, name)
         seen.extend([name] if pid == child.pid else [])
         return b"" if pid == child.pid and len(seen) <= 2 * looks - done else real(pid, name)
 
@@ -218,12 +220,12 @@ def test_a_process_in_the_middle_of_execve_is_found(tmp_path, monkeypatch, looks
 
 
 def test_a_process_that_shows_nothing_at_all_is_not_waited_for_long(monkeypatch):
-    monkeypatch.setattr(processes, "shown", lambda pid, name: b"")
-    looks = []
+    real, looks = processes.shown, []
+    monkeypatch.setattr(processes, "shown", lambda pid, name: real(pid, name) if name == "stat" else b"")
     monkeypatch.setattr(processes.time, "sleep", looks.append)
     assert processes.environment_of(os.getpid()) == {}
     assert looks == [processes.LOOK_S] * processes.LOOKS
-    monkeypatch.setattr(processes, "shown", lambda pid, name: b"" if name == "environ" else b"sleep")
+    monkeypatch.setattr(processes, "shown", lambda pid, name: b"" if name == "environ" else real(pid, name))
     assert processes.environment_of(os.getpid()) == {}
     assert len(looks) == processes.LOOKS + processes.LOOKS_WITH_ARGUMENTS - 1
     ended = subprocess.Popen(["true"])
