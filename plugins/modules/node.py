@@ -40,9 +40,8 @@ options:
         V(one_by_one) and V(together) return the order in which to change them as RV(waves), and V(wave) changes those
         in C(only) and keeps their former definitions until V(verified) or V(rolled_back).
       - V(engine_servers) also has C(secrets), a mapping of the variables in the entries' C(secrets) to values;
-        C(drain_s), seconds for the requests of a server; C(user), the account of servers without one;
-        C(watchdog), a mapping with C(interval), C(failures) and C(timeout); C(logs) with C(rate), C(file_mb) and
-        C(files); C(start_on_boot) for supervisord.
+        C(drain_s), seconds for the requests of a server; C(watchdog), a mapping with C(interval), C(failures) and
+        C(timeout); C(logs) with C(rate), C(file_mb) and C(files); C(start_on_boot) for supervisord.
       - V(engine_ready) has C(timeout), seconds for each request. V(engine_servers_info) has C(log_lines), C(probe),
         whether each server is asked for a completion, and C(report), whether a table is shown.
     type: dict

@@ -1,21 +1,16 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Operations on the servers of a node: the record of the deployer, verdicts that become invalid, and tables."""
+"""Operations on the servers of a node: verdicts that become invalid, and tables."""
 
 from __future__ import annotations
-
-import getpass
-import os
-import socket
 
 from ansible.errors import AnsibleConnectionFailure
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.redact import TOKEN_LENGTH
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import now
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder, run_id
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import (
     amount,
     show,
@@ -58,19 +53,7 @@ def engine_servers(action, arguments, task_vars):
 
 def engine_servers_sent(_action, arguments):
     """Return the arguments for the managed node."""
-    here = ("reports_dir", "deployment")
-    found = {name: value for name, value in arguments.items() if name not in here}
-    return {"deployer": deployer(arguments.get("deployment")), **found}
-
-
-def deployer(deployment):
-    """Return the record of this run for the node: {by, at, run, recipe}."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid())  # a container's user without a name
-    recipe = deployment.get("name") if isinstance(deployment, dict) else None
-    return {"by": "%s@%s" % (user, socket.gethostname()), "at": now(), "run": run_id(), "recipe": recipe}
+    return {name: value for name, value in arguments.items() if name != "reports_dir"}
 
 
 def engine_servers_info(action, arguments, task_vars):

@@ -314,7 +314,6 @@ def _serve(host):
         },
         start_on_boot=role.switch("serve_start_on_boot", host.shared("fleet_start_on_boot", False)),
         only=only or None,
-        deployment=host.deployment if recipe is host.recipe else recipe,
         reports_dir=role.value("serve_reports_dir", host.read("verify_reports_dir", host.read("fleet_reports_dir"))),
     )
 

@@ -16,7 +16,6 @@ import sys
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 
-DEPLOYER = {"by": "ada@ctl", "at": "2026-01-01T10:00:00Z", "run": "abc123", "recipe": "a-recipe"}
 FORWARDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "forwarder.py")
 
 
@@ -47,7 +46,7 @@ def holding(listener, target, root="", name=""):
         process.stdout.close()
 
 
-def write_down(root, entry, pid, runs=None, deployer=None):
+def write_down(root, entry, pid, runs=None):
     """The files of an entry whose process is `pid` and runs the entry with the hash `runs`, its own by default."""
     paths = NodePaths(str(root))
     record = {"name": entry["name"], "hash": runs or entry["hash"], "user": "x", "pid": pid, "phase": "running",
@@ -55,7 +54,6 @@ def write_down(root, entry, pid, runs=None, deployer=None):
     for path, value in (
         (paths.entry(entry["name"]), entry),
         (paths.server_state(entry["name"]), record),
-        (paths.deployer(entry["name"]), {**(deployer or DEPLOYER), "hash": entry["hash"]}),
     ):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w", encoding="utf-8") as stream:

@@ -207,7 +207,7 @@ class ContainerLauncher:
         return engine, engine.containers(self.root, entry["name"]) if engine is not None else []
 
     def _processes(self, entry):
-        return processes.processes_with_marker(self.root, entry["name"])
+        return processes.marked_processes(self.root).get(entry["name"], [])
 
     def _unknown_end(self, entry, error):
         pids = self._processes(entry)

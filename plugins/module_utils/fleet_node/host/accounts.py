@@ -19,18 +19,12 @@ import stat
 from ..errors import FleetError
 from . import commands, processes
 from .directories import make_directory, mount_points
-from .files import read_json, write_atomic
+from .files import names_in, read_json, write_atomic
 from .jobs import DetachedJob
 from .os_errors import os_error
 from .paths import NodePaths
 
 ACCOUNT = re.compile(r"^[a-z_][a-z0-9_-]{0,31}$")
-
-
-def shared_directories(root):
-    """The folders below `root` that several parts of the collection use."""
-    paths = NodePaths(root)
-    return [paths.etc, paths.lib, paths.venvs, paths.models, paths.encodings, paths.log]
 
 
 def ensure(root, user, check_mode=False):
@@ -48,7 +42,7 @@ def ensure(root, user, check_mode=False):
             "user is %r; allowed: 1-32 characters of a-z, 0-9, '_' and '-'. Correct the argument.",
             (user,),
         )
-    directories = shared_directories(root)
+    directories = [paths.etc, paths.lib, paths.venvs, paths.models, paths.encodings, paths.log]
     wanted = [("group", user), ("user", user)] if user is not None else []
     wanted += [("directory", path) for path in directories]
     missing = [item for item in wanted if not _exists(*item)]
@@ -64,14 +58,12 @@ def ensure(root, user, check_mode=False):
                 repair()
         except OSError as error:
             raise os_error("The account and the folders cannot be created", error) from error
-    due = ["%s %s" % item for item in missing]
-    corrections = ["%s: %s instead of %s" % (path, right, found) for path, found, right, _repair in wrong]
-    parts = [("make " if check_mode else "made ") + ", ".join(due)] if due else []
-    parts += [("correct " if check_mode else "corrected ") + ", ".join(corrections)] if corrections else []
+    due = ["%s %s is missing" % item for item in missing]
+    due += ["%s has %s instead of %s" % (path, found, right) for path, found, right, _repair in wrong]
     notes = {("directory", path): ": " + found for path, found, _wanted, _repair in wrong}
     return {
-        "changed": bool(parts),
-        "message": ("would " if check_mode else "") + " and ".join(parts) if parts else "up to date",
+        "changed": bool(due),
+        "message": "; ".join(due) or "up to date",
         "user": user,
         "directories": directories,
         "diff": {
@@ -106,21 +98,21 @@ def _wrong_rights(paths, shared):
     return found
 
 
-def remove(root, keep=(), check_mode=False):
+def remove(root, check_mode=False):
     """Remove the accounts that ensure() created for this root, and the collection's folders below it.
 
-    keep: paths that stay, with their parents. Mounts in these folders stay as well, since other nodes may use them; the
-    content of a folder that is a mount is removed. Files of such an account in other folders stay. The servers must
-    have been stopped. Returns as ensure() does. Raises FleetError.
+    Mounts in these folders stay, since other nodes may use them; the content of a folder that is a mount is removed.
+    Files of such an account in other folders stay. The servers must have been stopped. Returns as ensure() does. Raises
+    FleetError.
     """
     paths = NodePaths.of_parameter(root)
     # removing an account may remove its group
     accounts = [tuple(item) for item in reversed(recorded(paths)) if _exists(*item)]
-    kept, mounts, gone = {os.path.realpath(one) for one in keep}, mount_points(), []
+    mounts, gone = mount_points(), []
     try:
         for path in (paths.run, paths.etc, paths.log, paths.lib):
             if os.path.lexists(path):
-                gone += _removable(path, kept, mounts)
+                gone += _removable(path, mounts)
     except OSError as error:
         raise os_error("Cannot remove %s" % paths.lib, error) from error
     lines = ["%s %s\n" % item for item in accounts]
@@ -140,7 +132,7 @@ def remove(root, keep=(), check_mode=False):
     if check_mode:
         message = "would remove " + ", ".join(line.strip() for line in lines) if lines else "nothing to remove"
     else:
-        message = "left, with what is kept or mounted there: %s" % ", ".join(stays) if stays else "nothing is left"
+        message = "left, with the mounts in it: %s" % ", ".join(stays) if stays else "nothing is left"
     return {
         "changed": bool(lines),
         "message": message,
@@ -159,21 +151,16 @@ def _remove_empty(paths):
                 os.rmdir(path)
 
 
-def _removable(path, kept, mounts):
-    """[path] to delete in order to remove `path` except kept paths and mounts in it."""
+def _removable(path, mounts):
+    """[path] to delete in order to remove `path` except mounts in it."""
     real = os.path.realpath(path)
-    if not _is_folder(path):
-        return [path]
-    if real in kept:
-        return []
-    staying = [one for one in (*kept, *mounts) if one == real or one.startswith(real + "/")]
-    if not staying:
+    if not _is_folder(path) or not any(one == real or one.startswith(real + "/") for one in mounts):
         return [path]
     found = []
     for name in sorted(os.listdir(path)):
         child = os.path.join(path, name)
         if os.path.islink(child) or os.path.realpath(child) not in mounts:
-            found += _removable(child, kept, mounts)
+            found += _removable(child, mounts)
     return found
 
 
@@ -184,7 +171,7 @@ def _is_folder(path):
 def _end_jobs(paths):
     """End downloads and pulls that outlived their play; they would create their folders again."""
     jobs = paths.lib + "/jobs"
-    for name in sorted(os.listdir(jobs)) if os.path.isdir(jobs) else []:
+    for name in names_in(jobs):
         job = DetachedJob(os.path.join(jobs, name))
         if os.path.isdir(job.folder) and job.alive():
             job.stop()

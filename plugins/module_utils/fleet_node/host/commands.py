@@ -14,7 +14,7 @@ import subprocess
 import time
 
 from ..errors import FleetError
-from .processes import masked
+from . import processes
 
 LIMIT_S = 40  # so that a run reports a program that hangs within a minute
 IDLE_S = 300  # for installations: a process that used no processor time for so long makes no progress
@@ -39,7 +39,7 @@ def hangs(error):
 
 def shown(argv):
     """A command line for a message, without secrets."""
-    text = masked(" ".join(shlex.quote(os.fsdecode(word)) for word in argv))
+    text = processes.masked(" ".join(shlex.quote(os.fsdecode(word)) for word in argv))
     return text if len(text) <= SHOWN else text[:SHOWN] + "…"
 
 
@@ -94,7 +94,7 @@ def run(argv, limit_s=LIMIT_S, idle_s=None, text=None, merged=False, errors="rep
 
 
 def _timed_out(process, argv, limit_s, idle_s):
-    held = (_stat(process.pid) or ["?"])[0] == "D"
+    held = getattr(processes.process(process.pid), "state", None) == "D"
     return TimedOut(
         "node.command-timeout",
         "'%s' %s within %d s, and was ended. %s Then run again.",
@@ -124,16 +124,6 @@ def _end(process):
                 stream.close()
 
 
-def _stat(pid):
-    """Fields of /proc/PID/stat from the state on, or None if it has ended."""
-    try:
-        with open("/proc/%s/stat" % pid, "rb") as stream:
-            return stream.read().rpartition(b") ")[2].decode("ascii").split()
-    except OSError:
-        return None
-
-
 def _processor_ticks(session):
     """Processor time of all processes of a session, with that of the children that they waited for."""
-    found = (_stat(pid) for pid in os.listdir("/proc") if pid.isdigit())
-    return sum(sum(map(int, one[11:15])) for one in found if one and one[3] == str(session))
+    return sum(one.used for one in processes.process_table().values() if one.session == session)

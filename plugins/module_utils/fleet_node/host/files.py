@@ -25,24 +25,34 @@ def write_atomic(path, data, mode=0o644, owner=None):
 
     owner: (uid, gid) or None. The folder must exist. Raises OSError, whose filename is `path`.
     """
-    data = as_bytes(data)
-    folder = os.path.dirname(path)
     with about(path):
-        handle, temporary = tempfile.mkstemp(prefix=".%s." % os.path.basename(path), dir=folder)
+        temporary = write_next_to(path, data, mode, owner)
+        try:
+            os.rename(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+
+def write_next_to(path, data, mode, owner=None):
+    """Write `data` to a new file in the folder of `path`, and return its path. Arguments and errors are those of
+    write_atomic()."""
+    with about(path):
+        handle, temporary = tempfile.mkstemp(prefix=".%s." % os.path.basename(path), dir=os.path.dirname(path))
         try:
             with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
+                stream.write(as_bytes(data))
                 # by its handle: in a folder of a server's account the name may be a link by now
                 os.fchmod(stream.fileno(), mode)
                 if owner is not None:
                     os.fchown(stream.fileno(), owner[0], owner[1])
                 stream.flush()
                 os.fsync(stream.fileno())
-            os.rename(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
+        return temporary
 
 
 def place(path, mode, uid=None, gid=None):
@@ -108,6 +118,16 @@ def _opened(path, follow):
             yield stream
     finally:
         os.close(handle)
+
+
+def names_in(folder, prefix="", suffix=""):
+    """Sorted [NAME] of the entries PREFIX NAME SUFFIX of a folder, without hidden ones; [] without the folder."""
+    try:
+        files = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    files = [file for file in files if file.startswith(prefix) and file.endswith(suffix) and not file.startswith(".")]
+    return sorted(file[len(prefix) : len(file) - len(suffix)] for file in files)
 
 
 def read_text(path):
@@ -200,12 +220,12 @@ def write_hashed(path, blocks):
     return {"size": size, "sha256": digest.hexdigest()}
 
 
-def sha256_file(path, block=1 << 20, read=None):
+def sha256_file(path, read=None):
     """sha256 (hex) of the file's bytes; read(count): called after each block. Raises OSError."""
     digest = hashlib.sha256()
     with open(path, "rb") as stream:
         while True:
-            chunk = stream.read(block)
+            chunk = stream.read(1 << 20)
             if not chunk:
                 return digest.hexdigest()
             digest.update(chunk)

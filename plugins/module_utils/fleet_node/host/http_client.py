@@ -71,10 +71,7 @@ class Response:
 
     def json(self):
         """The body's JSON value, or None."""
-        try:
-            return json.loads(self.text)
-        except ValueError:
-            return None
+        return _parsed(self.text)
 
     def describe(self, limit=600):
         """One line for a person: status and body cut to `limit` characters, or the failure."""
@@ -96,10 +93,7 @@ class Event:
 
     def json(self):
         """The event's JSON value, or None."""
-        try:
-            return json.loads(self.data)
-        except ValueError:
-            return None
+        return _parsed(self.data)
 
 
 @dataclasses.dataclass
@@ -114,6 +108,13 @@ class Stream:
     events: list
     done: bool
     after: str | None = None
+
+
+def _parsed(text):
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 def cut(text, limit):

@@ -21,7 +21,7 @@ import subprocess
 import time
 
 from ..errors import FleetError
-from . import commands, files
+from . import commands, files, processes
 from .directories import make_directory
 
 TERM_S = 5.0
@@ -122,13 +122,10 @@ class DetachedJob:
 
         Not to its group alone: timeout(1) makes a separate group.
         """
-        # imported here, since a short check need not end a process
-        from . import processes
-
         lock = os.path.realpath(self.path("lock"))
         with contextlib.suppress(ValueError):
             session = int(self.pid())
-            members = [pid for pid in processes.process_table() if _session(pid) == session]
+            members = [pid for pid, one in processes.process_table().items() if one.session == session]
             if any(lock in processes.open_files(pid) for pid in members):
                 for pid in members:
                     with contextlib.suppress(ProcessLookupError):
@@ -141,13 +138,6 @@ class DetachedJob:
     def remove(self):
         """Remove the folder of a job that has ended."""
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _session(pid):
-    try:
-        return os.getsid(pid)
-    except ProcessLookupError:
-        return None
 
 
 def locked(stream):

@@ -58,7 +58,7 @@ class NodePaths:
 
     def folders(self):
         """[(folder that several servers share, whether it may be a link to another disk)]."""
-        fixed = (self.etc, self.servers, self.secrets, self.configs, self.etc + "/deployed", self.lib + "/lib",
+        fixed = (self.etc, self.servers, self.secrets, self.configs, self.lib + "/lib",
                  self.engine_lib, self.program, self.run, self.state, self.run + "/ready")  # fmt: skip
         movable = (self.lib, self.log, self.toolkit, self.venvs, self.models, self.encodings, self.lib + "/jobs",
                    self.lib + "/servers")  # fmt: skip
@@ -67,10 +67,6 @@ class NodePaths:
     def entry(self, name):
         """The deployed plan entry of a server (JSON without secrets)."""
         return "%s/%s.json" % (self.servers, name)
-
-    def deployer(self, name):
-        """The run that deployed a server's entry (JSON, see servers.Node)."""
-        return "%s/deployed/%s.json" % (self.etc, name)
 
     def secret(self, name):
         """The secret environment of a server (JSON object ENV -> value, 0600)."""

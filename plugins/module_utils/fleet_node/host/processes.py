@@ -13,6 +13,7 @@ import signal
 import socket
 import struct
 import time
+from typing import NamedTuple
 
 SECRET_OPTION = re.compile(r"(?i)(-{1,2}[\w-]*(?:key|token|secret|password|passwd|auth|credential)[\w-]*)([= ])\S+")
 SECRET_WORD = re.compile(r"(?i)\b(bearer |hf_|sk-)[\w.-]{4,}|(?<=://)[^\s/@]+(?=@)")
@@ -27,35 +28,35 @@ LISTEN, ESTABLISHED = "0A", "01"  # TCP_LISTEN and TCP_ESTABLISHED in include/ne
 WILDCARDS = frozenset(("", "*", "0.0.0.0", "::"))
 
 
-class Process:
-    """A line of /proc/PID/stat: state (a letter), parent (pid), kernel (a kernel's own thread), ticks (start, in clock
-    ticks after boot)."""
+class Process(NamedTuple):
+    """A line of /proc/PID/stat: state (a letter), parent (pid), session, kernel (a kernel's own thread), used (clock
+    ticks of processor time, with those of children that it waited for), ticks (start, in clock ticks after boot)."""
 
-    def __init__(self, state, parent, kernel, ticks):
-        self.state = state
-        self.parent = parent
-        self.kernel = kernel
-        self.ticks = ticks
+    state: str
+    parent: int
+    session: int
+    kernel: bool
+    used: int
+    ticks: int
 
 
 def process(pid):
     """The Process with this pid, or None. A zombie is a Process with the state "Z"."""
     try:
-        with open("/proc/%d/stat" % pid, "rb") as stream:
-            text = stream.read()
+        text = shown(pid, "stat")
     except OSError:
         return None
     fields = text[text.rfind(b")") + 2 :].split()  # the name before it may contain blanks and brackets
     if len(fields) < 20:
         return None
-    return Process(fields[0].decode("ascii"), int(fields[1]), bool(int(fields[6]) & PF_KTHREAD), int(fields[19]))
+    state, (parent, session, flags, ticks) = fields[0].decode("ascii"), [int(fields[at]) for at in (1, 3, 6, 19)]
+    return Process(state, parent, session, bool(flags & PF_KTHREAD), sum(map(int, fields[11:15])), ticks)
 
 
 def catches(pid, sign):
     """Whether a process has a handler of this signal, which could end it otherwise."""
     try:
-        with open("/proc/%d/status" % pid, "rb") as stream:
-            caught = re.search(rb"(?m)^SigCgt:\s*([0-9a-f]+)", stream.read())
+        caught = re.search(rb"(?m)^SigCgt:\s*([0-9a-f]+)", shown(pid, "status"))
     except OSError:
         return False
     return bool(caught and int(caught.group(1), 16) >> (sign - 1) & 1)
@@ -87,10 +88,10 @@ def environment_of(pid):
     text, whole = b"", 0
     try:
         for _look in range(LOOKS):
-            text = _shown(pid, "environ")
+            text = shown(pid, "environ")
             if text or not _is_program(pid):
                 break
-            whole += bool(_shown(pid, "cmdline"))
+            whole += bool(shown(pid, "cmdline"))
             if whole == LOOKS_WITH_ARGUMENTS:
                 break
             time.sleep(LOOK_S)
@@ -104,7 +105,8 @@ def _is_program(pid):
     return found is not None and found.state not in ENDED and not found.kernel
 
 
-def _shown(pid, name):
+def shown(pid, name):
+    """The bytes of /proc/PID/NAME. Raises OSError."""
     with open("/proc/%d/%s" % (pid, name), "rb") as stream:
         return stream.read()
 
@@ -217,17 +219,12 @@ def _overlap(bind, address):
     return ("127.0.0.1" if bind == "localhost" else bind.strip("[]")) == address
 
 
-def is_narrow(bind):
-    """Whether an address is not a wildcard."""
-    return bind not in WILDCARDS
-
-
 def open_to_all(bind, port, sockets):
     """The wildcard address on which a server listens although it is bound to another address, or None.
 
     sockets: listening_sockets(). With bind 127.0.0.1, a server that ignores the address would serve the entire network.
     """
-    if not is_narrow(bind):
+    if bind in WILDCARDS:
         return None
     return next((address for address, found, _inode in sockets if found == port and address in WILDCARDS), None)
 
@@ -308,12 +305,8 @@ def masked(text):
 def command(pid):
     """The process's masked argv joined by blanks, or its short name in brackets; None if it has ended."""
     try:
-        with open("/proc/%d/cmdline" % pid, "rb") as stream:
-            text = stream.read().rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
-        if text:
-            return masked(text)
-        with open("/proc/%d/comm" % pid, encoding="utf-8", errors="replace") as stream:
-            return "[%s]" % stream.read().strip()
+        text = shown(pid, "cmdline").rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
+        return masked(text) if text else "[%s]" % shown(pid, "comm").decode("utf-8", "replace").strip()
     except OSError:
         return None
 
@@ -321,16 +314,9 @@ def command(pid):
 def argv(pid):
     """The process's argv as a list of str (undecodable bytes as surrogates); empty if it has ended."""
     try:
-        with open("/proc/%d/cmdline" % pid, "rb") as stream:
-            text = stream.read()
+        return [os.fsdecode(item) for item in shown(pid, "cmdline").split(b"\0")[:-1]]
     except OSError:
         return []
-    return [os.fsdecode(item) for item in text.split(b"\0")[:-1]]
-
-
-def processes_with_marker(root, name):
-    """Pids of the server `name` of this root, with children without its environment."""
-    return marked_processes(root).get(name, [])
 
 
 def terminate(pids, term_s, kill_s):
@@ -356,23 +342,20 @@ def memory_mib(pids):
     """
     total = None
     for pid in pids:
-        kib = _field_kib("/proc/%d/smaps_rollup" % pid, "Pss:")
+        kib = _field_kib(pid, "smaps_rollup", b"Pss")
         if kib is None:
-            kib = _field_kib("/proc/%d/status" % pid, "VmRSS:")
+            kib = _field_kib(pid, "status", b"VmRSS")
         if kib is not None:
             total = (total or 0) + kib
     return None if total is None else round(total / 1024)
 
 
-def _field_kib(path, field):
+def _field_kib(pid, name, field):
     try:
-        with open(path, encoding="ascii", errors="replace") as stream:
-            for line in stream:
-                if line.startswith(field):
-                    return int(line.split()[1])
+        found = re.search(rb"(?m)^%s:\s*(\d+)" % field, shown(pid, name))
     except OSError:
         return None
-    return None
+    return found and int(found.group(1))
 
 
 def started_at(pid):

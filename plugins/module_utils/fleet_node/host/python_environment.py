@@ -34,6 +34,7 @@ PARTIAL = ".inference-fleet.partial"
 MARKER_KEYS = {"inputs", "packages", "python", "real_python"}
 OWN_FOLDER = NodePaths("").lib + "/"  # contains only environments of this collection
 SCHEMA = 1
+LAST = 12  # lines of a failed command in messages
 REQUIREMENT = re.compile(r"^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\])?\s*([=<>!~@;(].*)?$")
 PIN = re.compile(r"^==\s*([A-Za-z0-9.!+_-]+)$")
 IMPORT = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")
@@ -74,7 +75,6 @@ class Desired:
     excludes: list = field(default_factory=list)
     overrides: list = field(default_factory=list)
     python: str | None = None
-    compile_bytecode: bool = True
     verify_imports: list = field(default_factory=list)
 
     uv: str | None = None
@@ -103,7 +103,7 @@ class Desired:
             "excludes": sorted(normalized(name) for name in self.excludes),
             "python": self.python,
             "installer": "uv" if self.uv else "pip",
-            "compile_bytecode": self.compile_bytecode,
+            "compile_bytecode": True,  # as in existing markers
             "verify_imports": sorted(self.verify_imports),
             **({"overrides": sorted(self.overrides)} if self.overrides else {}),
         }
@@ -117,9 +117,9 @@ class CommandFailed(Exception):
         super().__init__(output)
         self.output = CREDENTIALS.sub("***@", output)
 
-    def tail(self, count=12):
+    def tail(self):
         """The last lines of the output."""
-        return "\n".join([line.rstrip() for line in self.output.splitlines() if line.strip()][-count:])
+        return "\n".join([line.rstrip() for line in self.output.splitlines() if line.strip()][-LAST:])
 
 
 def ensure(desired, check_mode=False):
@@ -342,10 +342,9 @@ def _install(desired, uv, environment):
                 files.write_atomic(os.path.join(folder, option), "".join(line + "\n" for line in lines))
                 argv += ["--" + option, os.path.join(folder, option)]
         _run([*argv, *desired.requirements], environment, desired)
-    if desired.compile_bytecode:
-        folder = os.path.join(desired.path, "lib")
-        with contextlib.suppress(CommandFailed):  # packages contain templates that are no Python
-            run([desired.interpreter, "-m", "compileall", "-qq", "-j", "0", "-x", SELDOM, folder], environment)
+    folder = os.path.join(desired.path, "lib")
+    with contextlib.suppress(CommandFailed):  # packages contain templates that are no Python
+        run([desired.interpreter, "-m", "compileall", "-qq", "-j", "0", "-x", SELDOM, folder], environment)
 
 
 def _verify(desired, environment):

@@ -67,6 +67,12 @@ def health_port(entry):
     return (entry.get("health") or {}).get("port") or entry["port"] or (entry.get("ports") or {}).get("system")
 
 
+def server_ports(entry):
+    """[(port, its name)] of an entry."""
+    ports = [(entry["port"], "port")] if entry.get("port") else []
+    return ports + [(port, "%s port" % kind) for kind, port in sorted((entry.get("ports") or {}).items()) if port]
+
+
 def artifact_directory(entry):
     """The directory of a server's compiled artifact, None for a server without an artifact."""
     path, variable = (entry.get("directories") or {}).get("artifact"), _compile_cache(entry).get("variable")
@@ -93,9 +99,7 @@ def check_entry(entry):
     if problem:
         name = entry.get("name") if isinstance(entry, dict) else None
         raise FleetError(
-            "entry.invalid",
-            "Plan entry %r %s. Deploy again with site.yml; never edit entries.",
-            (name, problem),
+            "entry.invalid", "Plan entry %r %s. Deploy again with site.yml; never edit entries.", (name, problem)
         )
     return entry
 

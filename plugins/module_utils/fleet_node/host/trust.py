@@ -62,19 +62,19 @@ def _name(uid):
         return "the deleted account %d" % uid
 
 
-def misplaced(path, mode, uid=None):
-    """How the file at `path` differs from a plain file with this mode and owner (None: of this process), as a clause;
-    None if it does not."""
+def misplaced(path):
+    """How the file at `path` differs from a plain file of this process's account with mode 0644, as a clause; None if
+    it does not."""
     try:
         status = os.lstat(path)
     except OSError:
         return "is missing"
     if not stat.S_ISREG(status.st_mode):
         return "is no plain file"
-    if status.st_uid != (os.geteuid() if uid is None else uid):
+    if status.st_uid != os.geteuid():
         return "belongs to %s" % _name(status.st_uid)
     found = stat.S_IMODE(status.st_mode)
-    return None if found == mode else "has mode %04o instead of %04o" % (found, mode)
+    return None if found == 0o644 else "has mode %04o instead of 0644" % found
 
 
 def check_root(paths):

@@ -47,9 +47,9 @@ class ProcessLauncher:
     def leftovers(self, entry):
         return [
             {"id": pid, "what": "process %d: %s" % (pid, processes.command(pid) or "gone")}
-            for pid in processes.processes_with_marker(self.root, entry["name"])
+            for pid in processes.marked_processes(self.root).get(entry["name"], [])
         ]
 
     def stop_leftovers(self, entry):
-        processes.terminate_found(lambda: processes.processes_with_marker(self.root, entry["name"]), TERM_S, KILL_S)
+        processes.terminate_found(lambda: processes.marked_processes(self.root).get(entry["name"], []), TERM_S, KILL_S)
         return self.leftovers(entry)

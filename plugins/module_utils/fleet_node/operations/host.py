@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..host import accounts
 from ..host import python_environment as environments
-from ..host.shared_libraries import missing_libraries
+from ..host.packages import missing_libraries
 from ..operation import Operation
 from ..platforms.registry import detect
 
@@ -23,14 +23,13 @@ NODE_LAYOUT = {
     "root": {"type": "str", "default": ""},
     "user": {"type": "str"},
     "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
-    "keep": {"type": "list", "elements": "path", "default": []},
 }
 
 
 def node_layout(params, check_mode):
     """The result of the module. Raises FleetError."""
     if params["state"] == "absent":
-        return accounts.remove(params["root"], params["keep"], check_mode=check_mode)
+        return accounts.remove(params["root"], check_mode)
     return accounts.ensure(params["root"], params["user"] or None, check_mode=check_mode)
 
 
@@ -54,7 +53,6 @@ PYTHON_ENVIRONMENT = {
             "index": {"type": "str", "required": True},
         },
     },
-    "compile_bytecode": {"type": "bool", "default": True},
     "verify_imports": {"type": "list", "elements": "str", "default": []},
     "environment": {"type": "dict", "default": {}},
     "ca_bundle": {"type": "path"},

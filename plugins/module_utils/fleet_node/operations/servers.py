@@ -75,9 +75,6 @@ ENGINE_SERVERS = {
     "changes": {"type": "str", "default": AT_ONCE, "choices": list(CHANGES)},
     "drain_s": {"type": "float", "default": 0},
     "secrets": {"type": "dict", "no_log": True},
-    "user": {"type": "str"},
-    "deployment": {"type": "dict"},
-    "deployer": {"type": "dict"},
     "reports_dir": {"type": "path"},
     "logs": {
         "type": "dict",

@@ -21,15 +21,14 @@ from ..host import http_client, processes, trust
 from ..host import python as host_python
 from ..host.files import as_bytes, place, read_bytes, read_text
 from ..host.os_errors import about
-from ..host.server_spec import health_port, start_order
+from ..host.server_spec import health_port, server_ports, start_order
 from ..launchers import get_launcher
 from ..services.base import LOG_LIMITS
 from . import previous
 from .config_check import check_configs
 from .desired import container_owner, owner_of
 from .model import STARTS, STAY, WRITES, condition, config_path
-from .observe import observe
-from .ports import holder_words, server_ports
+from .observe import holder_words, observe
 from .server_files import Staging, forget_state, make_folder, remove, unlink
 
 SETTLE_S = 2.0  # within which a start is recorded; nothing waits for an engine
@@ -185,13 +184,10 @@ def _stage(node, staging, action, one):
                 place(path, mode, uid, gid)
         _make_directories(entry, owner)
         return
-    texts = {
-        node.paths.entry(name): json.dumps(entry, indent=1, sort_keys=True, ensure_ascii=False) + "\n",
-        node.paths.deployer(name): json.dumps({**node.deployer, "hash": entry["hash"]}, sort_keys=True) + "\n",
-    }
+    text = json.dumps(entry, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     for path, mode, uid, gid in one.files:
-        if path in texts:
-            staging.add(path, texts[path], mode, None if uid is None else (uid, gid))
+        if path == node.paths.entry(name):
+            staging.add(path, text, mode, None if uid is None else (uid, gid))
     if one.secrets:
         staging.add(node.paths.secret(name), json.dumps(one.secrets), 0o600, owner)
     if one.config is not None:
@@ -235,7 +231,7 @@ def _make_folders(node, desired, observed):
     make_folder(paths.log, mode=0o750)
     # the guard, which runs as the server's user, puts its record there
     kept = [one.entry for name, one in observed.items() if one.entry and name not in desired]
-    users = {one.user for one in desired.values()} | {entry.get("user") or node.user for entry in kept}
+    users = {one.user for one in desired.values()} | {entry.get("user") for entry in kept}
     users = sorted(users - {None})
     os.chmod(paths.state, 0o1777 if len(users) > 1 else 0o755)
     if len(users) == 1:
@@ -333,7 +329,7 @@ def shared_fault(paths, path, text):
     Service managers execute these files at every boot, in part as root."""
     if text is None:
         return program.current_fault(paths.lib)
-    wrong = trust.misplaced(path, 0o644)
+    wrong = trust.misplaced(path)
     return wrong if wrong or read_bytes(path) == as_bytes(text) else "differs from this collection's"
 
 

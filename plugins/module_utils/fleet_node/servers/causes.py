@@ -17,198 +17,87 @@ from ..model import gpt_oss
 # -- answers in which something is missing -----------------------------------------------------------------------------
 
 MEMORY = "the accelerator ran out of memory: lower the batch size, the context or the memory fraction"
-PARAMETER = (
-    "this engine does not know a parameter of the request: the recipe's verify section names the "
-    "parameter for the reasoning effort (effort_parameter)"
-)
+PARAMETER = "this engine does not know a parameter of the request: set effort_parameter in the recipe's verify section"
 API_KEY = "the server asks for an API key and none was sent: set fleet_api_key to it"
-API_KEY_REFUSED = (
-    "the server refuses the API key in its file of secrets: it was started with another key, or a proxy in front of "
-    "it asks for a key; run site.yml, which restarts it with this key"
-)
+API_KEY_REFUSED = "the server refuses the API key in its file of secrets: run site.yml, or check the proxy before it"
 LIMITED = "the server or something in front of it limits requests: verify when it is idle, or raise its limit"
 GATEWAY = "a gateway answers on this port, and the server behind it does not"
 NOT_READY = "the server says that it is not ready: the engine is loading, shutting down or dead; see its log"
 FAILED = "the server failed on this request: its log has the traceback"
 REFUSED = "the server refuses this request: its answer says why"
-RESPONSES_MISSING = (
-    "this engine has no /v1/responses: set responses_api: false in the recipe's verify section if it is not wanted"
-)
+RESPONSES_MISSING = "this engine has no /v1/responses: set responses_api: false in verify if it is not required"
 MODEL_UNKNOWN = "the server does not serve the model by this name: see the probe model-id for the names that it lists"
 PATH_UNKNOWN = "the server has no such path: another program has the port, or the recipe names a wrong path"
 SHAPE = "the answer has not the OpenAI form: another program has the port, or a proxy in front of it rewrites it"
 
-LENGTH = (
-    "max_tokens is too small: reasoning ate it before an answer came; the server's context is short, or the model "
-    "thinks without end (top_p below 1 and a corrupt checkpoint do that)"
-)
-CUT_OFF = (
-    "the answer ran into max_tokens: the model writes without end (missing stop tokens, top_p below 1 and a corrupt "
-    "checkpoint do that), or the server's context is very short"
-)
-EMPTY = (
-    "the server answers 200 with nothing in it: the output parser dropped what the model wrote, or the checkpoint is "
-    "corrupt"
-)
-NOT_STOPPED = (
-    "finish_reason is not stop although the model answered: the output parser is not that of %s" % gpt_oss.NAME
-)
-WRONG_ANSWER = (
-    "the model runs but does not compute: a corrupt or wrongly converted checkpoint, or a kernel that is wrong on this "
-    "accelerator"
-)
-NO_SENSE = (
-    "the answer is not one that this stand-in gives: a damaged checkpoint, or an output parser that garbles what the "
-    "model wrote"
-)
-WRONG_SAMPLING = (
-    "the server answers well with temperature 1.0 and max_tokens, and not so: its own defaults cut or spoil answers "
-    "(`--generation-config`, `--override-generation-config`), or its sampler is wrong away from 1.0"
-)
-WRONG_STREAM = (
-    "the streamed answer is not the right one: the streaming parser loses, repeats or garbles pieces, or the model "
-    "does not compute (then chat fails as well)"
-)
-WRONG_RESPONSES = (
-    "/v1/responses does not give the right answer: its own prompt or output parser is wrong, or the model does not "
-    "compute (then chat fails as well)"
-)
-RESPONSES_INCOMPLETE = (
-    "the status of the response is incomplete: it ran out of tokens, or the engine ended it on its own; its "
-    "incomplete_details contain the reason"
-)
+LENGTH = "max_tokens ended the reasoning: the context is short, or the model does not stop (top_p < 1, bad checkpoint)"
+CUT_OFF = "max_tokens ended the answer: missing stop tokens, top_p below 1, a corrupt checkpoint or a short context"
+EMPTY = "the answer has status 200 and no content: the output parser dropped it, or the checkpoint is corrupt"
+NOT_STOPPED = "finish_reason is not stop after a complete answer: the output parser is not that of %s" % gpt_oss.NAME
+WRONG_ANSWER = "the model runs but does not compute: a corrupt or wrongly converted checkpoint, or a wrong kernel"
+NO_SENSE = "this stand-in does not give such an answer: a damaged checkpoint, or an output parser that garbles answers"
+WRONG_SAMPLING = "right only with temperature 1.0 and max_tokens: see `--generation-config` and the sampler"
+WRONG_STREAM = "the streamed answer is wrong: the streaming parser, or a wrong model (then chat fails too)"
+WRONG_RESPONSES = "/v1/responses answers wrongly: its prompt or output parser, or the model (then chat fails too)"
+RESPONSES_INCOMPLETE = "the response is incomplete: out of tokens, or ended by the engine; see its incomplete_details"
 RESPONSES_FAILED = "the status of the response is not completed although it came with 200: see the server's log"
-RESPONSES_CUT = (
-    "the stream of /v1/responses ended without response.completed: the engine broke off, or a proxy cuts long answers"
-)
-RESPONSES_NO_CALL = (
-    "the model answered in words where a tool was offered to /v1/responses: the engine drops tools there"
-)
-WRONG_LONG = (
-    "a fact in a prompt of more than 4000 characters is not found: prompts are cut, or attention or the KV cache goes "
-    "wrong beyond a first bucket, chunk or window"
-)
-WRONG_SYSTEM = (
-    "an instruction in the system message is not followed: the chat template or a proxy drops system messages"
-)
-WRONG_LATER = (
-    "what was right at the beginning of the sequence is wrong at its end: state is left over between requests (KV "
-    "cache, prefix cache, speculation), or several servers answer on this port"
-)
-MIXED_UP = (
-    "the answer belongs to another request that was sent at the same time: a batch is taken apart in the wrong order, "
-    "or a proxy mixes connections up"
-)
-WRONG_TOGETHER = (
-    "answers are wrong when several requests come at once: batched kernels, the KV cache, or speculation over a batch"
-)
+RESPONSES_CUT = "the stream ended without response.completed: the engine broke off, or a proxy cuts long answers"
+RESPONSES_NO_CALL = "the model did not call the tool that /v1/responses offered: the engine drops tools there"
+WRONG_LONG = "a fact in a prompt of 4000 characters is lost: a cut prompt, or attention or KV cache beyond a window"
+WRONG_SYSTEM = "a system message has no effect: the chat template or a proxy drops system messages"
+WRONG_LATER = "right at first and wrong later: state of earlier requests (KV or prefix cache), or several servers"
+MIXED_UP = "the answer belongs to a concurrent request: a batch in the wrong order, or a proxy mixes connections"
+WRONG_TOGETHER = "answers to concurrent requests are wrong: batched kernels, the KV cache, or speculation over a batch"
 UNASKED_CALL = "a tool call came although no tool was offered: the tool-call parser parses plain text as a call"
-TOOL_ID = (
-    "the call has no id: clients cannot return the tool's result; the tool-call parser is not that of %s" % gpt_oss.NAME
-)
-TOOL_ARGUMENTS_LOST = (
-    "the arguments of the call differ from those in the question: the tool-call parser loses, changes or invents "
-    "arguments"
-)
-TOOL_RESULT_IGNORED = (
-    "the answer does not name the number that only the tool's result has: tool messages do not reach the prompt (a "
-    "`--chat-template` or proxy that drops them)"
-)
-STREAM_NOT_JSON = (
-    "an event of the stream is no JSON object: a proxy in front of the server rewrites or splits the stream, or the "
-    "engine writes errors into it as plain text"
-)
-BUFFERED = (
-    "all events come at once at the end: a proxy in front of the server buffers the stream (nginx: proxy_buffering "
-    "off), or the engine does not stream"
-)
-NO_TOOL_CALL = (
-    "the model answered in words both times: the tools do not reach it (a `--chat-template` that knows no tools), or "
-    "the checkpoint is no %s" % gpt_oss.NAME
-)
-TOOL_NAME = "the call does not have the name of the offered tool: the tool-call parser is not that of %s" % gpt_oss.NAME
+TOOL_ID = "the call has no id, so no result can be returned: the tool-call parser is not that of %s" % gpt_oss.NAME
+TOOL_ARGUMENTS_LOST = "the arguments differ from those in the question: the tool-call parser loses or changes arguments"
+TOOL_RESULT_IGNORED = "the tool's result is not in the answer: a `--chat-template` or a proxy drops tool messages"
+STREAM_NOT_JSON = "an event of the stream is no JSON object: a proxy rewrites it, or the engine writes plain errors"
+BUFFERED = "all events came at once: a proxy buffers them (nginx: proxy_buffering off), or the engine does not stream"
+NO_TOOL_CALL = "no tool call in two answers: a `--chat-template` without tools, or another model than %s" % gpt_oss.NAME
+TOOL_NAME = "the call does not have the name of the tool: the tool-call parser is not that of %s" % gpt_oss.NAME
 TOOL_ARGUMENTS = "the arguments of the call are no JSON object: the tool-call parser is not that of %s" % gpt_oss.NAME
-TOOL_FINISH = "the call is there but finish_reason is not tool_calls: clients that wait for that will not call the tool"
+TOOL_FINISH = "a call without the finish_reason tool_calls: clients that wait for that do not call the tool"
 NO_MESSAGE = "no message with text in output: the engine's responses parser dropped what the model wrote"
 NO_EVENTS = "a 200 without a single event: the engine or a proxy in front of it does not stream"
-NO_DONE = "the stream ended without `data: [DONE]`: the engine broke off, or a proxy in front of it cuts long answers"
+NO_DONE = "the stream ended without `data: [DONE]`: the engine broke off, or a proxy cuts long answers"
 STREAM_ERROR = "the engine failed in the middle of the stream: its log has the traceback"
-STREAM_REASONING = (
-    "the complete answer had reasoning and the stream has none: the streaming parser is not that of %s" % gpt_oss.NAME
-)
-CENSUS = (
-    "fewer workers are registered than the plan has, and /health is 200 all the same: see the states and logs of the "
-    "missing ones"
-)
+STREAM_REASONING = "only the complete answer has reasoning: the streaming parser is not that of %s" % gpt_oss.NAME
+CENSUS = "fewer workers are registered than planned, although /health is 200: see the missing workers' logs"
 
 
 # -- the form of answers -----------------------------------------------------------------------------------------------
 
-NOT_UTF8 = "the answer contains bytes that are not UTF-8: the engine cuts characters in pieces, or a proxy recodes them"
-NOT_STRICT = (
-    "the answer is no JSON that every client reads (NaN, Infinity, or a key twice): the engine or a proxy in front of "
-    "it writes its own dialect"
-)
-ERROR_INSIDE = "an answer of 200 contains an error: clients mistake the answer for a good answer; see the server's log"
-OTHER_CHOICE = (
-    "there is not exactly one choice with the index 0: the answer of another request, or one that was not asked for"
-)
-NO_END = "the answer has no reason for its end (finish_reason): the engine broke off, or a proxy removed its end"
-NO_CALLS = "finish_reason is tool_calls, and there is no call: the tool-call parser lost it"
+NOT_UTF8 = "the answer contains bytes that are not UTF-8: the engine splits characters, or a proxy recodes them"
+NOT_STRICT = "not every client can read the JSON (NaN, Infinity, a key twice): the dialect of the engine or of a proxy"
+ERROR_INSIDE = "an answer of 200 contains an error, which clients mistake for a good answer; see the server's log"
+OTHER_CHOICE = "there is not exactly one choice with the index 0: the answer of another request, or a surplus answer"
+NO_END = "the answer has no finish_reason: the engine broke off, or a proxy removed its end"
+NO_CALLS = "finish_reason is tool_calls without a call: the tool-call parser lost it"
 SAME_ID = "calls have the same id: clients cannot assign results to calls"
 OTHER_ID = "the id of a call changes within its stream: clients mistake it for two calls"
 NO_SPACES = "words are joined: the detokenizer or the streaming parser loses blanks"
-USAGE = "usage does not add up: clients that bill or budget by it go wrong (the engine's counters, or a proxy)"
-AFTER_END = "something comes after finish_reason: clients have stopped reading by then, and lose it"
-AFTER_DONE = "something comes after `data: [DONE]`: an error that clients never see, or another request's answer"
-CUMULATIVE = (
-    "each event repeats what came before: the engine or a proxy sends the text so far instead of the next piece"
-)
-CALL_IN_CONTENT = "the content contains the call as well: the tool-call parser does not remove what it has read"
-NOT_OVER_HTTP = (
-    "requests that follow each other on one connection do not get their own answers: the server or a proxy in front "
-    "of it miscounts bodies"
-)
+USAGE = "usage does not add up, and clients that bill or budget by it go wrong: the engine's counters, or a proxy"
+AFTER_END = "something follows finish_reason: clients have stopped reading by then, and lose it"
+AFTER_DONE = "something follows `data: [DONE]`: an error that clients never see, or another request's answer"
+CUMULATIVE = "each event repeats the events before it: the engine or a proxy sends the complete answer so far"
+CALL_IN_CONTENT = "the content contains the call as well: the tool-call parser does not remove it"
+NOT_OVER_HTTP = "requests on one connection do not get their own answers: the server or a proxy miscounts bodies"
 
 # -- the content of answers --------------------------------------------------------------------------------------------
 
-SURPLUS = (
-    "the answer contains more than the question asked for: the model does not stop at its end (missing stop tokens), "
-    "another model's chat template is in use, or the checkpoint is damaged"
-)
-PROMPT_SHOWN = (
-    "the answer repeats the prompt: the engine returns prompt and completion together (echo), or its chat template is "
-    "not that of %s" % gpt_oss.NAME
-)
-OTHER_ROLES = (
-    "the answer continues with turns of a conversation: the chat template or the stop tokens are those of another model"
-)
-FOREIGN = (
-    "tokens of another model or of a vocabulary, or text that was decoded wrongly: the tokenizer, the chat template or "
-    "the checkpoint is not that of %s" % gpt_oss.NAME
-)
-WRONG_COUNT = (
-    "a long answer is not what it must be: pieces are lost, repeated or garbled after some length (KV cache, sliding "
-    "window, detokenizer, or a proxy that cuts)"
-)
-WRONG_TEXT = (
-    "text that is not ASCII does not come back as it was sent: the request or the answer is recoded on its way, or the "
-    "detokenizer breaks characters"
-)
-WRONG_DEVELOPER = (
-    "an instruction in a developer message is not followed: the chat template or a proxy drops developer messages"
-)
-WRONG_TURNS = "earlier messages of the assistant do not reach the model: the chat template or a proxy drops them"
+SURPLUS = "more than the question asked for: missing stop tokens, another chat template, or a damaged checkpoint"
+PROMPT_SHOWN = "the answer repeats the prompt: an echo, or a chat template that is not that of %s" % gpt_oss.NAME
+OTHER_ROLES = "the answer continues with turns of a conversation: another model's chat template or stop tokens"
+FOREIGN = "tokens of another model: the tokenizer, the chat template or the checkpoint is not that of %s" % gpt_oss.NAME
+WRONG_COUNT = "a long answer loses or repeats pieces: KV cache, sliding window, detokenizer, or a proxy that cuts"
+WRONG_TEXT = "non-ASCII characters come back changed: the request or answer is recoded, or the detokenizer breaks them"
+WRONG_DEVELOPER = "a developer message has no effect: the chat template or a proxy drops developer messages"
+WRONG_TURNS = "earlier assistant messages do not reach the model: the chat template or a proxy drops them"
 CHOICE_IGNORED = "tool_choice is not followed: the engine or a proxy in front of it drops the parameter"
 STOP_IGNORED = "the answer continues after a stop sequence: the engine or a proxy in front of it drops `stop`"
-OTHER_CONTEXT = (
-    "the context that the server lists is not the planned context: it was started with other arguments, or the engine "
-    "lowered it to what fits its memory"
-)
-OPEN = (
-    "a request without the right API key is served although a key is planned: the server was started without it, or "
-    "without the middleware that asks for it on all paths; docs/using/api-keys.md"
-)
+OTHER_CONTEXT = "the context is not as planned: other arguments, or the engine lowered it to fit its memory"
+OPEN = "the planned API key is not required: the key or the middleware is missing; docs/using/api-keys.md"
 STREAMED_OTHERWISE = "the streamed answer differs from the complete answer: the streaming parser changes it"
 
 # a well-formed answer that is wrong: it may be a slip of a sampled model
@@ -222,16 +111,11 @@ WRONG = (
 
 # http_client.FAILURES -> cause
 TRANSPORT = {
-    "refused": (
-        "nothing listens on this port: the server is not running, is still loading, or binds another address; see its "
-        "state and log"
-    ),
+    "refused": "nothing listens on this port: the server is stopped, is loading, or binds another address; see its log",
     "unreachable": "the address that the server binds is not one of this node's",
     "reset": "the server closed the connection without an answer: it is starting, stopping or crashed on the request",
-    "timeout": (
-        "the server took the request and did not finish it: it is still compiling or warming up, overloaded, or hangs"
-    ),
-    "cut": ("the server or something in front of it broke off in the middle of the answer: see its log for a crash"),
+    "timeout": "the server did not finish the request: it compiles, warms up, is overloaded, or hangs",
+    "cut": "the server or a proxy broke off in the middle of the answer: see its log for a crash",
     "protocol": "what listens on this port does not speak HTTP: another program has the port",
     "too-large": "what listens on this port is not an OpenAI-compatible server: another program has the port",
 }
@@ -315,31 +199,24 @@ def model_cause(expected, listed, engine):
 def effort_cause(parameter):
     """Why a low and a high effort make no difference."""
     other = next(one for one in gpt_oss.EFFORT_PARAMETERS if one != parameter)
-    return (
-        "%s does not reach the prompt: the engine wants %s (effort_parameter of the recipe's verify section), or a "
-        "`--chat-template` drops it" % (parameter, other)
-    )
+    words = "%s does not reach the prompt: the engine wants %s (effort_parameter), or a `--chat-template` drops it"
+    return words % (parameter, other)
 
 
 def idle_cause(idle):
     """Why the workers named in `idle` handled none of the requests."""
-    return (
-        "%s handled none of the requests: the others serve without it, so nothing is disaggregated (its endpoint is "
-        "not registered, or the frontend does not use it)" % ", ".join(idle)
-    )
+    words = "%s handled no request, so nothing is disaggregated: not registered, or not used by the frontend"
+    return words % ", ".join(idle)
 
 
 def still_cause(still):
     """Why the workers named in `still` fetched no KV cache although they handled requests."""
-    return (
-        "%s fetched no KV cache from the prefill workers: it computes prompts itself, so nothing is disaggregated (its "
-        "KV connector is not set up as the prefill workers' is, or cannot reach them)" % ", ".join(still)
+    words = (
+        "%s fetched no KV cache from the prefill workers: its KV connector differs from theirs, or cannot reach them"
     )
+    return words % ", ".join(still)
 
 
 def too_slow(seconds, why):
     """The cause if the complete sequence exceeds its time; why: the origin of that limit."""
-    return (
-        "the whole sequence may take %g s (%s) and did not get through: the server is far too slow; "
-        "see the ms of the probes before" % (seconds, why)
-    )
+    return "the server is far too slow for the sequence in %g s (%s); see the ms of the probes" % (seconds, why)

@@ -9,10 +9,9 @@ import dataclasses
 import json
 
 from ..engines.registry import engine_of
-from ..host.server_spec import leaders_to_follow, start_order
+from ..host.server_spec import leaders_to_follow, server_ports, start_order
 from .drift import changed_fields, compare
 from .model import KINDS, STARTS, STAY, Action, Observed, condition
-from .ports import server_ports
 
 AT_ONCE, WAVE, ONE_BY_ONE, TOGETHER = CHANGES = ("at_once", "wave", "one_by_one", "together")
 TURNS = (ONE_BY_ONE, TOGETHER)

@@ -58,7 +58,7 @@ def desired_server(node, entry, secrets):
 
     secrets: {variable: value}, as far as they are known.
     """
-    name, user = entry["name"], entry["user"] or node.user
+    name, user = entry["name"], entry["user"]
     path = config_path(entry)
     # files that the account must not change belong to the user who deploys
     uid = 0 if os.geteuid() == 0 else None
@@ -69,7 +69,6 @@ def desired_server(node, entry, secrets):
         # guards of other accounts read the entries of their leaders
         mode = 0o644 if len(node.accounts) > 1 else 0o640
         files.append((node.paths.entry(name), mode, uid, owner[1] if owner and uid == 0 else group))
-        files.append((node.paths.deployer(name), 0o640, uid, group))
         if entry["secrets"]:
             files.append((node.paths.secret(name), 0o600, *(owner or (os.geteuid(), None))))
     definition, problem = None, None

@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 
 from ..host import http_client, processes
-from ..host.files import readable_json
 from ..host.paths import NodePaths
 from ..host.python_environment import MARKER
 from ..host.server_spec import entry_hash, health_port
 from ..supervise import state as guard_state
-from . import ports
+from . import observe as observations
 from .drift import entry_changes
 from .model import Observed, condition
 from .observe import note_ready, observe, utc
@@ -79,7 +78,7 @@ def who_answers(node, entry, observed):
             % (entry["name"], _short(runs), _short(entry["hash"]))
             + _answers_instead(node, entry)
         )
-    words = "%s runs the planned entry %s%s" % (_process_words(pid), _short(runs), deployer_words(node, one))
+    words = "%s runs the planned entry %s" % (_process_words(pid), _short(runs))
     port = health_port(entry)
     if port is None:
         return words
@@ -108,10 +107,9 @@ def deployed_as_planned(node, entry, one):
         return
     fields = ", ".join(change[0] for change in entry_changes(one.entry, entry))
     raise Stranger(
-        "%s is deployed as the entry %s%s, and the plan's is %s; they differ in %s%s"
-        % (name, _short(one.entry.get("hash")), deployer_words(node, one), _short(entry["hash"]), fields or "hash",
-           _answers_instead(node, entry))
-    )  # fmt: skip
+        "%s is deployed as the entry %s, and the plan's is %s; they differ in %s%s"
+        % (name, _short(one.entry.get("hash")), _short(entry["hash"]), fields or "hash", _answers_instead(node, entry))
+    )
 
 
 def _running(entry, one):
@@ -122,17 +120,15 @@ def _running(entry, one):
         if found is None:
             raise Stranger("no container of %s runs%s" % (name, _doing(one)))
         return one.pids[0] if one.pids else None, found.hash
-    pid = one.state.get("pid")
-    process = processes.process(pid) if isinstance(pid, int) else None
-    alive = process is not None and process.ticks == one.state.get("ticks") and process.state not in processes.ENDED
-    if alive and pid in one.pids:
+    pid = guard_state.recorded_pid(one.state)
+    if pid in one.pids:
         return pid, one.state.get("hash")
     if one.pids:
         raise Stranger(
             "%s runs as process %d, and which entry that is, is not known: its record %s; site.yml restarts it"
             % (name, one.pids[0], "is of another process" if one.state else "is missing")
         )
-    if alive:
+    if pid is not None:
         raise Stranger("the process %d of %s cannot be seen as this user; %s" % (pid, name, BECOME))
     raise Stranger("%s does not run%s" % (name, _doing(one)))
 
@@ -148,22 +144,19 @@ def _answers_instead(node, entry):
     holders = processes.port_holders(entry["bind"], port) if port else []
     if not holders:
         return ""
-    return "; the port %d is held by %s" % (
-        port,
-        " and ".join(holder_words(node, holder) for holder in holders),
-    )
+    return "; the port %d is held by %s" % (port, " and ".join(holder_words(node, holder) for holder in holders))
 
 
 def holder_words(node, holder):
-    """ports.holder_words(), for a server of this collection with its entry and its deployer."""
-    words, name, root = ports.holder_words(holder, node.paths.root), holder["server"], holder["root"]
+    """observations.holder_words(), for a server of this collection with its entry."""
+    words, name, root = observations.holder_words(holder, node.paths.root), holder["server"], holder["root"]
     if holder["pid"] is None:
         return "%s; %s" % (words, BECOME)
     if name is None:
         return words
     where = node.paths if root == (node.paths.root or "/") else NodePaths("" if root == "/" else root)
     runs = guard_state.read_record(where.server_state(name)).get("hash")
-    return "%s, entry %s%s" % (words, _short(runs), deployer_words_of(where, name, runs))
+    return "%s, entry %s" % (words, _short(runs))
 
 
 def _process_words(pid):
@@ -174,20 +167,6 @@ def _process_words(pid):
 
 def _short(text):
     return text[: guard_state.DIGITS] if isinstance(text, str) and text else "unknown"
-
-
-def deployer_words(node, one):
-    """Who deployed the deployed entry, for a person; empty if that is not known."""
-    return deployer_words_of(node.paths, one.name, (one.entry or {}).get("hash"))
-
-
-def deployer_words_of(paths, name, hash_there):
-    """deployer_words() of the server `name` below these paths, whose entry has this hash."""
-    known = readable_json(paths.deployer(name))
-    if not isinstance(known, dict) or known.get("hash") != hash_there or not known.get("by"):
-        return ""
-    recipe = ", recipe %s" % known["recipe"] if known.get("recipe") else ""
-    return " (deployed by %s at %s, run %s%s)" % (known["by"], known.get("at"), known.get("run"), recipe)
 
 
 def start_times(paths, entry, observed):

@@ -42,15 +42,11 @@ def servers_elsewhere(**options):
 class Node:
     """The paths and the service manager of a node's servers.
 
-    user: account of servers whose entry names none (None: the account of this process); deployer: the record of a run
-    that deploys, {by, at, run, recipe}; accounts: names of the servers' accounts; acted: the actions that were begun;
-    warnings: messages for the user.
+    accounts: names of the servers' accounts; acted: the actions that were begun; warnings: messages for the user.
     """
 
     paths: Any  # NodePaths
     manager: Any  # services.ServiceManager
-    user: str | None = None
-    deployer: dict = dataclasses.field(default_factory=dict)
     accounts: frozenset = frozenset()
     acted: list = dataclasses.field(default_factory=list)
     warnings: list = dataclasses.field(default_factory=list)
@@ -60,9 +56,8 @@ class Node:
         """The Node that a module's parameters describe. Raises FleetError."""
         paths = NodePaths.of_parameter(params["root"])
         manager = get_manager(params["manager"], paths, params["toolkit"])
-        user = params.get("user")
-        accounts = {one.get("user") or user for one in params.get("servers") or () if isinstance(one, dict)}
-        return cls(paths, manager, user, params.get("deployer") or {}, frozenset(accounts - {None}))
+        accounts = {one.get("user") for one in params.get("servers") or () if isinstance(one, dict)}
+        return cls(paths, manager, frozenset(accounts - {None}))
 
 
 @dataclasses.dataclass

@@ -14,14 +14,14 @@ import time
 
 from .. import program_check
 from ..containers.engine import EngineError, engine_of_entry
-from ..containers.launcher import our_containers
+from ..containers.launcher import our_containers, port_holder
 from ..engines.registry import OTHER_API_KEYS
 from ..errors import FleetError
 from ..host import files, processes
 from ..host.directories import make_directory
 from ..host.files import read_bytes, read_json, read_text
 from ..host.redact import Redactor
-from ..host.server_spec import NAME, entry_hash, read_entry
+from ..host.server_spec import NAME, entry_hash, read_entry, server_ports
 from ..model import gpt_oss
 from ..supervise import state as guard_state
 from ..visible import visible
@@ -42,7 +42,7 @@ def observe(paths, manager, entries=()):
     """
     entries = dict(entries)
     deployed = {}
-    for name in _files_with(paths.servers, ".json"):
+    for name in files.names_in(paths.servers, suffix=".json"):
         entry = read_entry(paths.entry(name))
         deployed[name] = entry if entry and entry.get("name") == name else {"name": name}
     statuses = manager.statuses()
@@ -119,7 +119,7 @@ def _read_files(paths, manager, one, planned):
     name = one.name
     configs = {config_path(entry) for entry in (one.entry, planned)} - {None}
     definition = None if manager.masked(name) else manager.definition_path(name)
-    own = [paths.entry(name), paths.deployer(name), paths.secret(name), definition, paths.server_state(name)]
+    own = [paths.entry(name), paths.secret(name), definition, paths.server_state(name)]
     own = [path for path in own if path]
     one.files = [path for path in [*own, *sorted(configs)] if os.path.lexists(path)] + manager.log_files(name)
     one.definition = read_text(definition) if definition else None
@@ -205,14 +205,6 @@ def redactor_of(secrets):
     return Redactor({*map(str, secrets.values()), *others})
 
 
-def _files_with(folder, suffix):
-    try:
-        files = os.listdir(folder)
-    except FileNotFoundError:
-        return []
-    return sorted(file[: -len(suffix)] for file in files if file.endswith(suffix) and not file.startswith("."))
-
-
 def check_only(only, entries, observed, deployed=False):
     """Raises FleetError if `only` names a server that is not in the plan, nor, with `deployed`, on the node."""
     known = set(entries)
@@ -276,3 +268,35 @@ def given_redactor(secrets):
     secrets, which its account may have emptied."""
     values = [value if isinstance(value, (list, tuple)) else [value] for value in (secrets or {}).values()]
     return Redactor(str(one) for each in values for one in each if one is not None)
+
+
+# -- processes that use ports ------------------------------------------------------------------------------------------
+
+
+def holder_words(holder, root):
+    """A description of the process that uses a port. holder: processes.port_holder()'s."""
+    if holder["pid"] is None:
+        return "a process of %s that this user cannot see" % holder["user"]
+    words = "process %d of %s (%s)" % (holder["pid"], holder["user"], (holder["command"] or "gone")[:COMMAND_SHOWN])
+    if holder["server"] is None:
+        return words
+    whose = "our server '%s'" % holder["server"]
+    return "%s%s, %s" % (whose, "" if holder["root"] == (root or "/") else " of the root %s" % holder["root"], words)
+
+
+def foreign_holders(root, entries, containers, leaving=()):
+    """[(name, holder, words)] of processes that use ports of these entries ([entry]) and are not the server itself.
+
+    containers: {name: [Container]} of this root; leaving: names of servers of this root that release their ports.
+    """
+    found = []
+    for entry in entries:
+        for port, what in server_ports(entry):
+            holder = port_holder(entry["bind"], port, root, containers)
+            own = (
+                holder is not None and holder["root"] == (root or "/") and holder["server"] in (entry["name"], *leaving)
+            )
+            if holder is not None and not own:
+                words = "its %s %d on %s is held by %s" % (what, port, entry["bind"], holder_words(holder, root))
+                found.append((entry["name"], holder, words))
+    return found

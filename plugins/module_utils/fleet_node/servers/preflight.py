@@ -17,17 +17,17 @@ from ..host.cpu_list import format_cpu_list, parse_cpu_list
 from ..host.directories import existing_parent
 from ..host.files import read_text
 from ..host.os_errors import os_words, read_only, remedy
+from ..host.packages import missing_libraries
 from ..host.paths import NodePaths
 from ..host.server_spec import check_entries
-from ..host.shared_libraries import missing_libraries
 from ..platforms.base import Context
 from ..platforms.cpu import describe_cpu
 from ..platforms.host import System
 from ..platforms.registry import platform_of
-from ..supervise.state import read_record
+from ..supervise.state import read_record, recorded_pid
 from ..weights import checkpoints
 from ..weights.checkpoints import check_draft
-from .ports import foreign_holders
+from .observe import foreign_holders
 
 
 def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", only=(), installs=None, satisfied_by=(),
@@ -205,13 +205,7 @@ def _check_ports(paths, context):
 def _running_hash(paths, name):
     """The hash of the entry that the server's engine runs, from its record; None if it does not run."""
     state = read_record(paths.server_state(name))
-    found = processes.process(state.get("pid") or 0)
-    runs = (
-        state.get("phase") == "running"
-        and found is not None
-        and found.state not in processes.ENDED
-        and found.ticks == state.get("ticks")
-    )
+    runs = state.get("phase") == "running" and recorded_pid(state) is not None
     return state.get("hash", "") if runs else None
 
 

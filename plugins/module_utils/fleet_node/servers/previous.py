@@ -43,12 +43,9 @@ def keep(node, actions, desired, observed):
         if action.name in known or action.kind not in ("create", "change", "remove"):
             continue
         entries = [desired[action.name].entry if action.name in desired else None, one.entry if one else None]
-        paths = [node.paths.entry(action.name), node.paths.deployer(action.name), node.paths.secret(action.name),
-                 node.manager.definition_path(action.name), *map(config_path, entries)]  # fmt: skip
-        found[action.name] = {
-            "files": {path: _file(path) for path in paths if path},
-            "starts": action.kind in STARTS,
-        }
+        paths = [node.paths.entry(action.name), node.paths.secret(action.name)]
+        paths += [node.manager.definition_path(action.name), *map(config_path, entries)]
+        found[action.name] = {"files": {path: _file(path) for path in paths if path}, "starts": action.kind in STARTS}
     if found != known:
         _write(node.paths, found)
 

@@ -19,8 +19,7 @@ from ..visible import visible
 from . import causes, identity
 from .drift import entry_changes
 from .model import condition
-from .observe import check_only, log_tail, note_ready, observe, read_secrets, redactor_of, row, utc
-from .ports import foreign_holders
+from .observe import check_only, foreign_holders, log_tail, note_ready, observe, read_secrets, redactor_of, row, utc
 
 LOG_LINES = 15
 CAUSE_LINES = 200  # an engine's traceback, and those of the processes that died of it
@@ -49,8 +48,13 @@ def all_answer(entries, timeout, paths):
         secrets = read_secrets(paths, entry["name"])
         return asking.health(entry, timeout, secrets).healthy and _open_to_all(entry, sockets) is None
 
-    with concurrent.futures.ThreadPoolExecutor(min(THREADS, max(1, len(entries)))) as pool:
-        return all(pool.map(answers, entries))
+    return all(_in_parallel(answers, entries))
+
+
+def _in_parallel(function, items):
+    """[function(item)] of all items, called in parallel."""
+    with concurrent.futures.ThreadPoolExecutor(min(THREADS, max(1, len(items)))) as pool:
+        return list(pool.map(function, items))
 
 
 def probe(entry, timeout, secrets=None):
@@ -220,10 +224,7 @@ def _stranger(node, entry, observed):
 
 def probe_all(entries, timeout, observed):
     """{name: why it is not ready, without its secrets, or None}, all probed in parallel. observed: {name: Observed}."""
-    if not entries:
-        return {}
-    with concurrent.futures.ThreadPoolExecutor(min(THREADS, len(entries))) as pool:
-        answers = list(pool.map(lambda entry: _probe_one(entry, timeout, observed[entry["name"]].secrets), entries))
+    answers = _in_parallel(lambda entry: _probe_one(entry, timeout, observed[entry["name"]].secrets), entries)
     sockets = processes.listening_sockets()
     return {entry["name"]: lack or _open_to_all(entry, sockets) for entry, lack in zip(entries, answers)}
 
@@ -245,11 +246,8 @@ def _problem(node, entry, observed, lack):
     now = condition(observed)
     if observed.entry is not None and observed.entry.get("hash") != entry["hash"]:
         return (
-            "another entry than the planned one is deployed%s, it differs in %s; run engine_servers to deploy this one"
-            % (
-                identity.deployer_words(node, observed),
-                ", ".join(change[0] for change in entry_changes(observed.entry, entry)),
-            ),
+            "another entry than the planned one is deployed, it differs in %s; run engine_servers to deploy this one"
+            % ", ".join(change[0] for change in entry_changes(observed.entry, entry)),
             True,
         )
     age = "" if now.since is None else " since %s (%d s)" % (utc(now.since)[11:], time.time() - now.since)
@@ -299,11 +297,8 @@ def find_hung(paths, servers, note=True):
 
     note: record which are ready. A server that was never seen ready is given its start budget.
     """
-    if not servers:
-        return {}
-    with concurrent.futures.ThreadPoolExecutor(min(THREADS, len(servers))) as pool:
-        found = dict(zip(servers, pool.map(lambda name: _hang_of(paths, *servers[name], note), servers)))
-    return {name: words for name, words in found.items() if words is not None}
+    found = _in_parallel(lambda name: _hang_of(paths, *servers[name], note), servers)
+    return {name: words for name, words in zip(servers, found) if words is not None}
 
 
 def _hang_of(paths, entry, observed, note):

@@ -21,14 +21,12 @@ from .apply import apply, prove, python_link_differs, settle, shared_changes, sh
 from .decide import DEPLOYS, WAVE, decide, describe
 from .desired import check_deployable, check_secrets, desired_server
 from .model import CLOSINGS, STARTS, Action, DesiredServer, Observed, condition
-from .observe import check_only, observe, row
-from .ports import foreign_holders
+from .observe import check_only, foreign_holders, observe, row
 from .readiness import all_answer, find_hung
 from .server_files import make_folder
 
 LOCK_S = 30
 HEALTH_S = 5
-LOG_LEAST = {"rate": 0, "file_mb": 1, "files": 1}
 UNVERIFIED = "an earlier run changed it, and it was not verified since"
 ROLLED_BACK = "its old definition was restored"
 
@@ -39,7 +37,7 @@ def run(node, params, check):
     Raises FleetError. No server was stopped then unless the message reports it.
     """
     entries, state = params["servers"], params["state"]
-    node.manager.new_log_limits = _log_limits(params["logs"])
+    node.manager.new_log_limits = params["logs"]
     planned = check_entries(entries)
     for entry in planned.values():
         get_launcher(entry, node.paths.root)
@@ -69,25 +67,13 @@ def run(node, params, check):
     return result
 
 
-def _log_limits(given):
-    """The limits of logs, None without limits. Raises FleetError if a limit is too small."""
-    for name, least in LOG_LEAST.items() if given else ():
-        if given[name] < least:
-            raise FleetError(
-                "arguments.invalid",
-                "%s. Correct the arguments.",
-                ("logs: %s is %d; allowed: %d or more" % (name, given[name], least),),
-            )
-    return given
-
-
 def _reconcile(node, planned, params, check):
     state, only, secrets, changes = params["state"], params["only"], params["secrets"] or {}, params["changes"]
     deploys = state in DEPLOYS
     named = [name for name in planned if only is None or name in only]
     observed = observe(node.paths, node.manager, planned)
     check_only(only, planned, observed, not deploys or changes == WAVE)
-    desired = {name: DesiredServer(entry, user=entry["user"] or node.user) for name, entry in planned.items()}
+    desired = {name: DesiredServer(entry, user=entry["user"]) for name, entry in planned.items()}
     shared = {}
     if deploys and planned:
         check_secrets([planned[name] for name in named], secrets, check)

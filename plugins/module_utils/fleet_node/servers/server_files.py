@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 
 from ..host import files
 from ..host.directories import make_directory
-from ..host.files import as_bytes
 from ..host.os_errors import about, os_error
 from .model import config_path
 
@@ -32,18 +30,8 @@ class Staging:
                     os.unlink(path)
 
     def add(self, path, text, mode=0o644, owner=None):
-        folder = os.path.dirname(path)
-        make_folder(folder)
-        with about(path):
-            handle, temporary = tempfile.mkstemp(prefix=".%s." % os.path.basename(path), dir=folder)
-        self.files.append((temporary, path))
-        with about(path), os.fdopen(handle, "wb") as stream:
-            stream.write(as_bytes(text))
-            os.fchmod(stream.fileno(), mode)
-            if owner is not None:
-                os.fchown(stream.fileno(), owner[0], owner[1])
-            stream.flush()
-            os.fsync(stream.fileno())
+        make_folder(os.path.dirname(path))
+        self.files.append((files.write_next_to(path, text, mode, owner), path))
 
     def commit(self):
         """Install all files; if one fails, the others are restored. Raises OSError."""

@@ -17,8 +17,7 @@ from .apply import python_link_differs, shared_changes, shared_fault
 from .desired import desired_server
 from .drift import Difference, compare, unit_notes
 from .model import Observed, condition
-from .observe import check_only, given_redactor, log_tail, observe, row
-from .ports import foreign_holders
+from .observe import check_only, foreign_holders, given_redactor, log_tail, observe, row
 from .readiness import doing, probe_all
 
 WORDS = ("reason", "log_tail", "differences", "drift", "notes")  # of a row: from servers and their logs
@@ -69,7 +68,7 @@ def status(node, entries, only=None, log_lines=0, probes=False, timeout=10, secr
 
 def _differences(node, planned, names, observed, secrets):
     """{name: [Difference]} of servers, with those of files that all servers share."""
-    users = {entry["user"] or node.user for entry in planned.values()} - {None}
+    users = {entry["user"] for entry in planned.values()} - {None}
     with contextlib.suppress(FleetError):  # the definitions raise it again
         node.manager.interpreter = host_python.choose(node.paths, sorted(users))
     shared = [

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from ..errors import FleetError
 from ..host.files import read_json
 
@@ -29,6 +31,7 @@ class ManagerSilent(FleetError):
     """The service manager runs and does not answer."""
 
 
+@dataclasses.dataclass(eq=False)
 class Status:
     """The state of a server according to its service manager.
 
@@ -38,17 +41,14 @@ class Status:
     is started after a reboot. properties: further properties.
     """
 
-    def __init__(self, state, pid=None, reason=None, enabled=True):
-        self.state = state
-        self.pid = pid
-        self.reason = reason
-        self.enabled = enabled
-        self.properties = {}
-
-    def __repr__(self):
-        return "Status(%r, %r, %r, %r)" % (self.state, self.pid, self.reason, self.enabled)
+    state: str
+    pid: int | None = None
+    reason: str | None = None
+    enabled: bool = True
+    properties: dict = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass(eq=False)
 class Unit:
     """Further properties of a server, for a comparison with the plan.
 
@@ -56,11 +56,10 @@ class Unit:
     has loaded another version than the files; may_reload: whether it can read them again without harm to others.
     """
 
-    def __init__(self, path="", drop_ins=(), stale=False, may_reload=True):
-        self.path = path
-        self.drop_ins = list(drop_ins)
-        self.stale = stale
-        self.may_reload = may_reload
+    path: str = ""
+    drop_ins: list = dataclasses.field(default_factory=list)
+    stale: bool = False
+    may_reload: bool = True
 
 
 class ServiceManager:
@@ -82,6 +81,9 @@ class ServiceManager:
     start_argv(names)       argv of a command that starts these stopped servers, without waiting for them
     enable(names)           has running servers started after a reboot, and their definitions read if that is harmless
     drop(names)             deletes the definitions of stopped servers
+    helper_runs(name)       whether a timer or a program that is no server runs as it is defined, also after a reboot
+    start_helper(name)      starts it as it is defined on disk, now and after a reboot
+    end_helper(name)        stops it, and forgets its definition
     log_tail(name, lines)   [line] of the end of the server's output
     log_files(name)         paths of existing files with the server's output, which are deleted with it
     """

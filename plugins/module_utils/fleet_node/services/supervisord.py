@@ -27,12 +27,12 @@ from ..errors import FleetError
 from ..host import commands, processes
 from ..host import paths as host_paths
 from ..host import python as host_python
-from ..host.files import read_end
+from ..host.files import names_in, read_end
 from ..host.paths import PREFIX
 from ..supervise.state import START_LIMIT_EXIT
 from .base import ManagerSilent, ServiceManager, Status, Unit, text_invalid
 
-OTHERS = ("reaper", "watchdog")  # programs that are no servers; previous versions had a reaper
+OTHERS = ("watchdog",)  # programs that are no servers
 MARKER = "INFERENCE_FLEET_SUPERVISOR"  # in the daemon's environment: the root that it serves
 SOCKET_PATH_BYTES = 107  # sizeof(sun_path) - 1, unix(7)
 SOCKET_SUFFIX_BYTES = 8  # supervisord binds PATH.PID first and links it (supervisor/http.py)
@@ -198,13 +198,7 @@ class Supervisord(ServiceManager):
         return "%s/%s%s.conf" % (self.programs, PREFIX, name)
 
     def defined(self):
-        try:
-            files = os.listdir(self.programs)
-        except FileNotFoundError:
-            return []
-        names = {file[len(PREFIX) : -5] for file in files
-                 if file.startswith(PREFIX) and file.endswith(".conf")}  # fmt: skip
-        return sorted(names - set(OTHERS))
+        return [name for name in names_in(self.programs, PREFIX, ".conf") if name not in OTHERS]
 
     def unit(self, name, status):
         return Unit(path=self.definition_path(name))
@@ -320,22 +314,20 @@ class Supervisord(ServiceManager):
 
     # ---- programs that are no servers
 
-    def program_info(self, name):
-        """supervisord's info of a program, {} if it has none, None if no daemon runs."""
-        return self._info().get(name[len(PREFIX) :], {}) if self._runs() else None
+    def helper_runs(self, name):
+        # a daemon that does not run reads the definition when it starts
+        states = ("RUNNING", "STARTING", "BACKOFF", "EXITED")
+        return not self._runs() or self._info().get(name[len(PREFIX) :], {}).get("statename") in states
 
-    def run_program(self, name):
-        """Start a program as it is defined on disk. A daemon that does not run reads it when it starts."""
+    def start_helper(self, name):
         if self._runs():
-            self.end_program(name)
+            self.end_helper(name)
             self._call("reloadConfig")
             self._call("addProcessGroup", name)
 
-    def end_program(self, name):
-        """Stop a program and forget its definition."""
-        if self.program_info(name):
-            self._call("stopProcess", "%s:%s" % (name, name), True, accept=(NOT_RUNNING, BAD_NAME))
-            self._call("removeProcessGroup", name, accept=(BAD_NAME,))
+    def end_helper(self, name):
+        self._call("stopProcess", "%s:%s" % (name, name), True, accept=(NOT_RUNNING, BAD_NAME))
+        self._call("removeProcessGroup", name, accept=(BAD_NAME,))
 
     # ---- servers
 

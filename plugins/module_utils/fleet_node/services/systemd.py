@@ -14,6 +14,7 @@ file is removed stays in systemd's memory, and docker or a follower may still st
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -23,7 +24,7 @@ from ..errors import FleetError
 from ..host import commands, processes, server_spec
 from ..host import paths as host_paths
 from ..host import python as host_python
-from ..host.files import read_text
+from ..host.files import names_in, read_text
 from ..host.paths import PREFIX
 from ..model import gpt_oss
 from ..platforms.registry import REGISTERED
@@ -227,19 +228,12 @@ class Systemd(ServiceManager):
         return os.path.realpath(self.definition_path(name)) == os.devnull
 
     def defined(self):
-        try:
-            files = os.listdir(self.units)
-        except FileNotFoundError:
-            return []
-        names = (name_of(file) for file in files)
-        return sorted(name for name in names if name is not None and self._is_ours(name))
+        return [name for name in names_in(self.units, PREFIX, SUFFIX) if self._is_ours(name)]
 
     def _is_ours(self, name):
-        try:
-            with open(self.definition_path(name), encoding="utf-8", errors="replace") as stream:
-                return stream.readline() == HEADER
-        except OSError:
-            return False
+        with contextlib.suppress(OSError):
+            return (read_text(self.definition_path(name)) or "").startswith(HEADER)
+        return False
 
     def log_tail(self, name, lines):
         if lines < 1:
@@ -309,12 +303,7 @@ class Systemd(ServiceManager):
         fragment = block.get("FragmentPath")
         overrides = [fragment] if fragment and os.path.realpath(fragment) != os.path.realpath(path) else []
         stale = block.get("NeedDaemonReload") == "yes" and status.pid is not None
-        return Unit(
-            path=path,
-            drop_ins=loaded + overrides,
-            stale=stale,
-            may_reload=not stale or _reload_is_harmless(),
-        )
+        return Unit(path=path, drop_ins=loaded + overrides, stale=stale, may_reload=not stale or _reload_is_harmless())
 
     def enable(self, names):
         self._enable(names)
@@ -354,23 +343,26 @@ class Systemd(ServiceManager):
     def start_argv(self, names):
         return ["systemctl", "start", "--no-block", "--", *map(unit_of, names)]
 
-    def properties(self, unit):
+    def _properties(self, unit):
         """{property: value} of any unit."""
         shown = self._call("systemctl", "show", "--no-pager", "--property=" + ",".join(OTHER_SHOWN), "--", unit)
         return next(iter(parse_show(shown)), {})
 
-    def run_timer(self, name):
-        """Start a timer as it is defined on disk, now and after a reboot."""
+    def helper_runs(self, name):
+        # systemd may report the state of the unit before its last change
+        enabled = os.path.islink("%s/timers.target.wants/%s.timer" % (self.units, name))
+        return enabled and self._properties(name + ".timer").get("ActiveState") == "active"
+
+    def start_helper(self, name):
         unit = name + ".timer"
         self._call("systemctl", "stop", "--", unit)
         self._call("systemctl", "enable", "--quiet", "--no-reload", "--", unit)
-        stale = [one for one in (unit, name + SUFFIX) if self.properties(one).get("NeedDaemonReload") == "yes"]
+        stale = [one for one in (unit, name + SUFFIX) if self._properties(one).get("NeedDaemonReload") == "yes"]
         if stale and _reload_is_harmless():
             self._call("systemctl", "daemon-reload")
         self._call("systemctl", "start", "--", unit)
 
-    def end_timer(self, name):
-        """Stop a timer and its service, and disable it."""
+    def end_helper(self, name):
         unit = name + ".timer"
         self._call("systemctl", "stop", "--", unit, name + SUFFIX)
         if os.path.lexists("%s/%s" % (self.units, unit)):
@@ -446,12 +438,9 @@ def _paths(text):
 def _containers_run():
     """Whether this node runs a container, whose devices a reload of systemd might remove."""
     for pid in processes.process_table():
-        try:
-            with open("/proc/%d/cgroup" % pid, encoding="utf-8", errors="replace") as stream:
-                if CONTAINER.search(stream.read()):
-                    return True
-        except OSError:
-            continue
+        with contextlib.suppress(OSError):
+            if CONTAINER.search(processes.shown(pid, "cgroup").decode("utf-8", "replace")):
+                return True
     return False
 
 

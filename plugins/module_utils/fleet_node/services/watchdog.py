@@ -28,8 +28,8 @@ def ensure(node, settings, check=False):
     wanted = _files(node, **settings) if settings else {}
     paths = _files(node, interval=1, failures=1, timeout=1)
     before = {path: read_text(path) for path in paths if os.path.lexists(path)}
-    active = _is_active(node, bool(before)) if before else False
-    wrong = {path: trust.misplaced(path, 0o644) for path in before if path in wanted}
+    active = bool(before) and node.manager.helper_runs(NAME)
+    wrong = {path: trust.misplaced(path) for path in before if path in wanted}
     wrong = {path: words for path, words in wrong.items() if words}
     changed = before != wanted or active != bool(wanted) or bool(wrong)
     result = {"changed": changed, "diff": {"before": _words(before, active), "after": _words(wanted, bool(wanted))}}
@@ -38,7 +38,7 @@ def ensure(node, settings, check=False):
         return result
     try:
         if not wanted:
-            _stop(node)
+            node.manager.end_helper(NAME)
         for path in sorted(set(before) - set(wanted)):
             os.unlink(path)
         for path, text in sorted(wanted.items()):
@@ -48,7 +48,7 @@ def ensure(node, settings, check=False):
     except OSError as error:
         raise os_error("The watchdog cannot be changed", error) from error
     if wanted:
-        _start(node)
+        node.manager.start_helper(NAME)
     return result
 
 
@@ -84,26 +84,3 @@ def _files(node, interval, failures, timeout):
            supervisord.ini_value(log, expansions=2))
     )  # fmt: skip
     return found
-
-
-def _is_active(node, exists):
-    if node.manager.name == "systemd":
-        # systemd may report the state of the unit before its last change
-        enabled = os.path.islink("%s/timers.target.wants/%s.timer" % (node.manager.units, NAME))
-        return enabled and node.manager.properties(NAME + ".timer").get("ActiveState") == "active"
-    info = node.manager.program_info(NAME)
-    return exists if info is None else info.get("statename") in ("RUNNING", "STARTING", "BACKOFF", "EXITED")
-
-
-def _start(node):
-    if node.manager.name == "systemd":
-        node.manager.run_timer(NAME)
-    else:
-        node.manager.run_program(NAME)
-
-
-def _stop(node):
-    if node.manager.name == "systemd":
-        node.manager.end_timer(NAME)
-    else:
-        node.manager.end_program(NAME)

@@ -18,9 +18,8 @@ import time
 import urllib.parse
 
 from ..engines import health_request as asking
-from ..host.processes import process
 from ..host.server_spec import health_port, read_entry
-from .state import read_record, read_secrets, say
+from .state import read_record, read_secrets, recorded_pid, say
 
 REQUEST_S = 5.0
 PROBE_S = 3.0
@@ -60,8 +59,7 @@ def is_healthy(entry, state_path, secrets_path=None):
     """
     if health_port(entry) is None:
         state = read_record(state_path)
-        found = process(state.get("pid") or 0)
-        return state.get("phase") == "running" and found is not None and found.ticks == state.get("ticks")
+        return state.get("phase") == "running" and recorded_pid(state) is not None
     return asking.health(entry, REQUEST_S, read_secrets(secrets_path) if secrets_path else {}).healthy
 
 

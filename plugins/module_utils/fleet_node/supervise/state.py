@@ -15,7 +15,7 @@ import sys
 import time
 
 from ..host.files import fits, folder_lock, readable_json, sha256_file, write_json
-from ..host.processes import process
+from ..host.processes import ENDED, process
 from ..model import gpt_oss
 
 START_LIMIT_EXIT = 194  # the exit status after which a service manager must not start a server again
@@ -48,6 +48,13 @@ def read_record(path):
     if not sane or len(times) > 2 * KEPT_STARTS:
         return {}
     return {**record, **{key: record[key][:most] for key, most in MOST.items() if record.get(key)}}
+
+
+def recorded_pid(record):
+    """The pid of the process that a record (read_record()) is of, None if that process has ended."""
+    found = process(record.get("pid") or 0)
+    same = found is not None and found.ticks == record.get("ticks") and found.state not in ENDED
+    return record["pid"] if same else None
 
 
 def read_secrets(path):
@@ -160,9 +167,9 @@ def user_of_process():
         return pwd.struct_passwd((str(os.getuid()), "x", os.getuid(), os.getgid(), "", "/", "/bin/sh"))
 
 
-def say(text):
-    """Write a line to the server's log."""
-    sys.stdout.write("%s guard: %s\n" % (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), text))
+def say(text, who="guard"):
+    """Write a line to the log of the server, or of the watchdog."""
+    sys.stdout.write("%s %s: %s\n" % (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), who, text))
     sys.stdout.flush()
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 
 from ..containers.engine import EngineError, engine_of_entry
-from ..host.processes import ENDED, marked_processes, process, terminate_found
+from ..host.processes import marked_processes, terminate_found
 from ..host.server_spec import read_entry
-from .state import KILL_S, TERM_S, read_record, say, take_back
+from .state import KILL_S, TERM_S, read_record, recorded_pid, say, take_back
 
 CALL_S = 8  # of each call of `end --remove`: two of them, TERM and KILL fit into the unit's TimeoutStopSec
 
@@ -53,11 +53,8 @@ def take_back_if_asked(state_path):
     systemd runs ExecStop also after an engine that ended by itself, so the engine must still run. SERVICE_RESULT
     differs if systemd ends it because a worker ran out of memory.
     """
-    record = read_record(state_path)
-    pid = record.get("pid")
-    found = process(pid or 0)
-    lives = found is not None and found.ticks == record.get("ticks") and found.state not in ENDED
-    if lives and os.environ.get("SERVICE_RESULT", "success") == "success":
+    pid = recorded_pid(read_record(state_path))
+    if pid is not None and os.environ.get("SERVICE_RESULT", "success") == "success":
         try:
             take_back(state_path, pid)
         except OSError as error:

@@ -11,22 +11,16 @@ their start and are within their start budget.
 from __future__ import annotations
 
 import os
-import sys
 import time
 
 from ..engines import health_request as asking
-from ..host.files import fits, readable_json, write_json
+from ..host.files import fits, names_in, readable_json, write_json
 from ..host.http_client import FAILURES
-from ..host.processes import ENDED, markers_of, process, terminate_found
+from ..host.processes import markers_of, terminate_found
 from ..host.server_spec import health_port, read_entry
-from .state import KILL_S, TERM_S, read_record, read_secrets
+from .state import KILL_S, TERM_S, read_record, read_secrets, recorded_pid, say
 
 MEMORY = {"*": {"pid": int, "ticks": int, "answered": bool, "failures": int}}
-
-
-def say(text):
-    sys.stdout.write("%s watchdog: %s\n" % (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), text))
-    sys.stdout.flush()
 
 
 def fault(entry, secrets, timeout):
@@ -53,14 +47,10 @@ def fault(entry, secrets, timeout):
 def look(options, memory):
     """Ask each server once. memory: {name: {pid, ticks, answered, failures}} of the last time. Returns it updated."""
     folder, kept = os.path.join(options.etc, "servers"), {}
-    names = sorted(name[:-5] for name in os.listdir(folder) if name.endswith(".json")) if os.path.isdir(folder) else []
-    for name in names:
+    for name in names_in(folder, suffix=".json"):
         entry = read_entry(os.path.join(folder, name + ".json"))
         record = read_record(os.path.join(options.state, name + ".json"))
-        if entry is None or record.get("phase") != "running":
-            continue
-        found = process(record.get("pid") or 0)
-        if found is None or found.ticks != record.get("ticks") or found.state in ENDED:
+        if entry is None or record.get("phase") != "running" or recorded_pid(record) is None:
             continue
         if markers_of(record["pid"]) != (options.root or "/", name):
             continue  # the server's account writes the record, which may name any process
@@ -77,9 +67,9 @@ def look(options, memory):
         if in_budget and not known["answered"]:
             continue
         known["failures"] += 1
-        say("%s does not answer, %d of %d: %s" % (name, known["failures"], options.failures, reason))
+        say("%s does not answer, %d of %d: %s" % (name, known["failures"], options.failures, reason), "watchdog")
         if known["failures"] >= options.failures:
-            say("%s is restarted" % name)
+            say("%s is restarted" % name, "watchdog")
             restart(name, record, options)
             del kept[name]
     return kept
@@ -90,13 +80,12 @@ def restart(name, record, options):
     path = os.path.join(options.state, name + ".json")
 
     def same():
-        found, now = process(record["pid"]), read_record(path)
-        lives = found is not None and found.ticks == record["ticks"] and found.state not in ENDED
-        return [record["pid"]] if lives and now.get("pid") == record["pid"] else []
+        lives = recorded_pid(record) is not None and read_record(path).get("pid") == record["pid"]
+        return [record["pid"]] if lives else []
 
     left = terminate_found(same, TERM_S, KILL_S)
     if left:
-        say("process %d of %s does not end" % (left[0], name))
+        say("process %d of %s does not end" % (left[0], name), "watchdog")
 
 
 def watch(options):

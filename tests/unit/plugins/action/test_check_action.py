@@ -23,7 +23,7 @@ from ansible_collections.inference.fleet.tests.unit.operating import Operation
 
 module = Operation("check")
 
-SERVERS = {"servers": [], "secrets": {"key": "s3cret-of-a-server"}, "deployment": {"name": "r"}, "reports_dir": "/x"}
+SERVERS = {"servers": [], "secrets": {"key": "s3cret-of-a-server"}, "reports_dir": "/x"}
 WEIGHTS = {"source": "huggingface", "repo": "a/b", "destination": "/w", "token": "t0ken-of-a-hub"}
 IMAGE = {"image": "a/b:1", "auth": {"registry": {"username": "somebody", "password": "l0gin-of-a-registry"}}}
 SECRETS = ("s3cret-of-a-server", "t0ken-of-a-hub", "l0gin-of-a-registry", "pr0xyword")
@@ -77,8 +77,7 @@ def test_a_node_is_asked_what_the_steps_would_ask(act):
     assert asked["looks"][1]["arguments"]["token"] == WEIGHTS["token"]
     # as the modules' own actions send it
     assert asked["looks"][1]["arguments"]["caller"] == "u"
-    assert set(asked["looks"][2]["arguments"]) == {"servers", "secrets", "deployer"}
-    assert asked["looks"][2]["arguments"]["deployer"]["recipe"] == "r"
+    assert set(asked["looks"][2]["arguments"]) == {"servers", "secrets"}
 
 
 def test_a_node_that_is_as_it_is_to_be(act):

@@ -1,11 +1,10 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A run that changes servers tells the node who it is, and voids the verdicts that it makes untrue."""
+"""A run that changes servers voids the verdicts that it makes untrue."""
 
 from __future__ import annotations
 
-import getpass
 import json
 import re
 from unittest import mock
@@ -126,13 +125,3 @@ def test_reports_that_cannot_be_written_are_a_warning(reports, monkeypatch):
         "The verdicts of server-0 are no longer true, and the reports in %s still have them: Read-only file system."
         % reports
     ]
-
-
-def test_the_node_is_told_who_deploys():
-    _result, arguments = act({"deployment": {"name": "cpu-tiny"}, "state": "started"}, answer())
-    deployer = arguments.pop("deployer")
-    assert arguments == {"state": "started"}
-    assert deployer["by"].startswith(getpass.getuser() + "@")
-    assert re.fullmatch(WHEN, deployer["at"])
-    assert re.fullmatch(r"[0-9a-f]{12}", deployer["run"])
-    assert deployer["recipe"] == "cpu-tiny"

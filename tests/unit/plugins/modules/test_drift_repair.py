@@ -108,7 +108,7 @@ def test_a_file_that_cannot_be_written_leaves_all_as_it_was(node, monkeypatch, n
     node.ready([entry])
     files = {path: path.read_bytes() for path in pathlib.Path(node.paths.etc).rglob("*") if path.is_file()}
     code = getattr(errno, name)
-    module = server_files.tempfile if call == "mkstemp" else server_files.os
+    module = server_files.files.tempfile if call == "mkstemp" else server_files.os
     real = getattr(module, call)
 
     def fail(*arguments, **named):

@@ -299,8 +299,8 @@ def test_a_server_of_another_user():
             os.kill(pid, signal.SIGKILL)
             wait_until(lambda: node.running("server-0") not in ([], [pid]))
             node.ready([entry, second])
-            own = rehash(entry, user=None)
-            result = node.servers([own, second], secrets={"fleet_hf_token": SECRET}, user="daemon", check=True)
+            own = rehash(entry, user="daemon")
+            result = node.servers([own, second], secrets={"fleet_hf_token": SECRET}, check=True)
             assert row(result, "server-0")["reason"] == "would change: changed: user"
     finally:
         node.end()

@@ -222,10 +222,3 @@ def test_limits_of_logs_restart_nothing_and_are_remembered(node):
     assert "stdout_logfile_maxbytes=7MB\nstdout_logfile_backups=1\n" in definition
     assert node.servers([entry], logs={})["changed"]
     assert node.servers([entry])["changed"] is False
-
-
-@pytest.mark.parametrize(("key", "value", "least"), [("rate", -1, 0), ("file_mb", 0, 1), ("files", 0, 1)])
-def test_limits_of_logs_that_cannot_be(node, key, value, least):
-    result = node.module("engine_servers", [node.entry("server-0")], logs={key: value})
-    assert result["code"] == "arguments.invalid"
-    assert "%s is %d; allowed: %d or more." % (key, value, least) in result["msg"]

@@ -14,7 +14,7 @@ import subprocess
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import commands
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import commands, processes
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 
 PLUGINS = pathlib.Path(commands.__file__).parents[3]
@@ -41,7 +41,7 @@ def test_what_hangs_is_named_and_ended_with_its_children(tmp_path, limits, words
     assert (caught.value.values[0][:10], caught.value.values[1]) == ("/bin/sh -c", words)
     assert commands.hangs(caught.value)
     child = int((tmp_path / "child").read_text())
-    small_node.wait_until(lambda: (commands._stat(child) or "Z")[0] == "Z")
+    small_node.wait_until(lambda: getattr(processes.process(child), "state", "Z") == "Z")
 
 
 def test_what_makes_progress_has_time(tmp_path, monkeypatch):

@@ -112,11 +112,11 @@ def test_marked_processes_and_their_children_are_found_and_nothing_else(tmp_path
     script = "import os, subprocess, sys; subprocess.run([sys.executable, '-I', '-S', '-c', '%s'], env={})" % SLEEP[-1]
     with child([*SLEEP[:-1], script], env=marks) as parent, child(env=dict(marks, INFERENCE_FLEET_ROOT="/")) as other:
         with child(env={"A": "INFERENCE_FLEET_SERVER=server-0"}):
-            found = wait_until(lambda: _two(processes.processes_with_marker(root, "server-0")))
+            found = wait_until(lambda: _two(processes.marked_processes(root).get("server-0", [])))
             (below,) = set(found) - {parent.pid}
             wait_until(lambda: processes.environment_of(below) == {})  # a fork has its parent's until it is executed
-            assert processes.processes_with_marker(root, "server-1") == []
-            assert other.pid in processes.processes_with_marker("", "server-0")
+            assert processes.marked_processes(root).get("server-1", []) == []
+            assert other.pid in processes.marked_processes("").get("server-0", [])
         assert processes.terminate(found, 60, 60) == []
         parent.wait()
 
@@ -146,7 +146,7 @@ def test_a_pid_that_went_over_to_another_process_is_left_alone(monkeypatch):
         def recycled(pid):
             found = real(pid)
             if pid == process.pid and seen:
-                found.ticks += 1
+                found = found._replace(ticks=found.ticks + 1)
             seen.append(pid)
             return found
 
@@ -199,17 +199,19 @@ def test_a_server_that_listens_wider_than_it_is_bound(bind, listens, wider):
 @pytest.mark.parametrize("looks", [0, 20])
 def test_a_process_in_the_middle_of_execve_is_found(tmp_path, monkeypatch, looks, done):
     """It shows neither variables nor arguments then; done: execve ends after the last look in vain at the first."""
-    seen, real = [], processes._shown
+    seen, real = [], processes.shown
     marks = {processes.MARKER_SERVER: "server-0", processes.MARKER_ROOT: str(tmp_path)}
     child = subprocess.Popen(["sleep", "900"], env=marks)
 
     def shown(pid, name):
+        if name == "stat":
+            return real(pid, name)
         seen.extend([name] if pid == child.pid else [])
         return b"" if pid == child.pid and len(seen) <= 2 * looks - done else real(pid, name)
 
     try:
         wait_until(lambda: real(child.pid, "cmdline").startswith(b"sleep"))
-        monkeypatch.setattr(processes, "_shown", shown)
+        monkeypatch.setattr(processes, "shown", shown)
         assert processes.marked_processes(str(tmp_path)) == {"server-0": [child.pid]}
         assert seen == ["environ", "cmdline"] * looks + ["environ"]
     finally:
@@ -218,12 +220,12 @@ def test_a_process_in_the_middle_of_execve_is_found(tmp_path, monkeypatch, looks
 
 
 def test_a_process_that_shows_nothing_at_all_is_not_waited_for_long(monkeypatch):
-    monkeypatch.setattr(processes, "_shown", lambda pid, name: b"")
-    looks = []
+    real, looks = processes.shown, []
+    monkeypatch.setattr(processes, "shown", lambda pid, name: real(pid, name) if name == "stat" else b"")
     monkeypatch.setattr(processes.time, "sleep", looks.append)
     assert processes.environment_of(os.getpid()) == {}
     assert looks == [processes.LOOK_S] * processes.LOOKS
-    monkeypatch.setattr(processes, "_shown", lambda pid, name: b"" if name == "environ" else b"sleep")
+    monkeypatch.setattr(processes, "shown", lambda pid, name: b"" if name == "environ" else real(pid, name))
     assert processes.environment_of(os.getpid()) == {}
     assert len(looks) == processes.LOOKS + processes.LOOKS_WITH_ARGUMENTS - 1
     ended = subprocess.Popen(["true"])

@@ -82,7 +82,6 @@ def test_sources_of_packages_do_not_change_an_environment(tmp_path):
         {"packages": ["demo==1.1"]},
         {"excludes": ["triton"]},
         {"overrides": ["certifi"]},
-        {"compile_bytecode": False},
         {"verify_imports": ["demo"]},
         {"python": "3.11"},
         {"uv": None},
@@ -151,7 +150,7 @@ def test_of_two_runs_at_once_one_waits_for_the_other(tmp_path, monkeypatch, firs
     held = "while ! [ -e {}/go ]; do sleep 0.01; done\n".format(tmp_path)
     if first_fails:
         held += "if mkdir {}/failed 2> /dev/null; then exit 1; fi\n".format(tmp_path)
-    wish = desired(tmp_path, uv=fake_uv(tmp_path, held + install), compile_bytecode=False)
+    wish = desired(tmp_path, uv=fake_uv(tmp_path, held + install))
     waits, flock = threading.Event(), files.fcntl.flock
 
     def locked(handle, how):

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.shared_libraries import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.packages import (
     missing_libraries,
 )
 

@@ -101,8 +101,8 @@ def test_a_file_that_root_executes(tmp_path, mode, owner, words):
     path.write_text("")
     path.chmod(mode)
     os.chown(path, owner, owner)
-    assert trust.misplaced(str(path), 0o644) == words
+    assert trust.misplaced(str(path)) == words
     path.unlink()
-    assert trust.misplaced(str(path), 0o644) == "is missing"
+    assert trust.misplaced(str(path)) == "is missing"
     path.symlink_to("/etc/passwd")
-    assert trust.misplaced(str(path), 0o644) == "is no plain file"
+    assert trust.misplaced(str(path)) == "is no plain file"

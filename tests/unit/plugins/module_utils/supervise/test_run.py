@@ -183,6 +183,6 @@ def test_the_copy_runs_with_another_copy_of_the_same_root(place):
     small_node.wait_until(lambda: place.state(entry).get("phase") == "waiting for leader")
     second = place.start(entry)
     assert first.wait(60) == -signal.SIGTERM
-    assert processes.processes_with_marker(place.node.root, "server-0") == [second.pid]
+    assert processes.marked_processes(place.node.root).get("server-0", []) == [second.pid]
     second.kill()
     second.wait()

@@ -12,7 +12,7 @@ import time
 import types
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import http_client
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import http_client, processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import watchdog
 
 ENTRY = {
@@ -32,7 +32,7 @@ class Node:
             etc=str(folder), state=str(folder / "state"), root="", failures=2, timeout=9
         )
         self.process = None
-        monkeypatch.setattr(watchdog, "say", self.said.append)
+        monkeypatch.setattr(watchdog, "say", lambda text, _who: self.said.append(text))
         monkeypatch.setattr(http_client, "request", self.request)
         self.memory = {}
         self.start()
@@ -42,7 +42,7 @@ class Node:
         markers = {"INFERENCE_FLEET_SERVER": server, "INFERENCE_FLEET_ROOT": root}
         self.process = subprocess.Popen(sleep, env=markers)
         pid = self.process.pid
-        record = {"name": "server-0", "phase": phase, "pid": pid, "ticks": watchdog.process(pid).ticks,
+        record = {"name": "server-0", "phase": phase, "pid": pid, "ticks": processes.process(pid).ticks,
                   "started": time.time() - age}  # fmt: skip
         for path, value in (("servers", entry or ENTRY), ("state", record), ("secrets", secrets)):
             (self.folder / path).mkdir(exist_ok=True)

@@ -9,6 +9,7 @@ import json
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import dynamo_workers
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import workers
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
@@ -87,10 +88,7 @@ def test_a_disaggregated_deployment_has_two_more_probes():
 
 def test_a_missing_prefill_worker_is_counted_although_health_is_200():
     verdict = disaggregated(health={"status": "healthy", "instances": HEALTH["instances"][:2]})
-    assert failing(verdict) == {
-        "census": "fewer workers are registered than the plan has, and /health is 200 all the same: see the states and "
-        "logs of the missing ones"
-    }
+    assert failing(verdict) == {"census": causes.CENSUS}
     assert by_name(verdict)["census"]["got"].startswith("prefill 0 of 1, decode 1 of 1; HTTP 200 {")
 
 
@@ -108,19 +106,13 @@ def test_workers_of_other_hosts_are_counted_and_must_do_their_part():
 
 
 def test_a_prefill_worker_that_gets_no_work_is_found_out():
-    assert failing(disaggregated(prefill=Worker(step=0))) == {
-        "disaggregation": "prefill-0 handled none of the requests: the others serve without it, so nothing is "
-        "disaggregated (its endpoint is not registered, or the frontend does not use it)"
-    }
+    assert failing(disaggregated(prefill=Worker(step=0))) == {"disaggregation": causes.idle_cause(["prefill-0"])}
 
 
 def test_a_decode_worker_that_fetches_no_cache_is_found_out():
     """It was started without a connector, or answers as an aggregated one."""
     verdict = disaggregated(decode=Worker(text=REQUESTS + MOVED % "4096.0"))
-    assert failing(verdict) == {
-        "disaggregation": "decode-0 fetched no KV cache from the prefill workers: it computes prompts itself, so "
-        "nothing is disaggregated (its KV connector is not set up as the prefill workers' is, or cannot reach them)"
-    }
+    assert failing(verdict) == {"disaggregation": causes.still_cause(["decode-0"])}
     assert by_name(verdict)["disaggregation"]["got"].endswith(
         "; vllm:nixl_bytes_transferred_sum: decode-0 4096 -> 4096"
     )

@@ -105,10 +105,7 @@ def test_a_sequence_that_takes_too_long_fails_where_it_stands(monkeypatch, secon
     assert verdict["ok"] is False
     cause = next(iter(failing(verdict).values()))
     assert set(failing(verdict).values()) == {cause}  # of all that were asked side by side
-    assert cause == (
-        "the whole sequence may take 1 s (1 times the timeout) and did not get through: the server is far too slow; "
-        "see the ms of the probes before"
-    )
+    assert cause == causes.too_slow(1, "1 times the timeout")
     assert unmeasured(verdict)["still-right"].startswith("not run: ")
 
 
@@ -167,10 +164,7 @@ def test_the_whole_of_quick_has_a_limit_of_its_own():
     assert asking.Options().quick_timeout + 10 <= 30
     with ScriptedEngine("hangs") as engine:
         verdict = verdict_of(engine, asking.Options(mode="quick", timeout=1200, quick_timeout=0.5))
-    assert failing(verdict) == {
-        "completion": "the whole sequence may take 0.5 s (verify_quick_timeout_s) and did not get through: the server "
-        "is far too slow; see the ms of the probes before"
-    }
+    assert failing(verdict) == {"completion": causes.too_slow(0.5, "verify_quick_timeout_s")}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model import gpt_oss
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, runner
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 
@@ -29,33 +30,18 @@ LEAK = "harmony tokens reach the client: the reasoning or tool-call parser is mi
 EXCLAMATION = (
     "the model writes only '!': a safetensors file is corrupt (verify the checkpoint's checksums), or speculation loops"
 )
-LENGTH = (
-    "max_tokens is too small: reasoning ate it before an answer came; the server's context is short, or the model "
-    "thinks without end (top_p below 1 and a corrupt checkpoint do that)"
-)
-EMPTY = (
-    "the server answers 200 with nothing in it: the output parser dropped what the model wrote, or the checkpoint is "
-    "corrupt"
-)
-ENDLESS = (
-    "the answer ran into max_tokens: the model writes without end (missing stop tokens, top_p below 1 and a corrupt "
-    "checkpoint do that), or the server's context is very short"
-)
+LENGTH = causes.LENGTH
+EMPTY = causes.EMPTY
+ENDLESS = causes.CUT_OFF
 NO_REASONING = "vLLM separates gpt-oss's reasoning by itself: a `--reasoning-parser` other than openai_gptoss is set"
-CUT = "the server or something in front of it broke off in the middle of the answer: see its log for a crash"
-HANGS = "the server took the request and did not finish it: it is still compiling or warming up, overloaded, or hangs"
-SHAPE = "the answer has not the OpenAI form: another program has the port, or a proxy in front of it rewrites it"
+CUT = causes.TRANSPORT["cut"]
+HANGS = causes.TRANSPORT["timeout"]
+SHAPE = causes.SHAPE
 NO_MODELS = "no model is listed (`data: []`): none is loaded"
-NO_EFFORT = (
-    "reasoning_effort does not reach the prompt: the engine wants chat_template_args (effort_parameter of the recipe's "
-    "verify section), or a `--chat-template` drops it"
-)
+NO_EFFORT = causes.effort_cause("reasoning_effort")
 DEAD = "the engine behind the API process is dead: restart the server; its log says why the engine died"
-CLOSED = "the server closed the connection without an answer: it is starting, stopping or crashed on the request"
-REFUSED = (
-    "nothing listens on this port: the server is not running, is still loading, or binds another address; see its "
-    "state and log"
-)
+CLOSED = causes.TRANSPORT["reset"]
+REFUSED = causes.TRANSPORT["refused"]
 
 
 # What the probe "concurrent" sends.
