@@ -24,8 +24,8 @@ warm = []  # Servers of warm_playbooks: tests/conftest.py has one
 class Run:
     """What a playbook did: exit status, screen, seconds, and the recap's counts summed over the hosts.
 
-    processor_s: seconds of processors that it took, whatever else the machine did; of modules that ran here too, not of
-    what outlives them.
+    processor_s: seconds of processors that it took, whatever else the machine did; with cold=True also of modules that
+    ran here, not of what outlives them.
     """
 
     status: int

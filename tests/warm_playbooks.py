@@ -5,7 +5,8 @@
 
 A fork does all that the command does after its imports: settings, arguments, inventory, plugins, plays. What is
 decided by the imports (ansible.cfg, variables that IMPORTED names and LATER does not) is the same for all forks; runs
-that change it, and those that need a terminal, start the command itself. Payloads of modules are built once.
+that change it, and those that need a terminal, start the command itself. Payloads of modules are built once, and those
+of plays on this machine run in forks too (warm_modules.py).
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ import tempfile
 import threading
 import traceback
 from pathlib import Path
+
+if __name__ == "__main__":
+    import warm_modules
 
 IMPORTED = ("ANSIBLE_", "LANG", "LC_", "PYTHON", "TMPDIR")
 LATER = (
@@ -101,7 +105,7 @@ def imported(environment):
 def serve(connection):
     """Forks for each request until the other side is gone."""
     import_everything()
-    with tempfile.TemporaryDirectory(prefix="payloads-") as payloads:
+    with tempfile.TemporaryDirectory(prefix="payloads-") as payloads, warm_modules.forking():
         while True:
             request, screens, _flags, _address = socket.recv_fds(connection, LONGEST, 1)
             if not request:

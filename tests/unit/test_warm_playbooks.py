@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -58,6 +59,30 @@ def test_a_run_that_takes_too_long_is_killed_and_the_next_one_goes_on(tmp_path):
     assert runs.ansible_playbook(["playbooks/plan.yml", "-i", "inventories/local"]).status == 0
 
 
+HERE = json.dumps({"ansible_connection": "local", "ansible_python_interpreter": sys.executable})
+
+
+def test_a_module_in_a_fork_returns_what_the_command_returns(tmp_path):
+    tasks = [
+        {"ansible.builtin.stat": {"path": "/"}},
+        {"ansible.builtin.command": {"argv": ["sh", "-c", "echo out; echo err >&2; exit 3"]}, "ignore_errors": True},
+        {"ansible.builtin.copy": {"nothing": 1}, "ignore_errors": True},
+        {"inference.fleet.node": {"operation": "node_layout", "arguments": {"root": "relative"}}},
+    ]
+    fork, command = both(playbook(tmp_path, *tasks), "-i", "localhost,", "-e", HERE, "--diff")
+    assert fork.output == command.output
+    assert (fork.status, command.status) == (2, 2)
+
+
+def test_modules_run_in_forks_unless_a_task_asks_for_more(tmp_path):
+    parent = {"ansible.builtin.command": 'sh -c \'echo parent $(tr "\\0" " " < /proc/$PPID/cmdline)\''}
+    path = playbook(tmp_path, parent, {**parent, "environment": {"A": "b"}})
+    run = runs.ansible_playbook([path, "-i", "localhost,", "-e", HERE, "-v"])
+    assert run.count("ok") == 2, run.output
+    shown = re.findall(r"stdout: parent (.*)", run.output)
+    assert ["warm_modules.py" in line for line in shown] == [True, False], run.output
+
+
 def test_a_payload_is_built_once(tmp_path, monkeypatch):
     """Those of the collection and of ansible-core; a playbook's own module may be another in the next run."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -67,10 +92,9 @@ def test_a_payload_is_built_once(tmp_path, monkeypatch):
     (tmp_path / "library" / "own.py").write_text(OWN)
     tasks = [{"ansible.builtin.ping": {}}, {"inference.fleet.accelerator_info": {}}, {"own": {}}]
     path = playbook(tmp_path, *tasks)
-    here = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
     built = []
     for _run in range(2):
-        run = runs.ansible_playbook([path, "-i", "localhost,", "-e", json.dumps(here)])
+        run = runs.ansible_playbook([path, "-i", "localhost,", "-e", HERE])
         assert "ok=3" in run.output, run.output
         built.append({one.name.partition("-")[0]: one.stat().st_mtime_ns for one in tmp_path.glob("payloads-*/*")})
     server.stop()

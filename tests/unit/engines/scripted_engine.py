@@ -172,6 +172,7 @@ class _Server(http.server.ThreadingHTTPServer):
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # as servers do; else a kept connection costs 40 ms for each answer
 
     @property
     def engine(self):

@@ -18,7 +18,7 @@ from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.
     DAMAGED,
     VOCABULARY,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 # -- answers put together ----------------------------------------------------------------------------------------------
@@ -120,7 +120,6 @@ COMPLETION = st.fixed_dictionaries(
 
 
 @given(COMPLETION | JSON)
-@settings(max_examples=300, deadline=None)
 def test_no_answer_is_too_odd_to_be_read(value):
     answer = chat.read_answer(value)
     if answer is not None:
@@ -134,7 +133,6 @@ def test_no_answer_is_too_odd_to_be_read(value):
 
 
 @given(st.text(max_size=40), st.integers(100, 599))
-@settings(deadline=None)
 def test_every_status_has_a_cause(text, status):
     for path in (CHAT, "/v1/responses", "/v1/models"):
         assert causes.http_cause(Response("POST", "http://h" + path, status, text=text), path, VLLM)

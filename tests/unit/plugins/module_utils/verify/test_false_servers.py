@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import random
 
@@ -167,7 +168,7 @@ ROWS.append(([Fault("deltas", "stream tools", value=lambda all_: [one for one in
              "streaming", VLLM.dropped_tool_call))  # fmt: skip
 ROWS.append(([Fault("deltas", "stream weather", value=lambda deltas: deltas[:-9] + deltas[-1:])], "streaming",
              causes.TOOL_ARGUMENTS))  # fmt: skip
-ROWS.append(([Fault("buffer", "stream", value=1.0)], "unbuffered", causes.BUFFERED))
+ROWS.append(([Fault("buffer", "stream", value=0.5)], "unbuffered", causes.BUFFERED))
 
 # requests that are refused
 for where, probe in {**WHERE, "tools weather whole": "tool-arguments", "after-tool": "tool-round-trip"}.items():
@@ -558,11 +559,17 @@ ROWS.extend([
 ])  # fmt: skip
 
 
-def words_for(row):
-    return "%s: %r" % (row[1], row[0])
+def false_servers():
+    """ROWS as parameters: of each kind of fault at a place with its probe and cause two always, more under soak."""
+    seen = collections.Counter()
+    for faults, probe, cause in ROWS:
+        kind = tuple(one if isinstance(one, str) else (one.kind, one.where) for one in faults)
+        seen[kind, probe, cause] += 1
+        marks = [pytest.mark.soak] if seen[kind, probe, cause] > 2 else []
+        yield pytest.param(faults, probe, cause, marks=marks, id="%s: %r" % (probe, faults))
 
 
-@pytest.mark.parametrize(("faults", "probe", "cause"), ROWS, ids=map(words_for, ROWS))
+@pytest.mark.parametrize(("faults", "probe", "cause"), list(false_servers()))
 def test_a_false_server_fails_with_its_cause(faults, probe, cause):
     verdict = verdict_of(faults, context=8192)
     found = failing(verdict)
@@ -730,7 +737,7 @@ SOUND = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("time", [1, 2, 3])
+@pytest.mark.parametrize("time", [1, *(pytest.param(time, marks=pytest.mark.soak) for time in (2, 3))])
 @pytest.mark.parametrize("sound", SOUND.values(), ids=SOUND)
 def test_a_sound_server_passes_three_times_in_a_row(sound, time):
     verdict = verdict_of(**{"faults": (), **sound})

@@ -22,7 +22,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import schema as recipe_schema
 from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
 from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.recipe import bad_inputs
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 CPU_TINY = recipes.load_recipe(recipes.find_recipe("cpu-tiny", []))
@@ -287,7 +287,6 @@ PATHS = sorted({path for path, _node in nodes(recipe_schema.recipe_schema()) if 
 NAMES = {"items": "server", "additionalProperties": "server-0", "propertyNames": "x"}
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(path=st.sampled_from(PATHS), value=VALUES)
 def test_any_value_at_any_place_is_a_plan_or_one_of_our_errors(path, value):
     for part in reversed([NAMES.get(part, part) for part in path]):
@@ -299,7 +298,6 @@ def test_any_value_at_any_place_is_a_plan_or_one_of_our_errors(path, value):
         assert error.message.startswith("node1: ")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     name=st.sampled_from([*shared(), *of_roles()]),
     value=VALUES,
@@ -311,7 +309,6 @@ def test_any_value_of_a_variable_is_a_plan_or_one_of_our_errors(name, value):
         assert name in error.message or name == "fleet_recipe"
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.text(max_size=60) | st.binary(max_size=60))
 def test_any_file_is_a_recipe_or_one_of_our_errors(tmp_path_factory, content):
     content = content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")

@@ -15,7 +15,7 @@ from ansible_collections.inference.fleet.tests.unit.engines.measured_results imp
     failed,
     history,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 NOW = "2026-01-09T03:04:05Z"
@@ -97,7 +97,6 @@ NAMES = st.text(st.characters(exclude_categories=()), max_size=20)
 AMOUNTS = st.none() | st.floats(0, 1e12)
 
 
-@settings(max_examples=60)
 @given(NAMES, NAMES, st.lists(AMOUNTS, min_size=6, max_size=6), st.none() | st.integers(1, 10**6))
 def test_any_result_makes_a_page(host, tool, amounts, concurrency):
     one = benchmark(concurrency or 1, host=host)

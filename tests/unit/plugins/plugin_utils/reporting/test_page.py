@@ -13,7 +13,7 @@ from collections import Counter
 import pytest
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import page, report
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 NOW = "2026-01-02T03:04:05Z"
@@ -357,7 +357,6 @@ def places(value, path=()):
 PLACES = list(places(everywhere("x")))
 
 
-@settings(max_examples=150)
 @given(st.sampled_from(PLACES), JSON)
 def test_a_report_of_another_form_is_a_page_as_well(path, junk):
     value = everywhere("x")

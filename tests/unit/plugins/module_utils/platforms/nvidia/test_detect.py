@@ -18,7 +18,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platfor
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.nvidia import platform, smi
 from ansible_collections.inference.fleet.plugins.modules import accelerator_info
 from ansible_collections.inference.fleet.tests.unit.engines.nvidia_node import FIXTURES, NvidiaNode
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 # node: (accelerator, product, GPUs, MiB, compute capability, driver, CUDA)
@@ -267,7 +267,6 @@ def mangled(draw, texts):
     return "".join(lines)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(mangled(TEXTS), mangled(CSVS))
 def test_nothing_breaks_it_and_nothing_is_a_silent_zero(text, csv):
     warnings = []
