@@ -173,13 +173,21 @@ def late_encodings(entry, state):
     return "the encodings in %s came or changed after its start (%s)" % (folder, ", ".join(late))
 
 
-def note_ready(paths, name, state):
-    """Record that the process of this record was ready. A record that cannot be written is no error."""
+def note_ready(paths, name, state, took_s=None):
+    """Record that the process of this record was ready, and the seconds of its start, by default those of the start
+    before. A record that cannot be written is no error."""
     if state.get("pid") and not was_ready(paths, name, state):
-        path = paths.ready(name)
+        path, took_s = paths.ready(name), last_start_s(paths, name) if took_s is None else round(took_s)
         with contextlib.suppress(OSError):
             make_directory(os.path.dirname(path))
-            files.write_json(path, {"pid": state["pid"], "ticks": state.get("ticks")}, 0o640)
+            files.write_json(path, {"pid": state["pid"], "ticks": state.get("ticks"), "took_s": took_s}, 0o640)
+
+
+def last_start_s(paths, name):
+    """The seconds of the server's latest start that a run waited for; None if there was none since the node's boot."""
+    known = read_json(paths.ready(name))
+    took = known.get("took_s") if isinstance(known, dict) else None
+    return took if isinstance(took, int) and not isinstance(took, bool) and took >= 0 else None
 
 
 def was_ready(paths, name, state):

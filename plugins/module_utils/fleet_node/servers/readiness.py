@@ -19,7 +19,18 @@ from ..visible import visible
 from . import causes, identity
 from .drift import entry_changes
 from .model import condition
-from .observe import check_only, foreign_holders, log_tail, note_ready, observe, read_secrets, redactor_of, row, utc
+from .observe import (
+    check_only,
+    foreign_holders,
+    last_start_s,
+    log_tail,
+    note_ready,
+    observe,
+    read_secrets,
+    redactor_of,
+    row,
+    utc,
+)
 
 LOG_LINES = 15
 CAUSE_LINES = 200  # an engine's traceback, and those of the processes that died of it
@@ -152,13 +163,13 @@ def check_ready(node, entries, only=None, timeout=30, check=False, deployed=Fals
         if name in lacks and lack is None:
             rows[name]["ready"] = True
             if not check:
-                note_ready(node.paths, name, one.state)
+                note_ready(node.paths, name, one.state, _took(planned[name], condition(one)))
             continue
         words, hopeless, log = _not_ready(node, planned[name], observed, lack, restarts)
         final = final or hopeless
         since = condition(one).since
         age = max(age, time.time() - since) if since else age
-        progress = None if hopeless else _progress(planned[name], one, lack)
+        progress = None if hopeless else _progress(planned[name], one, lack, last_start_s(node.paths, name))
         rows[name].update(ready=False, reason=visible(words), progress=progress, log_tail=log)
         if log:
             words += ". Last log lines: " + " | ".join(line.strip() for line in log[-MESSAGE_LINES:])
@@ -193,16 +204,24 @@ def _not_ready(node, entry, observed, lack, restarts):
     return words, hopeless, log[-LOG_LINES:]
 
 
-def _progress(entry, observed, lack):
-    """The progress of a start in a few words: "loading, 47 s of at most 300"; None for a server that does not start."""
+def _took(entry, now):
+    """Seconds of a start that has ended; None if the server may have been ready long before this check."""
+    seconds = None if now.since is None else time.time() - now.since
+    return seconds if seconds is not None and 0 <= seconds <= entry["health"]["budget_s"] else None
+
+
+def _progress(entry, observed, lack, last):
+    """The progress of a start in a few words: "loading, 47 s of at most 300 (last time 159)"; None for a server that
+    does not start. last: seconds of its last start, or None."""
     now = condition(observed)
     if now.state != "running" or now.since is None or observed.was_ready or lack is None:
         return None
     what = doing(observed) if observed.state.get("artifact") else "loading"
     if NO_WORKERS in lack and entry["role"] == "frontend":
         what = "waiting for workers"
-    words = "%s, %d s of at most %d%s" % (
-        what, time.time() - now.since, entry["health"]["budget_s"], _restarts_words(now),
+    words = "%s, %d s of at most %d%s%s" % (
+        what, time.time() - now.since, entry["health"]["budget_s"],
+        "" if last is None else " (last time %d)" % last, _restarts_words(now),
     )  # fmt: skip
     # while a server loads, nothing answers, or it answers that it is not ready
     usual = any(one in lack for one in (http_client.FAILURES["refused"], "HTTP 503", NO_WORKERS))

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import readiness
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import observe, readiness
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Observed
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.base import Status
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
@@ -89,25 +90,40 @@ LOADS = "health: no answer: connection refused"
 
 
 @pytest.mark.parametrize(
-    ("changes", "lack", "words"),
+    ("changes", "lack", "last", "words"),
     [
-        ({}, "health: HTTP 503 {\"status\": \"notready\"}", "loading, 47 s of at most 300"),
-        ({"artifact": "compiles"}, LOADS, "compiling, 47 s of at most 300"),
-        ({"count": 3}, LOADS, "loading, 47 s of at most 300, 2 restarts"),
-        ({}, "completion: HTTP 500 busy", "loading, 47 s of at most 300: completion: HTTP 500 busy"),
-        ({"role": "frontend"}, "models: 'm' is not listed (none is)", "waiting for workers, 47 s of at most 300"),
-        ({"was_ready": True}, LOADS, None),
-        ({"phase": "waiting for etcd"}, None, None),
+        ({}, LOADS, 159, "loading, 47 s of at most 300 (last time 159)"),
+        ({}, "health: HTTP 503 {\"status\": \"notready\"}", None, "loading, 47 s of at most 300"),
+        ({"artifact": "compiles"}, LOADS, None, "compiling, 47 s of at most 300"),
+        ({"count": 3}, LOADS, None, "loading, 47 s of at most 300, 2 restarts"),
+        ({}, "completion: HTTP 500 busy", 9, "loading, 47 s of at most 300 (last time 9): completion: HTTP 500 busy"),
+        ({"role": "frontend"}, "models: 'm' is not listed (none is)", None, "waiting for workers, 47 s of at most 300"),
+        ({"was_ready": True}, LOADS, 159, None),
+        ({"phase": "waiting for etcd"}, None, 159, None),
     ],
 )  # fmt: skip
-def test_how_far_a_start_is(monkeypatch, changes, lack, words):
+def test_how_far_a_start_is(monkeypatch, changes, lack, last, words):
     entry = plan_entries.plan_entry(8000, role=changes.get("role", "server"))
     monkeypatch.setattr(readiness.time, "time", lambda: 1047.0)
     record = {"phase": "running", "since": 1000.0, "hash": entry["hash"], "starts": [1000.0], "count": 1, "pid": 7}
     record.update({key: value for key, value in changes.items() if key in ("artifact", "count", "phase")})
     observed = Observed("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7))
     observed.was_ready = changes.get("was_ready", False)
-    assert readiness._progress(entry, observed, lack) == words
+    assert readiness._progress(entry, observed, lack, last) == words
+
+
+def test_the_seconds_of_the_last_start_are_recorded(tmp_path):
+    paths = NodePaths(str(tmp_path))
+    assert observe.last_start_s(paths, "server-0") is None
+    observe.note_ready(paths, "server-0", {"pid": 7, "ticks": 1}, 159.4)
+    assert observe.last_start_s(paths, "server-0") == 159
+    # no run waited for the next start, so the seconds remain
+    observe.note_ready(paths, "server-0", {"pid": 8, "ticks": 2})
+    assert observe.was_ready(paths, "server-0", {"pid": 8, "ticks": 2})
+    assert observe.last_start_s(paths, "server-0") == 159
+    with open(paths.ready("server-0"), "w", encoding="utf-8") as stream:
+        stream.write('["hostile"]')
+    assert observe.last_start_s(paths, "server-0") is None
 
 
 def test_one_budget_for_a_series_of_starts():
