@@ -1,11 +1,12 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Write the generated parts of docs/using: keys of recipes, from the schema, and variables, from their tables.
+"""Write the generated parts of docs/using: keys of recipes, from the schema; variables, from their tables; the steps of
+the guides with their tests, from tests/guide_steps.yml.
 
-    .venv/bin/python tools/run.py python tools/reference_pages.py   # writes recipe-keys.md and variables.md
+    .venv/bin/python tools/run.py python tools/reference_pages.py   # writes recipe-keys.md, variables.md, support.md
 
-The part of variables.md above the marker is written by hand.
+The parts of variables.md and support.md above the marker are written by hand.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables
 CLONE = Path(__file__).resolve().parent.parent
 KEYS = CLONE / "docs" / "using" / "recipe-keys.md"
 VARIABLES = CLONE / "docs" / "using" / "variables.md"
+SUPPORT = CLONE / "docs" / "using" / "support.md"
+STEPS = CLONE / "tests" / "guide_steps.yml"
 MARKER = "<!-- Below: written by tools/reference_pages.py. Do not edit. -->\n"
 # Keys of a group or an instance that have the form of the recipe's own key, and are described there.
 OWNERS = ("servers[].", "instances.NAME.")
@@ -162,10 +165,41 @@ def variables(page):
     return "\n".join([page.partition(MARKER)[0] + MARKER, shared_variables(), ROLES + role_variables()])
 
 
+GUIDES = """## The guides, step by step
+
+Each step of the five guides and the tests that prove it. `real`: a real engine, service or tool. `simulated`: a
+simulated node, a stand-in that is as strict as the program that it replaces, or recorded output. `planned`: only the
+plan; the named closed program decides the rest. Real measuring tools run in `make soak` only, their stand-ins in
+`make test`. No step has been seen on an accelerator.
+
+| Step | Content | Proof | How | Seen on hardware |
+| --- | --- | --- | --- | --- |
+"""
+
+
+def steps_of_guides():
+    """Return the table of the guides' steps."""
+    lines = [GUIDES]
+    for number, guide in yaml.safe_load(STEPS.read_text(encoding="utf-8"))["guides"].items():
+        lines.append("| **%s** | **%s** | | | |\n" % (number, guide["title"]))
+        for step in guide["steps"]:
+            more = step.get("closed") or step.get("why")
+            how = step["how"] + (" (%s)" % more if more else "")
+            proofs = ", ".join("`%s`" % test for test in step["tests"])
+            lines.append("| %s-%s | %s | %s | %s | no |\n" % (number, step["id"], step["step"], proofs, how))
+    return "".join(lines)
+
+
+def support(page):
+    """Return the page of the support matrix with its generated part renewed."""
+    return "\n".join([page.partition(MARKER)[0] + MARKER, steps_of_guides()])
+
+
 def main():
     schema = json.loads((CLONE / "recipes" / "recipe.schema.json").read_text(encoding="utf-8"))
     KEYS.write_text(recipe_keys(schema), encoding="utf-8")
     VARIABLES.write_text(variables(VARIABLES.read_text(encoding="utf-8")), encoding="utf-8")
+    SUPPORT.write_text(support(SUPPORT.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

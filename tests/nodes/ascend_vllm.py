@@ -5,6 +5,7 @@
 the scripted engine answers.
 
 The image says which generation it is built for (SIMULATED_SOC). Its flags are those of vLLM 0.20.2 as recorded.
+`vllm bench` sends requests, or starts this engine without a port; its numbers mean nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import os
 import re
 import subprocess
 import sys
+
+import bench_serving
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DRIVER = "/usr/local/Ascend/driver/"
@@ -32,10 +35,18 @@ WANTED = {
 }
 
 
-def options_of(words):
+# Flags of `vllm bench`, apart from the engine's.
+OFFLINE = {
+    "latency": {"input-len", "output-len", "batch-size", "num-iters-warmup", "num-iters", "output-json"},
+    "throughput": {"dataset-name", "random-input-len", "random-output-len", "num-prompts", "output-json"},
+}
+
+
+def options_of(words, more=()):
     """{flag: its value, True for a switch}. SystemExit where vLLM's parser ends."""
     with open(HERE + "/vllm-0.20.2-flags.json", encoding="utf-8") as stream:
         flags = json.load(stream)
+    flags["value"] = [*flags["value"], *more]
     found, words = {}, list(words)
     while words:
         word = words.pop(0)
@@ -76,7 +87,24 @@ def check(options, model):
             raise SystemExit("ValueError: mxfp4 quantization is currently not supported in npu.")
 
 
+def bench(action, words):
+    """What `vllm bench latency` or `throughput` does: an engine in place of a server, and a file of results."""
+    options = options_of(words, OFFLINE[action])
+    check(options, options["model"])
+    if action == "latency":
+        result = {"latencies": [0.25] * int(options["num-iters"]), "avg_latency": 0.25}
+    else:
+        count = int(options["num-prompts"])
+        result = {"elapsed_time": 1.0, "num_requests": count, "requests_per_second": count, "tokens_per_second": 1.0}
+    with open(options["output-json"], "w", encoding="utf-8") as stream:
+        json.dump(result, stream)
+
+
 if __name__ == "__main__":
+    if sys.argv[1:3] == ["bench", "serve"]:
+        raise SystemExit(bench_serving.vllm(sys.argv[3:]))
+    if sys.argv[1] == "bench":
+        raise SystemExit(bench(*sys.argv[2:3], sys.argv[3:]))
     if sys.argv[1:2] != ["serve"]:
         raise SystemExit("vllm: error: invalid choice")
     given = options_of(sys.argv[3:])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.inference.fleet.tests.nodes import guide_node
 from ansible_collections.inference.fleet.tests.runs import CLONE, play, wait_for
 from ansible_collections.inference.fleet.tools import nodes as tool
 
@@ -114,4 +115,21 @@ def site(nodes, make_site):
         print("node: %.1f s" % (time.monotonic() - began))
         yield make_site(made)
     finally:
+        nodes.docker("rm", "--force", "--volumes", nodes.container_name(name), check=False)
+
+
+@pytest.fixture(scope="module")
+def make_guide_node(nodes, tmp_path_factory):
+    """Make a GuideNode of a platform with these variables, removed with the last test of the file."""
+    made = []
+
+    def make(platform, **variables):
+        folder = tmp_path_factory.mktemp(platform)
+        name = "guide-%s-%d" % (platform, os.getpid())
+        made.append(name)
+        (node,) = nodes.create([name], platform=platform, shares=[guide_node.share(folder / "tools")])
+        return guide_node.GuideNode(node, folder, **variables)
+
+    yield make
+    for name in made:
         nodes.docker("rm", "--force", "--volumes", nodes.container_name(name), check=False)

@@ -31,11 +31,12 @@ SWITCHES = ("trust_remote_code", "enable_chunked_prefill")
 
 
 def known_flags():
-    """Flags of this release, by the same data as the keys."""
-    found = {}
-    for name, history in llm_args.fields()["models"]["--"].items():
+    """Flags of this release, by the same data as the keys; an older release has those of the first on record."""
+    found, data = {}, llm_args.fields()
+    release = max(llm_args.order(VERSION), llm_args.order(data["recorded"][0]))
+    for name, history in data["models"]["--"].items():
         for since, spec in history.items():
-            if llm_args.order(since) <= llm_args.order(VERSION):
+            if llm_args.order(since) <= release:
                 found[name] = spec
     return {name.replace("-", "_") for name, spec in found.items() if spec is not None}
 

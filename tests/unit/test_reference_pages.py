@@ -50,6 +50,11 @@ def test_variables_of_roles_are_current():
     assert page == reference_pages.variables(page), HOW
 
 
+def test_the_steps_of_the_guides_are_current():
+    page = reference_pages.SUPPORT.read_text(encoding="utf-8")
+    assert page == reference_pages.support(page), HOW
+
+
 def test_every_shared_variable_is_documented():
     assert used() - documented() == {"fleet_servers", "fleet_deployment"}
 

@@ -1,0 +1,69 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""tests/guide_steps.yml: every step of the guides is listed once, and every test that it names exists."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+import yaml
+from ansible_collections.inference.fleet.tools import reference_pages
+
+CLONE = reference_pages.CLONE
+GUIDES = yaml.safe_load(reference_pages.STEPS.read_text(encoding="utf-8"))["guides"]
+STEPS = {
+    "000": "image environment checkpoints endpoints optimizations compile-once copies draft-head requests "
+           "benchmark clean-up",
+    "001": "prerequisites etcd-and-nats download container configuration frontend workers health responses tools "
+           "aiperf out-of-memory connecting performance startup repetition monitoring",
+    "002": "prerequisites container low-latency max-throughput moe-backends requests troubleshooting "
+           "accuracy-settings evaluation benchmark",
+    "003": "prerequisites container low-latency max-throughput triton requests troubleshooting tuning",
+    "004": "weights container vocabulary server concurrency batched-tokens memory graph-modes request "
+           "aisbench-accuracy aisbench-performance bench-serve bench-offline",
+}  # fmt: skip
+# A step's closed program or reason, by how it is proven.
+REASONS = {"real": set(), "simulated": set(), "planned": {"closed"}, "missing": {"why"}}
+COMING = {"molecule/dynamo_trtllm/molecule.yml"}  # developed at the same time; remove when it is there
+EACH = [("%s-%s" % (number, step["id"]), step) for number, guide in GUIDES.items() for step in guide["steps"]]
+
+
+def exists(test):
+    """Whether a test, FILE::FUNCTION, or a file that a Molecule scenario runs, exists."""
+    path, _colons, function = test.partition("::")
+    file = CLONE / path
+    if not file.is_file():
+        return path in COMING
+    if function:
+        nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        return function in {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    scenario = (file.parent / "molecule.yml").read_text(encoding="utf-8")
+    # Molecule itself runs files with the names of its steps
+    return file.name in scenario or file.name in ("molecule.yml", "converge.yml", "verify.yml", "prepare.yml")
+
+
+def test_every_guide_has_all_its_steps():
+    assert {number: [step["id"] for step in guide["steps"]] for number, guide in GUIDES.items()} == {
+        number: names.split() for number, names in STEPS.items()
+    }
+    assert len(EACH) == 59
+
+
+@pytest.mark.parametrize(("name", "step"), EACH, ids=[name for name, _step in EACH])
+def test_every_step_has_tests_that_exist(name, step):
+    assert set(step) == {"id", "step", "how", "tests"} | REASONS[step["how"]]
+    assert [test for test in step["tests"] if not exists(test)] == []
+    assert bool(step["tests"]) == (step["how"] != "missing")
+
+
+def test_only_monitoring_is_missing():
+    assert [name for name, step in EACH if step["how"] == "missing"] == ["001-monitoring"]
+
+
+@pytest.mark.parametrize(
+    "test", ["tests/unit/test_guide_steps.py::test_no", "molecule/no/verify.yml", "molecule/trtllm/unused.yml"]
+)
+def test_a_test_that_is_gone_is_found(test):
+    assert not exists(test)
