@@ -142,7 +142,7 @@ def started():
         yield pytest.param(*case, id=name, marks=[pytest.mark.soak] if more else [])
 
 
-@pytest.mark.parametrize(("recipe", "overlays", "count", "release", "settings"), started())
+@pytest.mark.parametrize(("recipe", "overlays", "count", "release", "settings"), list(started()))
 def test_each_configuration_of_the_guides_starts(gpus, recipe, overlays, count, release, settings):
     check_started(gpus, recipe, overlays, count, release, settings)
 
