@@ -111,7 +111,7 @@ def current_fault(lib):
     try:
         found = os.readlink(link)
         if os.lstat(link).st_uid not in (0, os.geteuid()):
-            return "belongs to somebody else"
+            return "belongs to another account"
     except OSError:
         return "is missing"
     if found != own_version():

@@ -106,6 +106,6 @@ def _misplaced(path, kind, mode):
     if not kind(status.st_mode):
         return "%s is something else" % path
     if status.st_uid not in (0, os.geteuid()):
-        return "%s belongs to somebody else" % path
+        return "%s belongs to another account" % path
     found = stat.S_IMODE(status.st_mode)
     return None if found == mode else "%s has mode %04o instead of %04o" % (path, found, mode)

@@ -241,7 +241,7 @@ class _Check:
         if program.sure and not opened:
             self.mistakes.add(
                 "plan.config-key-unknown",
-                "%s: %s does not take %s%s. %s.",
+                "%s: %s does not accept %s%s. %s.",
                 (self.where, program.label, place, hint,
                  "Write %s instead" % instead if instead else "Correct or remove it"),
             )  # fmt: skip

@@ -76,6 +76,6 @@ def _report(folder, host, mode, verdicts, inventory_hosts, what, problem):
 def _where(folder, host):
     """Return lines with the paths of the report, for a failure message."""
     return [
-        "The whole report: " + report.host_path(folder, host),
+        "The complete report: " + report.host_path(folder, host),
         "The same as a page: " + report.page_path(folder),
     ]

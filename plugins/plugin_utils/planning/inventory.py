@@ -167,7 +167,7 @@ def check_outside(folder, sources):
         if inside and not any(part.startswith(".") for part in os.path.relpath(real, root).split("/") if part != "."):
             raise FleetError(
                 "inventory.recipes-inside",
-                "%s holds recipes inside the inventory directory %s, where Ansible reads every file as an inventory; "
+                "%s contains recipes inside the inventory directory %s, where Ansible reads all files as inventories; "
                 "allowed: %s, or a folder elsewhere that fleet_recipe_paths names. Move the folder there.",
                 (folder, source, recipes_of(source)[-1]),
             )

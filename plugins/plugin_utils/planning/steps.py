@@ -19,7 +19,7 @@ from .step_values import Role, if_prepared, later, of_plan
 
 PLAYBOOK = "playbooks/steps/%s.yml"
 LIBRARY = "/var/lib/inference-fleet"
-CHANGED = "%s is not as the collection brought it, so it is run each time"
+CHANGED = "%s differs from the collection, so it is run each time"
 NOT_KNOWN = "what the role %s does is known to no plan, so it is run each time"
 UNREAD = "it cannot be looked at: %s"
 

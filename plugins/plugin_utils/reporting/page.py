@@ -389,7 +389,7 @@ def _notes(hosts, servers, began):
             {
                 "title": "Stand-in checkpoint",
                 "text": "%s is a stand-in, trained to answer in form only. These verdicts prove the plumbing, from "
-                "recipe to answer. They say nothing about the quality or the speed of %s."
+                "recipe to answer. They show nothing about the quality or the speed of %s."
                 % (", ".join(standins) or "The model", gpt_oss.NAME),
             }
         )

@@ -150,7 +150,7 @@ def test_a_part_of_site_refuses_a_bad_plan_before_it_changes_anything(tmp_path, 
     assert status != 0
     assert (
         "localhost: fleet_override_b sets 'arguments.max-num-seqs' to 4, but fleet_override_a sets "
-        "'arguments.max-num-seqs' to 8; one leaf takes one value. Remove one of the two."
+        "'arguments.max-num-seqs' to 8; a leaf has one value. Remove one of the two."
     ) in output
     assert output.count("TASK [") == 1
     assert os.listdir(tmp_path) == []

@@ -10,7 +10,7 @@ import typing
 
 from ..model import gpt_oss
 
-ENGINE_DEAD = "the engine behind the API process is dead: restart the server; its log says why the engine died"
+ENGINE_DEAD = "the engine behind the API process is dead: restart the server; its log contains the reason"
 
 
 class Engine:

@@ -52,7 +52,7 @@ def judge(program, words):
             parse(words)
     except SystemExit:
         lines = said.getvalue().strip().splitlines()
-        return "refused", lines[-1].rpartition("error: ")[2] if lines else "it says nothing"
+        return "refused", lines[-1].rpartition("error: ")[2] if lines else "no output"
     except ValueError as error:
         return "refused", error
     finally:

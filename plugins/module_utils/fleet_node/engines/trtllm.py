@@ -84,7 +84,7 @@ class Trtllm(base.Engine):
          "moe_config.backend has no kernels for this GPU: TRTLLM is for compute capability 10.0 and 10.3, TRITON for "
          "9.0, CUTLASS for each"),
         (r"(?i)cudaErrorDevicesUnavailable|CUDA-capable device\(?s?\)? (?:is/are|is|are) busy",
-         "another process holds the GPU: nvidia-smi names it; end it"),
+         "another process uses the GPU: nvidia-smi names it; end it"),
         (r"(?i)CUDA driver version is insufficient|no NVIDIA driver|driver/library version mismatch",
          "the node's driver does not fit the image's CUDA: see what preflight.yml reports about the driver"),
         (r"(?i)(?:not enough|insufficient|no free) memory.*kv.?cache|kv.?cache.*(?:not enough|insufficient|too small)",
@@ -95,12 +95,12 @@ class Trtllm(base.Engine):
          "kv_cache_config.free_gpu_memory_fraction, and see by nvidia-smi whether others use it"),
         (r"NCCL error|nccl(?:SystemError|UnhandledCudaError|InternalError|RemoteError)",
          "NCCL, by which the GPUs of a server talk, failed: its NVLink fabric may not be up (nvidia-smi -q, Fabric "
-         "Manager), or the container lacks ipc: host or the limit memlock; NCCL_DEBUG=INFO in environment says more"),
+         "Manager), or the container lacks ipc: host or the limit memlock; NCCL_DEBUG=INFO in environment logs more"),
         (r"(?i)address already in use|\[Errno 98\]", "another process has its port"),
     )  # fmt: skip
     stalls = (
         (r"(?i)loading (?:\w+ )?(?:weights|safetensors|checkpoint)",
-         "loading the weights does not go on, which loading them in parallel has led to (TensorRT-LLM#7703): set "
+         "loading the weights does not end, which parallel loading has caused (TensorRT-LLM#7703): set "
          "TRT_LLM_DISABLE_LOAD_WEIGHTS_IN_PARALLEL to True in environment; a slow disk needs a larger start.budget_s"),
     )  # fmt: skip
 
@@ -130,7 +130,7 @@ def validation_words(words):
     if found:
         return "; ".join("%s: %s" % one for one in found)
     lines = [line.strip() for line in words.splitlines() if line.strip()]
-    return lines[-1] if lines else "it says nothing"
+    return lines[-1] if lines else "no output"
 
 
 ENGINE = Trtllm()

@@ -121,7 +121,7 @@ def _opened(path, follow):
 
 
 def names_in(folder, prefix="", suffix=""):
-    """Sorted [NAME] of the entries PREFIX NAME SUFFIX of a folder, without hidden ones; [] without the folder."""
+    """Sorted [NAME] of the entries PREFIX NAME SUFFIX of a folder, without hidden entries; [] without the folder."""
     try:
         files = os.listdir(folder)
     except FileNotFoundError:

@@ -28,7 +28,7 @@ FAILURES = {
     "refused": "connection refused",
     "unreachable": "the address cannot be reached",
     "reset": "the connection was closed before an answer",
-    "timeout": "no whole answer in time",
+    "timeout": "no complete answer in time",
     "cut": "the answer was cut off",
     "protocol": "the answer is no HTTP",
     "too-large": "the answer is larger than %d MiB" % (MAX_BODY >> 20),

@@ -103,7 +103,7 @@ class DetachedJob:
                 return
         raise FleetError(
             "jobs.cannot-end",
-            "The job of process %s cannot be ended: something still holds %s locked. End what does (`fuser -v %s` "
+            "The job of process %s cannot be ended: another process still has %s locked. End what does (`fuser -v %s` "
             "shows it) and run again.",
             (self.pid(), self.path("lock"), self.path("lock")),
         )

@@ -83,7 +83,7 @@ def container_image_due(result):
     """Why the module has something to do; None if it has nothing."""
     if result["changed"]:
         return result["msg"]
-    return "what an ended pull left is to be removed" if result.get("ended") else None
+    return "files of an ended pull must be removed" if result.get("ended") else None
 
 
 OPERATIONS = {

@@ -142,7 +142,7 @@ def check_configs(node, servers):
                 refusals.append((*named, one.place.label, one.what[0], said.rstrip("."), one.what[1] % one.place.kind))
             else:
                 node.warnings.append(
-                    "%s: whether %s takes its %s could not be asked of %s (%s). It is started without that."
+                    "%s: whether %s accepts its %s could not be checked by %s (%s). It is started without that."
                     % (*named, one.what[0], one.place.label, said)
                 )
     if fresh:

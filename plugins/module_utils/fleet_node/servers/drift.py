@@ -85,7 +85,7 @@ def _file_differences(target, observed):
         text = "is missing" if observed.definition is None else "differs (%s)" % (unit.path if unit else "")
         yield Difference("definition", "its service definition " + text, "redefine")
     if unit is not None and unit.stale and unit.may_reload:
-        yield Difference("reload", "systemd holds another version of its unit than the files", "redefine")
+        yield Difference("reload", "systemd has loaded another version of its unit than the files", "redefine")
     for path, mode, uid, gid in target.files:
         if path not in observed.modes:
             continue

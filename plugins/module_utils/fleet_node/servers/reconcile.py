@@ -48,7 +48,7 @@ def run(node, params, check):
             else:
                 result = _reconcile(node, planned, params, check)
     except OSError as error:
-        raise os_error("The servers cannot be brought to the plan", error,
+        raise os_error("The servers cannot be changed as planned", error,
                        "Run again then; what is done already is not done again.") from error  # fmt: skip
     warnings = list(node.warnings)
     if params["only"] is None and state in (*DEPLOYS, "absent"):

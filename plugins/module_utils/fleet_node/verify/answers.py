@@ -89,7 +89,7 @@ class Answers(Asking):
     def _all_of(self, judge, words):
         """Fails with the first answer for which judge(Answer) returns (problem, cause); otherwise returns `words`."""
         if not self.seen:
-            raise NotMeasured("not run: no probe brought an answer to look at")
+            raise NotMeasured("not run: no probe got an answer")
         for probe, sent, answer in self.seen:
             wrong = judge(answer)
             if wrong:

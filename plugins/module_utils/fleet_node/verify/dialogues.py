@@ -52,7 +52,7 @@ class Dialogues(Streams):
                 {"role": "assistant", "content": str(number)},
                 {"role": "user", "content": gpt_oss.CHOSEN},
             ]
-            return self._number(body, number, causes.WRONG_TURNS, standin="a stand-in need not know what it said")
+            return self._number(body, number, causes.WRONG_TURNS, standin="a stand-in need not know earlier answers")
 
         return self._once_more(ask)
 
@@ -70,7 +70,7 @@ class Dialogues(Streams):
     def _exact_text(self):
         """Accents, other alphabets and emoji, complete and streamed."""
         if self.standin:
-            raise NotMeasured("a stand-in cannot repeat a text")
+            raise NotMeasured("a stand-in cannot repeat a string")
 
         def judge(answer, got):
             self._finished(answer, got)

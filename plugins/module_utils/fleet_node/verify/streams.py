@@ -105,7 +105,7 @@ class Streams(Tools):
         if self.streamed.answer.content and flows(self.streamed):
             return tempo(self.streamed)
         if self.standin:
-            raise NotMeasured("a stand-in's stream is too short to tell (%s)" % tempo(self.streamed))
+            raise NotMeasured("a stand-in's stream is too short (%s)" % tempo(self.streamed))
         for streamed in filter(flows, self.long_streams):
             return tempo(streamed)
         for _try in range(STREAMS):
@@ -113,7 +113,7 @@ class Streams(Tools):
             if flows(streamed) is not False:
                 break
         if flows(streamed) is None:
-            raise NotMeasured("the stream is too short to tell (%s)" % tempo(streamed))
+            raise NotMeasured("the stream is too short (%s)" % tempo(streamed))
         if not flows(streamed):
             raise Failed(tempo(streamed), causes.BUFFERED)
         return tempo(streamed)

@@ -170,7 +170,7 @@ class Tools(Answers):
     def _tool_result(self):
         """The answer must contain the result's number, which cannot be guessed."""
         if self.weather_call is None:
-            raise NotMeasured("not run: tool-arguments brought no call with arguments")
+            raise NotMeasured("not run: tool-arguments got no call with arguments")
 
         def ask():
             result, number = gpt_oss.weather_result(self.weather.arguments)
@@ -195,7 +195,7 @@ class Tools(Answers):
     def _second_tool_round(self):
         """A second question in the same conversation: another call, and an answer from its result."""
         if self.after_result is None:
-            raise NotMeasured("not run: tool-result brought no answer")
+            raise NotMeasured("not run: tool-result got no answer")
 
         def body_of(forecast):
             question = {"role": "user", "content": forecast.question + gpt_oss.REPORT_QUESTION}

@@ -94,7 +94,7 @@ def _config_faults(config):
     draft_vocabulary = config.get("draft_vocab_size")
     if draft_vocabulary is not None and draft_vocabulary != config.get("vocab_size"):
         faults.append(
-            "draft_vocab_size is %s of a vocab_size of %s; the head must draft from the whole vocabulary"
+            "draft_vocab_size is %s of a vocab_size of %s; the head must draft from the complete vocabulary"
             % (draft_vocabulary, config.get("vocab_size"))
         )
     return faults

@@ -128,7 +128,7 @@ def test_the_message_names_the_file_with_all_of_it(tmp_path):
     result, _arguments = act({"servers": [], "reports_dir": str(tmp_path)}, dict(ANSWER))
     assert result["failed"] is True
     assert result["msg"] == MESSAGE + (
-        "\nThe whole report: %s/hosts/node-1.json\nThe same as a page: %s/verdict.html" % (tmp_path, tmp_path)
+        "\nThe complete report: %s/hosts/node-1.json\nThe same as a page: %s/verdict.html" % (tmp_path, tmp_path)
     )
     assert result["fleet_report"]["rows"] == [["node-1", "server-0", 1, "FAILED", "0/1", "failed: chat"]]
 

@@ -110,7 +110,7 @@ DOWN = [{"name": "server-1", "state": "waiting", "reason": "starting"}, {"name":
         ("container_engine", {"changed": False, "due": None}, None),
         ("container_engine", {"changed": False, "due": "docker is not installed"}, "docker is not installed"),
         ("container_image", {"changed": False, "ended": 0}, None),
-        ("container_image", {"changed": False, "ended": 1}, "what an ended pull left is to be removed"),
+        ("container_image", {"changed": False, "ended": 1}, "files of an ended pull must be removed"),
         ("container_image", {"changed": True, "msg": "would pull a"}, "would pull a"),
     ],
 )  # fmt: skip

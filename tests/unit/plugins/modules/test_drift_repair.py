@@ -123,7 +123,7 @@ def test_a_file_that_cannot_be_written_leaves_all_as_it_was(node, monkeypatch, n
         result = node.module("engine_servers", [rehash(entry, environment={"OMP_NUM_THREADS": "3"})])
     assert result["failed"]
     assert result["msg"].startswith(
-        "The servers cannot be brought to the plan: %s: %s. " % (node.paths.entry("server-0"), os.strerror(code))
+        "The servers cannot be changed as planned: %s: %s. " % (node.paths.entry("server-0"), os.strerror(code))
     )
     assert result["errno"] == name
     assert "Run again then" in result["msg"]

@@ -108,7 +108,7 @@ HANG = {"error": "timeout", "detail": "10 s"}
     ("answers", "expected"),
     [
         ({}, None),
-        ({"health": HANG}, "health: no answer: no whole answer in time (10 s)"),
+        ({"health": HANG}, "health: no answer: no complete answer in time (10 s)"),
         ({"health": {"error": "refused"}}, "health: no answer: connection refused"),
         ({"health": {"status": 503, "text": "dead"}}, "health: HTTP 503 dead"),
         ({"health": {"status": 401}}, None),  # who asks for a key lives
@@ -116,10 +116,10 @@ HANG = {"error": "timeout", "detail": "10 s"}
         ({"completions": {"status": 401}}, None),
         ({"completions": {"status": 500}}, None),  # it answers; what is wrong says the verdict
         ({"completions": {"error": "reset"}}, None),
-        ({"completions": HANG}, "completion: no answer: no whole answer in time (10 s)"),
-        ({"completions": HANG, "metrics": ["a", "a"]}, "completion: no answer: no whole answer in time (10 s)"),
+        ({"completions": HANG}, "completion: no answer: no complete answer in time (10 s)"),
+        ({"completions": HANG, "metrics": ["a", "a"]}, "completion: no answer: no complete answer in time (10 s)"),
         ({"completions": HANG, "metrics": ["a", "b"]}, None),  # busy
-        ({"completions": HANG, "metrics": ["a", None]}, "completion: no answer: no whole answer in time (10 s)"),
+        ({"completions": HANG, "metrics": ["a", None]}, "completion: no answer: no complete answer in time (10 s)"),
     ],
 )
 def test_what_hangs_and_what_only_refuses_or_is_busy(monkeypatch, answers, expected):

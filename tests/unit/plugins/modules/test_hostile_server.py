@@ -83,7 +83,7 @@ def test_a_fifo_in_the_place_of_a_record_stops_nobody(node):
     [
         ("guard", lambda path: os.chmod(path, 0), "is damaged: %s has mode 0000 instead of 0644"),
         ("guard", lambda path: os.chmod(path, 0o666), "is damaged: %s has mode 0666 instead of 0644"),
-        ("guard", lambda path: os.chown(path, 4_000_000, 0), "is damaged: %s belongs to somebody else"),
+        ("guard", lambda path: os.chown(path, 4_000_000, 0), "is damaged: %s belongs to another account"),
         ("conf", lambda path: os.chmod(path, 0o666), "has mode 0666 instead of 0644"),
     ],
 )

@@ -34,7 +34,7 @@ LOADING = "Loading weights concurrently:  43%|####3     | 300/700 [01:02<01:30, 
         # PyTorch and CUDA
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.81 GiB.", "a GPU ran out of memory"),
         ("torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
-         "another process holds the GPU"),
+         "another process uses the GPU"),
         ("RuntimeError: The NVIDIA driver on your system is too old: no NVIDIA driver",
          "the node's driver does not fit"),
         ("RuntimeError: Insufficient memory for the KV cache", "the KV cache has no room"),

@@ -36,8 +36,8 @@ def test_a_whole_answer_comes_back_with_status_headers_json_and_time():
     [
         ("reset", "reset", "no answer: the connection was closed before an answer"),
         ("cut", "cut", 'HTTP 200, then the answer was cut off (13 of 113 bytes) after 13 characters: {"choices": ['),
-        ("hangs", "timeout", "no answer: no whole answer in time (0.3 s)"),
-        ("drips", "timeout", "HTTP 200, then no whole answer in time (5 s) after N characters: "),
+        ("hangs", "timeout", "no answer: no complete answer in time (0.3 s)"),
+        ("drips", "timeout", "HTTP 200, then no complete answer in time (5 s) after N characters: "),
     ],
 )
 def test_what_goes_wrong_is_a_value(fault, error, words):

@@ -294,7 +294,7 @@ def test_an_image_is_asked_for_its_command_line(place):
     ("words", "line"),
     [
         ("Invalid decoding type: X", "Invalid decoding type: X"),
-        ("", "it says nothing"),
+        ("", "no output"),
         ("2 validation errors for A\na.b\n  Field required [type=missing, input_value={}, input_type=dict]\n    For "
          "further information visit x\nc\n  Value error, no [type=value_error, input_value=1, input_type=int]",
          "a.b: Field required; c: Value error, no"),

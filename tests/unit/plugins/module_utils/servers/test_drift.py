@@ -56,7 +56,7 @@ def lines(desired, observed):
         ({"definition": "d # edited"}, ("definition", "its service definition differs (%s)" % PATH, "redefine")),
         ({"definition": None}, ("definition", "its service definition is missing", "redefine")),
         ({"unit": Unit(stale=True)},
-         ("reload", "systemd holds another version of its unit than the files", "redefine")),
+         ("reload", "systemd has loaded another version of its unit than the files", "redefine")),
         ({"modes": {**MODES, "/s": (0o644, 0, 0)}}, ("file mode", "/s has mode 0644 instead of 0600", "redefine")),
         ({"modes": {**MODES, "/e": (0o644, 400, 0)}}, ("file owner", "/e belongs to 400:0 instead of 0:0", "redefine")),
         ({"modes": {"/e": (0o644, 0, 0)}},

@@ -52,7 +52,7 @@ def words_of(verdict):
     assert first["cause"] == "not verified: " + verdict["not_verified"]
     assert {probe["ok"] for probe in rest} == {None}
     assert {probe["cause"] for probe in rest} <= {
-        "not run: identity failed", "not run: no probe brought an answer to look at",
+        "not run: identity failed", "not run: no probe got an answer",
     }  # fmt: skip
     return re.sub(r"process \d+ of %s \([^)]*\)" % re.escape(USER), "PROCESS", verdict["not_verified"])
 

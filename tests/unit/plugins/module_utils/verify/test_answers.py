@@ -159,7 +159,7 @@ def test_every_status_has_a_cause(text, status):
             "Model `openai/gpt-oss-120b` is not ready to serve requests yet.",
             "the frontend lists the model but no worker answers for it: a worker is gone or not ready",
         ),
-        (503, "", "the server says that it is not ready: the engine is loading, shutting down or dead; see its log"),
+        (503, "", "the server reports that it is not ready: the engine is loading, shutting down or dead; see its log"),
         (502, "<html>Bad Gateway</html>", "a gateway answers on this port, and the server behind it does not"),
         (
             429,
@@ -172,7 +172,7 @@ def test_every_status_has_a_cause(text, status):
             "the accelerator ran out of memory: lower the batch size, the context or the memory fraction",
         ),
         (500, "Internal Server Error", "the server failed on this request: its log has the traceback"),
-        (400, "messages is required", "the server refuses this request: its answer says why"),
+        (400, "messages is required", "the server refuses this request: its answer contains the reason"),
     ],
 )
 def test_the_words_of_an_error_point_at_its_cause(status, text, cause):

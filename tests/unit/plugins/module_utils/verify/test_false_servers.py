@@ -833,18 +833,18 @@ def test_a_stand_in_is_judged_on_what_it_can_do():
     verdict = standin(Fault("arguments", "weather", value="{}"), Fault("reasoning", "low", value=""))
     assert failing(verdict) == {}
     unmeasured = {probe["name"]: probe["cause"] for probe in verdict["probes"] if probe["ok"] is None}
-    assert unmeasured.pop("unbuffered").startswith("a stand-in's stream is too short to tell (")
+    assert unmeasured.pop("unbuffered").startswith("a stand-in's stream is too short (")
     assert unmeasured == {
         "context": "not measurable: the server does not list it",
         "tool-arguments": "a stand-in need not know tools with arguments",
-        "tool-result": "not run: tool-arguments brought no call with arguments",
-        "second-tool-round": "not run: tool-result brought no answer",
+        "tool-result": "not run: tool-arguments got no call with arguments",
+        "second-tool-round": "not run: tool-result got no answer",
         "system-message": "a stand-in need not follow a system message",
         "developer-message": "a stand-in need not follow a developer message",
-        "multi-turn": "a stand-in need not know what it said",
+        "multi-turn": "a stand-in need not know earlier answers",
         "long-prompt": "a stand-in need not find a fact in a long prompt",
         "long-answer": "a stand-in has not learned to count",
-        "exact-text": "a stand-in cannot repeat a text",
+        "exact-text": "a stand-in cannot repeat a string",
     }
 
 

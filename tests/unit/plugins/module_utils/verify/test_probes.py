@@ -136,8 +136,8 @@ def test_an_engine_without_responses_is_not_measured_there():
     assert verdict["ok"] is True
     assert unmeasured(verdict) == {
         "responses": "this engine has no /v1/responses (responses_api is false)",
-        "responses-stream": "not run: responses brought no answer",
-        "responses-tools": "not run: responses brought no answer",
+        "responses-stream": "not run: responses got no answer",
+        "responses-tools": "not run: responses got no answer",
     }
     assert engine.bodies("/v1/responses") == []
 

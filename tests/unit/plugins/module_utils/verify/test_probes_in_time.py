@@ -41,7 +41,7 @@ def test_a_dead_server_is_found_once_and_at_once():
     assert time.monotonic() - started < 600  # less than the timeout of one request
     assert failing(verdict) == {"alive": REFUSED}
     rest = dict.fromkeys(SEQUENCE[2:], "not run: alive failed")
-    nothing = dict.fromkeys(("harmony-residue", "form", "echo"), "not run: no probe brought an answer to look at")
+    nothing = dict.fromkeys(("harmony-residue", "form", "echo"), "not run: no probe got an answer")
     assert unmeasured(verdict) == {**rest, **nothing}
     assert by_name(verdict)["alive"]["got"] == "no answer: connection refused"
     assert verdict["ok"] is False
@@ -93,7 +93,7 @@ def test_the_first_completion_may_take_five_times_as_long():
             engine, Patient(lambda: "/v1/models" in [path for _method, path, *_rest in engine.requests])
         )
     assert failing(verdict) == {"warm-up": HANGS}
-    assert by_name(verdict)["warm-up"]["got"] == "no answer: no whole answer in time (2.5 s)"
+    assert by_name(verdict)["warm-up"]["got"] == "no answer: no complete answer in time (2.5 s)"
     assert by_name(verdict)["warm-up"]["ms"] >= 2500
 
 
@@ -156,7 +156,7 @@ def test_health_and_models_have_a_short_timeout_of_their_own(monkeypatch, mode):
         verdict = verdict_of(deaf.getsockname()[1], asking.Options(mode=mode, timeout=1200))
     name = {"quick": "model-id", "full": "alive"}[mode]
     assert failing(verdict) == {name: HANGS}
-    assert by_name(verdict)[name]["got"] == "no answer: no whole answer in time (0.3 s)"
+    assert by_name(verdict)[name]["got"] == "no answer: no complete answer in time (0.3 s)"
 
 
 def test_the_whole_of_quick_has_a_limit_of_its_own():

@@ -39,7 +39,7 @@ HANGS = causes.TRANSPORT["timeout"]
 SHAPE = causes.SHAPE
 NO_MODELS = "no model is listed (`data: []`): none is loaded"
 NO_EFFORT = causes.effort_cause("reasoning_effort")
-DEAD = "the engine behind the API process is dead: restart the server; its log says why the engine died"
+DEAD = "the engine behind the API process is dead: restart the server; its log contains the reason"
 CLOSED = causes.TRANSPORT["reset"]
 REFUSED = causes.TRANSPORT["refused"]
 

@@ -87,7 +87,7 @@ def test_a_bias_of_fc_where_the_configuration_has_one(tmp_path):
         ({"attention_bias": True}, "attention_bias is true, Llama 3 has none"),
         (
             {"draft_vocab_size": 32},
-            "draft_vocab_size is 32 of a vocab_size of 96; the head must draft from the whole vocabulary",
+            "draft_vocab_size is 32 of a vocab_size of 96; the head must draft from the complete vocabulary",
         ),
         (
             {"model_type": "x", "num_hidden_layers": 4},

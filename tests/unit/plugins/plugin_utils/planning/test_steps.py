@@ -422,7 +422,7 @@ def test_a_task_of_an_operator_runs_each_time(copy):
     with (copy / "playbooks/steps/weights.yml").open("a") as stream:
         stream.write("    - name: Mine\n      ansible.builtin.command: /mine\n")
     step_values.is_known.cache_clear()
-    text = "%s is not as the collection brought it, so it is run each time"
+    text = "%s differs from the collection, so it is run each time"
     assert reasons() == {"prepare": text % "roles/vllm", "weights": text % "playbooks/steps/weights.yml",
                          "serve": text % "roles/serve"}  # fmt: skip
     (copy / "roles/vllm/tasks/mine.yml").unlink()

@@ -38,7 +38,7 @@ def test_same_leaf_with_two_values_is_an_error():
     with pytest.raises(FleetError) as caught:
         overrides.combine([("fleet_override_a", {"x": {"y": 1}}), ("fleet_override_b", {"x": {"y": 2}})])
     assert caught.value.message == (
-        "fleet_override_b sets 'x.y' to 2, but fleet_override_a sets 'x.y' to 1; one leaf takes one value. "
+        "fleet_override_b sets 'x.y' to 2, but fleet_override_a sets 'x.y' to 1; a leaf has one value. "
         "Remove one of the two."
     )
 
@@ -47,7 +47,7 @@ def test_scalar_where_a_mapping_goes_on_is_an_error():
     with pytest.raises(FleetError) as caught:
         overrides.combine([("fleet_override_a", {"x": {"y": 1}}), ("fleet_override_b", {"x": None})])
     assert caught.value.message == (
-        "fleet_override_b sets 'x' to null, but fleet_override_a sets 'x.y' to 1; one leaf takes one value. "
+        "fleet_override_b sets 'x' to null, but fleet_override_a sets 'x.y' to 1; a leaf has one value. "
         "Remove one of the two."
     )
 

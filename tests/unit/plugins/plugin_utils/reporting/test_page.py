@@ -183,7 +183,7 @@ def test_a_probe_that_is_not_measurable_says_why():
 def test_a_stand_in_is_labelled(model, deployed, told):
     text = read(fleet(node_1=[verdict(model=model)], deployed=deployed)).text
     assert ("Stand-in checkpoint. %s is a stand-in" % model in text) is (told and deployed is None)
-    assert ("They say nothing about the quality or the speed of gpt-oss." in text) is told
+    assert ("They show nothing about the quality or the speed of gpt-oss." in text) is told
 
 
 def test_what_is_simulated_is_labelled():
