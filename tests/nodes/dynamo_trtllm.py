@@ -24,6 +24,7 @@ import trtllm_serve
 import uvloop
 import yaml
 from dynamo.common.utils.endpoint_types import parse_endpoint_types
+from dynamo.common.utils.graceful_shutdown import install_signal_handlers
 from dynamo.common.utils.runtime import create_runtime
 from dynamo.llm import ModelInput, ModelRuntimeConfig, ModelType, register_model
 from dynamo.runtime.logging import configure_dynamo_logging
@@ -204,8 +205,9 @@ async def work():
           flush=True)  # fmt: skip
     worker = Worker(config, settings)
     time.sleep(trtllm_serve.LOADING_S)
-    runtime, _loop = create_runtime(config.discovery_backend, config.request_plane, config.event_plane, False)
+    runtime, loop = create_runtime(config.discovery_backend, config.request_plane, config.event_plane, False)
     endpoint = runtime.endpoint("%s.%s.%s" % (config.namespace, config.component, config.endpoint))
+    install_signal_handlers(loop, runtime, [endpoint], asyncio.Event())  # unregisters at SIGTERM
     await register(config, endpoint)
     await endpoint.serve_endpoint(worker.generate, health_check_payload=TrtllmHealthCheckPayload().to_dict())
 
