@@ -45,6 +45,7 @@ PACKAGES = ["ca-certificates", "dbus", "iproute2", "libnuma1", "openssh-server",
             "sudo", "systemd", "systemd-sysv"]  # fmt: skip
 PLATFORMS = ROOT / "tests" / "nodes" / "platforms"
 DOCKERFILE = ROOT / "tests" / "nodes" / "Dockerfile"
+DYNAMO_PYTHON = "3.13"  # of trixie, in which images of Dynamo are made
 SHARED = "/opt/shared"  # where nodes see directories of this machine, read-only
 KEEP = "FLEET_NODES_KEEP_ENGINE"  # set: keep a Docker engine that was started here for the next scenario
 BOOT_S = 180  # of a machine with other load
@@ -468,6 +469,29 @@ def downloaded(packages):
     return made("wheels-" + digest(packages), download)
 
 
+def share_dynamo_packages():
+    """Return Dynamo's packages of each release of TensorRT-LLM's recipes, without an engine, in folders of their
+    versions, and in `common` what they import, for the Python of DYNAMO_PYTHON."""
+    import yaml  # installed in the control node's environment
+
+    images = yaml.safe_load((ROOT / "recipes" / "images.yml").read_text())
+    releases = sorted(name.rpartition("-")[2] for name in images if name.startswith("dynamo-trtllm-"))
+
+    def install(folder):
+        common = (folder / "common", ["uvloop", "pydantic>=2.10.6,<=2.13", "msgspec", "packaging", "tokenizers"])
+        pinned = [(folder / one, ["--no-deps", "ai-dynamo==" + one, "ai-dynamo-runtime==" + one]) for one in releases]
+        for target, packages in (common, *pinned):
+            done = subprocess.run(
+                [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--only-binary", ":all:",
+                 "--python-version", DYNAMO_PYTHON, "--target", str(target), *packages],
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            if done.returncode:
+                raise RuntimeError("pip install failed: " + done.stderr.strip()[-500:])
+
+    return [(made("dynamo-packages-" + digest(releases, DYNAMO_PYTHON), install), SHARED + "/dynamo-packages")]
+
+
 def share_encodings():
     """Return the vocabulary that gpt-oss servers read, for nodes without a network."""
     folder = CACHE / "encodings"
@@ -516,7 +540,7 @@ def share_service_archives():
 SHARES = {"encodings": share_encodings, "venv": share_venv, "wheels": share_wheels,
           "controller-wheels": share_controller_wheels, "neuron-packages": share_neuron_packages,
           "nvidia-packages": share_nvidia_packages, "service-archives": share_service_archives,
-          "dynamo-venv": share_dynamo_venv}  # fmt: skip
+          "dynamo-venv": share_dynamo_venv, "dynamo-packages": share_dynamo_packages}  # fmt: skip
 
 
 def shared(names):

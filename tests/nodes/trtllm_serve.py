@@ -58,18 +58,24 @@ def parse(words):
 
 
 def take_gpus(wanted):
-    """Hold each GPU of this container; SystemExit where one is held, or there are fewer than wanted."""
-    held = []
-    for path in sorted(glob.glob("/dev/nvidia[0-9]*")):
-        place = "/dev/shm/simulated-gpu-" + path[len("/dev/nvidia") :]  # the node's: ipc is the host's
-        held.append(os.open(place, os.O_RDWR | os.O_CREAT, 0o666))
+    """Open and hold each GPU of this container, of those in CUDA_VISIBLE_DEVICES where it is set, and return their
+    numbers; SystemExit where one is held, or there are fewer than wanted."""
+    numbers = sorted(int(path[len("/dev/nvidia") :]) for path in glob.glob("/dev/nvidia[0-9]*"))
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        numbers = [int(one) for one in chosen.split(",") if one and int(one) in numbers]
+    for number in numbers:
+        os.open("/dev/nvidia%d" % number, os.O_RDWR)
+        # the node's folder: ipc is the host's
+        held = os.open("/dev/shm/simulated-gpu-%d" % number, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise SystemExit("torch.OutOfMemoryError: CUDA out of memory: another process has %s" % path) from None
-    if len(held) < wanted:
-        raise SystemExit("ValueError: world size %d is larger than the %d GPUs that are there" % (wanted, len(held)))
-    return held
+            raise SystemExit("torch.OutOfMemoryError: CUDA out of memory: another process has /dev/nvidia%d" % number
+                             ) from None  # fmt: skip
+    if len(numbers) < wanted:
+        raise SystemExit("ValueError: world size %d is larger than the %d GPUs that are there" % (wanted, len(numbers)))
+    return numbers
 
 
 class VocabularyLater(frozenset):
@@ -96,14 +102,14 @@ def main(words):
         print(error, file=sys.stderr)
         return 1
     sizes = [int(settings.get(name) or 1) for name in ("tensor_parallel_size", "pipeline_parallel_size")]
-    held = take_gpus(sizes[0] * sizes[1])
+    gpus = take_gpus(sizes[0] * sizes[1])
     scripted_engine.PORTS = [int(options.get("port", 8000))]
     tool_stop = scripted_engine.Fault("finish", "stream tools", value="stop")
     engine = scripted_engine.ScriptedEngine(
         faults=["health-503", "engine-dead"], model=os.path.basename(model.rstrip("/")),
         reasoning_field="reasoning_content",
     )  # fmt: skip
-    effective = json.dumps({"settings": settings, "version": VERSION, "gpus": len(held)}, sort_keys=True)
+    effective = json.dumps({"settings": settings, "version": VERSION, "gpus": len(gpus)}, sort_keys=True)
     engine.pages["/simulated"] = effective  # what it runs with, for tests
     print("trtllm-serve %s: %s" % (VERSION, effective), flush=True)
     with engine:

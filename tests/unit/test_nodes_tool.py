@@ -86,7 +86,7 @@ def test_the_platforms_of_this_clone_are_right(tool):
 
 def test_a_share_that_is_wrong_is_told(tool, tmp_path):
     for name, words in (
-        ("vemv", "there is no share 'vemv'; there are: controller-wheels, dynamo-venv, encodings, "
+        ("vemv", "there is no share 'vemv'; there are: controller-wheels, dynamo-packages, dynamo-venv, encodings, "
                  "neuron-packages, nvidia-packages, service-archives, "
                  "venv, wheels. Any folder: FOLDER:PLACE."),
         ("/nowhere/at/all:/opt", "--share /nowhere/at/all:/opt: FOLDER must exist here, and PLACE be absolute."),

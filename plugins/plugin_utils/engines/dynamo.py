@@ -303,7 +303,8 @@ def _check_alike(entries, frontends, workers, mistakes):
         # a router finds nothing in the workers' caches if its block size differs
         ([*routers, *(workers if routers else mixed)], "%s or %s" % (BLOCK, ROUTER_BLOCK),
          lambda one: _block_size(one) or ("the default of " + one["name"] if routers else None)),
-        *((transferring, "%s.%s" % (TRANSFER, key), lambda one, key=key: _transfer(one)[1].get(key)) for key in keys),
+        *((transferring, "%s.%s" % (_transfer(transferring[0])[0].removeprefix("arguments."), key),
+           lambda one, key=key: _transfer(one)[1].get(key)) for key in keys),
     ]  # fmt: skip
     for servers, place, read in questions:
         for entry in servers[1:]:

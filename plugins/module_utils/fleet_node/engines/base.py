@@ -74,6 +74,10 @@ class Engine:
         """The folder by which an entry's server and the others of its node find each other, None without one."""
         return None
 
+    def inner(self, entry):
+        """The engine whose messages the log of an entry's server has: this engine, or the engine that it wraps."""
+        return self
+
     def config_check(self, entry):
         """(Python program, [arguments]) that checks in the engine's own image whether it accepts an entry's file.
 

@@ -112,15 +112,27 @@ class Dynamo(base.Engine):
             r"(?i)no instances found|no responders|no endpoints available|is not ready to serve requests",
             "the frontend lists the model but no worker answers for it: a worker is gone or not ready",
         ),
+        (
+            None,
+            r"Disaggregated params are required",
+            "the frontend sends requests to decode workers without prefill: no prefill worker is registered, or the "
+            "frontend did not find it again after the decode worker was away (seen with Dynamo 1.0.0); restart the "
+            "frontend",
+        ),
     )
 
     def shared_folder(self, entry):
         environment = entry["environment"]
         return environment.get("DYN_FILE_KV") if environment.get("DYN_DISCOVERY_BACKEND") == "file" else None
 
+    def inner(self, entry):
+        """A worker's log is that of the engine in it; of those only TensorRT-LLM has known messages."""
+        return trtllm.ENGINE if "dynamo.trtllm" in entry["command"] else self
+
     def config_check(self, entry):
         """A worker's file is that of the engine in it; of those only TensorRT-LLM has one."""
-        return trtllm.ENGINE.config_check(entry) if "dynamo.trtllm" in entry["command"] else None
+        inner = self.inner(entry)
+        return None if inner is self else inner.config_check(entry)
 
     def command_check(self, entry, config):
         words = entry["command"]

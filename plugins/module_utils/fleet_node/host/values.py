@@ -16,10 +16,10 @@ def now():
 
 
 def dig(value, *path):
-    """value[path[0]][path[1]]…, or None if a step is missing."""
+    """value[path[0]][path[1]]…, or None if a step is missing. A negative number counts from the end of a list."""
     for step in path:
         if isinstance(step, int):
-            if not isinstance(value, list) or step >= len(value):
+            if not isinstance(value, list) or not -len(value) <= step < len(value):
                 return None
         elif not isinstance(value, dict) or step not in value:
             return None

@@ -199,7 +199,7 @@ def _not_ready(node, entry, observed, lack, restarts):
     late = BUDGET_WORDS in words
     # during a server's first start, the log is that of an earlier server
     if late or now.restarts or now.state == "failed":
-        cause = causes.log_cause(log, engine_of(entry), late)
+        cause = causes.log_cause(log, engine_of(entry).inner(entry), late)
         words = "%s, because %s" % (words.rstrip("."), cause) if cause else words
     return words, hopeless, log[-LOG_LINES:]
 

@@ -352,7 +352,8 @@ class Acceptance(Responses):
         if missing:
             raise Failed(got, "the recipe expects the answer to contain %s" % ", ".join(repr(text) for text in missing))
         if expect["field"]:
-            found = chat.dig(value, *[int(step) if step.isdigit() else step for step in expect["field"].split(".")])
+            steps = [int(step) if step.lstrip("-").isdigit() else step for step in expect["field"].split(".")]
+            found = chat.dig(value, *steps)
             if not found:
                 if answer_ran_out(value):
                     raise Failed(got, causes.LENGTH)

@@ -335,10 +335,11 @@ def test_every_missing_secret_is_named_at_once(node):
     assert not os.path.exists(node.paths.servers)
 
 
-def test_a_server_that_dies_before_it_answers_says_why_by_its_log(node):
+@pytest.mark.parametrize(("engine", "program"), [("trtllm", "trtllm-serve"), ("dynamo", "dynamo.trtllm")])
+def test_a_server_that_dies_before_it_answers_says_why_by_its_log(node, engine, program):
     words = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.81 GiB"
-    command = ["/bin/sh", "-c", "echo '%s'; sleep 0.2; exit 1" % words]
-    entry = rehash(node.entry("server-0", engine="trtllm"), command=command)
+    command = ["/bin/sh", "-c", "echo '%s'; sleep 0.2; exit 1" % words, program]
+    entry = rehash(node.entry("server-0", engine=engine), command=command)
     node.servers([entry])
     found = wait_until(lambda: _because(fails(node, [entry])))
     assert ", because a GPU ran out of memory: lower max_batch_size, " in found["servers"][0]["reason"]

@@ -159,6 +159,13 @@ def test_every_status_has_a_cause(text, status):
             "Model `openai/gpt-oss-120b` is not ready to serve requests yet.",
             "the frontend lists the model but no worker answers for it: a worker is gone or not ready",
         ),
+        (
+            500,
+            "Disaggregated params are required for decode mode",  # dynamo/trtllm/request_handlers/handler_base.py
+            "the frontend sends requests to decode workers without prefill: no prefill worker is registered, or the "
+            "frontend did not find it again after the decode worker was away (seen with Dynamo 1.0.0); restart the "
+            "frontend",
+        ),
         (503, "", "the server reports that it is not ready: the engine is loading, shutting down or dead; see its log"),
         (502, "<html>Bad Gateway</html>", "a gateway answers on this port, and the server behind it does not"),
         (

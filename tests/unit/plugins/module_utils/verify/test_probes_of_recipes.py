@@ -39,9 +39,21 @@ def test_a_recipes_probe_without_body_is_a_get():
         assert own(engine, path="/version", expect={"contains": ["0.32"], "field": "version"})["ok"] is True
 
 
+def test_a_negative_number_in_a_field_counts_from_the_end():
+    """Whether or not a reasoning item comes before the message."""
+    expect = {"field": "output.-1.role"}
+    with ScriptedEngine() as engine:
+        assert own(engine, path="/v1/responses", body={"input": "What is 17*23?"}, expect=expect)["ok"] is True
+
+
 @pytest.mark.parametrize(
     ("faults", "probe", "cause"),
     [
+        (
+            (),
+            {"body": MESSAGES, "expect": {"field": "choices.-2.message.content"}},
+            "the recipe expects choices.-2.message.content in the answer, and it is empty or missing",
+        ),
         ((), {"body": MESSAGES, "expect": {"contains": ["NYC"]}}, "the recipe expects the answer to contain 'NYC'"),
         (
             (),
