@@ -22,7 +22,7 @@ from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine impo
 
 MODEL, DEPLOYMENT = "gpt-oss-120b", {"model": {"repo": "openai/gpt-oss-120b", "family": "gpt_oss"}}
 KEYS = {"alice": "key-of-alice", "bob": "key-of-bob"}
-ENGINE = Path(__file__).resolve().parents[1] / "nodes" / "engine.py"
+ENGINE = "import scripted_engine as s, time; s.PORTS = [%d]; s.ScriptedEngine().__enter__(); time.sleep(600)"
 
 
 @pytest.fixture(autouse=True)
@@ -82,16 +82,19 @@ class Load:
 
 
 @contextlib.contextmanager
-def served(folder, ports, host="node-1", **settings):
+def served(folder, ports, host="node-1", entry=None, variables=(), **settings):
     """Run the proxy in front of these ports and return it, with its port as `port`."""
-    entries = [plan_entry(port, "server-%d" % number, host=host, bind="0.0.0.0") for number, port in enumerate(ports)]
+    entries = [
+        plan_entry(port, "server-%d" % number, host=host, bind="0.0.0.0", **(entry or {}))
+        for number, port in enumerate(ports)
+    ]
     port, metrics = proxy.open_ports(2)
     given = {"endpoint_address": "127.0.0.1", "endpoint_port": port, "endpoint_metrics_port": metrics}
     given.update({"endpoint_keys": KEYS, **settings})
 
-    def render(variables=(), **changes):
-        variables = {host: {"ansible_host": "127.0.0.1", **dict(variables)}}
-        return proxy.rendered(folder, [(entries, DEPLOYMENT)], variables, **{**given, **changes})
+    def render(other=variables, **changes):
+        found = {host: {"ansible_host": "127.0.0.1", **dict(other)}}
+        return proxy.rendered(folder, [(entries, DEPLOYMENT)], found, **{**given, **changes})
 
     path = render()
     proxy.check(path)
@@ -168,6 +171,19 @@ def test_the_rate_limit_of_a_key(tmp_path, engines):
         assert {post(running.port, "key-of-bob")[0] for _number in range(5)} == {200}
 
 
+def test_the_key_of_the_servers(tmp_path):
+    secret = {"secrets": {"VLLM_API_KEY": "fleet_api_key"}}
+    with ScriptedEngine(api_key="key-of-servers") as engine:
+        variables = {"fleet_api_key": ["key-of-servers", "old"]}
+        with served(tmp_path, [engine.port], entry=secret, variables=variables) as running:
+            until(lambda: engine.bodies("/v1/completions"), 10)
+            assert post(running.port)[0] == 200
+            assert post(running.port, "key-of-servers")[0] == 401
+            time.sleep(1)
+            assert set(running.states().values()) - {"no"} == {"UP"}
+            assert "key-of-servers" not in running.path.read_text()
+
+
 def test_reloads_cut_no_stream(running):
     with Load(running.port) as load:
         for _number in range(4):
@@ -213,8 +229,8 @@ def test_keys_change_under_load(running):
 def test_a_killed_server_fails_at_most_its_own_streams(tmp_path, engines):
     port = proxy.open_ports(1)[0]
     environment = {**os.environ, "PYTHONPATH": str(Path(proxy.__file__).parent)}
-    command = [sys.executable, str(ENGINE), "--port", str(port), "--model", MODEL]
-    victim = subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
+    command = [sys.executable, "-c", ENGINE % port]
+    victim = subprocess.Popen(command, env=environment)
     try:
         until(lambda: post(port)[0] == 200, 20)
         with served(tmp_path, [port, engines[0].port, engines[1].port]) as running, Load(running.port, 6) as load:

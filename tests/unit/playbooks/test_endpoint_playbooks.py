@@ -108,3 +108,8 @@ def test_mistakes_are_reported_before_the_host_is_contacted(inventory):
     status, output = play("endpoint", inventory, "-e", json.dumps({"endpoint_keys": {"a": "same", "b": "same"}}))
     assert status == 2 and "endpoint_keys.a and endpoint_keys.b have the same key" in output
     assert "UNREACHABLE" not in output
+
+
+def test_variables_of_the_endpoint_are_checked_with_the_plan(inventory):
+    status, output = play("endpoint", inventory, "-e", "endpoint_port=70000")
+    assert status == 2 and "endpoint_port is" in output and "70000" in output and "UNREACHABLE" not in output
