@@ -67,6 +67,7 @@ AREAS = {
     **dict.fromkeys(("artifact", "neuron"), "trainium.md"),
     **dict.fromkeys(("checkpoint", "hub", "sha256sums"), "weights.md"),
     **dict.fromkeys(("override", "recipe"), "recipes.md"),
+    "endpoint": "endpoint.md",
     "api-key": "api-keys.md", "evaluate": "measure.md", "images": "containers.md", "probes": "verification.md",
     "tune": "measure.md",
 }  # fmt: skip

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The engine of test nodes: the scripted engine of the unit tests as a program, with a child as vLLM's EngineCore.
 
-It takes any argument, so that a test can plan what it likes; it knows --port and --model, --slow SECONDS before it
-listens, and --die to end at once. It asks for the key in VLLM_API_KEY, as vLLM does. The child ignores TERM once it has
-got USR1.
+It takes any argument, so that a test can plan what it likes; it knows --port, --host and --model, --slow SECONDS before
+it listens, and --die to end at once. It asks for the key in VLLM_API_KEY, as vLLM does. The child ignores TERM once it
+has got USR1.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import scripted_engine
 parser = argparse.ArgumentParser(allow_abbrev=False)
 parser.add_argument("--port", type=int, required=True)
 parser.add_argument("--model", required=True)
+parser.add_argument("--host", default="127.0.0.1")
 parser.add_argument("--slow", type=float, default=0)
 parser.add_argument("--die", action="store_true")
 options, _rest = parser.parse_known_args()
@@ -33,7 +34,7 @@ if os.fork() == 0:
     while True:
         time.sleep(60)
 time.sleep(options.slow)
-scripted_engine.PORTS = [options.port]
+scripted_engine.PORTS, scripted_engine.ADDRESS = [options.port], options.host
 with scripted_engine.ScriptedEngine(model=options.model, api_key=os.environ.get("VLLM_API_KEY")):
     print("listening", flush=True)
     while True:

@@ -36,12 +36,14 @@ class Engine:
     same as limits, for environment variables. versions: pattern of an image or a package, whose first group is the
     version of the engine. forks: {platform: the same pattern for the vendor's build}. wraps: names of the engines that
     its workers can run; a recipe's `backend` selects one of them. knobs: names of sequences, length, share of memory
-    and tensor parallelism in messages about memory.
+    and tensor parallelism in messages about memory. any_model_name: whether servers answer requests for a model of any
+    name. metrics_path: of a server's metrics for Prometheus.
     """
 
     name = label = port = bind = api_key = versions = ""
     parallel = ("tensor-parallel-size", "pipeline-parallel-size")
-    repeat_lists = config_wins = False
+    repeat_lists = config_wins = any_model_name = False
+    metrics_path = "/metrics"
     aliases = PARALLEL
     limits = dict.fromkeys(("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"), WHOLE)
     lengths = wraps = ()

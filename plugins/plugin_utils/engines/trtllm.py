@@ -43,7 +43,8 @@ class TensorRtLlm(Engine):
     """
 
     name, label = "trtllm", "TensorRT-LLM"
-    port, bind, repeat_lists, config_wins = "port", "host", True, True
+    port, bind, repeat_lists, config_wins, any_model_name = "port", "host", True, True, True
+    metrics_path = "/prometheus/metrics"
     aliases = {**PARALLEL, "free-gpu-memory-fraction": FRACTION, "ep-size": EXPERTS, "expert-parallel-size": EXPERTS}
     limits = {
         **Engine.limits,

@@ -22,6 +22,7 @@ import threading
 import time
 
 PORTS = range(18200, 18300)
+ADDRESS = "127.0.0.1"
 REASONING = "17*20 is 340 and 17*3 is 51, together 391."
 VOCAB_MISSING = "Error in harmony chat completion: error downloading or loading vocab file"
 CALLS = itertools.count(1)
@@ -125,7 +126,7 @@ class ScriptedEngine:
     def __enter__(self):
         for port in PORTS:
             try:
-                self._server = _Server(("127.0.0.1", port), _Handler)
+                self._server = _Server((ADDRESS, port), _Handler)
                 break
             except OSError:
                 continue

@@ -1,0 +1,250 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The planned servers as backends of a proxy, and checks of the proxy's settings. No host is contacted."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import re
+import zlib
+
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import API_KEYS
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import url_host
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.api_keys import api_keys
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import address_of, invalid
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import SERVED
+from ansible_collections.inference.fleet.plugins.plugin_utils.models import family_of
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import PATTERNS
+
+ROLES = ("server", "frontend")  # of servers that clients send requests to; a deployment is represented by its frontends
+LOCAL = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # addresses of servers that listen on all addresses of this host
+LOOPBACK = re.compile(r"127\.[0-9.]+|::1|localhost")
+OTHER = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+def backends(plans, variables_of, endpoint=None, alias="", ports=()):
+    """Return [{name, model, servers: [{name, host, server, address, port, netloc, metrics_path, disabled, track,
+    secret}]}]: a backend for each model id, then the backend of the alias.
+
+    plans: [(servers, deployment)] of hosts. variables_of: {host: mapping of its variables}. endpoint: the host of the
+    proxy, None for a proxy that this collection does not manage; ports: that it listens on. alias: name that all
+    servers accept, "" for none. disabled: the host is in maintenance. track: the server of the alias's backend is
+    checked in this backend. secret: name of the variable with the server's API key, None for none. Raises FleetError.
+    """
+    found, problems, weights = {}, [], {}
+    for entries, deployment in plans:
+        for entry in entries:
+            host, address = entry["host"], None
+            if host == endpoint:
+                taken = sorted({entry["port"], *entry["ports"].values()} & set(ports))
+                problems += [
+                    FleetError(
+                        "endpoint.port-taken",
+                        "port %s of the endpoint is a port of %s on %s. Change endpoint_port or endpoint_metrics_port.",
+                        (port, entry["name"], host),
+                    )
+                    for port in taken
+                ]
+            if entry["port"] is None or entry["role"] not in ROLES:
+                continue
+            try:
+                address = _address(entry, endpoint, variables_of[host])
+            except FleetError as error:
+                problems.append(error)
+            weights.setdefault(_weights(entry, deployment), entry)
+            if alias and not _accepts(entry, alias):
+                problems.append(
+                    FleetError(
+                        "endpoint.alias-unknown",
+                        "endpoint_alias %s: %s on %s accepts only the model %s. Add the alias to the server's names "
+                        "(arguments.%s), or remove endpoint_alias.",
+                        (alias, entry["name"], host, entry["model_id"], SERVED),
+                    )
+                )
+            found.setdefault(entry["model_id"], []).append(
+                {
+                    "name": _plain("%s.%s" % (host, entry["name"])),
+                    "host": host,
+                    "server": entry["name"],
+                    "address": address,
+                    "port": entry["port"],
+                    "netloc": "%s:%d" % (url_host(address), entry["port"]) if address else None,
+                    "metrics_path": ENGINES[entry["engine"]].metrics_path,
+                    "disabled": str(variables_of[host].get("fleet_maintenance", False)).lower() in ("true", "yes", "1"),
+                    "secret": next((entry["secrets"][name] for name in API_KEYS if name in entry["secrets"]), None),
+                    "track": None,
+                }
+            )
+    if not found:
+        problems.append(
+            FleetError("endpoint.no-server", "no planned server has a port for clients. Set fleet_recipe for a host.")
+        )
+    if alias and len(weights) > 1:
+        first, second = list(weights.values())[:2]
+        problems.append(
+            FleetError(
+                "endpoint.alias-models",
+                "endpoint_alias %s: %s on %s and %s on %s have different models. Remove endpoint_alias.",
+                (alias, first["name"], first["host"], second["name"], second["host"]),
+            )
+        )
+    if problems:
+        raise FleetError.together(problems)
+    names = {}
+    for model in found:
+        suffix = "-%08x" % zlib.crc32(model.encode()) if _plain(model) in map(_plain, names) else ""
+        names[model] = "model.%s%s" % (_plain(model), suffix)
+    result = [{"name": names[model], "model": model, "servers": servers} for model, servers in found.items()]
+    if alias and list(found) != [alias]:
+        servers = [dict(one, track=group["name"]) for group in result for one in group["servers"]]
+        result.append({"name": "alias.%s" % _plain(alias), "model": alias, "servers": servers})
+    return result
+
+
+def _plain(model):
+    return OTHER.sub("_", model)
+
+
+def _address(entry, endpoint, variables):
+    """Return the address of a server for the host of the proxy. Raises FleetError if it listens on loopback of another
+    host."""
+    bind = entry["bind"]
+    if entry["host"] == endpoint:
+        return LOCAL.get(bind, bind)
+    if LOOPBACK.fullmatch(bind):
+        raise FleetError(
+            "endpoint.loopback-server",
+            "%s on %s listens on %s, which other hosts cannot reach. Set fleet_bind_address of that host.",
+            (entry["name"], entry["host"], bind),
+        )
+    return address_of(entry["host"], variables) if bind in LOCAL else bind
+
+
+def _accepts(entry, alias):
+    """Return whether a server accepts requests for the model `alias`."""
+    names = entry["arguments"].get(SERVED)
+    names = names if isinstance(names, list) else [names]
+    return ENGINES[entry["engine"]].any_model_name or alias in (entry["model_id"], *names)
+
+
+def _weights(entry, deployment):
+    """Return a value that is equal for servers with the same model: its dimensions, or the repository of an unknown
+    model."""
+    models = [model for model in deployment.get("models", ()) if model["path"] in entry["weights"]]
+    model = (models or [deployment["model"]])[0]
+    return family_of(deployment).models.get(model["repo"], model["repo"])
+
+
+def server_keys(groups, variables_of):
+    """Return {name of the backend: API key of its servers} of backends(), without those whose servers have no key.
+
+    variables_of: as backends(). Raises FleetError if servers of a backend have different keys.
+    """
+    found = {}
+    for group in groups:
+        keys = {}
+        for one in group["servers"]:
+            given = api_keys(variables_of[one["host"]].get(one["secret"]), one["secret"]) if one["secret"] else []
+            keys.setdefault(given[0] if given else "", one)
+        if len(keys) > 1:
+            first, second = list(keys.values())[:2]
+            raise FleetError(
+                "endpoint.server-keys",
+                "servers of the model %s have different API keys: %s on %s and %s on %s. Set the same fleet_api_key "
+                "for them.",
+                (group["model"], first["server"], first["host"], second["server"], second["host"]),
+            )
+        found[group["name"]] = next(iter(keys))
+    return {name: key for name, key in found.items() if key}
+
+
+def key_names(keys):
+    """Return {SHA-256 of a key in hexadecimal digits: name} of {name: key or list of keys}. Raises FleetError, which
+    never shows a key."""
+    found = {}
+    for name, given in keys.items():
+        if not isinstance(name, str) or not re.fullmatch(PATTERNS["name"]["pattern"], name):
+            raise invalid("a name in endpoint_keys", name, PATTERNS["name"]["words"])
+        for key in api_keys(given, "endpoint_keys.%s" % name):
+            digest = hashlib.sha256(key.encode()).hexdigest()
+            if digest in found:
+                raise FleetError(
+                    "endpoint.key-twice",
+                    "endpoint_keys.%s and endpoint_keys.%s have the same key, so its requests have no single name. "
+                    "Change one of them.",
+                    (found[digest], name),
+                )
+            found[digest] = name
+    return found
+
+
+def check_access(keys, address, limits=()):
+    """Raise FleetError if a proxy that other hosts reach has no keys, or if a limit has no key; else return True.
+
+    keys: of key_names(); address: of the proxy's port; limits: names of keys.
+    """
+    for name in limits:
+        if name not in keys.values():
+            raise invalid("a name in endpoint_rate_limits", name, "a name in endpoint_keys")
+    if not keys and not LOOPBACK.fullmatch(address):
+        raise FleetError(
+            "endpoint.no-keys",
+            "endpoint_keys is empty, so everybody who reaches %s could use the models. Set endpoint_keys, or "
+            "endpoint_address to 127.0.0.1.",
+            (address,),
+        )
+    return True
+
+
+def certificate(chain, key, now=None):
+    """Return the PEM file of a proxy from the contents of a certificate chain and its private key; "" without both.
+
+    now: aware datetime, the current time by default. Raises FleetError if they cannot be used together now.
+    """
+    if not chain and not key:
+        return ""
+    if not chain or not key:
+        values = ("endpoint_certificate", "endpoint_certificate_key") if chain else (
+            "endpoint_certificate_key", "endpoint_certificate")  # fmt: skip
+        raise FleetError("endpoint.certificate-incomplete", "%s is set without %s. Set both, or neither.", values)
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
+
+    public = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    try:
+        first = x509.load_pem_x509_certificate(chain.encode())
+        private = serialization.load_pem_private_key(key.encode(), None)
+        fits = first.public_key().public_bytes(*public) == private.public_key().public_bytes(*public)
+    except (ValueError, TypeError):
+        fits = False
+    if not fits:
+        raise FleetError(
+            "endpoint.certificate-invalid",
+            "endpoint_certificate and endpoint_certificate_key are not a certificate and its private key in PEM format "
+            "without a passphrase. Correct the files.",
+        )
+    ends = getattr(first, "not_valid_after_utc", None)  # of cryptography 42
+    ends = ends or first.not_valid_after.replace(tzinfo=datetime.timezone.utc)
+    if ends <= (now or datetime.datetime.now(datetime.timezone.utc)):
+        raise FleetError(
+            "endpoint.certificate-expired",
+            "endpoint_certificate expired at %s. Replace the certificate.",
+            (ends.strftime("%Y-%m-%d %H:%M UTC"),),
+        )
+    return "%s\n%s\n" % (chain.strip(), key.strip())
+
+
+def hosts(members, limited):
+    """Return the hosts of the group that are in this run. limited: hosts of the run. Raises FleetError if none is."""
+    found = [host for host in members if host in limited]
+    if not found:
+        raise FleetError(
+            "endpoint.no-host",
+            "this run includes no host of the group endpoint, which has: %s. Add a host to the group, or to --limit.",
+            (", ".join(members) or "no hosts",),
+        )
+    return found

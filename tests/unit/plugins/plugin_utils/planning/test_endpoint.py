@@ -1,0 +1,206 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Backends from the plan, mistakes in the endpoint's settings, and configurations that the real HAProxy reads."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+from ansible.errors import AnsibleFilterError
+from ansible_collections.inference.fleet.plugins.filter.endpoint import FilterModule
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import endpoint
+from ansible_collections.inference.fleet.tests.unit.engines import proxy
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+LARGE, SMALL, LONG = "gpt-oss-120b", "gpt-oss-20b", "/mnt/inference/models/gpt-oss-120b"
+ADDRESSES = {"one": {"ansible_host": "10.0.0.1"}, "two": {"fleet_address": "fd00::2"}, "proxy": {}}
+
+
+def plan(host, *changes, repo="openai/gpt-oss-120b"):
+    """The plan of a host with a server for each mapping of changes."""
+    servers = [
+        plan_entry(8000 + number, "server-%d" % number, **{"host": host, "bind": "0.0.0.0", "model_id": LARGE, **one})
+        for number, one in enumerate(changes or ({},))
+    ]
+    return servers, {"model": {"repo": repo, "path": "/m"}}
+
+
+def code(call, *arguments, **named):
+    with pytest.raises(FleetError) as caught:
+        call(*arguments, **named)
+    return [one.code for one in caught.value.problems]
+
+
+def places(groups):
+    return {group["name"]: [one["netloc"] for one in group["servers"]] for group in groups}
+
+
+def test_addresses_for_the_host_of_the_proxy():
+    plans = [plan("one"), plan("two", {}, {"bind": "10.9.9.9"}), plan("proxy", {"bind": "127.0.0.1"}, {"bind": "::"})]
+    assert places(endpoint.backends(plans, ADDRESSES, "proxy")) == {
+        "model.gpt-oss-120b": [
+            "10.0.0.1:8000", "[fd00::2]:8000", "10.9.9.9:8001", "127.0.0.1:8000", "[::1]:8001"],
+    }  # fmt: skip
+
+
+def test_a_deployment_is_represented_by_its_frontends():
+    roles = [{"role": role} for role in ("frontend", "prefill", "decode")]
+    assert places(endpoint.backends([plan("one", *roles)], ADDRESSES)) == {"model.gpt-oss-120b": ["10.0.0.1:8000"]}
+    workers = [{"role": "prefill"}, {"role": "decode"}]
+    assert code(endpoint.backends, [plan("one", *workers)], ADDRESSES) == ["endpoint.no-server"]
+
+
+def test_the_alias_has_the_servers_of_all_models():
+    named = {"arguments": {"served-model-name": ["openai/gpt-oss-120b", LARGE]}, "model_id": "openai/gpt-oss-120b"}
+    plans = [plan("one"), plan("two", named), plan("proxy", {"engine": "trtllm", "model_id": LONG})]
+    found = endpoint.backends(plans, ADDRESSES, "proxy", LARGE)
+    assert places(found) == {
+        "model.gpt-oss-120b": ["10.0.0.1:8000"],
+        "model.openai_gpt-oss-120b": ["[fd00::2]:8000"],
+        "model._mnt_inference_models_gpt-oss-120b": ["127.0.0.1:8000"],
+        "alias.gpt-oss-120b": ["10.0.0.1:8000", "[fd00::2]:8000", "127.0.0.1:8000"],
+    }
+    assert [one["track"] for one in found[-1]["servers"]] == [group["name"] for group in found[:-1]]
+    assert list(places(endpoint.backends(plans[:1], ADDRESSES, "proxy", LARGE))) == ["model.gpt-oss-120b"]
+
+
+def test_models_whose_names_differ_only_in_other_characters():
+    names = [
+        group["name"] for group in endpoint.backends([plan("one", {"model_id": "a/b"}, {"model_id": "a_b"})], ADDRESSES)
+    ]
+    assert len(set(names)) == 2
+
+
+@pytest.mark.parametrize(("value", "disabled"), [(True, True), ("true", True), (False, False), (None, False)])
+def test_maintenance(value, disabled):
+    variables = {"one": {**ADDRESSES["one"], **({} if value is None else {"fleet_maintenance": value})}}
+    assert endpoint.backends([plan("one")], variables)[0]["servers"][0]["disabled"] is disabled
+
+
+@pytest.mark.parametrize(
+    ("plans", "settings", "codes"),
+    [
+        ([], {}, ["endpoint.no-server"]),
+        ([plan("one", {"bind": "127.0.0.1"})], {}, ["endpoint.loopback-server"]),
+        ([plan("one", {"bind": "127.0.0.1"}, {"bind": "::1"})], {}, ["endpoint.loopback-server"] * 2),
+        ([plan("proxy")], {"ports": [8405, 8000]}, ["endpoint.port-taken"]),
+        ([plan("proxy", {"ports": {"system": 8405}})], {"ports": [8405]}, ["endpoint.port-taken"]),
+        ([plan("one"), plan("two", {"model_id": LONG})], {"alias": LARGE}, ["endpoint.alias-unknown"]),
+        (
+            [plan("one", {"engine": "trtllm"}), plan("two", {"engine": "trtllm"}, repo="openai/gpt-oss-20b")],
+            {"alias": "gpt-oss"},
+            ["endpoint.alias-models"],
+        ),
+    ],
+)  # fmt: skip
+def test_mistakes_of_the_plan(plans, settings, codes):
+    assert code(endpoint.backends, plans, ADDRESSES, "proxy", **settings) == codes
+
+
+def test_the_same_model_from_repositories_of_other_formats():
+    plans = [plan("one"), plan("two", repo="unsloth/gpt-oss-120b-BF16")]
+    assert len(endpoint.backends(plans, ADDRESSES, alias=LARGE)) == 1
+    assert endpoint.backends([plan("one"), plan("one", repo="x/y")], ADDRESSES)  # without an alias
+
+
+def test_keys_of_servers():
+    with_key = {"secrets": {"VLLM_API_KEY": "fleet_api_key"}}
+    groups = endpoint.backends([plan("one", with_key), plan("two", with_key)], ADDRESSES)
+    assert endpoint.server_keys(groups, {"one": {"fleet_api_key": ["k1", "k0"]}, "two": {"fleet_api_key": "k1"}}) == {
+        "model.gpt-oss-120b": "k1"
+    }
+    different = {"one": {"fleet_api_key": "k1"}, "two": {"fleet_api_key": "k2"}}
+    assert code(endpoint.server_keys, groups, different) == ["endpoint.server-keys"]
+    assert endpoint.server_keys(endpoint.backends([plan("one")], ADDRESSES), {"one": {}}) == {}
+
+
+def test_keys_of_clients():
+    names = endpoint.key_names({"alice": ["new", "old"], "bob": "b\n", "carol": None})
+    assert list(names.values()) == ["alice", "alice", "bob"]
+    assert "81b637d8fcd2c6da6359e6963113a1170de795e4b725b84d1e0b4cfd9ec58ce9" not in names  # of "bob"
+    assert names["3e23e8160039594a33894f6564e1b1348bbd7a0088d42c4acb73eeaed59c009d"] == "bob"
+    assert code(endpoint.key_names, {"alice": "k", "bob": ["x", "k"]}) == ["endpoint.key-twice"]
+    assert code(endpoint.key_names, {"alice": "with space"}) == ["secrets.invalid"]
+    assert code(endpoint.key_names, {"a b": "k"}) == ["input.value-invalid"]
+    with pytest.raises(FleetError) as caught:
+        endpoint.key_names({"alice": "secret-key", "bob": "secret-key"})
+    assert "secret-key" not in caught.value.message and caught.value.values == ("alice", "bob")
+
+
+def test_access_without_keys_only_on_loopback():
+    assert endpoint.check_access({}, "127.0.0.1") and endpoint.check_access({"x": "alice"}, "0.0.0.0", ["alice"])
+    assert code(endpoint.check_access, {}, "0.0.0.0") == ["endpoint.no-keys"]
+    assert code(endpoint.check_access, {"x": "alice"}, "0.0.0.0", ["alcie"]) == ["input.value-invalid"]
+
+
+def made(days=1):
+    """(certificate, key) in PEM format, valid from two days ago for `days` from now."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.timezone.utc)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "proxy")])
+    built = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(1)
+    built = built.not_valid_before(now - datetime.timedelta(2)).not_valid_after(now + datetime.timedelta(days))
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return built.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode(), private.decode()
+
+
+def test_certificates():
+    chain, key = made()
+    assert endpoint.certificate(chain, key) == chain + key
+    assert endpoint.certificate("", "") == ""
+    assert code(endpoint.certificate, chain, "") == ["endpoint.certificate-incomplete"]
+    assert code(endpoint.certificate, "", key) == ["endpoint.certificate-incomplete"]
+    assert code(endpoint.certificate, chain, made()[1]) == ["endpoint.certificate-invalid"]
+    assert code(endpoint.certificate, "x", key) == ["endpoint.certificate-invalid"]
+    assert code(endpoint.certificate, *made(-1)) == ["endpoint.certificate-expired"]
+
+
+def test_hosts_of_the_run():
+    assert endpoint.hosts(["a", "b"], ["b", "c"]) == ["b"]
+    assert code(endpoint.hosts, ["a"], ["c"]) == ["endpoint.no-host"]
+    assert code(endpoint.hosts, [], ["c"]) == ["endpoint.no-host"]
+
+
+def test_filters_report_mistakes_as_filter_errors():
+    filters = FilterModule().filters()
+    assert filters["endpoint_hosts"](["a"], ["a"]) == ["a"]
+    with pytest.raises(AnsibleFilterError, match="no host of the group endpoint"):
+        filters["endpoint_hosts"]([], [])
+
+
+@pytest.mark.parametrize(
+    ("plans", "settings"),
+    [
+        ([plan("one")], {}),
+        ([plan("one"), plan("two", {}, {})], {"endpoint_balance": "prefix", "endpoint_server_connections": 64}),
+        ([plan("one", {"model_id": "it's \"odd\" \\ {}"})], {}),
+        ([plan("one"), plan("two", {"model_id": SMALL}, repo="openai/gpt-oss-20b")], {"endpoint_rate_limit": 60}),
+        ([plan("one", {"engine": "trtllm"}), plan("two", {"engine": "trtllm", "model_id": LONG})],
+         {"endpoint_alias": LARGE, "endpoint_balance": "prefix"}),
+        ([plan("one", {"secrets": {"VLLM_API_KEY": "key"}})], {"endpoint_metrics_address": "0.0.0.0"}),
+        ([plan("proxy", {"bind": "::1"})], {"endpoint_keys": {}, "endpoint_address": "127.0.0.1"}),
+        ([plan("one", {"role": "frontend", "engine": "dynamo"}, {"role": "decode"})], {"endpoint_address": "::"}),
+        ([plan("maintained")], {}),
+        ([plan("one")], {"tls": True}),
+    ],
+)  # fmt: skip
+def test_haproxy_accepts_the_configuration(tmp_path, plans, settings):
+    proxy.require_haproxy()
+    variables = {
+        **{host: {**found, "key": "server's-key"} for host, found in ADDRESSES.items()},
+        "maintained": {"ansible_host": "10.0.0.3", "fleet_maintenance": True},
+    }
+    if settings.pop("tls", False):
+        (tmp_path / "tls.pem").write_text("".join(made()))
+    settings = {"endpoint_keys": {"alice": "key"}, **settings}
+    path = proxy.rendered(tmp_path, plans, variables, **settings)
+    proxy.check(path)
+    assert "server's-key" not in path.read_text()
