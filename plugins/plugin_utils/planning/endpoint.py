@@ -18,7 +18,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import SERVED
 from ansible_collections.inference.fleet.plugins.plugin_utils.models import family_of
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import PATTERNS
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import table
 
 ROLES = ("server", "frontend")  # of servers that clients send requests to; a deployment is represented by its frontends
 LOCAL = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # addresses of servers that listen on all addresses of this host
@@ -167,8 +167,9 @@ def key_names(keys):
     never shows a key."""
     found = {}
     for name, given in keys.items():
-        if not isinstance(name, str) or not re.fullmatch(PATTERNS["name"]["pattern"], name):
-            raise invalid("a name in endpoint_keys", name, PATTERNS["name"]["words"])
+        kind = table()["kinds"]["name"]
+        if not isinstance(name, str) or not re.fullmatch(kind["pattern"], name):
+            raise invalid("a name in endpoint_keys", name, kind["words"])
         for key in api_keys(given, "endpoint_keys.%s" % name):
             digest = hashlib.sha256(key.encode()).hexdigest()
             if digest in found:

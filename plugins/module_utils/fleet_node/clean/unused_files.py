@@ -191,8 +191,8 @@ def _server_folders(paths, used, names):
             continue
         for kind in KINDS:
             if kind in content and os.path.isdir(os.path.join(path, kind)) and not used.names(os.path.join(path, kind)):
-                yield _unused(os.path.join(path, kind), "folder of a server", "no planned or deployed server names it"
-                             if name in names else why)  # fmt: skip
+                reason = "no planned or deployed server names it" if name in names else why
+                yield _unused(os.path.join(path, kind), "folder of a server", reason)
 
 
 def _artifacts(paths, used, entries):
