@@ -198,7 +198,9 @@ def test_each_recipe_plans_on_its_gpus(name, kind, size):
 def test_each_overlay_plans_and_fits(name, overlay):
     entries, resolved, hardware = planned(name, (overlay,))
     found = capacity.check(entries, plan.deployment(resolved, plan.Site(), "node-1"), hardware)
-    assert {one["verdict"] for one in found} == {"ok"}
+    # 79 GiB with a draft of 2.6 GiB, and one request of 131072 tokens
+    tight = (name, overlay) == ("h100-vllm", "eagle3")
+    assert {one["verdict"] for one in found} == {"warning" if tight else "ok"}
     if overlay == "gpt-oss-20b":
         assert {entry["model_id"].rpartition("/")[2] for entry in entries} == {"gpt-oss-20b"}
     if overlay == "eagle3":

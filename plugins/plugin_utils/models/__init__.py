@@ -5,15 +5,30 @@
 
 from __future__ import annotations
 
+import re
+
 from ansible_collections.inference.fleet.plugins.plugin_utils.registry import discover
 
 FAMILIES = discover(__name__, __path__, "MODEL_FAMILY")
 DEFAULT = "gpt_oss"
+# Beginnings of words in names of other families' checkpoints. Other names, such as those of fine-tunes, are accepted.
+OTHERS = re.compile(
+    r"(?<![a-z])(qwen|qwq|qvq|(?:tiny|code|open)?llama|mi[sx]tral|(?:mini|magi|dev|code)stral|pixtral|deepseek|"
+    r"(?:pali|code)?gemma|phi-?\d|(?:chat)?glm|kimi|moonlight|minimax|nemotron|granite|falcon|yi-|command-?[ar]|aya-|"
+    r"olmo|molmo|internlm|internvl|baichuan|ernie|hunyuan|exaone|solar|starcoder|stablelm|smollm|smolvlm|vicuna|mpt-|"
+    r"bloom|opt-\d|pythia|gpt-?2|gpt-?neo|gpt-?j|dbrx|jamba|grok|seed-oss|longcat|mimo|bert|roberta|t5-|whisper|llava)"
+)
 
 
 def family_of(recipe):
     """Return the family of a recipe's model."""
     return FAMILIES[recipe["model"].get("family") or DEFAULT]
+
+
+def other_family(repo):
+    """Return the word by which a repository's name is of a family that is not served, or None."""
+    found = OTHERS.search(repo.lower())
+    return found.group(1) if found and not any(family.has(repo) for family in FAMILIES.values()) else None
 
 
 def model_of(recipe):

@@ -10,6 +10,7 @@ has the family in module_utils/fleet_node/model/gpt_oss.py.
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model import gpt_oss
@@ -131,6 +132,10 @@ class GptOss:
     formats = gpt_oss.FORMATS
     effort_parameters = gpt_oss.EFFORT_PARAMETERS
     reasoning_fields = gpt_oss.REASONING_FIELDS
+
+    def has(self, repo):
+        """Return whether a repository is of this family by its name."""
+        return repo in self.models or "gptoss" in re.sub(r"[-_.]", "", repo.lower())
 
 
 MODEL_FAMILY = GptOss()

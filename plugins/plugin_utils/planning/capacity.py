@@ -216,6 +216,8 @@ def request_of(server, length, certain=False, steady=False):
     )
 
 
+# Weights and activations are estimates, which may be wrong by this share of a device's memory.
+SPARE = 0.02
 SIZES = ("memory_gib", "weights_gib", "kv_gib")  # of one device
 
 
@@ -353,7 +355,20 @@ def _warnings(server, weights, activations, budget, tokens, requests):
                 server.knobs[0], server.max_seqs, server.sequence, _wanted(server), count(tokens), requests,
                 _remedy(server))
         ]  # fmt: skip
-    return []
+    if server.memory is None:
+        return []
+    spare = budget - (needs or request_of(server, server.sequence))
+    if server.budget == "free":  # the rest of the free memory is for peaks
+        spare = min(spare, budget / server.fraction - budget)
+    elif server.budget == "bytes":
+        spare = server.memory - weights - activations - budget
+    if spare >= SPARE * server.memory:
+        return []
+    return [
+        "weights (%s), activations (about %s) and KV cache fit with %s to spare, less than %g %% of a device's %s, "
+        "but these sizes are estimates. %s" % (
+            gib(weights), gib(activations), gib(max(0, spare)), 100 * SPARE, gib(server.memory), _remedy(server))
+    ]  # fmt: skip
 
 
 def server_of(entry, deployment, hardware, on_host=1):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
+import os
 
 from ...module_utils.fleet_node.engines.registry import API_KEYS
 from ...module_utils.fleet_node.errors import FleetError
@@ -16,10 +18,13 @@ from ...module_utils.fleet_node.host.cpu_list import format_cpu_list
 from ...module_utils.fleet_node.host.paths import NodePaths
 from ...module_utils.fleet_node.host.server_spec import canonical
 from ...module_utils.fleet_node.servers.api_keys import is_file
+from ...module_utils.fleet_node.weights.checkpoints import unfit
+from .. import seen_files
 from ..base import checks as input_checks
 from ..base.words import TRUE, some
 from ..engines import ENGINES
 from ..measure import points
+from ..models import FAMILIES
 from ..platforms import PLATFORMS
 from ..recipe import load as recipes
 from ..recipe import overrides, tuning
@@ -291,6 +296,9 @@ def check_only(play_hosts, others):
     return {"plan": {"hosts": {}, "lists": {}, "names": {}}, "warnings": [], "report": None}, True
 
 
+LOCAL = ("local", "ansible.builtin.local")
+
+
 def make(hosts, play_hosts, ours, others, run_plan, options):
     """Return ({plan, warnings, report}, whether all hosts could be planned). Raises FleetError.
 
@@ -300,6 +308,9 @@ def make(hosts, play_hosts, ours, others, run_plan, options):
     reasons = {}
     if options["strict"]:
         planned = plan_hosts(hosts, others, True, run_plan, play_hosts)
+        local = [host for host in planned if others(host).peek("ansible_connection") in LOCAL]
+        models_of = {host: (planned[host]["deployment"] or {}).get("models", ()) for host in local}
+        _raise_any(_mistakes_of(local, lambda host: check_models(models_of[host]), play_hosts))
     else:
         each = plan_each(hosts, others, run_plan, reasons)
         planned = {host: item for host, item in each.items() if item}
@@ -319,6 +330,24 @@ def make(hosts, play_hosts, ours, others, run_plan, options):
     if options["report"]:
         report = [plan_table(planned), *tuning_tables(planned), capacity_table(planned)]
     return {"plan": run_plan.packed(), "warnings": warnings, "report": report}, len(planned) == len(hosts)
+
+
+def check_models(models):
+    """Raises FleetError if a checkpoint in a directory of this machine is of a family that is not served.
+
+    Preflight reports its other faults.
+    """
+    for model in models:
+        folder = model.get("source_path") or model["path"]
+        path = os.path.join(folder, "config.json")
+        config = None
+        if model["source"] == "path":
+            with contextlib.suppress(OSError, ValueError):
+                config = json.loads(seen_files.read(path))
+        kind = config.get("model_type") if isinstance(config, dict) else None
+        if kind is not None and kind not in FAMILIES:
+            what = "model_type is %s, this collection serves %s" % (json.dumps(kind), ", ".join(FAMILIES))
+            raise unfit(folder, what)
 
 
 def plan_table(planned):

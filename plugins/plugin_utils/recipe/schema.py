@@ -35,7 +35,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import 
     show,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.models import FAMILIES
+from ansible_collections.inference.fleet.plugins.plugin_utils.models import FAMILIES, other_family
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
 
@@ -256,7 +256,7 @@ def all_problems(recipe, text_of=path_text, in_file=False):
     found = opened + [item for item in problems(recipe, text_of) if not _covered(item[0], opened)]
     found += [item for item in _strings(recipe, [], text_of, in_file) if not _covered(item[0], found)]
     if not found:
-        for rule in (_needs, _groups, _backends, _services, _variables, _probes):
+        for rule in (_models, _needs, _groups, _backends, _services, _variables, _probes):
             found += [(path, "'%s' %s" % (text_of(path), text)) for path, text in rule(recipe)]
     return found
 
@@ -418,3 +418,21 @@ def _probes(recipe):
         names.add(probe["name"])
         if probe.get("body") is None and probe.get("path", probes.CHAT) == probes.CHAT:
             yield [*path, "body"], "is not set, but %s must get one. Set it, with messages" % probes.CHAT
+
+
+def _models(recipe):
+    """Checkpoints of another family by their names; nodes would only read the family after the installation."""
+    groups = [(["servers", index], group) for index, group in enumerate(recipe["servers"])]
+    for path, place in [([], recipe), *groups]:
+        model = place.get("model") or {}
+        other = other_family(model.get("repo") or "")
+        if other and not model.get("family") and not recipe["model"].get("family"):
+            yield (
+                [*path, "model", "repo"],
+                "is '%s', a name of the family %s; allowed: checkpoints of %s. If it is such a checkpoint, set "
+                "model.family to %s"
+                % (
+                    model["repo"], other, " or ".join(family.label for family in FAMILIES.values()),
+                    " or ".join(FAMILIES),
+                ),
+            )  # fmt: skip

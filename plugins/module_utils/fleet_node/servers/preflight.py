@@ -20,6 +20,7 @@ from ..host.os_errors import os_words, read_only, remedy
 from ..host.packages import missing_libraries
 from ..host.paths import NodePaths
 from ..host.server_spec import check_entries
+from ..platforms import other_hardware
 from ..platforms.base import Context
 from ..platforms.cpu import describe_cpu
 from ..platforms.host import System
@@ -61,7 +62,9 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
     except FleetError as error:
         if hangs(error):  # its next query would hang too
             raise
-        hardware_problems = [error.message]
+        hardware_problems = [" ".join(filter(None, [error.message, other_hardware.describe(context.system)]))]
+    if context.found is not None and context.found.accelerator == platform == "cpu":
+        context.warnings += filter(None, [other_hardware.describe(context.system)])
     checks = [
         ("container engines", _check_engines(context, prepares)),
         ("root", _check_root(paths)),

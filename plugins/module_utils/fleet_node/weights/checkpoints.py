@@ -77,7 +77,8 @@ def _damaged(path, damage):
     )
 
 
-def _unfit(path, what):
+def unfit(path, what):
+    """The FleetError for a checkpoint that is not servable. what: the reason."""
     return FleetError(
         "checkpoint.does-not-fit",
         "The checkpoint in %s cannot be served: %s. Choose another checkpoint, or another recipe.",
@@ -96,7 +97,7 @@ def describe(path):
     model_type = config.get("model_type")
     if model_type != gpt_oss.MODEL_TYPE:
         what = "model_type is %s, this collection serves %s" % (json.dumps(model_type), gpt_oss.MODEL_TYPE)
-        raise _unfit(path, what)
+        raise unfit(path, what)
     result = {"model_type": model_type, "format": _format(path, config)}
     keys = {"hidden_size": "hidden_size", "vocab_size": "vocab_size", "num_layers": "num_hidden_layers"}
     for name, key in keys.items():
@@ -133,13 +134,13 @@ def check_draft_sizes(name, draft, target_name, target):
     for key in ("hidden_size", "vocab_size"):
         if None not in (target.get(key), draft[key]) and draft[key] != target[key]:
             values = (key, json.dumps(draft[key]), target_name, target[key])
-            raise _unfit(name, "%s is %s, and that of its target %s is %s" % values)
+            raise unfit(name, "%s is %s, and that of its target %s is %s" % values)
 
 
 def check_format(path, found, wanted):
     """Raises FleetError unless the format that `inspect` found at `path` is the wanted one (None: any)."""
     if wanted is not None and found != wanted:
-        raise _unfit(path, "its format is %s, the recipe needs %s" % (found, wanted))
+        raise unfit(path, "its format is %s, the recipe needs %s" % (found, wanted))
 
 
 def _json(path, name):
@@ -167,7 +168,7 @@ def _format(path, config):
             json.dumps(method),
             gpt_oss.QUANTIZED,
         )
-        raise _unfit(path, what)
+        raise unfit(path, what)
     return gpt_oss.QUANTIZED
 
 

@@ -16,7 +16,7 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files, http_client, processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import observe, readiness
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import boot
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import boot, supervisord
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 
@@ -222,3 +222,19 @@ def test_limits_of_logs_restart_nothing_and_are_remembered(node):
     assert "stdout_logfile_maxbytes=7MB\nstdout_logfile_backups=1\n" in definition
     assert node.servers([entry], logs={})["changed"]
     assert node.servers([entry])["changed"] is False
+
+
+def test_servers_are_listed_although_a_signal_stopped_their_supervisord(node, monkeypatch):
+    monkeypatch.setattr(supervisord, "REQUEST_S", 1.0)
+    entry = node.entry("server-0")
+    served = pids(node.servers([entry]))
+    daemon = supervisord.Supervisord(node.paths, "/toolkit").daemons()[0]
+    stop_by_signal(daemon)
+    try:
+        found = node.module("engine_servers_info", [entry], probe=True)["servers"][0]
+        assert (found["state"], found["ready"]) == ("running", True)
+        assert "supervisord (process %d) does not answer" % daemon in found["drift"] and "kill -CONT" in found["drift"]
+        assert node.module("engine_servers", [entry])["code"] == "supervisord.no-answer"
+    finally:
+        os.kill(daemon, signal.SIGCONT)
+    wait_until(lambda: pids(node.servers([entry])) == served)

@@ -325,7 +325,16 @@ def test_ascend_on_four_chips_of_64_gib(accelerator):
     # 0.9 x 60.94 - 54.42 - 0.09 GiB = 342 MiB for the KV cache; one request of 4096 tokens needs 36 layers x 4096 x
     # 2 KV heads x 2 x 64 x 2 bytes = 72 MiB of it, and 2 % of 60.94 GiB are 1.2 GiB
     assert found["kv_gib"] * 1024 == pytest.approx(342, abs=0.5)
+    (warning,) = found["warnings"]
+    assert found["verdict"] == "warning" and "270 MiB to spare, less than 2 %" in warning
     assert ascend(8, accelerator)["verdict"] == "ok"
+
+
+def test_a_free_fraction_that_leaves_nothing_for_peaks():
+    command = "trtllm-serve x --max_batch_size 8 --free_gpu_memory_fraction "
+    (warning,) = verdict(hardware("h200"), "trtllm", command + "0.99")["warnings"]
+    assert "755 MiB to spare" in warning
+    assert verdict(hardware("h200"), "trtllm", command + "0.9")["warnings"] == []
 
 
 def test_local_servers_on_cpu():

@@ -223,6 +223,29 @@ def test_what_planning_looks_at_is_noted():
     assert found == known
 
 
+def test_a_checkpoint_of_another_family_that_appears_is_refused(cache, tmp_path):
+    model = {"source": "path", "path": str(tmp_path), "source_path": None, "revision": None}
+    variables = {**LOCAL, "ansible_connection": "local", "fleet_override": {"model": model}}
+    ask(variables)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    for _turn in range(2):
+        with pytest.raises(FleetError) as caught:
+            ask(variables)
+        assert (caught.value.code, caught.value.values[0]) == ("checkpoint.does-not-fit", str(tmp_path))
+    ask({**variables, "ansible_connection": "ssh"})  # another machine has another directory of this name
+    for content in ('{"model_type": "gpt_oss"}', "{}", "[]", "{"):  # preflight reports other faults
+        (tmp_path / "config.json").write_text(content)
+        ask(variables)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [{"repo": "acme/gpt-oss-20b-qwen-style"}, {"repo": "acme/support-v2"}, {"repo": "acme/llama", "family": "gpt_oss"}],
+)
+def test_fine_tunes_in_other_repositories_are_planned(cache, model):
+    ask({**LOCAL, "fleet_override": {"model": model}})
+
+
 def test_other_code_plans_anew(cache, tmp_path, monkeypatch):
     for top in plan_cache.CODE:
         (tmp_path / "collection" / top).mkdir(parents=True)

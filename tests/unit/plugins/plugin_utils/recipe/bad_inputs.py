@@ -198,6 +198,8 @@ OVERRIDES = [
     ({"model": {"id": None}}, "'model'"),
     ({"model": {"revision": "main\n"}}, "model.revision"),
     ({"model": {"repo": "https://huggingface.co/openai/x"}}, "model.repo"),
+    ({"model": {"repo": "Qwen/Qwen3-32B"}}, "model.repo"),
+    ({"model": {"repo": "meta-llama/Llama-3.3-70B-Instruct", "id": "llama"}}, "model.repo"),
     ({"model": {"family": "qwen3", "repo": "Qwen/Qwen3-8B"}}, "model.family"),
     ({"model": {"path": "/"}}, "model.path"),
     ({"model": {"source_path": "/", "source": "path"}}, "model.source_path"),
