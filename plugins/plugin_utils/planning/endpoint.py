@@ -24,6 +24,8 @@ ROLES = ("server", "frontend")  # of servers that clients send requests to; a de
 LOCAL = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # addresses of servers that listen on all addresses of this host
 LOOPBACK = re.compile(r"127\.[0-9.]+|::1|localhost")
 OTHER = re.compile(r"[^A-Za-z0-9_.-]")
+NAME = re.compile(r"[!-~]+")  # a model's name in a map file of HAProxy
+NAME_WORDS = "a name of ASCII characters without spaces"
 
 
 def backends(plans, variables_of, endpoint=None, alias="", ports=()):
@@ -35,7 +37,8 @@ def backends(plans, variables_of, endpoint=None, alias="", ports=()):
     servers accept, "" for none. disabled: the host is in maintenance. track: the server of the alias's backend is
     checked in this backend. secret: name of the variable with the server's API key, None for none. Raises FleetError.
     """
-    found, problems, weights = {}, [], {}
+    found, weights = {}, {}
+    problems = [] if not alias or NAME.fullmatch(alias) else [invalid("endpoint_alias", alias, NAME_WORDS)]
     for entries, deployment in plans:
         for entry in entries:
             host, address = entry["host"], None
@@ -65,6 +68,8 @@ def backends(plans, variables_of, endpoint=None, alias="", ports=()):
                         (alias, entry["name"], host, entry["model_id"], SERVED),
                     )
                 )
+            if not NAME.fullmatch(entry["model_id"]):
+                problems.append(invalid("the model of %s on %s" % (entry["name"], host), entry["model_id"], NAME_WORDS))
             found.setdefault(entry["model_id"], []).append(
                 {
                     "name": _plain("%s.%s" % (host, entry["name"])),

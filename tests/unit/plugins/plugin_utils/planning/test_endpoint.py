@@ -78,6 +78,12 @@ def test_models_whose_names_differ_only_in_other_characters():
     assert len(set(names)) == 2
 
 
+def test_names_of_models_that_a_map_file_cannot_contain_are_refused():
+    plans = [plan("one", {"model_id": "gpt oss", "arguments": {"served-model-name": ["gpt oss", "g\u00e9"]}})]
+    assert code(endpoint.backends, plans, ADDRESSES) == ["input.value-invalid"]
+    assert code(endpoint.backends, plans, ADDRESSES, alias="g\u00e9") == ["input.value-invalid"] * 2
+
+
 @pytest.mark.parametrize(("value", "disabled"), [(True, True), ("true", True), (False, False), (None, False)])
 def test_maintenance(value, disabled):
     variables = {"one": {**ADDRESSES["one"], **({} if value is None else {"fleet_maintenance": value})}}
