@@ -65,7 +65,7 @@ BREAKAGES = [
              ("user inference-fleet",), "id inference-fleet && " + SETTLED, alone=True,
              status="the account inference-fleet"),
     Breakage("prepare", "a shared directory is closed to others", "chmod 0700 %s" % LIB,
-             ("%s: mode 0755" % LIB,), "test $(stat -c %%a %s) = 755" % LIB),
+             ("%s has mode 0700" % LIB,), "test $(stat -c %%a %s) = 755" % LIB),
     Breakage("prepare", "the toolkit is deleted", "rm -r " + TOOLKIT,
              (TOOLKIT,), "test -x %s/bin/uv" % TOOLKIT),
     Breakage("prepare", "the toolkit's marker is lost", "rm %s/%s" % (TOOLKIT, MARKER),
