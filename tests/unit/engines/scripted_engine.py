@@ -23,6 +23,7 @@ import time
 
 PORTS = range(18200, 18300)
 ADDRESS = "127.0.0.1"
+LONG = 24  # events of a stream that shows whether it is buffered
 REASONING = "17*20 is 340 and 17*3 is 51, together 391."
 VOCAB_MISSING = "Error in harmony chat completion: error downloading or loading vocab file"
 CALLS = itertools.count(1)
@@ -630,8 +631,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             blocks = [text.encode("utf-8") for text in texts]
         if self.has("gzip"):
             blocks = [gzip.compress(b"".join(blocks))]
+        # a long answer is written piece by piece, one that is held back at once
+        pause = 0.0005 if len(blocks) >= LONG and not self.hit("buffer") else 0
         for block in blocks:
             self.raw(block)
+            if pause:
+                time.sleep(pause)
         self.wfile.write(b"0\r\n\r\n")
 
     def deltas(self, message, finish):

@@ -62,6 +62,6 @@ def test_the_log_of_a_dynamo_worker_is_that_of_its_engine(program, inner):
 
 
 def test_weights_that_do_not_load_on():
-    assert causes.log_cause([LOADING, ""], trtllm.ENGINE, True).startswith("loading the weights does not go on")
+    assert causes.log_cause([LOADING, ""], trtllm.ENGINE, True).startswith("loading the weights does not end")
     assert causes.log_cause([LOADING], trtllm.ENGINE, False) is None  # it may well go on
     assert causes.log_cause([LOADING, "Model init total -- 80.1s"], trtllm.ENGINE, True) is None

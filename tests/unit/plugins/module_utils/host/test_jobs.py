@@ -85,7 +85,7 @@ def test_a_group_of_somebody_else_is_not_ended_for_one_that_cannot_be(job, stran
     with pytest.raises(FleetError) as error:
         job.stop()
     assert error.value.message == (
-        "The job of process %d cannot be ended: something still holds %s/lock locked. End what does (`fuser -v "
+        "The job of process %d cannot be ended: another process still has %s/lock locked. End what does (`fuser -v "
         "%s/lock` shows it) and run again." % (stranger.pid, job.folder, job.folder)
     )
     assert small_node.alive(stranger.pid)

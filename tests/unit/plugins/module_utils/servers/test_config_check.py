@@ -131,7 +131,7 @@ def test_an_image_that_cannot_say_is_no_verdict(place, module, words):
     place.check(WRONG)
     (warning,) = place.node.warnings
     assert warning.startswith(
-        "server-0: whether trtllm takes its configuration could not be asked of the image %s (%s" % (IMAGE, words)
+        "server-0: whether trtllm accepts its configuration could not be checked by the image %s (%s" % (IMAGE, words)
     )
     place.check(WRONG)
     assert len(place.asked) == 2  # it may be able to next time
@@ -271,7 +271,9 @@ def test_an_environment_that_cannot_say_is_no_verdict(environment):
     environment.module.write_text("raise ImportError('libcuda.so.1')\n")
     environment.check(environment.server("server-0", "--max-num-sequence", "4"))
     (warning,) = environment.node.warnings
-    assert warning.startswith("server-0: whether vllm takes its command line could not be asked of the environment ")
+    assert warning.startswith(
+        "server-0: whether vllm accepts its command line could not be checked by the environment "
+    )
 
 
 def test_an_environment_that_hangs(environment, monkeypatch):
