@@ -9,6 +9,6 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import streams
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def short_streams(monkeypatch):
     monkeypatch.setattr(streams, "SHORT_STREAM_MS", 10)

@@ -21,6 +21,8 @@ from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.
     verdict_of,
 )
 
+pytestmark = pytest.mark.usefixtures("short_streams")
+
 HEALTH = {
     "status": "healthy",
     "endpoints": ["dyn://dynamo.backend.generate", "dyn://dynamo.prefill.generate"],

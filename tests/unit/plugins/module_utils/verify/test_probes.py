@@ -26,6 +26,8 @@ from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.
     verdict_of,
 )
 
+pytestmark = pytest.mark.usefixtures("short_streams")
+
 
 def test_a_good_server_passes_everything():
     with ScriptedEngine() as engine:
