@@ -39,16 +39,25 @@ DECLARED = re.compile(r"^type (\w+) = \(", re.MULTILINE)
 SAID = re.compile(r"<\|start\|>(.*?)<\|message\|>(.*?)(?:<\|end\|>|<\|call\|>)", re.DOTALL)
 
 
+SAME_NAMES = (
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "max_num_tokens",
+    "enable_attention_dp",
+    "max_seq_len",
+    "max_beam_width",
+    "max_batch_size",
+)
+
+
 def settings_of(config):
     """What the engine runs with: the file over the flags. Raises ValueError as pydantic does."""
     flags = {
         "model": config.model,
         "kv_cache_config": {"free_gpu_memory_fraction": config.free_gpu_memory_fraction},
         "moe_expert_parallel_size": config.expert_parallel_size,
-        **{name: getattr(config, name) for name in ("tensor_parallel_size", "pipeline_parallel_size", "max_num_tokens",
-                                                     "enable_attention_dp", "max_seq_len", "max_beam_width",
-                                                     "max_batch_size")},
-    }  # fmt: skip
+        **{name: getattr(config, name) for name in SAME_NAMES},
+    }
     given = {}
     if config.extra_engine_args:
         with open(config.extra_engine_args, encoding="utf-8") as stream:
