@@ -75,7 +75,7 @@ def conversation_of(prompt):
         if role == "system":
             body["reasoning_effort"] = re.search(r"Reasoning: (\w+)", content).group(1)
         elif role == "developer":
-            instructions, _, declared = content.partition("# Tools\n")
+            instructions, _title, declared = content.partition("# Tools\n")
             text = instructions.partition("# Instructions\n\n")[2].strip()
             body["messages"] += [{"role": "system", "content": text}] if text else []
             body["tools"] = [{"function": {"name": name}} for name in DECLARED.findall(declared)]
