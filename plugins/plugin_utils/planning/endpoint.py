@@ -10,19 +10,20 @@ import hashlib
 import re
 import zlib
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import API_KEYS
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import url_host
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.api_keys import api_keys
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import address_of, invalid
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import SERVED
-from ansible_collections.inference.fleet.plugins.plugin_utils.models import family_of
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import table
+from ...module_utils.fleet_node.engines.registry import API_KEYS
+from ...module_utils.fleet_node.errors import FleetError
+from ...module_utils.fleet_node.host.server_spec import server_ports
+from ...module_utils.fleet_node.host.values import url_host
+from ...module_utils.fleet_node.servers.api_keys import api_keys
+from ..base.checks import address_of, invalid
+from ..engines import ENGINES
+from ..engines.base import SERVED
+from ..models import family_of
+from .server_keys import is_loopback
+from .variables import table
 
 ROLES = ("server", "frontend")  # of servers that clients send requests to; a deployment is represented by its frontends
 LOCAL = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # addresses of servers that listen on all addresses of this host
-LOOPBACK = re.compile(r"127\.[0-9.]+|::1|localhost")
 OTHER = re.compile(r"[^A-Za-z0-9_.-]")
 NAME = re.compile(r"[!-~]+")  # a model's name in a map file of HAProxy
 NAME_WORDS = "a name of ASCII characters without spaces"
@@ -43,7 +44,7 @@ def backends(plans, variables_of, endpoint=None, alias="", ports=()):
         for entry in entries:
             host, address = entry["host"], None
             if host == endpoint:
-                taken = sorted({entry["port"], *entry["ports"].values()} & set(ports))
+                taken = sorted({port for port, _kind in server_ports(entry)} & set(ports))
                 problems += [
                     FleetError(
                         "endpoint.port-taken",
@@ -120,7 +121,7 @@ def _address(entry, endpoint, variables):
     bind = entry["bind"]
     if entry["host"] == endpoint:
         return LOCAL.get(bind, bind)
-    if LOOPBACK.fullmatch(bind):
+    if is_loopback(bind):
         raise FleetError(
             "endpoint.loopback-server",
             "%s on %s listens on %s, which other hosts cannot reach. Set fleet_bind_address of that host.",
@@ -196,7 +197,7 @@ def check_access(keys, address, limits=()):
     for name in limits:
         if name not in keys.values():
             raise invalid("a name in endpoint_rate_limits", name, "a name in endpoint_keys")
-    if not keys and not LOOPBACK.fullmatch(address):
+    if not keys and not is_loopback(address):
         raise FleetError(
             "endpoint.no-keys",
             "endpoint_keys is empty, so everybody who reaches %s could use the models. Set endpoint_keys, or "

@@ -52,9 +52,14 @@ def detect(system):
     )  # fmt: skip
 
 
-def describe(system):
-    """A sentence that names the accelerators without a platform, None if the node has none."""
-    found = detect(system)
-    return found and "This node has %d x %s (%s), for which this collection has no platform." % (
+def sentence(found):
+    """A sentence that names accelerators of detect()."""
+    return "This node has %d x %s (%s), for which this collection has no platform." % (
         len(found.devices), found.vendor, found.model,
     )  # fmt: skip
+
+
+def describe(system):
+    """The sentence for a node, None if it has no accelerators without a platform."""
+    found = detect(system)
+    return found and sentence(found)

@@ -43,8 +43,8 @@ def detect(name="auto", sysroot=""):
     if name != "auto":
         return platform_of(name).detect(system)
     first = next(platform for platform in PLATFORMS.values() if platform.present(system))
-    unsupported = other_hardware.describe(system) if first is PLATFORMS["cpu"] else None
+    unsupported = other_hardware.detect(system) if first is PLATFORMS["cpu"] else None
     if unsupported:
-        system.warn(unsupported)
-        return other_hardware.detect(system)
+        system.warn(other_hardware.sentence(unsupported))
+        return unsupported
     return first.detect(system)

@@ -187,7 +187,7 @@ def test_filters_report_mistakes_as_filter_errors():
     [
         ([plan("one")], {}),
         ([plan("one"), plan("two", {}, {})], {"endpoint_balance": "prefix", "endpoint_server_connections": 64}),
-        ([plan("one", {"model_id": "it's \"odd\" \\ {}"})], {}),
+        ([plan("one", {"model_id": "it's\"odd\"\\{}"})], {}),
         ([plan("one"), plan("two", {"model_id": SMALL}, repo="openai/gpt-oss-20b")], {"endpoint_rate_limit": 60}),
         ([plan("one", {"engine": "trtllm"}), plan("two", {"engine": "trtllm", "model_id": LONG})],
          {"endpoint_alias": LARGE, "endpoint_balance": "prefix"}),
