@@ -415,6 +415,7 @@ def test_the_table():
         verdict(probes=[probe("alive", ms=2), probe("warm-up", ms=812)]),
         verdict("server-1", False, probes=[probe("alive"), probe("chat", False), probe("effort", None)], port=8001),
         verdict("server-2", None, probes=[probe("alive", None, cause="not verified (check)")], port=8002),
+        verdict("server-3", probes=[probe("alive", ms=1), *(probe(name, None) for name in "abcde")], port=8003),
     ]
     assert report.table("node-1", verdicts) == {
         "title": "Verdicts",
@@ -424,6 +425,7 @@ def test_the_table():
             ["node-1", "server-0", 8000, "ok", "2/2", "slowest: warm-up 812 ms"],
             ["node-1", "server-1", 8001, "FAILED", "1/2", "failed: chat; not measured: effort"],
             ["node-1", "server-2", 8002, "not verified", "0/0", "not verified (check)"],
+            ["node-1", "server-3", 8003, "ok", "1/1", "slowest: alive 1 ms; not measured: a, b, c and 2 more"],
         ],
     }
 
