@@ -34,6 +34,10 @@ from tensorrt_llm.llmapi import llm_args
 from tokenizers import Tokenizer
 
 NOT_ENABLED = "Disaggregated serving is not enabled, please check the configuration of cacheTransceiverConfig."
+OTHER_CACHE = (  # cpp/tensorrt_llm/batch_manager/dataTransceiver.cpp
+    "Disagg server does not currently support these cacheState, please check the cacheState of the context and gen "
+    "executors"
+)
 ENDS = ("<|return|>", "<|call|>", "<|endoftext|>")
 DECLARED = re.compile(r"^type (\w+) = \(", re.MULTILINE)
 SAID = re.compile(r"<\|start\|>(.*?)<\|message\|>(.*?)(?:<\|end\|>|<\|call\|>)", re.DOTALL)
@@ -143,10 +147,8 @@ class Worker:
             came = ((request.get("prefill_result") or {}).get("disaggregated_params") or {}).get("opaque_state")
             if not came:
                 return "Disaggregated params are required for decode mode"
-            other = {name: (json.loads(came)[name], own) for name, own in self.layout.items()}
-            differ = {name: pair for name, pair in other.items() if pair[0] != pair[1]}
-            if differ:
-                return "KV cache transfer: context and generation differ in %s" % differ
+            if json.loads(came) != self.layout:
+                return OTHER_CACHE
         return None
 
     async def generate(self, request, context=None):

@@ -13,6 +13,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import r
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import (
     amount,
+    progress_line,
     show,
     status_report,
     unreachable_report,
@@ -71,6 +72,8 @@ def engine_servers_info(action, arguments, task_vars):
         result["fleet_report"] = unreachable_report(host)
     elif shown and "servers" in result:
         result["fleet_report"] = status_report(host, result["servers"])
+    if arguments.get("probe") and not all(server.get("ready") for server in result.get("servers") or ()):
+        result.setdefault("msg", progress_line(result))  # until a task's retries end, Ansible has no other reason
     if "fleet_report" in result:
         show(result["fleet_report"])
     return result

@@ -116,8 +116,8 @@ class Dynamo(base.Engine):
             None,
             r"Disaggregated params are required",
             "the frontend sends requests to decode workers without prefill: no prefill worker is registered, or the "
-            "frontend did not find it again after the decode worker was away (seen with Dynamo 1.0.0); restart the "
-            "frontend",
+            "frontend did not find it again after all decode workers were away (dynamo#8965, seen with Dynamo 1.0.0); "
+            "restart the frontend, which fleet_watchdog does",
         ),
     )
 

@@ -74,6 +74,12 @@ class Trtllm(base.Engine):
             r"(?i)LLM is unavailable",
             base.ENGINE_DEAD,
         ),
+        (
+            None,
+            r"does not currently support these cacheState",
+            "prefill and decode workers have different KV caches: make kv_cache_config and the parallel sizes of both "
+            "fit, then site.yml",
+        ),
     )
 
     # Messages of pydantic, PyTorch, NCCL and CUDA, and of tensorrt_llm/_torch/modules/fused_moe.

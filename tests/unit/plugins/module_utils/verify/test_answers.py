@@ -163,8 +163,16 @@ def test_every_status_has_a_cause(text, status):
             500,
             "Disaggregated params are required for decode mode",  # dynamo/trtllm/request_handlers/handler_base.py
             "the frontend sends requests to decode workers without prefill: no prefill worker is registered, or the "
-            "frontend did not find it again after the decode worker was away (seen with Dynamo 1.0.0); restart the "
-            "frontend",
+            "frontend did not find it again after all decode workers were away (dynamo#8965, seen with Dynamo 1.0.0); "
+            "restart the frontend, which fleet_watchdog does",
+        ),
+        (
+            500,
+            # cpp/tensorrt_llm/batch_manager/dataTransceiver.cpp
+            "Disagg server does not currently support these cacheState, please check the cacheState of the context "
+            "and gen executors",
+            "prefill and decode workers have different KV caches: make kv_cache_config and the parallel sizes of both "
+            "fit, then site.yml",
         ),
         (503, "", "the server reports that it is not ready: the engine is loading, shutting down or dead; see its log"),
         (502, "<html>Bad Gateway</html>", "a gateway answers on this port, and the server behind it does not"),
