@@ -24,8 +24,7 @@ import tempfile
 from . import program_check
 from .errors import FleetError
 from .host import trust
-from .host.directories import make_directory
-from .host.files import folder_lock
+from .host.files import folder_lock, make_directory
 from .host.os_errors import about, os_words, remedy
 from .program_check import CURRENT, MANIFEST, current, place, record_of, version_of
 

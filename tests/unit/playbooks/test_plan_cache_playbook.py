@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 # The planner: whatever reads recipes, checks variables or knows engines and platforms.
 PLANNER = re.compile(
     r".*/(jsonschema/__init__|fleet/plugins/plugin_utils/((engines|platforms|models|measure)/.*|recipe/(?!words)[a-z].*|"
-    r"planning/(fleet|plan|hardware|capacity|variables|services|steps|step_values)))"
+    r"planning/(fleet|plan|hardware|capacity|variables|services|steps)))"
     r"\.py"
 )
 # Python runs this first in each process: it writes down which modules are run, in the processes of tasks too.

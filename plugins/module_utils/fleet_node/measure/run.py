@@ -19,7 +19,7 @@ import time
 
 from ..errors import FleetError
 from ..host import files, http_client
-from ..host.directories import make_directory
+from ..host.files import make_directory
 from ..host.jobs import DetachedJob
 from ..host.paths import PATH
 from ..host.server_spec import canonical

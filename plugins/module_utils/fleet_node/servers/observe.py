@@ -19,11 +19,10 @@ from ..containers.launcher import our_containers, port_holder
 from ..engines.registry import OTHER_API_KEYS
 from ..errors import FleetError
 from ..host import files, processes
-from ..host.cpu_list import parse_cpu_list
-from ..host.directories import make_directory
-from ..host.files import read_bytes, read_json, read_text
+from ..host.files import make_directory, read_bytes, read_json, read_text
 from ..host.redact import Redactor
 from ..host.server_spec import NAME, entry_hash, read_entry, server_ports
+from ..host.values import parse_cpu_list
 from ..model import gpt_oss
 from ..supervise import state as guard_state
 from ..visible import visible

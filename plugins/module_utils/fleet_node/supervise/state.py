@@ -154,7 +154,7 @@ def start_interval(budget_s, burst=BURST, restart_delay_s=RESTART_DELAY_S):
 
     It is twice as long as that many start budgets, so that the limit also stops a server that fails after 25 minutes of
     compiling every time. With systemd, a start whose engine was ended on request does not count, however often an
-    operator, a leader or docker restarts it; see stop.take_back_if_asked().
+    operator, a leader or docker restarts it; see containers.take_back_if_asked().
     """
     return burst * (budget_s + restart_delay_s) * 2
 

@@ -18,8 +18,7 @@ import shutil
 from ...containers.engine import Engine, EngineError
 from ...errors import FleetError
 from ...host import paths as host_paths
-from ...host.directories import make_directory
-from ...host.files import read_json, write_json
+from ...host.files import make_directory, read_json, write_json
 from ...host.packages import (
     check_install,
     check_installed,
