@@ -70,7 +70,7 @@ def test_a_run_whose_plan_is_kept_imports_no_planner(tmp_path):
         names = set((tmp_path / turn).read_text().splitlines())
         for name in ("run_plan.py", "run_look.py"):
             assert [one for one in names if one.endswith("/planning/" + name)]
-        assert [name for name in names if name.endswith("/filter/services.py")]  # with one filter come all
+        assert [name for name in names if name.endswith("/filter/servers.py")]  # with one filter come all
         found.append({name for name in names if PLANNER.fullmatch(name)})
     for name in (
         "planning/fleet.py",

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-import datetime
 import re
+import time
 
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 ITEM = re.compile(r"^([0-9]{1,6})(?:-([0-9]{1,6}))?$")
@@ -14,7 +14,12 @@ ITEM = re.compile(r"^([0-9]{1,6})(?:-([0-9]{1,6}))?$")
 
 def now():
     """The time in UTC, to the second."""
-    return datetime.datetime.now(datetime.timezone.utc).strftime(TIME)
+    return utc(time.time())
+
+
+def utc(epoch):
+    """Seconds since the epoch in UTC, to the second; None for None."""
+    return None if epoch is None else time.strftime(TIME, time.gmtime(epoch))
 
 
 def dig(value, *path):

@@ -16,6 +16,7 @@ import time
 
 from ..host.files import fits, folder_lock, readable_json, sha256_file, write_json
 from ..host.processes import ENDED, process
+from ..host.values import utc
 from ..model import gpt_oss
 
 START_LIMIT_EXIT = 194  # the exit status after which a service manager must not start a server again
@@ -169,7 +170,7 @@ def user_of_process():
 
 def say(text, who="guard"):
     """Write a line to the log of the server, or of the watchdog."""
-    sys.stdout.write("%s %s: %s\n" % (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), who, text))
+    sys.stdout.write("%s %s: %s\n" % (utc(time.time()), who, text))
     sys.stdout.flush()
 
 

@@ -251,11 +251,8 @@ def nvidia_toolkit(params, check_mode):
     return compare(check_mode=check_mode, **params)
 
 
-def nvidia_toolkit_due(result):
-    """The reason to run the role, or None."""
-    return result["message"] if result["due"] else None
-
-
 OPERATIONS = {
-    "nvidia_toolkit": Operation(NVIDIA_TOOLKIT, nvidia_toolkit, due=nvidia_toolkit_due),
+    "nvidia_toolkit": Operation(
+        NVIDIA_TOOLKIT, nvidia_toolkit, due=lambda result: result["message"] if result["due"] else None
+    ),
 }
