@@ -109,12 +109,12 @@ class Job(DetachedJob):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path("state.json"))
         self.keep_request({})  # the next call starts again
-        lines = "\n".join(self.log().splitlines()[-LOG_LINES:])
+        log = "\n".join(self.log().splitlines()[-LOG_LINES:])
         raise FleetError(
             "jobs.died",
             "The job that installs %s in %s died %d times without progress. The last lines of its log are:\n%s\nCheck "
             "%s and the node's memory, and run again.",
-            (wanted.name, wanted.destination, deaths, lines or "(nothing)", self.path("log")),
+            (wanted.name, wanted.destination, deaths, log or "(nothing)", self.path("log")),
         )
 
     def _start(self, wanted, settings, request):
