@@ -16,7 +16,7 @@ import json
 import pathlib
 
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import step_values, steps
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import steps
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 
 CLONE = pathlib.Path(__file__).resolve().parent.parent
@@ -32,8 +32,8 @@ def places():
 
 def text():
     """Return the content of known_tasks.json."""
-    return json.dumps({one: step_values.content_of(CLONE / one) for one in places()}, indent=2) + "\n"
+    return json.dumps({one: steps.content_of(CLONE / one) for one in places()}, indent=2) + "\n"
 
 
 if __name__ == "__main__":
-    pathlib.Path(step_values.KNOWN).write_text(text(), encoding="utf-8")
+    pathlib.Path(steps.KNOWN).write_text(text(), encoding="utf-8")

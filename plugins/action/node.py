@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.errors import action_fail
+from ansible_collections.inference.fleet.plugins.plugin_utils.actions import action_fail
 from ansible_collections.inference.fleet.plugins.plugin_utils.node_program import NodeProgram
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations import part_of
 

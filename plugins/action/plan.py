@@ -12,8 +12,8 @@ from ansible.plugins.action import ActionBase
 from ansible.plugins.loader import lookup_loader
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import write_atomic
+from ansible_collections.inference.fleet.plugins.plugin_utils.actions import action_fail
 from ansible_collections.inference.fleet.plugins.plugin_utils.base import words
-from ansible_collections.inference.fleet.plugins.plugin_utils.errors import action_fail
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import (
     Hosts,
@@ -24,8 +24,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory
     no_host,
     no_recipe,
 )
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.plan_cache import PlanCache
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_plan import ELSEWHERE, RunPlan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_plan import ELSEWHERE, PlanCache, RunPlan
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 
 

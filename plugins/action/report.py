@@ -10,7 +10,7 @@ import importlib
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.errors import action_fail
+from ansible_collections.inference.fleet.plugins.plugin_utils.actions import action_fail
 
 MODULES = {
     "certificate": "certificate", "converged": "verdicts", "status": "verdicts", "tune": "tune",

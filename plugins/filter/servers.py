@@ -1,15 +1,18 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Filters on lists of plan entries and servers, and on the folder of their reports."""
+"""Filters on lists of plan entries and servers, the folder of their reports, benchmarks, and shared services.
+
+Ansible loads all filters when it needs one of them, so these import the planner only when they are called.
+"""
 
 from __future__ import annotations
 
+import importlib
 import math
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import server_lists
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.server_lists import (
     container_engines,
     container_images,
@@ -57,10 +60,7 @@ def drift_lines(servers):
 
 def restart_batches(servers, meant):
     """server_lists.batches(). Raises AnsibleFilterError if a selected server is not planned."""
-    try:
-        return server_lists.batches(servers, meant)
-    except FleetError as error:
-        raise AnsibleFilterError(error.message) from error
+    return _call("plugin_utils.planning.server_lists", "batches", servers, meant)
 
 
 def restart_gaps(servers, batches, elsewhere=(), running=None):
@@ -100,15 +100,61 @@ def version_words(versions):
     return "; ".join("%s: %s" % item for item in versions.items()) or "not known"
 
 
+PLUGINS = "ansible_collections.inference.fleet.plugins."
+POINTS = "plugin_utils.measure.points"
+
+
+def _call(module, function, *arguments, **named):
+    """Return the result of a function. Raises AnsibleFilterError if it raises FleetError."""
+    try:
+        return getattr(importlib.import_module(PLUGINS + module), function)(*arguments, **named)
+    except FleetError as error:
+        raise AnsibleFilterError(error.message) from error
+
+
+def benchmark_elsewhere(entries, variables_of):
+    """points.elsewhere_of()."""
+    return _call(POINTS, "elsewhere_of", entries, variables_of)
+
+
+def benchmark_points(servers, deployment, profile=None, elsewhere=()):
+    """points.points()."""
+    return _call(POINTS, "points", servers, deployment, profile or None, elsewhere)
+
+
+def benchmark_scope(deployment, profile=None):
+    """points.scope_of()."""
+    return _call(POINTS, "scope_of", deployment, profile or None)
+
+
+def image_reference(image, digest=""):
+    """Return the name of a pulled image on a node."""
+    return _call("module_utils.fleet_node.containers.engine", "digest_tag", image, digest) if digest else image
+
+
+def service_members(*arguments, **named):
+    """planning.services.members()."""
+    return _call("plugin_utils.planning.services", "members", *arguments, **named)
+
+
+def unit_word(word):
+    """systemd.unit_word() of an argument, which may be a number in an inventory."""
+    return _call("module_utils.fleet_node.services.systemd", "unit_word", str(word))
+
+
 class FilterModule:
     """Filters of inference.fleet."""
 
     def filters(self):
         """Return {name: function}."""
         return {
+            "benchmark_elsewhere": benchmark_elsewhere,
+            "benchmark_points": benchmark_points,
+            "benchmark_scope": benchmark_scope,
             "container_engines": container_engines,
             "container_images": container_images,
             "drift_lines": drift_lines,
+            "image_reference": image_reference,
             "log_lines": log_lines,
             "poll_delay": poll_delay,
             "poll_retries": poll_retries,
@@ -117,6 +163,8 @@ class FilterModule:
             "restart_batches": restart_batches,
             "restart_gaps": restart_gaps,
             "secret_names": secret_names,
+            "service_members": service_members,
+            "unit_word": unit_word,
             "version_words": version_words,
             "wave_entries": wave_entries,
         }

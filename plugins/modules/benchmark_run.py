@@ -82,7 +82,7 @@ options:
     type: bool
     default: false
 extends_documentation_fragment:
-  - inference.fleet.measured
+  - inference.fleet.node.measured
   - inference.fleet.node
 attributes:
   check_mode:

@@ -52,7 +52,7 @@ options:
     elements: str
     default: []
 extends_documentation_fragment:
-  - inference.fleet.service
+  - inference.fleet.node.service
 attributes:
   check_mode:
     description: Reports the differences without a change.

@@ -144,7 +144,7 @@ attributes:
     support: full
     description: A good result of the same plan, dataset and options is returned again.
 extends_documentation_fragment:
-  - inference.fleet.measured
+  - inference.fleet.node.measured
   - inference.fleet.node
 notes:
   - This module has an action plugin on the controller.

@@ -47,7 +47,7 @@ options:
     type: str
     default: nats.service
 extends_documentation_fragment:
-  - inference.fleet.service
+  - inference.fleet.node.service
 attributes:
   check_mode:
     description: Reports the differences without a change.

@@ -19,8 +19,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import write_atomic
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.plugin_utils import cache_folder
-from ansible_collections.inference.fleet.plugins.plugin_utils.errors import action_fail
-from ansible_collections.inference.fleet.plugins.plugin_utils.to_node import is_here, to_node
+from ansible_collections.inference.fleet.plugins.plugin_utils.actions import action_fail, is_here, to_node
 
 MODULE = "inference.fleet.node"
 MAKES_FOLDER = ("etcd_member", "nats_server")  # the program's folder, on hosts that have no inference servers

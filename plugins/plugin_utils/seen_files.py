@@ -5,7 +5,7 @@
 
 Planning opens, lists and tests files with these functions, which record the path and the result for the lifetime of the
 process, because a process may cache content. The collection's own files are not recorded; the digest of the code in
-plan_cache.py covers them.
+run_plan.py covers them.
 """
 
 from __future__ import annotations

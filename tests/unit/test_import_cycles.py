@@ -75,10 +75,9 @@ def test_a_cycle_is_seen():
 # function; within a folder, its subfolders are free. One that is new has to be given its floor here.
 FLOORS = (
     ("fleet_node/visible", "fleet_node/model", "fleet_node/discover", "fleet_node/operation", "fleet_node/__main__",
-     "plugin_utils/registry",
      "plugin_utils/seen_files"),
     ("fleet_node/errors",),
-    ("fleet_node/host", "plugin_utils/to_node", "plugin_utils/errors", "plugin_utils/models"),
+    ("fleet_node/host", "plugin_utils/actions", "plugin_utils/models"),
     ("fleet_node/program_check", "plugin_utils/cache_folder"),
     ("fleet_node/program",),
     ("fleet_node/containers", "fleet_node/engines", "fleet_node/weights", "plugin_utils/base"),

@@ -44,7 +44,7 @@ def main():
         os.umask(0o022)
         return make_folders(read_entry(options.entry) or {}, options.user)
     if options.action == "end":
-        from .supervise.stop import end
+        from .supervise.containers import end
 
         return end(options)
     if options.action == "watch":

@@ -18,9 +18,7 @@ def discover(package, folders, word, file=None):
     """
     found = {}
     for module in sorted(pkgutil.iter_modules(folders), key=lambda one: one.name):
-        if module.ispkg and file is None:
-            continue
-        name = "%s.%s" % (package, module.name) + ("." + file if module.ispkg else "")
+        name = "%s.%s" % (package, module.name) + ("." + file if module.ispkg and file else "")
         spec = importlib.util.find_spec(name)
         source = spec.loader.get_source(name) if spec is not None else ""
         if isinstance(source, bytes):  # as Ansible's own loader gives it

@@ -24,8 +24,7 @@ import tempfile
 from . import program_check
 from .errors import FleetError
 from .host import trust
-from .host.directories import make_directory
-from .host.files import folder_lock
+from .host.files import folder_lock, make_directory
 from .host.os_errors import about, os_words, remedy
 from .program_check import CURRENT, MANIFEST, current, place, record_of, version_of
 
@@ -186,7 +185,8 @@ def _write(folder, files):
         digests[path] = hashlib.sha256(data).hexdigest()
     for path in sorted(files):
         where = os.path.join(folder, path)
-        made = py_compile.compile(where, dfile=_final(folder, path), doraise=True)
+        final = os.path.join(os.path.dirname(folder), own_version(), path)  # in tracebacks
+        made = py_compile.compile(where, dfile=final, doraise=True)
         os.chmod(os.path.dirname(made), 0o755)
         os.chmod(made, 0o644)
         with open(made, "rb") as stream:
@@ -200,11 +200,6 @@ def _write(folder, files):
         os.fchmod(stream.fileno(), 0o644)
     _to_disk(where)
     os.chmod(folder, 0o755)
-
-
-def _final(folder, path):
-    """The final path of a file, for tracebacks."""
-    return os.path.join(os.path.dirname(folder), own_version(), path)
 
 
 def _to_disk(path):

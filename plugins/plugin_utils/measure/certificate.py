@@ -9,7 +9,7 @@ from __future__ import annotations
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import items_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import compare
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import ANSWERING
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.page_values import mapping
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.page import mapping
 
 SCHEMA = 1
 FILE = "certificate.json"

@@ -9,7 +9,7 @@ import os
 
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_json, read_text
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result, verdict
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 
 COLLECTION = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
@@ -71,7 +71,7 @@ def compared(document, references, deployment, telling):
     """Return an evaluation with its reference, difference and verdict, and with the resulting ok and reason."""
     model, score = (deployment.get("model") or {}).get("repo"), document["score"]
     reference = reference_of(references, document["eval"], document["effort"], model, deployment.get("platform"))
-    judged = verdict.judge(score, document["interval"], reference and reference["score"], telling)
+    judged = result.judge(score, document["interval"], reference and reference["score"], telling)
     difference = None if reference is None or score is None else round(score - reference["score"], 2)
     reason = _reason({**document, "reference": reference, "difference": difference, "verdict": judged})
     ok = document["ok"] and judged != "below"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.inference.fleet.plugins.plugin_utils.registry import discover
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.discover import discover
 
 FAMILIES = discover(__name__, __path__, "MODEL_FAMILY")
 DEFAULT = "gpt_oss"

@@ -16,7 +16,7 @@ import os
 PARTS = {
     "benchmark_run": "measure",
     "check": "check",
-    "endpoint_verify": "verify",
+    "endpoint_verify": "servers",
     "engine_servers": "servers",
     "engine_servers_info": "servers",
     "evaluation_run": "measure",

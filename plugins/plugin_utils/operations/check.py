@@ -9,7 +9,7 @@ from ansible.errors import AnsibleError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations.check import PLANNED, packed
 from ansible_collections.inference.fleet.plugins.plugin_utils import operations
-from ansible_collections.inference.fleet.plugins.plugin_utils.operations import verify
+from ansible_collections.inference.fleet.plugins.plugin_utils.operations.servers import verification_arguments
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look, run_plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import Hosts
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
@@ -92,7 +92,7 @@ def _verification(action, given, task_vars):
     """Return (the arguments of verify.yml's call after a run that changes nothing, or None if the verification is not
     quick; {folder, what} of its report)."""
     folder = reports_folder(given.pop("reports_dir", None), task_vars, action._templar)
-    found = verify.sent(given, task_vars["inventory_hostname"], folder, True)
+    found = verification_arguments(given, task_vars["inventory_hostname"], folder, True)
     if found["mode"] != "quick" or given["problem"]:
         return None, {}
     what = report.deployed(given["servers"], given["deployment"], given.get("simulated"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.inference.fleet.plugins.plugin_utils.to_node import is_here, to_node
+from ansible_collections.inference.fleet.plugins.plugin_utils.actions import is_here, to_node
 
 COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 ARCHIVE = os.path.join(COLLECTION, "roles", "model_weights", "files", "gpt-oss-tiny-standin.tgz")

@@ -14,9 +14,9 @@ import os
 
 from ...module_utils.fleet_node.engines.registry import API_KEYS
 from ...module_utils.fleet_node.errors import FleetError
-from ...module_utils.fleet_node.host.cpu_list import format_cpu_list
 from ...module_utils.fleet_node.host.paths import NodePaths
 from ...module_utils.fleet_node.host.server_spec import canonical
+from ...module_utils.fleet_node.host.values import format_cpu_list
 from ...module_utils.fleet_node.servers.api_keys import is_file
 from ...module_utils.fleet_node.weights.checkpoints import unfit
 from .. import seen_files

@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 
 from ...module_utils.fleet_node.errors import FleetError
-from ...module_utils.fleet_node.host.cpu_list import format_cpu_list, parse_cpu_list
 from ...module_utils.fleet_node.host.server_spec import NAME
+from ...module_utils.fleet_node.host.values import format_cpu_list, parse_cpu_list
 from ..base.checks import Mistakes, check_number, invalid, taken_twice, unknown_key
 from ..platforms import PLATFORMS
 from ..recipe.overrides import group_name

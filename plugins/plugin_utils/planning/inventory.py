@@ -12,7 +12,7 @@ import jinja2
 from ansible import context
 
 from ...module_utils.fleet_node.errors import FleetError
-from ...module_utils.fleet_node.host.server_spec import canonical
+from ...module_utils.fleet_node.host.server_spec import canonical, server_ports
 from ..base.checks import clean
 from ..base.words import show, some
 
@@ -246,7 +246,7 @@ def one_machine(planned, others):
         except FleetError:
             continue  # the connection reports it
         machine = "%s, %s" % (kind, address)
-        ports = set(_listening(item["servers"]))
+        ports = {port for entry in item["servers"] for port, _name in server_ports(entry)}
         for other, other_root, other_ports in machines.setdefault((machine, str(port)), []):
             shared = "fleet_root (%s)" % show(root) if root == other_root else None
             if shared is None and ports & other_ports:
@@ -257,7 +257,3 @@ def one_machine(planned, others):
                     "other ports for it." % (machine, shared)
                 ), (other, host)  # fmt: skip
         machines[machine, str(port)].append((host, root, ports))
-
-
-def _listening(entries):
-    return [port for entry in entries for port in [entry["port"], *entry["ports"].values()] if port]

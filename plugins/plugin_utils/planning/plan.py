@@ -10,10 +10,9 @@ import posixpath
 import re
 
 from ...module_utils.fleet_node.errors import FleetError
-from ...module_utils.fleet_node.host.cpu_list import format_cpu_list
 from ...module_utils.fleet_node.host.paths import NodePaths
 from ...module_utils.fleet_node.host.server_spec import SCHEMA, check_entries, entry_hash
-from ...module_utils.fleet_node.host.values import url_host
+from ...module_utils.fleet_node.host.values import format_cpu_list, url_host
 from ...module_utils.fleet_node.weights import wanted as hub
 from ..base.checks import Mistakes, check_folder, invalid, taken_twice, unknown_key
 from ..base.placeholders import base_context, strings, substitute

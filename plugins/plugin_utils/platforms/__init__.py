@@ -5,6 +5,6 @@
 
 from __future__ import annotations
 
-from ..registry import discover
+from ...module_utils.fleet_node.discover import discover
 
 PLATFORMS = discover(__name__, __path__, "PLATFORM")

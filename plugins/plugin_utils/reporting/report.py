@@ -16,14 +16,13 @@ import json
 import os
 import urllib.parse
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.cpu_list import format_cpu_list
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import (
     read_json,
     read_text,
     write_atomic,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.http_client import cut
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import all_ok, now
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import all_ok, format_cpu_list, now
 
 SCHEMA = 1
 TITLE = "Verdicts"

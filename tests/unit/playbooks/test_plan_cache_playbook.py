@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 # The planner: whatever reads recipes, checks variables or knows engines and platforms.
 PLANNER = re.compile(
     r".*/(jsonschema/__init__|fleet/plugins/plugin_utils/((engines|platforms|models|measure)/.*|recipe/(?!words)[a-z].*|"
-    r"planning/(fleet|plan|hardware|capacity|variables|services|steps|step_values)))"
+    r"planning/(fleet|plan|hardware|capacity|variables|services|steps)))"
     r"\.py"
 )
 # Python runs this first in each process: it writes down which modules are run, in the processes of tasks too.
@@ -70,7 +70,7 @@ def test_a_run_whose_plan_is_kept_imports_no_planner(tmp_path):
         names = set((tmp_path / turn).read_text().splitlines())
         for name in ("run_plan.py", "run_look.py"):
             assert [one for one in names if one.endswith("/planning/" + name)]
-        assert [name for name in names if name.endswith("/filter/services.py")]  # with one filter come all
+        assert [name for name in names if name.endswith("/filter/servers.py")]  # with one filter come all
         found.append({name for name in names if PLANNER.fullmatch(name)})
     for name in (
         "planning/fleet.py",

@@ -19,8 +19,7 @@ import shutil
 
 from ..errors import FleetError
 from ..host import processes
-from ..host.directories import mount_points, size_of
-from ..host.files import read_text
+from ..host.files import mount_points, read_text, size_of
 from ..host.jobs import DetachedJob
 from ..host.os_errors import os_error
 from ..host.python_environment import MARKER, PARTIAL

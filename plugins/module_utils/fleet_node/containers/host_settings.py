@@ -19,8 +19,7 @@ import stat
 
 from ..errors import FleetError
 from ..host import paths as host_paths
-from ..host.directories import make_directory
-from ..host.files import read_json, read_text, write_atomic
+from ..host.files import make_directory, read_json, read_text, write_atomic
 from ..host.paths import NodePaths
 from ..host.server_spec import canonical
 from .engine import Engine, EngineError

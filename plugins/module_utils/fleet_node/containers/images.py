@@ -14,17 +14,14 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import time
 
 from ..errors import FleetError
-from ..host import paths as host_paths
 from ..host.files import read_text, write_atomic
 from ..host.jobs import DetachedJob, fresh
 from ..host.paths import NodePaths
 from ..host.redact import url_secrets
 from .engine import (
-    ENGINES,
     Engine,
     EngineError,
     check_architecture,
@@ -81,17 +78,6 @@ CAUSES = (
 )  # fmt: skip
 LAYER = re.compile(r"^(?:Copying blob (?:sha256:)?)?([0-9a-f]{12,64}):? (.+)$")
 LAYER_DONE = re.compile(r"^(?:Pull complete|Already exists|done|skipped: already exists)\b")
-
-
-def choose_engine(engine, address=None, environment=None):
-    """The Engine for docker, podman or auto (docker if it is installed). Raises EngineError (missing) for auto if
-    neither is installed."""
-    if engine == "auto":
-        found = [kind for kind in ENGINES if shutil.which(kind, path=host_paths.PATH)]
-        if not found:
-            raise EngineError("missing", "there is neither docker nor podman")
-        engine = found[0]
-    return Engine(engine, address, environment)
 
 
 def check_mirror(mirror):
@@ -230,7 +216,7 @@ class _Job(DetachedJob):
         return (False, "the pull was ended from outside") if status is None else (status.strip() == "0", log)
 
 
-def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, auth=None, environment=None, root="",
+def ensure_image(image, digest=None, engine="docker", address=None, mirror=None, auth=None, environment=None, root="",
                  wait_s=3600, check_mode=False):  # fmt: skip
     """Pull the image NAME:TAG (of that digest, if given) unless the node has it.
 
@@ -248,14 +234,13 @@ def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, a
     wanted = pinned_reference(image, digest)
     kept = digest_tag(image, digest) if digest else image
     diff = {"before": "", "after": "image %s\n" % wanted}
+    chosen = Engine(engine, address, environment)
     try:
-        chosen = choose_engine(engine, address, environment)
         found = chosen.find_image(image, digest)
     except EngineError as error:
         if check_mode and error.kind in ("missing", "down"):  # an earlier task would install it
             return _result(True, None, None, "would pull %s" % wanted, diff)
-        label = Engine("docker" if engine == "auto" else engine, address)
-        raise engine_failure(label, error) from error
+        raise engine_failure(chosen, error) from error
     source = pinned_reference(name, digest)
     job = _Job(NodePaths.of_parameter(root), chosen, source)
     ended = _forget_ended(NodePaths.of_parameter(root), job.folder if found else None, check_mode)
@@ -367,12 +352,12 @@ def _result(changed, engine, found, msg, diff):
             "progress": progress, "msg": msg, "diff": diff}  # fmt: skip
 
 
-def remove_image(image, digest=None, engine="auto", address=None, mirror=None, check_mode=False):
+def remove_image(image, digest=None, engine="docker", address=None, mirror=None, check_mode=False):
     """Remove the names of the image NAME:TAG (of that digest, if given) from this node: its tags, and its name in
     `mirror`. The engine deletes it with its last name; other names stay. Returns as ensure_image()."""
     wanted = pinned_reference(image, digest)
+    chosen = Engine(engine, address)
     try:
-        chosen = choose_engine(engine, address)
         found = chosen.find_image(image, digest)
         names = []
         if found:
@@ -390,7 +375,6 @@ def remove_image(image, digest=None, engine="auto", address=None, mirror=None, c
     except EngineError as error:
         if error.kind == "missing":
             return _result(False, None, None, "%s is not here" % wanted, {"before": "", "after": ""})
-        label = Engine("docker" if engine == "auto" else engine, address)
-        raise engine_failure(label, error) from error
+        raise engine_failure(chosen, error) from error
     diff = {"before": "".join("image %s\n" % name for name in names), "after": ""}
     return _result(bool(names), chosen, None, "%s is not here" % wanted, diff)

@@ -18,8 +18,7 @@ import stat
 
 from ..errors import FleetError
 from . import commands, processes
-from .directories import make_directory, mount_points
-from .files import names_in, read_json, write_atomic
+from .files import make_directory, mount_points, names_in, read_json, write_atomic
 from .jobs import DetachedJob
 from .os_errors import os_error
 from .paths import NodePaths

@@ -22,7 +22,7 @@ import time
 
 from ..errors import FleetError
 from . import commands, files, processes
-from .directories import make_directory
+from .files import make_directory
 
 TERM_S = 5.0
 KILL_S = 60.0  # for a process that is blocked in the kernel, for example by a network disk

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from ..errors import FleetError
 from . import commands, files
-from .directories import make_directory
+from .files import make_directory
 from .os_errors import os_error
 from .paths import NodePaths
 from .python import base_executable

@@ -21,7 +21,7 @@ from ..errors import FleetError
 from ..host import files, http_client
 from ..host.server_spec import check_entries
 from ..servers.model import Node
-from . import result, verdict
+from . import result
 from .run import LONGEST, TIMED_OUT, UNREADABLE, Run
 from .tools import programs, reading
 
@@ -254,7 +254,7 @@ def _numbers(score, answered, errors):
         "answered": answered,
         "correct": correct,
         "failed": failed,
-        "interval": verdict.wilson(correct, answered) if correct is not None and answered > 0 else None,
+        "interval": result.wilson(correct, answered) if correct is not None and answered > 0 else None,
         "errors": errors,
     }
 
@@ -282,7 +282,7 @@ def evals_numbers(folder, name, _asked):
         "answered": answered,
         "correct": correct,
         "failed": len(errors),
-        "interval": verdict.interval([tuple(cluster) for cluster in clusters.values()]),
+        "interval": result.interval([tuple(cluster) for cluster in clusters.values()]),
         "errors": reading.counted(errors),
     }
 

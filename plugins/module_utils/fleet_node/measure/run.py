@@ -15,15 +15,14 @@ import os
 import re
 import shlex
 import shutil
-import time
 
 from ..errors import FleetError
 from ..host import files, http_client
-from ..host.directories import make_directory
+from ..host.files import make_directory
 from ..host.jobs import DetachedJob
 from ..host.paths import PATH
 from ..host.server_spec import canonical
-from ..host.values import TIME, now
+from ..host.values import now, utc
 from ..launchers import get_launcher
 from ..servers import identity
 from ..servers.api_keys import client_key, common_client_key
@@ -230,7 +229,7 @@ class Run:
         """The time at which the tool ended, which may be long before its result is collected."""
         for path in (os.path.join(self.folder, "status"), self.job.path("log")):
             if os.path.exists(path):
-                return time.strftime(TIME, time.gmtime(os.path.getmtime(path)))
+                return utc(os.path.getmtime(path))
         return now()
 
     def last_words(self):

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import operator
+
 from ..containers.engine import ENGINES
 from ..containers.host_settings import Host, check, record, remove
 from ..containers.images import ensure_image, remove_image
@@ -51,15 +53,10 @@ def container_engine(params, check_mode):
         raise os_error("The container engine cannot be set up", error) from error
 
 
-def container_engine_due(result):
-    """Why the role has something to do; None if it has nothing."""
-    return result["due"]
-
-
 CONTAINER_IMAGE = {
     "image": {"type": "str", "required": True},
     "digest": {"type": "str"},
-    "engine": {"type": "str", "default": "auto", "choices": ["auto", "docker", "podman"]},
+    "engine": {"type": "str", "default": "docker", "choices": list(ENGINES)},
     "address": {"type": "str"},
     "mirror": {"type": "raw"},
     "auth": {"type": "dict", "no_log": False},  # Module hides its passwords, not its usernames
@@ -87,6 +84,6 @@ def container_image_due(result):
 
 
 OPERATIONS = {
-    "container_engine": Operation(CONTAINER_ENGINE, container_engine, due=container_engine_due),
+    "container_engine": Operation(CONTAINER_ENGINE, container_engine, due=operator.itemgetter("due")),
     "container_image": Operation(CONTAINER_IMAGE, container_image, due=container_image_due),
 }

@@ -58,11 +58,6 @@ def service_certificate(params, _check_mode):
     return {"changed": bool(found), "reasons": found, "diff": {"before": "\n".join(found), "after": ""}}
 
 
-def service_certificate_due(result):
-    """Why a certificate must be made; None if it can be used."""
-    return "; ".join(result["reasons"]) or None
-
-
 def certificate_expiry(params, _check_mode):
     """The end of a certificate's validity as `expires`, None without a certificate. Raises FleetError."""
     return {"changed": False, "expires": certificates.expiry(params["path"])}
@@ -71,6 +66,8 @@ def certificate_expiry(params, _check_mode):
 OPERATIONS = {
     "etcd_member": Operation(ETCD_MEMBER, etcd_member.run),
     "nats_server": Operation(NATS_SERVER, nats_server.run),
-    "service_certificate": Operation(SERVICE_CERTIFICATE, service_certificate, due=service_certificate_due),
+    "service_certificate": Operation(
+        SERVICE_CERTIFICATE, service_certificate, due=lambda result: "; ".join(result["reasons"]) or None
+    ),
     "certificate_expiry": Operation({"path": {"type": "path", "required": True}}, certificate_expiry, reads=True),
 }

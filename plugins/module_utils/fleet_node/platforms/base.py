@@ -9,8 +9,8 @@ import dataclasses
 import typing
 
 from ..host import processes
-from ..host.cpu_list import format_cpu_list, parse_cpu_list
 from ..host.packages import at_least
+from ..host.values import format_cpu_list, parse_cpu_list
 from .host import PCI, whole_number
 
 COMMAND_SHOWN = 120

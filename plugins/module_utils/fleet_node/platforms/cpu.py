@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from ..errors import FleetError
-from ..host.cpu_list import format_cpu_list
+from ..host.values import format_cpu_list
 from .base import Accelerators, Detector, Device
 
 NODES = "/sys/devices/system/node"

@@ -10,9 +10,9 @@ import re
 import shutil
 
 from ..host import commands
-from ..host.cpu_list import parse_cpu_list
 from ..host.files import read_text
 from ..host.paths import PATH
+from ..host.values import parse_cpu_list
 
 # "MemTotal:  24684092 kB"; the memory of a NUMA node has "Node 0 " before it, and HugePages_* have no unit.
 MEMORY_LINE = re.compile(r"^(?:Node\s+[0-9]+\s+)?([\w()]+):\s*([0-9]+)(?:\s+kB)?$")

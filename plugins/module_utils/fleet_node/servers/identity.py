@@ -11,11 +11,12 @@ from ..host import http_client, processes
 from ..host.paths import NodePaths
 from ..host.python_environment import MARKER
 from ..host.server_spec import entry_hash, health_port
+from ..host.values import utc
 from ..supervise import state as guard_state
 from . import observe as observations
 from .drift import entry_changes
 from .model import Observed, condition
-from .observe import note_ready, observe, utc
+from .observe import note_ready, observe
 
 NOT_VERIFIED = "not verified: "
 BECOME = "run with become to see it"

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import functools
 import os
 import re
@@ -19,11 +18,10 @@ from ..containers.launcher import our_containers, port_holder
 from ..engines.registry import OTHER_API_KEYS
 from ..errors import FleetError
 from ..host import files, processes
-from ..host.cpu_list import parse_cpu_list
-from ..host.directories import make_directory
-from ..host.files import read_bytes, read_json, read_text
+from ..host.files import make_directory, read_bytes, read_json, read_text
 from ..host.redact import Redactor
 from ..host.server_spec import NAME, entry_hash, read_entry, server_ports
+from ..host.values import parse_cpu_list, utc
 from ..model import gpt_oss
 from ..supervise import state as guard_state
 from ..visible import visible
@@ -279,14 +277,6 @@ def row(node, observed, action=None, check=False):
         if now.state == "failed"
         else [],
     }
-
-
-def utc(epoch):
-    """ISO 8601 in UTC, in seconds; None for None."""
-    if epoch is None:
-        return None
-    moment = datetime.datetime.fromtimestamp(int(epoch), datetime.timezone.utc)
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def log_tail(paths, manager, name, lines):

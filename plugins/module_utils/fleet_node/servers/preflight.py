@@ -13,13 +13,12 @@ from ..containers.launcher import our_containers
 from ..errors import FleetError
 from ..host import processes
 from ..host.commands import hangs
-from ..host.cpu_list import format_cpu_list, parse_cpu_list
-from ..host.directories import existing_parent
-from ..host.files import read_text
+from ..host.files import existing_parent, read_text
 from ..host.os_errors import os_words, read_only, remedy
 from ..host.packages import missing_libraries
 from ..host.paths import NodePaths
 from ..host.server_spec import check_entries
+from ..host.values import format_cpu_list, parse_cpu_list
 from ..platforms import other_hardware
 from ..platforms.base import Context
 from ..platforms.cpu import describe_cpu

@@ -13,6 +13,7 @@ from ..engines.registry import engine_of
 from ..errors import FleetError
 from ..host import http_client, processes
 from ..host.server_spec import check_entries, health_port
+from ..host.values import utc
 from ..model import gpt_oss
 from ..supervise import state as guard_state
 from ..visible import visible
@@ -29,7 +30,6 @@ from .observe import (
     read_secrets,
     redactor_of,
     row,
-    utc,
 )
 
 LOG_LINES = 15

@@ -15,7 +15,7 @@ from ..host import python as host_python
 from ..host.os_errors import os_error
 from ..host.server_spec import check_entries, check_order
 from ..launchers import get_launcher
-from ..services import boot, watchdog
+from ..services import supervisord, watchdog
 from . import previous
 from .apply import apply, prove, python_link_differs, settle, shared_changes, shared_fault, stop
 from .decide import DEPLOYS, WAVE, decide, describe
@@ -53,7 +53,7 @@ def run(node, params, check):
     warnings = list(node.warnings)
     if params["only"] is None and state in (*DEPLOYS, "absent"):
         deploys = state != "absent" and entries
-        started = boot.ensure(node, bool(params["start_on_boot"] and deploys), check)
+        started = supervisord.ensure_start_on_boot(node, bool(params["start_on_boot"] and deploys), check)
         for step in (watchdog.ensure(node, params["watchdog"] if deploys else None, check), started):
             if step["changed"]:
                 result["changed"] = True

@@ -9,7 +9,7 @@ import contextlib
 import os
 
 from ..host import files
-from ..host.directories import make_directory
+from ..host.files import make_directory
 from ..host.os_errors import about, os_error
 from .model import config_path
 

@@ -9,8 +9,7 @@ import os
 
 from ..host import python as host_python
 from ..host import trust
-from ..host.directories import make_directory
-from ..host.files import read_text, write_atomic
+from ..host.files import make_directory, read_text, write_atomic
 from ..host.os_errors import os_error
 from ..host.paths import PREFIX
 from . import supervisord, systemd

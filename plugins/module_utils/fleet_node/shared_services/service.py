@@ -20,7 +20,6 @@ from ..host import commands
 from ..host.files import read_text
 from ..host.processes import port_holder
 from . import certificates
-from .etcd_decisions import no_quorum
 
 CALL_S = 120
 POLL_S = 1
@@ -165,6 +164,17 @@ def _release(version):
     """(major, minor) of a version or tag; None if it has none."""
     found = re.match(r"v?(\d+)\.(\d+)", version or "")
     return (int(found.group(1)), int(found.group(2))) if found else None
+
+
+def no_quorum(name, reason):
+    """The FleetError for a change that the cluster cannot make without more members."""
+    return FleetError(
+        "service.no-quorum",
+        "Member '%s' cannot start or restart: %s. Nothing was changed. Start the other members and run again. Remove a "
+        "member that does not return with `etcdctl member remove ID`. If more than half are lost, empty etcd_data_dir "
+        "on every member: servers register again in the new cluster.",
+        (name, reason),
+    )
 
 
 def can_stop(count, others):

@@ -17,10 +17,10 @@ import time
 
 from ..engines.registry import engine_of
 from ..engines.stays_registered import MARK
-from ..host.cpu_list import parse_cpu_list
 from ..host.paths import PATH
 from ..host.processes import MARKER_ROOT, MARKER_SERVER, marked_processes, terminate, terminate_found
 from ..host.server_spec import leaders_to_follow, read_entry
+from ..host.values import parse_cpu_list
 from .state import (
     KILL_S,
     START_LIMIT_EXIT,

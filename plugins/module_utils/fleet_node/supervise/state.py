@@ -16,6 +16,7 @@ import time
 
 from ..host.files import fits, folder_lock, readable_json, sha256_file, write_json
 from ..host.processes import ENDED, process
+from ..host.values import utc
 from ..model import gpt_oss
 
 START_LIMIT_EXIT = 194  # the exit status after which a service manager must not start a server again
@@ -154,7 +155,7 @@ def start_interval(budget_s, burst=BURST, restart_delay_s=RESTART_DELAY_S):
 
     It is twice as long as that many start budgets, so that the limit also stops a server that fails after 25 minutes of
     compiling every time. With systemd, a start whose engine was ended on request does not count, however often an
-    operator, a leader or docker restarts it; see stop.take_back_if_asked().
+    operator, a leader or docker restarts it; see containers.take_back_if_asked().
     """
     return burst * (budget_s + restart_delay_s) * 2
 
@@ -169,7 +170,7 @@ def user_of_process():
 
 def say(text, who="guard"):
     """Write a line to the log of the server, or of the watchdog."""
-    sys.stdout.write("%s %s: %s\n" % (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), who, text))
+    sys.stdout.write("%s %s: %s\n" % (utc(time.time()), who, text))
     sys.stdout.flush()
 
 

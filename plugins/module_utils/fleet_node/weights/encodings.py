@@ -16,7 +16,7 @@ import urllib.parse
 
 from ..errors import FleetError
 from ..host import commands, files
-from ..host.directories import make_directory
+from ..host.files import make_directory
 from ..host.redact import checked_variables
 from ..model import gpt_oss
 

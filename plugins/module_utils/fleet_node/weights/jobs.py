@@ -109,11 +109,12 @@ class Job(DetachedJob):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path("state.json"))
         self.keep_request({})  # the next call starts again
+        log = "\n".join(self.log().splitlines()[-LOG_LINES:])
         raise FleetError(
             "jobs.died",
             "The job that installs %s in %s died %d times without progress. The last lines of its log are:\n%s\nCheck "
             "%s and the node's memory, and run again.",
-            (wanted.name, wanted.destination, deaths, _tail(self.log()), self.path("log")),
+            (wanted.name, wanted.destination, deaths, log or "(nothing)", self.path("log")),
         )
 
     def _start(self, wanted, settings, request):
@@ -128,7 +129,3 @@ class Job(DetachedJob):
         from . import worker  # a quick check needs none of it
 
         self.launch([sys.executable, "-I", *program.work(self.folder, worker)], request, environment, given)
-
-
-def _tail(text):
-    return "\n".join(text.splitlines()[-LOG_LINES:]) or "(nothing)"

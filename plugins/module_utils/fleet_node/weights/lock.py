@@ -20,8 +20,7 @@ import stat
 import time
 
 from ..errors import FleetError
-from ..host.directories import make_directory
-from ..host.files import fits, read_json
+from ..host.files import fits, make_directory, read_json
 from .manifest import lock_of
 
 POLL_S = 0.5

@@ -16,7 +16,7 @@ import tempfile
 
 from ..errors import FleetError
 from ..host import files
-from ..host.directories import existing_parent, mount_points, size_of
+from ..host.files import existing_parent, mount_points, size_of
 
 MANIFEST = ".inference-fleet-manifest.json"
 INNER_STAGING = ".inference-fleet-new"

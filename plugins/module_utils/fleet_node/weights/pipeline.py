@@ -12,7 +12,7 @@ import shutil
 from dataclasses import replace
 
 from ..errors import FleetError
-from ..host.directories import existing_parent
+from ..host.files import existing_parent
 from ..host.paths import NodePaths
 from ..host.redact import PROXY_LIKE, TOKEN_LIKE, checked_variables, clean_token, proxy_address
 from . import checkpoints, draft_heads, jobs, selection

@@ -23,7 +23,7 @@ import stat
 import tempfile
 
 from ..errors import FleetError
-from ..host.directories import make_directory
+from ..host.files import make_directory
 from .checkpoints import CONFIG
 from .manifest import MANIFEST, OTHERS_WRITE, occupied, write_manifest
 

@@ -16,7 +16,7 @@ import os
 import posixpath
 
 from ....module_utils.fleet_node.errors import FleetError
-from ....module_utils.fleet_node.host.cpu_list import format_cpu_list, parse_cpu_list
+from ....module_utils.fleet_node.host.values import format_cpu_list, parse_cpu_list
 from ....module_utils.fleet_node.platforms.neuron.kinds import FRAMEWORK, uses_nxdi
 from ...base.words import show
 from .artifacts import flag_name, is_within

@@ -11,7 +11,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.module_utils.parsing.convert_bool import boolean
 
 from ....module_utils.fleet_node.platforms.neuron import artifact_archives
-from ...to_node import to_node
+from ...actions import to_node
 
 
 def compiled_artifact(action, arguments, task_vars):

@@ -15,7 +15,7 @@ from ansible_collections.inference.fleet.plugins.action import node as action_no
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import check as node_check
 from ansible_collections.inference.fleet.plugins.modules import node
-from ansible_collections.inference.fleet.plugins.plugin_utils.operations import check, verify
+from ansible_collections.inference.fleet.plugins.plugin_utils.operations import check, servers
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_look import LATER
 from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
@@ -144,7 +144,7 @@ VERIFY = call("verify", "endpoint_verify", {"servers": [], "mode": "auto", "depl
 @pytest.fixture
 def settled(monkeypatch):
     """settled(mode): what the mode auto means by the last report."""
-    return lambda mode: monkeypatch.setattr(verify.report, "settle_auto", lambda *_given: mode)
+    return lambda mode: monkeypatch.setattr(servers.report, "settle_auto", lambda *_given: mode)
 
 
 def test_a_quick_verification_is_part_of_the_look(act, settled):

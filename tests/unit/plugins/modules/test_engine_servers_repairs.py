@@ -16,7 +16,7 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files, http_client, processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import observe, readiness
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import boot, supervisord
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import supervisord
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 
@@ -188,7 +188,7 @@ def test_a_reboot_below_a_root(node, tmp_path, monkeypatch):
     program = tmp_path / "crontab"
     program.write_text('#!/bin/sh\n[ "$1" = - ] && exec cat > "%s"\nexec cat "%s"\n' % (table, table))
     program.chmod(0o755)
-    monkeypatch.setattr(boot, "PROGRAM", str(program))
+    monkeypatch.setattr(supervisord, "CRONTAB", str(program))
     table.write_text("# mine\n")
     first = pids(node.servers(entries, start_on_boot=True))
     assert node.servers(entries, start_on_boot=True)["changed"] is False

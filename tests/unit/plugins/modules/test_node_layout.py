@@ -12,7 +12,7 @@ import sys
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import accounts as layout
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import directories as node_directories
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import DetachedJob
 from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, run_module
 from ansible_collections.inference.fleet.tests.unit.operating import Operation
@@ -178,12 +178,12 @@ def test_absent_leaves_what_is_mounted(tmp_path, capsys, monkeypatch, itself):
     mounts.write_text(
         "".join("36 35 98:0 / %s rw - ext4 /dev/x rw\n" % str(one).replace(" ", "\\040") for one in points)
     )
-    monkeypatch.setattr(node_directories, "MOUNTS", str(mounts))
+    monkeypatch.setattr(files, "MOUNTS", str(mounts))
     four_steps(capsys, node_layout, root=str(root), state="absent")
     assert run_module(capsys, node_layout, root=str(root), state="absent")["message"].endswith("in it: %s" % lib)
     assert [path.name for path in lib.iterdir()] == ["artifacts"]
     assert (shared / "of-another-plan").is_dir()
-    monkeypatch.setattr(node_directories, "MOUNTS", "/nonexistent")
+    monkeypatch.setattr(files, "MOUNTS", "/nonexistent")
     four_steps(capsys, node_layout, root=str(root), state="absent")
     assert not lib.exists()
 
@@ -266,6 +266,6 @@ def test_arguments_that_make_no_sense(capsys, arguments, code):
 
 def test_make_directory_says_what_it_made(tmp_path):
     path = str(tmp_path / "a" / "b")
-    assert node_directories.make_directory(path) == [str(tmp_path / "a"), path]
-    assert node_directories.make_directory(path) == []
-    assert node_directories.existing_parent(path + "/c/d") == path
+    assert files.make_directory(path) == [str(tmp_path / "a"), path]
+    assert files.make_directory(path) == []
+    assert files.existing_parent(path + "/c/d") == path

@@ -22,7 +22,7 @@ from functools import partial
 
 from ...errors import FleetError
 from ...host import files
-from ...host.directories import make_directory
+from ...host.files import make_directory
 from ...host.server_spec import artifact_directory, artifact_key, check_entries
 from ...weights.manifest import check_space, hash_files
 from . import artifacts

@@ -15,8 +15,8 @@ import typing
 
 from ...errors import FleetError
 from ...host import commands
-from ...host.cpu_list import format_cpu_list, parse_cpu_list
 from ...host.packages import package_versions
+from ...host.values import format_cpu_list, parse_cpu_list
 from ..base import Accelerators, Detector, Device
 from . import artifacts, preflight
 from .kinds import DRIVER, GENERATIONS, KINDS, PCI_KINDS, RUNTIME, check_versions, kind_of_instance, mismatch

@@ -11,9 +11,9 @@ import os
 import re
 
 from ...errors import FleetError
-from ...host.cpu_list import format_cpu_list
 from ...host.files import read_json, read_text
 from ...host.server_spec import artifact_directory
+from ...host.values import format_cpu_list
 from ...weights import checkpoints, draft_heads
 from .. import base
 from . import artifacts

@@ -18,8 +18,7 @@ import shutil
 from ...containers.engine import Engine, EngineError
 from ...errors import FleetError
 from ...host import paths as host_paths
-from ...host.directories import make_directory
-from ...host.files import read_json, write_json
+from ...host.files import make_directory, read_json, write_json
 from ...host.packages import (
     check_install,
     check_installed,
@@ -252,11 +251,8 @@ def nvidia_toolkit(params, check_mode):
     return compare(check_mode=check_mode, **params)
 
 
-def nvidia_toolkit_due(result):
-    """The reason to run the role, or None."""
-    return result["message"] if result["due"] else None
-
-
 OPERATIONS = {
-    "nvidia_toolkit": Operation(NVIDIA_TOOLKIT, nvidia_toolkit, due=nvidia_toolkit_due),
+    "nvidia_toolkit": Operation(
+        NVIDIA_TOOLKIT, nvidia_toolkit, due=lambda result: result["message"] if result["due"] else None
+    ),
 }

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.cpu_list import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import (
     format_cpu_list,
     parse_cpu_list,
 )

@@ -15,6 +15,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import entry_hash, start_order
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import utc
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import decide as deciding
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import observe as observing
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.decide import describe
@@ -25,7 +26,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers
     Observed,
     condition,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.observe import utc
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.base import Status
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.supervisord import Supervisord
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry

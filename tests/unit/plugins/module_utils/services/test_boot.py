@@ -9,7 +9,7 @@ import types
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import boot
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import supervisord
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.supervisord import Supervisord
 
 CRONTAB = """#!/bin/sh
@@ -27,7 +27,7 @@ def node(tmp_path, monkeypatch):
     program = tmp_path / "crontab"
     program.write_text(CRONTAB % tmp_path)
     program.chmod(0o755)
-    monkeypatch.setattr(boot, "PROGRAM", str(program))
+    monkeypatch.setattr(supervisord, "CRONTAB", str(program))
     paths = NodePaths(str(tmp_path / "a root's 100% $HOME"))
     manager = Supervisord(paths, "/toolkit")
     return types.SimpleNamespace(paths=paths, manager=manager, table=tmp_path / "table", folder=tmp_path)
@@ -37,24 +37,24 @@ def node(tmp_path, monkeypatch):
 def test_the_line_is_added_and_removed_and_other_lines_stay(node, others):
     if others:
         node.table.write_text(others)
-    assert boot.ensure(node, False)["changed"] is False
-    assert boot.ensure(node, True, True)["changed"] and not (
+    assert supervisord.ensure_start_on_boot(node, False)["changed"] is False
+    assert supervisord.ensure_start_on_boot(node, True, True)["changed"] and not (
         node.table.exists() and "toolkit" in node.table.read_text()
     )
-    found = boot.ensure(node, True)
+    found = supervisord.ensure_start_on_boot(node, True)
     assert found["changed"] and node.table.read_text() == others + found["diff"]["after"] + "\n"
-    assert boot.ensure(node, True)["changed"] is False
-    assert boot.ensure(node, False)["changed"]
+    assert supervisord.ensure_start_on_boot(node, True)["changed"] is False
+    assert supervisord.ensure_start_on_boot(node, False)["changed"]
     assert node.table.read_text() == others
 
 
 def test_a_crontab_that_cannot_be_used(node, monkeypatch):
     (node.folder / "refuse--").touch()
-    assert "bad minute" in boot.ensure(node, True)["warnings"][0]
+    assert "bad minute" in supervisord.ensure_start_on_boot(node, True)["warnings"][0]
     (node.folder / "refuse--l").touch()
-    assert "bad minute" in boot.ensure(node, True)["warnings"][0]
-    monkeypatch.setattr(boot, "PROGRAM", "/none")
-    assert "cannot be executed" in boot.ensure(node, True)["warnings"][0]
-    assert boot.ensure(node, False)["warnings"] == []
+    assert "bad minute" in supervisord.ensure_start_on_boot(node, True)["warnings"][0]
+    monkeypatch.setattr(supervisord, "CRONTAB", "/none")
+    assert "cannot be executed" in supervisord.ensure_start_on_boot(node, True)["warnings"][0]
+    assert supervisord.ensure_start_on_boot(node, False)["warnings"] == []
     node.manager = types.SimpleNamespace(name="systemd")
-    assert boot.ensure(node, True)["warnings"] == []
+    assert supervisord.ensure_start_on_boot(node, True)["warnings"] == []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_services import etcd_decisions as etcd
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_services import etcd_member as etcd
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import directories as node_layout
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import lock as weight_lock
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.lock import Busy, WeightLock
@@ -171,7 +171,7 @@ class TestLock:
         os.makedirs(destination)
         mounts = tmp_path / "mounts"
         mounts.write_text("1 2 0:1 / %s rw - ext4 /dev/x rw\n" % destination)
-        monkeypatch.setattr(node_layout, "MOUNTS", str(mounts))
+        monkeypatch.setattr(files, "MOUNTS", str(mounts))
         with WeightLock(destination):
             assert os.listdir(destination) == [".inference-fleet-lock"]
             assert weight_manifest.own_manifest(destination, "a/b", "path") is None

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import directories
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import known, run, sources
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as manifests
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations.weights import ARCHIVE
@@ -153,7 +153,7 @@ class TestCopy:
                 raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), old, None, new)
             real(old, new)
 
-        monkeypatch.setattr(directories, "MOUNTS", str(mounts))
+        monkeypatch.setattr(files, "MOUNTS", str(mounts))
         monkeypatch.setattr(os, "rename", rename)
         copied.four_steps()
         assert sorted(os.listdir(copied.destination)) == [manifests.MANIFEST, *NAMES[:1], "lost+found", *NAMES[1:]]

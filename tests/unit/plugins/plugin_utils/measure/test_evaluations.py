@@ -9,7 +9,7 @@ import pathlib
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import verdict
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import results
 from ansible_collections.inference.fleet.tests.unit.engines.measured_results import evaluation
 
@@ -24,7 +24,7 @@ def found(right, asked, failed=0, name="gpqa", **more):
     numbers = {
         "questions": asked, "answered": asked, "correct": right, "failed": failed,
         "score": round(100 * right / asked, 2) if asked else None,
-        "interval": verdict.wilson(right, asked) if asked else None,
+        "interval": result.wilson(right, asked) if asked else None,
         "errors": [{"message": "bad request", "count": failed}] if failed else [],
         "ok": bool(asked) and not failed and not more.get("void"),
     }  # fmt: skip

@@ -16,7 +16,7 @@ import pytest
 from ansible_collections.inference.fleet.plugins.action import plan as action
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils import cache_folder, seen_files
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, plan_cache, run_plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, run_plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import Hosts, inference_hosts
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
 from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
@@ -34,7 +34,7 @@ KEY = "sk-never-in-a-file"
 def cache(tmp_path, monkeypatch):
     """The folder of the plans, and a list that gets an item for each plan that is made."""
     made, make, check_only = [], fleet.make, fleet.check_only
-    monkeypatch.setenv(plan_cache.VARIABLE, str(tmp_path / "plans"))
+    monkeypatch.setenv(run_plan.VARIABLE, str(tmp_path / "plans"))
     monkeypatch.setattr(seen_files, "_seen", {})
     monkeypatch.setattr(fleet, "make", lambda *given: made.append(1) or make(*given))
     monkeypatch.setattr(fleet, "check_only", lambda *given: made.append(1) or check_only(*given))
@@ -209,11 +209,12 @@ def test_what_planning_looks_at_is_noted():
     known = {
         "engines/options.py": 1,
         "planning/container.py": 1,
+        "planning/steps.py": 5,  # roles and playbooks of the collection
         "planning/variables.py": 3,
         "platforms/neuron/checks.py": 1,
         "recipe/schema.py": 1,
     }
-    others = ("inventory.py", "plan_cache.py", "run_look.py", "run_plan.py", "step_values.py")
+    others = ("inventory.py", "run_plan.py", "run_look.py")
     root, found = pathlib.Path(seen_files.__file__).parent, {}
     for folder in ("engines", "models", "planning", "platforms", "recipe"):
         for path in sorted((root / folder).rglob("*.py")):
@@ -247,11 +248,11 @@ def test_fine_tunes_in_other_repositories_are_planned(cache, model):
 
 
 def test_other_code_plans_anew(cache, tmp_path, monkeypatch):
-    for top in plan_cache.CODE:
+    for top in run_plan.CODE:
         (tmp_path / "collection" / top).mkdir(parents=True)
     code = tmp_path / "collection" / "plugins" / "plugin_utils" / "planner.py"
     code.write_text("one = 1\n")
-    monkeypatch.setattr(plan_cache, "COLLECTION", str(tmp_path / "collection"))
+    monkeypatch.setattr(run_plan, "COLLECTION", str(tmp_path / "collection"))
     ask()
     os.utime(code)
     ask()
@@ -362,7 +363,7 @@ def test_a_folder_that_is_none_of_ours_keeps_nothing(tmp_path, cache, monkeypatc
         folder.chmod(0o777)
     else:
         (tmp_path / "file").write_text("")
-        monkeypatch.setenv(plan_cache.VARIABLE, str(tmp_path / "file" / "plans"))
+        monkeypatch.setenv(run_plan.VARIABLE, str(tmp_path / "file" / "plans"))
     assert ask() == ask()
     assert len(made) == 2
     assert not list((tmp_path / "elsewhere").glob("*"))
@@ -373,14 +374,14 @@ def test_a_full_disk_keeps_nothing(cache, monkeypatch):
         raise OSError(28, "No space left on device", path)
 
     ask()
-    monkeypatch.setattr(plan_cache, "write_atomic", full)
+    monkeypatch.setattr(run_plan, "write_atomic", full)
     other = {**LOCAL, "fleet_root": "/other"}
     assert ask(other) == ask(other)
     assert len(cache[1]) == 3
 
 
 def test_no_cache_where_none_is_wanted(cache, monkeypatch):
-    monkeypatch.setenv(plan_cache.VARIABLE, "")
+    monkeypatch.setenv(run_plan.VARIABLE, "")
     assert ask() == ask()
     assert len(cache[1]) == 2
     assert not cache[0].exists()
@@ -395,17 +396,17 @@ def test_where_it_is(monkeypatch):
         ("~/plans", "/var/cache", "/home/me/plans"),
         ("", "/var/cache", None),
     ):
-        for name, value in ((plan_cache.VARIABLE, given), ("XDG_CACHE_HOME", base)):
+        for name, value in ((run_plan.VARIABLE, given), ("XDG_CACHE_HOME", base)):
             if value is None:
                 monkeypatch.delenv(name, raising=False)
             else:
                 monkeypatch.setenv(name, value)
-        assert plan_cache.folder() == found
+        assert run_plan.folder() == found
 
 
 def test_it_does_not_grow(cache, monkeypatch):
     folder, made = cache
-    monkeypatch.setattr(plan_cache, "KEPT", 2)
+    monkeypatch.setattr(run_plan, "KEPT", 2)
     (folder).mkdir(mode=0o700)
     (folder / ".left.plan.x").write_text("by a run that was killed")
     os.utime(folder / ".left.plan.x", (0, 0))

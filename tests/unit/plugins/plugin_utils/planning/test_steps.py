@@ -14,13 +14,7 @@ import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.called import operation_of
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import (
-    fleet,
-    run_look,
-    step_values,
-    steps,
-    variables,
-)
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, run_look, steps, variables
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import Hosts
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import Platform
@@ -138,7 +132,7 @@ TASKS = {
 NODE = "inference.fleet.node"
 HARMLESS = {"ansible.builtin." + name for name in ("assert", "debug", "fail", "set_fact")}
 INCLUDES = ("ansible.builtin.include_tasks", "ansible.builtin.include_role", "ansible.builtin.import_role")
-ROLES_RUN = sorted(one.partition("/")[2] for one in step_values.known() if one.startswith("roles/"))
+ROLES_RUN = sorted(one.partition("/")[2] for one in steps.known() if one.startswith("roles/"))
 
 
 def load(path):
@@ -384,7 +378,7 @@ def test_a_platform_that_does_not_say_what_it_runs_runs_each_time(monkeypatch):
 @pytest.fixture
 def copy(tmp_path, monkeypatch):
     """The roles and playbooks as an operator has them, in a folder of their own."""
-    for place in step_values.known():
+    for place in steps.known():
         target = tmp_path / place
         target.parent.mkdir(parents=True, exist_ok=True)
         if (CLONE / place).is_dir():
@@ -394,8 +388,8 @@ def copy(tmp_path, monkeypatch):
                     (tmp_path / path.relative_to(CLONE)).write_bytes(path.read_bytes())
         else:
             target.write_bytes((CLONE / place).read_bytes())
-    monkeypatch.setattr(step_values, "COLLECTION", str(tmp_path))
-    caches = (step_values.is_known, step_values.defaults_of)
+    monkeypatch.setattr(steps, "COLLECTION", str(tmp_path))
+    caches = (steps.is_known, steps.defaults_of)
     for one in caches:
         one.cache_clear()
     yield tmp_path
@@ -414,29 +408,29 @@ def test_a_task_of_an_operator_runs_each_time(copy):
                   "roles/neuron/tasks/main.yml"):  # fmt: skip
         (copy / place).parent.mkdir(exist_ok=True)
         (copy / place).write_text("[]")
-    step_values.is_known.cache_clear()
+    steps.is_known.cache_clear()
     assert reasons() == {}
     (copy / "roles/vllm/tasks/mine.yml").write_text("[]")
     with (copy / "roles/serve/tasks/main.yml").open("a") as stream:
         stream.write("- name: Mine\n  ansible.builtin.command: /mine\n  when: serve_result.waves | length > 99\n")
     with (copy / "playbooks/steps/weights.yml").open("a") as stream:
         stream.write("    - name: Mine\n      ansible.builtin.command: /mine\n")
-    step_values.is_known.cache_clear()
+    steps.is_known.cache_clear()
     text = "%s differs from the collection, so it is run each time"
     assert reasons() == {"prepare": text % "roles/vllm", "weights": text % "playbooks/steps/weights.yml",
                          "serve": text % "roles/serve"}  # fmt: skip
     (copy / "roles/vllm/tasks/mine.yml").unlink()
-    step_values.is_known.cache_clear()
+    steps.is_known.cache_clear()
     assert set(reasons()) == {"weights", "serve"}
 
 
 def test_the_known_roles_and_playbooks_are_those_of_the_collection():
     """After a change of a task: python tools/run.py python tools/known_tasks.py"""
-    assert pathlib.Path(step_values.KNOWN).read_text() == known_tasks.text()
+    assert pathlib.Path(steps.KNOWN).read_text() == known_tasks.text()
 
 
 def test_a_default_that_is_a_template_must_be_said_here():
-    role = step_values.Role("serve", planned(HOSTS["cpu"])[1])
+    role = steps.Role("serve", planned(HOSTS["cpu"])[1])
     assert role.value("serve_manager") == "auto"
     with pytest.raises(AssertionError, match="the default of serve_changes is a template"):
         role.value("serve_changes")

@@ -8,7 +8,6 @@ from xml.etree import ElementTree
 
 import pytest
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import certificate, measured_page
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import charts
 from ansible_collections.inference.fleet.tests.unit.engines.measured_results import (
     benchmark,
     evaluation,
@@ -111,7 +110,7 @@ def test_charts_are_svg_with_elements_that_draw():
         {"series": HOSTILE, "x": 1.5, "y": 0, "concurrency": 1},
         {"series": "b", "x": 3, "y": 7, "concurrency": 2},
     ]
-    root = ElementTree.fromstring(charts.lines(points, HOSTILE, "output tokens/s", "ms"))
+    root = ElementTree.fromstring(measured_page.lines(points, HOSTILE, "output tokens/s", "ms"))
     assert {one.tag.rpartition("}")[2] for one in root.iter()} <= {"svg", "path", "text", "line"}
     marks = [one.attrib["aria-label"] for one in root.iter() if one.attrib.get("role") == "graphics-symbol"]
     assert marks[1] == "b; output tokens/s: 3; ms: 7; concurrent requests: 2" and len(marks) == 2
@@ -119,7 +118,7 @@ def test_charts_are_svg_with_elements_that_draw():
 
 @pytest.mark.parametrize(("high", "marks"), [(100, [0, 20, 40, 60, 80, 100]), (0, [0, 0.2, 0.4, 0.6, 0.8, 1])])
 def test_axes_have_round_numbers(high, marks):
-    assert charts.ticks(high) == pytest.approx(marks)
+    assert measured_page.ticks(high) == pytest.approx(marks)
 
 
 def verdict(start):

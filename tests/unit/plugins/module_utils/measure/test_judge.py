@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import verdict
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -25,25 +25,25 @@ def total(clusters):
     [(0, 10, 0.0, 27.75), (5, 10, 23.66, 76.34), (10, 10, 72.25, 100.0), (895, 1000, 87.45, 91.25)],
 )
 def test_the_interval_is_wilsons(correct, asked, low, high):
-    assert [round(value, 2) for value in verdict.wilson(correct, asked)] == [low, high]
+    assert [round(value, 2) for value in result.wilson(correct, asked)] == [low, high]
 
 
 @pytest.mark.parametrize(("correct", "asked"), [(1, 0), (-1, 5), (6, 5)])
 def test_counts_that_cannot_be_are_refused(correct, asked):
     with pytest.raises(ValueError):
-        verdict.wilson(correct, asked)
+        result.wilson(correct, asked)
 
 
 @given(CLUSTERS)
 def test_the_score_is_in_the_interval(clusters):
     correct, asked = total(clusters)
-    low, high = verdict.interval(clusters)
+    low, high = result.interval(clusters)
     assert 0 <= low <= high <= 100 and low - 1e-9 <= 100 * correct / asked <= high + 1e-9
 
 
 @given(CLUSTERS)
 def test_an_answer_counts_between_its_share_of_a_question_and_one(clusters):
-    assert len(clusters) <= verdict.effective(clusters) <= total(clusters)[1]
+    assert len(clusters) <= result.effective(clusters) <= total(clusters)[1]
 
 
 @given(st.lists(st.booleans(), min_size=2, max_size=30), st.integers(2, 8))
@@ -51,15 +51,15 @@ def test_the_same_answer_again_and_again_says_nothing_more(right, repeats):
     once = [(int(one), 1) for one in right]
     again = [(one * repeats, repeats) for one, _asked in once]
     assume(0 < sum(right) < len(right))
-    assert verdict.effective(again) <= len(right) * 1.01
-    width = [high - low for low, high in (verdict.interval(once), verdict.interval(again))]
+    assert result.effective(again) <= len(right) * 1.01
+    width = [high - low for low, high in (result.interval(once), result.interval(again))]
     assert width[1] >= width[0] * 0.99
 
 
 def test_answers_that_differ_within_questions_narrow_the_interval():
-    low, high = verdict.interval([(4, 8)] * 25)
+    low, high = result.interval([(4, 8)] * 25)
     assert (round(low, 1), round(high, 1)) == (43.1, 56.9)  # as of 200 answers
-    low, high = verdict.interval([(8, 8), (0, 8)] * 12)
+    low, high = result.interval([(8, 8), (0, 8)] * 12)
     assert high - low > 37  # as of 24
 
 
@@ -77,8 +77,8 @@ def test_answers_that_differ_within_questions_narrow_the_interval():
     ],
 )
 def test_what_a_score_says_beside_a_published_one(score, bounds, reference, said):
-    assert verdict.judge(score, bounds, reference) == said
+    assert result.judge(score, bounds, reference) == said
 
 
 def test_nothing_asked_has_no_interval():
-    assert verdict.interval([]) is verdict.interval([(0, 0)]) is None
+    assert result.interval([]) is result.interval([(0, 0)]) is None

@@ -1,9 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Copies files of the control node to a managed node for the module of a task."""
+"""What action plugins share: a FleetError as a failed task, and files that are copied to a managed node."""
 
 from __future__ import annotations
+
+from ansible.errors import AnsibleActionFail
 
 
 def to_node(action, files):
@@ -21,3 +23,8 @@ def to_node(action, files):
 def is_here(action):
     """Return whether the module runs on the control node as this user, so that it can read the original files."""
     return action._connection.transport == "local" and not action._play_context.become
+
+
+def action_fail(error):
+    """Return the AnsibleActionFail of a FleetError. The result of the task contains the code."""
+    return AnsibleActionFail(error.message, result=error.details)
