@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from ...module_utils.fleet_node.errors import FleetError
 from ..engines import ENGINES
+from ..models import DEFAULT
 from ..platforms import PLATFORMS
 from . import server_lists, step_values
 from .step_values import Role, if_prepared, later, of_plan
@@ -211,7 +212,8 @@ def _containers(host):
 
 
 def _weights(host):
-    yield _encodings(host)
+    if any((model.get("family") or DEFAULT) == DEFAULT for model in host.recipe["models"]):
+        yield _encodings(host)
     first, *others = host.recipe["models"]
     for model in (first, *others):
         yield _model(host, model)
@@ -253,6 +255,7 @@ def _model(host, model):
         repo=role.value("model_weights_repo", model["repo"]),
         revision=role.value("model_weights_revision", model.get("revision") or "") or None,
         format=role.value("model_weights_format", model["format"]),
+        family=role.value("model_weights_family", model.get("family") or DEFAULT),
         destination=destination,
         path=path,
         copy=role.value("model_weights_copy", path != destination),

@@ -91,7 +91,7 @@ def check_probes(given):
 
     The recipe's schema and the module's arguments have checked the types.
     """
-    checked, names = [], {*probes.FULL, *probes.QUICK}
+    checked, names = [], set(probes.NAMES)
     for probe in given:
         name, path, body = probe["name"], probe.get("path") or probes.CHAT, probe.get("body")
         problem = None
@@ -128,7 +128,7 @@ def _verdict(entry, entries, elsewhere, options, who, servers_changed, check_mod
         strangers.clear()
         results = [
             {"name": name, "ok": None, "ms": 0, "sent": None, "got": None, "cause": NOT_VERIFIED}
-            for name in probes.probe_names(acceptance.workers, options)
+            for name in probes.probe_names(entry, acceptance.workers, options)
         ]
     else:
         if key_of is not None:
