@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Writes the archive of qwen3-tiny-standin, a checkpoint of another family than gpt-oss: python3 tools/standin/chat.py
 
-Nothing is trained. Each token is a dimension of its own in the embedding, attention and feed-forward are zero, and a
+Nothing is trained. Each token is a separate dimension of the embedding, attention and feed-forward are zero, and a
 row of lm_head has the tokens that the row's token follows. So the last token decides about the next one: every question
 gets the words of ANSWER, in form of a chat completion that ends by itself.
 """

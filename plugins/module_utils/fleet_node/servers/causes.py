@@ -103,8 +103,10 @@ OPEN = "the planned API key is not required: the key or the middleware is missin
 SCHEMA_IGNORED = "the answer does not follow response_format: the engine or a proxy in front of it drops the schema"
 VECTORS = "the answer is not a vector for each input, in their order: see the server's log"
 VECTOR_SIZE = "the vectors do not have the model's size: another model, or the engine shortens them"
-VECTOR_ORDER = "texts of one subject are less similar than others: another pooling than the model's, or a damaged model"
-VECTOR_CHANGES = "a text has different vectors in different requests: batches are mixed up, or a kernel is wrong"
+VECTOR_ORDER = (
+    "sentences of one subject are less similar than others: another pooling than the model's, or a damaged model"
+)
+VECTOR_CHANGES = "an input has different vectors in different requests: batches are mixed up, or a kernel is wrong"
 STREAMED_OTHERWISE = "the streamed answer differs from the complete answer: the streaming parser changes it"
 
 # a well-formed answer that is wrong: it may be a slip of a sampled model

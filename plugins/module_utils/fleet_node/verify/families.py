@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Probes of other families of models than the one whose behaviour is known in detail."""
+"""Probes of other families of models than the default, whose behaviour is known in detail."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SCHEMA = {
     "additionalProperties": False,
 }
 TEXTS = ("How do I bake bread at home?", "A recipe for home-made bread", "The lunar module landed in the crater")
-SAME = 0.99  # of the cosine of a text's vectors in two batches, whose kernels round differently
+SAME = 0.99  # cosine of an input's vectors in two batches, whose kernels round differently
 
 
 def applies(probe, entries):
@@ -76,7 +76,7 @@ class Families(Responses):
         return self._once_more(ask)
 
     def _vectors(self, texts):
-        """The vectors of these texts in one request, in their order. Fails unless each is a vector."""
+        """The vectors of these inputs in one request, in their order. Fails unless each is a vector."""
         response = self._must_be(
             self._send("POST", EMBEDDINGS, {"model": self.model, "input": list(texts)}), EMBEDDINGS
         )
@@ -99,7 +99,7 @@ class Families(Responses):
     def _embedding_order(self):
         question, near, far = self._vectors(TEXTS)
         near, far = cosine(question, near), cosine(question, far)
-        got = "similarity %.3f to a text of the same subject, %.3f to another" % (near, far)
+        got = "similarity %.3f to a sentence of the same subject, %.3f to another" % (near, far)
         if self.standin and near <= far:
             raise NotMeasured("a stand-in has not learned meanings", got)
         if near <= far:
@@ -107,11 +107,11 @@ class Families(Responses):
         return got
 
     def _embedding_repeat(self):
-        """A text has the same vector alone and in a batch in another order."""
+        """An input has the same vector alone and in a batch in another order."""
         alone = [self._vectors([text])[0] for text in TEXTS]
         together = self._vectors(TEXTS[::-1])[::-1]
         least = min(cosine(one, other) for one, other in zip(alone, together))
-        got = "least similarity of a text to itself: %.4f" % least
+        got = "least similarity of an input to itself: %.4f" % least
         if least < SAME:
             raise Failed(got, causes.VECTOR_CHANGES)
         return got
