@@ -418,7 +418,8 @@ def check(entries, deployment, hardware):
             server = server_of(entry, deployment, hardware, len(entries))
             found = assess(server)
             if server and not server.model.known:
-                found = {**found, "warnings": [*found["warnings"], UNCHECKED]}
+                worse = {"ok": False, "verdict": "warning"} if found["verdict"] == "ok" else {}
+                found = {**found, "warnings": [*found["warnings"], UNCHECKED], **worse}
         except Unreadable as error:
             found = {"ok": None, "verdict": "not checked", "text": str(error), "warnings": [], "refusal": None}
         result.append({"server": entry["name"], **found})

@@ -10,7 +10,7 @@ import os
 
 from ..errors import FleetError
 from ..model import gpt_oss
-from ..model.formats import format_of
+from ..model.formats import FORMATS, format_of
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -99,7 +99,8 @@ def describe(path, family=gpt_oss.MODEL_TYPE):
     model_type = config.get("model_type")
     if (model_type == gpt_oss.MODEL_TYPE) != (family == gpt_oss.MODEL_TYPE):
         raise unfit(path, "model_type is %s, the recipe's model.family is %s" % (json.dumps(model_type), family))
-    result = {"model_type": model_type, "format": _format(path, config)}
+    formats = gpt_oss.FORMATS if family == gpt_oss.MODEL_TYPE else FORMATS
+    result = {"model_type": model_type, "format": _format(path, config, formats)}
     keys = {"hidden_size": "hidden_size", "vocab_size": "vocab_size", "num_layers": "num_hidden_layers"}
     inner = config.get("text_config")
     sizes = {**config, **(inner if isinstance(inner, dict) else {})}
@@ -160,12 +161,15 @@ def _json(path, name):
     return value
 
 
-def _format(path, config):
-    """The weights' format. Raises FleetError if it is not known."""
+def _format(path, config, formats):
+    """The weights' format. Raises FleetError if it is not one of these."""
     try:
-        return format_of(config)
+        found = format_of(config)
     except ValueError as error:
         raise unfit(path, str(error)) from None
+    if found not in formats:
+        raise unfit(path, "its format is %s, allowed: %s" % (found, ", ".join(formats)))
+    return found
 
 
 def _tensors_by_shard(path):

@@ -111,7 +111,11 @@ def test_the_format_is_in_config_json(quantization, found):
 def planned(name, accelerator="h100", overlays=(), **changes):
     layers = [("fleet_override", changes)] if changes else []
     recipe = recipes.resolve_recipe(recipes.find_recipe(name, []), layers, list(overlays))
-    hardware = parse_hardware({"accelerator": accelerator, "count": 2 if accelerator == "cpu" else 8}, "x")
+    return checked(recipe, accelerator, 2 if accelerator == "cpu" else 8)
+
+
+def checked(recipe, accelerator, count):
+    hardware = parse_hardware({"accelerator": accelerator, "count": count}, "x")
     entries = plan.plan_host("node-1", recipe, hardware, plan.Site())
     return entries, capacity.check(entries, plan.deployment(recipe, plan.Site(), "node-1"), hardware)
 
@@ -197,14 +201,18 @@ def test_a_site_s_recipe_has_its_config_next_to_it(tmp_path):
         "schema: 1\nname: mine\nextends: vllm-chat\nneeds: {accelerators: [h100]}\n"
         "model: {repo: us/mine, id: mine, path: /srv/mine}\n"
     )
-    entries = plan.plan_host("n", recipe_in(tmp_path), parse_hardware({"accelerator": "h100", "count": 1}, "x"),
-                             plan.Site())  # fmt: skip
+    entries, found = checked(recipe_in(tmp_path), "h100", 1)
+    assert found[0]["verdict"] == "not checked"
     assert entries[0]["command"][:3] == ["vllm", "serve", "/srv/mine"]
     assert recipe_in(tmp_path)["model"]["config"] is None
     inner = dict(PUBLISHED["Qwen3-8B"][0], architectures=["X"])
     (tmp_path / "models" / "mine.json").write_text(json.dumps({"text_config": inner, "model_type": "qwen3_vl"}))
     recipes._resolved.clear()
     assert recipe_in(tmp_path)["model"]["config"] == PUBLISHED["Qwen3-8B"][0]
+    (tmp_path / "models" / "mine.json").write_text(json.dumps({**inner, "model_type": "new"}))
+    recipes._resolved.clear()
+    (item,) = checked(recipe_in(tmp_path), "h100", 1)[1]
+    assert (item["verdict"], item["warnings"]) == ("warning", [capacity.UNCHECKED])
 
 
 def recipe_in(folder):
