@@ -48,6 +48,11 @@ def applies(probe, entries):
     return not flag or any(flag in one for entry in entries for one in entry.get("arguments", ()))
 
 
+def own_probes(given, entry):
+    """Those of the recipe's probes that a server can answer: one of embeddings has no chat."""
+    return [probe for probe in given if entry.get("family") != EMBEDDING or probe["path"] != CHAT]
+
+
 class Families(Responses):
     """Probes of structured output and of embeddings."""
 

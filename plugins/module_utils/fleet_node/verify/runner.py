@@ -16,7 +16,7 @@ from ..host.values import all_ok, now
 from ..servers import identity
 from ..servers.api_keys import client_key
 from ..servers.model import Node
-from . import probes, workers
+from . import families, probes, workers
 from .asking import Failed, Options
 
 SCHEMA = 1
@@ -123,6 +123,7 @@ def _verdict(entry, entries, elsewhere, options, who, servers_changed, check_mod
             raise Failed(str(stranger), identity.NOT_VERIFIED + strangers[-1]) from stranger
 
     options = copy.copy(options)
+    options.probes = families.own_probes(options.probes, entry)
     acceptance = probes.Acceptance(entry, [*beside, *others], options, identify)
     if check_mode and (servers_changed or _nothing_listens(acceptance.url) or _about_to(identify, servers_changed)):
         strangers.clear()

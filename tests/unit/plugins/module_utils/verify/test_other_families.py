@@ -19,19 +19,23 @@ from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.
 )
 
 TOOLS = {"tool-call-parser": "hermes", "max-num-seqs": 4}
+OWN = [{"name": "own-chat", "body": {"messages": [{"role": "user", "content": "Hello"}]}},
+       {"name": "own-models", "path": "/v1/models"}]  # fmt: skip
 PLAIN = {"max-num-seqs": 4}
 
 
 def judged(faults=(), family="chat", arguments=PLAIN, mode="full", **changes):
     with ScriptedEngine(faults) as engine:
         entry = plan_entry(engine.port, arguments=arguments, family=family, **changes)
-        return verdict_of(engine, asking.Options(mode=mode, timeout=60), [entry])
+        return verdict_of(engine, asking.Options(mode=mode, timeout=60, probes=OWN), [entry])
 
 
 def test_a_chat_model_without_parsers_is_asked_for_no_tools_and_no_reasoning():
     verdict = judged()
     assert failing(verdict) == {}
-    assert {"chat", "multi-turn", "json-schema", "streaming", "concurrent"} <= set(by_name(verdict))
+    assert {"own-chat", "own-models", "chat", "multi-turn", "json-schema", "streaming", "concurrent"} <= set(
+        by_name(verdict)
+    )
     assert not {"effort", "harmony-residue", "developer-message", "responses", "reasoning", "tool-call"} & set(
         by_name(verdict)
     )
@@ -57,8 +61,8 @@ def test_faults_of_a_chat_model_have_their_causes(fault, probe, cause):
 def test_an_embedding_model_is_asked_for_vectors(tmp_path):
     verdict = judged(family="embedding")
     assert failing(verdict) == {}
-    assert [name for name in by_name(verdict) if name.startswith("embedding")] == [
-        "embedding", "embedding-order", "embedding-repeat"]  # fmt: skip
+    assert [name for name in by_name(verdict) if name.startswith(("embedding", "own"))] == [
+        "embedding", "embedding-order", "embedding-repeat", "own-models"]  # fmt: skip
     assert list(by_name(judged(family="embedding", mode="quick"))) == ["identity", "model-id", "embedding"]
 
 
