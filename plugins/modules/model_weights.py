@@ -7,12 +7,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: model_weights
-short_description: Install and verify a gpt-oss checkpoint on a node
+short_description: Install and verify a checkpoint on a node
 version_added: 0.1.0
 description:
-  - Installs a gpt-oss checkpoint in the directory that servers load, or verifies an existing checkpoint.
-  - A checkpoint is valid if C(config.json) contains C(gpt_oss) and the required format, C(tokenizer.json) exists, and
-    every shard of the index exists with the size in its header.
+  - Installs a checkpoint in the directory that servers load, or verifies an existing checkpoint.
+  - A checkpoint is valid if C(config.json) contains a model of the family and the required format, C(tokenizer.json)
+    exists, and every shard of the index exists with the size in its header.
   - A manifest C(.inference-fleet-manifest.json) next to the weights records size, sha256 and time of each file, so
     that later runs detect changed files and repair them if possible.
   - New weights are downloaded to a directory next to the destination, which they replace when complete. A destination
@@ -63,7 +63,11 @@ options:
     description:
       - The required format. V(bf16) means weights without quantization. By default any.
     type: str
-    choices: [mxfp4, bf16]
+    choices: [mxfp4, bf16, fp8, nvfp4, awq, gptq]
+  family:
+    description: Family of the model. A checkpoint of another family is an error.
+    type: str
+    default: gpt_oss
   verify:
     description:
       - V(quick) compares sizes and times with the manifest, and reads only files whose time changed.
@@ -345,7 +349,7 @@ repaired:
   elements: str
   returned: success
 model_type:
-  description: Always V(gpt_oss).
+  description: The type in C(config.json).
   type: str
   returned: when there are weights
 format:

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import probes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import families, probes
 
 CLONE = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -63,13 +63,15 @@ def test_every_probe_is_described():
     page = (CLONE / "docs" / "using" / "verification.md").read_text(encoding="utf-8")
     section = page.partition("## The sequence")[2].partition("\n## ")[0]
     assert tuple(re.findall(r"^\| `([a-z-]+)`", section, re.MULTILINE)) == probes.FULL
+    section = page.partition("## Other families")[2].partition("\n## ")[0]
+    assert {name for names in families.FULL.values() for name in names} <= set(re.findall(r"`([a-z-]+)`", section))
 
 
 def test_every_recipe_is_in_the_support_matrix():
     page = (CLONE / "docs" / "using" / "support.md").read_text(encoding="utf-8")
     own = {path.stem for path in (CLONE / "recipes").glob("*.yml")} - {"images"}
     cells = re.findall(r"^\| (`[^|]*`) \|", page, re.MULTILINE)
-    assert set(re.findall(r"`([a-z0-9-]+)`", " ".join(cells))) == own
+    assert set(re.findall(r"`([a-z0-9.-]+)`", " ".join(cells))) == own
 
 
 def test_make_lists_its_targets():

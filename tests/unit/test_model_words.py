@@ -23,7 +23,7 @@ WORDS = re.compile(
 )
 # The files of the family, and of those whose checks depend on a format or a variable: platforms, tools that measure.
 PLACES = re.compile(
-    r"^plugins/(plugin_utils/(models|platforms)/|module_utils/fleet_node/(model/gpt_oss\.py|platforms/"
+    r"^plugins/(plugin_utils/(models|platforms)/|module_utils/fleet_node/(model/(gpt_oss|formats)\.py|platforms/"
     r"|measure/(tools/|aisbench\.)))"
 )
 REFERENCE = re.compile(r"\bgpt_oss(_evals(_worker)?)?(?= *(\.|\n|$| *,| as\b))")

@@ -37,7 +37,7 @@ class Engine:
     version of the engine. forks: {platform: the same pattern for the vendor's build}. wraps: names of the engines that
     its workers can run; a recipe's `backend` selects one of them. knobs: names of sequences, length, share of memory
     and tensor parallelism in messages about memory. any_model_name: whether servers answer requests for a model of any
-    name. metrics_path: of a server's metrics for Prometheus.
+    name. metrics_path: of a server's metrics for Prometheus. unserved: families of models that it cannot serve.
     """
 
     name = label = port = bind = api_key = versions = ""
@@ -47,6 +47,7 @@ class Engine:
     aliases = PARALLEL
     limits = dict.fromkeys(("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"), WHOLE)
     lengths = wraps = ()
+    unserved = ("embedding",)
     variables = forks = {}
     knobs = ("max-num-seqs", "max-model-len", "gpu-memory-utilization", "tensor-parallel-size")
 

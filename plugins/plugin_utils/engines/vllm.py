@@ -48,6 +48,7 @@ class Vllm(Engine):
     # __init__.py, and before 0.14 by vllm_ascend/distributed.
     flags = options.Options("vllm_flags.json", label)
     # {flag: kind of parser}; a plugin may define any name.
+    unserved = ()
     parsers = {"tool-call-parser": "tool", "reasoning-parser": "reasoning"}
     parser_plugins = ("tool-parser-plugin", "reasoning-parser-plugin")
     port, bind, api_key = "port", "host", API_KEY
@@ -121,13 +122,17 @@ class Vllm(Engine):
 
     def check_parsers(self, where, server, engine):
         """Raises FleetError for a parser of another family of models."""
-        family = family_of(server.recipe)
+        family, model = family_of(server.recipe), server.recipe["model"]
         values = {self.canonical_flag(flag): value for flag, value in server.values.items()}
         for flag, kind in self.parsers.items():
-            fitting = family.parsers[kind].get(engine)
-            if values.get(flag) not in (None, False, fitting) and not set(values) & set(self.parser_plugins):
-                allowed = "%s, the parser of %s" % (fitting, family.label)
-                raise invalid("%s: arguments.%s" % (where, flag), values[flag], allowed)
+            fitting, given = family.fitting(kind, engine, model), values.get(flag)
+            if fitting is None or given in (None, False, *fitting) or set(values) & set(self.parser_plugins):
+                continue
+            allowed = "none, because %s have no such parser" % family.label
+            if fitting:
+                whose = (model.get("config") or {}).get("model_type") or family.label
+                allowed = "%s, the parser of %s" % (" or ".join(fitting), whose)
+            raise invalid("%s: arguments.%s" % (where, flag), given, allowed)
 
     @staticmethod
     def program(command, models):

@@ -9,6 +9,8 @@ import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.discover import discover
 
+from .base import dimensions
+
 FAMILIES = discover(__name__, __path__, "MODEL_FAMILY")
 DEFAULT = "gpt_oss"
 # Beginnings of words in names of other families' checkpoints. Other names, such as those of fine-tunes, are accepted.
@@ -33,4 +35,17 @@ def other_family(repo):
 
 def model_of(recipe):
     """Return the dimensions of a recipe's checkpoint, None if they are not known."""
-    return family_of(recipe).models.get(recipe["model"]["repo"])
+    family, model = family_of(recipe), recipe["model"]
+    config = model.get("config")
+    if family.models or not isinstance(config, dict):
+        return family.models.get(model["repo"])
+    return dimensions(config, model["format"], family.headless)
+
+
+def problem_of(recipe, config):
+    """Return what contradicts a recipe's model in its config.json, as a clause, or None."""
+    family, kind = family_of(recipe), config.get("model_type")
+    owners = [one.name for one in FAMILIES.values() if kind in one.model_types and one is not family]
+    if owners:
+        return "model_type is %s, of the family %s, and model.family is %s" % (kind, owners[0], family.name)
+    return family.problem(recipe["model"], config)

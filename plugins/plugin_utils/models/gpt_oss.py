@@ -15,14 +15,15 @@ import types
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model import gpt_oss
 
-BF16 = 2  # bytes
+from .base import BF16, Family, Sizes
+
 # MXFP4: 32 values of 4 bits share one scale of 8 bits (OCP Microscaling Formats v1.0), so 17 bytes for 32 values.
 MXFP4_GROUP = 32
 MXFP4_GROUP_BYTES = 17
 
 
 @dataclasses.dataclass(frozen=True)
-class Model:
+class Model(Sizes):
     """A gpt_oss checkpoint, with the names of its config.json. ``layer_types`` alternate: sliding, full, sliding, …"""
 
     layers: int
@@ -46,11 +47,6 @@ class Model:
     def sliding_layers(self):
         """Number of layers that attend to the last ``window`` tokens."""
         return self.layers - self.full_layers
-
-    @property
-    def embedding_bytes(self):
-        """Bytes of embed_tokens. lm_head has the same size, separately (tie_word_embeddings is false)."""
-        return self.vocab * self.hidden * BF16
 
     @property
     def query_bytes(self):
@@ -93,19 +89,6 @@ class Model:
         widths = {key: getattr(self, key) for key in ("hidden", "intermediate") if getattr(self, key) > multiple}
         return dataclasses.replace(self, **{key: -(-width // multiple) * multiple for key, width in widths.items()})
 
-    def draft_bytes(self):
-        """Approximate bytes of an EAGLE3 head of this model:
-        one dense Llama layer, with a separate embedding and lm_head, bf16.
-
-        Published heads differ in the width of their feed-forward and in the size of their vocabulary. This estimate
-        assumes a feed-forward of six times the hidden size and the complete vocabulary. Layout: fc, hidden_norm,
-        input_layernorm, attention over [embedding, hidden], mlp, lm_head, embed_tokens (NxD Inference, EAGLE3).
-        """
-        width, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        attention = 2 * self.hidden * (width + 2 * kv) + width * self.hidden
-        feed_forward = 3 * self.hidden * 6 * self.hidden
-        return 2 * self.embedding_bytes + BF16 * (3 * self.hidden * self.hidden + attention + feed_forward)
-
 
 GPT_OSS_120B = Model(layers=36, experts=128)
 GPT_OSS_20B = Model(layers=24, experts=32)
@@ -123,19 +106,20 @@ MODELS = {
 }
 
 
-class GptOss:
-    """The gpt_oss family: models by their repositories, and defaults of a recipe's `verify` and `reasoning_field`."""
-
-    name, label = gpt_oss.MODEL_TYPE, gpt_oss.NAME
-    models = MODELS
-    parsers = types.MappingProxyType({"tool": gpt_oss.TOOL_CALL_PARSERS, "reasoning": gpt_oss.REASONING_PARSERS})
-    formats = gpt_oss.FORMATS
-    effort_parameters = gpt_oss.EFFORT_PARAMETERS
-    reasoning_fields = gpt_oss.REASONING_FIELDS
+class GptOss(Family):
+    """The gpt_oss family. Its dimensions are data."""
 
     def has(self, repo):
-        """Return whether a repository is of this family by its name."""
         return repo in self.models or "gptoss" in re.sub(r"[-_.]", "", repo.lower())
 
 
-MODEL_FAMILY = GptOss()
+MODEL_FAMILY = GptOss(
+    name=gpt_oss.MODEL_TYPE,
+    label=gpt_oss.NAME,
+    parsers=types.MappingProxyType({"tool": gpt_oss.TOOL_CALL_PARSERS, "reasoning": gpt_oss.REASONING_PARSERS}),
+    formats=gpt_oss.FORMATS,
+    effort_parameters=gpt_oss.EFFORT_PARAMETERS,
+    reasoning_fields=gpt_oss.REASONING_FIELDS,
+    models=types.MappingProxyType(MODELS),
+    model_types=(gpt_oss.MODEL_TYPE,),
+)

@@ -11,7 +11,8 @@ from ansible.errors import AnsibleActionFail
 from ansible_collections.inference.fleet.plugins.plugin_utils.actions import is_here, to_node
 
 COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-ARCHIVE = os.path.join(COLLECTION, "roles", "model_weights", "files", "gpt-oss-tiny-standin.tgz")
+ARCHIVES = os.path.join(COLLECTION, "roles", "model_weights", "files")
+ARCHIVE = os.path.join(ARCHIVES, "gpt-oss-tiny-standin.tgz")
 SUFFIX = ".tiktoken"
 
 
@@ -45,7 +46,10 @@ def model_weights_sent(action, given):
 
 
 def _archive(given):
-    return os.path.abspath(os.path.expanduser(given["archive"])) if given.get("archive") else ARCHIVE
+    if given.get("archive"):
+        return os.path.abspath(os.path.expanduser(given["archive"]))
+    own = os.path.join(ARCHIVES, str(given.get("repo")).rpartition("/")[2] + ".tgz")
+    return own if os.path.isfile(own) else ARCHIVE
 
 
 def tiktoken_encodings(action, arguments, task_vars):

@@ -18,7 +18,7 @@ import math
 from ..engines import ENGINES
 from ..engines.base import Engine, Unreadable
 from ..measure.points import load_of
-from ..models import model_of
+from ..models import family_of, model_of
 from ..platforms import PLATFORMS
 from ..platforms.base import GIB
 from ..recipe.overrides import group_name
@@ -109,7 +109,7 @@ def weights_bytes(model, weights_format, attention_degree=1, expert_degree=1, pi
     layer += _split(model.key_value_bytes, min(attention_degree, model.kv_heads))
     layer += model.replicated_bytes
     layer += _split(model.experts * model.expert_bytes(weights_format), expert_degree) if experts is None else experts
-    ends = 2 if pipeline == 1 else 1
+    ends = 2 if pipeline == 1 and not model.tied else 1
     return layers * layer + ends * _split(model.embedding_bytes, attention_degree) + BF16 * model.hidden
 
 
@@ -205,7 +205,7 @@ def request_of(server, length, certain=False, steady=False):
     """
     model, further = server.model, 0
     if server.draft and not certain:  # one additional layer, which attends to everything
-        if server.windowed and not server.bucket:
+        if server.windowed and not server.bucket and model.sliding_layers:
             # both kinds of layers share a pool, so the smaller kind is padded to the number of layers of the larger
             model = dataclasses.replace(model, layers=model.layers + 2)
         else:
@@ -218,6 +218,7 @@ def request_of(server, length, certain=False, steady=False):
 
 # Weights and activations are estimates, which may be wrong by this share of a device's memory.
 SPARE = 0.02
+UNCHECKED = "the formulas have not been compared with models of this model_type; the weights may be larger."
 SIZES = ("memory_gib", "weights_gib", "kv_gib")  # of one device
 
 
@@ -383,7 +384,8 @@ def server_of(entry, deployment, hardware, on_host=1):
     own, backend = (group.get(key) or deployment.get(key) for key in ("model", "backend"))
     model = model_of({"model": own})
     if model is None:
-        raise Unreadable("the dimensions of %s are not known" % own["repo"])
+        where = "" if family_of({"model": own}).models else "; put its config.json into models/ next to the recipe"
+        raise Unreadable("the dimensions of %s are not known%s" % (own["repo"], where))
     platform = PLATFORMS[entry["platform"]]
     settings = ENGINES[entry["engine"]].running(backend).memory(entry, hardware, model)
     settings = platform.memory(settings, {**entry, "engine": backend or entry["engine"]}, hardware, model)
@@ -415,6 +417,9 @@ def check(entries, deployment, hardware):
         try:
             server = server_of(entry, deployment, hardware, len(entries))
             found = assess(server)
+            if server and not server.model.known:
+                worse = {"ok": False, "verdict": "warning"} if found["verdict"] == "ok" else {}
+                found = {**found, "warnings": [*found["warnings"], UNCHECKED], **worse}
         except Unreadable as error:
             found = {"ok": None, "verdict": "not checked", "text": str(error), "warnings": [], "refusal": None}
         result.append({"server": entry["name"], **found})

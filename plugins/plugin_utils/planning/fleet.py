@@ -24,7 +24,7 @@ from ..base import checks as input_checks
 from ..base.words import TRUE, some
 from ..engines import ENGINES
 from ..measure import points
-from ..models import FAMILIES
+from ..models import problem_of
 from ..platforms import PLATFORMS
 from ..recipe import load as recipes
 from ..recipe import overrides, tuning
@@ -333,7 +333,7 @@ def make(hosts, play_hosts, ours, others, run_plan, options):
 
 
 def check_models(models):
-    """Raises FleetError if a checkpoint in a directory of this machine is of a family that is not served.
+    """Raises FleetError if a checkpoint in a directory of this machine contradicts the recipe.
 
     Preflight reports its other faults.
     """
@@ -344,10 +344,10 @@ def check_models(models):
         if model["source"] == "path":
             with contextlib.suppress(OSError, ValueError):
                 config = json.loads(seen_files.read(path))
-        kind = config.get("model_type") if isinstance(config, dict) else None
-        if kind is not None and kind not in FAMILIES:
-            what = "model_type is %s, this collection serves %s" % (json.dumps(kind), ", ".join(FAMILIES))
-            raise unfit(folder, what)
+        if isinstance(config, dict) and config.get("model_type") is not None:
+            problem = problem_of({"model": model}, config)
+            if problem:
+                raise unfit(folder, problem)
 
 
 def plan_table(planned):

@@ -18,7 +18,7 @@ from ..base.checks import Mistakes, check_folder, invalid, taken_twice, unknown_
 from ..base.placeholders import base_context, strings, substitute
 from ..engines import ENGINES
 from ..engines.base import text
-from ..models import family_of, model_of
+from ..models import DEFAULT, family_of, model_of
 from ..platforms import PLATFORMS
 from ..recipe.overrides import apply, apply_container, group_name
 from . import container, server_keys
@@ -177,6 +177,7 @@ def entry_of(host, recipe, group, own, name, devices):
     variables = {"environment.%s" % key: [value] for key, value in server.environment.items()}
     check_words(where, {**words, "command": server.command, **variables})
     server_keys.check_not_in_the_open(where, engine, server)
+    _check_model(where, engine, platform, server)
     platform.check_server(where, server)
     engine.check_options(where, server)
     start, ports = recipe["start"], _ports(group, index)
@@ -195,6 +196,7 @@ def entry_of(host, recipe, group, own, name, devices):
     apart = declared and container.has_own_network(declared)  # its addresses may differ from the node's
     needs = [] if apart else engine.needs(server, environment)
     versions = dict(site.secret_versions)
+    family = family_of(recipe)
     entry = {
         "schema": SCHEMA,
         "host": host.context["host"],
@@ -218,7 +220,7 @@ def entry_of(host, recipe, group, own, name, devices):
         "directories": server.directories,
         "user": None if site.root or declared else _user(recipe),
         "model_id": recipe["model"]["id"],
-        "reasoning_field": recipe.get("reasoning_field", family_of(recipe).reasoning_fields[0]),
+        "reasoning_field": _reasoning_field(family, recipe, server.arguments),
         "health": {"port": ports.get((group.get("health") or {}).get("port")),
                    "path": start["health_path"], "budget_s": start["budget_s"], "poll_s": start["poll_s"]},
         "start": {"after": after, "units": start["units"], "restart_with_leader": start["restart_with_leader"],
@@ -226,10 +228,38 @@ def entry_of(host, recipe, group, own, name, devices):
         "hooks": platform.hooks(server, leaders),
         "cpus": cpus(group, own, devices, host.hardware, where),
         "weights": [path for path in (local["model"], local["draft"]) if path],
+        **({} if family.name == DEFAULT else {"family": family.name}),
     }  # fmt: skip
     if declared:
         _contain(entry, declared, local, site, where)
     return entry
+
+
+def _reasoning_field(family, recipe, arguments):
+    """Return the name of the reasoning in answers, None without reasoning. Engines find the reasoning of families with
+    levels of effort by themselves; the others need a parser."""
+    if not family.effort_parameters and not any("reasoning-parser" in flag for flag in arguments):
+        return None
+    return recipe.get("reasoning_field", family.reasoning_fields[0])
+
+
+def _check_model(where, engine, platform, server):
+    """Raises FleetError if the engine or the platform cannot serve the model's family or its format."""
+    family, weights = family_of(server.recipe), server.recipe["model"]["format"]
+    for one in (engine, platform):
+        if family.name in one.unserved:
+            raise FleetError(
+                "plan.family-not-served",
+                "%s: model.family is %s, which is not supported with %s. Use another engine or platform.",
+                (where, family.name, one.label),
+            )
+    lacks = platform.lacks(server.hardware)
+    if weights in lacks:
+        raise FleetError(
+            "plan.format-not-supported",
+            "%s: model.format is %s, which %s does not compute; allowed: %s. Use a checkpoint in such a format.",
+            (where, weights, server.hardware.accelerator, ", ".join(one for one in family.formats if one not in lacks)),
+        )
 
 
 def _draft(host, recipe, group, own, name, devices, declared, where):
@@ -464,8 +494,9 @@ def _resolved(recipe, site, host):
     if known:  # a draft is compared with its target before the target has been downloaded
         result["model"].update(hidden_size=known.hidden, vocab_size=known.vocab)
     result["start"] = {**START, **recipe.get("start", {})}
+    efforts = family_of(recipe).effort_parameters
     result["verify"] = {
-        "effort_parameter": family_of(recipe).effort_parameters[0], "responses_api": True, "timeout_s": 120,
+        **({"effort_parameter": efforts[0]} if efforts else {}), "responses_api": bool(efforts), "timeout_s": 120,
         **recipe.get("verify", {}),
     }  # fmt: skip
     result["probes"] = recipe.get("probes", [])

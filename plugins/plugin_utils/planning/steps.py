@@ -25,6 +25,7 @@ import yaml
 from ...module_utils.fleet_node.errors import FleetError
 from ..base.words import TRUE
 from ..engines import ENGINES
+from ..models import DEFAULT
 from ..platforms import PLATFORMS
 from . import server_lists
 from .run_look import LATER
@@ -223,7 +224,8 @@ def _containers(host):
 
 
 def _weights(host):
-    yield _encodings(host)
+    if any((model.get("family") or DEFAULT) == DEFAULT for model in host.recipe["models"]):
+        yield _encodings(host)
     first, *others = host.recipe["models"]
     for model in (first, *others):
         yield _model(host, model)
@@ -265,6 +267,7 @@ def _model(host, model):
         repo=role.value("model_weights_repo", model["repo"]),
         revision=role.value("model_weights_revision", model.get("revision") or "") or None,
         format=role.value("model_weights_format", model["format"]),
+        family=role.value("model_weights_family", model.get("family") or DEFAULT),
         destination=destination,
         path=path,
         copy=role.value("model_weights_copy", path != destination),

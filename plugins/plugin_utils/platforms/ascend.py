@@ -44,6 +44,9 @@ class Ascend(Platform):
         "shm_size": "1g",
     }
 
+    def lacks(self, hardware):
+        return ("fp8", "nvfp4", "awq", "gptq")  # vllm-ascend 0.20 to 0.23: only its own quantization
+
     def operations(self, host):
         """Return no operations: the role installs nothing."""
         host.role("ascend")

@@ -35,7 +35,8 @@ class Platform:
     assigned. usable: share of a device's memory that an engine can use. runtime_bytes: memory that the runtime uses.
     resident: {format of weights: factor of their size in an engine's memory}. splits: whether more devices give a
     server more memory. container: defaults of the recipe's container; mounts and devices are added to the recipe's.
-    engine_settings: keys of docker's daemon.json that its containers require.
+    engine_settings: keys of docker's daemon.json that its containers require. unserved: families of models that its
+    engines cannot serve.
     """
 
     name = label = ""
@@ -45,6 +46,11 @@ class Platform:
     resident = {}
     container = {}
     engine_settings = {}
+    unserved = ()
+
+    def lacks(self, hardware):
+        """Formats of weights that the hardware does not compute."""
+        return ()
 
     def fits_chips(self, hardware, size):
         """Whether a server of `size` units has complete devices or an equal part of a device, if that matters."""

@@ -18,6 +18,9 @@ class Cpu(Platform):
     name, label, unit, splits = "cpu", "CPU", "core", False
     accelerators = {"cpu": Accelerator(cores=1)}
 
+    def lacks(self, hardware):
+        return ("fp8", "nvfp4")
+
     def operations(self, host):
         return [("shared_libraries", {"libraries": list(host.role("cpu").value("cpu_packages"))})]
 

@@ -10,6 +10,8 @@ from .base import GIB, Accelerator, Platform, wrong_devices
 
 # Kernels for MXFP4 of this compute capability and later pad the experts' hidden and intermediate width to multiples.
 BLACKWELL, ALIGNED = 10.0, (256, 128)
+# Compute capability of the first hardware that computes a format (docs.nvidia.com/cuda, "Compute capabilities").
+SINCE = {"fp8": 8.9, "nvfp4": BLACKWELL}
 LARGE_GIB = 70  # from this size on, vLLM's defaults for sequences and tokens per step are larger
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 EVERY = "nvidia.com/gpu=all"  # all GPUs, in CDI; a container with all GPUs numbers them like the host
@@ -32,6 +34,9 @@ class Nvidia(Platform):
     resident = {"mxfp4": 1.06}
     container = {"devices": ["nvidia.com/gpu=${device}"]}  # CDI devices persist across a daemon-reload of systemd
     engine_settings = {"features": {"cdi": True}}  # docker 25 to 28.1 require it for CDI names
+
+    def lacks(self, hardware):
+        return [one for one, since in SINCE.items() if float(hardware.compute_capability or 0) < since]
 
     def operations(self, host):
         role = host.role("nvidia")

@@ -11,6 +11,7 @@ on.
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 
@@ -20,6 +21,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.se
 from ansible_collections.inference.fleet.plugins.plugin_utils import seen_files
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import MAX_DEPTH, clean, invalid
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import close_to, path_text, show, visible
+from ansible_collections.inference.fleet.plugins.plugin_utils.models import family_of, problem_of
+from ansible_collections.inference.fleet.plugins.plugin_utils.models.base import read as read_config
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides, tuning
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import (
@@ -30,7 +33,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema impo
 
 SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 OWN_RECIPES = os.path.join(COLLECTION, "recipes")
-IMAGES, PROBES = "images.yml", "probes"
+IMAGES, PROBES, MODELS = "images.yml", "probes", "models"
 FAMILIES = "families"  # folder in a folder of recipes, with files that can only be extended
 IMAGE_KEY = re.compile(r"[a-z0-9][a-z0-9.-]*")  # unlike a key, an image with its registry or tag contains / or :
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -258,6 +261,47 @@ def _with_probes(recipe, folders):
     return {**recipe, "probes": _mapping_of(found).get("probes", [])}
 
 
+def _with_configs(recipe, chain):
+    """Return the recipe with the content of its models' config.json, if their family needs it: `config` is the path of
+    such a file or NAME of models/NAME.json, by default the last part of the repository. Raises FleetError."""
+    groups = [dict(group) for group in recipe["servers"]]
+    result = {**recipe, "servers": groups}
+    for place in (result, *groups):
+        model = {**recipe["model"], **(place.get("model") or {})}
+        if not place.get("model") or family_of({"model": model}).models:
+            continue
+        given = place["model"].get("config")
+        name = given or model["repo"].rpartition("/")[2]
+        paths = (
+            [name] if name.startswith("/") else [os.path.join(one, MODELS, name + ".json") for one in _folders(chain)]
+        )
+        path = next(filter(seen_files.is_file, paths), None)
+        place["model"] = {**place["model"], "config": None}
+        if path is None and given:
+            raise unknown("model.config", given, [], paths)
+        if path:
+            place["model"]["config"] = config_of({"model": model}, path)
+    return result
+
+
+def config_of(recipe, path):
+    """Return the keys of a config.json that a plan depends on. Raises FleetError if it contradicts the recipe's
+    model."""
+    try:
+        config = json.loads(seen_files.read(path))
+    except (OSError, ValueError) as error:
+        raise FleetError("recipe.file-invalid", INVALID, (path, "%s." % error)) from error
+    problem = problem_of(recipe, config) if isinstance(config, dict) else "it contains no mapping"
+    if problem:
+        raise FleetError(
+            "recipe.model-config",
+            "model.repo %s does not fit %s: %s. Correct model.family or model.format, or use the config.json of this "
+            "checkpoint (model.config).",
+            (recipe["model"]["repo"], label_of(path), problem),
+        )
+    return read_config(config)
+
+
 @functools.cache
 def _load(chain):
     recipe, name = _merged(chain), os.path.basename(chain[0][0])[:-4]
@@ -349,7 +393,8 @@ def resolve_recipe(path, layers, overlays=(), wanted=None, accelerator=None, fol
             result = _resolve(base, chain, layers)
             taken["tuning"] = tuning.text_of(point, wanted, table["source"])
         result = {key: value for key, value in result.items() if key not in OFFERED}
-        _resolved[key] = {**with_images(result, _folders(chain)), **taken}
+        result = _with_configs(with_images(result, _folders(chain)), chain)
+        _resolved[key] = {**result, **taken}
     return _resolved[key]
 
 

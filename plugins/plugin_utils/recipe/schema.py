@@ -35,7 +35,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import 
     show,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.models import FAMILIES, other_family
+from ansible_collections.inference.fleet.plugins.plugin_utils.models import FAMILIES, family_of, other_family
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
 
@@ -409,11 +409,11 @@ def _variables(recipe):
 
 
 def _probes(recipe):
-    names = set(probes.FULL + probes.QUICK)
+    names = set(probes.NAMES)
     for index, probe in enumerate(recipe.get("probes", ())):
         path = ["probes", index]
         if probe["name"] in names:
-            taken = "the name of a built-in probe" if probe["name"] in probes.FULL + probes.QUICK else "given twice"
+            taken = "the name of a built-in probe" if probe["name"] in probes.NAMES else "given twice"
             yield [*path, "name"], "is '%s', %s. Use another name" % (probe["name"], taken)
         names.add(probe["name"])
         if probe.get("body") is None and probe.get("path", probes.CHAT) == probes.CHAT:
@@ -425,6 +425,10 @@ def _models(recipe):
     groups = [(["servers", index], group) for index, group in enumerate(recipe["servers"])]
     for path, place in [([], recipe), *groups]:
         model = place.get("model") or {}
+        family = family_of({"model": {**recipe["model"], **model}})
+        if model.get("format") and model["format"] not in family.formats:
+            text = "is '%s'; allowed for %s: %s. Correct it"
+            yield [*path, "model", "format"], text % (model["format"], family.label, ", ".join(family.formats))
         other = other_family(model.get("repo") or "")
         if other and not model.get("family") and not recipe["model"].get("family"):
             yield (

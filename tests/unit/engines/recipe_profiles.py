@@ -9,7 +9,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning import pl
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 
-NAMES = recipes.available([recipes.OWN_RECIPES])
+NAMES = [one for one in recipes.available([recipes.OWN_RECIPES]) if "embedding" not in one]  # which nothing measures
 COUNTS = {"gb200": 4, "trainium3": 16, "910c": 16, "cpu": 2, "910b": 8}
 SWEEP = [32, 64, 128, 256, 512]
 FULL = [*SWEEP, 1024, 2048, 4096]
@@ -17,6 +17,7 @@ FULL = [*SWEEP, 1024, 2048, 4096]
 GUIDES = {
     "ascend-a2": ("vllm-bench", [None]),
     "ascend-a3": ("vllm-bench", [None]),
+    "ascend-qwen3-32b": ("vllm-bench", [None]),
     "b200-dynamo-disagg": ("aiperf", [256]),
     "b200-dynamo-vllm": ("aiperf", [256]),
     "b200-dynamo-vllm-disagg": ("aiperf", [256]),
@@ -26,7 +27,9 @@ GUIDES = {
     "blackwell-quickstart-low-latency": ("trtllm-bench", [*SWEEP, 720]),
     "blackwell-quickstart-max-throughput": ("trtllm-bench", [*FULL, 5760]),
     "cpu-dynamo": ("aiperf", [4]),
+    "cpu-families": ("aiperf", [2, 8]),
     "cpu-tiny": ("aiperf", [2, 8]),  # its guide is none, and quick the default
+    "deepseek-r1": ("aiperf", [1, 8]),
     "gb200-dynamo-disagg": ("aiperf", [256]),
     "gb200-low-latency": ("trtllm-bench", [4, 8, 16]),
     "gb200-max-throughput": ("trtllm-bench", [*SWEEP, 1024, 2048, 2560]),  # 640 on each of 4
@@ -36,6 +39,8 @@ GUIDES = {
     "h200-low-latency": ("trtllm-bench", [4, 8, 16]),
     "h200-max-throughput": ("trtllm-bench", [*FULL, 5120]),
     "h200-vllm": ("vllm-bench", [1, 4, 16, 64, 256]),
+    "llama-3.3-70b": ("aiperf", [1, 8]),
+    "qwen3-32b": ("aiperf", [1, 8]),
     "trn3-eagle3": ("llmperf", [8]),  # 1 on each of 8 servers
     "trn3-start-script": ("llmperf", [8]),
     "trn3-vllm-neuron": ("llmperf", [8]),

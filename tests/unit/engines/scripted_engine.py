@@ -316,11 +316,26 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             elif self.path == "/v1/completions":
                 choice = {"index": 0, "text": "Paris.", "finish_reason": "stop"}
                 self.send_json(200, {"object": "text_completion", "model": body.get("model"), "choices": [choice]})
+            elif self.path == "/v1/embeddings":
+                self.embeddings(body)
             else:
                 self.send_json(404, {"detail": "Not Found"})
         finally:
             with engine.lock:
                 engine.busy -= 1
+
+    def embeddings(self, body):
+        """A vector of the letters in each text."""
+        texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
+        vectors = [[text.lower().count(letter) + 0.5 for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts]
+        if self.has("vectors-swapped") and len(vectors) > 1:
+            vectors.reverse()
+        if self.has("vectors-of-zeros"):
+            vectors = [[0.0] * 26 for _text in texts]
+        data = [{"object": "embedding", "index": at, "embedding": vector} for at, vector in enumerate(vectors)]
+        if self.has("vector-missing"):
+            data = data[:-1]
+        self.send_json(200, {"object": "list", "model": body["model"], "data": data})
 
     def health(self):
         if self.has("health-503"):
@@ -460,6 +475,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             reasoning = REASONING * random.randrange(1, 9)
         message = {"role": "assistant", "content": know(question, body["messages"]), field: reasoning}
         finish = "stop"
+        if "response_format" in body and not self.has("schema-ignored"):
+            message["content"] = json.dumps({"number": int(message["content"])})
         if self.has("wrong-answer"):
             message["content"] += "0"
         if self.has("length"):
@@ -680,7 +697,7 @@ def question_of(body):
     """What the user asked last."""
     for key in ("input", "prompt"):
         if key in body:
-            return body[key]
+            return body[key] if isinstance(body[key], str) else body[key][-1]
     return [message["content"] for message in body["messages"] if message["role"] == "user"][-1]
 
 

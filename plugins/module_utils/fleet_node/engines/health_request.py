@@ -33,16 +33,25 @@ def health(entry, timeout, secrets=None):
     return http_client.request("GET", url, timeout=timeout, headers=headers(secrets))
 
 
+def small(entry, tokens, text="Hello."):
+    """(path, body) of a request that costs the server of an entry little."""
+    if entry.get("family") == "embedding":
+        return "/v1/embeddings", {"model": entry["model_id"], "input": text}
+    messages = [{"role": "user", "content": text}]
+    return "/v1/chat/completions", {
+        "model": entry["model_id"], "messages": messages, "max_tokens": tokens, "temperature": 0,
+    }  # fmt: skip
+
+
 def one_token(entry, timeout, secrets=None):
     """(the Response to a completion of one token, whether the engine counted tokens while there was no answer).
 
     On a busy server a completion may be slow.
     """
     base = http_client.base_url(entry["bind"], entry["port"])
-    body = {"model": entry["model_id"], "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 1,
-            "temperature": 0}  # fmt: skip
+    path, body = small(entry, 1)
     before = _tokens(base)
-    answer = http_client.request("POST", base + "/v1/chat/completions", body, timeout, headers(secrets))
+    answer = http_client.request("POST", base + path, body, timeout, headers(secrets))
     busy = answer.error is not None and before is not None and _tokens(base) not in (None, before)
     return answer, busy
 

@@ -37,6 +37,7 @@ KEYS = frozenset(
         "directories", "user", "model_id", "reasoning_field", "health", "start", "hooks", "cpus", "weights", "hash",
     )
 )  # fmt: skip
+FURTHER = frozenset(("family",))  # keys that an entry need not have
 CONTAINER_KEYS = frozenset(
     ("engine", "address", "image", "digest", "mounts", "devices", "flags", "workdir", "entrypoint", "user")
 )
@@ -108,7 +109,7 @@ def _entry_problem(entry):
     """Why a value is no plan entry, as a clause; None if it is one of them."""
     if not isinstance(entry, dict):
         return "is a %s; allowed: a mapping" % type(entry).__name__
-    for words, keys in (("lacks", KEYS - set(entry)), ("has the unknown keys", set(entry) - KEYS)):
+    for words, keys in (("lacks", KEYS - set(entry)), ("has the unknown keys", set(entry) - KEYS - FURTHER)):
         if keys:
             return "%s %s" % (words, ", ".join(sorted(map(str, keys))))
     if entry["schema"] != SCHEMA:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from ..model import gpt_oss
+from ..model.formats import FORMATS
 from ..operation import Operation
 from ..weights import encodings, pipeline
 
@@ -16,7 +17,8 @@ MODEL_WEIGHTS = {
     "destination": {"type": "path", "required": True},
     "path": {"type": "path"},
     "copy": {"type": "bool", "default": False},
-    "format": {"type": "str", "choices": list(gpt_oss.FORMATS)},
+    "format": {"type": "str", "choices": list(FORMATS)},
+    "family": {"type": "str", "default": gpt_oss.MODEL_TYPE},
     "verify": {"type": "str", "choices": ["quick", "full"], "default": "quick"},
     "draft": {"type": "path"},
     "draft_repo": {"type": "str"},

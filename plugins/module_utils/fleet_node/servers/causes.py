@@ -33,7 +33,7 @@ SHAPE = "the answer has not the OpenAI form: another program has the port, or a 
 LENGTH = "max_tokens ended the reasoning: the context is short, or the model does not stop (top_p < 1, bad checkpoint)"
 CUT_OFF = "max_tokens ended the answer: missing stop tokens, top_p below 1, a corrupt checkpoint or a short context"
 EMPTY = "the answer has status 200 and no content: the output parser dropped it, or the checkpoint is corrupt"
-NOT_STOPPED = "finish_reason is not stop after a complete answer: the output parser is not that of %s" % gpt_oss.NAME
+NOT_STOPPED = "finish_reason is not stop after a complete answer: the output parser is not that of the model"
 WRONG_ANSWER = "the model runs but does not compute: a corrupt or wrongly converted checkpoint, or a wrong kernel"
 NO_SENSE = "this stand-in does not give such an answer: a damaged checkpoint, or an output parser that garbles answers"
 WRONG_SAMPLING = "right only with temperature 1.0 and max_tokens: see `--generation-config` and the sampler"
@@ -49,20 +49,22 @@ WRONG_LATER = "right at first and wrong later: state of earlier requests (KV or 
 MIXED_UP = "the answer belongs to a concurrent request: a batch in the wrong order, or a proxy mixes connections"
 WRONG_TOGETHER = "answers to concurrent requests are wrong: batched kernels, the KV cache, or speculation over a batch"
 UNASKED_CALL = "a tool call came although no tool was offered: the tool-call parser parses plain text as a call"
-TOOL_ID = "the call has no id, so no result can be returned: the tool-call parser is not that of %s" % gpt_oss.NAME
+TOOL_ID = "the call has no id, so no result can be returned: the tool-call parser is not that of the model"
 TOOL_ARGUMENTS_LOST = "the arguments differ from those in the question: the tool-call parser loses or changes arguments"
 TOOL_RESULT_IGNORED = "the tool's result is not in the answer: a `--chat-template` or a proxy drops tool messages"
 STREAM_NOT_JSON = "an event of the stream is no JSON object: a proxy rewrites it, or the engine writes plain errors"
 BUFFERED = "all events came at once: a proxy buffers them (nginx: proxy_buffering off), or the engine does not stream"
-NO_TOOL_CALL = "no tool call in two answers: a `--chat-template` without tools, or another model than %s" % gpt_oss.NAME
-TOOL_NAME = "the call does not have the name of the tool: the tool-call parser is not that of %s" % gpt_oss.NAME
-TOOL_ARGUMENTS = "the arguments of the call are no JSON object: the tool-call parser is not that of %s" % gpt_oss.NAME
+NO_TOOL_CALL = "no tool call in two answers: a `--chat-template` without tools, or a model without tools"
+TOOL_NAME = "the call does not have the name of the tool: the tool-call parser is not that of the model"
+TOOL_ARGUMENTS = "the arguments of the call are no JSON object: the tool-call parser is not that of the model"
+DROPPED_CALL = "the model calls a tool and the answer has no call: the tool-call parser is not that of the model"
+NO_REASONING = "no answer has reasoning: the reasoning parser is not that of the model, or the template turns it off"
 TOOL_FINISH = "a call without the finish_reason tool_calls: clients that wait for that do not call the tool"
 NO_MESSAGE = "no message with text in output: the engine's responses parser dropped what the model wrote"
 NO_EVENTS = "a 200 without a single event: the engine or a proxy in front of it does not stream"
 NO_DONE = "the stream ended without `data: [DONE]`: the engine broke off, or a proxy cuts long answers"
 STREAM_ERROR = "the engine failed in the middle of the stream: its log has the traceback"
-STREAM_REASONING = "only the complete answer has reasoning: the streaming parser is not that of %s" % gpt_oss.NAME
+STREAM_REASONING = "only the complete answer has reasoning: the streaming parser is not that of the model"
 CENSUS = "fewer workers are registered than planned, although /health is 200: see the missing workers' logs"
 
 
@@ -87,9 +89,9 @@ NOT_OVER_HTTP = "requests on one connection do not get their own answers: the se
 # -- the content of answers --------------------------------------------------------------------------------------------
 
 SURPLUS = "more than the question asked for: missing stop tokens, another chat template, or a damaged checkpoint"
-PROMPT_SHOWN = "the answer repeats the prompt: an echo, or a chat template that is not that of %s" % gpt_oss.NAME
+PROMPT_SHOWN = "the answer repeats the prompt: an echo, or a chat template that is not that of the model"
 OTHER_ROLES = "the answer continues with turns of a conversation: another model's chat template or stop tokens"
-FOREIGN = "tokens of another model: the tokenizer, the chat template or the checkpoint is not that of %s" % gpt_oss.NAME
+FOREIGN = "tokens of another model: the tokenizer, the chat template or the checkpoint is not that of the model"
 WRONG_COUNT = "a long answer loses or repeats pieces: KV cache, sliding window, detokenizer, or a proxy that cuts"
 WRONG_TEXT = "non-ASCII characters come back changed: the request or answer is recoded, or the detokenizer breaks them"
 WRONG_DEVELOPER = "a developer message has no effect: the chat template or a proxy drops developer messages"
@@ -98,6 +100,13 @@ CHOICE_IGNORED = "tool_choice is not followed: the engine or a proxy in front of
 STOP_IGNORED = "the answer continues after a stop sequence: the engine or a proxy in front of it drops `stop`"
 OTHER_CONTEXT = "the context is not as planned: other arguments, or the engine lowered it to fit its memory"
 OPEN = "the planned API key is not required: the key or the middleware is missing; docs/using/api-keys.md"
+SCHEMA_IGNORED = "the answer does not follow response_format: the engine or a proxy in front of it drops the schema"
+VECTORS = "the answer is not a vector for each input, in their order: see the server's log"
+VECTOR_SIZE = "the vectors do not have the model's size: another model, or the engine shortens them"
+VECTOR_ORDER = (
+    "sentences of one subject are less similar than others: another pooling than the model's, or a damaged model"
+)
+VECTOR_CHANGES = "an input has different vectors in different requests: batches are mixed up, or a kernel is wrong"
 STREAMED_OTHERWISE = "the streamed answer differs from the complete answer: the streaming parser changes it"
 
 # a well-formed answer that is wrong: it may be a slip of a sampled model

@@ -96,13 +96,8 @@ def probe(entry, timeout, secrets=None):
     if entry["model_id"] not in ids:
         listed = ", ".join(visible(str(one)) for one in ids)
         return "models: '%s' is not listed (%s)" % (entry["model_id"], http_client.cut(listed, IDS) or NO_WORKERS)
-    body = {
-        "model": entry["model_id"],
-        "messages": [{"role": "user", "content": "Say hello."}],
-        "max_tokens": 16,
-        "temperature": 0,
-    }
-    answer = http_client.request("POST", base + "/v1/chat/completions", body, timeout=timeout, headers=headers)
+    path, body = asking.small(entry, 16, "Say hello.")
+    answer = http_client.request("POST", base + path, body, timeout=timeout, headers=headers)
     if answer.ok:
         return None
     cause = causes.text_cause(answer.text or "", engine_of(entry), answer.status)

@@ -27,7 +27,7 @@ class Answers(Asking):
     def _right(self, text, number, got, cause):
         """A note on an answer that must be the number. Fails if it is another number, or contains more."""
         if gpt_oss.says_number(text, number):
-            more = None if self.standin else gpt_oss.surplus(text, number)
+            more = None if self.standin or self.family else gpt_oss.surplus(text, number)
             if more and not causes.residue(text, self.engine):  # residue has a separate probe and cause
                 raise Failed("in addition to the number: %s; %s" % (more, got), causes.SURPLUS)
             return ""
@@ -127,7 +127,7 @@ class Answers(Asking):
             return
         for _probe, _sent, answer in self.seen:
             self._no_residue(answer, "the answer")
-        for judge in (self._form, self._echo, self._reasoning_apart):
+        for judge in (self._form,) if self.family else (self._form, self._echo, self._reasoning_apart):
             judge()
 
 

@@ -27,11 +27,11 @@ class Dialogues(Streams):
             body["messages"].insert(0, {"role": role, "content": gpt_oss.order(word)})
             answer, response = self._ask(body)
             finished(answer, response.describe(GOT_LIMIT))
-            if gpt_oss.is_word(answer.content, word):
+            said = word.lower() in answer.content.lower()
+            if gpt_oss.is_word(answer.content, word) or (self.family and said):
                 return response.describe(GOT_SHORT)
             if self.standin:
                 raise NotMeasured("a stand-in need not follow a %s message" % role, response.describe(GOT_SHORT))
-            said = word.lower() in answer.content.lower()
             raise Failed(response.describe(GOT_LIMIT), causes.SURPLUS if said else cause)
 
         return self._once_more(ask)

@@ -13,9 +13,9 @@ from ..host import http_client
 from ..host.values import count
 from ..model import gpt_oss
 from ..servers import causes
-from . import chat, workers
-from .asking import CHAT, GOT_LIMIT, GOT_SHORT, LOOK_S, MAX_TOKENS, PROMPT_TOKENS, WARM_UP_FACTOR, Failed, NotMeasured
-from .responses import Responses
+from . import chat, families, workers
+from .asking import CHAT, GOT_LIMIT, GOT_SHORT, LOOK_S, PROMPT_TOKENS, WARM_UP_FACTOR, Failed, NotMeasured
+from .families import Families
 
 QUICK = ("identity", "census", "model-id", "api-key", "completion")
 FULL = (
@@ -25,6 +25,7 @@ FULL = (
     "sampling", "stop-sequence", "responses", "responses-stream", "responses-tools", "streaming", "unbuffered",
     "keep-alive", "concurrent", "still-right", "disaggregation",
 )  # fmt: skip
+NAMES = tuple(dict.fromkeys((*QUICK, *FULL, *(name for names in families.FULL.values() for name in names))))
 PAIRS = 6  # of low and high effort, and as many again if they show no difference
 # By the number of pairs: the share of comparisons in which high is longer. From the first share on that is no
 # coincidence (less than one in 500); up to the second share it is.
@@ -39,15 +40,17 @@ NO_CHAT = (
 DISAGGREGATED = ("census", "disaggregation")  # only for a frontend with prefill or decode workers
 
 
-def probe_names(beside, options):
+def probe_names(entry, beside, options):
     """The names of a verdict's probes, in their order. beside: the workers of a frontend, or []."""
-    names = QUICK if options.mode == "quick" else FULL
+    family, quick = entry.get("family"), options.mode == "quick"
+    names = families.QUICK.get(family, QUICK) if quick else families.FULL.get(family, FULL)
+    names = [name for name in names if family is None or families.applies(name, (entry, *beside))]
     names = [name for name in names if beside or name not in DISAGGREGATED]
     names = [name for name in names if options.api_key or name != "api-key"]
     return names + ([probe["name"] for probe in options.probes] if options.mode == "full" else [])
 
 
-class Acceptance(Responses):
+class Acceptance(Families):
     """Runs the sequence against one server. Use it once: results() sends requests and returns the probes' verdicts.
 
     identify: a function without arguments that returns a description of the process that answers on the port. It raises
@@ -64,7 +67,7 @@ class Acceptance(Responses):
 
     def results(self):
         """[{name, ok, ms, sent, got, cause}] in the order of probe_names()."""
-        names = probe_names(self.workers, self.options)
+        names = probe_names(self.entry, self.workers, self.options)
 
         def of(*wanted):
             methods = {"context": "planned-context"}
@@ -74,12 +77,13 @@ class Acceptance(Responses):
                 if name in names
             ]
 
-        self._lanes(of("identity", "alive", "census", "model-id", "context", "api-key", "warm-up", "completion"))
+        self._lanes(of("identity", "alive", "census", "model-id", "context", "api-key", "warm-up", "completion",
+                       "embedding", "embedding-order", "embedding-repeat"))  # fmt: skip
         self._lanes(of("chat"), of("effort"))
         self._lanes(
             of("tool-call", "tool-round-trip", "tool-arguments", "tool-result", "second-tool-round", "tool-choice"),
             of("responses", "responses-stream", "responses-tools"),
-            of("system-message", "developer-message", "multi-turn", "stop-sequence"),
+            of("system-message", "developer-message", "multi-turn", "json-schema", "stop-sequence"),
             of("sampling", "long-prompt"),
             of("exact-text", "long-answer", "keep-alive"),
         )
@@ -140,7 +144,7 @@ class Acceptance(Responses):
         told = [count(card.get(name)) for name in ("max_model_len", "context_window")]
         self.context = next((tokens for tokens in told if tokens), None)
         if self.context:
-            self.max_tokens = max(16, min(MAX_TOKENS, self.context - PROMPT_TOKENS))
+            self.max_tokens = max(16, min(self.most_tokens, self.context - PROMPT_TOKENS))
         return self.context
 
     def _planned_context(self):
@@ -214,12 +218,13 @@ class Acceptance(Responses):
         answers = [self.chat_answer, *(
             answer for probe, _sent, answer in self.seen if probe not in NO_CHAT and not answer.streamed)]  # fmt: skip
         found = next((answer for answer in answers if answer.reasoning), None)
-        flags = self.engine.no_reasoning
+        flags = causes.NO_REASONING if self.family else self.engine.no_reasoning
         if found is None:
             raise Failed(
                 "neither %s in any of %d answers" % (" nor ".join(gpt_oss.REASONING_FIELDS), len(answers)), flags
             )
-        self._reasoning_apart()
+        if not self.family:
+            self._reasoning_apart()
         self._here.sent = self.chat_sent
         got = "%s, %d characters" % (" and ".join(found.reasoning), len(found.reasoning_text.strip()))
         expected = self.entry.get("reasoning_field")
@@ -269,7 +274,7 @@ class Acceptance(Responses):
             lambda: self._sum(one, causes.WRONG_LATER),
             lambda: "".join(self._streamed_sum(two, causes.WRONG_LATER)[1:]),
         ]
-        if self.results_of["responses"]["ok"]:
+        if self.results_of.get("responses", {}).get("ok"):
             asked.append(lambda: self._respond(three, causes.WRONG_LATER))
         return self._at_once(*asked)[0]
 

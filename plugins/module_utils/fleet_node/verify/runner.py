@@ -16,7 +16,7 @@ from ..host.values import all_ok, now
 from ..servers import identity
 from ..servers.api_keys import client_key
 from ..servers.model import Node
-from . import probes, workers
+from . import families, probes, workers
 from .asking import Failed, Options
 
 SCHEMA = 1
@@ -91,7 +91,7 @@ def check_probes(given):
 
     The recipe's schema and the module's arguments have checked the types.
     """
-    checked, names = [], {*probes.FULL, *probes.QUICK}
+    checked, names = [], set(probes.NAMES)
     for probe in given:
         name, path, body = probe["name"], probe.get("path") or probes.CHAT, probe.get("body")
         problem = None
@@ -123,12 +123,13 @@ def _verdict(entry, entries, elsewhere, options, who, servers_changed, check_mod
             raise Failed(str(stranger), identity.NOT_VERIFIED + strangers[-1]) from stranger
 
     options = copy.copy(options)
+    options.probes = families.own_probes(options.probes, entry)
     acceptance = probes.Acceptance(entry, [*beside, *others], options, identify)
     if check_mode and (servers_changed or _nothing_listens(acceptance.url) or _about_to(identify, servers_changed)):
         strangers.clear()
         results = [
             {"name": name, "ok": None, "ms": 0, "sent": None, "got": None, "cause": NOT_VERIFIED}
-            for name in probes.probe_names(acceptance.workers, options)
+            for name in probes.probe_names(entry, acceptance.workers, options)
         ]
     else:
         if key_of is not None:

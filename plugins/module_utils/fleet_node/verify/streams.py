@@ -38,7 +38,7 @@ class Streams(Tools):
         if self.weather_call is not None:
             asked.append(lambda: self._streamed_weather(gpt_oss.FORECASTS[2:4]))
         words = self._at_once(*asked)
-        if self.tool_call_made is None:
+        if self.tool_call_made is None and "tool-call" in self.results_of:
             words.append("a streamed tool call was not tried, as tool-call returned none")
         return "; ".join(words)
 

@@ -61,7 +61,7 @@ class Tools(Answers):
                 raise Failed(got, causes.CUT_OFF if answer.content.strip() else causes.LENGTH)
             if self._answered_instead(answer) and not causes.residue(answer.content, self.engine):
                 raise Failed(got, causes.NO_TOOL_CALL)
-            raise Failed(got, self.engine.dropped_tool_call)
+            raise Failed(got, causes.DROPPED_CALL if self.family else self.engine.dropped_tool_call)
         for call in answer.tool_calls:
             if call["name"] != name:
                 raise Failed(got, causes.TOOL_NAME)

@@ -10,6 +10,7 @@ import os
 
 from ..errors import FleetError
 from ..model import gpt_oss
+from ..model.formats import FORMATS, format_of
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -19,16 +20,16 @@ TOKENIZER = "tokenizer.json"
 LONGEST_HEADER = 100_000_000
 
 
-def inspect(path):
+def inspect(path, family=gpt_oss.MODEL_TYPE):
     """The content of the checkpoint in the directory `path`.
 
-    Returns {model_type, format ("mxfp4"|"bf16"), hidden_size, vocab_size, num_layers, shards: [names], bytes: of all
-    shards}. A checkpoint is complete if config.json states gpt_oss in a known format, tokenizer.json exists, and each
-    shard that the index names exists, contains the tensors that the index puts into it, and is as long as its own
-    header implies. Shards are counted by the index: gpt-oss-120b has 15 of them, named 00000 to 00014 "of-00014".
-    Raises FleetError with the names of all files in question.
+    family: of its model. Returns {model_type, format (of model.formats), hidden_size, vocab_size, num_layers, shards:
+    [names], bytes: of all shards}. A checkpoint is complete if config.json states a model of the family in a known
+    format, tokenizer.json exists, and each shard that the index names exists, contains the tensors that the index puts
+    into it, and is as long as its own header implies. Shards are counted by the index: gpt-oss-120b has 15 of them,
+    named 00000 to 00014 "of-00014". Raises FleetError with the names of all files in question.
     """
-    return {**describe(path), **_complete(path, _tensors_by_shard(path), [TOKENIZER])}
+    return {**describe(path, family), **_complete(path, _tensors_by_shard(path), [TOKENIZER])}
 
 
 def inspect_draft(path):
@@ -86,22 +87,25 @@ def unfit(path, what):
     )
 
 
-def describe(path):
+def describe(path, family=gpt_oss.MODEL_TYPE):
     """The content of config.json in the directory `path`: {model_type, format, hidden_size, vocab_size, num_layers}.
 
-    Raises FleetError unless it states gpt_oss in a known format.
+    Models with several parts describe their language model in text_config. Raises FleetError unless it states a model
+    of the family in a known format.
     """
     if not os.path.isdir(path):
         raise incomplete(path, ["the directory"])
     config = _json(path, CONFIG)
     model_type = config.get("model_type")
-    if model_type != gpt_oss.MODEL_TYPE:
-        what = "model_type is %s, this collection serves %s" % (json.dumps(model_type), gpt_oss.MODEL_TYPE)
-        raise unfit(path, what)
-    result = {"model_type": model_type, "format": _format(path, config)}
+    if (model_type == gpt_oss.MODEL_TYPE) != (family == gpt_oss.MODEL_TYPE):
+        raise unfit(path, "model_type is %s, the recipe's model.family is %s" % (json.dumps(model_type), family))
+    formats = gpt_oss.FORMATS if family == gpt_oss.MODEL_TYPE else FORMATS
+    result = {"model_type": model_type, "format": _format(path, config, formats)}
     keys = {"hidden_size": "hidden_size", "vocab_size": "vocab_size", "num_layers": "num_hidden_layers"}
+    inner = config.get("text_config")
+    sizes = {**config, **(inner if isinstance(inner, dict) else {})}
     for name, key in keys.items():
-        value = config.get(key)
+        value = sizes.get(key)
         if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
             what = "%s: %s is %s, allowed: a positive integer" % (CONFIG, key, json.dumps(value))
             raise _damaged(path, [what])
@@ -157,19 +161,15 @@ def _json(path, name):
     return value
 
 
-def _format(path, config):
-    """The weights' format; without a quantization_config they are not quantized."""
-    quantization = config.get("quantization_config")
-    if quantization is None:
-        return gpt_oss.UNQUANTIZED
-    method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
-    if method != gpt_oss.QUANTIZED:
-        what = "quantization_config.quant_method is %s, allowed: %s or nothing" % (
-            json.dumps(method),
-            gpt_oss.QUANTIZED,
-        )
-        raise unfit(path, what)
-    return gpt_oss.QUANTIZED
+def _format(path, config, formats):
+    """The weights' format. Raises FleetError if it is not one of these."""
+    try:
+        found = format_of(config)
+    except ValueError as error:
+        raise unfit(path, str(error)) from None
+    if found not in formats:
+        raise unfit(path, "its format is %s, allowed: %s" % (found, ", ".join(formats)))
+    return found
 
 
 def _tensors_by_shard(path):

@@ -61,7 +61,7 @@ tokenizer_config.json 4200 9279e942392b742d633c7adbb89ebe002c98399db8926a7af5125
 )
 KNOWN = (GPT_OSS_120B,)
 WEIGHTS = ".safetensors"
-# The stand-in, an archive of this collection.
+# The stand-ins, archives of this collection. The others by their repositories.
 STANDIN = _files("""
 chat_template.jinja 3936 d464ff65c86591d8fc004823e0364bb66c31fb9fc2dee9a38ecbe833d2bd8972
 config.json 1143 2679765e6da606c8e8590ddcfc573f5b566bf66b39e34d5739644124497c52cd
@@ -73,6 +73,13 @@ special_tokens_map.json 98 dd5e191d20c12d2fee1da5bae14ca1db0f5f4215300af691f23cd
 tokenizer.json 10203685 f30eb70bbe745a800828deb3e9750adba89d78739f9fc24351e50b718aa07704
 tokenizer_config.json 4200 a14087fb83e7466d14abaa7fd3a745f0787c1c026a4eb525645245dcfdaf440c
 """)
+
+OTHER_STANDINS = {"inference-fleet/qwen3-tiny-standin": _files("""
+config.json 497 6ed1c1064fd913ca77e03736d46d4027c17cce304fdfcd5d8c9c13121b0f1b98
+model.safetensors 638592 d72b58859cd3f1a52b69094a3c07c896378876464ce8315518f1f68fc3523583
+tokenizer.json 6374 df5ad3a4ed6fcaa09f76ecdeca6d9992007796eaaa4f64a5bf28cfb3b6218b7c
+tokenizer_config.json 359 c988f3408f376e443eb8b10c5153949620bbe46cf72a04861e79d51b62dfaa95
+""")}  # fmt: skip
 
 
 def find(source, repo, commit=None):

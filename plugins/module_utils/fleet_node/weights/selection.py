@@ -178,11 +178,11 @@ def describe(wanted, folder, complete=True):
         elif wanted.eagle3:
             draft_heads.check_configuration(folder)
         return sizes
-    found = checkpoints.describe(folder)
+    found = checkpoints.describe(folder, wanted.family)
     checkpoints.check_format(folder, found["format"], wanted.format)
     if wanted.draft_sizes:
         checkpoints.check_draft_sizes(wanted.draft_sizes["name"], wanted.draft_sizes, wanted.repo, found)
-    return checkpoints.inspect(folder) if complete else found
+    return checkpoints.inspect(folder, wanted.family) if complete else found
 
 
 @contextlib.contextmanager

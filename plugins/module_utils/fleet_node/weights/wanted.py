@@ -9,6 +9,7 @@ import os
 import re
 from dataclasses import dataclass, field
 
+from ..model import gpt_oss
 from . import known
 
 DEFAULT_EXCLUDE = ("original/*", "metal/*")
@@ -25,11 +26,12 @@ class Wanted:
 
     source: a hub, path or standin. repo: None for a draft of unknown origin. revision: commit, tag or branch.
     destination: real path of the directory that servers load. path: the directory to copy from, or the archive.
-    endpoint: URL of the hub. format: mxfp4, bf16 or None for any. draft: whether it is a draft model, eagle3: whether
-    it must be a head that the engine runs. draft_sizes: for a model, the sizes of its draft: {name, hidden_size,
-    vocab_size}, or nothing. sums: {path: sha256} that the files must have, by a list of the user's. workers: parallel
-    files. min_rate: bytes per second below which a connection is dropped, measured over min_rate_window_s; 0 for none.
-    retries: attempts without a byte of progress before giving up. timeout_s: of a response or a silence.
+    endpoint: URL of the hub. format: of model.formats, None for any. family: of the model. draft: whether it is a draft
+    model, eagle3: whether it must be a head that the engine runs. draft_sizes: for a model, the sizes of its draft:
+    {name, hidden_size, vocab_size}, or nothing. sums: {path: sha256} that the files must have, by a list of the user's.
+    workers: parallel files. min_rate: bytes per second below which a connection is dropped, measured over
+    min_rate_window_s; 0 for none. retries: attempts without a byte of progress before giving up. timeout_s: of a
+    response or a silence.
     """
 
     source: str
@@ -41,6 +43,7 @@ class Wanted:
     include: tuple = ()
     exclude: tuple = ()
     format: str | None = None
+    family: str = gpt_oss.MODEL_TYPE
     draft: bool = False
     eagle3: bool = False
     draft_sizes: dict = field(default_factory=dict)

@@ -25,6 +25,7 @@ class Neuron(Platform):
         "trainium3": Accelerator(cores=8, lnc=2, lnc_allowed=(1, 2), memory_gib=144),
     }
     runtime_bytes = 1.0 * GIB
+    unserved = ("chat", "embedding")
 
     def fits_chips(self, hardware, size):
         return size % hardware.chip == 0 or hardware.chip % size == 0

@@ -64,6 +64,22 @@ def test_without_quantization_it_is_bf16(tmp_path):
     checkpoints.check_format(str(model), "bf16", None)
 
 
+def test_models_of_other_families(tmp_path):
+    parts = {
+        "model_type": "qwen3_vl",
+        "text_config": {"hidden_size": 32},
+        "quantization_config": {"quant_method": "fp8"},
+    }
+    model = str(build_checkpoint(tmp_path / "model", **parts))
+    found = checkpoints.inspect(model, "chat")
+    assert (found["model_type"], found["format"], found["hidden_size"]) == ("qwen3_vl", "fp8", 32)
+    own = str(build_checkpoint(tmp_path / "own"))
+    for path, family in ((model, "gpt_oss"), (own, "chat")):
+        with pytest.raises(FleetError) as error:
+            checkpoints.inspect(path, family)
+        assert error.value.code == "checkpoint.does-not-fit"
+
+
 def test_one_file_needs_no_index(tmp_path):
     model = build_checkpoint(tmp_path / "model", shards=1)
     (model / "model.safetensors.index.json").unlink()

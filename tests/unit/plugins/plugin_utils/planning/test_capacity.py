@@ -15,6 +15,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import read_number
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import load_of
+from ansible_collections.inference.fleet.plugins.plugin_utils.models import model_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.models.gpt_oss import GPT_OSS_20B, GPT_OSS_120B, MODELS
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.capacity import (
@@ -145,7 +146,7 @@ def test_dimensions_of_the_stand_in_are_its_config_s():
 
 def test_recipes_name_models_that_are_known():
     for name in recipes.available([recipes.OWN_RECIPES]):
-        assert recipes.load_recipe(recipes.find_recipe(name, []))["model"]["repo"] in MODELS
+        assert model_of(recipes.resolve_recipe(recipes.find_recipe(name, []), [])), name
 
 
 def test_kv_cache_of_one_request_is_what_vllm_asks_for():
@@ -439,7 +440,7 @@ def with_the_guide_s_load(name):
 def test_the_page_has_each_recipe_with_its_guide_s_load():
     page = (ROOT / "docs" / "using" / "capacity.md").read_text(encoding="utf-8")
     rows = [row for name in NAMES for row in with_the_guide_s_load(name)]
-    assert len(NAMES) == 24
+    assert len(NAMES) == 29
     table = page.partition("## With the guides' own loads")[2].partition("\n## ")[0]
     assert [line for line in table.splitlines() if line.startswith("| `")] == rows
 

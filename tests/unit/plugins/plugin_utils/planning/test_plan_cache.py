@@ -208,6 +208,7 @@ def test_what_planning_looks_at_is_noted():
     )
     known = {
         "engines/options.py": 1,
+        "models/chat.py": 1,
         "planning/container.py": 1,
         "planning/steps.py": 5,  # roles and playbooks of the collection
         "planning/variables.py": 3,

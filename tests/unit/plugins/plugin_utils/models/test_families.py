@@ -1,0 +1,229 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Models of other families than gpt-oss: their sizes against published figures, and what their plans refuse."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model.formats import format_of
+from ansible_collections.inference.fleet.plugins.plugin_utils.models import base
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+
+LLAMA = {
+    "model_type": "llama", "vocab_size": 128256, "max_position_embeddings": 131072, "num_key_value_heads": 8,
+}  # fmt: skip
+QWEN = {"model_type": "qwen3", "vocab_size": 151936, "max_position_embeddings": 40960, "head_dim": 128,
+        "num_key_value_heads": 8}  # fmt: skip
+MISTRAL = {**LLAMA, "model_type": "mistral", "vocab_size": 32000}
+MOE = {**QWEN, "model_type": "qwen3_moe", "num_experts": 128, "num_experts_per_tok": 8, "num_key_value_heads": 4}
+SLIDING = [*["sliding_attention"] * 3, "full_attention"] * 16
+
+
+def config(*sizes, **more):
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    return base.read({**dict(zip(names, sizes)), **more})
+
+
+# docs/using/capacity.md has the sources: (config.json, bytes of all tensors, bytes of a token in the KV cache in bf16)
+PUBLISHED = {
+    "Llama-3.1-8B": (config(4096, 32, 32, 14336, **LLAMA), 16_060_522_496, 131_072),
+    "Llama-3.3-70B": (config(8192, 80, 64, 28672, **LLAMA), 141_107_412_992, 327_680),
+    "Mistral-7B": (config(4096, 32, 32, 14336, **MISTRAL), 14_483_464_192, 131_072),
+    "Qwen3-0.6B": (config(1024, 28, 16, 3072, **QWEN, tie_word_embeddings=True), 1_192_099_840, 114_688),
+    "Qwen3-4B": (config(2560, 36, 32, 9728, **QWEN, tie_word_embeddings=True), 8_044_936_192, 147_456),
+    "Qwen3-8B": (config(4096, 36, 32, 12288, **QWEN), 16_381_470_720, 147_456),
+    "Qwen3-32B": (config(5120, 64, 64, 25600, **QWEN), 65_524_246_528, 262_144),
+    "Qwen3-30B-A3B": (config(2048, 48, 32, 6144, **MOE, moe_intermediate_size=768), 61_064_245_248, 98_304),
+    "Qwen3-235B-A22B": (config(4096, 94, 64, 12288, **MOE, moe_intermediate_size=1536), 470_187_269_120, 192_512),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_tensors_and_kv_cache_are_the_published_ones(name):
+    found, total, token = PUBLISHED[name]
+    model = base.dimensions(found, "bf16")
+    assert model.tensor_bytes() == total
+    assert capacity.kv_layer_bytes(model) * model.layers == token
+    assert capacity.weights_bytes(model, "bf16") == pytest.approx(total, rel=1e-9)
+
+
+def test_latent_attention_caches_one_vector_and_most_weights_are_of_one_byte():
+    """671 B parameters, of which 1.9 B are in bf16, and 576 values of a token in each of 61 layers."""
+    found = read_of("DeepSeek-R1")
+    model = base.dimensions(found, format_of(found))
+    assert model.tensor_bytes() == pytest.approx(671e9 + 2 * 0.93e9, rel=0.001)
+    assert [capacity.kv_layer_bytes(model, degree) for degree in (1, 8)] == [1152, 1152]
+    assert model.heads % 8 == 0
+
+
+def read_of(name):
+    with open("%s/models/%s.json" % (recipes.OWN_RECIPES, name), encoding="utf-8") as stream:
+        return base.read(json.load(stream))
+
+
+def test_sliding_layers_keep_their_window():
+    model = base.dimensions(config(5120, 64, 40, 27648, **{**LLAMA, "model_type": "olmo3"}, layer_types=SLIDING,
+                                   sliding_window=4096), "bf16")  # fmt: skip
+    assert (model.full_layers, model.sliding_layers, model.window) == (16, 48, 4096)
+    blocks = 65536 // 16 * 16 + 48 * (4096 // 16 + 1)
+    assert capacity.request_bytes(model, 65536) == blocks * 16 * capacity.kv_layer_bytes(model)
+
+
+@pytest.mark.parametrize(
+    ("weights_format", "quantization", "share"),
+    [
+        ("fp8", {}, 1 / 2),
+        ("nvfp4", {}, 9 / 32),
+        ("mxfp4", {}, 17 / 64),
+        ("awq", {"bits": 4, "group_size": 128}, (4 + 20 / 128) / 16),
+        ("gptq", {"bits": 8, "group_size": -1}, 1 / 2),
+    ],
+)
+def test_quantized_layers_have_the_bytes_of_their_format(weights_format, quantization, share):
+    found = dict(PUBLISHED["Qwen3-32B"][0], quantization_config=quantization)
+    sizes = [base.dimensions(found, one).key_value_bytes for one in (weights_format, "bf16")]
+    assert sizes[0] == pytest.approx(share * sizes[1])
+
+
+@pytest.mark.parametrize(
+    ("quantization", "found"),
+    [
+        (None, "bf16"),
+        ({"quant_method": "fp8"}, "fp8"),
+        ({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}, "nvfp4"),
+        ({"quant_method": "compressed-tensors", "format": "float-quantized"}, "fp8"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
+    ],
+)
+def test_the_format_is_in_config_json(quantization, found):
+    assert format_of({"quantization_config": quantization}) == found
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+def planned(name, accelerator="h100", overlays=(), **changes):
+    layers = [("fleet_override", changes)] if changes else []
+    recipe = recipes.resolve_recipe(recipes.find_recipe(name, []), layers, list(overlays))
+    return checked(recipe, accelerator, 2 if accelerator == "cpu" else 8)
+
+
+def checked(recipe, accelerator, count):
+    hardware = parse_hardware({"accelerator": accelerator, "count": count}, "x")
+    entries = plan.plan_host("node-1", recipe, hardware, plan.Site())
+    return entries, capacity.check(entries, plan.deployment(recipe, plan.Site(), "node-1"), hardware)
+
+
+def servers(devices):
+    return {"server": {"devices": devices}}
+
+
+@pytest.mark.parametrize(
+    ("name", "accelerator", "changes", "code", "values"),
+    [
+        ("deepseek-r1", "h200", {"servers": servers(8), "model": {"format": "nvfp4"}}, "recipe.model-config", "fp8"),
+        ("qwen3-32b", "h100", {"model": {"format": "awq"}}, "recipe.model-config", "bf16"),
+        ("qwen3-32b", "h100", {"model": {"config": "gone"}}, "recipe.name-unknown", "gone"),
+        ("qwen3-32b", "h100", {"model": {"family": "gpt_oss"}}, "input.value-invalid", "openai"),
+        ("qwen3-32b", "h100", {"arguments": {"tool-call-parser": "openai"}}, "input.value-invalid", "hermes"),
+        ("qwen3-32b", "h100", {"arguments": {"reasoning-parser": "mistral"}}, "input.value-invalid", "qwen3"),
+        ("qwen3-embedding-8b", "h100", {"arguments": {"reasoning-parser": "qwen3"}}, "input.value-invalid", "none"),
+        ("llama-3.3-70b", "h100", {"servers": {"server": {"devices": 3, "count": 2}}},
+         "input.value-invalid", "64 attention heads"),
+        ("cpu-dynamo", "cpu", {"model": {"family": "embedding"}}, "plan.family-not-served", "embedding"),
+        ("trn3-eagle3", "trainium3", {"model": {"family": "chat"}}, "plan.family-not-served", "chat"),
+        ("ascend-qwen3-32b", "ascend-a2", {"model": {"format": "awq", "config": None, "repo": "x/unknown"}},
+         "plan.format-not-supported", "awq"),
+        ("cpu-tiny", "cpu", {"model": {"format": "fp8"}}, "recipe.key-invalid", "fp8"),
+    ],
+)  # fmt: skip
+def test_what_a_plan_refuses(name, accelerator, changes, code, values):
+    with pytest.raises(FleetError) as caught:
+        planned(name, accelerator, **changes)
+    assert caught.value.code == code
+    assert values in "%s %s" % (caught.value.values, caught.value.message)
+
+
+@pytest.mark.parametrize(
+    ("weights_format", "accelerator", "refused"),
+    [("fp8", "a100", True), ("fp8", "l40s", False), ("nvfp4", "h200", True), ("nvfp4", "b200", False)],
+)
+def test_formats_need_hardware_that_computes_them(weights_format, accelerator, refused):
+    changes = {
+        "needs": {"accelerators": [accelerator]}, "servers": servers(1),
+        "model": {"format": weights_format, "repo": "x/unknown"},
+    }  # fmt: skip
+    if refused:
+        with pytest.raises(FleetError) as caught:
+            planned("qwen3-32b", accelerator, **changes)
+        assert caught.value.code == "plan.format-not-supported"
+    else:
+        assert planned("qwen3-32b", accelerator, **changes)[1][0]["verdict"] == "not checked"
+
+
+def test_weights_that_do_not_fit_are_refused():
+    _entries, found = planned("llama-3.3-70b", servers=servers(1))
+    assert {item["verdict"] for item in found} == {"error"}
+    assert "131.4 GiB" in found[0]["refusal"]
+
+
+@pytest.mark.parametrize(
+    ("name", "accelerator", "overlays"),
+    [
+        ("qwen3-32b", "h100", ()), ("qwen3-32b", "h200", ("one-gpu",)), ("qwen3-32b", "b200", ("one-gpu",)),
+        ("llama-3.3-70b", "h100", ()), ("llama-3.3-70b", "h200", ("two-gpus",)), ("deepseek-r1", "h200", ()),
+        ("qwen3-embedding-8b", "h100", ()), ("ascend-qwen3-32b", "ascend-a2", ()), ("cpu-families", "cpu", ()),
+        ("cpu-families", "cpu", ("embedding",)),
+    ],
+)  # fmt: skip
+def test_shipped_recipes_fit(name, accelerator, overlays):
+    assert {item["verdict"] for item in planned(name, accelerator, overlays)[1]} == {"ok"}
+
+
+def test_each_server_has_the_family_of_its_model():
+    (first, second), _found = planned("cpu-families", "cpu")
+    assert "family" not in first
+    assert (second["family"], second["reasoning_field"], second["weights"]) == (
+        "chat", None, ["/var/lib/inference-fleet/models/qwen3-tiny-standin"],
+    )  # fmt: skip
+    assert planned("qwen3-32b")[0][0]["reasoning_field"] == "reasoning"
+
+
+def test_a_site_s_recipe_has_its_config_next_to_it(tmp_path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "mine.yml").write_text(
+        "schema: 1\nname: mine\nextends: vllm-chat\nneeds: {accelerators: [h100]}\n"
+        "model: {repo: us/mine, id: mine, path: /srv/mine}\n"
+    )
+    entries, found = checked(recipe_in(tmp_path), "h100", 1)
+    assert found[0]["verdict"] == "not checked"
+    assert entries[0]["command"][:3] == ["vllm", "serve", "/srv/mine"]
+    assert recipe_in(tmp_path)["model"]["config"] is None
+    inner = dict(PUBLISHED["Qwen3-8B"][0], architectures=["X"])
+    (tmp_path / "models" / "mine.json").write_text(json.dumps({"text_config": inner, "model_type": "qwen3_vl"}))
+    recipes._resolved.clear()
+    assert recipe_in(tmp_path)["model"]["config"] == PUBLISHED["Qwen3-8B"][0]
+    (tmp_path / "models" / "mine.json").write_text(json.dumps({**inner, "model_type": "new"}))
+    recipes._resolved.clear()
+    (item,) = checked(recipe_in(tmp_path), "h100", 1)[1]
+    assert (item["verdict"], item["warnings"]) == ("warning", [capacity.UNCHECKED])
+
+
+def recipe_in(folder):
+    return recipes.resolve_recipe(str(folder / "mine.yml"), [])
+
+
+def test_a_checkpoint_on_this_machine_is_compared_with_the_recipe(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(PUBLISHED["Qwen3-8B"][0]))
+    model = {"source": "path", "path": str(tmp_path), "repo": "x/y", "format": "bf16", "family": "chat"}
+    fleet.check_models([model])
+    for wrong in ({"format": "fp8"}, {"family": "gpt_oss"}):
+        with pytest.raises(FleetError) as caught:
+            fleet.check_models([{**model, **wrong}])
+        assert caught.value.code == "checkpoint.does-not-fit"
