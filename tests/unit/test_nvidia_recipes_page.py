@@ -20,9 +20,13 @@ from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import f
 PAGE = doc_examples.USING / "nvidia-recipes.md"
 TUTORIAL = doc_examples.USING / "nvidia.md"
 OWN = {name: recipes.load_recipe(recipes.find_recipe(name, [])) for name in recipes.available([recipes.OWN_RECIPES])}
-# Dynamo has pages of its own.
+# Dynamo has pages of its own, and so have models of other families (test_other_families.py).
 NVIDIA = sorted(
-    name for name, own in OWN.items() if own["platform"] == "nvidia" and own["engine"] in ("trtllm", "vllm")
+    name
+    for name, own in OWN.items()
+    if own["platform"] == "nvidia"
+    and own["engine"] in ("trtllm", "vllm")
+    and own["model"].get("family", "gpt_oss") == "gpt_oss"
 )
 GPUS = {"gb200": 4, "gb300": 4}  # of a node; 8 of the others
 
