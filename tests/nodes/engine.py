@@ -4,8 +4,9 @@
 """The engine of test nodes: the scripted engine of the unit tests as a program, with a child as vLLM's EngineCore.
 
 It takes any argument, so that a test can plan what it likes; it knows --port, --host and --model, --slow SECONDS before
-it listens, and --die to end at once. It asks for the key in VLLM_API_KEY, as vLLM does. The child ignores TERM once it
-has got USR1.
+it listens, and --die to end at once. It asks for the key in VLLM_API_KEY, as vLLM does. ENGINE_SECONDS are of each
+answer. USR1 lets it refuse requests with 503, as vLLM's middleware does; /metrics has the number of requests that are
+left. The child ignores TERM once it has got USR1.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ if os.fork() == 0:
         time.sleep(60)
 time.sleep(options.slow)
 scripted_engine.PORTS, scripted_engine.ADDRESS = [options.port], options.host
-with scripted_engine.ScriptedEngine(model=options.model, api_key=os.environ.get("VLLM_API_KEY")):
+seconds, key = float(os.environ.get("ENGINE_SECONDS", "0")), os.environ.get("VLLM_API_KEY")
+with scripted_engine.ScriptedEngine(model=options.model, api_key=key, seconds=seconds) as server:
+    refuses = (scripted_engine.Fault("status", value=(503,)),)
+    signal.signal(signal.SIGUSR1, lambda *unused: setattr(server, "faults", refuses))
+    server.pages["/metrics"] = lambda: "vllm:num_requests_running %d\n" % server.busy
     print("listening", flush=True)
     while True:
         time.sleep(60)

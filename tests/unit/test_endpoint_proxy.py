@@ -9,6 +9,7 @@ import contextlib
 import http.client
 import json
 import os
+import ssl
 import subprocess
 import sys
 import threading
@@ -16,9 +17,10 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.inference.fleet.tests.unit.engines import proxy
+from ansible_collections.inference.fleet.tests.unit.engines import certificates, proxy
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import Fault, ScriptedEngine
+from ansible_collections.inference.fleet.tools import overhead
 
 MODEL, DEPLOYMENT = "gpt-oss-120b", {"model": {"repo": "openai/gpt-oss-120b", "family": "gpt_oss"}}
 KEYS = {"alice": "key-of-alice", "bob": "key-of-bob"}
@@ -30,10 +32,13 @@ def needs_haproxy():
     proxy.require_haproxy()
 
 
-def post(port, key="key-of-alice", path="/v1/chat/completions", timeout=30, **body):
-    """Return (status, body) of a request; 0 without a complete answer."""
+def post(port, key="key-of-alice", path="/v1/chat/completions", timeout=30, trusted=None, **body):
+    """Return (status, body) of a request; 0 without a complete answer. trusted: file of a certificate, for TLS."""
     body = {"model": MODEL, "messages": [{"role": "user", "content": "17*23?"}], **body}
     client = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    if trusted:
+        context = ssl.create_default_context(cafile=trusted)
+        client = http.client.HTTPSConnection("127.0.0.1", port, timeout=timeout, context=context)
     try:
         headers = {"Content-Type": "application/json", **({"Authorization": "Bearer " + key} if key else {})}
         client.request("POST", path, json.dumps(body), headers)
@@ -182,6 +187,45 @@ def test_the_key_of_the_servers(tmp_path):
             time.sleep(1)
             assert set(running.states().values()) - {"no"} == {"UP"}
             assert "key-of-servers" not in running.path.read_text()
+
+
+def test_tls(tmp_path, engines):
+    chain, key = certificates.made()
+    (tmp_path / "tls.pem").write_text(chain + key)
+    (tmp_path / "ca.pem").write_text(chain)
+    (tmp_path / "other.pem").write_text(certificates.made()[0])
+    with served(tmp_path, [engines[0].port]) as running:
+        assert post(running.port, trusted=tmp_path / "ca.pem")[0] == 200
+        assert b"CERTIFICATE_VERIFY_FAILED" in post(running.port, trusted=tmp_path / "other.pem")[1]
+        assert post(running.port)[0] == 0  # HTTP
+
+
+def test_the_responses_api(running):
+    status, answer = post(running.port, path="/v1/responses", messages=None, input="17*23?")
+    assert (status, json.loads(answer)["object"]) == (200, "response")
+
+
+def test_requests_that_begin_alike_have_one_server(tmp_path, engines):
+    def asked(word, number):
+        system = {"role": "system", "content": "Be brief."}
+        turns = [{"role": "user", "content": word}, {"role": "user", "content": "%d?" % number}]
+        before = [len(one.bodies("/v1/chat/completions")) for one in engines]
+        assert post(running.port, messages=[system, *turns])[0] == 200
+        after = [len(one.bodies("/v1/chat/completions")) for one in engines]
+        return next(at for at in range(len(engines)) if after[at] > before[at])
+
+    with served(tmp_path, [engine.port for engine in engines], endpoint_balance="prefix") as running:
+        found = [{asked("conversation %d" % word, number) for number in range(3)} for word in range(12)]
+    assert {len(servers) for servers in found} == {1}
+    assert len(set.union(*found)) > 1
+
+
+def test_the_overhead_is_measured(running, engines, monkeypatch, capsys):
+    monkeypatch.setenv("FLEET_KEY", "key-of-alice")
+    server, endpoint = ("http://127.0.0.1:%d" % port for port in (engines[0].port, running.port))
+    overhead.main([MODEL, server, endpoint, "--requests", "20"])
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in shown] == [server, endpoint, "difference"]
 
 
 def test_reloads_cut_no_stream(running):

@@ -10,6 +10,8 @@ import hashlib
 import re
 import zlib
 
+from ansible.module_utils.parsing.convert_bool import boolean
+
 from ...module_utils.fleet_node.engines.registry import API_KEYS
 from ...module_utils.fleet_node.errors import FleetError
 from ...module_utils.fleet_node.host.server_spec import server_ports
@@ -80,7 +82,7 @@ def backends(plans, variables_of, endpoint=None, alias="", ports=()):
                     "port": entry["port"],
                     "netloc": "%s:%d" % (url_host(address), entry["port"]) if address else None,
                     "metrics_path": ENGINES[entry["engine"]].metrics_path,
-                    "disabled": str(variables_of[host].get("fleet_maintenance", False)).lower() in ("true", "yes", "1"),
+                    "disabled": boolean(variables_of[host].get("fleet_maintenance", False), strict=False),
                     "secret": next((entry["secrets"][name] for name in API_KEYS if name in entry["secrets"]), None),
                     "track": None,
                 }

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.inference.fleet.tests.runs import ansible_playbook
+from ansible_collections.inference.fleet.tests.unit.engines.certificates import made
 
 CPU = {"fleet_recipe": "cpu-tiny", "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2}}
 MODEL, CLUSTER = "gpt-oss-tiny-standin", "model.gpt-oss-tiny-standin"
@@ -108,6 +109,18 @@ def test_mistakes_are_reported_before_the_host_is_contacted(inventory):
     status, output = play("endpoint", inventory, "-e", json.dumps({"endpoint_keys": {"a": "same", "b": "same"}}))
     assert status == 2 and "endpoint_keys.a and endpoint_keys.b have the same key" in output
     assert "UNREACHABLE" not in output
+
+
+@pytest.mark.parametrize("playbook", ["endpoint", "site"])
+@pytest.mark.parametrize("days", [-1, None])
+def test_certificates_are_refused_before_a_host_is_contacted(tmp_path, inventory, playbook, days):
+    for name, text in zip(("chain", "key"), made(days or 1), strict=True):
+        (tmp_path / name).write_text(text)
+    given = {"endpoint_certificate": str(tmp_path / "chain"), "endpoint_keys": {"a": "k"}}
+    given.update({"endpoint_certificate_key": str(tmp_path / "key")} if days else {})
+    status, output = play(playbook, inventory, "-e", json.dumps(given))
+    assert status == 2 and ("endpoint_certificate expired at" if days else "without endpoint_certificate_key") in output
+    assert "UNREACHABLE" not in output and "Detect changes" not in output
 
 
 def test_variables_of_the_endpoint_are_checked_with_the_plan(inventory):

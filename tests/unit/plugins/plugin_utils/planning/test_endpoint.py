@@ -5,19 +5,14 @@
 
 from __future__ import annotations
 
-import datetime
-
 import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.fleet.plugins.filter.endpoint import FilterModule
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import endpoint
 from ansible_collections.inference.fleet.tests.unit.engines import proxy
+from ansible_collections.inference.fleet.tests.unit.engines.certificates import made
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 LARGE, SMALL, LONG = "gpt-oss-120b", "gpt-oss-20b", "/mnt/inference/models/gpt-oss-120b"
 ADDRESSES = {"one": {"ansible_host": "10.0.0.1"}, "two": {"fleet_address": "fd00::2"}, "proxy": {}}
@@ -84,7 +79,9 @@ def test_names_of_models_that_a_map_file_cannot_contain_are_refused():
     assert code(endpoint.backends, plans, ADDRESSES, alias="g\u00e9") == ["input.value-invalid"] * 2
 
 
-@pytest.mark.parametrize(("value", "disabled"), [(True, True), ("true", True), (False, False), (None, False)])
+@pytest.mark.parametrize(
+    ("value", "disabled"), [(True, True), ("on", True), ("1", True), ("off", False), (False, False), (None, False)]
+)
 def test_maintenance(value, disabled):
     variables = {"one": {**ADDRESSES["one"], **({} if value is None else {"fleet_maintenance": value})}}
     assert endpoint.backends([plan("one")], variables)[0]["servers"][0]["disabled"] is disabled
@@ -144,18 +141,6 @@ def test_access_without_keys_only_on_loopback():
     assert endpoint.check_access({}, "127.0.0.1") and endpoint.check_access({"x": "alice"}, "0.0.0.0", ["alice"])
     assert code(endpoint.check_access, {}, "0.0.0.0") == ["endpoint.no-keys"]
     assert code(endpoint.check_access, {"x": "alice"}, "0.0.0.0", ["alcie"]) == ["input.value-invalid"]
-
-
-def made(days=1):
-    """(certificate, key) in PEM format, valid from two days ago for `days` from now."""
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.timezone.utc)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "proxy")])
-    built = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(1)
-    built = built.not_valid_before(now - datetime.timedelta(2)).not_valid_after(now + datetime.timedelta(days))
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return built.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode(), private.decode()
 
 
 def test_certificates():
