@@ -26,6 +26,7 @@ from ..host import paths as host_paths
 from ..host import python as host_python
 from ..host.files import names_in, read_text
 from ..host.paths import PREFIX
+from ..host.units import is_outdated
 from ..model import gpt_oss
 from ..platforms.registry import REGISTERED
 from ..supervise.state import START_LIMIT_EXIT
@@ -302,13 +303,13 @@ class Systemd(ServiceManager):
         loaded = _paths(block.get("DropInPaths"))
         fragment = block.get("FragmentPath")
         overrides = [fragment] if fragment and os.path.realpath(fragment) != os.path.realpath(path) else []
-        stale = block.get("NeedDaemonReload") == "yes" and status.pid is not None
+        stale = is_outdated(block, path) and status.pid is not None
         return Unit(path=path, drop_ins=loaded + overrides, stale=stale, may_reload=not stale or _reload_is_harmless())
 
     def enable(self, names):
         self._enable(names)
         shown = self._show([unit_of(name) for name in names])
-        stale = [block for block in shown.values() if block.get("NeedDaemonReload") == "yes"]
+        stale = [name for name, block in shown.items() if is_outdated(block, self.definition_path(name))]
         if stale and _reload_is_harmless():
             self._call("systemctl", "daemon-reload")
 
@@ -336,7 +337,10 @@ class Systemd(ServiceManager):
     def start(self, names):
         self._enable(names)
         shown = self._reset(names)
-        if any(block["NeedDaemonReload"] == "yes" or block["LoadState"] != "loaded" for block in shown.values()):
+        if any(
+            block["LoadState"] != "loaded" or is_outdated(block, self.definition_path(name))
+            for name, block in shown.items()
+        ):
             self._call("systemctl", "daemon-reload")
         self._call("systemctl", "start", "--no-block", "--", *map(unit_of, names))
 
@@ -357,7 +361,9 @@ class Systemd(ServiceManager):
         unit = name + ".timer"
         self._call("systemctl", "stop", "--", unit)
         self._call("systemctl", "enable", "--quiet", "--no-reload", "--", unit)
-        stale = [one for one in (unit, name + SUFFIX) if self._properties(one).get("NeedDaemonReload") == "yes"]
+        stale = [
+            one for one in (unit, name + SUFFIX) if is_outdated(self._properties(one), "%s/%s" % (self.units, one))
+        ]
         if stale and _reload_is_harmless():
             self._call("systemctl", "daemon-reload")
         self._call("systemctl", "start", "--", unit)

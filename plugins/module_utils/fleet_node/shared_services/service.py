@@ -19,11 +19,12 @@ from ..errors import FleetError
 from ..host import commands
 from ..host.files import read_text
 from ..host.processes import port_holder
+from ..host.units import is_outdated
 from . import certificates
 
 CALL_S = 120
 POLL_S = 1
-SHOWN = "MainPID,NeedDaemonReload,UnitFileState,ExecMainStartTimestampMonotonic"
+SHOWN = "MainPID,FragmentPath,NeedDaemonReload,UnitFileState,ExecMainStartTimestampMonotonic"
 
 
 class Service:
@@ -215,13 +216,13 @@ def is_stale(state, files):
         return False
     began = time.time() - time.monotonic() + int(state.get("ExecMainStartTimestampMonotonic") or 0) / 1e6
     newer = [path for path in files if os.path.exists(path) and os.stat(path).st_mtime > began]
-    return state.get("NeedDaemonReload") == "yes" or bool(newer)
+    return bool(newer) or is_outdated(state, state.get("FragmentPath", ""))
 
 
 def _start(unit, restart=False):
     """Enable and start the unit. A restart waits until the previous process has ended."""
     state = shown(unit)
-    if state.get("NeedDaemonReload") == "yes":
+    if is_outdated(state, state.get("FragmentPath", "")):
         systemctl("daemon-reload")
     systemctl("enable", "--no-reload", unit)
     systemctl("restart" if restart else "start", "--no-block", unit)

@@ -12,7 +12,7 @@ import re
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import services
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import commands
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import commands, units
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import (
@@ -545,6 +545,27 @@ def test_foreign_files_that_change_a_unit(manager):
     hiding = "/run/systemd/transient/inference-fleet-server-0.service"
     found = unit_now(manager, FragmentPath=hiding, DropInPaths=" ".join(loaded))
     assert found.drop_ins == [*loaded, hiding]
+
+
+@pytest.mark.parametrize(
+    ("touched", "stale"), [("server-1.service", False), ("server-0.service", True), ("drop-in", True)]
+)
+def test_another_changed_unit_is_none_of_this_one(manager, monkeypatch, tmp_path, touched, stale):
+    """systemd 257 reports NeedDaemonReload of all units if any has changed; its time of the last load decides."""
+    define(manager, "server-0")
+    define(manager, "server-1")
+    path = manager.definition_path("server-0")
+    loaded = tmp_path / "loaded"
+    loaded.touch()
+    monkeypatch.setattr(units, "LOADED", str(loaded))
+    now = os.stat(loaded).st_mtime_ns
+    os.utime(path, ns=(now - 1, now - 1))
+    if touched == "drop-in":
+        os.mkdir(path + ".d")
+        os.utime(path + ".d", ns=(now + 1, now + 1))
+    else:
+        os.utime(path.replace("server-0.service", touched), ns=(now + 1, now + 1))
+    assert unit_now(manager, NeedDaemonReload="yes").stale is stale
 
 
 @pytest.mark.parametrize(

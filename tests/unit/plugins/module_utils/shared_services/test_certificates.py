@@ -145,7 +145,7 @@ def served(folder):
 def reasons(folder, names=("client",), endpoints=()):
     params = {"path": str(folder), "names": list(names), "renew_days": 30, "endpoints": endpoints}
     found = services.service_certificate(params, True)
-    assert found["changed"] is (services.service_certificate_due(found) is not None)
+    assert found["changed"] is (services.OPERATIONS["service_certificate"].due(found) is not None)
     return found["reasons"]
 
 
