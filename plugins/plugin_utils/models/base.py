@@ -170,7 +170,11 @@ def dimensions(config, weights_format, headless=False):
         value = config.get(key)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError("%s is %s; allowed: a positive integer" % (key, value))
-    get, value = (lambda key: config.get(key) or 0), _value_bytes(config, weights_format)
+
+    def get(key):
+        return config.get(key) or 0
+
+    value = _value_bytes(config, weights_format)
     hidden, layers, heads = (config[key] for key in SIZES[:3])
     kv_heads, head_dim = get("num_key_value_heads") or heads, get("head_dim") or hidden // heads
     query, key_value = 2 * heads * head_dim * hidden, 2 * kv_heads * head_dim * hidden

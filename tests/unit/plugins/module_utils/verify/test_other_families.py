@@ -24,9 +24,9 @@ OWN = [{"name": "own-chat", "body": {"messages": [{"role": "user", "content": "H
 PLAIN = {"max-num-seqs": 4}
 
 
-def judged(faults=(), family="chat", arguments=PLAIN, mode="full", **changes):
+def judged(faults=(), family="chat", arguments=None, mode="full", **changes):
     with ScriptedEngine(faults) as engine:
-        entry = plan_entry(engine.port, arguments=arguments, family=family, **changes)
+        entry = plan_entry(engine.port, arguments=arguments or PLAIN, family=family, **changes)
         return verdict_of(engine, asking.Options(mode=mode, timeout=60, probes=OWN), [entry])
 
 
