@@ -21,7 +21,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import P
 
 CLONE = pathlib.Path(__file__).resolve().parent.parent
 # and those of platforms and engines
-ROLES = ("container_engine", "model_weights", "serve", "tiktoken_encodings", "toolkit", "verify")
+ROLES = ("container_engine", "model_weights", "monitoring", "serve", "tiktoken_encodings", "toolkit", "verify")
 
 
 def places():

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -153,6 +154,24 @@ def killed_while_asked(one, pid, requests):
         killing = pool.submit(kill)
         yield
         killing.result(0)
+
+
+def debian_programs(package):
+    """The folder of the programs of a package of Debian, unpacked in the cache and not installed."""
+    folder = CLONE / ".cache" / "debian" / package
+    if not (folder / "usr" / "bin").is_dir():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        folder.chmod(0o777)  # apt's own account writes here
+        for command in (["download", "-q", package], ["update", "-q"], ["download", "-q", package]):
+            if (
+                not subprocess.run(["apt-get", *command], cwd=folder, check=False).returncode
+                and command[0] == "download"
+            ):
+                break
+        (deb,) = folder.glob("*.deb")
+        subprocess.run(["dpkg-deb", "-x", str(deb), str(folder)], check=True)
+    return folder / "usr" / "bin"
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,17 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
 import openai
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
-from ansible_collections.inference.fleet.tests.e2e.conftest import killed_while_asked, patience
+from ansible_collections.inference.fleet.tests.e2e.conftest import debian_programs, killed_while_asked, patience
+from ansible_collections.inference.fleet.tests.runs import CLONE
 
 MODEL = "gpt-oss-tiny-standin"
 TOOL = {
@@ -161,6 +164,48 @@ def test_the_openai_client_gets_answers(deployment):
     assert response.output_text
 
 
+def test_a_real_prometheus_reads_the_servers(deployment, tmp_path):
+    """Debian's Prometheus with the role's rules: every metric of engines has data for both servers."""
+    programs, folder = debian_programs("prometheus"), CLONE / "roles" / "monitoring"
+    targets = [
+        {
+            "targets": ["127.0.0.1:%d" % port],
+            "labels": {"host": "n", "server": "server-%d" % at, "model": MODEL, "recipe": "r"},
+        }
+        for at, port in enumerate(deployment.ports)
+    ]
+    config = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(folder / "files" / "rules.yml")],
+        "scrape_configs": [{"job_name": "engines", "static_configs": targets}],
+    }
+    (tmp_path / "prometheus.yml").write_text(json.dumps(config))
+    port = deployment.ports[0] + 9
+    command = [programs / "prometheus", "--config.file=%s" % (tmp_path / "prometheus.yml"),
+               "--storage.tsdb.path=%s" % (tmp_path / "data"), "--web.listen-address=127.0.0.1:%d" % port]  # fmt: skip
+    client = openai.OpenAI(base_url="http://127.0.0.1:%d/v1" % deployment.ports[0], api_key=deployment.api_keys[0])
+
+    def values(expression):
+        url = "http://127.0.0.1:%d/api/v1/query?%s" % (port, urllib.parse.urlencode({"query": expression}))
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                found = json.load(answer)["data"]["result"]
+        except OSError:
+            return {}
+        return {one["metric"]["server"]: float(one["value"][1]) for one in found}
+
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            for name in ("requests_running", "requests_waiting", "kv_cache_usage:ratio", "output_tokens:rate"):
+                deployment.wait_for(lambda name=name: len(values("fleet:" + name)) == 2, 60, name)
+            client.completions.create(model=MODEL, prompt="a", max_tokens=16)
+            for name in ("ttft_seconds:p95", "tpot_seconds:p95", "output_tokens:rate"):
+                deployment.wait_for(lambda name=name: values("fleet:" + name).get("server-0", 0) > 0, 60, name)
+            assert values('up{job="engines"}') == {"server-0": 1, "server-1": 1}
+        finally:
+            process.terminate()
+
+
 def test_a_server_killed_in_the_middle_of_a_benchmark_fails_it_and_is_back_and_verified_without_a_play(deployment):
     before = deployment.pids()
     profile = {"tool": "vllm-bench", "input_tokens": 16, "output_tokens": 32, "concurrency": 4, "requests": 400}
@@ -203,6 +248,32 @@ def test_a_mistyped_flag_is_refused_before_anything_is_touched(deployment):
     assert deployment.pids() == before
 
 
+def families(deployment, *arguments):
+    """The recipe cpu-families: server-0 as before, and a server of another model on the port of server-1."""
+    ports = {"servers": {"chat": {"port": deployment.ports[1]}}}
+    return deployment.site("-e", "fleet_recipe=cpu-families", *arguments, override=ports).ok()
+
+
+def test_two_families_are_each_verified_by_their_own_probes(deployment):
+    before = deployment.pids()
+    families(deployment)
+    verdicts = deployment.verdicts()
+    assert sorted(verdicts) == ["chat-0", "server-0"]
+    assert False not in [ok for probes in verdicts.values() for ok in probes.values()]
+    assert verdicts["server-0"]["identity"] is True
+    assert verdicts["chat-0"]["chat"] is verdicts["chat-0"]["json-schema"] is verdicts["chat-0"]["api-key"] is True
+    assert "effort" not in verdicts["chat-0"]
+    assert families(deployment).count("changed") == 0
+    assert deployment.state("server-0")["pid"] == before["server-0"]
+
+
+def test_the_other_server_becomes_one_of_embeddings(deployment):
+    before = deployment.state("server-0")["pid"]
+    assert families(deployment, "-e", "fleet_overlay=embedding").count("changed") > 0
+    assert deployment.verdicts()["chat-0"]["embedding"] is deployment.verdicts()["chat-0"]["embedding-repeat"] is True
+    assert deployment.state("server-0")["pid"] == before
+
+
 @pytest.mark.soak
 def test_without_the_tool_parser_the_play_fails_and_names_the_cause(deployment):
     deployment.site().ok()
@@ -214,11 +285,13 @@ def test_without_the_tool_parser_the_play_fails_and_names_the_cause(deployment):
         assert probes["tool-call"] is False
 
 
+@pytest.mark.soak
 def test_with_an_empty_encodings_directory_the_vocabulary_file_is_named(deployment, tmp_path):
     override = {
         "environment": {"TIKTOKEN_ENCODINGS_BASE": str(tmp_path)},
         "servers": {"server": {"count": 1}},
     }
+    deployment.site().ok()
     run = deployment.site(override=override)
     # Waiting is no use then: a play that waits for the start's budget does not end in its time (conftest.py).
     run.failed(
@@ -230,6 +303,7 @@ def test_with_an_empty_encodings_directory_the_vocabulary_file_is_named(deployme
     assert "server-1" in {folder.stem for folder in (deployment.root / "etc/inference-fleet/servers").iterdir()}
 
 
+@pytest.mark.soak
 def test_with_multiprocessing_kill_and_stop_leave_no_process(deployment):
     override = {"environment": {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}, "servers": {"server": {"count": 1}}}
     deployment.site(override=override).ok()

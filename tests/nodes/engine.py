@@ -18,6 +18,16 @@ import time
 
 import scripted_engine
 
+METRICS = """vllm:num_requests_running {0}
+vllm:num_requests_waiting 0
+vllm:kv_cache_usage_perc 0.5
+vllm:generation_tokens_total {2}
+vllm:time_to_first_token_seconds_bucket{{le="1"}} {2}
+vllm:time_to_first_token_seconds_bucket{{le="+Inf"}} {2}
+vllm:request_time_per_output_token_seconds_bucket{{le="1"}} {2}
+vllm:request_time_per_output_token_seconds_bucket{{le="+Inf"}} {2}
+process_start_time_seconds {1}
+"""
 parser = argparse.ArgumentParser(allow_abbrev=False)
 parser.add_argument("--port", type=int, required=True)
 parser.add_argument("--model", required=True)
@@ -36,11 +46,12 @@ if os.fork() == 0:
         time.sleep(60)
 time.sleep(options.slow)
 scripted_engine.PORTS, scripted_engine.ADDRESS = [options.port], options.host
+began = time.time()
 seconds, key = float(os.environ.get("ENGINE_SECONDS", "0")), os.environ.get("VLLM_API_KEY")
 with scripted_engine.ScriptedEngine(model=options.model, api_key=key, seconds=seconds) as server:
     refuses = (scripted_engine.Fault("status", value=(503,)),)
     signal.signal(signal.SIGUSR1, lambda *unused: setattr(server, "faults", refuses))
-    server.pages["/metrics"] = lambda: "vllm:num_requests_running %d\n" % server.busy
+    server.pages["/metrics"] = lambda: METRICS.format(server.busy, began, len(server.requests))
     print("listening", flush=True)
     while True:
         time.sleep(60)

@@ -9,6 +9,7 @@ import json
 import re
 from pathlib import Path
 
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import metrics
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import shared
 from ansible_collections.inference.fleet.tools import reference_pages
 
@@ -37,7 +38,7 @@ def used():
         for path in (CLONE / folder).rglob("*"):
             if path.suffix in (".py", ".yml", ".j2"):
                 found.update(re.findall(r"\bfleet_[a-z0-9_]*[a-z0-9]\b", path.read_text(encoding="utf-8")))
-    return {name for name in found if not name.startswith("fleet_override_")} - NO_VARIABLES
+    return {name for name in found if not name.startswith("fleet_override_")} - NO_VARIABLES - set(metrics.FAMILIES)
 
 
 def test_recipe_keys_are_current():

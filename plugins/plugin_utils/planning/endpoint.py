@@ -58,7 +58,7 @@ def backends(plans, variables_of, endpoint=None, alias="", ports=()):
             if entry["port"] is None or entry["role"] not in ROLES:
                 continue
             try:
-                address = _address(entry, endpoint, variables_of[host])
+                address = reachable_address(entry["bind"], entry["name"], host, endpoint, variables_of[host])
             except FleetError as error:
                 problems.append(error)
             weights.setdefault(_weights(entry, deployment), entry)
@@ -117,19 +117,18 @@ def _plain(model):
     return OTHER.sub("_", model)
 
 
-def _address(entry, endpoint, variables):
-    """Return the address of a server for the host of the proxy. Raises FleetError if it listens on loopback of another
-    host."""
-    bind = entry["bind"]
-    if entry["host"] == endpoint:
+def reachable_address(bind, name, host, client, variables):
+    """Return the address at which a host reaches `name` on `host`, which listens on `bind`. client: the host that
+    connects, None for any other. Raises FleetError for an address that is loopback of another host."""
+    if host == client:
         return LOCAL.get(bind, bind)
     if is_loopback(bind):
         raise FleetError(
             "endpoint.loopback-server",
             "%s on %s listens on %s, which other hosts cannot reach. Set fleet_bind_address of that host.",
-            (entry["name"], entry["host"], bind),
+            (name, host, bind),
         )
-    return address_of(entry["host"], variables) if bind in LOCAL else bind
+    return address_of(host, variables) if bind in LOCAL else bind
 
 
 def _accepts(entry, alias):

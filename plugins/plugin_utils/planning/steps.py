@@ -96,6 +96,10 @@ class Host:
             self.runs_always(CHANGED % ("roles/" + name))
         return Role(name, self._variables)
 
+    def groups(self):
+        """Return {group: [hosts]} of the inventory."""
+        return self._variables.get("groups") or {}
+
     def set(self, name):
         """Return whether the host has a variable."""
         return self._variables.has(name)
@@ -164,6 +168,9 @@ def _prepare(host):
         yield from _containers(host)
     for venv in host.recipe["venvs"]:
         yield from host.engine(host.recipe["engine"], venv)
+    if host.groups().get("monitoring") and not host.root:
+        host.role("monitoring")
+        yield _call("node_exporter")
 
 
 def _toolkit(host):

@@ -260,7 +260,7 @@ def check_option(name, value, option):
 
 COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 ELSEWHERE = "'hostvars' is undefined"  # Jinja's message for a value of another host, which only plays can evaluate
-SERVICES = ("etcd_", "nats_", "endpoint_")  # prefixes of their variables
+SERVICES = ("etcd_", "nats_", "endpoint_", "monitoring_")  # prefixes of their variables
 CLOSE = 0.9  # similarity of names; other similar variables may belong to other collections
 
 

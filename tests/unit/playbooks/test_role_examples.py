@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = {
     path.parent.name: re.findall(r"```yaml\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
     for path in sorted((ROOT / "roles").glob("*/README.md"))
-    # a part of etcd and nats; installs and reloads HAProxy on this machine
-    if path.parent.name not in ("shared_service", "endpoint")
+    # a part of etcd and nats; install and start services on this machine
+    if path.parent.name not in ("shared_service", "endpoint", "monitoring")
 }
 # An answer that every role goes on with.
 MODULE = """#!/usr/bin/python

@@ -36,6 +36,7 @@ class NodePaths:
         self.venvs = self.lib + "/venvs"
         self.models = self.lib + "/models"
         self.encodings = self.lib + "/encodings"
+        self.metrics = self.lib + "/metrics"
         self.program = self.lib + "/program"  # see program_check.py
         self.guard = self.program + "/current"  # what service managers start servers with
         self.state = self.run + "/servers"

@@ -16,7 +16,7 @@ FILES = {
     "weights": ("model_weights", "tiktoken_encodings"),
     "services": ("etcd_member", "nats_server", "service_certificate", "certificate_expiry"),
     "containers": ("container_engine", "container_image"),
-    "host": ("accelerator_info", "node_layout", "python_environment", "shared_libraries"),
+    "host": ("accelerator_info", "node_exporter", "node_layout", "python_environment", "shared_libraries"),
     "check": ("check",),
 }  # fmt: skip
 FILE_OF = {name: file for file, names in FILES.items() for name in names}

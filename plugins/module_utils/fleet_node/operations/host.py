@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
-from ..host import accounts
+import os
+
+from ..host import accounts, commands
 from ..host import python_environment as environments
+from ..host.metrics import file_in
 from ..host.packages import missing_libraries
+from ..host.paths import NodePaths
 from ..operation import Operation
 from ..platforms.registry import detect
 
@@ -64,6 +68,7 @@ def python_environment(params, check_mode):
     return environments.ensure(environments.from_parameters(params), check_mode=check_mode)
 
 
+NODE_EXPORTER = "prometheus-node-exporter"
 SHARED_LIBRARIES = {"libraries": {"type": "list", "elements": "str", "required": True}}
 
 
@@ -74,8 +79,24 @@ def shared_libraries(params, check_mode):
     return {"changed": bool(missing) and check_mode, "message": message, "missing": missing}
 
 
+TEXTFILES = "/var/lib/prometheus/node-exporter/inference-fleet.prom"  # of Debian's package
+
+
+def node_exporter(params, check_mode):
+    """Whether node exporter runs and reads the metrics of this node's servers: {changed, message}. Nothing is changed.
+    Raises FleetError if systemd hangs."""
+    metrics = file_in(NodePaths().metrics)
+    message = ""
+    if not os.path.isfile(metrics) or os.path.realpath(TEXTFILES) != os.path.realpath(metrics):
+        message = "node exporter does not read the metrics of the servers"
+    elif commands.run(["systemctl", "is-active", "--quiet", NODE_EXPORTER]).returncode:
+        message = "node exporter does not run"
+    return {"changed": bool(message) and check_mode, "message": message}
+
+
 OPERATIONS = {
     "accelerator_info": Operation(ACCELERATOR_INFO, accelerator_info, reads=True),
+    "node_exporter": Operation({}, node_exporter, reads=True),
     "node_layout": Operation(NODE_LAYOUT, node_layout),
     "python_environment": Operation(PYTHON_ENVIRONMENT, python_environment),
     "shared_libraries": Operation(SHARED_LIBRARIES, shared_libraries),

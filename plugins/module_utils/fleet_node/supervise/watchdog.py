@@ -10,12 +10,15 @@ their start and are within their start budget.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 
 from ..engines import health_request as asking
+from ..host import metrics
 from ..host.files import fits, names_in, readable_json, write_json
 from ..host.http_client import FAILURES
+from ..host.paths import NodePaths
 from ..host.processes import markers_of, terminate_found
 from ..host.server_spec import health_port, read_entry
 from .state import KILL_S, TERM_S, read_record, read_secrets, recorded_pid, say
@@ -46,7 +49,7 @@ def fault(entry, secrets, timeout):
 
 def look(options, memory):
     """Ask each server once. memory: {name: {pid, ticks, answered, failures}} of the last time. Returns it updated."""
-    folder, kept = os.path.join(options.etc, "servers"), {}
+    folder, kept, samples = os.path.join(options.etc, "servers"), {}, {}
     for name in names_in(folder, suffix=".json"):
         entry = read_entry(os.path.join(folder, name + ".json"))
         record = read_record(os.path.join(options.state, name + ".json"))
@@ -60,6 +63,10 @@ def look(options, memory):
         kept[name] = known
         secrets = read_secrets(os.path.join(options.etc, "secrets", name + ".json"))
         reason, asked = fault(entry, secrets, options.timeout)
+        samples[name] = {
+            "fleet_server_answers": reason is None,
+            "fleet_server_converged": (record.get("hash") == entry["hash"], {"hash": entry["hash"]}),
+        }
         if reason is None:
             known.update(failures=0, answered=known["answered"] or asked)
             continue
@@ -72,6 +79,8 @@ def look(options, memory):
             say("%s is restarted" % name, "watchdog")
             restart(name, record, options)
             del kept[name]
+    with contextlib.suppress(OSError):  # servers are restarted with a full disk, too
+        metrics.update(NodePaths(options.root).metrics, folder, samples)
     return kept
 
 

@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import copy
+import os
+import time
 
 from ..errors import FleetError
-from ..host import http_client
+from ..host import http_client, metrics
 from ..host.redact import Redactor
 from ..host.server_spec import PROBED_ROLES, check_entries
 from ..host.values import all_ok, now
@@ -73,10 +76,28 @@ def verify_from_parameters(parameters, check_mode):
     )
     if not check_mode:
         watch.note_ready(verdict["server"] for verdict in result["verdicts"] if verdict["ok"])
+        _record(node.paths, result["verdicts"])
         starts = watch.starts() if result["verdicts"] else {}
         for verdict in result["verdicts"]:
             verdict["start"] = starts[verdict["server"]]
     return result
+
+
+def _record(paths, verdicts):
+    """Write the verdicts as metrics. A file system that cannot be written is reported by other checks."""
+    samples = {
+        verdict["server"]: {
+            "fleet_server_verified": verdict["ok"] is True,
+            "fleet_server_last_verdict_timestamp_seconds": time.time(),
+            "fleet_server_converged": (verdict["not_verified"] is None, {"hash": verdict["hash"]}),
+        }
+        for verdict in verdicts
+    }
+    for server, sample in samples.items():
+        with contextlib.suppress(OSError):  # a server without keys
+            sample["fleet_server_key_timestamp_seconds"] = os.stat(paths.secret(server)).st_mtime
+    with contextlib.suppress(OSError):
+        metrics.update(paths.metrics, paths.servers, samples)
 
 
 def settle_mode(mode, servers_changed):

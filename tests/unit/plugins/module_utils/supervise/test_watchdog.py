@@ -17,7 +17,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervi
 
 ENTRY = {
     "name": "server-0", "bind": "127.0.0.1", "port": 1, "ports": {}, "role": "server", "model_id": "m",
-    "health": {"path": "/health", "budget_s": 600},
+    "hash": "planned", "health": {"path": "/health", "budget_s": 600},
 }  # fmt: skip
 HANGS = (None, "timed out")
 

@@ -76,7 +76,7 @@ HOSTS = {
     "nvidia, site": {"fleet_recipe": "b200-dynamo-vllm", **SITE},
     "nvidia, roles": {"fleet_recipe": "b200-max-throughput", **SITE, **ROLES},
     "nvidia, service": {"fleet_recipe": "b200-dynamo-disagg", "fleet_overlay": "etcd", "fleet_cluster": "one",
-                        "groups": {"etcd": ["n2"], "nats": ["n2"]}},
+                        "groups": {"etcd": ["n2"], "nats": ["n2"], "monitoring": ["n2"]}},
     "ascend": {"fleet_recipe": "ascend-a2", "model_weights_begin": True, "serve_only": ["server-0"]},
 }  # fmt: skip
 OTHER = {"ansible_host": "192.0.2.2", "group_names": ["etcd", "nats"], "etcd_tls": True}
@@ -117,6 +117,7 @@ TASKS = {
     ("node_layout", "roles/toolkit/tasks/main.yml"),
     ("python_environment", "roles/toolkit/tasks/main.yml"),
     ("shared_libraries", "roles/cpu/tasks/main.yml"),
+    ("node_exporter", "roles/monitoring/tasks/exporter.yml"),
     ("neuron_packages", "roles/neuron/tasks/main.yml"),
     ("compiled_artifact", "roles/neuron/tasks/artifacts.yml"),
     ("nvidia_toolkit", "roles/nvidia/tasks/main.yml"),
@@ -179,7 +180,8 @@ def runs(path, role):
 
 
 def test_every_task_is_in_the_plan_or_follows_from_one_that_is():
-    files = {"roles/%s/tasks/main.yml" % role: role for role in ROLES_RUN}
+    files = {"roles/%s/tasks/main.yml" % role: role for role in ROLES_RUN if role != "monitoring"}
+    files["roles/monitoring/tasks/exporter.yml"] = "monitoring"  # its other tasks run on the hosts of Prometheus
     files |= {"roles/neuron/tasks/artifacts.yml": "neuron"}
     files |= {steps.PLAYBOOK % step: None for step in steps.STEPS}
     found = set()
@@ -284,6 +286,8 @@ def tasks_of(plan, host, only):
         found += role("container_engine", "container_image", file="images")
     for venv in deployment["venvs"]:
         found += role("vllm", "python_environment", fleet_deployment={**deployment, "venv": venv})
+    if "monitoring" in shared.get("groups", ()):
+        found += role("monitoring", "node_exporter", file="exporter")
     for number, model in enumerate(deployment["models"]):
         given = {**deployment, "model": model}
         found += role("tiktoken_encodings", "tiktoken_encodings", fleet_deployment=given) if not number else []
