@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import time
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import readable_json, write_atomic
@@ -18,9 +19,11 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import 
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import certificate as certificates
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import compare
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import page
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import runs as kept_runs
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.page import (
     counted,
     cut,
+    duration,
     items,
     mapping,
     moment,
@@ -50,6 +53,11 @@ CHARTS = (
     ("TPOT against throughput", "rate", "output tokens/s", "tpot_ms", "TPOT p50, ms"),
 )
 STARTS = 64  # servers in the table of starts
+RUNS = 20  # in the table of runs, and in a sparkline
+APART = 600  # seconds without a start between two timelines
+TIMELINES = 4
+DIGEST = re.compile(r"sha256:([0-9a-f]{12})[0-9a-f]{52}")
+MARKED = re.compile(r"([\\`*_\[\]<>|#~&])")  # characters with a meaning in Markdown
 ARTIFACTS = {"compiles": "compiled", "loads": "loaded"}
 
 
@@ -71,20 +79,21 @@ def write(folder, percent, run_id=None):
     kept = {name for name, at in added.items() if time.strftime(TIME, time.gmtime(at)) >= began}
     inventory = os.path.basename(os.path.normpath(folder))
     made = certificates.assemble(fleet, results, generated, inventory, percent, since, kept)
-    page_text = render(made, results, fleet, problems)
+    runs, more = kept_runs.history(folder)
+    page_text = render(made, results, fleet, problems + more, runs)
     os.makedirs(folder, exist_ok=True)
     for name, text in ((certificates.FILE, json.dumps(made, indent=1) + "\n"), (PAGE, page_text)):
         write_atomic(os.path.join(folder, name), text)
     return made
 
 
-def render(certificate, results, fleet=None, problems=()):
+def render(certificate, results, fleet=None, problems=(), runs=()):
     """Return the page as the content of an HTML file.
 
     certificate: certificates.assemble(); results: the history. fleet: the content of verdict.json, or None. problems:
-    sentences about files that were left out.
+    sentences about files that were left out. runs: kept_runs.history(), the oldest first.
     """
-    known = {one["id"]: one for one in results}
+    known, series = {one["id"]: one for one in results}, _series_of(results)
     benchmarks = [known[one["id"]] for one in certificate["benchmarks"]]
     evaluations = [known[one["id"]] for one in certificate["evaluations"]]
     measured = sorted(filter(compare.counts, benchmarks), key=_order)
@@ -93,22 +102,80 @@ def render(certificate, results, fleet=None, problems=()):
         "state": _state(certificate["ok"]),
         "headline": certificates.headline(certificate),
         "about": [moment(certificate["generated"]), cut(certificate["inventory"]), *verdict["on"]],
-        "tiles": [_tile(certificate, name, measured, evaluations) for name in certificates.PARTS],
+        "tiles": [_tile(certificate, name, measured, evaluations, series) for name in certificates.PARTS],
         "notes": verdict["notes"] + _notes(problems),
         "workload": _workload(benchmarks),
         "charts": _charts(measured),
         "tables": {
             "speed": _speed(benchmarks),
             "percentiles": _percentiles(measured),
-            "change": _change(certificate, known),
+            "change": _change(certificate, known, series),
+            "runs": _runs(runs),
             "accuracy": _accuracy(evaluations),
             "start": _start(verdict["hosts"]),
         },
+        "outcomes": [_outcome(run) for run in runs[-RUNS:]],
+        "timelines": timelines(verdict["hosts"]),
+        "versions": runs[-1]["versions"] if runs else {},
         "tools": _tools(benchmarks + evaluations),
         "hosts": verdict["hosts"],
         "limit": "%g" % certificate["regression_limit"],
     }
-    return page.template(TEMPLATE).render(values)
+    return page.template(TEMPLATE).render(values, markdown=markdown(values))
+
+
+def markdown(values):
+    """Return the parts and tables of the page as Markdown, for an issue or a chat."""
+
+    def plain(text):
+        return MARKED.sub(r"\\\1", " ".join(visible(str(text)).split()))
+
+    found = ["# " + plain(values["headline"]), "", plain(" · ".join(filter(None, values["about"]))), ""]
+    for tile in values["tiles"]:
+        words = "%s, %s %s" % (tile["word"], tile["value"], tile["what"])
+        found.append("- **%s**: %s" % (tile["title"], plain(words)))
+        found += ["  - " + plain(reason) for reason in tile["reasons"]]
+    for table in filter(None, values["tables"].values()):
+        found += ["", "## " + plain(table["caption"]), ""]
+        found.append("| %s |" % " | ".join(plain(title) for title, _numeric in table["columns"]))
+        found.append("| %s |" % " | ".join("---:" if numeric else "---" for _title, numeric in table["columns"]))
+        found += ["| %s |" % " | ".join(plain(cell[1]) for cell in row) for row in table["rows"]]
+    return "\n".join(found) + "\n"
+
+
+def _key(result):
+    return (compare.point if result["kind"] == "benchmark" else certificates.evaluated)(result)
+
+
+def _series_of(results):
+    """Return {key: [result]} of comparable results that count, the oldest first."""
+    found = {}
+    for one in sorted(results, key=lambda one: (one["began"], one["id"])):
+        if one["ok"] and not one["void"]:
+            found.setdefault(_key(one), []).append(one)
+    return found
+
+
+def _trend(series, one, value_of, points=False):
+    """Return the values of a result and of those before it, as a sparkline; None without an earlier value."""
+    found = [value_of(other) for other in series.get(_key(one), ()) if other["began"] <= one["began"]]
+    return spark([value for value in found if value is not None][-RUNS:], points)
+
+
+def spark(values, points=False):
+    """Return a sparkline of 90 by 20 with the change of the last value, in percent or points: {points, last, change,
+    label}; None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    low, high, step = min(values), max(values), 90 / (len(values) - 1)
+    places = [
+        (round(step * count, 1), round(20 - 20 * (value - low) / (high - low), 1) if high > low else 10)
+        for count, value in enumerate(values)
+    ]
+    before, now = values[-2:]
+    change = "%+.1f points" % (now - before) if points else _signed((now / before - 1) * 100) if before else ""
+    label = "last %d runs: %s" % (len(values), ", ".join(number(value) for value in values))
+    return {"points": places, "last": places[-1], "change": change, "label": label}
 
 
 def _state(ok):
@@ -144,26 +211,28 @@ def _order(result):
     return scope, natural(_series(result)), result["workload"]["concurrency"] or 0, result["began"]
 
 
-def _tile(certificate, name, measured, evaluations):
-    """Return a part of the verdict with its number: {title, state, word, value, what, reasons}.
+def _tile(certificate, name, measured, evaluations, series):
+    """Return a part of the verdict with its number: {title, state, word, value, what, reasons, trend}.
     Evaluations without a comparison have no number."""
     part = certificate["parts"][name]
-    value, what = "", part["summary"]
+    value, what, trend = "", part["summary"], None
     if name == "verify" and what.endswith(" servers verified"):
         value, what = what[: -len(" servers verified")].replace(" of ", " / "), "servers verified"
     if name == "benchmark" and measured:
         best = max(measured, key=lambda one: one["metrics"]["output_tokens_per_s"] or 0)
         value = number(best["metrics"]["output_tokens_per_s"])
         what = "output tokens/s, %s" % certificates.named(best)
+        trend = _trend(series, best, lambda other: other["metrics"]["output_tokens_per_s"])
     shown = [one for one in evaluations if certificates.judged(one) or not certificates.evaluation_ok(one)]
     if name == "evaluate" and shown and part["ok"] is not None:
         one = max(shown, key=lambda item: (not certificates.evaluation_ok(item), item["questions"]))
         value = _percent(one["score"])
         what = "%s, %s" % (certificates.named(one), counted(one["questions"], "question"))
+        trend = _trend(series, one, lambda other: other["score"], points=True)
     state = _state(part["ok"])
     reasons = [] if part["ok"] else [cut(reason, page.CAUSE) for reason in part["reasons"]]
     return {"title": TITLES[name], "state": state, "word": WORDS.get(state) or certificates.UNKNOWN[name],
-            "value": value, "what": what, "reasons": reasons}  # fmt: skip
+            "value": value, "what": what, "reasons": reasons, "trend": trend}  # fmt: skip
 
 
 def _notes(problems):
@@ -176,11 +245,11 @@ def _notes(problems):
 
 def _table(caption, columns, rows):
     """Return a table, None without rows. columns: titles, with a leading # for numbers;
-    cells: strings, or (state, string)."""
+    cells: strings, (state, string), or (state, string, sparkline)."""
     if not rows:
         return None
     columns = [(title.lstrip("#"), title.startswith("#")) for title in columns]
-    rows = [[cell if isinstance(cell, tuple) else ("", cell) for cell in row] for row in rows]
+    rows = [[(*cell, None)[:3] if isinstance(cell, tuple) else ("", cell, None) for cell in row] for row in rows]
     return {"caption": caption, "columns": columns, "rows": rows}
 
 
@@ -256,17 +325,19 @@ def _percentiles(measured):
     return _table("Percentiles of latencies", columns, rows)
 
 
-def _change(certificate, known):
+def _change(certificate, known, series):
     rows = []
     for judged in certificate["benchmarks"]:
         one, earlier = known[judged["id"]], [known[name] for name in judged["before"] if name in known]
         for row in judged["compared"] if earlier else ():
+            measures = (row["metric"], row["statistic"])
+            trend = _trend(series, one, lambda other, measures=measures: compare.value_of(other, *measures))
             rows.append(
                 [
                     "%s, concurrency %s" % (_series(one), one["workload"]["concurrency"] or "–"),
-                    certificates.label(row), number(row["before"]), number(row["now"]), _signed(row["change"]),
-                    "%.0f %%" % row["noise"], counted(len(earlier), "run"), moment(earlier[-1]["began"]),
-                    CHANGES[row["verdict"]],
+                    ("", certificates.label(row), trend), number(row["before"]), number(row["now"]),
+                    _signed(row["change"]), "%.0f %%" % row["noise"], counted(len(earlier), "run"),
+                    moment(earlier[-1]["began"]), CHANGES[row["verdict"]],
                 ]
             )  # fmt: skip
     columns = ["tool, where", "metric", "#before", "#now", "#change for the worse", "#noise", "compared with", "last",
@@ -317,6 +388,77 @@ def _start(hosts):
     columns = ["server", "environment installed", "weights complete", "started", "artifact", "#start to ready",
                "#host memory planned, GiB", "#measured, GiB"]  # fmt: skip
     return _table("The start of each server, and its memory on the host", columns, rows)
+
+
+def _outcome(run):
+    """Return a run in a few values: {state, share, verified, servers, label}; share: percent of verified servers."""
+    oks = [one["ok"] for host in run["hosts"].values() for one in host["servers"].values()]
+    verified = sum(ok is True for ok in oks)
+    label = "%s: %d of %d" % (moment(run["run"]["began"]), verified, len(oks))
+    return {"state": _state(run["ok"]), "share": round(100 * verified / len(oks)) if oks else 0, "verified": verified,
+            "servers": len(oks), "label": label}  # fmt: skip
+
+
+def _runs(runs):
+    """Return the table of the last runs, the newest first, each compared with the run before of the same hosts."""
+    rows, earlier = [], {}
+    for run in runs[-RUNS:]:
+        found, hosts = _outcome(run), tuple(sorted(run["hosts"]))
+        bad = sorted((cut(name) for name in hosts if run["hosts"][name]["ok"] is not True), key=natural)
+        began, ended = time_of(run["run"]["began"]), time_of(run["generated"])
+        took = duration((ended - began).total_seconds() * 1000) if began and ended and ended >= began else "–"
+        software = ", ".join(DIGEST.sub(r"\1", one.rpartition("/")[2]) for one in run["versions"].get("software", ()))
+        shown = [cut(text) or "–" for text in (*map(run["versions"].get, ("collection", "inventory")), software)]
+        verified, versions = earlier.get(hosts, (None, shown))
+        cells = [("new" if text != last else "", text) for text, last in zip(shown, versions)]
+        if verified is not None and software and shown[2] == versions[2]:
+            cells[2] = ("", "same")
+        rows.append(
+            [
+                moment(run["run"]["began"]),
+                (found["state"], page.WORDS[found["state"]] + (": " + some(bad) if bad else "")),
+                "%d / %d" % (found["verified"], found["servers"]),
+                "–" if verified is None else ("%+d" % (found["verified"] - verified)).replace("+0", "0"),
+                ", ".join(sorted({cut(host["mode"]) for host in run["hosts"].values()} - {""})) or "–", took, *cells,
+            ]
+        )  # fmt: skip
+        earlier[hosts] = (found["verified"], shown)
+    columns = ["run", "result", "#servers verified", "#change", "verification", "#took", "collection", "inventory",
+               "software"]  # fmt: skip
+    return _table("The last runs, each compared with the run before of the same hosts", columns, rows[::-1])
+
+
+def timelines(hosts):
+    """Return bars of the starts of servers, from the start of each process until it was ready: [{caption, marks,
+    rows: [{name, x, width, took}]}], in percent of the width. Starts that are far apart in time are separate."""
+    spans = []
+    for host in hosts:
+        for server in host["servers"]:
+            began, ready = (time_of(server["start"].get(key)) for key in ("started", "ready"))
+            if began and ready and ready >= began:
+                spans.append((began, ready, "%s / %s" % (host["name"], server["name"])))
+    groups = []
+    for span in sorted(spans, key=lambda one: (one[0], natural(one[2]))):
+        if not groups or (span[0] - max(ready for _began, ready, _name in groups[-1])).total_seconds() > APART:
+            groups.append([])
+        groups[-1].append(span)
+    return [_timeline(group[:STARTS]) for group in groups[-TIMELINES:]]
+
+
+def _timeline(group):
+    first = group[0][0]
+    marks = ticks(max((ready - first).total_seconds() for _began, ready, _name in group))
+
+    def at(seconds):
+        return round(100 * seconds / marks[-1], 1)
+
+    rows = [
+        {"name": name, "x": at((began - first).total_seconds()), "width": at((ready - began).total_seconds()),
+         "took": duration((ready - began).total_seconds() * 1000)}
+        for began, ready, name in group
+    ]  # fmt: skip
+    return {"caption": "From %s" % moment(first.strftime(TIME)), "rows": rows,
+            "marks": [(at(mark), text_of(mark) + " s") for mark in marks]}  # fmt: skip
 
 
 def _gib(value, unit=1):

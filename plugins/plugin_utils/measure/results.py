@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import os
 
-import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_json, read_text
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.runs import collection_version
 
-COLLECTION = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
 DEFAULT_EFFORT = "medium"  # of gpt-oss; the assumed effort of a published score without an effort
 
 
@@ -43,15 +41,6 @@ def head_of(arguments, host, folder):
         "host": host,
         "profile": arguments.get("profile") or "none",
     }
-
-
-def collection_version():
-    """Return the version of this collection, None if it is not known."""
-    manifest = read_json(os.path.join(COLLECTION, "MANIFEST.json"))
-    if isinstance(manifest, dict):
-        return manifest["collection_info"]["version"]
-    text = read_text(os.path.join(COLLECTION, "galaxy.yml"))
-    return str(yaml.safe_load(text)["version"]) if text else None
 
 
 def reference_of(references, name, effort, model, platform):

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import base64
-import bisect
 import datetime
 import functools
 import hashlib
+import math
 import os
 import re
 import shlex
@@ -38,7 +38,8 @@ ROOMY = 24  # up to this number, each server has a cell with its name; otherwise
 OPEN = 4  # up to this number, all servers are opened
 LONGEST, CAUSE = 4000, 1000  # characters
 CARDS, PLACES = 40, 24  # kinds of failures with a card; servers that a card names
-SIZES = (0, 30, 100, 300, 1000, 3000, 10000)  # ms of the lengths of a probe's bar
+DECADE = 20  # percent of a probe's bar for a factor of ten, from 1 ms
+SCALE = ((20, "10 ms"), (40, "0.1 s"), (60, "1 s"), (80, "10 s"))
 OLD = datetime.timedelta(hours=1)  # without a run, a verdict is old if the newest verdict is later by more than this
 
 MODES = {"full": "full sequence", "quick": "quick check"}
@@ -179,6 +180,7 @@ def view(report):
             if probe["name"] in PROVES
         },
         "own": "a request of the recipe",
+        "SCALE": SCALE,
         "WORDS": WORDS,
     }
 
@@ -314,7 +316,7 @@ def _probe_view(probe):
         "state": _state(probe.get("ok")),
         "ms": ms,
         "took": duration(ms),
-        "size": bisect.bisect_left(SIZES, ms),
+        "length": round(min(100, DECADE * math.log10(max(1, ms))), 1),
         "cause": cut(probe.get("cause"), CAUSE),
         "card": "",
         **{key: cut(probe.get(key), LONGEST) for key in ("sent", "got")},

@@ -22,7 +22,14 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.fi
     write_atomic,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.http_client import cut
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import all_ok, format_cpu_list, now
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import PROBED_ROLES
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import (
+    all_ok,
+    format_cpu_list,
+    items_of,
+    now,
+)
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import runs
 
 SCHEMA = 1
 TITLE = "Verdicts"
@@ -243,7 +250,7 @@ def void_verdicts(folder, host, actions):
         write_atomic(path, _text(after))
     known = _hosts(read_json(os.path.join(folder, "verdict.json"))).get(host)
     if void(known, actions, when) is not known:
-        _change(folder, lambda fleet: _void_host(fleet, host, actions, when))
+        _change(folder, lambda fleet: _void_host(fleet, host, actions, when), kept=False)
 
 
 def _void_host(fleet, host, actions, when):
@@ -304,11 +311,12 @@ def write_all(folder, verified, inventory_hosts):
     return reports
 
 
-def begin_run(folder, run_id, hosts, going, planned):
+def begin_run(folder, run_id, hosts, going, planned, sources=()):
     """begin() below `folder`, if it changes anything. Returns the run {id, began, hosts}.
 
     hosts: all hosts of the run. going: those that have not failed; if this run has begun before, the verdicts of the
-    others remain. planned: a function that returns `planned` of begin(). Raises OSError.
+    others remain. planned: a function that returns `planned` of begin(). sources: the values of -i, for the versions in
+    the history. Raises OSError.
     """
     fleet = read_json(os.path.join(folder, "verdict.json"))
     known, run = _hosts(fleet), _run(fleet)
@@ -324,7 +332,8 @@ def begin_run(folder, run_id, hosts, going, planned):
     generated, planned = now(), planned()
     begun = {"id": run_id, "began": began or generated}
     os.makedirs(folder, exist_ok=True)
-    return _change(folder, lambda fleet: begin(fleet, begun, hosts, planned, generated))["run"]
+    versions = runs.versions(sources)
+    return _change(folder, lambda fleet: begin(fleet, begun, hosts, planned, generated), versions)["run"]
 
 
 def not_written(folder, error):
@@ -365,14 +374,38 @@ def say_unreachable(folder, run_id, reasons):
     _change(folder, say)
 
 
-def _change(folder, change):
-    """Replace verdict.json below `folder` by change(content), and render the page. Returns the new content."""
+def _change(folder, change, versions=None, kept=True):
+    """Replace verdict.json below `folder` by change(content), and render the page. Returns the new content.
+
+    kept: whether the history has the change; versions: of the run that begins.
+    """
     path = os.path.join(folder, "verdict.json")
     with _locked(os.path.join(folder, ".verdict.lock")):
         fleet = change(read_json(path))
         write_atomic(path, _text(fleet))
+        if kept and fleet["run"]:
+            runs.keep(folder, _record(fleet), versions)
     write_page(folder)
     return fleet
+
+
+def _record(fleet):
+    """The last run in verdict.json for the history, see runs.keep(): its hosts with their summaries."""
+    run = _run(fleet)
+    part = _fleet({name: one for name, one in _hosts(fleet).items() if name in run["hosts"]}, run, fleet["generated"])
+    software = {item for one in part["hosts"].values() for item in _part(one, "deployed").get("software") or ()}
+    hosts = {name: _outcome(one) for name, one in part["hosts"].items()}
+    return {**part, "hosts": hosts, "versions": {"software": sorted(software)}}
+
+
+def _outcome(report):
+    """summary() of a host's report. A host without a verdict has its planned servers, and the cause."""
+    found, missing = summary(report), _missing(report)
+    if missing:
+        planned = items_of(_part(report, "deployed").get("servers"))
+        asked = [one["name"] for one in planned if one.get("port") and one.get("role") in PROBED_ROLES]
+        found.update(problem=missing["cause"], servers={name: {"ok": None} for name in asked})
+    return found
 
 
 def write_page(folder):

@@ -9,6 +9,7 @@ import json
 import sys
 
 import yaml
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import runs
 from ansible_collections.inference.fleet.tests.runs import play
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.engines.small_fleet import Fleet
@@ -58,6 +59,15 @@ def test_a_host_that_a_run_did_not_come_to_is_not_called_well(tmp_path):
         before = (fleet.reports / "verdict.json").read_bytes()
         fleet.play("--check").ok()
         assert (fleet.reports / "verdict.json").read_bytes() == before
+
+        kept, warnings = runs.history(str(fleet.reports))
+        oks = [{name: host["ok"] for name, host in one["hosts"].items()} for one in kept]
+        assert oks == [
+            {"n1": True, "n2": True, "n3": None},
+            {"n1": True, "n2": None, "n3": None},
+            {"n2": True, "n3": True},
+        ]
+        assert {one["versions"]["collection"] for one in kept} == {runs.collection_version()} and warnings == []
 
 
 def test_a_run_in_which_every_host_fails_before_it_is_asked_is_told_as_well(tmp_path):

@@ -1,0 +1,108 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The last runs of an inventory: history/<time>-<id>.json below its reports, one file for each run that verifies.
+
+A file contains {schema, ok, generated, run, hosts: {host: summary}, versions: {collection, inventory, software}}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+
+import yaml
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import (
+    fits,
+    names_in,
+    read_json,
+    read_text,
+    readable_json,
+    write_atomic,
+)
+
+SCHEMA = 1
+FOLDER = "history"
+KEPT = 50  # runs
+LARGEST = 4 << 20  # bytes of a file
+NAME = re.compile(r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{12}\Z")
+COLLECTION = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
+GIT = ("git", "-c", "core.fsmonitor=false", "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty")
+SERVER = {"ok": (bool, None), "*": object}
+HOST = {"ok": (bool, None), "mode": (str, None), "servers": {"*": SERVER}, "*": object}
+SHAPE = {
+    "schema": int, "ok": (bool, None), "generated": str, "run": {"id": str, "began": str, "hosts": [str]},
+    "hosts": {"*": HOST}, "versions": {"collection": (str, None), "inventory": (str, None), "software": [str]},
+}  # fmt: skip
+
+
+def keep(folder, record, versions=None):
+    """Write or replace the file of a run, and remove the oldest beyond KEPT. Raises OSError.
+
+    record: as above, without the versions except software. versions: versions() when the run begins; later the known
+    versions remain. Runs without an id, or with another form of it, are not kept.
+    """
+    name = "%s-%s" % (re.sub("[-:]", "", str(record["run"].get("began"))), record["run"].get("id"))
+    if not NAME.match(name):
+        return
+    kept = os.path.join(folder, FOLDER)
+    os.makedirs(kept, exist_ok=True)
+    known = _read(os.path.join(kept, name + ".json"))
+    found = versions or (known["versions"] if known else {"collection": None, "inventory": None})
+    record = {**record, "versions": {**found, **record["versions"]}}
+    write_atomic(os.path.join(kept, name + ".json"), json.dumps(record) + "\n")
+    for old in list(filter(NAME.match, names_in(kept, suffix=".json")))[:-KEPT]:
+        os.unlink(os.path.join(kept, old + ".json"))
+
+
+def history(folder):
+    """(runs, warnings): the kept runs, the oldest first. Unreadable files are left out with a warning."""
+    kept, found, warnings = os.path.join(folder, FOLDER), [], []
+    for name in names_in(kept, suffix=".json") if os.path.isdir(kept) else ():
+        path = os.path.join(kept, name + ".json")
+        run = _read(path) if NAME.match(name) else None
+        if run:
+            found.append(run)
+        else:
+            warnings.append("%s is not the record of a run. Remove the file." % path)
+    return found, warnings
+
+
+def _read(path):
+    """The record in a file, None if it has another form. Pipes and devices are not opened."""
+    value = readable_json(path) if os.path.isfile(path) and os.path.getsize(path) <= LARGEST else None
+    right = fits(value, SHAPE) and set(value) == set(SHAPE) and value["schema"] == SCHEMA
+    return value if right and all({"ok", "mode", "servers"} <= set(one) for one in value["hosts"].values()) else None
+
+
+def versions(sources):
+    """{collection, inventory}: the version of this collection, and the revision of the inventory; None if unknown.
+
+    sources: the values of -i. The revision is that of the git repository with the first of them, with -dirty if it has
+    changes that are not committed.
+    """
+    found = (_revision(source) for source in sources if "," not in source)
+    return {"collection": collection_version(), "inventory": next(filter(None, found), None)}
+
+
+def _revision(source):
+    folder = source if os.path.isdir(source) else os.path.dirname(os.path.abspath(source))
+    try:
+        done = subprocess.run(
+            GIT, cwd=folder, env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"}, stdin=subprocess.DEVNULL,
+            capture_output=True, timeout=10, check=False, text=True,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def collection_version():
+    """Return the version of this collection, None if it is not known."""
+    manifest = read_json(os.path.join(COLLECTION, "MANIFEST.json"))
+    if isinstance(manifest, dict):
+        return manifest["collection_info"]["version"]
+    text = read_text(os.path.join(COLLECTION, "galaxy.yml"))
+    return str(yaml.safe_load(text)["version"]) if text else None
