@@ -69,6 +69,16 @@ def forms(secret):
     return {one for one in found if one.strip()}
 
 
+def encoded(secret):
+    """What base64 makes of a secret anywhere in a string, without the characters that depend on its neighbours."""
+    raw, found = secret.encode("utf-8", "surrogatepass"), set()
+    for before in range(3):
+        end = (len(raw) + before) * 8 // 6
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            found.add(encode(b"\0" * before + raw).decode()[(0, 2, 3)[before] : end])
+    return found
+
+
 def login_forms(user, password):
     """The forms of a password (of the user, if there is no password: it is a token then), and of the header that a
     client makes of the two."""

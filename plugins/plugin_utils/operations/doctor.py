@@ -1,0 +1,93 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The operation doctor: reports what is wrong on a node, with causes and remedies."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from ansible.errors import AnsibleConnectionFailure
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor.bundle import masked
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor.findings import findings
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.redact import TOKEN_LENGTH, TOKEN_LIKE
+from ansible_collections.inference.fleet.plugins.plugin_utils.operations.check import asked_of, looks_of
+from ansible_collections.inference.fleet.plugins.plugin_utils.operations.servers import verification_arguments
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import bundle
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
+
+TITLE, COLUMNS = "Doctor", ["host", "server", "check", "code", "cause"]
+NOT_SECRET = re.compile(r"_(?:version|file|dir|path|names?)$")  # names of variables
+
+
+def doctor(action, arguments, task_vars):
+    """Return {findings, healthy, fleet_report}; the files for the bundle are kept."""
+    host, wanted = task_vars["inventory_hostname"], boolean(arguments.get("bundle") or False)
+    looks, unread, verification, servers = looks_of(action, task_vars, run_look.STEPS[0], every=True, only=())
+    if verification:
+        full = verification.get("mode") == "full"
+        verification = {**verification, "mode": "full" if full else "quick", "reports_dir": None}
+        verification = verification_arguments(verification, host, None, True)
+    asked = {**asked_of(looks, verification, servers), "bundle": wanted, "now": time.time()}
+    try:
+        answer = action.call("doctor", asked, task_vars)
+    except AnsibleConnectionFailure as error:
+        answer = {"unreachable": True, "msg": str(error)}
+    files = answer.pop("bundle", None)
+    if wanted and isinstance(files, dict):
+        bundle.keep(host, masked(files, _inventory_secrets(action, task_vars)))
+    if "findings" in answer:
+        for one in unread:
+            answer["findings"] += findings("plan", lambda one=one: [_unread(one)])
+        answer["healthy"] = answer["healthy"] and not unread
+    answer["fleet_report"] = table(host, answer)
+    show(answer["fleet_report"])
+    return answer
+
+
+def _unread(one):
+    return FleetError(
+        "doctor.step-unknown",
+        "The step %s could not be checked: %s. Correct that, or run site.yml, which runs the step.",
+        (one["step"], one["reason"]),
+    )
+
+
+def table(host, answer):
+    """Return {title, columns, rows} of a host: two lines for each problem, the second with its remedy."""
+    found, rows = answer.get("findings"), []
+    for one in found or ():
+        if one["ok"] is False:
+            rows.append([host, one["server"], one["check"], one["code"], one["cause"]])
+            if one["remedy"]:
+                rows.append(["", "", "", "", "→ " + one["remedy"]])
+    if found and not rows:
+        words = "nothing is wrong: %d checks, %d not possible" % (len(found), sum(one["ok"] is None for one in found))
+        rows.append([host, None, None, None, words])
+    if not found:
+        rows.append([host, None, None, None, "unreachable" if answer.get("unreachable") else answer.get("msg")])
+    return {"title": TITLE, "columns": COLUMNS, "rows": rows}
+
+
+def _inventory_secrets(action, task_vars):
+    """Return the values of variables whose names are those of secrets, as far as they can be read here."""
+    found = set()
+    for name in task_vars:
+        if TOKEN_LIKE.search(name) and not NOT_SECRET.search(name):
+            try:
+                found |= set(_strings(action._templar.template(task_vars[name])))
+            except Exception:  # the templating engine may raise anything: a locked vault, an undefined variable
+                continue
+    return {one for one in found if len(one) >= TOKEN_LENGTH}
+
+
+def _strings(value):
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, tuple, dict)):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _strings(one)
