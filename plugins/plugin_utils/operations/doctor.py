@@ -11,9 +11,12 @@ import time
 from ansible.errors import AnsibleConnectionFailure
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor.bundle import masked
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor.findings import findings
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.redact import TOKEN_LENGTH, TOKEN_LIKE
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor.findings import row
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.redact import (
+    TOKEN_LENGTH,
+    TOKEN_LIKE,
+    strings,
+)
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations.check import asked_of, looks_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations.servers import verification_arguments
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
@@ -21,11 +24,12 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import b
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 
 TITLE, COLUMNS = "Doctor", ["host", "server", "check", "code", "cause"]
+ADVICE = "Run site.yml, which runs the steps that cannot be checked."
 NOT_SECRET = re.compile(r"_(?:version|file|dir|path|names?)$")  # names of variables
 
 
 def doctor(action, arguments, task_vars):
-    """Return {findings, healthy, fleet_report}; the files for the bundle are kept."""
+    """Return {findings, healthy, fleet_report}; the files for the bundle and the findings are kept."""
     host, wanted = task_vars["inventory_hostname"], boolean(arguments.get("bundle") or False)
     looks, unread, verification, servers = looks_of(action, task_vars, run_look.STEPS[0], every=True, only=())
     if verification:
@@ -37,24 +41,21 @@ def doctor(action, arguments, task_vars):
         answer = action.call("doctor", asked, task_vars)
     except AnsibleConnectionFailure as error:
         answer = {"unreachable": True, "msg": str(error)}
-    files = answer.pop("bundle", None)
-    if wanted and isinstance(files, dict):
-        bundle.keep(host, masked(files, _inventory_secrets(action, task_vars)))
+    files = answer.pop("bundle", None) or {}
     if "findings" in answer:
-        for one in unread:
-            answer["findings"] += findings("plan", lambda one=one: [_unread(one)])
-        answer["healthy"] = answer["healthy"] and not unread
+        # a changed role or a locked vault is no fault; a host without a plan is one
+        answer["findings"] += [row("plan", None if servers else False, one["reason"], ADVICE) for one in unread]
+        answer["healthy"] = answer["healthy"] and bool(servers or not unread)
+    report = {
+        "reached": "findings" in answer or (False if answer.get("unreachable") else None),
+        "healthy": answer.get("healthy"),
+        "findings": answer.get("findings", []),
+        "problem": answer.get("msg"),
+    }
+    bundle.keep(host, report, masked(files, _inventory_secrets(action, task_vars)) if files else {})
     answer["fleet_report"] = table(host, answer)
     show(answer["fleet_report"])
     return answer
-
-
-def _unread(one):
-    return FleetError(
-        "doctor.step-unknown",
-        "The step %s could not be checked: %s. Correct that, or run site.yml, which runs the step.",
-        (one["step"], one["reason"]),
-    )
 
 
 def table(host, answer):
@@ -79,15 +80,7 @@ def _inventory_secrets(action, task_vars):
     for name in task_vars:
         if TOKEN_LIKE.search(name) and not NOT_SECRET.search(name):
             try:
-                found |= set(_strings(action._templar.template(task_vars[name])))
+                found |= set(strings(action._templar.template(task_vars[name])))
             except Exception:  # the templating engine may raise anything: a locked vault, an undefined variable
                 continue
     return {one for one in found if len(one) >= TOKEN_LENGTH}
-
-
-def _strings(value):
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, (list, tuple, dict)):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from _strings(one)

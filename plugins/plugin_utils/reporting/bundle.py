@@ -23,10 +23,19 @@ from ...module_utils.fleet_node.host.values import now
 NAME = "inference-fleet-bundle-%s.json"
 
 
-def keep(host, files):
-    """Keep the files {name: content} of a host, which contain no secrets."""
+def keep(host, report, files):
+    """Keep the report of a host and its files {name: content}, which contain no secrets."""
     path = os.path.join(C.DEFAULT_LOCAL_TMP, NAME % quote(host, safe=""))
-    write_atomic(path, json.dumps(files), 0o600)
+    write_atomic(path, json.dumps([host, report, files]), 0o600)
+
+
+def kept():
+    """Return [(host, report, files)] of the hosts that were asked."""
+    found = []
+    for path in sorted(glob.glob(os.path.join(glob.escape(C.DEFAULT_LOCAL_TMP), NAME % "*"))):
+        with open(path, encoding="utf-8") as stream:
+            found.append(json.load(stream))
+    return found
 
 
 def archive(findings):
@@ -35,12 +44,9 @@ def archive(findings):
     with tarfile.open(fileobj=output, mode="w:gz") as packed:
         _add(packed, "control-node.json", json.dumps({"ansible-core": ansible_version, "time": now()}))
         _add(packed, "doctor.json", findings)
-        begin, end = os.path.join(C.DEFAULT_LOCAL_TMP, NAME).split("%s")
-        for path in sorted(glob.glob(glob.escape(begin) + "*" + end)):
-            with open(path, encoding="utf-8") as stream:
-                files = json.load(stream)
+        for host, _report, files in kept():
             for name, text in sorted(files.items()):
-                _add(packed, "%s/%s" % (path[len(begin) : -len(end)], name), text)
+                _add(packed, "%s/%s" % (host.replace("/", "_"), name), text)
     return output.getvalue()
 
 

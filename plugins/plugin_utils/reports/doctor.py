@@ -12,7 +12,6 @@ from ansible.errors import AnsibleActionFail
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import make_directory, write_atomic
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.os_errors import remedy
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import now
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import clean
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import bundle
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder
@@ -22,10 +21,10 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reports.verdicts i
 def doctor(action, given, task_vars):
     """Collect the findings of all hosts of the play, as doctor.json in the folder of the reports and in the bundle
     `file`. Return {doctor, ansible_stats}."""
-    hosts, refused = {}, run_plan.refused()
-    for host in task_vars["ansible_play_hosts_all"]:
-        found = task_vars["hostvars"][host].get(given["registered"]) if given["registered"] else None
-        hosts[host] = of_host(clean(found, "doctor") if isinstance(found, dict) else None, refused.get(host))
+    refused, known = run_plan.refused(), {host: report for host, report, _files in bundle.kept()}
+    nothing = {"reached": None, "healthy": None, "findings": []}
+    hosts = {host: known.get(host) or {**nothing, "problem": refused.get(host) or NOT_ASKED}
+             for host in task_vars["ansible_play_hosts_all"]}  # fmt: skip
     collected = {"schema": 1, "at": now(), "healthy": all(one["healthy"] for one in hosts.values()), "hosts": hosts}
     text = json.dumps(collected, indent=2, sort_keys=True) + "\n"
     folder = reports_folder(given["reports_dir"], task_vars, action._templar)
@@ -35,16 +34,6 @@ def doctor(action, given, task_vars):
         _write(os.path.abspath(os.path.expanduser(given["file"])), bundle.archive(text))
     stats = {"data": {"fleet_doctor": collected}, "per_host": False, "aggregate": False}
     return {"doctor": collected, "ansible_stats": stats}
-
-
-def of_host(found, refused=None):
-    """Return {reached, healthy, findings, problem} of a host. found: the result of the operation doctor, or None.
-    refused: the reason why the host could not be planned."""
-    if found is None or "findings" not in found:
-        reached = False if (found or {}).get("unreachable") else None
-        problem = refused or NOT_ASKED if found is None else found.get("msg")
-        return {"reached": reached, "healthy": None, "findings": [], "problem": problem}
-    return {"reached": True, "healthy": found["healthy"], "findings": found["findings"], "problem": None}
 
 
 def _write(path, data):
@@ -57,7 +46,7 @@ def _write(path, data):
 
 KINDS = {
     "doctor": (
-        {"reports_dir": {"type": "path"}, "registered": {"type": "str"}, "file": {"type": "path"}},
+        {"reports_dir": {"type": "path"}, "file": {"type": "path"}},
         doctor,
     )
 }

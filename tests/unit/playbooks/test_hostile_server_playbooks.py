@@ -296,7 +296,7 @@ def test_doctor_and_its_bundle(site):
     assert "server-1 fails the probe completion" in " ".join(run.output.split())
     found = json.loads((site.reports / "doctor.json").read_text())
     wrong = {(one["server"], one["code"]) for one in found["hosts"]["n1"]["findings"] if one["ok"] is False}
-    assert {("server-1", "doctor.server-not-ready"), ("server-1", "doctor.probe-failed")} <= wrong
+    assert {("server-1", "doctor.server-differs"), ("server-1", "doctor.probe-failed")} <= wrong
     assert not {one for one in wrong if one[0] == "server-4"}
     with tarfile.open(bundle) as archive:
         files = {one.name: archive.extractfile(one).read().decode() for one in archive}

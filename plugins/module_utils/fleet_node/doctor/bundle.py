@@ -70,17 +70,14 @@ def masked(files, secrets):
 
 
 def _versions(case):
-    """Versions of this collection's program, of the node, its environments and images."""
+    """Versions of this collection's program, of the node and its environments."""
     found = {
         "program": own_version(), "python": sys.version, "kernel": platform.release(), "machine": platform.machine(),
-        "system": _text(case.system.sysroot + "/etc/os-release"), "environments": {}, "images": {},
+        "system": _text(case.system.sysroot + "/etc/os-release"), "environments": {},
     }  # fmt: skip
     for name in names_in(case.paths.venvs):
         marker = read_json("%s/%s/.inference-fleet.json" % (case.paths.venvs, name))
         found["environments"][name] = (marker or {}).get("packages")
-    for name, entry in case.entries.items():
-        if entry["container"]:
-            found["images"][name] = [entry["container"]["image"], entry["container"]["digest"]]
     with contextlib.suppress(FleetError, OSError):
         found["accelerators"] = case.platform.detect(case.system).as_dict() if case.platform else None
     return found

@@ -56,18 +56,6 @@ def _rows(check, error):
         yield row(shown, False, cause.rstrip("."), more[0] if more else None, code, error.details.get("server"))
 
 
-def distinct(found):
-    """The findings without those that repeat the cause of an earlier finding of the same server."""
-    seen, kept = set(), []
-    for one in found:
-        key = (one["server"], one["cause"])
-        if one["ok"] is False and key in seen:
-            continue
-        seen.add(key)
-        kept.append(one)
-    return kept
-
-
 def advised(cause):
     """(the cause, its remedy) of a sentence of servers/causes.py or of an engine."""
     words, _colon, remedy = cause.partition(": ")

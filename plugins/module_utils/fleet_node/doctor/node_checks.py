@@ -19,7 +19,6 @@ from ..supervise import order
 from ..weights.http import proxy_for
 from .findings import NotChecked
 
-DAY_S = 86400
 CLOCK_S = 60  # by which the clocks of the control node and of a node may differ, with the time of a call
 FULL = 0.02  # share of a disk that is free
 FULL_BYTES = 2 << 30
@@ -29,8 +28,7 @@ LINE = 300  # characters of a line of the kernel's log
 KILLED = r"[Oo]ut of memory: Killed process \d+ \([^)]*\)|oom_reaper: reaped process"
 BROKEN_DISK = r"I/O error, dev |EXT4-fs error|XFS \([^)]*\): (?:Corruption|metadata I/O)|[Rr]emounting filesystem " \
               r"read-only|nfs: server \S+ not responding"  # fmt: skip
-BROKEN_HARDWARE = r"\[Hardware Error\]|EDAC \S+: \d+ UE|AER:.* [Uu]ncorrect|mce: .*[Uu]ncorrect"
-BLOCKED = r"INFO: task \S+ blocked for more than"
+BROKEN_HARDWARE = r"\[Hardware Error\]|EDAC \S+: \d+ UE|AER:.* [Uu]ncorrect|INFO: task \S+ blocked for more than"
 
 
 def hardware(case):
@@ -45,7 +43,7 @@ def hardware(case):
 
 
 def kernel(case):
-    """What the kernel reported in the last day: memory, disks, hardware, processes that hang."""
+    """What the kernel reported in the last day: memory, disks, devices and drivers."""
     lines = kernel_lines(case.system)
     faults = "|".join((BROKEN_HARDWARE, *(case.platform.kernel_faults if case.platform else ())))
 
@@ -70,33 +68,20 @@ def kernel(case):
     if last(faults):
         yield FleetError(
             "doctor.hardware-error",
-            "The kernel reported an error of the hardware: %s. Check the device with its vendor's tool and reboot the "
-            "node; if the error returns, list the device in fleet_hardware.exclude.",
+            "The kernel reported an error of a device or its driver: %s. Check the device with its vendor's tool and "
+            "reboot the node; if the error returns, list the device in fleet_hardware.exclude.",
             (last(faults),),
-        )
-    if last(BLOCKED):
-        yield FleetError(
-            "doctor.task-blocked",
-            "A process waited for minutes in the kernel: %s. Check the driver, the disk or the network file system "
-            "that it waits for, and reboot the node if it does not recover.",
-            (last(BLOCKED),),
         )
 
 
 def kernel_lines(system):
     """[line] of the kernel's log of the last day. Raises NotChecked."""
     program = system.program("journalctl")
-    if program:
-        status, text = run_tool([program, "--dmesg", "--since=-24h", "--output=short-iso", "--quiet", "--no-pager"])
-        if status == 0 and text.strip():
-            return text.splitlines()
-    program = system.program("dmesg")
-    status, text = run_tool([program]) if program else (None, "")
-    if status != 0:
-        raise NotChecked("the log of the kernel cannot be read")
-    begin = float((system.value("/proc/uptime") or "0").split()[0]) - DAY_S
-    timed = ((re.match(r"\[\s*(\d+)\.\d+\]", line), line) for line in text.splitlines())
-    return [line for found, line in timed if not found or int(found.group(1)) >= begin]
+    asked = [program, "--dmesg", "--since=-24h", "--output=short-iso", "--quiet", "--no-pager"]
+    status, text = run_tool(asked) if program else (None, "")
+    if status != 0 or not text.strip():
+        raise NotChecked("the log of the kernel is empty or cannot be read")
+    return text.splitlines()
 
 
 def clock(case):
@@ -123,18 +108,11 @@ def disk(case):
             continue
         seen.add(device)
         free = found.f_bavail * found.f_frsize
-        if free < min(FULL_BYTES, FULL * found.f_blocks * found.f_frsize):
+        if free < min(FULL_BYTES, FULL * found.f_blocks * found.f_frsize) or found.f_favail < FULL * found.f_files:
             yield FleetError(
                 "doctor.disk-full",
-                "The disk of %s has %d MiB left. Free space: playbooks/clean.yml lists unused files.",
-                (path, free >> 20),
-            )
-        if found.f_files and found.f_favail < FULL * found.f_files:
-            yield FleetError(
-                "doctor.disk-full-of-files",
-                "The disk of %s has room for %d more files. Remove files that are not needed: `df --inodes` and "
-                "playbooks/clean.yml help.",
-                (path, found.f_favail),
+                "The disk of %s has %d MiB left, and %d inodes. Free space: playbooks/clean.yml lists unused files.",
+                (path, free >> 20, found.f_favail),
             )
 
 

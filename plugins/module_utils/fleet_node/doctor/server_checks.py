@@ -19,7 +19,6 @@ from ..supervise.state import read_record
 from .findings import NotChecked, advised
 
 LOOP_STARTS, LOOP_S = 3, 3600
-BY_HAND = ("port", "container engine")  # kinds of differences that no run repairs
 OVERRIDES = ("override-generation-config", "override_generation_config")
 
 
@@ -27,28 +26,12 @@ def drift(case):
     """How servers differ from the plan; see playbooks/status.yml."""
     for row in case.rows():
         for one in row["differences"] or ():
-            words = (row["name"], one["text"])
-            if one["kind"] in BY_HAND:
-                yield FleetError(
-                    "doctor.server-hindered",
-                    "%s: %s. Stop that program or start the container engine, then run site.yml.",
-                    words,
-                    {"server": row["name"]},
-                )
-            elif one["kind"] == "not ready":
-                yield FleetError(
-                    "doctor.server-not-ready",
-                    "%s: %s. See playbooks/logs.yml, and run site.yml.",
-                    words,
-                    {"server": row["name"]},
-                )
-            else:
-                yield FleetError(
-                    "doctor.server-differs",
-                    "%s: %s. Run site.yml, which applies the plan.",
-                    words,
-                    {"server": row["name"]},
-                )
+            yield FleetError(
+                "doctor.server-differs",
+                "%s: %s. Run site.yml, which repairs most differences; docs/using/operations.md lists the others.",
+                (row["name"], one["text"]),
+                {"server": row["name"]},
+            )
 
 
 def restarts(case):

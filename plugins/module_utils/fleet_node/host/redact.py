@@ -97,25 +97,26 @@ def url_secrets(*values):
     found = set()
     for user, password in _logins(values):
         found |= {password or user, unquote(password or user)}
-    for text in _strings(values):
+    for text in strings(values):
         for _whole, _name, value in PARAMETER.findall(text):
             found |= {value, unquote(value), value.partition("#")[0]}
     return found - {""}
 
 
-def _strings(value):
+def strings(value):
+    """Yield the strings in a value with lists and mappings."""
     if isinstance(value, dict):
         value = value.values()
     if isinstance(value, str):
         yield value
     elif not isinstance(value, (bytes, int, float, type(None))):
         for one in value:
-            yield from _strings(one)
+            yield from strings(one)
 
 
 def _logins(values):
     """(user, password) of the addresses in strings."""
-    for text in _strings(values):
+    for text in strings(values):
         if "@" in text:
             for pattern in (URL_USER, BARE_USER, LOOSE_USER):
                 for who in pattern.findall(text):

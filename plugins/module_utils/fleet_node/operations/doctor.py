@@ -9,7 +9,7 @@ import functools
 import time
 
 from ..doctor import bundle, node_checks, server_checks
-from ..doctor.findings import NotChecked, advised, distinct, findings
+from ..doctor.findings import NotChecked, advised, findings
 from ..errors import FleetError
 from ..host.commands import hangs
 from ..host.paths import NodePaths
@@ -89,7 +89,7 @@ def doctor(params, check_mode, operation_of, validated):
     for name, run in {**node_checks.CHECKS, **server_checks.CHECKS}.items():
         found += findings(name, functools.partial(run, case))
     found += findings("verification", functools.partial(_verify, verification, case, operation_of, validated))
-    found = case.redactor.value(distinct(found))
+    found = case.redactor.value(found)
     return {
         "changed": False,
         "findings": found,

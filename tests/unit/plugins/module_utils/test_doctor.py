@@ -22,7 +22,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor 
 )
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor.findings import (
     NotChecked,
-    distinct,
     findings,
     row,
 )
@@ -103,10 +102,6 @@ def starts(case):
         json.dump(record, stream)
 
 
-def differ(kind):
-    return lambda case: case.row.update(differences=[{"kind": kind, "text": "something is wrong"}])
-
-
 def logged(line):
     def make(case):
         ready(case)
@@ -146,7 +141,7 @@ FAULTS = [
     ("kernel", lambda case: kernel(case, "mce: [Hardware Error]: Machine check events logged"),
      "doctor.hardware-error", "Machine check"),
     ("kernel", lambda case: kernel(case, "INFO: task python3:77 blocked for more than 120 seconds."),
-     "doctor.task-blocked", "python3:77"),
+     "doctor.hardware-error", "python3:77"),
     ("clock", lambda case: setattr(case, "received", 700.0), "doctor.clock", "300 s behind"),
     ("services", lambda case: change(case, start={"after": [], "needs": [ETCD]}), "doctor.service-away",
      "http://127.0.0.1:1"),
@@ -155,9 +150,8 @@ FAULTS = [
     ("proxies", lambda case: change(case, start={"after": [], "needs": [{**ETCD, "urls": ["tcp://etcd-1:2379"]}]},
                                     environment={"HTTP_PROXY": "http://proxy:3128", "NO_PROXY": "127.0.0.1"}),
      "doctor.proxy", "etcd-1"),
-    ("servers", differ("port"), "doctor.server-hindered", "something is wrong"),
-    ("servers", differ("not ready"), "doctor.server-not-ready", "something is wrong"),
-    ("servers", differ("file mode"), "doctor.server-differs", "something is wrong"),
+    ("servers", lambda case: case.row.update(differences=[{"kind": "file mode", "text": "it has mode 0644"}]),
+     "doctor.server-differs", "mode 0644"),
     ("restarts", starts, "doctor.restart-loop", "status 1"),
     ("logs", logged("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.81 GiB."), "doctor.log",
      "ran out of memory"),
@@ -185,10 +179,10 @@ def test_a_fault_is_named(case, check, make, code, words):
     assert found["server"] == ("server-0" if check in (*server_checks.CHECKS, "services", "proxies") else None)
 
 
-@pytest.mark.parametrize(("fault", "code"), [(no_room, "doctor.disk-full"), (no_files, "doctor.disk-full-of-files")])
-def test_a_full_disk_is_named(case, monkeypatch, fault, code):
+@pytest.mark.parametrize("fault", [no_room, no_files])
+def test_a_full_disk_is_named(case, monkeypatch, fault):
     fault(monkeypatch)
-    assert {one["code"] for one in checked("disk", case)} == {code}
+    assert {one["code"] for one in checked("disk", case)} == {"doctor.disk-full"}
 
 
 def test_a_slow_disk_is_named(case, monkeypatch):
@@ -205,15 +199,10 @@ def test_on_a_healthy_node_no_check_finds_anything(case, name):
     assert [one["ok"] for one in checked(name, case)] in ([True], [None])
 
 
-def test_a_fault_of_the_last_week_is_not_named_by_dmesg(case):
-    case.tree.program("journalctl", "#!/bin/sh\nexit 1\n")
-    case.tree.write("/proc/uptime", "1000000.5 1.0\n")
-    for second, ok in ((300000, True), (999000, False)):
-        line = "[%d.123456] Out of memory: Killed process 7 (python3)" % second
-        case.tree.program("dmesg", "#!/bin/sh\necho '%s'\n" % line)
-        assert checked("kernel", case)[0]["ok"] is ok
-    case.tree.program("dmesg", "#!/bin/sh\nexit 1\n")
-    assert checked("kernel", case)[0]["ok"] is None
+def test_a_log_of_the_kernel_that_cannot_be_read_is_no_fault(case):
+    for script in ("exit 1", "echo"):
+        case.tree.program("journalctl", "#!/bin/sh\n%s\n" % script)
+        assert [one["ok"] for one in checked("kernel", case)] == [None]
 
 
 def test_a_check_that_fails_is_a_finding():
@@ -228,7 +217,6 @@ def test_a_check_that_fails_is_a_finding():
     assert (found[0]["code"], found[0]["cause"]) == ("test.first", "It is bad")
     assert found[1]["code"] == "doctor.check-failed"
     assert findings("two", impossible) == [row("two", None, "no such thing here")]
-    assert distinct([*found, *found]) == found
     problems = FleetError(
         "preflight.problems", "Two.", details={"problems": [{"check": "ports", "message": "It is bad. Stop it."}]}
     )
