@@ -16,6 +16,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.re
     TOKEN_LENGTH,
     TOKEN_LIKE,
     strings,
+    url_secrets,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations.check import asked_of, looks_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations.servers import verification_arguments
@@ -75,12 +76,15 @@ def table(host, answer):
 
 
 def _inventory_secrets(action, task_vars):
-    """Return the values of variables whose names are those of secrets, as far as they can be read here."""
+    """Return the values of variables whose names are those of secrets, and passwords in the addresses of proxies, as
+    far as they can be read here."""
     found = set()
     for name in task_vars:
-        if TOKEN_LIKE.search(name) and not NOT_SECRET.search(name):
+        named = TOKEN_LIKE.search(name) and not NOT_SECRET.search(name)
+        if named or "proxy" in name:
             try:
-                found |= set(strings(action._templar.template(task_vars[name])))
+                value = action._templar.template(task_vars[name])
             except Exception:  # the templating engine may raise anything: a locked vault, an undefined variable
                 continue
+            found |= url_secrets(value) | set(strings(value) if named else ())
     return {one for one in found if len(one) >= TOKEN_LENGTH}

@@ -284,12 +284,14 @@ def test_status(site):
 def test_doctor_and_its_bundle(site):
     """Keys and tokens of the site are in the logs as they are, in base64, and cut; the names of files are hostile."""
     token, password = "hf_Yw8Rt3Kp6Zn1Vc5Xb9Lm2Qs7", "wQ7-kettle-5Tz"
-    encoded = [base64.b64encode((before + one).encode()).decode() for before in ("", "u", "us") for one in (KEY, token)]
+    secrets = (KEY, token, password, proxy := "Pr0xy-6Hb2Vd9Jw4")
+    encoded = [base64.b64encode((before + one).encode()).decode() for before in ("", "u", "us") for one in secrets]
     lines = [SAYS, token, *encoded, "end of " + KEY[:7], token[3:20], "http://me:%s@proxy" % password, "last"]
     site.log(0).write_text("\n".join(lines) + "\n")
     site.answers(1, chat=(500, "CUDA out of memory " + KEY))
     site.link_record(3)
-    site.host.update(fleet_hf_token=token, ansible_become_password=password)
+    site.host.update(fleet_hf_token=token, ansible_become_password=password,
+                     fleet_proxy_env={"HTTPS_PROXY": "http://me:%s@proxy:3128" % proxy})  # fmt: skip
     bundle = site.folder / "made" / "bundle.tar.gz"
     run = site.play("doctor", "-e", "fleet_bundle=%s" % bundle)
     assert run.status == 2
@@ -306,7 +308,7 @@ def test_doctor_and_its_bundle(site):
     text = run.output + "".join(strings(found)) + "".join(files.values())
     assert pieces(text) == []
     # the first and the last characters in base64 depend on their neighbours
-    hidden = [token, password, *(one[4:-4] for one in encoded)]
+    hidden = [*secrets, *(one[4:-4] for one in encoded)]
     cuts = {one[at : at + 10] for one in hidden for at in range(len(one) - 9)}
     assert {one for one in cuts if one in text} == set()
 

@@ -21,7 +21,7 @@ from ..servers.model import config_path
 from .findings import NotChecked
 from .node_checks import kernel_lines
 
-LINES = 2000  # of each log
+LINES, MOST = 2000, 4 << 20  # lines of each log, characters of each file
 TOKEN = re.compile(r"(?i)\b((?:bearer|basic)\s+)[\w.~+/=-]{6,}|\b(?:hf_|sk-|nvapi-)[\w-]{8,}")
 
 
@@ -50,7 +50,7 @@ def files(case, servers, found):
         taken["logs/kernel.log"] = "\n".join(kernel_lines(case.system)[-LINES:])
     taken["config/daemon.json"] = _text(case.system.sysroot + DAEMON_JSON)
     taken["versions.json"] = _json(_versions(case))
-    taken = {name: text for name, text in taken.items() if text}
+    taken = {name: text[-MOST:] for name, text in taken.items() if text}
     for entry in entries:
         secrets |= variable_secrets(entry.get("environment"))
     for value in (case.given["secrets"] or {}).values():

@@ -130,7 +130,7 @@ def no_files(monkeypatch):
 
 FAULTS = [
     ("hardware", lost_gpu, "doctor.device-faulty", "GPU 0"),
-    ("kernel", lambda case: kernel(case, "NVRM: Xid (PCI:0000:8f:00): 79, pid=1, GPU has fallen off the bus."),
+    ("kernel", lambda case: kernel(case, "NVRM: Xid (PCI:0000:8f:00): 48, pid=1, DBE (double bit error)"),
      "doctor.hardware-error", "Xid"),
     ("kernel", lambda case: kernel(case, "Out of memory: Killed process 7 (VLLM::EngineCor) total-vm:1kB"),
      "doctor.out-of-memory", "VLLM::EngineCor"),
@@ -191,6 +191,11 @@ def test_a_slow_disk_is_named(case, monkeypatch):
     (found,) = checked("read-rate", case)
     assert found["code"] == "doctor.disk-slow"
     assert "lasts 1024 s" in found["cause"]
+
+
+def test_an_error_of_a_process_that_ended_is_no_fault_of_the_gpu(case):
+    kernel(case, "NVRM: Xid (PCI:0000:8f:00): 43, pid=1, Ch 00000010")
+    assert [one["ok"] for one in checked("kernel", case)] == [True]
 
 
 @pytest.mark.parametrize("name", CHECKS)
