@@ -67,13 +67,14 @@ AREAS = {
     **dict.fromkeys(("artifact", "neuron"), "trainium.md"),
     **dict.fromkeys(("checkpoint", "hub", "sha256sums"), "weights.md"),
     **dict.fromkeys(("override", "recipe"), "recipes.md"),
-    "endpoint": "endpoint.md",
+    "doctor": "doctor.md", "endpoint": "endpoint.md",
     "api-key": "api-keys.md", "evaluate": "measure.md", "images": "containers.md", "probes": "verification.md",
     "tune": "measure.md",
 }  # fmt: skip
 
 # The remedies of templates that contain their remedy as a value.
 IN_VALUES = {
+    "doctor.device-faulty": "The message contains it",
     "inventory.one-machine-twice": "Give each host its own address, or remove all but one of them",
     "inventory.secret-missing": "Set the variables that the message lists, for example in a vault",
     "inventory.variable-unknown": "Use the suggested name",

@@ -13,7 +13,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.plugin_utils.actions import action_fail
 
 MODULES = {
-    "certificate": "certificate", "converged": "verdicts", "status": "verdicts", "tune": "tune",
+    "certificate": "certificate", "converged": "verdicts", "doctor": "doctor", "status": "verdicts", "tune": "tune",
     "verification": "verdicts",
 }  # fmt: skip
 PACKAGE = "ansible_collections.inference.fleet.plugins.plugin_utils.reports."

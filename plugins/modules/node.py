@@ -19,6 +19,8 @@ options:
       - The operation. Those of interest in your own plays are listed here; the others belong to roles.
       - V(check) runs the operations of the host's plan in check mode, in one call, and returns the first step of
         C(site.yml) that has to run. It has no arguments.
+      - V(doctor) runs all of them, whatever the others return, with checks of the node and its servers, and returns
+        RV(findings). C(playbooks/doctor.yml) uses it.
       - V(engine_servers) applies the plan. Missing servers start, changed servers restart, servers that are not in the
         plan are stopped and removed. New files are checked and staged before a server stops. It does not wait for
         readiness. With C(state=stopped) it stops servers; with C(state=absent) it removes them.
@@ -42,6 +44,7 @@ options:
       - V(engine_servers) also has C(secrets), a mapping of the variables in the entries' C(secrets) to values;
         C(drain_s), seconds for the requests of a server; C(watchdog), a mapping with C(interval), C(failures) and
         C(timeout); C(logs) with C(rate), C(file_mb) and C(files); C(start_on_boot) for supervisord.
+      - V(doctor) has C(bundle), whether files for the bundle are collected.
       - V(engine_ready) has C(timeout), seconds for each request. V(engine_servers_info) has C(log_lines), C(probe),
         whether each server is asked for a completion, and C(report), whether a table is shown.
     type: dict
@@ -147,6 +150,17 @@ answering:
 differs:
   description: Whether a server differs from the plan.
   returned: with V(engine_servers_info)
+  type: bool
+findings:
+  description:
+    - The results of all checks with C(check), C(ok) (null if the check is not possible), C(cause), C(remedy), C(code),
+      C(page), what the documentation has on the code, and C(server).
+  returned: with V(doctor)
+  type: list
+  elements: dict
+healthy:
+  description: Whether no check found a problem.
+  returned: with V(doctor)
   type: bool
 first:
   description: The first step of C(site.yml) that has to run, or null.

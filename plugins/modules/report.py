@@ -18,18 +18,23 @@ options:
       - V(converged) writes the verdicts of hosts on which this run changes nothing, from the operation C(check) of
         M(inference.fleet.node). Without them it does nothing.
       - V(certificate) writes C(certificate.json) and the page C(index.html) from verdicts and measurements.
+      - V(doctor) collects the findings of all hosts of the play, as C(ansible_stats) and C(doctor.json), and writes the
+        bundle.
       - V(status) collects the status of all hosts of the play from a registered result, as C(ansible_stats) and a file.
       - V(tune) plans the candidates of a sweep, or writes the settings of the best candidate.
     type: str
     required: true
-    choices: [certificate, converged, status, tune, verification]
+    choices: [certificate, converged, doctor, status, tune, verification]
   reports_dir:
     description:
-      - The folder of the reports. An empty string writes none. For V(certificate), V(tune) and V(verification).
+      - The folder of the reports. An empty string writes none. For V(certificate), V(doctor), V(tune) and
+        V(verification).
       - By default C(verify_reports_dir), C(fleet_reports_dir), or C(reports/) and the inventory's name.
     type: path
   file:
-    description: The file to write, for V(status) and V(tune) (by default C(tuned.yml) in the folder of the reports).
+    description:
+      - The file to write, for V(status), V(doctor) (the bundle) and V(tune) (by default C(tuned.yml) in the folder of
+        the reports).
     type: path
   registered:
     description: The variable with the result of the operation C(engine_servers_info), for V(status).
@@ -109,6 +114,11 @@ certificate:
 status:
   description: C(schema), C(at), C(differs) and C(hosts), which has C(reached), C(differs), C(servers) and C(problem).
   returned: with V(status)
+  type: dict
+doctor:
+  description:
+    - C(schema), C(at), C(healthy) and C(hosts), which has C(reached), C(healthy), C(findings) and C(problem).
+  returned: with V(doctor)
   type: dict
 candidates:
   description: The candidates with C(name), C(override), C(servers), C(deployment), C(calls) and C(measured).

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import subprocess
+import tarfile
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -116,6 +117,17 @@ def test_second_run_changes_nothing_and_restarts_nothing(deployment):
     assert (run.output.count("TASK ["), run.count("ok"), run.count("skipped")) == (4, 4, 0)
     # some four times as much; compared, so that no machine is too slow for it
     assert run.processor_s < 8 * deployment.play("playbooks/plan.yml", cold=True).ok().processor_s
+
+
+def test_doctor_finds_nothing_on_a_healthy_fleet_and_its_bundle_has_no_key(deployment, tmp_path):
+    run = deployment.play("playbooks/doctor.yml", "-e", "fleet_bundle=%s" % (tmp_path / "bundle.tar.gz")).ok()
+    assert "nothing is wrong" in run.output
+    (found,) = json.loads((deployment.reports / "doctor.json").read_text())["hosts"].values()
+    assert {one["check"] for one in found["findings"] if one["ok"] is None} <= {"logs", "kernel"}
+    with tarfile.open(tmp_path / "bundle.tar.gz") as archive:
+        text = "".join(archive.extractfile(one).read().decode() for one in archive)
+    assert "Application startup complete" in text
+    assert [key for key in deployment.api_keys if key in text or json.dumps(key)[1:-1] in text] == []
 
 
 def test_status_and_logs(deployment):

@@ -88,6 +88,7 @@ FLOORS = (
     ("fleet_node/servers",),
     ("fleet_node/clean", "fleet_node/verify"),
     ("fleet_node/measure", "plugin_utils/recipe", "plugin_utils/reporting"),
+    ("fleet_node/doctor",),
     ("fleet_node/operations",),
     ("fleet_node/called", "fleet_node/cli"),
     ("modules", "plugin_utils/measure", "plugin_utils/node_program"),

@@ -17,6 +17,7 @@ CLONE = Path(__file__).resolve().parents[2]
 HOW = "run: .venv/bin/python tools/run.py python tools/reference_pages.py"
 NO_VARIABLES = {
     "fleet_certificate",
+    "fleet_doctor",
     "fleet_page",
     "fleet_report",
     "fleet_planned",

@@ -16,6 +16,7 @@ import os
 PARTS = {
     "benchmark_run": "measure",
     "check": "check",
+    "doctor": "doctor",
     "endpoint_verify": "servers",
     "engine_servers": "servers",
     "engine_servers_info": "servers",

@@ -22,12 +22,19 @@ VERIFY = "verify"  # not a step of the check
 def check(action, _arguments, task_vars):
     """Return {changed, steps, first}, and what to show; see modules/node.py."""
     host = task_vars["inventory_hostname"]
-    looks, unread, verification, told, servers = _looks(action, task_vars)
+    asked = run_look.of_run([{"step": step} for step in run_look.STEPS], *_tags(task_vars))
+    looks, unread, verification, servers = looks_of(action, task_vars, asked and asked[0]["step"])
+    unread, told = next(iter(unread), None), {}
+    try:
+        if verification:
+            verification, told = (None, {}) if unread else _verification(action, verification, task_vars)
+    except (AnsibleError, FleetError) as error:
+        unread, verification = _unread(asked[-1]["step"], error), None
     answer = {"steps": [], "first": None}
     if looks:
         serves = verification is not None and any(one["step"] == "serve" for one in looks)
-        asked = _asked(looks, verification if serves else None, servers)
-        answer = action.call("check", asked, task_vars)
+        given = asked_of(looks, verification if serves else None, servers)
+        answer = action.call("check", given, task_vars)
     verified = answer.pop("verified", None)
     if answer.get("unreachable") or answer.get("hangs"):  # each step would wait for the same program
         return answer
@@ -48,37 +55,50 @@ def check(action, _arguments, task_vars):
     return {"changed": False, **answer}
 
 
-def _looks(action, task_vars):
-    """Return ([{step, operation, arguments}], {step, differs, reason} of a step that cannot be checked or None,
-    arguments of the verification that follows in the same call or None, values that its report needs, servers of the
-    plan)."""
+def _tags(task_vars):
+    return task_vars["ansible_run_tags"], task_vars["ansible_skip_tags"]
+
+
+def looks_of(action, task_vars, step, every=False, only=None):
+    """Return ([{step, operation, arguments}], [{step, differs, reason}] of steps that cannot be checked, arguments of
+    the verification or None, servers of the plan).
+
+    step: the first of the run, None for no step. every: include the operations after one that cannot be checked. only:
+    tags by which arguments are completed, those of the run by default.
+    """
     host, others = task_vars["inventory_hostname"], Hosts.of_task(task_vars)
-    only, skip = task_vars["ansible_run_tags"], task_vars["ansible_skip_tags"]
-    asked = [one["step"] for one in run_look.of_run([{"step": step} for step in run_look.STEPS], only, skip)]
-    looks, verification, told, servers, step = [], None, {}, [], asked[0] if asked else None
+    tags, looks, unread, verification, servers = _tags(task_vars), [], [], None, []
+    only = tags[0] if only is None else only
     try:
-        plan = run_plan.plans_of([host], others, True)[host] if asked else {"servers": [], "steps": []}
-        servers = plan["servers"]
-        for one in run_look.of_run(plan["steps"], only, skip):
-            if one["step"] == VERIFY:
-                if "reason" not in one:
-                    given = run_look.filled(one["arguments"], plan, others(host), only)
-                    verification, told = _verification(action, given, task_vars)
-                continue
-            step = one["step"]
-            if "reason" in one:
-                return looks, {"step": step, "differs": True, "reason": one["reason"]}, None, {}, servers
-            given = run_look.filled(one["arguments"], plan, others(host), only)
-            arguments = operations.sent(action, one["operation"], given)
-            if arguments is not None:
-                looks.append({"step": step, "operation": one["operation"], "arguments": dict(arguments)})
+        plan = run_plan.plans_of([host], others, True)[host] if step else {"servers": [], "steps": []}
     except (AnsibleError, FleetError) as error:
-        reason = "it cannot be looked at: " + str(error).strip().partition("\n")[0]
-        return looks, {"step": step, "differs": True, "reason": reason}, None, {}, servers
-    return looks, None, verification, told, servers
+        return looks, [_unread(step, error)], None, servers
+    servers = plan["servers"]
+    for one in run_look.of_run(plan["steps"], *tags):
+        step = step if one["step"] == VERIFY else one["step"]
+        try:
+            if one["step"] == VERIFY and "reason" not in one:
+                verification = run_look.filled(one["arguments"], plan, others(host), only)
+            elif one["step"] != VERIFY and "reason" in one:
+                unread.append({"step": step, "differs": True, "reason": one["reason"]})
+            elif one["step"] != VERIFY:
+                given = run_look.filled(one["arguments"], plan, others(host), only)
+                arguments = operations.sent(action, one["operation"], given)
+                if arguments is not None:
+                    looks.append({"step": step, "operation": one["operation"], "arguments": dict(arguments)})
+        except (AnsibleError, FleetError) as error:
+            unread.append(_unread(step, error))
+        if unread and not every:
+            break
+    return looks, unread, verification, servers
 
 
-def _asked(looks, verification, servers):
+def _unread(step, error):
+    reason = "it cannot be looked at: " + str(error).strip().partition("\n")[0]
+    return {"step": step, "differs": True, "reason": reason}
+
+
+def asked_of(looks, verification, servers):
     """Return the arguments of the call. The plan's servers are sent once, even if several operations need them."""
 
     def short(arguments):

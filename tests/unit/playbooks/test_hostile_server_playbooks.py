@@ -1,8 +1,8 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""logs.yml, status.yml and site.yml against servers that print, answer and write down what would move a cursor, forge
-lines of a run, or show the API key.
+"""logs.yml, status.yml, doctor.yml and site.yml against servers that print, answer and write down what would move a
+cursor, forge lines of a run, or show the API key.
 
 One deployment below a temporary root for all: servers of one small program under supervisord, whose answers, logs and
 records each test writes.
@@ -10,9 +10,11 @@ records each test writes.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import sys
+import tarfile
 import unicodedata
 from pathlib import Path
 
@@ -277,6 +279,38 @@ def test_status(site):
     assert "of another server" not in run.output
     for word in strings(json.loads(file.read_text())):
         clean(word)
+
+
+def test_doctor_and_its_bundle(site):
+    """Keys and tokens of the site are in the logs as they are, in base64, and cut; the names of files are hostile."""
+    token, password = "hf_Yw8Rt3Kp6Zn1Vc5Xb9Lm2Qs7", "wQ7-kettle-5Tz"
+    secrets = (KEY, token, password, proxy := "Pr0xy-6Hb2Vd9Jw4")
+    encoded = [base64.b64encode((before + one).encode()).decode() for before in ("", "u", "us") for one in secrets]
+    lines = [SAYS, token, *encoded, "end of " + KEY[:7], token[3:20], "http://me:%s@proxy" % password, "last"]
+    site.log(0).write_text("\n".join(lines) + "\n")
+    site.answers(1, chat=(500, "CUDA out of memory " + KEY))
+    site.link_record(3)
+    site.host.update(fleet_hf_token=token, ansible_become_password=password,
+                     fleet_proxy_env={"HTTPS_PROXY": "http://me:%s@proxy:3128" % proxy})  # fmt: skip
+    bundle = site.folder / "made" / "bundle.tar.gz"
+    run = site.play("doctor", "-e", "fleet_bundle=%s" % bundle)
+    assert run.status == 2
+    assert "server-1 fails the probe completion" in " ".join(run.output.split())
+    found = json.loads((site.reports / "doctor.json").read_text())
+    wrong = {(one["server"], one["code"]) for one in found["hosts"]["n1"]["findings"] if one["ok"] is False}
+    assert {("server-1", "doctor.server-differs"), ("server-1", "doctor.probe-failed")} <= wrong
+    assert not {one for one in wrong if one[0] == "server-4"}
+    with tarfile.open(bundle) as archive:
+        files = {one.name: archive.extractfile(one).read().decode() for one in archive}
+    assert bundle.stat().st_mode & 0o777 == 0o600
+    assert files["bundle/n1/logs/server-0.log"].endswith("last")
+    assert {"deployed", "services"} <= {name.split("/")[2] for name in files if name.count("/") == 3}
+    text = run.output + "".join(strings(found)) + "".join(files.values())
+    assert pieces(text) == []
+    # the first and the last characters in base64 depend on their neighbours
+    hidden = [*secrets, *(one[4:-4] for one in encoded)]
+    cuts = {one[at : at + 10] for one in hidden for at in range(len(one) - 9)}
+    assert {one for one in cuts if one in text} == set()
 
 
 def test_a_failing_run_and_its_report(site):

@@ -1,13 +1,14 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""status.yml: its exit status, its table and its file, of hosts that differ, do not, and cannot be reached."""
+"""status.yml and doctor.yml: exit status, table and file, of hosts that differ, do not, and cannot be reached."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+import tarfile
 
 import yaml
 from ansible_collections.inference.fleet.tests.runs import CLONE, play
@@ -110,3 +111,29 @@ def test_secrets_that_cannot_be_read_here_are_no_reason_to_fail(tmp_path):
     assert run.status == 2
     assert "not deployed" in run.output
     assert "test_token" not in run.output
+
+
+def test_doctor_runs_through_on_an_empty_node_and_goes_on_without_a_host_that_is_down(tmp_path):
+    bundle = tmp_path / "bundle.tar.gz"
+    arguments = ("-e", "fleet_reports_dir=%s" % (tmp_path / "reports"), "-e", "fleet_bundle=%s" % bundle)
+    run = status(tmp_path, *arguments, playbook="playbooks/doctor.yml", n1=NOWHERE, n2={}, n3=BROKEN)
+    assert run.status == 4
+    output = " ".join(run.output.split())
+    assert "n1 - - - unreachable" in output
+    assert "n2 server-0 servers doctor.server-differs server-0: it is not deployed → Run site.yml" in output
+    found = json.loads((tmp_path / "reports" / "doctor.json").read_text())
+    assert (found["schema"], found["healthy"]) == (1, False)
+    assert [found["hosts"][name]["reached"] for name in ("n1", "n2", "n3")] == [False, True, None]
+    assert "nothing" in found["hosts"]["n3"]["problem"]
+    findings = found["hosts"]["n2"]["findings"]
+    assert "doctor.check-failed" not in {one["code"] for one in findings}
+    assert {"node_preflight", "model_weights", "kernel", "servers", "verification"} <= {
+        one["check"] for one in findings
+    }
+    assert not (tmp_path / "root-n2").exists()
+    with tarfile.open(bundle) as archive:
+        assert {"bundle/doctor.json", "bundle/n2/plan.json", "bundle/n2/versions.json"} <= set(archive.getnames())
+
+    limited = status(tmp_path, *arguments, "--limit", "n2", playbook="playbooks/doctor.yml", n1=NOWHERE, n2={})
+    assert limited.status == 2
+    assert list(json.loads((tmp_path / "reports" / "doctor.json").read_text())["hosts"]) == ["n2"]

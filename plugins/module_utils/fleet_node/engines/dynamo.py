@@ -126,8 +126,9 @@ class Dynamo(base.Engine):
         return environment.get("DYN_FILE_KV") if environment.get("DYN_DISCOVERY_BACKEND") == "file" else None
 
     def inner(self, entry):
-        """A worker's log is that of the engine in it; of those only TensorRT-LLM has known messages."""
-        return trtllm.ENGINE if "dynamo.trtllm" in entry["command"] else self
+        """A worker's log is that of the engine in it."""
+        engines = {"dynamo.trtllm": trtllm.ENGINE, "dynamo.vllm": vllm.ENGINE}
+        return next((engine for program, engine in engines.items() if program in entry["command"]), self)
 
     def config_check(self, entry):
         """A worker's file is that of the engine in it; of those only TensorRT-LLM has one."""

@@ -110,6 +110,28 @@ class Vllm(base.Engine):
         ),
     )
 
+    # messages of vLLM 0.9 to 0.32, PyTorch, CUDA, torch_npu, safetensors and uvicorn
+    logs = (
+        (r"on startup is less than desired|CUDA-capable device\S* \S+ busy|cudaErrorDevicesUnavailable",
+         "another process uses the memory of its accelerator: end that process (preflight.yml names it), or lower "
+         "--gpu-memory-utilization"),
+        (r"No available memory for the cache blocks|larger than the available KV cache memory",
+         "the KV cache has no room: lower --max-model-len or --max-num-seqs, or raise --gpu-memory-utilization"),
+        (r"(?i)(?:CUDA|NPU|XPU|HIP) out of memory|torch\S*OutOfMemoryError|CUDA error: out of memory",
+         "an accelerator ran out of memory: lower --gpu-memory-utilization, --max-num-seqs or "
+         "--max-num-batched-tokens"),
+        (r"(?m)^\S+(?: serve)?: error: |validation errors? for \w*(?:Config|Args)",
+         "the engine refuses its arguments: correct the arguments in the recipe that its log names"),
+        (r"SafetensorError|HeaderTooLarge|MetadataIncompleteBuffer|InvalidHeaderDeserialization",
+         "a file of the checkpoint is incomplete or corrupt: run weights.yml with -e model_weights_verify=full"),
+        (r"Model architectures .* are not supported|Unknown quantization method",
+         "this release cannot load the checkpoint's format: use the model.repo and model.format of the recipe, or a "
+         "newer release"),
+        (r"(?i)CUDA driver version is insufficient|driver on your system is too old|driver/library version mismatch",
+         "the node's driver does not fit the engine's CUDA: install the driver that preflight.yml asks for"),
+        (r"(?i)address already in use|\[Errno 98\]", "another process has its port: end it, or plan another port"),
+    )  # fmt: skip
+
     def command_check(self, entry, config):
         words = entry["command"]
         names = [os.path.basename(word) for word in words]

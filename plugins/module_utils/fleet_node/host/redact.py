@@ -69,6 +69,16 @@ def forms(secret):
     return {one for one in found if one.strip()}
 
 
+def encoded(secret):
+    """What base64 makes of a secret anywhere in a string, without the characters that depend on its neighbours."""
+    raw, found = secret.encode("utf-8", "surrogatepass"), set()
+    for before in range(3):
+        end = (len(raw) + before) * 8 // 6
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            found.add(encode(b"\0" * before + raw).decode()[(0, 2, 3)[before] : end])
+    return found
+
+
 def login_forms(user, password):
     """The forms of a password (of the user, if there is no password: it is a token then), and of the header that a
     client makes of the two."""
@@ -87,25 +97,26 @@ def url_secrets(*values):
     found = set()
     for user, password in _logins(values):
         found |= {password or user, unquote(password or user)}
-    for text in _strings(values):
+    for text in strings(values):
         for _whole, _name, value in PARAMETER.findall(text):
             found |= {value, unquote(value), value.partition("#")[0]}
     return found - {""}
 
 
-def _strings(value):
+def strings(value):
+    """Yield the strings in a value with lists and mappings."""
     if isinstance(value, dict):
         value = value.values()
     if isinstance(value, str):
         yield value
     elif not isinstance(value, (bytes, int, float, type(None))):
         for one in value:
-            yield from _strings(one)
+            yield from strings(one)
 
 
 def _logins(values):
     """(user, password) of the addresses in strings."""
-    for text in _strings(values):
+    for text in strings(values):
         if "@" in text:
             for pattern in (URL_USER, BARE_USER, LOOSE_USER):
                 for who in pattern.findall(text):

@@ -18,5 +18,6 @@ FILES = {
     "containers": ("container_engine", "container_image"),
     "host": ("accelerator_info", "node_exporter", "node_layout", "python_environment", "shared_libraries"),
     "check": ("check",),
+    "doctor": ("doctor",),
 }  # fmt: skip
 FILE_OF = {name: file for file, names in FILES.items() for name in names}

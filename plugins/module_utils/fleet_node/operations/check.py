@@ -45,22 +45,28 @@ def check(params, check_mode, operation_of, validated):
 
     servers: the plan's, see packed(); they are sent once for all operations.
     """
-    servers = params["servers"] and json.loads(zlib.decompress(base64.b64decode(params["servers"])))
-
-    def filled(arguments):
-        return {**arguments, "servers": servers} if arguments.get("servers") == PLANNED else arguments
-
-    looks = [{**one, "arguments": filled(one["arguments"])} for one in params["looks"]]
+    looks, verification, _servers = unpacked(params)
     try:
         found = {"changed": False, **look(looks, operation_of, validated, params["root"])}
     except FleetError as error:
         error.details = {**error.details, "hangs": True}
         raise
-    if found["first"] is None and params["verify"]:
+    if found["first"] is None and verification:
         operation = operation_of(VERIFY)
         with contextlib.suppress(FleetError):  # the verification play reports it
-            found["verified"] = operation.run(validated(operation, filled(params["verify"])), check_mode)
+            found["verified"] = operation.run(validated(operation, verification), check_mode)
     return found
+
+
+def unpacked(params):
+    """(looks, arguments of the verification or None, the plan's servers), with the servers where they are needed."""
+    servers = json.loads(zlib.decompress(base64.b64decode(params["servers"]))) if params["servers"] else []
+
+    def filled(arguments):
+        return {**arguments, "servers": servers} if arguments.get("servers") == PLANNED else arguments
+
+    looks = [{**one, "arguments": filled(one["arguments"])} for one in params["looks"]]
+    return looks, params["verify"] and filled(params["verify"]), servers
 
 
 def look(looks, operation_of, validated, root):
@@ -97,9 +103,14 @@ def _due(one, operation, validated):
         return _gist(error), []
     except Exception as error:  # the step fails with the same error and reports it in full
         return "%s: %s" % (type(error).__name__, error), []
+    return why(one["operation"], operation, result), result.get("warnings", [])
+
+
+def why(name, operation, result):
+    """Why an operation has to run, from its result in check mode; None if it does not."""
     if operation.due is not None:
-        return operation.due(result), result.get("warnings", [])
-    return (result.get("message") or one["operation"]) if result["changed"] else None, result.get("warnings", [])
+        return operation.due(result)
+    return (result.get("message") or name) if result["changed"] else None
 
 
 def _gist(error):

@@ -110,6 +110,7 @@ class Detector:
     the supervisor's actions around a start}. detects: nodes can detect it; otherwise only the other attributes count.
     lost_by_reload: a device file of nodes on which a daemon-reload of systemd may remove devices from containers, or
     None. setuid_helper: its driver starts setuid programs from within servers, so their units must permit that.
+    kernel_faults: patterns of lines of the kernel's log that report a fault of such hardware.
     """
 
     unit = "device"
@@ -122,6 +123,7 @@ class Detector:
     detects = True
     lost_by_reload = None
     setuid_helper = False
+    kernel_faults = ()
     start_hooks: typing.ClassVar = {}
 
     def present(self, system):

@@ -42,14 +42,14 @@ def act(tmp_path, monkeypatch):
     monkeypatch.setattr(C, "DEFAULT_LOCAL_TMP", str(tmp_path))
     monkeypatch.setattr(check, "say", mock.Mock())
 
-    def act(steps, answer=None, tags=("all",), **variables):
+    def act(steps, answer=None, tags=("all",), operation="check", **variables):
         def plans_of(hosts, _others, deploys):
             if isinstance(steps, Exception):
                 raise steps
             return {hosts[0]: {"servers": ["planned"], "deployment": {"name": "r"}, "steps": steps}}
 
         monkeypatch.setattr(check.run_plan, "plans_of", plans_of)
-        task = mock.Mock(args={"operation": "check"}, action="inference.fleet.node", async_val=0, check_mode=False)
+        task = mock.Mock(args={"operation": operation}, action="inference.fleet.node", async_val=0, check_mode=False)
         task._uuid = "u-1"
         action = action_node.ActionModule(task, mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
         action.call = mock.Mock(return_value=json.loads(json.dumps(answer or WELL)))
@@ -239,3 +239,21 @@ def test_the_module_shows_no_secret_and_takes_what_is_invalid_for_a_difference(m
     assert [secret for secret in SECRETS if secret in said] == []
     assert logged == ["check of None"] * 2
     assert "invocation" not in found or found["invocation"] == {"module_args": {}}
+
+
+def test_doctor_sends_all_operations_and_reports_what_a_run_would_install(act):
+    """A step that cannot be checked is no fault, and does not end the list as in a check."""
+    steps = [
+        {"step": "preflight", "reason": "the role is modified", "changed": False},
+        call("prepare", "node_layout", {"root": {LATER: {"prepared": "installs", "unprepared": ""}}}),
+        *SERVE,
+    ]
+    found = {"findings": [{"check": "clock", "ok": True}], "healthy": True}
+    result, asked = act(steps, found, operation="doctor")
+    assert [one["operation"] for one in asked["looks"]] == ["node_layout", "engine_servers"]
+    assert asked["looks"][0]["arguments"] == {"root": ""}
+    assert (result["healthy"], [one["ok"] for one in result["findings"]]) == (True, [True, None])
+    assert result["findings"][1]["cause"] == "the role is modified"
+
+    unplanned, _asked = act(FleetError("plan.bad", "It does not fit."), found, operation="doctor")
+    assert (unplanned["healthy"], unplanned["findings"][1]["ok"]) == (False, False)

@@ -264,6 +264,7 @@ class Platform(Detector):
     }
     visible = ("CUDA_VISIBLE_DEVICES",)
     lost_by_reload = "/dev/nvidiactl"
+    kernel_faults = (r"NVRM: (?:Xid \(\S+\): (?!43,|45,)|.*fallen off the bus)",)  # 43, 45: of a process that ended
     setuid_helper = True  # CUDA starts nvidia-modprobe if a device file is missing
 
     def present(self, system):
