@@ -116,7 +116,7 @@ def test_all_mistakes_are_told_at_once(write):
     path = write(engine="vlm", platform="gpu")
     assert error_of(path).splitlines() == [
         "%s: 'engine' is \"vlm\"; allowed: dynamo, trtllm, vllm." % path,
-        "%s: 'platform' is \"gpu\"; allowed: ascend, cpu, neuron, nvidia." % path,
+        "%s: 'platform' is \"gpu\"; allowed: amd, ascend, cpu, neuron, nvidia." % path,
     ]
 
 
