@@ -22,7 +22,7 @@ from ansible_collections.inference.fleet.tests.source_lines import documentation
 CLONE = pathlib.Path(__file__).resolve().parents[2]
 WORDS = re.compile(
     r"neuron|nxdi|trainium|nvidia|cuda|ascend(?!ing)|(?<![a-z])npu|rocm|mi3\d\dx|amd-?smi|amdgpu|vllm|trtllm|tensorrt|"
-    r"dynamo",
+    r"dynamo|sglang",
     re.IGNORECASE,
 )
 NAMES = {"platforms": {*PLATFORM_CLASSES, *PLATFORMS}, "engines": {*NODE_ENGINES, *ENGINES}}
