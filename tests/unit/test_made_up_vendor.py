@@ -80,7 +80,7 @@ def seen(copy):
 def test_the_schema_has_them(seen):
     assert "abacus" in seen["platforms"]
     assert "counter" in seen["engines"]
-    assert seen["problem"] == "'engine' is \"countr\"; allowed: counter, dynamo, trtllm, vllm"
+    assert seen["problem"] == "'engine' is \"countr\"; allowed: counter, dynamo, sglang, trtllm, vllm"
 
 
 def test_its_servers_are_planned(seen):

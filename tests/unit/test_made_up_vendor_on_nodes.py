@@ -86,4 +86,4 @@ def test_preflight(node, tmp_path):
 def test_an_unknown_vendor_lists_it_among_the_others(node):
     result = node("accelerator_info", vendor="slide-rule")
     assert result["code"] == "platform.unknown"
-    assert "it knows: abacus, ascend, neuron, nvidia, cpu." in result["msg"]
+    assert "it knows: abacus, amd, ascend, neuron, nvidia, cpu." in result["msg"]

@@ -21,7 +21,9 @@ from ansible_collections.inference.fleet.tests.source_lines import documentation
 
 CLONE = pathlib.Path(__file__).resolve().parents[2]
 WORDS = re.compile(
-    r"neuron|nxdi|trainium|nvidia|cuda|ascend(?!ing)|(?<![a-z])npu|vllm|trtllm|tensorrt|dynamo", re.IGNORECASE
+    r"neuron|nxdi|trainium|nvidia|cuda|ascend(?!ing)|(?<![a-z])npu|rocm|mi3\d\dx|amd-?smi|amdgpu|vllm|trtllm|tensorrt|"
+    r"dynamo|sglang",
+    re.IGNORECASE,
 )
 NAMES = {"platforms": {*PLATFORM_CLASSES, *PLATFORMS}, "engines": {*NODE_ENGINES, *ENGINES}}
 # A vendor's or an engine's own files: NAME.py, NAME_….py or NAME/ in the folders of platforms and engines. Benchmark

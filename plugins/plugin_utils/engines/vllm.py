@@ -18,6 +18,7 @@ from .base import SHARE, WHOLE, Engine, Unreadable, cache_bytes_of, read_degree,
 
 LENGTH, SEQUENCES, BATCHED = "max-model-len", "max-num-seqs", "max-num-batched-tokens"
 FRACTION, CACHE, HYBRID = "gpu-memory-utilization", "kv-cache-memory-bytes", "disable-hybrid-kv-cache-manager"
+LARGE_GIB = 70  # from this size of a device on, the defaults for sequences and tokens per step are larger
 # Flags and variables that override the maximum length of the model.
 LONGER_FLAGS = ("hf-overrides", "rope-scaling")
 LONGER_VARIABLE = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
@@ -38,7 +39,7 @@ class Vllm(Engine):
 
     name, label = "vllm", "vLLM"
     parallel = (*Engine.parallel, "data-parallel-size", "prefill-context-parallel-size")
-    versions = r"(?:^vllm(?:-cpu)?(?:\[[^\]]*\])?==|(?:^|/)vllm-openai(?:-cpu)?:v?)(\d+\.\d+(?:\.\d+)?(?:rc\d+)?)"
+    versions = r"(?:^vllm(?:-cpu)?(?:\[[^\]]*\])?==|(?:^|/)vllm-openai(?:-cpu|-rocm)?:v?)(\d+\.\d+(?:\.\d+)?(?:rc\d+)?)"
     forks = {
         "ascend": r"(?:^|/)vllm-ascend:v?(\d+\.\d+\.\d+)",
         # an address has four numbers
@@ -203,6 +204,16 @@ def fixed_cache(size):
     """Return the entries of memory()'s result for a KV cache of `size` bytes."""
     knobs = (SEQUENCES, LENGTH, CACHE, Vllm.knobs[3])
     return {"budget": "bytes", "cache_bytes": size, "knobs": knobs}
+
+
+def larger_defaults(settings, entry, hardware):
+    """Return memory()'s result with the defaults for GPUs with much memory (EngineArgs.get_batch_defaults)."""
+    if entry["engine"] != Vllm.name or hardware.memory_gib < LARGE_GIB:
+        return settings
+    larger = {} if settings["max_seqs_given"] else {"max_seqs": 1024}
+    if BATCHED not in entry["arguments"]:
+        larger["batched"] = 8192
+    return {**settings, **larger}
 
 
 def graph_settings(values):

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from ...module_utils.fleet_node.platforms.nvidia.smi import KINDS
+from ..engines.vllm import larger_defaults
 from .base import GIB, Accelerator, Platform, wrong_devices
 
 # Kernels for MXFP4 of this compute capability and later pad the experts' hidden and intermediate width to multiples.
 BLACKWELL, ALIGNED = 10.0, (256, 128)
 # Compute capability of the first hardware that computes a format (docs.nvidia.com/cuda, "Compute capabilities").
 SINCE = {"fp8": 8.9, "nvfp4": BLACKWELL}
-LARGE_GIB = 70  # from this size on, vLLM's defaults for sequences and tokens per step are larger
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 EVERY = "nvidia.com/gpu=all"  # all GPUs, in CDI; a container with all GPUs numbers them like the host
 
@@ -75,12 +75,7 @@ class Nvidia(Platform):
     def memory(self, settings, entry, hardware, model):
         if float(hardware.compute_capability or 0) >= BLACKWELL and model.hidden > ALIGNED[0]:
             settings = {**settings, "aligned": ALIGNED}
-        if entry["engine"] != "vllm" or hardware.memory_gib < LARGE_GIB:
-            return settings
-        larger = {} if settings["max_seqs_given"] else {"max_seqs": 1024}
-        if "max-num-batched-tokens" not in entry["arguments"]:
-            larger["batched"] = 8192
-        return {**settings, **larger}
+        return larger_defaults(settings, entry, hardware)
 
 
 PLATFORM = Nvidia()

@@ -38,7 +38,10 @@ GUIDES = {
     "h200-dynamo-vllm-disagg": ("aiperf", [256]),
     "h200-low-latency": ("trtllm-bench", [4, 8, 16]),
     "h200-max-throughput": ("trtllm-bench", [*FULL, 5120]),
+    "h200-sglang": ("aiperf", [1, 8]),
+    "mi300x-sglang": ("aiperf", [1, 8]),
     "h200-vllm": ("vllm-bench", [1, 4, 16, 64, 256]),
+    "mi300x-vllm": ("vllm-bench", [1, 4, 16, 64, 256]),
     "llama-3.3-70b": ("aiperf", [1, 8]),
     "qwen3-32b": ("aiperf", [1, 8]),
     "trn3-eagle3": ("llmperf", [8]),  # 1 on each of 8 servers

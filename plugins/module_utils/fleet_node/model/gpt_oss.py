@@ -34,8 +34,8 @@ VOCABULARY_SUFFIX = ".tiktoken"
 VOCABULARY_FILE = VOCABULARY + VOCABULARY_SUFFIX
 VOCABULARY_VARIABLE = "TIKTOKEN_ENCODINGS_BASE"  # names the folder
 # {engine: the name of its parser}
-REASONING_PARSERS = {"dynamo": "gpt_oss", "vllm": "openai_gptoss"}
-TOOL_CALL_PARSERS = {"dynamo": "harmony", "vllm": "openai"}
+REASONING_PARSERS = {"dynamo": "gpt_oss", "sglang": "gpt-oss", "vllm": "openai_gptoss"}
+TOOL_CALL_PARSERS = {"dynamo": "harmony", "sglang": "gpt-oss", "vllm": "openai"}
 ADAPTER_OFF = {"trtllm": "DISABLE_HARMONY_ADAPTER"}  # the variable with which an engine does without its parsers
 
 # -- a first request ---------------------------------------------------------------------------------------------------

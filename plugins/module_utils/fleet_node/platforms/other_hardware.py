@@ -16,11 +16,11 @@ VENDORS = {
     "0x8086": "Intel", "0x9999": "MetaX", "0xcabc": "Cambricon",
 }  # fmt: skip
 ACCELERATOR = "0x1200"  # the PCI class of processing accelerators
+COVERED = ("0x1002",)  # vendors whose processing accelerators have a platform, and other devices have none
 DISPLAYS = ("0x0302", "0x0380")  # 3D and other display controllers without a screen
 SCREEN, SCREEN_MIB = "0x0300", 8192  # graphics of a BMC or of a processor have less memory than this
 MODELS = {
-    "0x1002:0x738c": "Instinct MI100", "0x1002:0x740c": "Instinct MI250", "0x1002:0x740f": "Instinct MI210",
-    "0x1002:0x74a0": "Instinct MI300A", "0x1002:0x74a1": "Instinct MI300X", "0x1002:0x74a5": "Instinct MI325X",
+    "0x1002:0x738c": "Instinct MI100",
     "0x1da3:0x1020": "Gaudi 2", "0x1da3:0x1060": "Gaudi 3",
 }  # fmt: skip
 
@@ -31,7 +31,7 @@ def detect(system):
     for address in system.listed(PCI):
         folder = "%s/%s/" % (PCI, address)
         vendor, kind, chip = (system.value(folder + key).lower() for key in ("vendor", "class", "device"))
-        if vendor not in VENDORS:
+        if vendor not in VENDORS or (vendor in COVERED and kind.startswith(ACCELERATOR)):
             continue
         memory = (whole_number(system.value(folder + "mem_info_vram_total")) or 0) // MIB or None
         # Intel's graphics cards have local memory, graphics of its processors have none.

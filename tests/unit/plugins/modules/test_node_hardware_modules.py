@@ -54,7 +54,7 @@ def test_accelerator_info_shows_what_is_warned_of(run, monkeypatch):
 def test_accelerator_info_lists_the_vendors(run):
     result = run(accelerator_info, vendor="abacus")
     assert (result["failed"], result["code"]) == (True, "platform.unknown")
-    assert "of 'abacus'; it knows: ascend, neuron, nvidia, cpu." in result["msg"]
+    assert "of 'abacus'; it knows: amd, ascend, neuron, nvidia, cpu." in result["msg"]
 
 
 @pytest.mark.parametrize("check_mode", [True, False])

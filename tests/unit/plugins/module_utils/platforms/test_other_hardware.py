@@ -14,7 +14,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers
 from ansible_collections.inference.fleet.tests.runs import CLONE
 
 GIB = 1 << 30
-MI300X = {"vendor": "0x1002", "class": "0x120000", "device": "0x74a1", "mem_info_vram_total": 192 * GIB, "numa_node": 1}
+MI100 = {"vendor": "0x1002", "class": "0x038000", "device": "0x738c", "mem_info_vram_total": 32 * GIB, "numa_node": 1}
 
 
 @pytest.fixture
@@ -37,10 +37,10 @@ def node(tmp_path):
 @pytest.mark.parametrize(
     ("device", "vendor", "model", "memory"),
     [
-        (MI300X, "AMD", "Instinct MI300X", 196608),
-        ({**MI300X, "product_name": "AMD Instinct MI300X OAM"}, "AMD", "AMD Instinct MI300X OAM", 196608),
+        (MI100, "AMD", "Instinct MI100", 32768),
+        ({**MI100, "product_name": "AMD Instinct MI100 OAM"}, "AMD", "AMD Instinct MI100 OAM", 32768),
         ({"vendor": "0x1002", "class": "0x038000", "device": "0x9999"}, "AMD", "PCI 0x1002:0x9999", None),
-        ({**MI300X, "class": "0x030000", "device": "0x744c"}, "AMD", "PCI 0x1002:0x744c", 196608),
+        ({**MI100, "class": "0x030000", "device": "0x744c"}, "AMD", "PCI 0x1002:0x744c", 32768),
         ({"vendor": "0x1da3", "class": "0x120000", "device": "0x1020"}, "Intel Habana", "Gaudi 2", None),
         (
             {"vendor": "0x8086", "class": "0x038000", "device": "0x0bd5", "lmem_total_bytes": GIB},
@@ -75,11 +75,11 @@ def test_other_devices_are_not_accelerators(node, device):
 
 
 def test_preflight_names_accelerators_without_a_platform(node):
-    root = node(MI300X)
+    root = node(MI100)
     result = preflight.preflight(platform="cpu", sysroot=root, root=str(root) + "/r")
-    assert any("1 x AMD (Instinct MI300X)" in warning for warning in result["warnings"])
+    assert any("1 x AMD (Instinct MI100)" in warning for warning in result["warnings"])
     for platform in ("nvidia", "neuron", "ascend"):
         with pytest.raises(FleetError) as caught:
             preflight.preflight(platform=platform, sysroot=root, root=str(root) + "/r")
         (message,) = [each["message"] for each in caught.value.details["problems"] if each["check"] == "hardware"]
-        assert "1 x AMD (Instinct MI300X)" in message
+        assert "1 x AMD (Instinct MI100)" in message

@@ -79,7 +79,7 @@ def test_every_key_of_the_schema_is_described():
     [
         (
             {"engine": "vlm"},
-            "'engine' is \"vlm\"; allowed: dynamo, trtllm, vllm",
+            "'engine' is \"vlm\"; allowed: dynamo, sglang, trtllm, vllm",
         ),
         (
             {"servers": [{"role": "server", "count": 2, "devices": 1, "port": "http"}]},
@@ -115,8 +115,8 @@ def test_a_wrong_recipe_names_file_key_value_and_what_is_allowed(write, changes,
 def test_all_mistakes_are_told_at_once(write):
     path = write(engine="vlm", platform="gpu")
     assert error_of(path).splitlines() == [
-        "%s: 'engine' is \"vlm\"; allowed: dynamo, trtllm, vllm." % path,
-        "%s: 'platform' is \"gpu\"; allowed: ascend, cpu, neuron, nvidia." % path,
+        "%s: 'engine' is \"vlm\"; allowed: dynamo, sglang, trtllm, vllm." % path,
+        "%s: 'platform' is \"gpu\"; allowed: amd, ascend, cpu, neuron, nvidia." % path,
     ]
 
 

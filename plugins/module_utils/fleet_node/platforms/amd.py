@@ -1,0 +1,237 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""AMD Instinct GPUs by amd-smi, or by rocm-smi where amd-smi is missing or does not answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import typing
+
+from ..errors import FleetError
+from . import base
+from .base import Accelerators, Detector, Device
+from .host import MIB, run_tool, whole_number
+
+VENDOR, CLASS = "0x1002", "0x1200"  # AMD; processing accelerators
+FOLDER = "/opt/rocm/bin"
+MANAGER = "/dev/kfd"
+COMMANDS = "docs/using/amd.md has the commands"
+# name: (architecture, MiB as amd-smi prints them, PCI device ids with those of virtual functions). Ids: vLLM,
+# platforms/rocm.py. Memory: MI300X in captures of amd-smi, the others by 255.98 and 287.98 GiB in messages of PyTorch.
+KINDS = {
+    "mi300x": ("gfx942", 196592, ("0x74a1", "0x74b5")),
+    "mi325x": ("gfx942", 262128, ("0x74a5", "0x74b9")),
+    "mi355x": ("gfx950", 294896, ("0x75a3",)),
+}
+STATIC = ("static", "--asic", "--bus", "--driver", "--vram", "--partition", "--json")
+ENUMERATION = ("list", "-e", "--json")  # since ROCm 6.4
+LISTED = ("list", "--json")
+PROCESSES = ("process", "--json")
+LEGACY = ("--showproductname", "--showbus", "--showmeminfo", "vram", "--showdriverversion", "--showcomputepartition",
+          "--json")  # fmt: skip
+START = re.compile(r"^[\[{]", re.MULTILINE)
+WHOLE = ("SPX", "N/A", None)  # partition modes of a GPU that is one device
+# A process with less memory on a GPU does not use it: the runtime opens all GPUs of the node.
+HELD_MIB = 1024
+UNITS = {"B": 1 / MIB, "KB": 1 / 1024, "MB": 1, "GB": 1024}
+
+
+@dataclasses.dataclass
+class GpuDevice(Device):
+    """A GPU, by its number in HIP. address: on the PCI bus. product: its name, kind: its name in KINDS; None if
+    unknown. faults: sentences on what prevents servers from using it."""
+
+    address: str = ""
+    product: str | None = None
+    kind: str | None = None
+    faults: list = dataclasses.field(default_factory=list)
+
+
+def parse(text):
+    """The JSON in the output of amd-smi or rocm-smi, which may be between warnings: the list of GPUs, which newer
+    releases of amd-smi wrap in `gpu_data`, or the mapping of rocm-smi. None if there is none."""
+    start = START.search(text)
+    try:
+        found = json.JSONDecoder().raw_decode(text, start.start())[0] if start else None
+    except ValueError:
+        return None
+    return found.get("gpu_data", found) if isinstance(found, dict) else found
+
+
+def field(record, *names):
+    """The value at a path of names, None for N/A and for a missing value."""
+    for name in names:
+        record = record.get(name) if isinstance(record, dict) else None
+    return None if record in ("N/A", "") else record
+
+
+def mebibytes(size):
+    """MiB of {"value": 196592, "unit": "MB"}, None for another form."""
+    value, unit = field(size, "value"), UNITS.get(field(size, "unit"))
+    return int(value * unit) if unit and isinstance(value, (int, float)) else None
+
+
+def rows_of(system):
+    """([{id, node, bus, product, device, architecture, mib, partition, driver, holders}], the tool's output).
+
+    id: the GPU's number in HIP, which differs from amd-smi's; node: its number in the driver's topology; None if the
+    tool does not report it. Raises FleetError without a tool.
+    """
+    tool, legacy = (system.program(name, FOLDER) for name in ("amd-smi", "rocm-smi"))
+    if tool is None and legacy is None:
+        raise FleetError(
+            "amd.driver-missing",
+            "This node has neither amd-smi nor rocm-smi; AMD GPUs on its PCI bus: %d. Install the driver and amd-smi "
+            "(docs/using/amd.md has the commands) and reboot, or remove the node from this group.",
+            (len(on_the_bus(system)),),
+        )
+    status, text = run_tool([tool, *STATIC]) if tool else (None, "")
+    found = parse(text)
+    if isinstance(found, list) and found:
+        numbered = parse(run_tool([tool, *ENUMERATION])[1]) or parse(run_tool([tool, *LISTED])[1])
+        return _rows(found, numbered, parse(run_tool([tool, *PROCESSES])[1])), text
+    if legacy:
+        status, text = run_tool([legacy, *LEGACY])
+        cards = parse(text)
+        if isinstance(cards, dict) and any(name.startswith("card") for name in cards):
+            system.warn("amd-smi does not list the GPUs; rocm-smi does, without the processes that use them.")
+            return _legacy_rows(cards), text
+    return [], text.strip() or str(status)
+
+
+def _rows(static, enumeration, processes):
+    numbers = {one.get("gpu"): one for one in enumeration or () if isinstance(one, dict)}
+    holders = {one.get("gpu"): one.get("process_list") or () for one in processes or () if isinstance(one, dict)}
+    rows = []
+    for one in static:
+        number = field(one, "gpu")
+        rows.append({
+            "id": field(numbers, number, "hip_id"), "node": field(numbers, number, "node_id"),
+            "bus": field(one, "bus", "bdf"),
+            "product": field(one, "asic", "market_name"), "device": field(one, "asic", "device_id"),
+            "architecture": field(one, "asic", "target_graphics_version"),
+            "mib": mebibytes(field(one, "vram", "size")), "driver": field(one, "driver", "version"),
+            "partition": field(one, "partition", "compute_partition") or
+            field(one, "partition", "accelerator_partition"),
+            "holders": list(_holders(holders.get(number, ()))),
+        })  # fmt: skip
+    return rows
+
+
+def _holders(processes):
+    """{pid, command} of the processes with memory on a GPU. A GPU without processes has a sentence instead."""
+    for one in processes:
+        info = one.get("process_info")
+        pid = field(info, "pid")
+        used = mebibytes(field(info, "memory_usage", "vram_mem"))
+        if whole_number(str(pid)) and (used is None or used >= HELD_MIB):
+            yield {"pid": int(pid), "command": field(info, "name") or ""}
+
+
+def _legacy_rows(cards):
+    driver = field(cards, "system", "Driver version")
+    rows = []
+    for one in (card for name, card in cards.items() if name.startswith("card")):
+        size = whole_number(field(one, "VRAM Total Memory (B)"))
+        rows.append({
+            "id": None, "node": whole_number(field(one, "Node ID")), "bus": field(one, "PCI Bus"),
+            "product": field(one, "Card Series"), "device": field(one, "Card Model"),
+            "architecture": field(one, "GFX Version"), "mib": size and size // MIB, "driver": driver,
+            "partition": field(one, "Compute Partition"), "holders": [],
+        })  # fmt: skip
+    return rows
+
+
+def on_the_bus(system):
+    """PCI addresses of the node's Instinct GPUs, also those without a driver."""
+    return [address for address, kind, _device in system.pci_devices(VENDOR) if kind.startswith(CLASS)]
+
+
+def detect(system):
+    """Accelerators with a GpuDevice for each GPU. Raises FleetError if there is none or the tools do not answer."""
+    rows, text = rows_of(system)
+    if not rows:
+        refuse(system, text)
+    if any(row["id"] is None for row in rows):  # HIP numbers GPUs in the order of the driver's topology
+        if any(row["node"] is None for row in rows):
+            system.warn("The tools report no numbers of the GPUs in HIP; the order of the PCI bus is used instead.")
+        for number, row in enumerate(sorted(rows, key=lambda row: (row["node"] or 0, str(row["bus"])))):
+            row["id"] = number
+    devices = sorted((_device(system, row) for row in rows), key=lambda device: device.id)
+    for bus in sorted(set(on_the_bus(system)) - {device.address for device in devices}):
+        system.warn("The PCI bus has the GPU %s, which the driver does not list; look for amdgpu in dmesg." % bus)
+    known = [device.kind for device in devices if device.kind]
+    if len({device.kind for device in devices} | {None}) != 2 or len(known) < len(devices):
+        names = ", ".join(sorted({str(device.product) for device in devices}))
+        system.warn("The GPUs of this node are not all of one kind that has recipes: %s." % names)
+    return Accelerators(
+        accelerator=max(known, key=known.count) if known else "unknown",
+        vendor="AMD",
+        model=next((device.product for device in devices if device.product), "unknown"),
+        generation=next((row["architecture"] for row in rows if row["architecture"]), "unknown"),
+        driver=next((row["driver"] for row in rows if row["driver"]), None),
+        devices=devices,
+        warnings=system.warnings,
+    )
+
+
+def _device(system, row):
+    address, device_id = str(row["bus"] or "").lower(), str(row["device"]).lower()
+    device = GpuDevice(
+        id=row["id"], memory_mib=row["mib"], cores=1, numa=None, cpus="", holders=row["holders"], core_ids=[row["id"]],
+        address=address, product=row["product"],
+        kind=next((name for name, (_arch, _mib, ids) in KINDS.items() if device_id in ids), None),
+    )  # fmt: skip
+    device.locate(system, address)
+    if row["partition"] not in WHOLE:
+        device.health = "partitioned"
+        device.faults = [
+            "GPU %d (%s) is partitioned (%s), but servers get complete GPUs. Run `amd-smi set --gpu all "
+            "--compute-partition SPX` and `--memory-partition NPS1`." % (device.id, address, row["partition"])
+        ]
+    return device
+
+
+def refuse(system, text):
+    """Raises FleetError for what amd-smi printed instead of GPUs."""
+    if system.exists(MANAGER):
+        cause = "look for amdgpu in dmesg, and run the play with become, or with an account in the group render"
+    else:
+        cause = "the driver amdgpu is not loaded, because %s is missing: run `modprobe amdgpu` (%s)" % (
+            MANAGER, COMMANDS,
+        )  # fmt: skip
+    raise FleetError(
+        "amd.no-answer",
+        "amd-smi lists no GPU on this node: %s: %s. Check `amd-smi list` as root there, and reboot the node.",
+        (" ".join(text.split())[:200], cause),
+    )
+
+
+class Platform(Detector):
+    """A Device is a complete GPU, by its number in HIP, which HIP_VISIBLE_DEVICES selects."""
+
+    unit = "GPU"
+    advice: typing.ClassVar = {"missing": "GPUs after a missing GPU move up. "}
+    visible = ("HIP_VISIBLE_DEVICES",)
+
+    def present(self, system):
+        return bool(on_the_bus(system))
+
+    def detect(self, system):
+        return detect(system)
+
+    def usual_memory_gib(self, found):
+        return KINDS[found.accelerator][1] / 1024 if found.accelerator in KINDS else 0
+
+    def preflight(self, context):
+        if not context.found:
+            return []
+        devices = [] if context.system.exists(MANAGER) else [
+            "%s is missing, which servers on GPUs open: the driver amdgpu is not loaded. Run `modprobe amdgpu` (%s)."
+            % (MANAGER, COMMANDS)
+        ]  # fmt: skip
+        return [("gpus", list(base.faults(context, "GPU"))), ("holders", list(base.held(context, "GPU"))),
+                ("driver", devices)]  # fmt: skip

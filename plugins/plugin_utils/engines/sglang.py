@@ -1,0 +1,94 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""SGLang: `sglang serve`."""
+
+from __future__ import annotations
+
+from ..base.checks import invalid, number
+from . import options
+from .base import PARALLEL, SHARE, WHOLE, Engine, cache_bytes_of, read_degree, read_number
+from .vllm import Vllm
+
+TENSOR, PIPELINE, DATA = Engine.parallel[0], Engine.parallel[1], "data-parallel-size"
+FRACTION, SEQUENCES, LENGTH = "mem-fraction-static", "max-running-requests", "context-length"
+ATTENTION = "enable-dp-attention"
+PROGRAMS = ("serve", "sglang.launch_server")  # words that start the server; others are of scripts that wrap it
+
+
+class Sglang(Engine):
+    """sglang serve. The command line wins over a configuration file, which its flag --config names.
+
+    It does not support API keys here: it reads them from its command line or its file only, and writes all its settings
+    into its log. Its options are recorded by version in sglang_flags.json.
+    """
+
+    name, label = "sglang", "SGLang"
+    port, bind = "port", "host"
+    versions = r"(?:^sglang(?:\[[^\]]*\])?==|(?:^|/)sglang:v?)(\d+\.\d+\.\d+)"
+    aliases = {**PARALLEL, "tp-size": TENSOR, "pp-size": PIPELINE, "dp-size": DATA, "ep-size": "expert-parallel-size",
+               "model": "model-path"}  # fmt: skip
+    limits = {
+        **Engine.limits,
+        **dict.fromkeys((SEQUENCES, "chunked-prefill-size", "page-size", "max-total-tokens"), WHOLE),
+        LENGTH: "size", FRACTION: SHARE,
+    }  # fmt: skip
+    lengths = (LENGTH,)
+    knobs = (SEQUENCES, LENGTH, FRACTION, TENSOR)
+    flags = options.Options("sglang_flags.json", label)
+    parsers, parser_plugins = Vllm.parsers, ()
+    check_parsers = Vllm.check_parsers
+
+    def attention_whole(self, values):
+        return values.get(ATTENTION) is True and number(values.get(DATA)) == number(values.get(TENSOR))
+
+    def check_command(self, where, server, version):
+        """Raises FleetError for data parallelism that starts a copy of the model on further devices."""
+        values = server.arguments
+        if (number(values.get(DATA)) or 1) > 1 and values.get(ATTENTION) is not True:
+            allowed = "1 without %s; servers.*.count makes more servers" % ATTENTION
+            raise invalid("%s: arguments.%s" % (where, DATA), values[DATA], allowed)
+
+    def check_options(self, where, server):
+        super().check_options(where, server)
+        words = own_words(server.command)
+        if words is not None:
+            given = [("command: --" + flag, flag, value) for flag, value in options.command_flags(words).items()]
+            given += [("arguments." + flag, flag, value) for flag, value in server.values.items()]
+            options.check(where, self._sources(self.version(server.recipe)), given)
+            self.check_parsers(where, server, self.name)
+
+    def _sources(self, version):
+        return [options.Program(self.flags, ("--",), version)]
+
+    def notes(self, entry, version, hardware):
+        words = own_words(entry["command"])
+        return [] if words is None else options.notes(self._sources(version), words)
+
+    def memory(self, entry, hardware, model):
+        """mem-fraction-static is the share of weights and KV cache, and the rest is for activations and graphs (SGLang,
+        memory_hook.py). Its default leaves 10 GiB or more. Layers with a window have 0.8 of the tokens of others."""
+        values = entry["arguments"]
+        return {
+            "tensor": read_degree(values, TENSOR),
+            "pipeline": read_degree(values, PIPELINE),
+            "attention_dp": self.attention_whole(values),
+            "whole_experts": (number(values.get("expert-parallel-size")) or 1) > 1,
+            "fraction": read_number(values, (FRACTION,), 0.85, float),
+            "max_seqs": read_number(values, (SEQUENCES,), 256),
+            "max_seqs_given": SEQUENCES in values,
+            "max_len": read_number(values, (LENGTH,), model.max_len),
+            "batched": read_number(values, ("chunked-prefill-size",), 8192),
+            "kv_bytes": cache_bytes_of(values.get("kv-cache-dtype")),
+            "budget": "capped",
+            "windowed": False,
+            "knobs": self.knobs,
+        }
+
+
+def own_words(command):
+    """Return the words of a command after the server's program; None for a script."""
+    return next((command[place + 1 :] for place, word in enumerate(command) if word in PROGRAMS), None)
+
+
+ENGINE = Sglang()

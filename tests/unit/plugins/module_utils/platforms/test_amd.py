@@ -1,0 +1,146 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Detection and preflight of nodes with AMD Instinct GPUs, by recorded output of amd-smi and rocm-smi."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import amd, registry
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.base import Context
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
+
+FIXTURES = pathlib.Path(__file__).resolve().parents[3] / "fixtures/amd"
+HIP = [3, 2, 0, 1, 7, 6, 4, 5]  # of GPU 0 to 7 of amd-smi
+
+
+class Node:
+    def __init__(self, root):
+        self.path, self.root = root, str(root)
+
+    def write(self, path, text="", mode=0o644):
+        place = self.path / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+        place.chmod(mode)
+
+    def tool(self, name, path="/usr/bin/", **answers):
+        """A tool that prints these texts, by its first argument; "any" for every other."""
+        for key, text in answers.items():
+            self.write("/answers/%s-%s" % (name, key), text)
+        script = '#!/bin/sh\ncd %s/answers\ncat "%s-$1" 2>/dev/null || cat "%s-any"\n' % (self.root, name, name)
+        self.write(path + name, script, 0o755)
+
+    def has(self, node="mi300x-8", path="/usr/bin/", change=lambda text: text, **answers):
+        recorded = {file.stem: file.read_text() for file in (FIXTURES / node).glob("[slp]*.json")}
+        self.tool("amd-smi", path, **{**recorded, "static": change(recorded["static"]), **answers})
+        self.write("/dev/kfd")
+        for number, bus in enumerate(re.findall(r'"bdf": "(\S+)"', recorded["list"])):
+            for key, value in (("vendor", "0x1002"), ("class", "0x120000"), ("numa_node", number // 4)):
+                self.write("/sys/bus/pci/devices/%s/%s" % (bus, key), "%s\n" % value)
+        return self
+
+    def detect(self, name="amd"):
+        return registry.detect(name, self.root)
+
+    def refused(self):
+        with pytest.raises(FleetError) as caught:
+            self.detect()
+        return caught.value
+
+
+@pytest.fixture
+def node(tmp_path):
+    return Node(tmp_path / "sysroot")
+
+
+def test_a_server_of_eight(node):
+    """Numbers are HIP's, which are not amd-smi's."""
+    found = node.has().detect("auto")
+    assert (found.accelerator, found.vendor, found.model) == ("mi300x", "AMD", "AMD Instinct MI300X")
+    assert (found.generation, found.driver, found.warnings) == ("gfx942", "6.19.14", [])
+    assert [(one.id, one.memory_mib, one.health) for one in found.devices] == [(n, 196592, "ok") for n in range(8)]
+    assert [found.devices[number].numa for number in HIP] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert (found.devices[3].address, found.devices[0].address) == ("0000:05:00.0", "0000:46:00.0")
+    # the process opens GPU 3 of amd-smi, HIP's 1, too, and has no memory there
+    assert {one.id: one.holders for one in found.devices if one.holders} == {
+        0: [{"pid": 632268, "command": "python3.12"}]
+    }
+
+
+def test_virtual_functions_without_the_numbers_of_hip(node):
+    """GPUs are numbered in the order of the driver's topology, as HIP numbers them. ROCm is not on the PATH."""
+    found = node.has("mi325x-2", "/opt/rocm/bin/", process="[]").detect()
+    assert (found.accelerator, found.warnings) == ("mi325x", [])
+    assert [(one.id, one.address) for one in found.devices] == [(0, "0000:8b:00.0"), (1, "0000:83:00.0")]
+    assert [round(one.memory_mib / 1024, 2) for one in found.devices] == [255.98, 255.98]
+
+
+def test_rocm_smi_where_amd_smi_does_not_answer(node):
+    node.tool("rocm-smi", any="WARNING: low-power state\n\n" + (FIXTURES / "mi300x-8/rocm-smi.json").read_text())
+    node.tool("amd-smi", any="ERROR: no GPU\n")
+    found = node.detect()
+    assert (found.accelerator, found.driver, len(found.warnings)) == ("mi300x", "6.10.5", 1)
+    assert [(one.id, one.address, one.memory_mib) for one in found.devices] == [
+        (0, "0000:26:00.0", 196592), (1, "0000:05:00.0", 196592),
+    ]  # fmt: skip
+
+
+def test_a_partitioned_gpu_is_a_fault_of_its_servers_alone(node):
+    text = node.has().path.joinpath("answers/amd-smi-static").read_text()
+    node.write("/answers/amd-smi-static", text.replace('"SPX"', '"CPX"', 1))
+    found = node.detect()
+    assert [one.id for one in found.devices if one.health != "ok"] == [HIP[0]]
+    entry = {"devices": [3]}
+    context = Context("", System(node.root), {"server-3": entry}, found=found, fits=True)
+    (checked,) = [messages for name, messages in amd.Platform().preflight(context) if name == "gpus"]
+    assert "GPU 3 (0000:05:00.0) is partitioned (CPX)" in checked[0]
+    context.unchanged = ("server-3",)
+    assert dict(amd.Platform().preflight(context))["gpus"] == [] and "CPX" in context.warnings[0]
+
+
+def test_gpus_of_no_known_kind_and_gpus_without_an_answer(node):
+    found = node.has(change=lambda text: text.replace("0x74a1", "0x740f")).detect()
+    assert (found.accelerator, len(found.warnings)) == ("unknown", 1)
+    data = json.loads((FIXTURES / "mi300x-8/static.json").read_text())
+    del data["gpu_data"][7]
+    found = node.has(change=lambda text: json.dumps(data)).detect()
+    assert "0000:e5:00.0" in found.warnings[0]
+    (message,) = amd.Platform().shortfalls(found, {"accelerator": "mi300x", "count": 8}, {})
+    assert "this node has 7 (0-4,6-7), without 5" in message
+
+
+@pytest.mark.parametrize(
+    ("answer", "kfd", "code", "word"),
+    [
+        (None, False, "amd.driver-missing", 8),
+        ("ERROR:root:Unable to get devices, driver not initialized\n", False, "amd.no-answer", "modprobe"),
+        ("[{broken", True, "amd.no-answer", "dmesg"),
+        ("[]", True, "amd.no-answer", "group render"),
+        ('{"gpu_data": []}', True, "amd.no-answer", "become"),
+    ],
+)
+def test_each_failure_has_an_error(node, answer, kfd, code, word):
+    node.has()
+    (node.path / "usr/bin/amd-smi").unlink()
+    if answer is not None:
+        node.tool("amd-smi", any=answer)
+        for file in (node.path / "answers").glob("amd-smi-[!a]*"):
+            file.unlink()
+    if not kfd:
+        (node.path / "dev/kfd").unlink()
+    error = node.refused()
+    assert error.code == code and (word in error.values or word in error.values[-1])
+
+
+def test_a_driver_that_is_not_loaded(node):
+    found = node.has().detect()
+    (node.path / "dev/kfd").unlink()
+    context = Context("", System(node.root), {}, found=found)
+    assert "/dev/kfd is missing" in dict(amd.Platform().preflight(context))["driver"][0]
+    assert amd.Platform().preflight(Context("", System(node.root), {})) == []

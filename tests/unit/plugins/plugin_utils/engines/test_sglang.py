@@ -1,0 +1,83 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""SGLang in the plan and on nodes: flags by version, memory, no API keys, causes of failures."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.sglang import ENGINE as NODE_ENGINE
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines.sglang import ENGINE
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+
+
+def planned(layer=None, name="h200-sglang", accelerator="h200", site=None):
+    layers = [("fleet_override", layer)] if layer else []
+    recipe = recipes.resolve_recipe(recipes.find_recipe(name, []), layers, ())
+    hardware = parse_hardware({"accelerator": accelerator, "count": 8}, "h")
+    entries = plan.plan_host("h", recipe, hardware, site or plan.Site())
+    return entries, capacity.check(entries, plan.deployment(recipe, plan.Site(), "h"), hardware)
+
+
+@pytest.mark.parametrize(("name", "accelerator", "cache"), [
+    ("h200-sglang", "h200", 54.3), ("mi300x-sglang", "mi300x", 99.9),
+])  # fmt: skip
+def test_the_static_share_without_the_weights_is_the_cache(name, accelerator, cache):
+    entries, found = planned(None, name, accelerator)
+    assert len(entries) == 8 and entries[1]["command"][:2] == ["sglang", "serve"]
+    assert (found[0]["verdict"], found[0]["kv_gib"]) == ("ok", pytest.approx(cache, abs=0.1))
+    assert entries[1]["arguments"]["tensor-parallel-size"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "value"),
+    [
+        ({"mem-fraction-statik": 0.8}, "plan.config-key-unknown", "mem-fraction-static"),
+        ({"tool-call-parser": "openai"}, "plan.config-value-invalid", "openai"),
+        ({"tool-call-parser": "qwen25"}, "input.value-invalid", "gpt-oss"),
+        ({"reasoning-parser": "qwen3"}, "input.value-invalid", "gpt-oss"),
+        ({"tp-size": 2, "tensor-parallel-size": None}, "plan.parallel-not-devices", "tp-size"),
+        ({"dp-size": 2}, "input.value-invalid", "data-parallel-size"),
+        ({"mem-fraction-static": 1.5}, "input.value-invalid", "1.5"),
+        ({"mem-fraction-static": 0.3}, "plan.does-not-fit-memory", "mem-fraction-static"),
+    ],
+)
+def test_what_a_plan_refuses(arguments, code, value):
+    variables = {"fleet_recipe": "h200-sglang", "fleet_hardware": {"accelerator": "h200", "count": 8},
+                 "fleet_override": {"arguments": arguments}}  # fmt: skip
+    with pytest.raises(FleetError) as caught:
+        fleet.plan_hosts(["h"], fleet.Hosts(lambda name: variables), True)
+    problem = caught.value.problems[0]
+    assert problem.code == code and value in "%s %s" % (problem.values, problem.message)
+
+
+def test_a_release_that_is_not_recorded_is_a_warning():
+    entry = planned({"container": {"image": "docker.io/lmsysorg/sglang:v0.5.23", "digest": None}})[0][0]
+    recipe = {"container": {"image": entry["container"]["image"]}, "platform": "nvidia"}
+    version = ENGINE.version(recipe)
+    assert str(version) == "0.5.23" and "0.5.21" in ENGINE.notes(entry, version, None)[0]
+    for image in ("lmsysorg/sglang:v0.5.21", "lmsysorg/sglang:v0.5.21-rocm10-mi30x"):
+        assert str(ENGINE.version({"container": {"image": image}, "platform": "amd"})) == "0.5.21"
+    assert ENGINE.notes({**entry, "command": ["start.sh"]}, version, None) == []
+
+
+def test_an_api_key_is_refused():
+    with pytest.raises(FleetError) as caught:
+        planned(site=plan.Site(api_key=True))
+    assert caught.value.problems[0].code == "plan.engine-without-api-keys"
+
+
+def test_requests_are_counted_and_causes_named():
+    metrics = 'sglang:num_running_reqs{model_name="x"} 3.0\nsglang:num_queue_reqs{model_name="x"} 2.0\n'
+    assert NODE_ENGINE.requests(metrics) == 5
+    for line, word in (
+        ("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. Current value", "raise mem-"),
+        ("torch.OutOfMemoryError: HIP out of memory. Tried to allocate 1 GiB", "lower mem-"),
+        ("GptOssForCausalLM requires one of ['fa3', 'triton'] attention backend, but got", "attention-backend"),
+    ):
+        assert word in next(cause for pattern, cause in NODE_ENGINE.logs if re.search(pattern, line))
