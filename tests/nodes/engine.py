@@ -5,8 +5,9 @@
 
 It takes any argument, so that a test can plan what it likes; it knows --port, --host and --model, --slow SECONDS before
 it listens, and --die to end at once. It asks for the key in VLLM_API_KEY, as vLLM does. ENGINE_SECONDS are of each
-answer. USR1 lets it refuse requests with 503, as vLLM's middleware does; /metrics has the number of requests that are
-left. The child ignores TERM once it has got USR1.
+answer. USR1 lets it refuse requests with 503, as vLLM's middleware does; with ENGINE_STREAM_SECONDS it does not, and
+streams wait so long after their headers. /metrics has the number of requests that are left. The child ignores TERM once
+it has got USR1.
 """
 
 from __future__ import annotations
@@ -48,9 +49,12 @@ time.sleep(options.slow)
 scripted_engine.PORTS, scripted_engine.ADDRESS = [options.port], options.host
 began = time.time()
 seconds, key = float(os.environ.get("ENGINE_SECONDS", "0")), os.environ.get("VLLM_API_KEY")
-with scripted_engine.ScriptedEngine(model=options.model, api_key=key, seconds=seconds) as server:
+stream = os.environ.get("ENGINE_STREAM_SECONDS")
+waits = (scripted_engine.Fault("buffer", value=float(stream)),) if stream else ()
+with scripted_engine.ScriptedEngine(waits, model=options.model, api_key=key, seconds=seconds) as server:
     refuses = (scripted_engine.Fault("status", value=(503,)),)
-    signal.signal(signal.SIGUSR1, lambda *unused: setattr(server, "faults", refuses))
+    if not stream:
+        signal.signal(signal.SIGUSR1, lambda *unused: setattr(server, "faults", refuses))
     server.pages["/metrics"] = lambda: METRICS.format(server.busy, began, len(server.requests))
     print("listening", flush=True)
     while True:

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.inference.fleet.tests.unit.engines import certificates, proxy
+from ansible_collections.inference.fleet.tests.unit.engines import certificates, proxy, scripted_engine
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import Fault, ScriptedEngine
 from ansible_collections.inference.fleet.tools import overhead
@@ -287,6 +287,31 @@ def test_a_killed_server_fails_at_most_its_own_streams(tmp_path, engines):
         victim.wait()
 
 
+def test_drained_servers_change_without_a_failed_request(tmp_path, engines, monkeypatch):
+    """The engines do not refuse requests with 503."""
+    names = {"arguments": {"served-model-name": [MODEL, "gpt"]}}
+    with (
+        contextlib.ExitStack() as stack,
+        served(tmp_path, [one.port for one in engines[:2]], entry=names, endpoint_alias="gpt") as running,
+        Load(running.port) as load,
+    ):
+        for name, old in zip(("node-1.server-0", "node-1.server-1"), engines):
+            assert running.admit("drain", name).count(" state drain") == 2  # of the model and of the alias
+            running.reload()
+            until(lambda old=old: old.busy == 0, 20)
+            before = len(old.bodies("/v1/chat/completions"))
+            time.sleep(0.5)
+            assert len(old.bodies("/v1/chat/completions")) == before
+            old.stop()
+            monkeypatch.setattr(scripted_engine, "PORTS", [old.port])
+            new = stack.enter_context(ScriptedEngine([Fault("buffer", value=1.0)]))
+            running.admit("ready", name)
+            assert set(running.states().values()) - {"no"} == {"UP"}
+            until(lambda new=new: new.bodies("/v1/chat/completions"), 20)
+        assert running.admit("ready", name) == ""
+    assert len(load.answers) > 8 and load.failed() == []
+
+
 def test_maintenance_of_a_host(running):
     def states():
         return set(running.states().values()) - {"no"}
@@ -296,6 +321,8 @@ def test_maintenance_of_a_host(running):
     running.reload()
     assert states() == {"MAINT"}
     assert post(running.port)[0] == 503
+    assert running.admit("drain", "node-1.server-0") == running.admit("ready", "node-1.server-0") == ""
+    assert states() == {"MAINT"}
     running.render()
     running.reload()
     assert until(lambda: states() == {"UP"}, 20) < 20

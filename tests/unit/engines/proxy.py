@@ -121,6 +121,13 @@ class Proxy:
         rows = [line.split(",") for line in self.ask("show stat").splitlines() if line and not line.startswith("#")]
         return {"%s/%s" % (row[0], row[1]): row[17].split()[0] for row in rows if row[1] not in ("FRONTEND", "BACKEND")}
 
+    def admit(self, state, *names):
+        """Drain servers or make them ready, as the tasks of the role do."""
+        template = jinja2.Template((ROLE / "templates/admission.sh.j2").read_text())
+        given = {"endpoint_server_state": state, "endpoint_names": names}
+        script = template.render(endpoint_socket=self.path.parent / "admin.sock", **given)
+        return subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, timeout=60).stdout
+
     def reload(self):
         """Keep the state of the servers and reload, as the unit of the role does."""
         old = self.pid()
