@@ -105,6 +105,7 @@ def test_a_commit_changes_it(pulling):
     pulling.write(**variables)
     pulling.commit("fewer sequences")
     for name, (changed, report) in pulling.pull().items():
-        assert (changed, report["ok"], list(report["hosts"])) == (2, True, [name])  # one server after the other
+        # one server after the other, then the plan that a rollback returns to
+        assert (changed, report["ok"], list(report["hosts"])) == (3, True, [name])
     entries = [node.ssh("cat /etc/inference-fleet/servers/server-0.json") for node in pulling.nodes]
     assert [json.loads(entry)["arguments"]["max-num-seqs"] for entry in entries] == [4]
