@@ -101,7 +101,10 @@ def queries():
     asked = expressions()
     if len(asked) < 40:
         sys.exit("only %d queries: %s" % (len(asked), asked))
-    empty = lambda: [one for one in asked if not query(one)]  # noqa: E731
+
+    def empty():
+        return [one for one in asked if not query(one)]
+
     wait(lambda: not empty(), 60, lambda: "no data for %s" % empty())
 
 
