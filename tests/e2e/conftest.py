@@ -12,12 +12,12 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
+from ansible_collections.inference.fleet.tests.nodes import debian_packages
 from ansible_collections.inference.fleet.tests.runs import CLONE, play, wait_for
 from ansible_collections.inference.fleet.tools import engine_venv
 
@@ -159,19 +159,11 @@ def killed_while_asked(one, pid, requests):
 def debian_programs(package):
     """The folder of the programs of a package of Debian, unpacked in the cache and not installed."""
     folder = CLONE / ".cache" / "debian" / package
-    if not (folder / "usr" / "bin").is_dir():
+    programs = folder / "root" / "usr" / "bin"
+    if not programs.is_dir():
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        folder.chmod(0o777)  # apt's own account writes here
-        for command in (["download", "-q", package], ["update", "-q"], ["download", "-q", package]):
-            if (
-                not subprocess.run(["apt-get", *command], cwd=folder, check=False).returncode
-                and command[0] == "download"
-            ):
-                break
-        (deb,) = folder.glob("*.deb")
-        subprocess.run(["dpkg-deb", "-x", str(deb), str(folder)], check=True)
-    return folder / "usr" / "bin"
+        debian_packages.unpack(folder, package)
+    return programs
 
 
 @pytest.fixture(scope="module")

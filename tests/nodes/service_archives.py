@@ -15,6 +15,8 @@ import re
 import subprocess
 import tarfile
 
+import debian_packages
+
 PROGRAMS = {
     "etcd": {"etcd-server": ("usr/bin/etcd",), "etcd-client": ("usr/bin/etcdctl",)},
     "nats-server": {"nats-server": ("usr/sbin/nats-server",)},
@@ -25,23 +27,13 @@ VERSION = re.compile(r"\bv?(\d+\.\d+\.\d+)")
 def make(folder):
     """All of it, in a folder that does not exist yet."""
     debs = folder / "debs"
-    debs.mkdir(parents=True)
-    packages = [package for parts in PROGRAMS.values() for package in parts]
-    subprocess.run(["chmod", "a+rwx", str(debs)], check=True)  # apt's own account writes here
-    for command in (["download", "-q", *packages], ["update", "-q"], ["download", "-q", *packages]):
-        done = subprocess.run(["apt-get", *command], cwd=debs, capture_output=True, text=True, check=False)
-        if command[0] == "download" and not done.returncode:
-            break
-    else:
-        raise RuntimeError("apt-get download: " + done.stderr.strip()[-500:])
-    for deb in debs.glob("*.deb"):
-        subprocess.run(["dpkg-deb", "-x", str(deb), str(debs / "root")], check=True)
+    root = debian_packages.unpack(debs, *(package for parts in PROGRAMS.values() for package in parts))
     architecture = subprocess.run(
         ["dpkg", "--print-architecture"], check=True, capture_output=True, text=True
     ).stdout.strip()
     found = {}
     for name, parts in PROGRAMS.items():
-        programs = [debs / "root" / path for paths in parts.values() for path in paths]
+        programs = [root / path for paths in parts.values() for path in paths]
         words = subprocess.run([str(programs[0]), "--version"], check=True, capture_output=True, text=True).stdout
         version = VERSION.search(words).group(1)
         top = "%s-v%s-linux-%s" % (name, version, architecture)

@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-from ansible.module_utils.parsing.convert_bool import boolean
-
 from ...module_utils.fleet_node.errors import FleetError
 from ...module_utils.fleet_node.host.values import url_host
 from ...module_utils.fleet_node.measure import result
-from ..base.checks import address_of
 from ..engines import ENGINES
+from . import services
 from .endpoint import ROLES, reachable_address
 from .server_keys import is_loopback
 
@@ -58,12 +56,15 @@ def targets(plans, variables_of, groups, monitor, accelerator_ports=None):
         if given.get("endpoint_certificate"):
             address, port = given.get("endpoint_address") or "0.0.0.0", given.get("endpoint_port") or 8080
             add("services", address, port, "the endpoint", host, service="endpoint", module="tls")
-    for service in ("etcd", "nats"):
-        for host in _members(groups, variables_of, service):
-            _member(add, service, host, monitor, variables_of[host], len(_members(groups, variables_of, service)))
     hosts = [entry["host"] for entries, _deployment in plans for entry in entries]
-    for name in ("endpoint", "etcd", "nats", "monitoring"):
-        hosts += _members(groups, variables_of, name)
+    hosts += [host for name in ("endpoint", "monitoring") for host in groups.get(name) or ()]
+    for service in ("etcd", "nats"):
+        group = list(groups.get(variables_of[monitor].get(service + "_group") or service) or ())
+        hosts += group
+        tls = bool(group) and services.has_tls(service, group, variables_of[group[0]])
+        for one in services.members(group, variables_of, service + "_name", loopback=not tls):
+            if not is_loopback(one["address"]) or one["host"] == monitor:  # only its own host reaches loopback
+                _member(add, service, one, tls, variables_of[one["host"]])
     for host in dict.fromkeys(hosts):
         add("nodes", "0.0.0.0", NODE_EXPORTER, "node exporter", host)
     if problems:
@@ -71,21 +72,9 @@ def targets(plans, variables_of, groups, monitor, accelerator_ports=None):
     return found
 
 
-def _members(groups, variables_of, service):
-    """Return the hosts of a service, whose group may have another name (etcd_group, nats_group)."""
-    named = {
-        one for host in groups.get("monitoring") or () for one in [variables_of[host].get(service + "_group")] if one
-    }
-    return list(groups.get(next(iter(named), service)) or ())
-
-
-def _member(add, service, host, monitor, variables, count):
+def _member(add, service, member, tls, variables):
     """Add the targets of a member: etcd's metrics; the client port, which answers with TLS or with NATS's greeting."""
-    given = variables.get(service + "_tls")
-    tls = count > 1 if given is None else boolean(given, strict=False)
-    bind = "127.0.0.1" if count == 1 and not tls else address_of(host, variables)
-    if is_loopback(bind) and host != monitor:
-        return  # only its own host can reach it
+    bind, host = member["address"], member["host"]
     if service == "etcd":
         add("etcd", bind, variables.get("etcd_metrics_port") or ETCD_METRICS, "etcd", host)
         if tls:

@@ -55,6 +55,13 @@ def members(hosts, variables_of, name_key, loopback=False):
     ]
 
 
+def has_tls(name, hosts, variables):
+    """Return whether the members of etcd or nats use TLS: NAME_tls in a member's variables, else if there are several.
+    hosts: the members."""
+    given = variables.get(name + "_tls")
+    return len(hosts) > 1 if given is None else str(given).strip().lower() in TRUE | {"1"}
+
+
 def endpoints(host, recipe, named, takes_one):
     """Return [(placeholder, value)] of the services that a recipe names.
 
@@ -113,8 +120,7 @@ def _service(host, name, service, variables_of):
     if name not in PROVIDED or group != (first.get(name + "_group") or name):
         return Service(hosts, [(address_of(one, variables_of(one)), port) for one in hosts])
     port = first.get(name + "_client_port") or port
-    given = first.get(name + "_tls")
-    tls = len(hosts) > 1 if given is None else str(given).strip().lower() in TRUE | {"1"}
+    tls = has_tls(name, hosts, first)
     scheme = PROVIDED[name][tls]
     if not tls and len(hosts) == 1:
         if hosts != [host]:

@@ -38,13 +38,13 @@ def kept():
     return found
 
 
-def archive(findings):
-    """Return a tar.gz of the findings and the kept files."""
+def archive(findings, reports):
+    """Return a tar.gz of the findings and the kept files. reports: of kept()."""
     output = io.BytesIO()
     with tarfile.open(fileobj=output, mode="w:gz") as packed:
         _add(packed, "control-node.json", json.dumps({"ansible-core": ansible_version, "time": now()}))
         _add(packed, "doctor.json", findings)
-        for host, _report, files in kept():
+        for host, _report, files in reports:
             for name, text in sorted(files.items()):
                 _add(packed, "%s/%s" % (host.replace("/", "_"), name), text)
     return output.getvalue()

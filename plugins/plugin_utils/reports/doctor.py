@@ -21,7 +21,8 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reports.verdicts i
 def doctor(action, given, task_vars):
     """Collect the findings of all hosts of the play, as doctor.json in the folder of the reports and in the bundle
     `file`. Return {doctor, ansible_stats}."""
-    refused, known = run_plan.refused(), {host: report for host, report, _files in bundle.kept()}
+    refused, kept = run_plan.refused(), bundle.kept()
+    known = {host: report for host, report, _files in kept}
     nothing = {"reached": None, "healthy": None, "findings": []}
     hosts = {host: known.get(host) or {**nothing, "problem": refused.get(host) or NOT_ASKED}
              for host in task_vars["ansible_play_hosts_all"]}  # fmt: skip
@@ -31,7 +32,7 @@ def doctor(action, given, task_vars):
     if folder:
         _write(os.path.join(folder, "doctor.json"), text)
     if given["file"]:
-        _write(os.path.abspath(os.path.expanduser(given["file"])), bundle.archive(text))
+        _write(os.path.abspath(os.path.expanduser(given["file"])), bundle.archive(text, kept))
     stats = {"data": {"fleet_doctor": collected}, "per_host": False, "aggregate": False}
     return {"doctor": collected, "ansible_stats": stats}
 

@@ -24,7 +24,7 @@ OVERRIDES = ("override-generation-config", "override_generation_config")
 
 def drift(case):
     """How servers differ from the plan; see playbooks/status.yml."""
-    for row in case.rows():
+    for row in case.rows:
         for one in row["differences"] or ():
             yield FleetError(
                 "doctor.server-differs",
@@ -52,7 +52,7 @@ def restarts(case):
 def logs(case):
     """Known causes in the logs of servers that do not run or do not answer."""
     asked = False
-    for row in case.rows():
+    for row in case.rows:
         entry = case.entries.get(row["name"])
         if entry is None or row["ready"]:
             continue

@@ -52,7 +52,6 @@ class Case:
                 self.weights[folder] = max(entry["health"]["budget_s"], self.weights.get(folder, 0))
         engine = operation_of(SERVERS)
         self.given = validated(engine, given.get(SERVERS, {"servers": servers}))
-        self._rows = None
 
     @functools.cached_property
     def redactor(self):
@@ -68,14 +67,13 @@ class Case:
         """{variable: value} in a server's file, {} without one."""
         return read_secrets(self.paths, name) or {}
 
+    @functools.cached_property
     def rows(self):
         """The rows of engine_servers_info, with answers. Raises FleetError."""
         if not self.entries:
             raise NotChecked("the plan of this host has no servers")
-        if self._rows is None:
-            only = self.given["only"]
-            self._rows = status(self.node(), list(self.entries.values()), only, 0, True, PROBE_S, self.given["secrets"])
-        return self._rows
+        only, secrets = self.given["only"], self.given["secrets"]
+        return status(self.node(), list(self.entries.values()), only, 0, True, PROBE_S, secrets)
 
 
 def doctor(params, check_mode, operation_of, validated):
@@ -122,7 +120,7 @@ def _step(one, operation_of, validated, hanging):
 
 def _verify(arguments, case, operation_of, validated):
     """The probes that running servers fail."""
-    runs = {row["name"] for row in case.rows() if row["state"] == "running"}
+    runs = {row["name"] for row in case.rows if row["state"] == "running"}
     servers = [one for one in (arguments or {}).get("servers") or () if one["name"] in runs]
     if not servers:
         raise NotChecked("no planned server runs")

@@ -57,7 +57,7 @@ def case(tmp_path):
         secrets=lambda name: {}, given={"secrets": {"fleet_api_key": KEY}},
     )  # fmt: skip
     made.system = System(made.tree.root)
-    made.rows = lambda: [made.row]
+    made.rows = [made.row]
     manager = types.SimpleNamespace(log_tail=lambda name, lines: made.log, definition_path=lambda name: "/nowhere")
     made.node = lambda: types.SimpleNamespace(manager=manager)
     kernel(made, "usb 1-1: new device")
@@ -75,7 +75,7 @@ def change(case, **keys):
 
 
 def ready(case, **keys):
-    case.row = {**case.row, "ready": False, **keys}
+    case.row.update(ready=False, **keys)
 
 
 def gpus(faults):
@@ -277,9 +277,8 @@ def test_a_failed_probe_has_its_cause(operations, tmp_path, monkeypatch):
     cause = "fewer workers are registered than planned, although /health is 200: see the missing workers' logs"
     probes = [{"name": "census", "ok": False, "cause": cause}, {"name": "model-id", "ok": None, "cause": None}]
     operations.results["endpoint_verify"] = {"verdicts": [{"server": "server-0", "probes": probes}]}
-    monkeypatch.setattr(doctor.Case, "rows", lambda self: [
-        {"name": "server-0", "state": "running", "ready": True, "reason": None, "differences": []}
-    ])  # fmt: skip
+    row = {"name": "server-0", "state": "running", "ready": True, "reason": None, "differences": []}
+    monkeypatch.setattr(doctor.Case, "rows", [row])
     entry = plan_entry(8000)
     found = operations.run(tmp_path, (), [entry], verify={"servers": [entry]})["verification"]
     assert (found["code"], found["server"]) == ("doctor.probe-failed", "server-0")

@@ -10,24 +10,17 @@ import pathlib
 import re
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import amd, registry
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import amd
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.base import Context
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
+from ansible_collections.inference.fleet.tests.unit.detected_node import DetectedNode
 
 FIXTURES = pathlib.Path(__file__).resolve().parents[3] / "fixtures/amd"
 HIP = [3, 2, 0, 1, 7, 6, 4, 5]  # of GPU 0 to 7 of amd-smi
 
 
-class Node:
-    def __init__(self, root):
-        self.path, self.root = root, str(root)
-
-    def write(self, path, text="", mode=0o644):
-        place = self.path / path.lstrip("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
-        place.chmod(mode)
+class Node(DetectedNode):
+    vendor = "amd"
 
     def tool(self, name, path="/usr/bin/", **answers):
         """A tool that prints these texts, by its first argument; "any" for every other."""
@@ -44,14 +37,6 @@ class Node:
             for key, value in (("vendor", "0x1002"), ("class", "0x120000"), ("numa_node", number // 4)):
                 self.write("/sys/bus/pci/devices/%s/%s" % (bus, key), "%s\n" % value)
         return self
-
-    def detect(self, name="amd"):
-        return registry.detect(name, self.root)
-
-    def refused(self):
-        with pytest.raises(FleetError) as caught:
-            self.detect()
-        return caught.value
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import subprocess
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import ascend, registry
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.base import Context
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
 from ansible_collections.inference.fleet.plugins.modules import accelerator_info
+from ansible_collections.inference.fleet.tests.unit.detected_node import DetectedNode
 
 FIXTURES = pathlib.Path(__file__).resolve().parents[4] / "fixtures" / "ascend"
 SCRIPT = """#!/bin/sh
@@ -31,16 +31,12 @@ esac
 """
 
 
-class Node:
-    def __init__(self, root):
-        self.path, self.root = root, str(root)
-        (root / "answers").mkdir(parents=True)
+class Node(DetectedNode):
+    vendor = "ascend"
 
-    def write(self, path, text="", mode=0o644):
-        place = self.path / path.lstrip("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
-        place.chmod(mode)
+    def __init__(self, root):
+        super().__init__(root)
+        (root / "answers").mkdir(parents=True)
 
     def has(self, generation="a3", version="24.1", change=lambda text: text):
         """A node of the fixtures. change: of the text of `npu-smi info`."""
@@ -59,14 +55,6 @@ class Node:
             )
         self.write("/etc/ascend_install.info", (FIXTURES / "ascend_install.info").read_text())
         return self
-
-    def detect(self):
-        return registry.detect("ascend", self.root)
-
-    def refused(self):
-        with pytest.raises(FleetError) as caught:
-            self.detect()
-        return caught.value
 
 
 @pytest.fixture
