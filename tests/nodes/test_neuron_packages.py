@@ -45,7 +45,7 @@ def installed(node):
 
 
 def test_only_the_right_key_is_trusted_and_packages_that_do_not_fit_are_refused(bare):
-    """molecule/neuron_bare checks the versions of a complete run."""
+    """molecule/soak_neuron_bare checks the versions of a complete run."""
     node, role = bare
     role(key="other.asc").failed("NO_PUBKEY")
     assert installed(node) == {}
