@@ -560,12 +560,12 @@ ROWS.extend([
 
 
 def false_servers():
-    """ROWS as parameters: of each kind of fault at a place with its probe and cause two always, more under soak."""
+    """ROWS as parameters: of each kind of fault at a place with its probe and cause one always, more under soak."""
     seen = collections.Counter()
     for faults, probe, cause in ROWS:
         kind = tuple(one if isinstance(one, str) else (one.kind, one.where) for one in faults)
         seen[kind, probe, cause] += 1
-        marks = [pytest.mark.soak] if seen[kind, probe, cause] > 2 else []
+        marks = [pytest.mark.soak] if seen[kind, probe, cause] > 1 else []
         yield pytest.param(faults, probe, cause, marks=marks, id="%s: %r" % (probe, faults))
 
 
