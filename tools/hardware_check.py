@@ -56,8 +56,8 @@ IDENTIFIERS = (
     (re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", re.IGNORECASE), "UUID"),
     (re.compile(r"\bi-[0-9a-f]{8,17}\b"), "INSTANCE"),
     (re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.IGNORECASE), "MAC"),
-    (re.compile(r"(<(?:\w*serial\w*|board_id)>)[^<]+"), r"\1SERIAL"),
-    (re.compile(r"((?:serial|board id)[a-z ]*[:=] *)\S+", re.IGNORECASE), r"\1SERIAL"),
+    (re.compile(r"(<(?:\w*serial\w*|board_id|pdi|gpu_fabric_guid)>)[^<]+"), r"\1SERIAL"),
+    (re.compile(r"((?:serial|board id|pdi|fabric guid)[a-z ]*[:=] *)\S+", re.IGNORECASE), r"\1SERIAL"),
     # versions have smaller numbers in front
     (re.compile(r"(?<![\w.])(?!127\.0\.0\.1\b)[1-9]\d{1,2}(?:\.\d{1,3}){3}(?![\w.]*\d)"), "ADDRESS"),
 )

@@ -26,6 +26,7 @@ SMI = """<nvidia_smi_log><driver_version>580.105.08</driver_version><gpu><serial
         ("GPU 0: NVIDIA B200 (UUID: GPU-%s)" % UUID, "GPU 0: NVIDIA B200 (UUID: GPU-UUID)"),
         ("<serial>165</serial><board_id>0x1b00</board_id>", "<serial>SERIAL</serial><board_id>SERIAL</board_id>"),
         ("Serial Number : 2102C", "Serial Number : SERIAL"),
+        ("<pdi>0x1234</pdi> GPU PDI : 0x1234", "<pdi>SERIAL</pdi> GPU PDI : SERIAL"),
         ("instance-id: i-0123456789abcdef0", "instance-id: INSTANCE"),
         ("link/ether 0a:1b:2c:3d:4e:5f brd", "link/ether MAC brd"),
         ("http://10.1.2.3:8000/v1", "http://ADDRESS:8000/v1"),

@@ -26,10 +26,10 @@ class Engine:
 
     The attributes that contain sentences are causes of failures in a verdict. http: [(statuses or None for any, pattern
     in the body, cause)], checked before the general causes. logs: [(pattern in the log, cause)] of servers that fail
-    before they are ready; the first match counts. stalls: the same for the last line of a server that exceeds its start
-    budget. streamed_call_ends: values of finish_reason that may end a streamed tool call. same_call_ids: whether the
-    ids of calls start again with each answer. batch, context_length: the arguments for the number of requests that it
-    computes at the same time, and for the context that it lists.
+    before they are ready; the first match counts, and its groups are the values of the cause. stalls: the same for the
+    last line of a server that exceeds its start budget. streamed_call_ends: values of finish_reason that may end a
+    streamed tool call. same_call_ids: whether the ids of calls start again with each answer. batch, context_length: the
+    arguments for the number of requests that it computes at the same time, and for the context that it lists.
     counted: the names of gauges on /metrics whose sum is the number of requests that a server has and has not
     answered. drain_signal: a process that catches it refuses new requests for some seconds; close_signal:
     a process that catches it closes its port while it refuses requests. shutdown_timeout: the flag of its command for

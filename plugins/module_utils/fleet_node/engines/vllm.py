@@ -110,7 +110,7 @@ class Vllm(base.Engine):
         ),
     )
 
-    # messages of vLLM 0.9 to 0.32, PyTorch, CUDA, torch_npu, safetensors and uvicorn
+    # messages of vLLM 0.9 to 0.32 (0.26 also on an H200), PyTorch, CUDA, torch_npu, safetensors and uvicorn
     logs = (
         (r"on startup is less than desired|CUDA-capable device\S* \S+ busy|cudaErrorDevicesUnavailable",
          "another process uses the memory of its accelerator: end that process (preflight.yml names it), or lower "
@@ -130,6 +130,10 @@ class Vllm(base.Engine):
         (r"(?i)CUDA driver version is insufficient|driver on your system is too old|driver/library version mismatch",
          "the node's driver does not fit the engine's CUDA: install the driver that preflight.yml asks for"),
         (r"(?i)address already in use|\[Errno 98\]", "another process has its port: end it, or plan another port"),
+        (r"HFValidationError: Repo id must be", "the checkpoint's folder is missing: run weights.yml"),
+        # anything else that ended the engine's process, far above the traceback of the API server
+        (r"(?m)^\(EngineCore\S* pid=\d+\) ([\w.]*(?:Error|Exception)): (.{1,160})",
+         "its engine process ended with %s: correct what it reports (%s)"),
     )  # fmt: skip
 
     def command_check(self, entry, config):

@@ -168,7 +168,8 @@ def log_cause(lines, engine, stalled):
         *((last, row) for row in (engine.stalls if stalled else ())),
         *((text, row) for row in (*gpt_oss.LOGS, *engine.logs)),
     ]
-    return next((cause for words, (pattern, cause) in rows if re.search(pattern, words)), None)
+    found = ((cause, re.search(pattern, words)) for words, (pattern, cause) in rows)
+    return next((cause % match.groups() if match.groups() else cause for cause, match in found if match), None)
 
 
 def http_cause(response, path, engine):

@@ -175,6 +175,7 @@ FAULTS = (
      RESET),
     ("ecc_errors/channel_repair_pending", "Yes", "repair pending", "has a repair pending until its next reset", RESET),
     ("ecc_errors/tpc_repair_pending", "Yes", "repair pending", "has a repair pending until its next reset", RESET),
+    ("ecc_errors/unrepairable_memory", "Yes", "repair failed", "has memory that cannot be repaired", REPLACE),
 )  # fmt: skip
 MANAGER = ("On a board with NVSwitches enable and restart nvidia-fabricmanager, of exactly the driver's version, and "
            "look at its log; otherwise look at the rack's fabric manager.")  # fmt: skip
@@ -242,6 +243,9 @@ REASONS_FOR_NO_ANSWER = (
     ("Insufficient Permissions",
      "this user may not open the GPUs (/dev/nvidiactl). Run the play with become, or give the user's group access to "
      "the device files"),
+    ("access blocked by the operating system",
+     "/dev/nvidiactl is not the driver's device file, or a container withholds it. Look at `ls -l /dev/nvidia*`, and "
+     "load the driver again"),
 )  # fmt: skip
 
 

@@ -70,10 +70,29 @@ def test_causes_in_the_log(line, words):
          "a file of the checkpoint is incomplete"),
         ("ValueError: Model architectures ['X'] are not supported for now.", "this release cannot load"),
         ("OSError: [Errno 98] error while attempting to bind on address: address already in use", "another process"),
+        # vLLM 0.26.0 on an H200
+        ("(EngineCore pid=3875) ValueError: Free memory on device cuda:0 (12.19/139.8 GiB) on startup is less than "
+         "desired GPU memory utilization (0.9, 125.82 GiB).", "another process uses the memory"),
+        ("(EngineCore pid=3868) torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 40.00 GiB.",
+         "an accelerator ran out of memory"),
+        ("(EngineCore pid=4270) ValueError: To serve at least one request with the model's max seq len (131072), (0.07 "
+         "GiB KV cache is needed, which is larger than the available KV cache memory (0.0 GiB).",
+         "the KV cache has no room"),
+        ("(APIServer pid=3474) OSError: [Errno 98] Address already in use", "another process has its port"),
+        ("(APIServer pid=3475) pydantic_core._pydantic_core.ValidationError: 1 validation error for ParallelConfig\n"
+         "(APIServer pid=3475)   Value error, World size (2) is larger than the number of available GPUs (1)",
+         "the engine refuses its arguments"),
+        ("main.py serve: error: argument --max-num-seqs: invalid int value: 'many'",
+         "the engine refuses its arguments"),
+        ("(APIServer pid=1058) huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name'",
+         "the checkpoint's folder is missing"),
+        ("(EngineCore pid=2394) ModuleNotFoundError: No module named 'flashinfer'",
+         "its engine process ended with ModuleNotFoundError: correct what it reports (No module named 'flashinfer')"),
     ],
 )  # fmt: skip
 def test_causes_in_the_log_of_vllm(line, words):
-    assert causes.log_cause(["INFO starting", line], vllm.ENGINE, False).startswith(words)
+    last = "(APIServer pid=3468) RuntimeError: Engine core initialization failed. See root cause above."
+    assert causes.log_cause(["INFO starting", line, last], vllm.ENGINE, False).startswith(words)
 
 
 @pytest.mark.parametrize(

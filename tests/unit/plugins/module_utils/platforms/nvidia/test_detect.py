@@ -31,6 +31,7 @@ NODES = {
     "gb200-4": ("gb200", "NVIDIA GB200", 4, 189471, "10.0", "580.173.02", "13.0"),
     "gb300-4": ("gb300", "NVIDIA GB300", 4, 284208, "10.3", "580.173.02", "13.0"),
     "h100-8": ("h100", "NVIDIA H100 80GB HBM3", 8, 81559, "9.0", "580.105.08", "13.0"),
+    "h200-1": ("h200", "NVIDIA H200", 1, 143771, "9.0", "580.159.04", "13.0"),
     "h200-2": ("h200", "NVIDIA H200", 2, 143771, "9.0", "580.126.09", "13.0"),
     "h200-8": ("h200", "NVIDIA H200", 8, 143771, "9.0", "580.126.09", "13.0"),
     "l40s-1": ("l40s", "NVIDIA L40S", 1, 46068, "8.9", "595.91.07", "13.2"),
@@ -102,6 +103,7 @@ def test_names_are_for_people_and_the_capability_counts(product, capability, kin
         ("library-missing", "libnvidia-ml.so is missing"),
         ("no-devices", "nvidia-open"),
         ("no-permission", "with become"),
+        ("access-blocked", "ls -l /dev/nvidia*"),
         ("unknown-error", "look for NVRM in dmesg"),
     ],
 )
@@ -172,6 +174,7 @@ def test_one_that_is_gone_moves_the_others_up(node):
         ("remapped_rows/remapped_row_pending", "Yes", "remap pending", "--gpu-reset -i 0"),
         ("remapped_rows/remapped_row_failure", "Yes", "remap failed", "List 0 in fleet_hardware.exclude"),
         ("ecc_errors/tpc_repair_pending", "Yes", "repair pending", "--gpu-reset -i 0"),
+        ("ecc_errors/unrepairable_memory", "Yes", "repair failed", "List 0 in fleet_hardware.exclude"),
         ("fabric/state", "In Progress", "fabric", "state In Progress"),
         ("fabric/state", "Not Started", "fabric", "nvidia-fabricmanager"),
         ("fabric/status", "Insufficient Resources", "fabric", "Insufficient Resources"),
