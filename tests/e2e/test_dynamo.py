@@ -131,8 +131,10 @@ def test_a_killed_server_is_back_and_verified_without_a_play(dynamo, name):
     assert sum("EngineCore" in command for _pid, command in dynamo.processes()) == 2
 
 
+@pytest.mark.soak
 def test_a_worker_that_stood_still_starts_again_and_is_found(dynamo):
     """For longer than its registration lasts; it would go on without one."""
+    dynamo.site().ok()
     before = pids(dynamo)
     os.kill(before["decode-0"], signal.SIGSTOP)
     try:
