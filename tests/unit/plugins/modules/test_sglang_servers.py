@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.sglang import ENGINE as NODE_ENGINE
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
@@ -61,6 +64,12 @@ def test_a_planned_server_starts_answers_and_is_verified(planned):
     assert not node.servers([one])["changed"]
 
 
+@pytest.fixture
+def unchecked(monkeypatch):
+    """The plan lets options through that the release rejects."""
+    monkeypatch.setattr(plan.ENGINES["sglang"].__class__, "check_options", lambda *unused: None)
+
+
 @pytest.mark.parametrize(
     ("change", "cause"),
     [
@@ -68,12 +77,22 @@ def test_a_planned_server_starts_answers_and_is_verified(planned):
         ({"enable-double-sparsity": True}, "refuses its arguments"),
     ],
 )
-def test_a_failed_start_has_its_cause(planned, monkeypatch, change, cause):
+@pytest.mark.usefixtures("unchecked")
+def test_the_log_of_a_failed_start_has_its_cause(planned, change, cause):
+    command = planned[1](arguments=change)["command"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode
+    log = ended.stdout + ended.stderr
+    assert cause in next(words for pattern, words in NODE_ENGINE.logs if re.search(pattern, log))
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("unchecked")
+def test_a_failed_start_is_reported_with_its_cause(planned):
     node, entry = planned
-    monkeypatch.setattr(plan.ENGINES["sglang"].__class__, "check_options", lambda *unused: None)
-    one = entry(arguments=change)
+    one = entry(arguments={"mem-fraction-static": 0.05})
     node.module("engine_servers", [one])
     result = small_node.wait_until(
         lambda: (found := node.module("engine_ready", [one])).get("final") and found, 60, "the end"
     )
-    assert cause in result["msg"]
+    assert "raise mem-fraction-static" in result["msg"]
