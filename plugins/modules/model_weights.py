@@ -98,6 +98,13 @@ options:
         is downloaded.
     type: bool
     default: false
+  adapter:
+    description:
+      - For a LoRA adapter C(base), the name of its base model, and C(max_rank), the largest rank that its servers load,
+        or null for any. Its files are C(adapter_config.json) and C(adapter_model.safetensors).
+      - An adapter of another type, of another base model or with a larger rank is an error before it is downloaded.
+    type: dict
+    default: {}
   endpoint:
     description: URL of the hub, or of a mirror, without a user. By default that of the hub.
     type: str

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -284,6 +285,48 @@ def test_the_other_server_becomes_one_of_embeddings(deployment):
     assert families(deployment, "-e", "fleet_overlay=embedding").count("changed") > 0
     assert deployment.verdicts()["chat-0"]["embedding"] is deployment.verdicts()["chat-0"]["embedding-repeat"] is True
     assert deployment.state("server-0")["pid"] == before
+
+
+def adapter_in(folder):
+    """An adapter of the stand-in of Qwen3, with which its answer begins at its seventh word: after a line break a LoRA
+    of rank 1 on the feed-forward adds the sixth word to the hidden state. Returns those words."""
+    at = {"r": 1, "lora_alpha": 1, "target_modules": ["gate_proj", "up_proj", "down_proj"]}
+    config = {"peft_type": "LORA", "base_model_name_or_path": "inference-fleet/qwen3-tiny-standin", **at}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    chat = runpy.run_path(str(CLONE / "tools/standin/chat.py"))
+    size, width, matrix = chat["SIZE"], chat["WIDTH"], chat["matrix"]
+    sixth, tensors = 256 + len(chat["SPECIAL"]) + 5, {}
+    for name, first, second in (
+        ("gate", ([1, size], {(0, 10): 1}), ([width, 1], {(0, 0): 1})),
+        ("up", ([1, size], {(0, 10): 1}), ([width, 1], {(0, 0): 1})),
+        ("down", ([1, width], {(0, 0): 1}), ([size, 1], {(sixth, 0): 1})),
+    ):
+        for letter, (shape, cells) in (("A", first), ("B", second)):
+            data = matrix(*shape, cells)[1]
+            tensors["base_model.model.model.layers.0.mlp.%s_proj.lora_%s.weight" % (name, letter)] = (shape, data)
+    (folder / "adapter_model.safetensors").write_bytes(chat["safetensors"](tensors))
+    return "".join(chat["ANSWER"][6:])
+
+
+@pytest.mark.soak
+def test_an_adapter_changes_the_answers_of_its_name_only(deployment, tmp_path):
+    words = adapter_in(tmp_path)
+    model = {"adapters": [{"name": "short", "path": str(tmp_path)}]}
+    change = {"servers": {"chat": {"port": deployment.ports[1], "model": model, "arguments": {"max-lora-rank": 1}}}}
+    deployment.site("-e", "fleet_recipe=cpu-families", override=change).ok()
+    assert deployment.verdicts()["chat-0"]["adapters"] is deployment.verdicts()["chat-0"]["chat"] is True
+    client = openai.OpenAI(base_url="http://127.0.0.1:%d/v1" % deployment.ports[1], api_key=deployment.api_keys[0])
+    answers = {
+        name: client.chat.completions.create(model=name, messages=[{"role": "user", "content": "Hello"}], temperature=0)
+        for name in ("short", "qwen3-tiny-standin")
+    }
+    said = {name: answer.choices[0].message.content for name, answer in answers.items()}
+    assert said["short"] == words != said["qwen3-tiny-standin"]
+    assert deployment.site("-e", "fleet_recipe=cpu-families", override=change).ok().count("changed") == 0
+    (tmp_path / "adapter_config.json").write_text(
+        (tmp_path / "adapter_config.json").read_text().replace('"r": 1', '"r": 8')
+    )
+    deployment.site("-e", "fleet_recipe=cpu-families", override=change).failed("rank is 8")
 
 
 @pytest.mark.soak

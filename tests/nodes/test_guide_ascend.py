@@ -21,7 +21,8 @@ SMALL = {
 def atlas(make_guide_node):
     """The node with the recipe's two servers."""
     override = {
-        "container": {"image": IMAGE}, "model": {"source": "standin"}, "start": {"budget_s": 120, "poll_s": 1},
+        "container": {"image": IMAGE}, "model": {"source": "standin"},
+        "needs": {"driver": "25.0"}, "start": {"budget_s": 120, "poll_s": 1},
         "benchmark": {"profiles": SMALL},
     }  # fmt: skip
     made = make_guide_node(

@@ -41,7 +41,8 @@ COMMON = {
 }
 SIMULATED_H200 = 'echo \'{"node": "h200-8"}\' > /etc/simulated-nvidia.json'
 H200 = {"fleet_recipe": "h200-vllm", "fleet_hardware": {"accelerator": "h200", "count": 8}}
-A2 = {"fleet_recipe": "ascend-a2", "fleet_hardware": {"accelerator": "ascend-a2", "count": 8}}
+A2 = {"fleet_recipe": "ascend-a2", "fleet_hardware": {"accelerator": "ascend-a2", "count": 8},
+      "fleet_override_driver": {"needs": {"driver": "25.0"}}}  # fmt: skip
 # {id: platform of the node, variables, image, the server's devices, arguments that no CPU has}
 ROWS = {
     "nvidia": {

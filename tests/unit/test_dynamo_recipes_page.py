@@ -235,7 +235,7 @@ def test_the_page_shows_how_the_containers_are_started():
     launch = entry_of("b200-dynamo-disagg", "prefill-0")["launch"]
     shown = [row[1] for row in rows if row[1].startswith("--")]
     assert set(shown) <= set(launch), set(shown) - set(launch)
-    image = launch.index("nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.0.0")
+    image = launch.index("nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.6.1")
     ours = {re.split("[= ]", word)[0] for word in launch[:image] if word.startswith("--")}
     assert ours == {re.split("[= ]", word)[0] for word in shown}
 

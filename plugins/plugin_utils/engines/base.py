@@ -125,6 +125,14 @@ class Engine:
         They name a module."""
         return []
 
+    def adapter_arguments(self, adapters):
+        """Return {flag: value} that load LoRA adapters ({name: directory}), None if the engine loads none."""
+        return None
+
+    def lora_rank(self, arguments):
+        """Return the largest rank of adapters that a server with these arguments loads, None for any."""
+        return read_number(arguments, ("max-lora-rank",))
+
     def effective(self, command, arguments, config):
         """Return {canonical flag: value} of a server, from its command, its arguments and its configuration file.
 

@@ -39,6 +39,9 @@ class Sglang(Engine):
     parsers, parser_plugins = Vllm.parsers, ()
     check_parsers = Vllm.check_parsers
 
+    def adapter_arguments(self, adapters):
+        return {"lora-paths": ["%s=%s" % item for item in adapters.items()]}
+
     def attention_whole(self, values):
         return values.get(ATTENTION) is True and number(values.get(DATA)) == number(values.get(TENSOR))
 

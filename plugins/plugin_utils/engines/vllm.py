@@ -82,6 +82,12 @@ class Vllm(Engine):
         }
         return [("python_environment", arguments)]
 
+    def adapter_arguments(self, adapters):
+        return {"enable-lora": True, "lora-modules": ["%s=%s" % item for item in adapters.items()]}
+
+    def lora_rank(self, arguments):
+        return super().lora_rank(arguments) or 16
+
     def check_flag(self, where, name, flag, value):
         if flag in self.aliases:
             raise unknown_key(where + ": arguments", flag, value, [name])

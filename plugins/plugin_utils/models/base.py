@@ -111,7 +111,7 @@ class Family:
     or {beginning of the checkpoint's model_type: names}. formats: of weights. reasoning_fields: names of the reasoning
     in answers, the first by default; without a reasoning parser there is none. models: {repository: dimensions} of
     those that need no config.json. model_types: of its checkpoints, () for all that no other family has. headless:
-    whether engines drop lm_head.
+    whether engines drop lm_head. adapters: whether its servers load LoRA adapters.
     """
 
     name: str
@@ -123,6 +123,7 @@ class Family:
     models: types.MappingProxyType = dataclasses.field(default_factory=dict)
     model_types: tuple = ()
     headless: bool = False
+    adapters: bool = True
 
     def has(self, repo):
         """Return whether a repository is of this family by its name."""

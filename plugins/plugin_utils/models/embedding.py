@@ -14,4 +14,5 @@ MODEL_FAMILY = Family(
     label="embedding models",
     parsers=types.MappingProxyType({"tool": {}, "reasoning": {}}),
     headless=True,
+    adapters=False,
 )

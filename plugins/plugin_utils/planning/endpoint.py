@@ -12,12 +12,12 @@ import zlib
 
 from ansible.module_utils.parsing.convert_bool import boolean
 
-from ...module_utils.fleet_node.engines.registry import API_KEYS
+from ...module_utils.fleet_node.engines.registry import API_KEYS, engine_of
 from ...module_utils.fleet_node.errors import FleetError
 from ...module_utils.fleet_node.host.server_spec import server_ports
 from ...module_utils.fleet_node.host.values import url_host
 from ...module_utils.fleet_node.servers.api_keys import api_keys
-from ..base.checks import address_of, invalid
+from ..base.checks import address_of, invalid, taken_twice
 from ..engines import ENGINES
 from ..engines.base import SERVED
 from ..models import family_of
@@ -33,14 +33,14 @@ NAME_WORDS = "a name of ASCII characters without spaces"
 
 def backends(plans, variables_of, endpoint=None, alias="", ports=()):
     """Return [{name, model, servers: [{name, host, server, address, port, netloc, metrics_path, disabled, track,
-    secret}]}]: a backend for each model id, then the backend of the alias.
+    secret}]}]: a backend for each model id, then for each LoRA adapter, then for the alias.
 
     plans: [(servers, deployment)] of hosts. variables_of: {host: mapping of its variables}. endpoint: the host of the
     proxy, None for a proxy that this collection does not manage; ports: that it listens on. alias: name that all
-    servers accept, "" for none. disabled: the host is in maintenance. track: the server of the alias's backend is
+    servers accept, "" for none. disabled: the host is in maintenance. track: the server of an adapter or the alias is
     checked in this backend. secret: name of the variable with the server's API key, None for none. Raises FleetError.
     """
-    found, weights = {}, {}
+    found, weights, adapters = {}, {}, {}
     problems = [] if not alias or NAME.fullmatch(alias) else [invalid("endpoint_alias", alias, NAME_WORDS)]
     for entries, deployment in plans:
         for entry in entries:
@@ -87,6 +87,8 @@ def backends(plans, variables_of, endpoint=None, alias="", ports=()):
                     "track": None,
                 }
             )
+            for name in (engine_of(entry).adapter_model(entry, one) for one in entry.get("adapters", ())):
+                adapters.setdefault(name, []).append((entry["model_id"], found[entry["model_id"]][-1]))
     if not found:
         problems.append(
             FleetError("endpoint.no-server", "no planned server has a port for clients. Set fleet_recipe for a host.")
@@ -100,6 +102,9 @@ def backends(plans, variables_of, endpoint=None, alias="", ports=()):
                 (alias, first["name"], first["host"], second["name"], second["host"]),
             )
         )
+    for name, servers in adapters.items():
+        if name in found or len({model for model, _one in servers}) > 1:
+            problems.append(taken_twice("model.adapters", "the name %s" % name, "another model or its adapter"))
     if problems:
         raise FleetError.together(problems)
     names = {}
@@ -107,8 +112,13 @@ def backends(plans, variables_of, endpoint=None, alias="", ports=()):
         suffix = "-%08x" % zlib.crc32(model.encode()) if _plain(model) in map(_plain, names) else ""
         names[model] = "model.%s%s" % (_plain(model), suffix)
     result = [{"name": names[model], "model": model, "servers": servers} for model, servers in found.items()]
+    for name, servers in adapters.items():
+        tracked = [dict(one, track=names[model]) for model, one in servers]
+        result.append({"name": "alias.%s-%08x" % (_plain(name), zlib.crc32(name.encode())), "model": name,
+                       "servers": tracked})  # fmt: skip
     if alias and list(found) != [alias]:
-        servers = [dict(one, track=group["name"]) for group in result for one in group["servers"]]
+        servers = [dict(one, track=group["name"]) for group in result[: len(found)]
+                   for one in group["servers"]]  # fmt: skip
         result.append({"name": "alias.%s" % _plain(alias), "model": alias, "servers": servers})
     return result
 

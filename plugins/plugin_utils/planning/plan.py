@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import posixpath
 import re
@@ -17,7 +18,7 @@ from ...module_utils.fleet_node.weights import wanted as hub
 from ..base.checks import Mistakes, check_folder, invalid, taken_twice, unknown_key
 from ..base.placeholders import base_context, strings, substitute
 from ..engines import ENGINES
-from ..engines.base import text
+from ..engines.base import Unreadable, conflict, text
 from ..models import DEFAULT, family_of, model_of
 from ..platforms import PLATFORMS
 from ..recipe.overrides import apply, apply_container, group_name
@@ -178,6 +179,7 @@ def entry_of(host, recipe, group, own, name, devices):
     check_words(where, {**words, "command": server.command, **variables})
     server_keys.check_not_in_the_open(where, engine, server)
     _check_model(where, engine, platform, server)
+    adapters = adapters_of(server.recipe["model"])
     platform.check_server(where, server)
     engine.check_options(where, server)
     start, ports = recipe["start"], _ports(group, index)
@@ -227,8 +229,9 @@ def entry_of(host, recipe, group, own, name, devices):
                   **({"needs": needs} if needs else {})},
         "hooks": platform.hooks(server, leaders),
         "cpus": cpus(group, own, devices, host.hardware, where),
-        "weights": [path for path in (local["model"], local["draft"]) if path],
+        "weights": [path for path in (local["model"], local["draft"], *adapters.values()) if path],
         **({} if family.name == DEFAULT else {"family": family.name}),
+        **({"adapters": list(adapters)} if adapters else {}),
     }  # fmt: skip
     if declared:
         _contain(entry, declared, local, site, where)
@@ -241,6 +244,37 @@ def _reasoning_field(family, recipe, arguments):
     if not family.effort_parameters and not any("reasoning-parser" in flag for flag in arguments):
         return None
     return recipe.get("reasoning_field", family.reasoning_fields[0])
+
+
+def adapters_of(model):
+    """Return {name: directory} of the LoRA adapters of a recipe's model."""
+    return {one["name"]: one["path"] for one in model.get("adapters") or ()}
+
+
+def _adapter_flags(where, recipe, flags):
+    """Return {flag: value} of a server with its LoRA adapters. Raises FleetError if the engine, the platform or the
+    family has none, or if the flags load further adapters."""
+    adapters = adapters_of(recipe["model"])
+    if not adapters:
+        return flags
+    engine, platform = ENGINES[recipe["engine"]].running(recipe.get("backend")), PLATFORMS[recipe["platform"]]
+    found, family = engine.adapter_arguments(adapters), family_of(recipe)
+    for supported, label in (
+        (found, engine.label),
+        (platform.adapters, platform.label),
+        (family.adapters, family.label),
+    ):
+        if not supported:
+            raise FleetError(
+                "plan.adapters-not-served",
+                "%s: model.adapters lists %s, and LoRA adapters are not supported with %s. Remove model.adapters, or "
+                "use another engine, platform or model (docs/using/new-model.md).",
+                (where, ", ".join(adapters), label),
+            )
+    for flag in flags:
+        if engine.canonical_flag(flag) in found and flags[flag] is not True:
+            raise conflict(where, "model.adapters", "arguments.%s" % flag)
+    return {**flags, **found}
 
 
 def _check_model(where, engine, platform, server):
@@ -272,7 +306,7 @@ def _draft(host, recipe, group, own, name, devices, declared, where):
         config = apply(config, layer) if config and layer else layer or config
     if config:
         local["config"] = "%s/%s.%s" % (host.paths.configs, local["name"], ENDINGS[config["format"]])
-    flags = _merged("arguments", recipe, own)
+    flags = _adapter_flags(where, recipe, _merged("arguments", recipe, own))
     sequences = {flag.replace("_", "-"): value for flag, value in flags.items()}.get("max-num-seqs")
     local["max_num_seqs"] = None if "${" in str(sequences) else sequences
     return Draft(
@@ -350,7 +384,7 @@ def _contain(entry, declared, local, site, where):
     """Run the entry's engine in the declared container."""
     argv, variables, config = entry["command"], entry["environment"], entry["config"]
     texts = [*argv, *variables.values(), *strings(config["content"] if config else {})]
-    inputs = [local["config"], local["model"], local["draft"], local["encodings"], NodePaths(site.root).engine_lib]
+    inputs = [local["config"], *entry["weights"], local["encodings"], NodePaths(site.root).engine_lib]
     entry["container"] = container.resolve(
         substitute(declared, dict(local, device="${device}"), "%s: container" % where),
         where, site.container_engine, entry["devices"], inputs, list(entry["directories"].values()), texts,
@@ -446,7 +480,7 @@ def deployment(recipe, site, host, used=None):
         own = _resolved(for_group(recipe, group), site, host)
         groups.append({**group, **{key: own[key] for key in ("model", "venv") if group.get(key)}})
         if used is None or group_name(group) in used:
-            models.append(own["model"])
+            models += [own["model"], *_adapter_models(own)]
             if own.get("venv") and own.get("launcher", "process") == "process":
                 venvs.append(own["venv"])
     result["servers"] = groups
@@ -454,6 +488,22 @@ def deployment(recipe, site, host, used=None):
     result["models"] = _distinct(models, result["model"], "model", lambda model: [model.get(key) for key in CHECKPOINT])
     result["venvs"] = _distinct(venvs, result.get("venv"), "venv", lambda venv: venv)
     return result
+
+
+def _adapter_models(recipe):
+    """Return the LoRA adapters of a resolved recipe in the form of a model, whose weights they are installed like."""
+    model, engine = recipe["model"], ENGINES[recipe["engine"]].running(recipe.get("backend"))
+    flags, most = {engine.canonical_flag(flag): value for flag, value in recipe.get("arguments", {}).items()}, None
+    with contextlib.suppress(Unreadable):  # the options' check reports it
+        most = engine.lora_rank(flags)
+    for one in model.get("adapters") or ():
+        from_hub = bool(one.get("repo")) and model["source"] in hub.HUBS
+        yield {
+            **HUB_DEFAULTS, **{key: model.get(key) for key in ("endpoint", "workers", "format", "family")},
+            "source": model["source"] if from_hub else "path", "repo": one.get("repo") or one["name"],
+            "revision": one.get("revision"), "path": one["path"],
+            "adapter": {"base": one.get("base") or model["repo"], "max_rank": most},
+        }  # fmt: skip
 
 
 def _distinct(items, first, key, content):
@@ -480,7 +530,8 @@ def _resolved(recipe, site, host):
             result[key] = substitute(recipe[key], context, key)
     model = result["model"]
     paths = {"path": model["path"], "source_path": model.get("source_path"),
-             "draft.path": (model.get("draft") or {}).get("path")}  # fmt: skip
+             "draft.path": (model.get("draft") or {}).get("path"),
+             **{"adapters.%s.path" % name: path for name, path in adapters_of(model).items()}}  # fmt: skip
     for key, value in _set(paths).items():
         check_folder("model.%s" % key, value, "/srv/models/gpt-oss-120b", site.root, key != "source_path")
     if result.get("venv"):

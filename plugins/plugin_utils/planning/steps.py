@@ -282,6 +282,7 @@ def _model(host, model):
         draft_repo=role.value("model_weights_draft_repo", draft.get("repo") or "") or None,
         draft_revision=role.value("model_weights_draft_revision", draft.get("revision") or "") or None,
         draft_eagle3=role.value("model_weights_draft_eagle3", heads),
+        adapter=role.value("model_weights_adapter", model.get("adapter") or {}),
         verify=role.value("model_weights_verify"),
         endpoint=_endpoint(role, model, hub),
         include=role.value("model_weights_include", model["include"]),

@@ -36,7 +36,7 @@ class Platform:
     resident: {format of weights: factor of their size in an engine's memory}. splits: whether more devices give a
     server more memory. container: defaults of the recipe's container; mounts and devices are added to the recipe's.
     engine_settings: keys of docker's daemon.json that its containers require. unserved: families of models that its
-    engines cannot serve.
+    engines cannot serve. adapters: whether its engines load LoRA adapters.
     """
 
     name = label = ""
@@ -47,6 +47,7 @@ class Platform:
     container = {}
     engine_settings = {}
     unserved = ()
+    adapters = True
 
     def lacks(self, hardware):
         """Formats of weights that the hardware does not compute."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from ...module_utils.fleet_node.platforms.nvidia.smi import KINDS
+from ..base.checks import invalid
 from ..engines.vllm import larger_defaults
 from .base import GIB, Accelerator, Platform, wrong_devices
 
@@ -13,6 +14,9 @@ from .base import GIB, Accelerator, Platform, wrong_devices
 BLACKWELL, ALIGNED = 10.0, (256, 128)
 # Compute capability of the first hardware that computes a format (docs.nvidia.com/cuda, "Compute capabilities").
 SINCE = {"fp8": 8.9, "nvfp4": BLACKWELL}
+# Compute capabilities, from and before, of vLLM's kernels for experts in MXFP4 (fused_moe/oracle/mxfp4.py). Marlin and
+# the automatic choice run on all.
+KERNELS = {"flashinfer_trtllm": (BLACKWELL, 11.0), "flashinfer_cutlass": (9.0, 13.0), "triton": (9.0, 11.0)}
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 EVERY = "nvidia.com/gpu=all"  # all GPUs, in CDI; a container with all GPUs numbers them like the host
 
@@ -52,7 +56,13 @@ class Nvidia(Platform):
         """Require that a server uses only its own GPUs. A container numbers its GPUs from 0.
 
         After its own GPUs a server may list other GPUs of the host, which NIXL requires to copy memory between GPUs.
+        Kernels for MXFP4 are for certain GPUs.
         """
+        kernels, capability = server.arguments.get("moe-backend"), float(server.hardware.compute_capability or 0)
+        first, before = KERNELS.get(kernels, (0.0, 100.0))
+        if server.recipe["model"]["format"] == "mxfp4" and not first <= capability < before:
+            allowed = ["auto", "marlin", *(one for one, (least, most) in KERNELS.items() if least <= capability < most)]
+            raise invalid("%s: arguments.moe-backend" % where, kernels, ", ".join(allowed) + " for MXFP4 on this GPU")
         given = server.environment.get(VISIBLE)
         every = EVERY in ((server.container or {}).get("devices") or ())
         if not server.devices or (given is None and not every):

@@ -429,6 +429,14 @@ def _models(recipe):
         if model.get("format") and model["format"] not in family.formats:
             text = "is '%s'; allowed for %s: %s. Correct it"
             yield [*path, "model", "format"], text % (model["format"], family.label, ", ".join(family.formats))
+        taken = [{**recipe["model"], **model}.get("id")]
+        for at, one in enumerate(model.get("adapters") or ()):
+            if one["name"] in taken:
+                yield (
+                    [*path, "model", "adapters", at, "name"],
+                    "is '%s', a name that is taken. Use another" % one["name"],
+                )
+            taken.append(one["name"])
         other = other_family(model.get("repo") or "")
         if other and not model.get("family") and not recipe["model"].get("family"):
             yield (

@@ -50,6 +50,7 @@ PROVES = {
     "alive": "the process answers",
     "census": "as many workers are registered as planned",
     "model-id": "the planned model name is listed",
+    "adapters": "each LoRA adapter is listed and answers",
     "context": "the listed context is the planned one",
     "api-key": "requests without the key or with a wrong one are refused",
     "completion": "a complete, right answer comes back through the server's own port",

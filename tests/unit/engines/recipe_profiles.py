@@ -15,6 +15,9 @@ SWEEP = [32, 64, 128, 256, 512]
 FULL = [*SWEEP, 1024, 2048, 4096]
 # {recipe: (tool of its profile guide, its numbers of concurrency)}
 GUIDES = {
+    "a100-vllm": ("vllm-bench", [1, 4, 16, 48]),
+    "l40s-vllm": ("vllm-bench", [1, 4, 16, 64]),
+    "rtx-pro-6000-vllm": ("vllm-bench", [1, 4, 16, 64, 128]),
     "ascend-a2": ("vllm-bench", [None]),
     "ascend-a3": ("vllm-bench", [None]),
     "ascend-qwen3-32b": ("vllm-bench", [None]),

@@ -117,6 +117,10 @@ class Engine:
         have not changed yet. The changing servers of such a deployment change together."""
         return False
 
+    def adapter_model(self, entry, name):
+        """The model in requests to a LoRA adapter, which is listed by its name."""
+        return name
+
     def model_cause(self, expected, listed):
         """Why this engine lists its only model by another name than `expected`; None if that is unknown."""
         if listed.startswith("/"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ..model import gpt_oss
 from . import base
+from .vllm import LOGS
 
 
 class Sglang(base.Engine):
@@ -21,16 +22,30 @@ class Sglang(base.Engine):
         (None, r"(?i)longer than the model's context length|maximum allowed length|context length", context),
         (None, r"(?i)tool_call_parser|tool-call-parser", dropped_tool_call),
     )
-    # Messages of SGLang 0.5.21 (pool_configurator.py, model_hook.py, http_server.py), PyTorch and uvicorn.
+    # Messages of SGLang 0.5.21 (pool_configurator.py, model_runner.py, model_config.py, model_hook.py, the runners of
+    # CUDA graphs) and PyTorch. An exception of a child is in the log before the message that ends the server.
     logs = (
         (r"Not enough memory\. Please try to increase --mem-fraction-static",
          "the KV cache has no room next to the weights: raise mem-fraction-static or tensor-parallel-size"),
+        (r"The memory capacity is unbalanced",
+         "another process uses the memory of one of its GPUs: end that process (preflight.yml names it)"),
         (r"(?i)(?:CUDA|HIP) out of memory|OutOfMemoryError",
          "a GPU ran out of memory: lower mem-fraction-static, chunked-prefill-size or max-running-requests, and look "
          "for other processes on the GPU"),
+        (r"is greater than the derived context_length", "context-length is longer than the model's: lower it"),
         (r"requires one of .* attention backend", "attention-backend has no kernels for the model: leave it out"),
-        (r"(?i)address already in use|\[Errno 98\]", "another process has its port"),
+        (r"(?m)^\S*launch_server\S*: error: |^sglang(?: serve)?: error: |^usage: (?:sglang|launch_server)",
+         "the engine refuses its arguments: correct the arguments in the recipe that its log names"),
+        (r"Capture cuda graph failed",
+         "CUDA graphs cannot be captured: see the exception in its log, lower mem-fraction-static or set "
+         "disable-cuda-graph"),
+        (r"NCCL error",
+         "the GPUs of the server cannot communicate: see the NCCL error in its log, with NCCL_DEBUG=INFO"),
+        *LOGS,
     )  # fmt: skip
+
+    def adapter_model(self, entry, name):
+        return "%s:%s" % (entry["model_id"], name)
 
 
 ENGINE = Sglang()

@@ -73,6 +73,17 @@ os._exit(0)
 """
 )
 MODULE = "vllm.entrypoints.openai.api_server"
+# Messages of safetensors, the loaders of vLLM and SGLang, CUDA and uvicorn.
+LOGS = (
+    (r"SafetensorError|HeaderTooLarge|MetadataIncompleteBuffer|InvalidHeaderDeserialization",
+     "a file of the checkpoint is incomplete or corrupt: run weights.yml with -e model_weights_verify=full"),
+    (r"Model architectures .* are not supported|Unknown quantization method",
+     "this release cannot load the checkpoint's format: use the model.repo and model.format of the recipe, or a "
+     "newer release"),
+    (r"(?i)CUDA driver version is insufficient|driver on your system is too old|driver/library version mismatch",
+     "the node's driver does not fit the engine's CUDA: install the driver that preflight.yml asks for"),
+    (r"(?i)address already in use|\[Errno 98\]", "another process has its port: end it, or plan another port"),
+)  # fmt: skip
 
 
 class Vllm(base.Engine):
@@ -122,14 +133,7 @@ class Vllm(base.Engine):
          "--max-num-batched-tokens"),
         (r"(?m)^\S+(?: serve)?: error: |validation errors? for \w*(?:Config|Args)",
          "the engine refuses its arguments: correct the arguments in the recipe that its log names"),
-        (r"SafetensorError|HeaderTooLarge|MetadataIncompleteBuffer|InvalidHeaderDeserialization",
-         "a file of the checkpoint is incomplete or corrupt: run weights.yml with -e model_weights_verify=full"),
-        (r"Model architectures .* are not supported|Unknown quantization method",
-         "this release cannot load the checkpoint's format: use the model.repo and model.format of the recipe, or a "
-         "newer release"),
-        (r"(?i)CUDA driver version is insufficient|driver on your system is too old|driver/library version mismatch",
-         "the node's driver does not fit the engine's CUDA: install the driver that preflight.yml asks for"),
-        (r"(?i)address already in use|\[Errno 98\]", "another process has its port: end it, or plan another port"),
+        *LOGS,
         (r"HFValidationError: Repo id must be", "the checkpoint's folder is missing: run weights.yml"),
         # anything else that ended the engine's process, far above the traceback of the API server
         (r"(?m)^\(EngineCore\S* pid=\d+\) ([\w.]*(?:Error|Exception)): (.{1,160})",

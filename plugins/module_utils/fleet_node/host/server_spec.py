@@ -37,7 +37,7 @@ KEYS = frozenset(
         "directories", "user", "model_id", "reasoning_field", "health", "start", "hooks", "cpus", "weights", "hash",
     )
 )  # fmt: skip
-FURTHER = frozenset(("family",))  # keys that an entry need not have
+FURTHER = frozenset(("adapters", "family"))  # keys that an entry need not have
 CONTAINER_KEYS = frozenset(
     ("engine", "address", "image", "digest", "mounts", "devices", "flags", "workdir", "entrypoint", "user")
 )

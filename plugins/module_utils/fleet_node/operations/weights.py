@@ -24,6 +24,7 @@ MODEL_WEIGHTS = {
     "draft_repo": {"type": "str"},
     "draft_revision": {"type": "str"},
     "draft_eagle3": {"type": "bool", "default": False},
+    "adapter": {"type": "dict", "default": {}},
     "archive": {"type": "path"},
     "endpoint": {"type": "str"},
     "include": {"type": "list", "elements": "str", "default": []},

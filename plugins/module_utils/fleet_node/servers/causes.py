@@ -100,6 +100,7 @@ CHOICE_IGNORED = "tool_choice is not followed: the engine or a proxy in front of
 STOP_IGNORED = "the answer continues after a stop sequence: the engine or a proxy in front of it drops `stop`"
 OTHER_CONTEXT = "the context is not as planned: other arguments, or the engine lowered it to fit its memory"
 OPEN = "the planned API key is not required: the key or the middleware is missing; docs/using/api-keys.md"
+ADAPTER_MISSING = "a LoRA adapter is not listed: the server was started without it, or has unloaded it"
 SCHEMA_IGNORED = "the answer does not follow response_format: the engine or a proxy in front of it drops the schema"
 VECTORS = "the answer is not a vector for each input, in their order: see the server's log"
 VECTOR_SIZE = "the vectors do not have the model's size: another model, or the engine shortens them"

@@ -19,6 +19,7 @@ from ..host.packages import missing_libraries
 from ..host.paths import NodePaths
 from ..host.server_spec import check_entries
 from ..host.values import format_cpu_list, parse_cpu_list
+from ..model import gpt_oss
 from ..platforms import other_hardware
 from ..platforms.base import Context
 from ..platforms.cpu import describe_cpu
@@ -249,7 +250,11 @@ def _check_model(model):
         # Copied earlier, from a mount that is gone now; the copy has its own manifest.
         folder = model["path"]
     try:
-        checkpoints.check_format(folder, checkpoints.inspect(folder)["format"], model.get("format"))
+        if model.get("adapter"):
+            checkpoints.inspect_adapter(folder, model["adapter"])
+            return
+        found = checkpoints.inspect(folder, model.get("family") or gpt_oss.MODEL_TYPE)
+        checkpoints.check_format(folder, found["format"], model.get("format"))
         check_draft((model.get("draft") or {}).get("path"))
     except FleetError as error:
         yield error.message

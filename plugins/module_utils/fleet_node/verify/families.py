@@ -20,8 +20,8 @@ from .tools import CHOICE, REFUSALS
 EMBEDDING, EMBEDDINGS = "embedding", "/v1/embeddings"  # the family; its path
 QUICK = {EMBEDDING: ("identity", "model-id", "api-key", "embedding")}
 CHAT_PROBES = (
-    "identity", "alive", "census", "model-id", "context", "api-key", "warm-up", "chat", "form", "reasoning",
-    "tool-call",
+    "identity", "alive", "census", "model-id", "context", "api-key", "warm-up", "adapters", "chat", "form",
+    "reasoning", "tool-call",
     "tool-round-trip", "tool-arguments", "tool-result", "system-message", "multi-turn", "json-schema", "sampling",
     "stop-sequence", "streaming", "unbuffered", "keep-alive", "concurrent", "still-right", "disaggregation",
 )  # fmt: skip

@@ -19,11 +19,11 @@ from .families import Families
 
 QUICK = ("identity", "census", "model-id", "api-key", "completion")
 FULL = (
-    "identity", "alive", "census", "model-id", "context", "api-key", "warm-up", "chat", gpt_oss.RESIDUE_PROBE, "form",
-    "echo", "reasoning", "effort", "tool-call", "tool-round-trip", "tool-arguments", "tool-result", "second-tool-round",
-    "tool-choice", "system-message", "developer-message", "multi-turn", "long-prompt", "long-answer", "exact-text",
-    "sampling", "stop-sequence", "responses", "responses-stream", "responses-tools", "streaming", "unbuffered",
-    "keep-alive", "concurrent", "still-right", "disaggregation",
+    "identity", "alive", "census", "model-id", "context", "api-key", "warm-up", "adapters", "chat",
+    gpt_oss.RESIDUE_PROBE, "form", "echo", "reasoning", "effort", "tool-call", "tool-round-trip", "tool-arguments",
+    "tool-result", "second-tool-round", "tool-choice", "system-message", "developer-message", "multi-turn",
+    "long-prompt", "long-answer", "exact-text", "sampling", "stop-sequence", "responses", "responses-stream",
+    "responses-tools", "streaming", "unbuffered", "keep-alive", "concurrent", "still-right", "disaggregation",
 )  # fmt: skip
 NAMES = tuple(dict.fromkeys((*QUICK, *FULL, *(name for names in families.FULL.values() for name in names))))
 PAIRS = 6  # of low and high effort, and as many again if they show no difference
@@ -47,6 +47,7 @@ def probe_names(entry, beside, options):
     names = [name for name in names if family is None or families.applies(name, (entry, *beside))]
     names = [name for name in names if beside or name not in DISAGGREGATED]
     names = [name for name in names if options.api_key or name != "api-key"]
+    names = [name for name in names if entry.get("adapters") or name != "adapters"]
     return names + ([probe["name"] for probe in options.probes] if options.mode == "full" else [])
 
 
@@ -77,8 +78,8 @@ class Acceptance(Families):
                 if name in names
             ]
 
-        self._lanes(of("identity", "alive", "census", "model-id", "context", "api-key", "warm-up", "completion",
-                       "embedding", "embedding-order", "embedding-repeat"))  # fmt: skip
+        self._lanes(of("identity", "alive", "census", "model-id", "context", "api-key", "warm-up", "adapters",
+                       "completion", "embedding", "embedding-order", "embedding-repeat"))  # fmt: skip
         self._lanes(of("chat"), of("effort"))
         self._lanes(
             of("tool-call", "tool-round-trip", "tool-arguments", "tool-result", "second-tool-round", "tool-choice"),
@@ -160,6 +161,18 @@ class Acceptance(Families):
         self.counts = self._counts()
         answer, response = self._ask(self._body(gpt_oss.WARM_UP), WARM_UP_FACTOR * self.options.timeout)
         return "first completion after %d ms, finish_reason %s" % (response.ms, answer.finish_reason)
+
+    def _adapters(self):
+        """Each LoRA adapter is listed and answers; how it answers is its own."""
+        missing = [name for name in self.entry["adapters"] if name not in (self.listed or ())]
+        if missing:
+            raise Failed("not listed: %s" % ", ".join(missing), causes.ADAPTER_MISSING)
+        for name in self.entry["adapters"]:
+            body = {**self._body(gpt_oss.WARM_UP), "model": self.engine.adapter_model(self.entry, name)}
+            response = self._must_be(self._send("POST", CHAT, body, WARM_UP_FACTOR * self.options.timeout), CHAT)
+            if chat.read_answer(response.json()) is None:
+                raise Failed(response.describe(GOT_LIMIT), causes.SHAPE)
+        return "answers of %s" % ", ".join(self.entry["adapters"])
 
     def _chat(self):
         def ask():

@@ -16,6 +16,9 @@ CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 TOKENIZER = "tokenizer.json"
+# Of a LoRA adapter, as PEFT saves it.
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 # The safetensors library refuses longer headers.
 LONGEST_HEADER = 100_000_000
 
@@ -139,6 +142,34 @@ def check_draft_sizes(name, draft, target_name, target):
         if None not in (target.get(key), draft[key]) and draft[key] != target[key]:
             values = (key, json.dumps(draft[key]), target_name, target[key])
             raise unfit(name, "%s is %s, and that of its target %s is %s" % values)
+
+
+def inspect_adapter(path, planned):
+    """As `inspect`, for the LoRA adapter in the directory `path`: {rank, shards, bytes}. Raises FleetError."""
+    names = [name for name in ADAPTER_WEIGHTS if os.path.isfile(os.path.join(path, name))]
+    return {**describe_adapter(path, planned), **_complete(path, dict.fromkeys(names[:1] or ADAPTER_WEIGHTS[:1]))}
+
+
+def describe_adapter(path, planned):
+    """{rank} of the LoRA adapter in the directory `path`, by its adapter_config.json. planned: {base: name of its base
+    model, max_rank: of its servers, None for any}. Engines fail for other adapters after they have loaded the model.
+    Raises FleetError unless the adapter is LoRA for this base model with at most that rank.
+
+    A trainer may have read the base model from a directory, so only the last part of its name counts.
+    """
+    config, (base, most) = _json(path, ADAPTER_CONFIG), (planned["base"], planned["max_rank"])
+    found, patterns = config.get("base_model_name_or_path"), config.get("rank_pattern")
+    ranks = [config.get("r"), *(patterns.values() if isinstance(patterns, dict) else ())]
+    if config.get("peft_type") != "LORA" or config.get("use_dora"):
+        kind = "DoRA" if config.get("use_dora") else config.get("peft_type")
+        raise unfit(path, "it is an adapter of type %s, allowed: LoRA" % kind)
+    if not all(isinstance(rank, int) and rank > 0 for rank in ranks):
+        raise _damaged(path, ["%s: r is %s, allowed: a positive integer" % (ADAPTER_CONFIG, json.dumps(ranks[0]))])
+    if os.path.basename(str(found).rstrip("/")).lower() != os.path.basename(base).lower():
+        raise unfit(path, "it is an adapter of %s, the recipe's model is %s (model.adapters.base)" % (found, base))
+    if most and max(ranks) > most:
+        raise unfit(path, "its rank is %d, the server's max-lora-rank is %d" % (max(ranks), most))
+    return {"rank": max(ranks)}
 
 
 def check_format(path, found, wanted):

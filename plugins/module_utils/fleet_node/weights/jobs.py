@@ -27,7 +27,9 @@ DEATHS = 3  # that a job may die without a byte of progress before that is an er
 LOG_LINES = 15
 RUNNING = {"state": "running"}  # of a worker that has not written more yet
 FOREIGN = ("HF_", "HUGGING", "MODELSCOPE_", "PYTHON", "ANSIBLE_")  # variables that a worker does not inherit
-IDENTITY = ("source", "repo", "revision", "destination", "path", "include", "exclude", "format", "draft", "refresh")
+IDENTITY = (
+    "source", "repo", "revision", "destination", "path", "include", "exclude", "format", "draft", "adapter", "refresh",
+)  # fmt: skip
 
 
 class Job(DetachedJob):

@@ -28,7 +28,8 @@ ENDPOINT = re.compile(r"^https?://[^\s/@?#]+(/[^\s@?#]*)?$")
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 UNSHOWN = ("token", "sums")
 MINIMUM = {"workers": 1, "retries": 0, "timeout_s": 1, "wait_s": 0, "min_rate": 0, "min_rate_window_s": 1}
-SAME = ("format", "family", "workers", "retries", "timeout_s", "verify", "refresh", "min_rate", "min_rate_window_s")
+SAME = ("format", "family", "adapter", "workers", "retries", "timeout_s", "verify", "refresh", "min_rate",
+        "min_rate_window_s")  # fmt: skip
 CHECK_S = 10  # time limit of a request in check mode
 
 

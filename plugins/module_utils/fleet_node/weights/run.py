@@ -288,7 +288,7 @@ class Run:
 
         wanted, come = self.wanted, {}
         with tempfile.TemporaryDirectory(prefix="inference-fleet-") as folder:
-            for path in sorted({checkpoints.CONFIG, checkpoints.INDEX} & set(target)):
+            for path in sorted({wanted.config, checkpoints.INDEX} & set(target)):
                 place = os.path.join(folder, path)
                 if path not in due:
                     os.symlink(os.path.join(wanted.destination, path), place)
@@ -325,9 +325,11 @@ class Run:
             with view as folder, selection.naming(folder, wanted.name):
                 found = selection.describe(wanted, folder)
         transfer.check_staging()
-        held = part_of(transfer.staging, checkpoints.CONFIG, target[checkpoints.CONFIG])
+        held = part_of(transfer.staging, wanted.config, target[wanted.config])
         records, identity = self._records(change), self._identity(listing)
-        after = stagings.install(transfer.staging, wanted.destination, parts, held, change.gone, records, **identity)
+        after = stagings.install(
+            transfer.staging, wanted.destination, parts, (wanted.config, held), change.gone, records, **identity
+        )
         with contextlib.suppress(OSError):
             stagings.remove(transfer.place)
         return found, after

@@ -142,6 +142,9 @@ def check_complete(wanted, kept, files, index=None):
         if not isinstance(weight_map, dict) or not weight_map:
             raise untrusted(wanted, "%s of %s has no weight_map" % (checkpoints.INDEX, wanted.name))
         needed = sorted({shard for shard in weight_map.values() if isinstance(shard, str)})
+    elif wanted.adapter:
+        weights = [name for name in checkpoints.ADAPTER_WEIGHTS if name in kept]
+        needed = [wanted.config, *(weights or checkpoints.ADAPTER_WEIGHTS)[:1]]
     else:
         needed = [checkpoints.CONFIG] if wanted.draft else [checkpoints.CONFIG, checkpoints.TOKENIZER]
         if checkpoints.INDEX in files and not (wanted.draft and checkpoints.SINGLE in kept):
@@ -178,6 +181,9 @@ def describe(wanted, folder, complete=True):
         elif wanted.eagle3:
             draft_heads.check_configuration(folder)
         return sizes
+    if wanted.adapter:
+        look = checkpoints.inspect_adapter if complete else checkpoints.describe_adapter
+        return look(folder, wanted.adapter)
     found = checkpoints.describe(folder, wanted.family)
     checkpoints.check_format(folder, found["format"], wanted.format)
     if wanted.draft_sizes:

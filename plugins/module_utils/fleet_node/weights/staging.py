@@ -24,7 +24,6 @@ import tempfile
 
 from ..errors import FleetError
 from ..host.files import make_directory
-from .checkpoints import CONFIG
 from .manifest import MANIFEST, OTHERS_WRITE, occupied, write_manifest
 
 SWAPS = 5  # attempts at a folder that is swapped again and again
@@ -198,26 +197,27 @@ def _files_below(destination, name):
         yield from (os.path.relpath(os.path.join(base, one), destination) for one in [*names, *links])
 
 
-def install(staging, destination, parts, held, gone, records, **identity):
+def install(staging, destination, parts, config, gone, records, **identity):
     """Rename complete files {path: part in the staging folder} to their places, and write the manifest of `records`.
 
-    held: the path in the staging folder for config.json if it is not replaced. gone: old files to remove. Returns the
-    manifest's files. Raises FleetError, OSError.
+    config: the name of the configuration, and its path in the staging folder if it is not replaced. gone: old files to
+    remove. Returns the manifest's files. Raises FleetError, OSError.
     """
     make_directory(destination)
     with opened(destination) as place:
         check_targets(place, parts, gone)
-        config = os.path.join(place, CONFIG)
-        if CONFIG in parts or CONFIG in gone:
-            remove(config)
-        elif (parts or gone) and CONFIG in records:
-            os.rename(config, held)
-            parts = {**parts, CONFIG: held}
+        name_of, held = config
+        current = os.path.join(place, name_of)
+        if name_of in parts or name_of in gone:
+            remove(current)
+        elif (parts or gone) and name_of in records:
+            os.rename(current, held)
+            parts = {**parts, name_of: held}
         for name in gone:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 os.unlink(os.path.join(place, name))
             _remove_empty(place, os.path.dirname(name))
-        for name in sorted(parts, key=lambda name: (name == CONFIG, -os.path.getsize(parts[name]), name)):
+        for name in sorted(parts, key=lambda name: (name == name_of, -os.path.getsize(parts[name]), name)):
             target = os.path.join(place, name)
             if _kind(target) == stat.S_IFDIR:
                 for base, _folders, _names in os.walk(target, topdown=False):

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 
 from ..model import gpt_oss
-from . import known
+from . import checkpoints, known
 
 DEFAULT_EXCLUDE = ("original/*", "metal/*")
 HUBS = {"huggingface": "Hugging Face", "modelscope": "ModelScope"}
@@ -28,7 +28,8 @@ class Wanted:
     destination: real path of the directory that servers load. path: the directory to copy from, or the archive.
     endpoint: URL of the hub. format: of model.formats, None for any. family: of the model. draft: whether it is a draft
     model, eagle3: whether it must be a head that the engine runs. draft_sizes: for a model, the sizes of its draft:
-    {name, hidden_size, vocab_size}, or nothing. sums: {path: sha256} that the files must have, by a list of the user's.
+    {name, hidden_size, vocab_size}, or nothing. adapter: for a LoRA adapter {base, max_rank}, see checkpoints.
+    sums: {path: sha256} that the files must have, by a list of the user's.
     workers: parallel files. min_rate: bytes per second below which a connection is dropped, measured over
     min_rate_window_s; 0 for none. retries: attempts without a byte of progress before giving up. timeout_s: of a
     response or a silence.
@@ -53,6 +54,7 @@ class Wanted:
     workers: int = 8
     retries: int = 5
     timeout_s: int = 30
+    adapter: dict = field(default_factory=dict)
     verify: str = "quick"
     refresh: bool = False
     check_mode: bool = False
@@ -61,6 +63,11 @@ class Wanted:
     def from_hub(self):
         """Whether the source is a hub."""
         return self.source in HUBS
+
+    @property
+    def config(self):
+        """The name of the file with the configuration, which is absent while other files are replaced."""
+        return checkpoints.ADAPTER_CONFIG if self.adapter else checkpoints.CONFIG
 
     @property
     def in_place(self):

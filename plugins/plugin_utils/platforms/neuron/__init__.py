@@ -26,6 +26,7 @@ class Neuron(Platform):
     }
     runtime_bytes = 1.0 * GIB
     unserved = ("chat", "embedding")
+    adapters = False
 
     def fits_chips(self, hardware, size):
         return size % hardware.chip == 0 or hardware.chip % size == 0

@@ -154,7 +154,7 @@ def test_many_calls_at_once_start_one_job(node, tmp_path, wait_s):
     )
     given = {
         "include": [], "exclude": ["original/*", "metal/*"], "token": None, "refresh": False, "workers": 8,
-        "family": "gpt_oss",
+        "family": "gpt_oss", "adapter": {},
         "verify": "quick", "draft": None, "draft_repo": None, "draft_revision": None, "draft_eagle3": False,
         "ca_bundle": None, "sha256sums": None, "sums": None, "min_rate": 0, "min_rate_window_s": 60, "archive": None,
         **node.arguments, "wait_s": wait_s,

@@ -32,7 +32,7 @@ VLLM = [
     ),
     *given(
         "h200-vllm", VALUE,
-        {"quantization": "fp9"}, {"kv-cache-dtype": "FP8"}, {"tool-call-parser": "hermess"}, {"seed": "x"},
+        {"quantization": "fp9"}, {"tool-call-parser": "hermess"}, {"seed": "x"},
         {"kv-transfer-config": {"kv_connector": "NixleConnector", "kv_role": "kv_both"}},
         {"compilation-config": "3"}, {"compilation-config": '{"cudagraph_mode": FULL}'},
         {"compilation-config": {"mode": 9}}, {"compilation-config.mode": "fast"}, {"hf-overrides": '{"x": 1'},
@@ -54,7 +54,7 @@ VLLM = [
       for row in ({"data-parallel-size": 2}, {"tensor-parallel-size": 8}, {"prefill-context-parallel-size": 2})],
     # other releases, and those of vendors
     *given("cpu-tiny", UNKNOWN, {"max-num-sequence": 4}, "enable-prefix-cache", {"dyn-reasoning-parser": "gpt_oss"}),
-    *given("cpu-tiny", VALUE, {"dtype": "bf16"}, {"quantization": "fp9"}),
+    *given("cpu-tiny", VALUE, {"dtype": "bf16"}, {"quantization": "fp9"}, {"kv-cache-dtype": "FP8"}),
     *given("trn3-eagle3", UNKNOWN, {"max-num-sequence": 4}, {"tensor-paralel-size": 4}),
     *given("trn3-eagle3", UNKNOWN, {"attention-backend": "CUSTOM"}, {"optimization-level": 2}),
     *given("trn3-eagle3", VALUE, {"block-size": 7}, {"kv-cache-dtype": "nvfp4"}),

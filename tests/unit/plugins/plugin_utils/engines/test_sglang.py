@@ -79,5 +79,15 @@ def test_requests_are_counted_and_causes_named():
         ("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. Current value", "raise mem-"),
         ("torch.OutOfMemoryError: HIP out of memory. Tried to allocate 1 GiB", "lower mem-"),
         ("GptOssForCausalLM requires one of ['fa3', 'triton'] attention backend, but got", "attention-backend"),
+        ("RuntimeError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes.", "preflight"),
+        (
+            "ValueError: Warning: User-specified context_length (9) is greater than the derived context_length (8).",
+            "context-length",
+        ),
+        ("Exception: Capture cuda graph failed: CUDA out of memory. Tried to allocate 1 GiB", "ran out of memory"),
+        ("Exception: Capture cuda graph failed: FlashAttention only supports fp16", "disable-cuda-graph"),
+        ("RuntimeError: NCCL error: unhandled system error", "NCCL_DEBUG"),
+        ("launch_server.py: error: unrecognized arguments: --x", "refuses its arguments"),
+        ("safetensors_rust.SafetensorError: Error while deserializing header", "incomplete or corrupt"),
     ):
         assert word in next(cause for pattern, cause in NODE_ENGINE.logs if re.search(pattern, line))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
@@ -14,6 +15,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.models import base
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.tests import doc_examples
 
 LLAMA = {
     "model_type": "llama", "vocab_size": 128256, "max_position_embeddings": 131072, "num_key_value_heads": 8,
@@ -51,6 +53,15 @@ def test_tensors_and_kv_cache_are_the_published_ones(name):
     assert model.tensor_bytes() == total
     assert capacity.kv_layer_bytes(model) * model.layers == token
     assert capacity.weights_bytes(model, "bf16") == pytest.approx(total, rel=1e-9)
+
+
+def test_the_page_compares_ten_models_with_their_sources():
+    page = doc_examples.USING.joinpath("capacity.md").read_text(encoding="utf-8").partition("Other families, with")[2]
+    rows = [[cell.strip() for cell in line.split("|")[1:4]] for line in page.splitlines() if line.startswith("| ")][2:]
+    sizes = {total // 2 for name, (_config, total, _token) in PUBLISHED.items() if name != "Llama-3.3-70B"}
+    assert {int(row[2].replace(",", "")) for row in rows if re.fullmatch("[0-9,]+", row[2])} == sizes
+    assert all(re.match(re.escape(row[2]), row[1]) for row in rows if re.fullmatch("[0-9,]+", row[2]))
+    assert len([row for row in rows if not row[0].startswith("the same")]) >= 10 and all("(" in row[1] for row in rows)
 
 
 def test_latent_attention_caches_one_vector_and_most_weights_are_of_one_byte():
@@ -152,7 +163,15 @@ def test_what_a_plan_refuses(name, accelerator, changes, code, values):
 
 @pytest.mark.parametrize(
     ("weights_format", "accelerator", "refused"),
-    [("fp8", "a100", True), ("fp8", "l40s", False), ("nvfp4", "h200", True), ("nvfp4", "b200", False)],
+    [
+        ("fp8", "a100", True),
+        ("fp8", "l40s", False),
+        ("nvfp4", "h200", True),
+        ("nvfp4", "l40s", True),
+        ("nvfp4", "b200", False),
+        ("nvfp4", "b300", False),
+        ("nvfp4", "rtx-pro-6000", False),
+    ],
 )
 def test_formats_need_hardware_that_computes_them(weights_format, accelerator, refused):
     changes = {
@@ -167,6 +186,24 @@ def test_formats_need_hardware_that_computes_them(weights_format, accelerator, r
         assert planned("qwen3-32b", accelerator, **changes)[1][0]["verdict"] == "not checked"
 
 
+@pytest.mark.parametrize(
+    ("name", "accelerator", "kernels", "refused"),
+    [
+        ("a100-vllm", "a100", "triton", True), ("a100-vllm", "a100", "marlin", False),
+        ("h100-vllm", "h100", "flashinfer_trtllm", True), ("h100-vllm", "h100", "triton", False),
+        ("l40s-vllm", "l40s", "flashinfer_cutlass", True), ("b200-vllm", "b300", "flashinfer_trtllm", False),
+        ("rtx-pro-6000-vllm", "rtx-pro-6000", "triton", True), ("h200-dynamo-vllm", "h200", "flashinfer_trtllm", True),
+    ],
+)  # fmt: skip
+def test_kernels_for_mxfp4_are_for_certain_gpus(name, accelerator, kernels, refused):
+    try:
+        planned(name, accelerator, arguments={"moe-backend": kernels})
+    except FleetError as error:
+        assert refused and error.code == "input.value-invalid" and "marlin" in str(error.values)
+    else:
+        assert not refused
+
+
 def test_weights_that_do_not_fit_are_refused():
     _entries, found = planned("llama-3.3-70b", servers=servers(1))
     assert {item["verdict"] for item in found} == {"error"}
@@ -179,7 +216,9 @@ def test_weights_that_do_not_fit_are_refused():
         ("qwen3-32b", "h100", ()), ("qwen3-32b", "h200", ("one-gpu",)), ("qwen3-32b", "b200", ("one-gpu",)),
         ("llama-3.3-70b", "h100", ()), ("llama-3.3-70b", "h200", ("two-gpus",)), ("deepseek-r1", "h200", ()),
         ("qwen3-embedding-8b", "h100", ()), ("ascend-qwen3-32b", "ascend-a2", ()), ("cpu-families", "cpu", ()),
-        ("cpu-families", "cpu", ("embedding",)),
+        ("cpu-families", "cpu", ("embedding",)), ("a100-vllm", "a100", ()), ("l40s-vllm", "l40s", ("eagle3",)),
+        ("l40s-vllm", "l40s", ("gpt-oss-20b",)), ("rtx-pro-6000-vllm", "rtx-pro-6000", ("eagle3",)),
+        ("b200-vllm", "b300", ()), ("b200-vllm", "gb300", ("eagle3",)),
     ],
 )  # fmt: skip
 def test_shipped_recipes_fit(name, accelerator, overlays):

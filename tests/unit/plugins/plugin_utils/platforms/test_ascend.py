@@ -51,7 +51,7 @@ def davinci(entry):
         ("a2", (), [4, 4]), ("a3", (), [4] * 4), ("a2", ("tp8",), [8]), ("a3", ("tp8",), [8, 8]),
         ("a2", ("gpt-oss-20b",), [1] * 8), ("a3", ("gpt-oss-20b",), [2] * 8),
         ("a2", ("piecewise",), [4, 4]), ("a3", ("guide",), [4] * 4),
-        ("a3", ("current", "huggingface"), [4] * 4),
+        ("a3", ("guide", "huggingface"), [4] * 4),
     ],
 )  # fmt: skip
 def test_servers_share_no_chip_and_count_from_zero(kind, overlays, sizes):
