@@ -23,6 +23,7 @@ PARTS = {
     "evaluation_run": "measure",
     "host_key": "host_key",
     "model_weights": "weights",
+    "node_removal": "host_key",
     "tiktoken_encodings": "weights",
     "unused_files": "servers",
 }
