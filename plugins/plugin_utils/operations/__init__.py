@@ -21,6 +21,7 @@ PARTS = {
     "engine_servers": "servers",
     "engine_servers_info": "servers",
     "evaluation_run": "measure",
+    "foreign_servers": "servers",
     "host_key": "host_key",
     "model_weights": "weights",
     "node_removal": "host_key",
