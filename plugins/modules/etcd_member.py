@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: etcd_member
-short_description: Adds a member to an etcd cluster and starts it
+short_description: Adds a member to an etcd cluster and starts it, or removes another
 version_added: 0.1.0
 description:
   - Compares a member with its plan, changes the cluster's member list for a new or replaced member, starts the member
@@ -23,8 +23,10 @@ options:
       - V(restarted) restarts a process that is older than its files and waits until it is ready. It fails if the
         cluster would lose its quorum. Run it for one member at a time.
       - V(ready) waits for a quorum.
+      - V(removed) removes O(leaving) from the cluster's member list. It fails if the other members have no quorum. Run
+        it for one member at a time.
     type: str
-    choices: [looked, joined, started, restarted, ready]
+    choices: [looked, joined, started, restarted, ready, removed]
     required: true
   client_port:
     description: Port for clients.
@@ -51,6 +53,10 @@ options:
     type: list
     elements: str
     default: []
+  leaving:
+    description: With O(state=removed), the C(name) of the other member, and its C(address) if it is known.
+    type: dict
+    default: {}
 extends_documentation_fragment:
   - inference.fleet.node.service
 attributes:

@@ -236,3 +236,28 @@ def test_two_dead_of_three_are_refused_and_empty_members_form_a_new_cluster(clus
     cluster.play().ok()
     assert cluster.healthy(first) == 3
     assert cluster.play().ok().count("changed") == 0
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("converged")
+def test_a_dead_node_leaves_for_good_and_another_host_joins(cluster, nodes):
+    dead, added = cluster.names[2], cluster.names[2] + "-new"
+    others = cluster.names[:2]
+    tool.create([added], PLATFORM)
+    try:
+        cluster.names.append(added)
+        cluster.write(fleet_recipe="cpu-tiny", fleet_hardware={"accelerator": "cpu", "count": 1, "cores": 2})
+        before = [cluster.started(name) for name in others]
+        nodes.destroy([dead])
+        removal = ("-e", "fleet_node=%s" % dead, "-e", "fleet_remove=true")
+        run = cluster.play(*removal, playbook="playbooks/replace_node.yml").ok()
+        cluster.names.remove(dead)
+        assert dead + " " not in run.output.partition("PLAY RECAP")[2]
+        assert cluster.healthy(others[0]) == 3
+        assert [cluster.keys(name) for name in cluster.names] == [1000, 1000, 1000]
+        assert [cluster.started(name) for name in others] == before
+        wait_for(lambda: {cluster.routes(name) for name in cluster.names} == {2}, 300, "routes of each with each")
+        assert dead not in cluster.node(others[0]).ssh("cat /etc/nats/nats.conf")
+        assert cluster.play(*removal, playbook="playbooks/replace_node.yml").ok().count("changed") == 0
+    finally:
+        nodes.destroy([added])

@@ -290,16 +290,19 @@ def test_a_killed_server_fails_at_most_its_own_streams(tmp_path, engines):
 
 
 def test_drained_servers_change_without_a_failed_request(tmp_path, engines, monkeypatch):
-    """The engines do not refuse requests with 503."""
+    """Two endpoints. The engines do not refuse requests with 503."""
     names = {"arguments": {"served-model-name": [MODEL, "gpt"]}}
-    with (
-        contextlib.ExitStack() as stack,
-        served(tmp_path, [one.port for one in engines[:2]], entry=names, endpoint_alias="gpt") as running,
-        Load(running.port) as load,
-    ):
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+    with contextlib.ExitStack() as stack:
+        ports = [one.port for one in engines[:2]]
+        proxies = [stack.enter_context(served(folder, ports, entry=names, endpoint_alias="gpt")) for folder in folders]
+        loads = [stack.enter_context(Load(running.port, clients=2)) for running in proxies]
         for name, old in zip(("node-1.server-0", "node-1.server-1"), engines):
-            assert running.admit("drain", name).count(" state drain") == 2  # of the model and of the alias
-            running.reload()
+            for running in proxies:
+                assert running.admit("drain", name).count(" state drain") == 2  # of the model and of the alias
+                running.reload()
             until(lambda old=old: old.busy == 0, 20)
             before = len(old.bodies("/v1/chat/completions"))
             time.sleep(0.5)
@@ -307,11 +310,14 @@ def test_drained_servers_change_without_a_failed_request(tmp_path, engines, monk
             old.stop()
             monkeypatch.setattr(scripted_engine, "PORTS", [old.port])
             new = stack.enter_context(ScriptedEngine([Fault("buffer", value=1.0)]))
-            running.admit("ready", name)
-            assert set(running.states().values()) - {"no"} == {"UP"}
+            for running in proxies:
+                running.admit("ready", name)
+                assert set(running.states().values()) - {"no"} == {"UP"}
             until(lambda new=new: new.bodies("/v1/chat/completions"), 20)
-        assert running.admit("ready", name) == ""
-    assert len(load.answers) > 8 and load.failed() == []
+        assert [running.admit("ready", name) for running in proxies] == ["", ""]
+        for load in loads:
+            load.__exit__()
+    assert all(len(load.answers) > 4 and load.failed() == [] for load in loads)
 
 
 def test_maintenance_of_a_host(running):

@@ -21,8 +21,10 @@ PARTS = {
     "engine_servers": "servers",
     "engine_servers_info": "servers",
     "evaluation_run": "measure",
+    "foreign_servers": "servers",
     "host_key": "host_key",
     "model_weights": "weights",
+    "node_removal": "host_key",
     "tiktoken_encodings": "weights",
     "unused_files": "servers",
 }

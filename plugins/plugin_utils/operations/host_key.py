@@ -16,7 +16,11 @@ from ansible import constants as C
 from ansible.errors import AnsibleError
 from ansible.plugins.loader import connection_loader
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import Hosts, inference_hosts
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import (
+    PROVIDED,
+    Hosts,
+    inference_hosts,
+)
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.unreachable import replace_command
 
 # A server presents one key per connection.
@@ -43,6 +47,57 @@ def host_key(action, arguments, task_vars):
     host, ssh = _ssh(action, node, variables)
     options, shown = fetch(ssh, host, int(arguments.get("timeout", 15)))
     return {"changed": False, **accepted(node, options, shown, {one.rstrip("=") for one in accept})}
+
+
+def node_removal(action, arguments, task_vars):
+    """Return {name, path, outdated, keys: []}, as host_key(), for a node that leaves; nothing is contacted.
+    arguments: {node}.
+
+    Raises FleetError if etcd or NATS cannot be without it.
+    """
+    node, groups = str(arguments.get("node") or ""), task_vars["groups"]
+    if not node:
+        raise FleetError("host-key.node-missing", "fleet_remove needs the name of a node. Set -e fleet_node=NAME.")
+    for service in PROVIDED:
+        group = groups.get(task_vars.get(service + "_group") or service) or ()
+        left = [host for host in group if host != node]
+        if node in group and len(left) in (0, 2):
+            raise FleetError(
+                "service.cannot-leave",
+                "%s cannot leave the group '%s', because %s. Nothing was changed. Add another host to this "
+                "group and run the same command again.",
+                (
+                    node,
+                    service,
+                    "%s and %s alone have no quorum without both" % tuple(left) if left else "no host is left",
+                ),
+            )
+    try:
+        host, ssh = _ssh(action, node, task_vars["hostvars"][node] if node in groups["all"] else {})
+    except FleetError as error:
+        if error.code != "host-key.connection-without-key":
+            raise
+        return {"changed": False, "name": node, "path": None, "outdated": False, "keys": []}
+    options = _options(ssh, host)
+    name = options["hostname"] if options["port"] == "22" else "[%(hostname)s]:%(port)s" % options
+    name = options.get("hostkeyalias", name)
+    path, known = _known(options, name)
+    return {"changed": False, "name": name, "path": path, "outdated": bool(known), "keys": []}
+
+
+def _options(ssh, host):
+    """Return {option: value} of ssh for a host."""
+    return dict(line.partition(" ")[::2] for line in _run([*ssh, "-G", "--", host]).stdout.splitlines())
+
+
+def _known(options, name):
+    """Return (path of known_hosts or None, {fingerprints} of the keys that it contains for the name)."""
+    path = options.get("userknownhostsfile", "").split(" ")[0]
+    path = None if path in NONE else os.path.expanduser(path)
+    if not path or not os.path.isfile(path):
+        return path, set()
+    lines = _run(["ssh-keygen", "-F", name, "-f", path]).stdout.splitlines()
+    return path, {fingerprint(line) for line in lines if not line.startswith(("#", "@"))}
 
 
 def _ssh(action, node, variables):
@@ -82,7 +137,7 @@ def fetch(ssh, host, timeout):
     ssh itself writes the key into an empty file, after the host has proved that it owns the private key and before any
     login. ProxyJump, ProxyCommand, HostKeyAlias and ports are honoured. Raises FleetError.
     """
-    options = dict(line.partition(" ")[::2] for line in _run([*ssh, "-G", "--", host]).stdout.splitlines())
+    options = _options(ssh, host)
     found, said = {}, ""
     with tempfile.TemporaryDirectory() as folder:
         for number, algorithms in enumerate(ALGORITHMS):
@@ -138,12 +193,8 @@ def accepted(node, options, shown, accept):
     accept: fingerprints; if empty, only keys that known_hosts already contains are accepted. outdated: whether
     known_hosts contains other keys of the host.
     """
-    path, name = options.get("userknownhostsfile", "").split(" ")[0], next(iter(shown.values())).split()[0]
-    path = None if path in NONE else os.path.expanduser(path)
-    known = set()
-    if path and os.path.isfile(path):
-        lines = _run(["ssh-keygen", "-F", name, "-f", path]).stdout.splitlines()
-        known = {fingerprint(line) for line in lines if not line.startswith(("#", "@"))}
+    name = next(iter(shown.values())).split()[0]
+    path, known = _known(options, name)
     right = {one: line for one, line in shown.items() if one in (accept or known)}
     keys = "\n".join("  %s (%s)" % (one, line.split()[1]) for one, line in shown.items())
     if not right and not accept:

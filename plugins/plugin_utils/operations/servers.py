@@ -13,6 +13,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.fi
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.redact import TOKEN_LENGTH
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import clean
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.imported import recipe_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import (
@@ -103,6 +104,17 @@ def _known_secrets(action, servers, task_vars):
         for name, value in known.items()
         if value and all(len(str(one)) >= TOKEN_LENGTH for one in (value if isinstance(value, list) else [value]))
     }
+
+
+def foreign_servers(action, arguments, task_vars):
+    """Return the servers that were started by hand, each with the recipe of its arguments. Raises FleetError."""
+    result = action.call("foreign_servers", arguments, task_vars)
+    planned = {entry["name"]: entry for entry in arguments["servers"]}
+    for one in result.get("found") or ():
+        one["name"] = "%s-%s" % (task_vars["inventory_hostname"], one["server"])
+        base = str(action._templar.template(task_vars["fleet_recipe"]))
+        one["recipe"] = recipe_of(one["name"], base, planned[one["server"]], one)
+    return result
 
 
 def unused_files(action, arguments, task_vars):

@@ -156,6 +156,7 @@ def _preflight(host):
         models=of_plan("deployment", "models"),
         venvs=of_plan("deployment", "venvs"),
         prepares=if_prepared(True, False),
+        adopt=str(host.shared("fleet_adopt", False)).lower() in TRUE,
         installs=if_prepared(packages, {}),
         satisfied_by=[one["path"] for one in parts],
     )
@@ -328,6 +329,7 @@ def _serve(host):
         servers=given,
         secrets=_secrets(role, servers),
         state=role.value("serve_state"),
+        adopt=role.switch("serve_adopt", host.shared("fleet_adopt", False)),
         changes=role.value("serve_changes", host.shared("fleet_changes", "one_by_one")),
         watchdog=_watchdog(host, role),
         logs={

@@ -13,6 +13,8 @@ import re
 import paramiko
 import pytest
 import yaml
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.operations import host_key
 from ansible_collections.inference.fleet.tests.runs import CLONE, play
 from ansible_collections.inference.fleet.tests.unit.engines.ssh_server import SshServer
 
@@ -164,3 +166,33 @@ def test_invalid_input_is_one_error(tmp_path, server, variables, words):
     assert words in run.output
     assert run.count("failed") == 1
     assert not fleet.known.exists()
+
+
+def test_a_removed_node_is_not_contacted_and_leaves_known_hosts(tmp_path, server):
+    fleet = Fleet(tmp_path, server)
+    fleet.knows(OLD, OTHER, "# mine")
+    removal = {"fleet_node": "n1", "fleet_remove": True}
+    fleet.play(variables=removal).ok()
+    assert fleet.lines == [OTHER, "# mine"]
+    for node in ("n1", "gone"):  # a node that has left the inventory, too
+        assert fleet.play(variables={**removal, "fleet_node": node}).ok().count("changed") == 0
+    assert fleet.lines == [OTHER, "# mine"]
+    assert server.connections == 0
+
+
+@pytest.mark.parametrize(
+    ("node", "group", "code"),
+    [
+        ("", "abc", "host-key.node-missing"), ("a", "abc", "service.cannot-leave"), ("a", "a", "service.cannot-leave"),
+        ("a", "abcd", None), ("a", "ab", None), ("d", "ab", None),
+    ],
+)  # fmt: skip
+def test_a_service_keeps_a_quorum(node, group, code):
+    local = {"ansible_connection": "local"}
+    found = {"groups": {"all": [*"abcd"], "etcd": [*group]}, "hostvars": dict.fromkeys("abcd", local)}
+    if code is None:
+        assert host_key.node_removal(None, {"node": node}, found)["outdated"] is False
+        return
+    with pytest.raises(FleetError) as caught:
+        host_key.node_removal(None, {"node": node}, found)
+    assert caught.value.code == code

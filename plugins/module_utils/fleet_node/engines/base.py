@@ -20,6 +20,7 @@ class Engine:
     of a server that its clients send as a bearer token, empty for an engine that requires none;
     other_api_keys: the secret with further keys, separated by spaces; modules: [(name, module)] that its Python imports
     from the folder engine_lib of the node; key_arguments: arguments of its command with which it accepts all keys.
+    programs: the words with which its servers are started by hand, [(program or module, command)].
     workers: the module that reads the counters of its frontend and workers, None for an engine without frontends. It
     has REQUESTS and MOVED, the names of the counters, and count_instances(body of /health), request_count(content of
     /metrics), bytes_moved(content of /metrics).
@@ -43,7 +44,7 @@ class Engine:
     api_key = ""
     other_api_keys = ""
     modules = ()
-    key_arguments = ()
+    key_arguments = programs = ()
     workers = None
     http = ()
     logs = stalls = ()

@@ -13,6 +13,7 @@ from .vllm import LOGS
 class Sglang(base.Engine):
     name = "sglang"
     counted = ("sglang:num_running_reqs", "sglang:num_queue_reqs")  # with --enable-metrics
+    programs = (("sglang.launch_server",), ("sglang", "serve"))
     streamed_call_ends = ("tool_calls",)
     batch, context_length = "max-running-requests", "context-length"
     context = "the server's context is too short for this request: raise --context-length"

@@ -48,6 +48,7 @@ SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "moe_expert_parallel_
 
 class Trtllm(base.Engine):
     name = "trtllm"
+    programs = (("trtllm-serve", "serve"), ("trtllm-serve",))
     batch = "max-batch-size"
     context = "the server's context is too short for this request: raise max_seq_len"
     output_parser = (

@@ -97,6 +97,7 @@ class Vllm(base.Engine):
     key_arguments = ("--middleware", "%s.%s" % (vllm_api_keys.MODULE, vllm_api_keys.ApiKeys.__name__))
     streamed_call_ends = ("tool_calls",)
     responses_known = True
+    programs = (("vllm", "serve"), (MODULE,))
     batch, context_length = "max-num-seqs", "max-model-len"
     context = "the server's context is too short for this request: raise --max-model-len"
     output_parser = (

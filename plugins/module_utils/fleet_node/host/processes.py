@@ -151,6 +151,16 @@ def marked_processes(root):
     return servers
 
 
+def with_children(pids):
+    """{pids} of processes and of all that they started."""
+    found, table = set(), process_table()
+    more = set(pids)
+    while more:
+        found |= more
+        more = {pid for pid, one in table.items() if one.parent in found} - found
+    return found
+
+
 def terminate_found(find, term_s, kill_s):
     """End the processes that find() returns: TERM, up to term_s seconds, KILL, up to kill_s seconds.
 

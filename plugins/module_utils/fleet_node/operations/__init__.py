@@ -11,6 +11,7 @@ from __future__ import annotations
 FILES = {
     "servers": (
         "node_preflight", "engine_servers", "engine_servers_info", "engine_ready", "endpoint_verify", "unused_files",
+        "foreign_servers",
     ),
     "measure": ("benchmark_run", "evaluation_datasets", "evaluation_run"),
     "weights": ("model_weights", "tiktoken_encodings"),

@@ -14,6 +14,7 @@ from ..errors import FleetError
 from ..host import processes
 from ..host.commands import hangs
 from ..operation import Operation
+from ..servers.observe import started_by_hand
 
 CHECK = {
     "root": {"type": "path", "default": ""},
@@ -45,12 +46,14 @@ def check(params, check_mode, operation_of, validated):
 
     servers: the plan's, see packed(); they are sent once for all operations.
     """
-    looks, verification, _servers = unpacked(params)
+    looks, verification, servers = unpacked(params)
     try:
         found = {"changed": False, **look(looks, operation_of, validated, params["root"])}
     except FleetError as error:
         error.details = {**error.details, "hangs": True}
         raise
+    if not found["serving"]:  # servers that were started by hand have clients, too
+        found["serving"] = bool(started_by_hand(params["root"], servers, {}))
     if found["first"] is None and verification:
         operation = operation_of(VERIFY)
         with contextlib.suppress(FleetError):  # the verification play reports it

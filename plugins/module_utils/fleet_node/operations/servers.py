@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from ..clean.unused_files import clean
+from ..containers.launcher import our_containers
 from ..errors import FleetError
 from ..host.os_errors import os_error
 from ..host.paths import NodePaths
@@ -14,7 +15,7 @@ from ..model import gpt_oss
 from ..operation import Operation
 from ..servers.decide import AT_ONCE, CHANGES
 from ..servers.model import CLOSINGS, NODE_ARGUMENTS, SERVERS_ARGUMENTS, STATES, Node, servers_elsewhere
-from ..servers.observe import given_redactor
+from ..servers.observe import given_redactor, started_by_hand
 from ..servers.preflight import preflight
 from ..servers.readiness import check_ready
 from ..servers.reconcile import acted
@@ -59,6 +60,7 @@ NODE_PREFLIGHT = {
     "models": {"type": "list", "elements": "dict", "default": []},
     "venvs": {"type": "list", "elements": "dict", "default": []},
     "prepares": {"type": "bool", "default": True},
+    "adopt": {"type": "bool", "default": False},
 }
 
 
@@ -74,6 +76,7 @@ ENGINE_SERVERS = {
     "state": {"type": "str", "default": "started", "choices": [*STATES, *CLOSINGS]},
     "changes": {"type": "str", "default": AT_ONCE, "choices": list(CHANGES)},
     "drain_s": {"type": "float", "default": 0},
+    "adopt": {"type": "bool", "default": False},
     "secrets": {"type": "dict", "no_log": True},
     "reports_dir": {"type": "path"},
     "logs": {
@@ -138,6 +141,20 @@ def engine_servers_info(params, check_mode):
     except OSError as error:
         raise os_error("What runs here cannot be read", error) from error
     return {"changed": False, "servers": servers, "differs": any(row["drift"] for row in servers)}
+
+
+FOREIGN_SERVERS = {
+    "root": {"type": "path", "default": ""},
+    "servers": {"type": "list", "elements": "dict", "required": True},
+}
+
+
+def foreign_servers(params, check_mode):
+    """Servers on the ports of planned servers that were started by hand, as `found`."""
+    entries = check_entries(params["servers"])
+    containers = our_containers(params["root"], entries.values())
+    found = started_by_hand(params["root"], entries.values(), containers)
+    return {"changed": False, "found": [{"server": name, **one} for name, one in found.items()]}
 
 
 ENGINE_READY = {
@@ -243,4 +260,5 @@ OPERATIONS = {
     "engine_ready": Operation(ENGINE_READY, engine_ready),
     "endpoint_verify": Operation(ENDPOINT_VERIFY, endpoint_verify, reads=True),
     "unused_files": Operation(UNUSED_FILES, unused_files),
+    "foreign_servers": Operation(FOREIGN_SERVERS, foreign_servers, reads=True),
 }

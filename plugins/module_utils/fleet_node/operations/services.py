@@ -31,6 +31,7 @@ ETCD_MEMBER = {
     "unit": {"type": "str", "default": "etcd.service"},
     "initial": {"type": "path", "default": "/etc/etcd/initial.env"},
     "empty": {"type": "list", "elements": "str", "default": []},
+    "leaving": {"type": "dict", "default": {}},
 }
 
 NATS_SERVER = {

@@ -76,7 +76,8 @@ class Context:
     root: fleet_root. system: host.System. entries: {name: plan entry}; only: names that the run is limited to, empty
     for all. hardware: fleet_hardware, needs: the recipe's, or {}. models, venvs: of all groups of servers. installs:
     packages that the platform's role installs in this run. unchanged: names of the servers that run as planned. found:
-    Accelerators, or None. fits: they are as declared and required. warnings: not errors, and what this run repairs.
+    Accelerators, or None. adopted: {name: by_hand.recognise()} of servers that the run replaces. fits: they are as
+    declared and required. warnings: not errors, and what this run repairs.
     """
 
     root: str
@@ -90,6 +91,7 @@ class Context:
     installs: dict = dataclasses.field(default_factory=dict)
     unchanged: tuple = ()
     found: Accelerators | None = None
+    adopted: dict = dataclasses.field(default_factory=dict)
     fits: bool = False
     warnings: list = dataclasses.field(default_factory=list)
 
@@ -342,6 +344,7 @@ def held(context, unit, given=None):
     given: Detector.given of a platform whose servers use parts of a device, such as cores.
     """
     own = {pid for pids in processes.marked_processes(context.root).values() for pid in pids}
+    own |= processes.with_children(one["pid"] for one in context.adopted.values())
     found = {}
     for device in context.found.devices:
         parts = device.core_ids if given else [device.id]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import json
 import os
@@ -24,7 +25,7 @@ from ..host.os_errors import about
 from ..host.server_spec import health_port, server_ports, start_order
 from ..launchers import get_launcher
 from ..services.base import LOG_LIMITS
-from . import previous
+from . import by_hand, previous
 from .config_check import check_configs
 from .desired import container_owner, owner_of
 from .model import STARTS, STAY, WRITES, condition, config_path
@@ -86,7 +87,8 @@ def apply(node, actions, desired, observed, shared, drain_s=0, keeps=False):
         node.acted = list(actions)
         if keeps:
             previous.keep(node, actions, desired, observed)
-        drain([observed[one.name] for one in actions if one.name in (*stop_first, *ends) and not one.repairs], drain_s)
+        drain([_answering(observed[one.name], desired) for one in actions
+               if one.name in (*stop_first, *ends) and not one.repairs], drain_s)  # fmt: skip
         stop(node, [*stop_first, *ends], observed)
         try:
             staging.commit()
@@ -129,6 +131,11 @@ def stop(node, names, observed):
     root = node.paths.root
     for name in names:
         stopped = ", ".join(names[: names.index(name)]) or "none"
+        adopted = observed[name].by_hand
+        if adopted and not by_hand.end(adopted):
+            raise _does_not_end(
+                name, "process %d, which was started by hand, survived SIGKILL" % adopted["pid"], stopped
+            )
         entry = dict(observed[name].entry or {}, name=name)
         left = get_launcher(entry, root).stop_leftovers(entry)
         if left:
@@ -239,6 +246,12 @@ def _make_folders(node, desired, observed):
 
 
 # -- requests of servers that stop -------------------------------------------------------------------------------------
+
+
+def _answering(one, desired):
+    """The server, with the planned port and key if it is adopted."""
+    target = desired.get(one.name)
+    return dataclasses.replace(one, entry=target.entry, secrets=target.secrets) if one.by_hand else one
 
 
 def drain(servers, seconds):

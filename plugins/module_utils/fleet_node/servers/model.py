@@ -89,7 +89,8 @@ class Observed:
     service: services.Status or None; pids: all its processes, those in its container as well; containers:
     [container_engine.Container] of it, in any state; files: its files on disk; weights: {folder: weights_note()} of its
     checkpoints on disk; unit: services.Unit, None without a definition; modes: {path: (mode, uid, gid)} of its files
-    and work directory; faults: reasons to restart its process; was_ready: whether the recorded process was seen ready.
+    and work directory; by_hand: by_hand.recognise() of a server on its ports that the run replaces, or None; faults:
+    reasons to restart its process; was_ready: whether the recorded process was seen ready.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Observed:
     faults: list = dataclasses.field(default_factory=list)
     secrets_read: bool = True
     was_ready: bool = False
+    by_hand: dict | None = None
 
     @property
     def is_there(self):

@@ -25,6 +25,7 @@ from ..host.values import parse_cpu_list, utc
 from ..model import gpt_oss
 from ..supervise import state as guard_state
 from ..visible import visible
+from . import by_hand
 from .drift import entry_changes
 from .model import Observed, condition, config_path
 
@@ -32,6 +33,7 @@ PHASES = ("running", "failed")  # others are descriptions
 FAILED_LOG_LINES = 15
 LONGEST_LINE = 4000  # characters of a log's line that are shown
 GUARD_S = 30  # within which a process of a unit has become the guard, or the engine that the guard executes
+BY_HAND = ", a server of %s that was started by hand (import.yml writes a recipe from it, and fleet_adopt replaces it)"
 COMMAND_SHOWN = 200  # characters
 
 
@@ -327,5 +329,15 @@ def foreign_holders(root, entries, containers, leaving=()):
             )
             if holder is not None and not own:
                 words = "its %s %d on %s is held by %s" % (what, port, entry["bind"], holder_words(holder, root))
+                started = by_hand.recognise(holder) if holder["server"] is None else None
+                words += BY_HAND % started["engine"] if started else ""
                 found.append((entry["name"], holder, words))
     return found
+
+
+def started_by_hand(root, entries, containers):
+    """{name: by_hand.recognise()} of servers of a known engine on the ports of these entries, which were started by
+    hand. The arguments are those of foreign_holders()."""
+    held = foreign_holders(root, entries, containers)
+    found = {name: by_hand.recognise(holder) for name, holder, _words in held if holder["server"] is None}
+    return {name: one for name, one in found.items() if one}

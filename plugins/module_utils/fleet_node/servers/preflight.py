@@ -28,11 +28,11 @@ from ..platforms.registry import platform_of
 from ..supervise.state import read_record, recorded_pid
 from ..weights import checkpoints
 from ..weights.checkpoints import check_draft
-from .observe import foreign_holders
+from .observe import foreign_holders, started_by_hand
 
 
 def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", only=(), installs=None, satisfied_by=(),
-              models=(), venvs=(), prepares=True, sysroot=""):  # fmt: skip
+              models=(), venvs=(), prepares=True, adopt=False, sysroot=""):  # fmt: skip
     """Check the node against its plan. Nothing is changed.
 
     servers: plan entries of this node; only: the names that this run is limited to, all if empty. hardware:
@@ -40,7 +40,8 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
     installs: what the platform's role installs as root, by the names of libraries or packages. satisfied_by: paths that
     exist after a deployment; no free disk is required then. models: models of the servers with resolved paths; a model
     that is served from a directory of the node must be complete. venvs: environments of the servers. prepares: whether
-    the step prepare, which installs and starts container engines, is in the run. sysroot: where /proc and /sys are
+    the step prepare, which installs and starts container engines, is in the run. adopt: servers on planned ports that
+    were started by hand are no problems. sysroot: where /proc and /sys are
     read.
 
     Returns {changed, accelerators (base.py; None before the driver is installed), problems: [], warnings: [what works
@@ -54,6 +55,9 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
         models=models or (), venvs=venvs or (), installs=installs if os.geteuid() == 0 else {},
         unchanged=[name for name, entry in entries.items() if _running_hash(paths, name) == entry["hash"]],
     )  # fmt: skip
+    if adopt:
+        containers = our_containers(paths.root, entries.values())
+        context.adopted = started_by_hand(paths.root, context.chosen.values(), containers)
     needs, chosen, unchecked = context.needs, None, []
     try:
         chosen = platform_of(platform)
@@ -200,6 +204,8 @@ def _check_ports(paths, context):
     containers = our_containers(paths.root, context.entries.values())
     leaving = context.only or list(processes.marked_processes(paths.root)) + list(containers)
     for name, holder, words in foreign_holders(paths.root, context.chosen.values(), containers, leaving):
+        if name in context.adopted and holder["server"] is None:
+            continue
         ours = holder["server"] is not None and holder["root"] == (paths.root or "/")
         remedy = "Add %s to the names that this run is limited to" % holder["server"] if ours else "Stop it"
         yield "%s: %s. %s, or set another port in fleet_override." % (name, words, remedy)
@@ -214,7 +220,7 @@ def _running_hash(paths, name):
 
 def _check_memory(paths, context, unchecked):
     each = context.needs.get("host_memory_gib") or 0
-    starting = [name for name in context.chosen if _running_hash(paths, name) is None]
+    starting = [name for name in context.chosen if name not in context.adopted and _running_hash(paths, name) is None]
     if not each or not starting:
         return
     available = context.system.memory_available()

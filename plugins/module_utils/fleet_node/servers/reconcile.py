@@ -16,12 +16,12 @@ from ..host.os_errors import os_error
 from ..host.server_spec import check_entries, check_order
 from ..launchers import get_launcher
 from ..services import supervisord, watchdog
-from . import previous
+from . import by_hand, previous
 from .apply import apply, prove, python_link_differs, settle, shared_changes, shared_fault, stop
 from .decide import DEPLOYS, WAVE, decide, describe
 from .desired import check_deployable, check_secrets, desired_server
 from .model import CLOSINGS, STARTS, Action, DesiredServer, Observed, condition
-from .observe import check_only, foreign_holders, observe, row
+from .observe import check_only, foreign_holders, observe, row, started_by_hand
 from .readiness import all_answer, find_hung
 from .server_files import make_folder
 
@@ -73,6 +73,11 @@ def _reconcile(node, planned, params, check):
     named = [name for name in planned if only is None or name in only]
     observed = observe(node.paths, node.manager, planned)
     check_only(only, planned, observed, not deploys or changes == WAVE)
+    if params["adopt"]:
+        containers = {name: one.containers for name, one in observed.items()}
+        for name, found in started_by_hand(node.paths.root, planned.values(), containers).items():
+            if not observed[name].runs:  # it counts as this server, which runs without its service manager
+                observed[name].by_hand, observed[name].pids = found, [found["pid"]]
     desired = {name: DesiredServer(entry, user=entry["user"]) for name, entry in planned.items()}
     shared = {}
     if deploys and planned:
@@ -127,7 +132,10 @@ def _check_ports(node, actions, desired, observed):
     ending = [action.name for action in actions if action.kind in STARTS or action.kind in ("stop", "remove")]
     starts = [desired[action.name].entry for action in actions if action.kind in STARTS]
     containers = {name: one.containers for name, one in observed.items()}
+    adopted = [one.by_hand for one in observed.values() if one.by_hand]
     for name, holder, words in foreign_holders(node.paths.root, starts, containers, ending):
+        if adopted and by_hand.recognise(holder) in adopted:
+            continue
         raise FleetError(
             "servers.port-held",
             "Server '%s': %s. Nothing was changed. End that process, or plan another port.",

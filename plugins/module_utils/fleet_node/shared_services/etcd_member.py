@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import os
 import ssl
+import time
 
 from ..errors import FleetError
 from ..host import http_client
 from ..host.files import write_atomic
 from ..host.values import url_host
-from .service import ACTIONS, Service, look, no_quorum, shown
+from .service import ACTIONS, POLL_S, Service, look, no_quorum, shown
 
-STATES = ("looked", "joined", "started", "restarted", "ready")
+STATES = ("looked", "joined", "started", "restarted", "ready", "removed")
 CALL_S = 15  # a member without a quorum answers after the election timeout, at least 5 s
+SETTLE_S = 15  # members must be connected for 5 s before the list changes, which they are not after an election
 TOKEN = "inference-fleet"
 # keep: it has data. bootstrap: all members are new. join: it is in the member list and has never run. add: it is not in
 # the list. replace: it is in the list and has lost its data.
@@ -34,14 +36,15 @@ class Member(Service):
 
     def peer_url(self, name):
         """URL of a member for other members."""
-        return self._url(name, self.params["peer_port"])
+        return self.url_of(self.members[name], self.params["peer_port"])
 
     def client_url(self, name):
         """URL of a member for clients."""
-        return self._url(name, self.params["client_port"])
+        return self.url_of(self.members[name], self.params["client_port"])
 
-    def _url(self, name, port):
-        return "%s://%s:%d" % (self.scheme, url_host(self.members[name]), port)
+    def url_of(self, address, port):
+        """URL of an address and port."""
+        return "%s://%s:%d" % (self.scheme, url_host(address), port)
 
     def ports(self):
         address = self.members[self.name]
@@ -98,15 +101,19 @@ class Member(Service):
         empty = {"name": "", "peerURLs": [], "clientURLs": []}
         return [{**empty, **member} for member in answer.json().get("members", ())]
 
-    def change(self, url, what, body):
+    def change(self, url, what, name, body):
         """Change the cluster's member list. Raises FleetError."""
-        answer = self.call(url, "/v3/cluster/member/" + what, body)
+        end, path = time.monotonic() + SETTLE_S, "/v3/cluster/member/" + what
+        answer = self.call(url, path, body)
+        while "unhealthy cluster" in answer.describe() and time.monotonic() < end:
+            time.sleep(POLL_S)
+            answer = self.call(url, path, body)
         if not answer.ok:
             raise FleetError(
                 "etcd.member-change-failed",
                 "The cluster did not %s member '%s': %s. Check `etcdctl endpoint status --cluster` on a healthy member "
                 "and run again.",
-                (what, self.name, answer.describe()),
+                (what, name, answer.describe()),
             )
 
 
@@ -121,9 +128,9 @@ def join(member, check_mode):
     if check_mode or decision.action == KEEP:
         return result
     if decision.action == REPLACE:
-        member.change(asked, "remove", {"ID": decision.remove})
+        member.change(asked, "remove", member.name, {"ID": decision.remove})
     if decision.action in (ADD, REPLACE):
-        member.change(asked, "add", {"peerURLs": [member.peer_url(member.name)]})
+        member.change(asked, "add", member.name, {"peerURLs": [member.peer_url(member.name)]})
     lines = (
         "ETCD_INITIAL_CLUSTER=" + ",".join("%s=%s" % pair for pair in sorted(decision.cluster.items())),
         "ETCD_INITIAL_CLUSTER_STATE=" + ("new" if decision.action == BOOTSTRAP else "existing"),
@@ -133,12 +140,29 @@ def join(member, check_mode):
     return result
 
 
+def remove(member, check_mode):
+    """Remove another member, which does not return, from the cluster's member list. Raises FleetError."""
+    leaving = member.params["leaving"]
+    if not member.has_data:  # it joins later
+        return {}
+    own = member.client_url(member.name)
+    healthy, listed, asked = member.cluster()
+    if not member.health(own):
+        healthy |= {member.name, member.peer_url(member.name)}
+        listed, asked = (listed, asked) if listed is not None else (member._list(own), own)
+    url = member.url_of(leaving["address"], member.params["peer_port"]) if leaving.get("address") else None
+    gone = decide_removal(leaving["name"], url, healthy, listed)
+    if gone is not None and not check_mode:
+        member.change(asked, "remove", leaving["name"], {"ID": gone})
+    return {"changed": gone is not None}
+
+
 def run(params, check_mode):
     """The result of the operation. Raises FleetError."""
     member = Member(params)
     if params["state"] == "looked":
         return {**look(member, check_mode), "data": member.has_data}
-    action = join if params["state"] == "joined" else ACTIONS[params["state"]]
+    action = {"joined": join, "removed": remove, **ACTIONS}[params["state"]]
     return {"changed": False, **action(member, check_mode)}
 
 
@@ -195,3 +219,18 @@ def _first(name, planned, empty):
         reason = "it has no data, no other member answers with a quorum, and %s may have the cluster's data"
         raise no_quorum(name, reason % ", ".join("'%s'" % one for one in unsure))
     return Decision(BOOTSTRAP, cluster=planned)
+
+
+def decide_removal(leaving, peer_url, healthy, members):
+    """The ID of the member to remove, None if it is not in the list. Raises FleetError if the others have no quorum.
+
+    leaving: its name. peer_url: its planned peer URL, None if it is not known. healthy, members: as decide().
+    """
+    if members is None:
+        raise no_quorum(leaving, "no other member answers with a quorum")
+    mine = next((one for one in members if one["name"] == leaving or peer_url in one["peerURLs"]), None)
+    others = [one for one in members if one is not mine]
+    well = [one for one in others if one["name"] in healthy or healthy & set(one["peerURLs"])]
+    if mine is not None and len(well) <= len(others) // 2:
+        raise no_quorum(leaving, "%d of %d other members of etcd are healthy" % (len(well), len(others)))
+    return mine and mine["ID"]

@@ -171,9 +171,9 @@ def no_quorum(name, reason):
     """The FleetError for a change that the cluster cannot make without more members."""
     return FleetError(
         "service.no-quorum",
-        "Member '%s' cannot start or restart: %s. Nothing was changed. Start the other members and run again. Remove a "
-        "member that does not return with `etcdctl member remove ID`. If more than half are lost, empty etcd_data_dir "
-        "on every member: servers register again in the new cluster.",
+        "Member '%s' cannot start, restart or leave: %s. Nothing was changed. Start the other members and run again. "
+        "Remove a member that does not return with `replace_node.yml -e fleet_node=NAME -e fleet_remove=true`. If more "
+        "than half are lost, empty etcd_data_dir on every member: servers register again in the new cluster.",
         (name, reason),
     )
 

@@ -90,6 +90,26 @@ def test_nothing_is_removed_while_another_is_not_healthy(healthy, members, words
     assert (code, words in values[1]) == ("service.no-quorum", True)
 
 
+@pytest.mark.parametrize(
+    ("healthy", "unstarted", "removed"), [("ab", "", "id-c"), ("abc", "", "id-c"), ("ab", "c", "id-c"), ("a", "", None)]
+)
+def test_a_member_leaves_if_the_others_keep_a_quorum(healthy, unstarted, removed):
+    given = ("c", PLANNED["c"], up(*healthy), listed(*"abc", unstarted=unstarted))
+    if removed:
+        assert etcd.decide_removal(*given) == removed
+        return
+    with pytest.raises(FleetError) as caught:
+        etcd.decide_removal(*given)
+    assert (caught.value.code, caught.value.values[0]) == ("service.no-quorum", "c")
+
+
+def test_a_member_that_has_left_is_not_removed_again():
+    assert etcd.decide_removal("c", None, up("a"), listed(*"ab")) is None
+    with pytest.raises(FleetError) as caught:
+        etcd.decide_removal("c", None, set(), None)
+    assert caught.value.code == "service.no-quorum"
+
+
 @given(
     st.booleans(), st.sets(st.sampled_from("abc")), st.sets(st.sampled_from("bc")),
     st.none() | st.sets(st.sampled_from("abc")), st.sets(st.sampled_from("abc")),

@@ -238,7 +238,13 @@ def test_a_dead_member_is_replaced(gateway, tmp_path, monkeypatch):
     listed = [{"ID": "id-" + name, "name": name, "peerURLs": ["http://%s:2380" % name]} for name in "abc"]
     gateway.answers.update({"/health": {"health": "true"}, "/v3/cluster/member/list": {"members": listed}})
     given = {"state": "joined", "names": "abc", "initial": str(tmp_path / "initial.env"), "data_dir": "/none"}
-    assert refused(etcd, **given).code == "etcd.member-change-failed"
+    monkeypatch.setattr(etcd_member, "SETTLE_S", 0.1)
+    monkeypatch.setattr(etcd_member, "POLL_S", 0.01)
+    for answer, repeats in (((503, "etcdserver: unhealthy cluster"), True), ((500, ""), False)):
+        gateway.answers["/v3/cluster/member/remove"] = answer
+        before = len(gateway.asked)
+        assert refused(etcd, **given).code == "etcd.member-change-failed"
+        assert (sum(path.endswith("remove") for path, _body in gateway.asked[before:]) > 1) is repeats
     gateway.answers.update({"/v3/cluster/member/remove": {}, "/v3/cluster/member/add": {}})
     assert run(etcd, **given)["action"] == "replace"
     assert gateway.asked[-2:] == [
@@ -246,6 +252,26 @@ def test_a_dead_member_is_replaced(gateway, tmp_path, monkeypatch):
         ("/v3/cluster/member/add", {"peerURLs": ["http://127.0.0.1:2380"]}),
     ]
     assert "STATE=existing" in (tmp_path / "initial.env").read_text()
+
+
+@pytest.mark.usefixtures("unit")
+def test_a_member_that_left_is_removed_once_by_a_member_with_data(gateway, tmp_path, monkeypatch):
+    url = "http://127.0.0.1:%d" % gateway.port
+    monkeypatch.setattr(etcd_member.Member, "client_url", lambda self, name: url)
+    listed = [{"ID": "id-" + name, "name": name, "peerURLs": ["http://%s:2380" % name]} for name in "abc"]
+    gateway.answers.update({"/health": {"health": "true"}, "/v3/cluster/member/list": {"members": listed}})
+    gateway.answers["/v3/cluster/member/remove"] = {}
+    given = {"state": "removed", "names": "ab", "leaving": {"name": "c"}, "data_dir": str(tmp_path)}
+    assert not run(etcd, **given)["changed"]
+    assert gateway.asked == []
+    (tmp_path / "member" / "snap").mkdir(parents=True)
+    assert run(etcd, True, **given)["changed"]
+    assert run(etcd, **given)["changed"]
+    assert [one for one in gateway.asked if one[0].endswith("remove")] == [
+        ("/v3/cluster/member/remove", {"ID": "id-c"})
+    ]
+    del listed[2]
+    assert not run(etcd, **given)["changed"]
 
 
 def test_the_end_of_a_certificate_is_unknown_without_a_certificate(tmp_path):
