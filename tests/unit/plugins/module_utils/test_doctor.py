@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import re
+import socket
 import time
 import types
 
@@ -41,6 +42,7 @@ CLONE = pathlib.Path(__file__).resolve().parents[4]
 FIXTURES = CLONE / "tests" / "unit" / "fixtures"
 CHECKS = {**node_checks.CHECKS, **server_checks.CHECKS}
 ETCD = {"name": "etcd", "urls": ["http://127.0.0.1:1"], "greeting": ""}
+HELD = socket.create_server(("127.0.0.1", 0))  # a port of another program
 KEY = "sk-Zq7Xw2Vb9Nm4Lp8Rt6Ks3Hd5"
 
 
@@ -315,6 +317,41 @@ def test_on_an_empty_node_each_check_runs(tmp_path):
     assert (rows["servers"]["ok"], rows["servers"]["server"], found["healthy"]) == (False, "server-0", False)
     assert rows["verification"]["ok"] is None
     assert json.loads(found["bundle"]["plan.json"]) == [entry]
+
+
+def no_vocabulary(folder):
+    return "tiktoken_encodings", {"directory": str(folder), "sources": [{"type": "file", "path": str(folder)}]}
+
+
+def cut_shard(folder):
+    """A checkpoint whose shard was not written completely."""
+    (folder / "config.json").write_text('{"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss"}')
+    (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{")
+    return "model_weights", {"source": "path", "repo": "openai/gpt-oss-120b", "path": str(folder),
+                             "destination": str(folder), "root": str(folder / "root")}  # fmt: skip
+
+
+def held_port(folder):
+    return "node_preflight", {"platform": "cpu", "root": str(folder), "servers": [plan_entry(HELD.getsockname()[1])]}
+
+
+def no_engine(folder):
+    return "container_engine", {"engine": "docker", "root": str(folder)}
+
+
+@pytest.mark.parametrize(("make", "check", "code"), [
+    (no_vocabulary, "tiktoken_encodings", "doctor.step-differs"),
+    (cut_shard, "model_weights", "checkpoint.damaged"),
+    (held_port, "node_preflight: ports", "preflight.problems"),
+    (no_engine, "container_engine", "doctor.step-differs"),
+])  # fmt: skip
+def test_real_operations_name_their_faults(tmp_path, monkeypatch, make, check, code):
+    monkeypatch.setenv("PATH", "/nowhere")
+    name, arguments = make(tmp_path)
+    looks = [{"step": "prepare", "operation": name, "arguments": arguments}]
+    found = operate("doctor", root=str(tmp_path / "root"), looks=looks, servers=packed([]), now=time.time())
+    wrong = {(one["check"], one["code"]) for one in found["findings"] if one["ok"] is False}
+    assert (check, code) in wrong
 
 
 def test_a_bundle_has_no_secret(case):
