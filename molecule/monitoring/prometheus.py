@@ -21,6 +21,7 @@ VENDORS = re.compile(
 METRIC = re.compile(r"\b(?:up|[a-z]+[:_][a-z:_0-9]+)(?=[{\[\s)]|$)|DCGM_\w+")
 # alert: (series with a fault and then none, minutes after which it fires). Every series has the labels of L.
 L = 'host="n",server="s",recipe="r"'
+ECC = 'hardware_ecc_events_total{job="accelerators",event_type="%s",%%s}'
 ALERTS = {
     "FleetServerDown": ({'up{job="engines",%s}': "0x9 1x9"}, 2),
     "FleetServerNotVerified": ({"fleet_server_verified{%s}": "0x9 1x9"}, 1),
@@ -47,8 +48,8 @@ ALERTS = {
     "FleetDiskFull": ({'node_filesystem_avail_bytes{mountpoint="/",%s}': "4x9 9x9",
                        'node_filesystem_size_bytes{mountpoint="/",%s}': "100x18"}, 6),
     "FleetGpuXid": ({"DCGM_FI_DEV_XID_ERRORS{%s}": "79x9 0x9"}, 1),
-    "FleetGpuEcc": ({"DCGM_FI_DEV_ECC_DBE_VOL_TOTAL{%s}": "0x5 1x90"}, 7),
-    "FleetNeuronErrors": ({'hardware_ecc_events_total{job="accelerators",%s}': "0x5 1x90"}, 7),
+    "FleetGpuEcc": ({"DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS{%s}": "0x5 1x90"}, 7),
+    "FleetNeuronErrors": ({ECC % "mem_ecc_uncorrected": "0x5 1x90", ECC % "mem_ecc_corrected": "0+1x99"}, 7),
     "FleetNpuUnhealthy": ({"npu_chip_info_health_status{%s}": "0x9 1x9"}, 1),
 }  # fmt: skip
 # two of three members are away

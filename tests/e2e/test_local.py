@@ -20,6 +20,7 @@ from pathlib import Path
 
 import openai
 import pytest
+import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
 from ansible_collections.inference.fleet.tests.e2e.conftest import debian_programs, killed_while_asked, patience
 from ansible_collections.inference.fleet.tests.runs import CLONE
@@ -198,14 +199,16 @@ def test_a_real_prometheus_reads_the_servers(deployment, tmp_path):
                "--storage.tsdb.path=%s" % (tmp_path / "data"), "--web.listen-address=127.0.0.1:%d" % port]  # fmt: skip
     client = openai.OpenAI(base_url="http://127.0.0.1:%d/v1" % deployment.ports[0], api_key=deployment.api_keys[0])
 
-    def values(expression):
+    def ask(expression):
         url = "http://127.0.0.1:%d/api/v1/query?%s" % (port, urllib.parse.urlencode({"query": expression}))
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return json.load(answer)["data"]["result"]
+
+    def values(expression):
         try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
-                found = json.load(answer)["data"]["result"]
+            return {one["metric"]["server"]: float(one["value"][1]) for one in ask(expression)}
         except OSError:
             return {}
-        return {one["metric"]["server"]: float(one["value"][1]) for one in found}
 
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
@@ -215,6 +218,10 @@ def test_a_real_prometheus_reads_the_servers(deployment, tmp_path):
             for name in ("ttft_seconds:p95", "tpot_seconds:p95", "output_tokens:rate"):
                 deployment.wait_for(lambda name=name: values("fleet:" + name).get("server-0", 0) > 0, 60, name)
             assert values('up{job="engines"}') == {"server-0": 1, "server-1": 1}
+            boards = yaml.safe_load((folder / "vars" / "dashboards.yml").read_text())["monitoring_dashboards"]
+            for panel in (one for board in boards.values() for one in board["panels"]):
+                for query in panel["queries"]:
+                    ask(query["expr"])  # HTTP 400 for one that does not parse
         finally:
             process.terminate()
 

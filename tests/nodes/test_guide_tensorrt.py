@@ -41,9 +41,9 @@ STARTED = [
       for gpus in (8, 4) for effort, batch in (("", 128), ("-high", 2))),
 ]  # fmt: skip
 ON_H200 = [
-    ("h200-low-latency", (), 8, CURRENT, {"cuda_graph_config.max_batch_size": 8, "moe_config.backend": "TRITON"}),
-    ("h200-max-throughput", (), 8, CURRENT, {"cuda_graph_config.max_batch_size": 640, "moe_config.backend": "TRITON"}),
-]
+    (recipe, (), gpus, CURRENT, {"cuda_graph_config.max_batch_size": batch, "moe_config.backend": "TRITON"})
+    for recipe, batch in (("h200-low-latency", 8), ("h200-max-throughput", 640)) for gpus in (1, 4, 8)
+]  # fmt: skip
 POINTS = [1, 2, 4]
 SWEEP = {"tool": "trtllm-bench", "input_tokens": 64, "output_tokens": 32, "concurrency": POINTS,
          "requests_per_user": 5, "endpoint": "/v1/completions", "up_to_full": False,
@@ -79,6 +79,16 @@ class Gpus:
 
     def site(self, *given, **override):
         return self.guide_node.play("site.yml", **self.deployment(*given, **override))
+
+    def doctor(self):
+        """Run doctor.yml with the variables of the server that runs."""
+        return self.guide_node.play("playbooks/doctor.yml", **self.deployment("b200-low-latency"))
+
+    @property
+    def findings(self):
+        """What doctor.yml found on the node."""
+        report = json.loads((self.guide_node.reports / "doctor.json").read_text())
+        return report["hosts"][self.node.name]["findings"]
 
     def simulate(self, **state):
         """Change what nvidia-smi prints, as if the node were another."""
@@ -135,7 +145,7 @@ def check_started(gpus, recipe, overlays, count, release, settings):
 
 # with `make test`: each goal, image and kind of overlay once
 SHORT = ("b200-low-latency-1", "b200-max-throughput-8", "b200-low-latency-guide-8", HIGH + "-8",
-         LOW + "-current-accuracy-tp4-high-4")  # fmt: skip
+         LOW + "-current-accuracy-tp4-high-4", "h200-low-latency-8", "h200-max-throughput-8")  # fmt: skip
 
 
 def started(cases):
@@ -184,7 +194,21 @@ def test_a_sweep_goes_on_after_a_kill(gpus):
     assert gpus.bench_calls()[1::2] == ["1", "2", "2", "4"]
 
 
-@pytest.mark.parametrize(("recipe", "overlays", "count", "release", "settings"), ON_H200, ids=names(ON_H200))
+def test_doctor_on_a_healthy_and_on_a_broken_node(gpus):
+    """A server is stopped, and the driver has lost a GPU."""
+    gpus.site("b200-low-latency").ok()
+    gpus.doctor().ok()
+    not_possible = {"hardware", "kernel", "logs"}  # a simulated node has neither a PCI bus nor a kernel of its own
+    assert {one["check"] for one in gpus.findings if one["ok"] is None} <= not_possible
+    gpus.node.ssh("systemctl stop inference-fleet-server-0")
+    gpus.simulate(node="b200-8", dead=[3])
+    assert gpus.doctor().status == 2
+    wrong = {(one["check"].partition(":")[0], one["code"]) for one in gpus.findings if one["ok"] is False}
+    assert {("node_preflight", "preflight.problems"), ("servers", "doctor.server-differs")} <= wrong
+    gpus.simulate(node="b200-8")
+
+
+@pytest.mark.parametrize(("recipe", "overlays", "count", "release", "settings"), list(started(ON_H200)))
 def test_h200_uses_triton(gpus, recipe, overlays, count, release, settings):
     gpus.simulate(node="h200-8")
     gpus.accelerator = "h200"

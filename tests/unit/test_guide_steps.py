@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 import pytest
 import yaml
@@ -59,6 +60,21 @@ def test_every_step_has_tests_that_exist(name, step):
 
 def test_no_step_is_missing():
     assert [name for name, step in EACH if step["how"] == "missing"] == []
+
+
+def test_the_table_of_recipes_says_simulated_for_those_that_nodes_start():
+    """Those named in a Molecule scenario or in a test of nodes, but for the stand-in's, which are real."""
+    files = [*(CLONE / "molecule").glob("**/*.yml"), *(CLONE / "tests" / "nodes").glob("test_*.py")]
+    words = set(
+        re.findall(r"[a-z0-9][a-z0-9.-]+[a-z0-9]", " ".join(file.read_text(encoding="utf-8") for file in files))
+    )
+    page = reference_pages.SUPPORT.read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    claimed = {name: row[3] for row in rows if len(row) == 4 for name in re.findall(r"`([^`]+)`", row[0])}
+    recipes = {file.stem for file in (CLONE / "recipes").glob("*.yml")} - {"images"}
+    assert set(claimed) == recipes
+    simulated = {name for name, claim in claimed.items() if claim.startswith("simulated node")}
+    assert simulated == {name for name in recipes & words if not name.startswith("cpu-")}
 
 
 @pytest.mark.parametrize(

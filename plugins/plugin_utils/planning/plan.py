@@ -300,7 +300,8 @@ def _draft(host, recipe, group, own, name, devices, declared, where):
     """Return the Draft of a server, with only its recipe's paths resolved. Sets ${config} and ${max_num_seqs}."""
     local = _context(host, recipe, group, own, name, devices, declared)
     if declared and container.has_own_network(declared):
-        local.update(bind="0.0.0.0", bind_device="all")  # inside; the ports are published on the host's address
+        # inside; the ports are published on the host's address
+        local.update(bind="0.0.0.0", bind_device="all", bind_interface="")
     config = None
     for layer in (recipe.get("config"), own.get("config")):
         config = apply(config, layer) if config and layer else layer or config
@@ -333,6 +334,7 @@ def _context(host, recipe, group, own, name, devices, contained):
         **host.context,
         "bind": host.site.bind,
         "bind_device": "lo" if server_keys.is_loopback(host.site.bind) else "all",
+        "bind_interface": "lo" if server_keys.is_loopback(host.site.bind) else "",
         "lnc": host.hardware.lnc,
         "model": model["path"],
         "model_id": model["id"],

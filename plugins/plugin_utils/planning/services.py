@@ -14,6 +14,7 @@ import typing
 import zlib
 
 from ...module_utils.fleet_node.host.values import url_host
+from ...module_utils.fleet_node.shared_services.service import check_members
 from ...module_utils.fleet_node.verify.workers import ROLES
 from ..base.checks import address_of, invalid
 from ..base.placeholders import PLACEHOLDER, strings
@@ -127,7 +128,9 @@ def _service(host, name, service, variables_of):
             allowed = "true; or three hosts, since '%s' alone listens on %s" % (hosts[0], LOOPBACK)
             raise invalid("%s_tls of the group '%s'" % (name, group), False, allowed)
         return Service(hosts, [(LOOPBACK, port)], scheme)
-    addresses = [(address_of(one, variables_of(one)), port) for one in hosts]
+    found = members(hosts, {one: variables_of(one) for one in hosts}, name + "_name")
+    check_members(name, found)
+    addresses = [(one["address"], port) for one in found]
     return Service(hosts, addresses, scheme, tls, tls and not first.get(name + "_certificates"))
 
 

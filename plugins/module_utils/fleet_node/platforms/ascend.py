@@ -287,6 +287,8 @@ class Platform(Detector):
         "driver": "Install a newer driver (%s) and reboot, or use an image with an older CANN." % COMMANDS,
     }
     visible = ("ASCEND_RT_VISIBLE_DEVICES",)
+    # other errors of its driver are also of processes that ended
+    kernel_faults = (r"\[ascend\] .*[Hh]eart ?beat (?:is )?lost[!,]",)
 
     def present(self, system):
         return system.exists(MANAGER) or on_the_bus(system) > 0

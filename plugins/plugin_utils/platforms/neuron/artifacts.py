@@ -22,8 +22,8 @@ LENGTH = 16
 NEUTRAL = frozenset(
     (
         "name", "group", "index", "role", "port", "devices", "device_range", "container_devices", "devices_first",
-        "host", "bind", "bind_device", "root", "lib", "models", "venvs", "encodings", "model", "model_id", "draft",
-        "venv", "work", "compile", "artifact", "artifact_key", "cache", "config",
+        "host", "bind", "bind_device", "bind_interface", "root", "lib", "models", "venvs", "encodings", "model",
+        "model_id", "draft", "venv", "work", "compile", "artifact", "artifact_key", "cache", "config",
     )
 )  # fmt: skip
 # Arguments of vLLM's HTTP server, which no graph depends on. All arguments that are not listed count.

@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import re
+import socket
 import time
 import types
 
@@ -38,8 +39,10 @@ from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import 
 from ansible_collections.inference.fleet.tests.unit.operating import operate
 
 CLONE = pathlib.Path(__file__).resolve().parents[4]
+FIXTURES = CLONE / "tests" / "unit" / "fixtures"
 CHECKS = {**node_checks.CHECKS, **server_checks.CHECKS}
 ETCD = {"name": "etcd", "urls": ["http://127.0.0.1:1"], "greeting": ""}
+HELD = socket.create_server(("127.0.0.1", 0))  # a port of another program
 KEY = "sk-Zq7Xw2Vb9Nm4Lp8Rt6Ks3Hd5"
 
 
@@ -198,6 +201,17 @@ def test_an_error_of_a_process_that_ended_is_no_fault_of_the_gpu(case):
     assert [one["ok"] for one in checked("kernel", case)] == [True]
 
 
+@pytest.mark.parametrize("platform", ["neuron", "ascend"])
+def test_lines_of_other_drivers(case, platform):
+    """Each line that is a fault is found, and none of those that are known as harmless."""
+    case.platform = PLATFORMS[platform]
+    for kind, code in (("faults", "doctor.hardware-error"), ("harmless", None)):
+        lines = (FIXTURES / platform / ("kernel-%s.txt" % kind)).read_text(encoding="utf-8").splitlines()
+        for line in lines:
+            kernel(case, line)
+            assert [one["code"] for one in checked("kernel", case)] == [code], line
+
+
 @pytest.mark.parametrize("name", CHECKS)
 def test_on_a_healthy_node_no_check_finds_anything(case, name):
     change(case, environment={"http_proxy": "http://proxy:3128", "no_proxy": "127.0.0.0/8"})
@@ -297,7 +311,7 @@ def test_on_an_empty_node_each_check_runs(tmp_path):
     looks = [{"step": "prepare", "operation": name, "arguments": given} for name, given in arguments.items()]
     found = operate("doctor", root=str(tmp_path), looks=looks, servers=packed([entry]), now=time.time(), bundle=True)
     assert not found.get("failed"), found
-    rows = {one["check"]: one for one in found["findings"]}
+    rows = {one["check"].partition(":")[0]: one for one in found["findings"]}
     assert {*CHECKS, "node_preflight", "node_layout", "verification"} <= set(rows)
     assert "doctor.check-failed" not in {one["code"] for one in found["findings"]}
     assert (rows["servers"]["ok"], rows["servers"]["server"], found["healthy"]) == (False, "server-0", False)
@@ -305,16 +319,55 @@ def test_on_an_empty_node_each_check_runs(tmp_path):
     assert json.loads(found["bundle"]["plan.json"]) == [entry]
 
 
+def no_vocabulary(folder):
+    return "tiktoken_encodings", {"directory": str(folder), "sources": [{"type": "file", "path": str(folder)}]}
+
+
+def cut_shard(folder):
+    """A checkpoint whose shard was not written completely."""
+    (folder / "config.json").write_text('{"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss"}')
+    (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{")
+    return "model_weights", {"source": "path", "repo": "openai/gpt-oss-120b", "path": str(folder),
+                             "destination": str(folder), "root": str(folder / "root")}  # fmt: skip
+
+
+def held_port(folder):
+    return "node_preflight", {"platform": "cpu", "root": str(folder), "servers": [plan_entry(HELD.getsockname()[1])]}
+
+
+def no_engine(folder):
+    return "container_engine", {"engine": "docker", "root": str(folder)}
+
+
+@pytest.mark.parametrize(("make", "check", "code"), [
+    (no_vocabulary, "tiktoken_encodings", "doctor.step-differs"),
+    (cut_shard, "model_weights", "checkpoint.damaged"),
+    (held_port, "node_preflight: ports", "preflight.problems"),
+    (no_engine, "container_engine", "doctor.step-differs"),
+])  # fmt: skip
+def test_real_operations_name_their_faults(tmp_path, monkeypatch, make, check, code):
+    monkeypatch.setenv("PATH", "/nowhere")
+    name, arguments = make(tmp_path)
+    looks = [{"step": "prepare", "operation": name, "arguments": arguments}]
+    found = operate("doctor", root=str(tmp_path / "root"), looks=looks, servers=packed([]), now=time.time())
+    wrong = {(one["check"], one["code"]) for one in found["findings"] if one["ok"] is False}
+    assert (check, code) in wrong
+
+
 def test_a_bundle_has_no_secret(case):
     """Not in another encoding either, nor in pieces."""
     token, password = "hf_AbCdEfGhIjKlMnOpQrStUv", "pr0xy/w0rd"
+    deployed, logged = (
+        "sk-Dp4Wn8Xc2Vb6Jm0Lq5Tz",
+        "Lg7-t3apot-9Vx",
+    )  # in a file, in an address of a log
     change(case, environment={"HTTPS_PROXY": "http://me:%s@proxy:3128" % password, "MY_TOKEN": token})
-    case.secrets = lambda name: {"VLLM_API_KEY": KEY}
+    case.secrets = lambda name: {"VLLM_API_KEY": deployed}
     os.makedirs(case.paths.secrets)
     with open(case.paths.secret("server-0"), "w", encoding="utf-8") as stream:
-        json.dump({"VLLM_API_KEY": KEY}, stream)
-    hidden = [KEY, token, password, KEY[:12], token[5:19]]
-    for secret in (KEY, token):
+        json.dump({"VLLM_API_KEY": deployed}, stream)
+    hidden = [KEY, token, password, KEY[:12], token[5:19], deployed[4:18], "http://me:%s@etcd:2379" % logged, logged]
+    for secret in (KEY, token, deployed):
         for before in ("", "u", "us", "user:"):
             hidden.append(base64.b64encode((before + secret).encode()).decode())
     case.log += ["a line with %s in it" % one for one in hidden] + ["Authorization: Bearer abcdefgh12345", "hello"]
@@ -326,9 +379,9 @@ def test_a_bundle_has_no_secret(case):
             "versions.json"} <= set(found)  # fmt: skip
     assert found["logs/server-0.log"].endswith("hello")
     text = "\n".join(found.values())
-    encoded = [base64.b64encode(("xyz"[:before] + one).encode()).decode()[4:-4] for one in (KEY, token)
+    encoded = [base64.b64encode(("xyz"[:before] + one).encode()).decode()[4:-4] for one in (KEY, token, deployed)
                for before in range(3)]  # fmt: skip
-    for secret in (KEY, token, password, "abcdefgh12345", *encoded):
+    for secret in (KEY, token, password, deployed, logged, "abcdefgh12345", *encoded):
         pieces = [secret[at : at + 10] for at in range(max(1, len(secret) - 9))]
         assert [piece for piece in pieces if piece in text] == []
 

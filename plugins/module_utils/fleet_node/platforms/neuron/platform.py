@@ -187,6 +187,7 @@ class Platform(Detector):
         "driver": "Update aws-neuronx-dkms.",
     }
     visible = ("NEURON_RT_VISIBLE_CORES", "NEURON_VISIBLE_DEVICES")  # both select cores, despite the second name
+    kernel_faults = (r"NEURON_HW_ERR=\w",)
     start_hooks: typing.ClassVar = {artifacts.NAME: artifacts}
 
     def present(self, system):

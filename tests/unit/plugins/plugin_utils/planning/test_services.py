@@ -15,7 +15,8 @@ from ansible_collections.inference.fleet.tests import doc_examples
 from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
 
 HOSTS = {
-    "n1": {}, "n2": {}, "e1": {"ansible_host": "10.0.0.7"}, "e2": {"fleet_address": "fd00::7", "ansible_host": "x"}
+    "n1": {}, "n2": {}, "e1": {"ansible_host": "10.0.0.7"}, "e2": {"fleet_address": "fd00::7", "ansible_host": "x"},
+    "e3": {"ansible_host": "e-3"},
 }  # fmt: skip
 SERVICES = {"etcd": {"port": 2379, "endpoint": "http://{address}:{port}"}, "nats": {"port": 4222, "group": "bus"}}
 SCHEME = "{scheme}://{address}:{port}"
@@ -23,7 +24,7 @@ OVERRIDE = {"services": SERVICES, "environment": {"ETCD": "${etcd}", "NATS": "${
 
 
 def plan_of(changes=None, groups=None, override=None, **shared):
-    groups = groups or {"etcd": ["e1", "e2"], "bus": ["e1"], "all": list(HOSTS)}
+    groups = groups or {"etcd": ["e1", "e2", "e3"], "bus": ["e1"], "all": list(HOSTS)}
     base = {
         "fleet_recipe": "cpu-tiny", "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 4},
         "fleet_override": OVERRIDE if override is None else override, "groups": groups, **shared,
@@ -41,7 +42,7 @@ def code(*args, **kwargs):
 
 def test_addresses_of_services_are_the_declared_ones():
     variables = plan_of()[0]["environment"]
-    assert variables["ETCD"] == "http://10.0.0.7:2379,http://[fd00::7]:2379"
+    assert variables["ETCD"] == "http://10.0.0.7:2379,http://[fd00::7]:2379,http://e-3:2379"
     assert variables["NATS"] == "10.0.0.7:4222"
 
 
@@ -57,12 +58,22 @@ def test_a_host_that_is_alone_is_reached_over_loopback_by_itself_only():
     secured = {**declared, "e1": {"etcd_tls": True}}
     assert plan_of(secured, other, scheme)[0]["environment"]["ETCD"] == "https://10.0.0.7:2379"
     # of a group that no role here provides nothing is known
-    assert plan_of(groups={**groups, "etcd": ["e1", "e2"]})[0]["environment"]["NATS"] == "n1:4222"
+    assert plan_of(groups={**groups, "etcd": ["e1", "e2", "e3"]})[0]["environment"]["NATS"] == "n1:4222"
+
+
+def test_two_members_are_refused_by_the_plan():
+    groups = {"etcd": ["e1", "e2"], "bus": ["e1"], "all": list(HOSTS)}
+    assert code(groups=groups)[0] == "service.members-invalid"
+    other = {**OVERRIDE, "services": {**SERVICES, "etcd": {**SERVICES["etcd"], "group": "theirs"}}}
+    assert plan_of(groups={**groups, "theirs": ["e1", "e2"]}, override=other)  # which no role here provides
 
 
 def test_the_scheme_says_whether_a_cluster_has_tls():
     scheme = {"environment": {"ETCD": "${etcd}"}, "services": {"etcd": {"port": 2379, "endpoint": SCHEME}}}
-    assert plan_of(override=scheme)[0]["environment"]["ETCD"] == "https://10.0.0.7:2379,https://[fd00::7]:2379"
+    assert (
+        plan_of(override=scheme)[0]["environment"]["ETCD"]
+        == "https://10.0.0.7:2379,https://[fd00::7]:2379,https://e-3:2379"
+    )
     plain = {"e1": {"etcd_tls": False}, "e2": {"etcd_tls": False}}
     assert plan_of(plain, override=scheme)[0]["environment"]["ETCD"].startswith("http://10.0.0.7:2379,")
 
@@ -98,14 +109,15 @@ def test_a_service_cannot_have_the_name_of_a_placeholder():
 
 def deployment_of(host, **changes):
     """The deployment of a frontend's host and that of a prefill host, one Dynamo over both."""
-    groups = {"etcd": ["e1", "e2"], "all": list(HOSTS)}
+    groups = {"etcd": ["e1", "e2", "e3"], "all": list(HOSTS)}
     base = {
         "fleet_recipe": "gb200-dynamo-disagg", "fleet_hardware": {"accelerator": "gb200", "count": 4},
         "fleet_cluster": "one", "fleet_bind_address": "10.0.0.1", "groups": groups,
     }  # fmt: skip
     prefill = {"fleet_overlay": "prefill", "fleet_bind_address": "10.0.0.2"}
-    given = {"n1": base, "n2": {**base, **prefill, **changes}, "e1": {"groups": groups}, "e2": {"groups": groups}}
-    return fleet.plan_fleet([host], lambda one: Lazy({**HOSTS[one], **given[one]}))[host]["deployment"]
+    given = {"n1": base, "n2": {**base, **prefill, **changes}}
+    variables = {one: {"groups": groups, **HOSTS[one], **given.get(one, {})} for one in HOSTS}
+    return fleet.plan_fleet([host], lambda one: Lazy(variables[one]))[host]["deployment"]
 
 
 def test_a_frontend_knows_the_workers_of_other_hosts():
