@@ -19,17 +19,18 @@ import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import endpoint
 
+PROGRAMS = ("haproxy", "socat")
 ROLE = Path(__file__).resolve().parents[3] / "roles" / "endpoint"
 
 
 def require_haproxy():
-    """Skip the test without haproxy; with CI set, install Debian's or fail."""
-    if shutil.which("haproxy"):
+    """Skip the test without haproxy and socat, which the role asks with; with CI set, install Debian's or fail."""
+    if all(map(shutil.which, PROGRAMS)):
         return
     if not os.environ.get("CI"):
-        pytest.skip("No haproxy on this machine (Debian: apt-get install haproxy); CI has it.")
+        pytest.skip("This machine lacks a program (Debian: apt-get install %s); CI has them." % " ".join(PROGRAMS))
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["update"], ["install", "--no-install-recommends", "haproxy"]):
+    for command in (["update"], ["install", "--no-install-recommends", *PROGRAMS]):
         subprocess.run(["apt-get", "-q", "-y", *command], env=environment, check=True, timeout=300)
 
 

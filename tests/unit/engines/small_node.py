@@ -204,11 +204,14 @@ class SmallNode:
         return [pid for pid in processes.process_table() if processes.environment_of(pid).get(MARKER.encode()) == mark]
 
     def end(self):
-        """Kill all that runs of this node."""
-        for _turn in range(2):
-            for pid in [*self.daemons(), *itertools.chain(*processes.marked_processes(self.root).values())]:
+        """Kill all that runs of this node, and wait until nothing does."""
+        deadline = time.monotonic() + 60
+        while pids := [*self.daemons(), *itertools.chain(*processes.marked_processes(self.root).values())]:
+            assert time.monotonic() < deadline, pids
+            for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
         folder = Supervisord(self.paths, sys.prefix).socket_folder
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
