@@ -15,7 +15,9 @@ import struct
 import time
 from typing import NamedTuple
 
-SECRET_OPTION = re.compile(r"(?i)(-{1,2}[\w-]*(?:key|token|secret|password|passwd|auth|credential)[\w-]*)([= ])\S+")
+SECRET_OPTION = re.compile(
+    r"(?i)(-{1,2}[\w-]*(?:key|token|secret|password|passwd|auth|credential)[\w-]*)(?:(=)\S+|( )\S+(?: [^-\s]\S*)*)"
+)
 SECRET_WORD = re.compile(r"(?i)\b(bearer |hf_|sk-)[\w.-]{4,}|(?<=://)[^\s/@]+(?=@)")
 MARKER_SERVER = "INFERENCE_FLEET_SERVER"  # both are in the environment of all that the guard starts
 MARKER_ROOT = "INFERENCE_FLEET_ROOT"
@@ -309,7 +311,7 @@ def user_name(uid):
 
 def masked(text):
     """A command line with its keys and passwords masked."""
-    return SECRET_WORD.sub("********", SECRET_OPTION.sub(r"\1\2********", text))
+    return SECRET_WORD.sub("********", SECRET_OPTION.sub(r"\1\2\3********", text))
 
 
 def command(pid):

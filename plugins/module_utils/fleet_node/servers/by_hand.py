@@ -56,12 +56,13 @@ def end(found):
 
 
 def masked(words):
-    """The words of a command with the values of keys, tokens and passwords masked."""
-    before = ["", *words]
-    return [
-        MASK if SECRET.fullmatch(last) and not word.startswith("-") else _masked(word)
-        for last, word in zip(before, words)
-    ]
+    """The words of a command with the values of keys, tokens and passwords masked; an option can have several values."""
+    found, secret = [], False
+    for word in words:
+        if word.startswith("-"):
+            secret = bool(SECRET.fullmatch(word))
+        found.append(MASK if secret and not word.startswith("-") else _masked(word))
+    return found
 
 
 def _masked(word):

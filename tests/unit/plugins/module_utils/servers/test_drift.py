@@ -137,6 +137,7 @@ def test_a_process_without_a_record(monkeypatch, variables, arguments, age, word
     ("command", "shown"),
     [
         ("vllm serve --api-key sk-1234 --port 1", "vllm serve --api-key ******** --port 1"),
+        ("vllm serve --api-key one two --port 1", "vllm serve --api-key ******** --port 1"),
         ("x --hf-token=hf_abcdef y", "x --hf-token=******** y"),
         ("curl -H 'Authorization: Bearer abcdefgh'", "curl -H 'Authorization: ********'"),
         ("proxy http://me:pass@host/", "proxy http://********@host/"),
