@@ -52,8 +52,8 @@ def commands(monkeypatch):
         ("python3 -m sglang.launch_server --model-path m", "sglang", "--model-path m"),
         ("trtllm-serve m --tp_size 2", "trtllm", "m --tp_size 2"),
         ("trtllm-serve serve m", "trtllm", "m"),
-        ("vllm serve m --api-key k1 k3 --api-key=k2 --max-num-batched-tokens 64 --hf-token x --tokenizer t", "vllm",
-         "m --api-key ******** ******** --api-key=******** --max-num-batched-tokens 64 --hf-token ******** --tokenizer t"),
+        ("vllm serve m --api-key k1 k3 --api-key=k2 --max-num-seqs 64 --hf-token x --tokenizer t", "vllm",
+         "m --api-key ******** ******** --api-key=******** --max-num-seqs 64 --hf-token ******** --tokenizer t"),
     ],
 )  # fmt: skip
 def test_engines_are_recognised_by_their_commands(commands, command, engine, words):
