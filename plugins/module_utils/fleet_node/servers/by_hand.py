@@ -56,7 +56,7 @@ def end(found):
 
 
 def masked(words):
-    """The words of a command with the values of keys, tokens and passwords masked. An option can have several values."""
+    """The words of a command with keys, tokens and passwords masked. An option can have several values."""
     found, secret = [], False
     for word in words:
         if word.startswith("-"):
