@@ -1,0 +1,191 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""update.yml for four hosts with two servers each, behind two real HAProxies with 50 streams per second (`make soak`).
+The tests build on each other."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible_collections.inference.fleet.tests.runs import BIN, CLONE, play
+from ansible_collections.inference.fleet.tests.unit.engines import proxy
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import SmallNode, free_port, wait_until, watched
+from ansible_collections.inference.fleet.tests.unit.playbooks.test_update_playbook import NEEDS, SERVERS
+from ansible_collections.inference.fleet.tests.unit.test_endpoint_proxy import DEPLOYMENT, KEYS, MODEL, post
+
+pytestmark = pytest.mark.soak
+HOSTS, ENDPOINTS = ("n1", "n2", "n3", "n4"), ("e1", "e2")
+RATE = 50  # streams per second, sent to the endpoints in turns whether or not earlier ones have ended
+KILLS = 5
+LOCAL = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": sys.executable}
+
+
+class Streams:
+    """RATE streams per second until the end of the `with` statement; answers: [(status, whether it is complete)]."""
+
+    def __init__(self, ports):
+        self.ports, self.answers, self.stopped = ports, [], threading.Event()
+        self.pool = concurrent.futures.ThreadPoolExecutor(300)
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self):
+        number, began = 0, time.monotonic()
+        while not self.stopped.wait(max(0, began + number / RATE - time.monotonic())):
+            self.pool.submit(self.send, self.ports[number % len(self.ports)])
+            number += 1
+
+    def send(self, port):
+        status, answer = post(port, stream=True, timeout=60)
+        self.answers.append((status, answer.rstrip().endswith(b"[DONE]"), answer[-200:]))
+
+    def __enter__(self):
+        self.began = time.monotonic()
+        self.thread.start()
+        return self
+
+    def __exit__(self, *unused):
+        self.stopped.set()
+        self.thread.join()
+        self.seconds = time.monotonic() - self.began
+        self.pool.shutdown()
+
+    def result(self):
+        failed = [one for one in self.answers if one[:2] != (200, True)]
+        print("%d streams in %.0f s, %d failed" % (len(self.answers), self.seconds, len(failed)))
+        return failed
+
+
+class Fleet:
+    """Roots of this machine as hosts, and two HAProxies as the hosts of the group endpoint."""
+
+    def __init__(self, folder):
+        self.folder, self.inventory = folder, folder / "hosts.yml"
+        self.nodes = {name: SmallNode(folder / name) for name in HOSTS}
+        for path in (CLONE / "tests/nodes/engine.py", CLONE / "tests/unit/engines/scripted_engine.py"):
+            shutil.copy(path, folder)
+        for name in (*ENDPOINTS, "model"):
+            (folder / name).mkdir()
+        first = {name: free_port() for name in HOSTS}
+        self.hosts = {
+            name: {
+                "fleet_root": str(self.nodes[name].root),
+                "fleet_override": {
+                    "servers": {"server": {"count": 2, "port": first[name]}},
+                    "needs": dict.fromkeys(NEEDS),
+                    "model": {"path": str(folder / "model"), "id": MODEL},
+                    "command": [sys.executable, "-S", str(folder / "engine.py")],
+                    "environment": {"ENGINE_STREAM_SECONDS": "0.5"},
+                },
+            }
+            for name in HOSTS
+        }
+        # role variables have precedence over those of hosts
+        sockets = {"endpoint_socket": str(folder) + "/{{ item }}/admin.sock"}
+        self.arguments = ["--skip-tags", "endpoint,prepare,weights", "-e", json.dumps(sockets)]
+        self.plan(*HOSTS)
+
+    def plan(self, *hosts, **arguments):
+        """Plan these arguments of the engine for some hosts."""
+        for name in hosts:
+            self.hosts[name]["fleet_override"]["arguments"] = arguments
+        variables = {
+            **LOCAL, "fleet_recipe": "node-small", "fleet_recipe_paths": [str(CLONE / "tests/nodes/recipes")],
+            "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2}, "fleet_verify": "quick",
+            "fleet_reports_dir": str(self.folder / "reports"), "endpoint_address": "127.0.0.1",
+            "serve_manager": "supervisord", "serve_toolkit": sys.prefix,
+        }  # fmt: skip
+        groups = {"cpu": {"hosts": self.hosts, "vars": variables}, "vllm": {"children": {"cpu": {}}}}
+        groups["endpoint"] = {"hosts": dict.fromkeys(ENDPOINTS, LOCAL)}
+        self.inventory.write_text(yaml.safe_dump(groups))
+
+    def update(self):
+        return play("playbooks/update.yml", self.inventory, *self.arguments, timeout=1800)
+
+    def entries(self, host):
+        return [json.loads(Path(self.nodes[host].paths.entry(name)).read_text()) for name in SERVERS]
+
+    def planned(self):
+        """The argument of each server."""
+        return {host: [one["arguments"].get("max-num-seqs") for one in self.entries(host)] for host in HOSTS}
+
+    @contextlib.contextmanager
+    def endpoints(self):
+        """Run the endpoints and return their ports."""
+        self.proxies, ports = [], []
+        # the proxies are other hosts, to which servers on loopback would not be reachable
+        plans = [([{**one, "bind": "0.0.0.0"} for one in self.entries(host)], DEPLOYMENT) for host in HOSTS]
+        variables = {host: {"ansible_host": "127.0.0.1"} for host in HOSTS}
+        with contextlib.ExitStack() as stack:
+            for name in ENDPOINTS:
+                port, metrics = proxy.open_ports(2)
+                given = {"endpoint_address": "127.0.0.1", "endpoint_port": port, "endpoint_metrics_port": metrics}
+                path = proxy.rendered(self.folder / name, plans, variables, name, endpoint_keys=KEYS, **given)
+                self.proxies.append(stack.enter_context(proxy.Proxy(path)))
+                ports.append(port)
+            yield ports
+
+    def states(self):
+        """The states of all servers at all endpoints."""
+        found = [state for one in self.proxies for server, state in one.states().items() if server.startswith("model.")]
+        assert len(found) >= len(ENDPOINTS) * len(HOSTS) * len(SERVERS)
+        return set(found)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    proxy.require_haproxy()
+    folder = tmp_path_factory.mktemp("load")
+    with watched(folder):
+        one = Fleet(folder)
+        try:
+            one.update().ok()  # no endpoint runs yet
+            with one.endpoints() as one.ports:
+                wait_until(lambda: one.states() == {"UP"})
+                yield one
+        finally:
+            for node in one.nodes.values():
+                node.end()
+
+
+def test_an_update_of_all_hosts_fails_no_stream(fleet):
+    fleet.plan(*HOSTS, **{"max-num-seqs": 8})
+    with Streams(fleet.ports) as streams:
+        fleet.update().ok()
+    assert streams.result() == []
+    assert (set(map(tuple, fleet.planned().values())), fleet.states()) == ({(8, 8)}, {"UP"})
+
+
+def test_updates_that_are_killed_at_random_are_completed(fleet):
+    seconds = 20.0
+    with Streams(fleet.ports) as streams:
+        for number in range(KILLS):
+            fleet.plan("n1", "n2", **{"max-num-seqs": 16 + number})
+            command = [BIN / "ansible-playbook", "playbooks/update.yml", "-i", fleet.inventory, *fleet.arguments]
+            killed = subprocess.Popen(command, cwd=CLONE, stdout=subprocess.DEVNULL, start_new_session=True)
+            after = random.uniform(2, seconds)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                killed.wait(after)
+            if killed.poll() is None:
+                os.killpg(killed.pid, signal.SIGKILL)
+                killed.wait()
+            began = time.monotonic()
+            fleet.update().ok()
+            print("killed after %.1f s; the next took %.1f s" % (after, time.monotonic() - began))
+            seconds = max(seconds, time.monotonic() - began)
+            assert fleet.planned()["n1"] == fleet.planned()["n2"] == [16 + number] * 2
+            assert fleet.states() == {"UP"}
+    assert streams.result() == []
