@@ -443,7 +443,9 @@ def test_each_recipe_with_its_guide_s_load_and_the_page_has_those_that_are_not_o
     assert rows == Path(__file__).with_name("guide_loads.txt").read_text(encoding="utf-8").splitlines()
     page = (ROOT / "docs" / "using" / "capacity.md").read_text(encoding="utf-8")
     table = page.partition("## With the guides' own loads")[2].partition("\n## ")[0]
-    assert [line for line in table.splitlines() if line.startswith("| `")] == [row for row in rows if not row.endswith("| ok |")]
+    assert [line for line in table.splitlines() if line.startswith("| `")] == [
+        row for row in rows if not row.endswith("| ok |")
+    ]
 
 
 def test_lengths_and_requests_at_once_are_those_of_the_profile_that_is_measured_by_default():
