@@ -22,20 +22,33 @@ def example(name, page=TUTORIAL):
 
 
 def guide_rows(page, heading):
-    """Rows of the section below `### heading` as tuples of cells, "" for –: its table, its line "Unchanged: …" with a
-    row per line, and the rows of the page's section "Common differences" that apply to none of these rows yet."""
+    """Rows of the section below `### heading` as tuples of cells, "" for –: its table and its lists. A server without
+    lines of its own has no section."""
     text = page.read_text(encoding="utf-8")
-    section = re.search(r"\n### %s\n(.*?)(?=\n##|\Z)" % re.escape(heading), text, re.DOTALL).group(1)
-    found = _table(section)
-    width = len(found[0]) if found else len(common_rows(page)[0])
-    unchanged = re.search(r"\nUnchanged: (.*?)\n\n", section + "\n\n", re.DOTALL)
-    same = re.findall(r"`([^`]+)`", unchanged.group(1)) if unchanged else []
-    return found + [(line,) * (width - 1) + ("the same",) for line in same]
+    section = re.search(r"\n### %s\n(.*?)(?=\n##|\Z)" % re.escape(heading), text, re.DOTALL)
+    return _rows(section.group(1) if section else "", page)
 
 
 def common_rows(page):
-    """Rows of "Common differences": each applies to every server that has its lines."""
-    return _table(page.read_text(encoding="utf-8").partition("\n## Common differences\n")[2].partition("\n## ")[0])
+    """The rows of "Common differences": each applies to every server that has its lines."""
+    return _rows(page.read_text(encoding="utf-8").partition("\n## Common differences\n")[2].partition("\n## ")[0], page)
+
+
+def listed(section, word):
+    """The lines of "Unchanged: `A`, `B`", or of a list "- `A`, `B`: reason" below "Added:" or "Omitted:"."""
+    found = re.match(r"\s+(.*?)\n\n", section.partition("\n%s:" % word)[2] + "\n\n", re.DOTALL)
+    lines = found.group(1) if found else ""
+    if lines.startswith("- "):
+        lines = " ".join(re.findall(r"^- ((?:`[^`]+`,?\s*)+):", lines, re.MULTILINE))
+    return re.findall(r"`([^`]+)`", lines)
+
+
+def _rows(section, page):
+    found = _table(section)
+    width = len((found or common_rows(page))[0])
+    found += [(line,) * (width - 1) + ("the same",) for line in listed(section, "Unchanged")]
+    found += [("", *(line,) * (width - 2), "added") for line in listed(section, "Added")]
+    return found + [(line, *("",) * (width - 2), "omitted") for line in listed(section, "Omitted")]
 
 
 def with_common(page, heading, theirs, *ours):

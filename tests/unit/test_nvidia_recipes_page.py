@@ -267,7 +267,6 @@ def test_the_page_counts_the_measured_settings():
     every = tuning.points(recipes._table_of(recipes.load_recipe(path), [recipes.OWN_RECIPES]))
     grid = [one for one in every if one["concurrency"] in (4, 8, 16, 32, 64)]
     text = TUTORIAL.read_text(encoding="utf-8")
-    assert "all %d measured settings" % len(every) in text
     section = text.partition("\n### Measured settings\n")[2].partition("\n#")[0]
     assert re.findall(r"(\d+) settings", section) == [str(len(grid)), str(len(every) - len(grid))]
 

@@ -26,8 +26,10 @@ def table(heading, ours=()):
     differences" are those that are among our lines."""
     text = doc_examples.RECIPES.read_text(encoding="utf-8")
     section = text.partition("\n## %s\n" % heading)[2].partition("\n## ")[0]
-    cells = CELL.findall(section) + re.findall(r"`([^`]+)`", section.partition("Unchanged: ")[2].partition("\n\n")[0])
-    shared = CELL.findall(text.partition("\n## Common differences\n")[2].partition("\n## ")[0])
+    cells, shared = (
+        [*CELL.findall(part), *doc_examples.listed(part, "Unchanged"), *doc_examples.listed(part, "Added")]
+        for part in (section, text.partition("\n## Common differences\n")[2].partition("\n## ")[0])
+    )
     cells += [cell for cell in shared if cell in ours]
     return {re.match(r"(--[\w-]+|\w+(?==))?", cell).group(): cell for cell in cells}
 
