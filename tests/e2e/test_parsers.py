@@ -188,6 +188,6 @@ def test_what_the_engine_s_parser_makes_of_the_recipes_for_gpus(verdicts):
     assert good["h200-vllm, gpt-oss-20b"]["values"]["served_model_name"] == ["openai/gpt-oss-20b"]
     assert good["h200-vllm, synthetic-benchmark"]["values"]["enable_prefix_caching"] is False
     assert good["h200-vllm, eagle3"]["values"]["speculative_config"] == {
-        "model": "/var/lib/inference-fleet/models/gpt-oss-120b-Eagle3-v2", "num_speculative_tokens": 3,
+        "model": "/var/lib/inference-fleet/models/gpt-oss-120b-Eagle3-v3", "num_speculative_tokens": 3,
         "method": "eagle3", "draft_tensor_parallel_size": 1,
     }  # fmt: skip
