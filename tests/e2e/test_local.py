@@ -287,7 +287,9 @@ def test_two_families_are_each_verified_by_their_own_probes(deployment):
     assert deployment.state("server-0")["pid"] == before["server-0"]
 
 
+@pytest.mark.soak
 def test_the_other_server_becomes_one_of_embeddings(deployment):
+    families(deployment)
     before = deployment.state("server-0")["pid"]
     assert families(deployment, "-e", "fleet_overlay=embedding").count("changed") > 0
     assert deployment.verdicts()["chat-0"]["embedding"] is deployment.verdicts()["chat-0"]["embedding-repeat"] is True

@@ -28,7 +28,7 @@ def image(make_guide_node):
     return make_guide_node("neuron4", fleet_hardware=HARDWARE)
 
 
-@pytest.fixture(scope="module", params=["trn3-start-script", "trn3-vllm-neuron"])
+@pytest.fixture(scope="module", params=["trn3-start-script", pytest.param("trn3-vllm-neuron", marks=pytest.mark.soak)])
 def deployed(request, image):
     """The node with two servers of a recipe."""
     override = {"start": {"budget_s": 90, "poll_s": 1}, "benchmark": {"profiles": SMALL}}

@@ -16,6 +16,8 @@ import yaml
 from ansible_collections.inference.fleet.tests.nodes.test_breakages import VARIABLES
 from ansible_collections.inference.fleet.tests.runs import BIN, CLONE
 
+pytestmark = pytest.mark.soak
+
 NAMES = ["pull-0"]  # the first host of the example
 CHECKOUT = "/var/lib/fleet-site"
 INSTALL = (

@@ -13,6 +13,8 @@ import yaml
 from ansible_collections.inference.fleet.tests.runs import play, wait_for
 from ansible_collections.inference.fleet.tools import nodes as tool
 
+pytestmark = pytest.mark.soak  # in `make test` molecule/dynamo_trtllm has both in containers
+
 UNITS = ("etcd", "nats")
 PORTS = (2379, 2380, 4222, 6222, 8222)
 # The flags of the guide's compose file.
@@ -167,7 +169,6 @@ def test_killed_processes_come_back(one):
     assert one.key(name) == "first"
 
 
-@pytest.mark.soak
 def test_from_container_to_archive_and_back(one):
     """NATS with podman, as on an inference host, whose engines the step prepare sets up: only the image is pulled."""
     (name,) = one.names
