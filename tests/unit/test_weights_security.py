@@ -363,9 +363,9 @@ class Update:
                 parts[name] = str(part)
         recorded = read_manifest(str(self.destination))["files"]
         gone = sorted(set(recorded) - set(self.new))
-        held = str(self.staging / "config.json")
+        config = ("config.json", str(self.staging / "config.json"))
         weight_staging.install(
-            str(self.staging), str(self.destination), parts, held, gone, self.records(self.new), source="s", repo="r"
+            str(self.staging), str(self.destination), parts, config, gone, self.records(self.new), source="s", repo="r"
         )
 
     def found(self):

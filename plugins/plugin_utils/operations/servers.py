@@ -13,7 +13,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.fi
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.redact import TOKEN_LENGTH
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import clean
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.imported import recipe_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import (
@@ -108,6 +107,9 @@ def _known_secrets(action, servers, task_vars):
 
 def foreign_servers(action, arguments, task_vars):
     """Return the servers that were started by hand, each with the recipe of its arguments. Raises FleetError."""
+    # imports the planner, which a converged run does not need
+    from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.imported import recipe_of
+
     result = action.call("foreign_servers", arguments, task_vars)
     planned = {entry["name"]: entry for entry in arguments["servers"]}
     for one in result.get("found") or ():
