@@ -121,7 +121,7 @@ def test_a_member_is_replaced_by_an_empty_one_and_removed_for_good(cluster, monk
     others = [cluster.processes[name].pid for name in "ab"]
     cluster.lose("c")
     with monkeypatch.context() as stopped, pytest.raises(OSError):  # a run that ends before the new member starts
-        stopped.setattr(etcd_member, "write_atomic", lambda *_arguments: (_ for _ in ()).throw(OSError()))
+        stopped.setattr(etcd_member, "write_atomic", lambda *_arguments: (never for never in ()).throw(OSError()))
         cluster.call("c", "joined", empty=["c"])
     assert cluster.call("c", "joined", empty=["c"])["action"] == "join"
     cluster.begin("c")

@@ -79,7 +79,8 @@ class Fleet:
             shutil.copy(path, folder)
         for name in (*ENDPOINTS, "model"):
             (folder / name).mkdir()
-        first = {name: free_port() for name in HOSTS}
+        ports = [free_port() for _number in range(len(HOSTS) * len(SERVERS))]
+        first = dict(zip(HOSTS, ports[:: len(SERVERS)]))
         self.hosts = {
             name: {
                 "fleet_root": str(self.nodes[name].root),
