@@ -35,16 +35,16 @@ LOCAL = {"ansible_connection": "local", "ansible_become": False, "ansible_python
 
 
 class Streams:
-    """RATE streams per second until the end of the `with` statement; answers: [(status, whether it is complete)]."""
+    """Streams at a rate until the end of the `with` statement; answers: [(status, whether it is complete)]."""
 
-    def __init__(self, ports):
-        self.ports, self.answers, self.stopped = ports, [], threading.Event()
+    def __init__(self, ports, rate=RATE):
+        self.ports, self.rate, self.answers, self.stopped = ports, rate, [], threading.Event()
         self.pool = concurrent.futures.ThreadPoolExecutor(300)
         self.thread = threading.Thread(target=self.run)
 
     def run(self):
         number, began = 0, time.monotonic()
-        while not self.stopped.wait(max(0, began + number / RATE - time.monotonic())):
+        while not self.stopped.wait(max(0, began + number / self.rate - time.monotonic())):
             self.pool.submit(self.send, self.ports[number % len(self.ports)])
             number += 1
 
@@ -190,3 +190,19 @@ def test_updates_that_are_killed_at_random_are_completed(fleet):
             assert fleet.planned()["n1"] == fleet.planned()["n2"] == [16 + number] * 2
             assert fleet.states() == {"UP"}
     assert streams.result() == []
+
+
+def test_a_host_that_dies_fails_at_most_its_own_streams(fleet):
+    """All of it dies at once; the next run brings it back, and no other server restarts."""
+    others = {host: [fleet.nodes[host].running(name) for name in SERVERS] for host in HOSTS[:-1]}
+    with Streams(fleet.ports, 20) as streams:
+        wait_until(lambda: len(streams.answers) > 40)
+        fleet.nodes[HOSTS[-1]].end()
+        died = time.monotonic()
+        wait_until(lambda: "DOWN" in fleet.states())
+        print("at the endpoints after %.1f s" % (time.monotonic() - died))
+        fleet.update().ok()
+    failed = streams.result()
+    assert len(failed) <= 20 * 0.5 / len(HOSTS) * 3  # three times what runs on a host on average
+    assert {host: [fleet.nodes[host].running(name) for name in SERVERS] for host in others} == others
+    wait_until(lambda: fleet.states() == {"UP"})
