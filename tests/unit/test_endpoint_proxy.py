@@ -63,14 +63,19 @@ def until(condition, seconds):
 class Load:
     """Streams from some clients until the end of the `with` statement: answers, [(status, complete)]."""
 
+    timeout = 30
+
     def __init__(self, port, clients=4, key=lambda: "key-of-alice"):
         self.port, self.key, self.answers, self.stopped = port, key, [], threading.Event()
         self.threads = [threading.Thread(target=self.run) for _number in range(clients)]
 
     def run(self):
         while not self.stopped.is_set():
-            status, answer = post(self.port, self.key(), stream=True)
-            self.answers.append((status, answer.rstrip().endswith(b"[DONE]"), answer[-200:]))
+            self.send(self.port)
+
+    def send(self, port):
+        status, answer = post(port, self.key(), stream=True, timeout=self.timeout)
+        self.answers.append((status, answer.rstrip().endswith(b"[DONE]"), answer[-200:]))
 
     def __enter__(self):
         for thread in self.threads:

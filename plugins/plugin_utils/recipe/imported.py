@@ -11,7 +11,7 @@ import posixpath
 import yaml
 
 from ...module_utils.fleet_node.errors import FleetError
-from ...module_utils.fleet_node.servers.by_hand import MASK
+from ...module_utils.fleet_node.host.processes import MASK
 from ..engines import ENGINES
 from ..engines.base import SERVED
 from ..engines.options import text

@@ -15,7 +15,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from ansible_collections.inference.fleet.tests.runs import BIN, CLONE, play
 from ansible_collections.inference.fleet.tests.unit.engines import proxy
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import SmallNode, free_port, wait_until, watched
 from ansible_collections.inference.fleet.tests.unit.playbooks.test_update_playbook import NEEDS, SERVERS
-from ansible_collections.inference.fleet.tests.unit.test_endpoint_proxy import DEPLOYMENT, KEYS, MODEL, post
+from ansible_collections.inference.fleet.tests.unit.test_endpoint_proxy import DEPLOYMENT, KEYS, MODEL, Load
 
 pytestmark = pytest.mark.soak
 HOSTS, ENDPOINTS = ("n1", "n2", "n3", "n4"), ("e1", "e2")
@@ -34,13 +33,14 @@ KILLS = 5
 LOCAL = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": sys.executable}
 
 
-class Streams:
-    """Streams at a rate until the end of the `with` statement; answers: [(status, whether it is complete)]."""
+class Streams(Load):
+    """Streams at a rate until the end of the `with` statement."""
+
+    timeout = 60
 
     def __init__(self, ports, rate=RATE):
-        self.ports, self.rate, self.answers, self.stopped = ports, rate, [], threading.Event()
-        self.pool = concurrent.futures.ThreadPoolExecutor(300)
-        self.thread = threading.Thread(target=self.run)
+        super().__init__(None, clients=1)
+        self.ports, self.rate, self.pool = ports, rate, concurrent.futures.ThreadPoolExecutor(300)
 
     def run(self):
         number, began = 0, time.monotonic()
@@ -48,23 +48,17 @@ class Streams:
             self.pool.submit(self.send, self.ports[number % len(self.ports)])
             number += 1
 
-    def send(self, port):
-        status, answer = post(port, stream=True, timeout=60)
-        self.answers.append((status, answer.rstrip().endswith(b"[DONE]"), answer[-200:]))
-
     def __enter__(self):
         self.began = time.monotonic()
-        self.thread.start()
-        return self
+        return super().__enter__()
 
     def __exit__(self, *unused):
-        self.stopped.set()
-        self.thread.join()
+        super().__exit__(*unused)
         self.seconds = time.monotonic() - self.began
         self.pool.shutdown()
 
     def result(self):
-        failed = [one for one in self.answers if one[:2] != (200, True)]
+        failed = self.failed()
         print("%d streams in %.0f s, %d failed" % (len(self.answers), self.seconds, len(failed)))
         return failed
 

@@ -19,6 +19,7 @@ SECRET_OPTION = re.compile(
     r"(?i)(-{1,2}[\w-]*(?:key|token|secret|password|passwd|auth|credential)[\w-]*)(?:(=)\S+|( )\S+(?: [^-\s]\S*)*)"
 )
 SECRET_WORD = re.compile(r"(?i)\b(bearer |hf_|sk-)[\w.-]{4,}|(?<=://)[^\s/@]+(?=@)")
+MASK = "********"
 MARKER_SERVER = "INFERENCE_FLEET_SERVER"  # both are in the environment of all that the guard starts
 MARKER_ROOT = "INFERENCE_FLEET_ROOT"
 LOOKS = 50  # checks of a process that shows no variables, LOOK_S apart, since it may be in the middle of execve
@@ -311,7 +312,7 @@ def user_name(uid):
 
 def masked(text):
     """A command line with its keys and passwords masked."""
-    return SECRET_WORD.sub("********", SECRET_OPTION.sub(r"\1\2\3********", text))
+    return SECRET_WORD.sub(MASK, SECRET_OPTION.sub(r"\1\2\3" + MASK, text))
 
 
 def command(pid):

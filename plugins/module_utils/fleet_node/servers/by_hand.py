@@ -19,7 +19,6 @@ PROXY = "docker-proxy"  # which listens on published ports
 ENGINE_S = 10
 END_S, KILL_S = 60, 5
 SECRET = re.compile(r"(?i)-{1,2}(?:[\w-]*[-_])?(?:keys?|token|secret|password|passwd|auth|credentials?)")
-MASK = "********"
 
 
 def recognise(holder):
@@ -61,14 +60,14 @@ def masked(words):
     for word in words:
         if word.startswith("-"):
             secret = bool(SECRET.fullmatch(word))
-        found.append(MASK if secret and not word.startswith("-") else _masked(word))
+        found.append(processes.MASK if secret and not word.startswith("-") else _masked(word))
     return found
 
 
 def _masked(word):
     name, equals, _value = word.partition("=")
     if equals and SECRET.fullmatch(name):
-        return name + equals + MASK
+        return name + equals + processes.MASK
     return word if word.startswith("--") else processes.masked(word)
 
 

@@ -231,12 +231,18 @@ def test_a_new_cluster_writes_its_initial_configuration(tmp_path, monkeypatch):
     ]
 
 
-@pytest.mark.usefixtures("unit")
-def test_a_dead_member_is_replaced(gateway, tmp_path, monkeypatch):
+def three_members(gateway, monkeypatch):
+    """The gateway answers as a healthy cluster of a, b and c. Returns its list of members."""
     url = "http://127.0.0.1:%d" % gateway.port
     monkeypatch.setattr(etcd_member.Member, "client_url", lambda self, name: url)
     listed = [{"ID": "id-" + name, "name": name, "peerURLs": ["http://%s:2380" % name]} for name in "abc"]
     gateway.answers.update({"/health": {"health": "true"}, "/v3/cluster/member/list": {"members": listed}})
+    return listed
+
+
+@pytest.mark.usefixtures("unit")
+def test_a_dead_member_is_replaced(gateway, tmp_path, monkeypatch):
+    three_members(gateway, monkeypatch)
     given = {"state": "joined", "names": "abc", "initial": str(tmp_path / "initial.env"), "data_dir": "/none"}
     monkeypatch.setattr(etcd_member, "SETTLE_S", 0.1)
     monkeypatch.setattr(etcd_member, "POLL_S", 0.01)
@@ -256,10 +262,7 @@ def test_a_dead_member_is_replaced(gateway, tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("unit")
 def test_a_member_that_left_is_removed_once_by_a_member_with_data(gateway, tmp_path, monkeypatch):
-    url = "http://127.0.0.1:%d" % gateway.port
-    monkeypatch.setattr(etcd_member.Member, "client_url", lambda self, name: url)
-    listed = [{"ID": "id-" + name, "name": name, "peerURLs": ["http://%s:2380" % name]} for name in "abc"]
-    gateway.answers.update({"/health": {"health": "true"}, "/v3/cluster/member/list": {"members": listed}})
+    listed = three_members(gateway, monkeypatch)
     gateway.answers["/v3/cluster/member/remove"] = {}
     given = {"state": "removed", "names": "ab", "leaving": {"name": "c"}, "data_dir": str(tmp_path)}
     assert not run(etcd, **given)["changed"]
