@@ -115,7 +115,8 @@ class Engine:
 
     def changes_together(self, before, after):
         """Whether a server that changes from one entry to the other does not work with servers of its deployment that
-        have not changed yet. The changing servers of such a deployment change together."""
+        have not changed yet. The changing servers of such a deployment change together. before: None for a new server.
+        """
         return False
 
     def adapter_model(self, entry, name):

@@ -141,7 +141,10 @@ class Dynamo(base.Engine):
         return program and (PARSE, {"program": program, "words": words[words.index(program) + 1 :]})
 
     def changes_together(self, before, after):
-        """Prefill and decode workers read each other's KV cache, so its layout and its transport must be the same."""
+        """Prefill and decode workers read each other's KV cache, so its layout and its transport must be the same. A
+        new frontend answers only with all workers."""
+        if before is None:
+            return True
         if after["role"] not in dynamo_workers.ROLES:
             return False
         return any(_layout(before, key) != _layout(after, key) for key in LAYOUT)

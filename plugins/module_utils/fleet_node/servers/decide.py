@@ -14,6 +14,7 @@ from .drift import changed_fields, compare
 from .model import KINDS, STARTS, STAY, Action, Observed, condition
 
 AT_ONCE, WAVE, ONE_BY_ONE, TOGETHER = CHANGES = ("at_once", "wave", "one_by_one", "together")
+PEERS = ("create", "change")  # kinds of actions after which servers of a deployment may not work together
 TURNS = (ONE_BY_ONE, TOGETHER)
 DEPLOYS = ("started", "restarted")
 
@@ -135,7 +136,9 @@ def order_waves(actions, desired, observed, together=False, unverified=()):
             one = observed.get(other)
             if other != name and one is not None and one.runs and (wanted - shared) & _resources(one.entry or {}):
                 join([name, other])
-    join([name for name in starting if moving[name].kind == "change" and _with_peers(desired, observed, name)])
+    peers = [name for name in starting if moving[name].kind in PEERS and _with_peers(desired, observed, name)]
+    if peers:  # those that an earlier run did not complete wait for them
+        join([*peers, *(name for name in unverified if name in desired and _with_peers(desired, {}, name))])
 
     serving = {name for name, one in observed.items() if condition(one).state == "running"}
     known = {name: number for number, name in enumerate(start_order({n: one.entry for n, one in desired.items()}))}
@@ -158,7 +161,7 @@ def order_waves(actions, desired, observed, together=False, unverified=()):
 def _with_peers(desired, observed, name):
     before = observed[name].entry if name in observed else None
     entry = desired[name].entry
-    return before is not None and engine_of(entry).changes_together(before, entry)
+    return engine_of(entry).changes_together(before, entry)
 
 
 def _resources(entry):

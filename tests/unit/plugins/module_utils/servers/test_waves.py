@@ -46,6 +46,9 @@ def worker(name, role="prefill", **changes):
 
 A, B, C = (entry(name, number) for number, name in enumerate("abc"))
 A1, B1, C1 = (entry(name, number, **NEW) for number, name in enumerate("abc"))
+# of a deployment of Dynamo, with the port of A and the device of B
+FRONTEND = entry("f", 0, role="frontend", engine="dynamo", port=A["port"])
+DECODE = entry("q", 1, role="decode", engine="dynamo", port=None)
 FOLLOWS = {"after": ["a"], "restart_with_leader": True}
 HUNG = ["it hangs"]
 
@@ -91,6 +94,10 @@ HUNG = ["it hangs"]
          ([], [["p", "q"], ["f"]])),
         ([worker("p", **NEW), worker("q", "decode", **NEW)], [running(worker("p")), running(worker("q", "decode"))],
          ([], [["p"], ["q"]])),
+        # a new deployment replaces servers at once, and more workers of one that serves start now
+        ([FRONTEND, worker("p"), DECODE], [running(A), running(B)], ([], [["f", "p", "q", "a", "b"]])),
+        ([FRONTEND, worker("p"), DECODE, worker("r")], [running(FRONTEND), running(worker("p")), running(DECODE)],
+         ([("r", "create")], [])),
     ],
 )  # fmt: skip
 def test_turns(planned, observed, expected):
@@ -119,6 +126,8 @@ def test_what_an_earlier_run_did_not_verify_has_a_turn_whatever_it_does():
         assert (actions, waves) == ([], [["a"], ["b"]])
     assert decided([A1, B1], [running(A1), running(B1)], unverified=["a", "b"]) == ([], [["a", "b"]])
     assert decided([B], [running(B)], unverified=["a"]) == ([], [])  # the plan has it no more
+    planned, observed = [FRONTEND, worker("p"), DECODE], [running(FRONTEND), running(worker("p")), running(B)]
+    assert decided(planned, observed, unverified=["f", "p"]) == ([], [["f", "p", "q", "b"]])
 
 
 def test_check_mode_shows_all_actions_and_their_turns():
