@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Preflight checks of servers on Trainium: cores in use, an environment without vLLM, a start script that overrides
-the plan, artifacts that are compiled again, and a draft model that the engine does not run."""
+the plan, and artifacts that are compiled again."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ import glob
 import os
 import re
 
-from ...errors import FleetError
-from ...host.files import read_json, read_text
+from ...host.files import read_text
 from ...host.server_spec import artifact_directory
 from ...host.values import format_cpu_list
-from ...weights import checkpoints, draft_heads
 from .. import base
 from . import artifacts
-from .kinds import uses_nxdi
 
 
 def checks(context, given):
@@ -33,7 +30,6 @@ def checks(context, given):
         ("cores", cores),
         ("environment", [message for venv in context.venvs for message in _environment(chosen, venv)]),
         ("script", list(script_faults(chosen))),
-        ("draft", [message for model in context.models for message in _draft(context.entries, model)]),
     ]
 
 
@@ -113,29 +109,6 @@ def replaced_artifacts(entries):
                 "The artifact in %s will be cleared: %s. It is imported from fleet_artifact_source, or compiled again "
                 "by the next start." % (path, problem)
             )
-
-
-# ---- draft model
-
-
-def _draft(entries, model):
-    """Messages about a draft head that is already in the node's own directory."""
-    draft = model.get("draft") or {}
-    if draft.get("method") != "eagle3" or not os.path.isfile(os.path.join(draft["path"], checkpoints.CONFIG)):
-        return
-    if not any(uses_nxdi(entry["environment"]) for entry in entries.values()):
-        return
-    target = {key: model.get(key) for key in ("hidden_size", "vocab_size")}
-    for folder in (model.get("path"), model.get("source_path")):
-        config = read_json(os.path.join(folder, checkpoints.CONFIG), follow=True) if folder else None
-        if isinstance(config, dict):
-            target.update({key: config[key] for key in target if isinstance(config.get(key), int)})
-    try:
-        sizes = checkpoints.describe_draft(draft["path"])
-        checkpoints.check_draft_sizes(draft["path"], sizes, model.get("path"), target)
-        draft_heads.check(draft["path"])
-    except FleetError as error:
-        yield error.message
 
 
 SHOWN = 120
