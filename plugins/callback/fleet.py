@@ -49,7 +49,7 @@ import time
 
 from ansible import constants as C
 from ansible.plugins.callback.default import CallbackModule as Default
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.visible import visible, visible_all
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import visible, visible_all
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_look import NOBODY
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import (
     LiveLines,

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from .visible import visible
+import re
 
 SEVERAL = "several"
 
@@ -50,3 +50,43 @@ class FleetError(Exception):
             new.values = one.values
             found.append(new)
         return FleetError.together(found)
+
+
+# ---- strings of servers, logs and programs
+
+
+# Control characters except tab and line feed, marks of direction, zero-width characters, line separators, surrogates.
+UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+    # joiners, except within emoji and scripts that need them
+    "|(?<![^\x00-\x7f])[\u200c\u200d]|[\u200c\u200d](?![^\x00-\x7f])"
+)
+
+
+def visible(text, lines=False):
+    """A string with invisible characters replaced: control characters by their picture, others by their number.
+
+    lines: whether it may have several lines; otherwise line feeds and tabs are replaced too.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    text = UNSEEN.sub(_picture, text.replace("\r\n", "\n"))
+    return text if lines else text.replace("\n", "\u240a").replace("\t", "\u2409")
+
+
+def visible_all(value):
+    """A JSON value with all strings in it, keys too, as visible() of several lines shows them."""
+    if isinstance(value, str):
+        return visible(value, lines=True)
+    if isinstance(value, dict):
+        return {visible_all(key): visible_all(one) for key, one in value.items()}
+    return [visible_all(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def _picture(match):
+    number = ord(match.group())
+    if number < 0x20:
+        return chr(0x2400 + number)
+    return "\u2421" if number == 0x7F else "\u27e8U+%04X\u27e9" % number

@@ -15,11 +15,11 @@ import re
 import shlex
 import urllib.parse
 
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import UNSEEN
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import visible as text_visible
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import PROBED_ROLES
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import TIME, items_of
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model import gpt_oss
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.visible import UNSEEN
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.visible import visible as text_visible
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import some
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS

@@ -14,7 +14,7 @@ import threading
 
 from ansible import constants as C
 from ansible.utils.display import Display
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.visible import visible
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import visible
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import some
 
 CALLBACK = "inference.fleet.fleet"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.inference.fleet.plugins.callback import fleet
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.visible import UNSEEN
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import UNSEEN
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import LiveLines
 from ansible_collections.inference.fleet.tests.runs import ansible_playbook
 from ansible_collections.inference.fleet.tests.unit.node_helpers import terminal_screen

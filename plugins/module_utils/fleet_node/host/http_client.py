@@ -19,7 +19,7 @@ import time
 import urllib.parse
 import zlib
 
-from ..visible import visible
+from ..errors import visible
 from .values import url_host
 
 MAX_BODY = 16 << 20  # bytes; a chat answer is kilobytes, a log poured into the port must not fill the node's memory

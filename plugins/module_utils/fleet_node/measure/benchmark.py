@@ -15,7 +15,7 @@ from ..host.server_spec import check_entries
 from ..servers.model import Node
 from . import result
 from .run import LONGEST, TIMED_OUT, UNREADABLE, Run, StoppedServers
-from .tools import programs
+from .tools import benchmarks
 from .tools.benchmarks import Point, with_key
 from .tools.reading import Reading
 
@@ -44,7 +44,7 @@ class Benchmark(Run):
         asked = {key: value for key, value in dataclasses.asdict(point).items() if key != "timeout_s"}
         key = [self.plan_hash, self.head.get("recipe_hash"), self.head.get("profile"), asked]
         super().__init__(params, node, planned, "benchmarks", key, point.timeout_s, params["again"])
-        if self.first["container"] and not programs.outside(self.spec):  # a folder that the container sees
+        if self.first["container"] and not benchmarks.outside(self.spec):  # a folder that the container sees
             self.output = os.path.join(self.first["directories"]["work"], "benchmark-" + self.digits)
         if self.spec["program"][0] == "instead":
             self.stopped = StoppedServers(node, check_entries([*planned.values(), *(params["beside"] or ())]))
@@ -52,14 +52,14 @@ class Benchmark(Run):
     def prepare(self):
         """(argv, environment)."""
         point, version = self.point, (self.head.get("versions") or {}).get("engine")
-        argv, variables, python = programs.program(
+        argv, variables, python = benchmarks.program(
             point, self.params["environment_path"], self.first, self.node.paths.root, self.folder, version
         )
         self.check_tokenizer(python)
         if self.key():
             argv = with_key(point.tool, argv)
         argv = point.command(argv, self.output)
-        if self.first["user"] and not programs.outside(self.spec):
+        if self.first["user"] and not benchmarks.outside(self.spec):
             shutil.chown(self.output, self.first["user"])
         return argv, {**variables, **point.variables(self.output)}
 

@@ -23,7 +23,7 @@ from ..host.server_spec import check_entries
 from ..servers.model import Node
 from . import result
 from .run import LONGEST, TIMED_OUT, UNREADABLE, Run
-from .tools import programs, reading
+from .tools import benchmarks, reading
 
 # {evaluation: ([files with questions], [further files]}, both below the folder of datasets.
 FILES = {
@@ -133,7 +133,7 @@ class Evaluation(Run):
         """(argv, environment)."""
         values = self.values()
         point = SimpleNamespace(tool=self.tool, spec=self.spec)
-        argv, variables, _python = programs.program(
+        argv, variables, _python = benchmarks.program(
             point, self.params["venv"], self.first, self.node.paths.root, self.job.folder
         )
         argv += reading.expand(self.spec["template"], values)

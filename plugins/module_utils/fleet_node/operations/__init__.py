@@ -16,8 +16,10 @@ FILES = {
     "measure": ("benchmark_run", "evaluation_datasets", "evaluation_run"),
     "weights": ("model_weights", "tiktoken_encodings"),
     "services": ("etcd_member", "nats_server", "service_certificate", "certificate_expiry"),
-    "containers": ("container_engine", "container_image"),
-    "host": ("accelerator_info", "node_exporter", "node_layout", "python_environment", "shared_libraries"),
+    "host": (
+        "accelerator_info", "container_engine", "container_image", "node_exporter", "node_layout", "python_environment",
+        "shared_libraries",
+    ),
     "check": ("check",),
     "doctor": ("doctor",),
 }  # fmt: skip

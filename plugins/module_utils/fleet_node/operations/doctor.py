@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import time
 
-from ..doctor import bundle, node_checks, server_checks
+from ..doctor import bundle, checks
 from ..doctor.findings import NotChecked, advised, findings
 from ..errors import FleetError
 from ..host.commands import hangs
@@ -84,7 +84,7 @@ def doctor(params, check_mode, operation_of, validated):
     for one in looks:
         if one["operation"] != SERVERS:  # the check servers has more words
             found += findings(one["operation"], functools.partial(_step, one, operation_of, validated, hanging))
-    for name, run in {**node_checks.CHECKS, **server_checks.CHECKS}.items():
+    for name, run in checks.CHECKS.items():
         found += findings(name, functools.partial(run, case))
     found += findings("verification", functools.partial(_verify, verification, case, operation_of, validated))
     found = case.redactor.value(found)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ..clean.unused_files import clean
+from ..clean import clean
 from ..containers.launcher import our_containers
 from ..errors import FleetError
 from ..host.os_errors import os_error

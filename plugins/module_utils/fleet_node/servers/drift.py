@@ -12,7 +12,7 @@ import dataclasses
 
 from ..engines.registry import OTHER_API_KEYS
 from ..host import processes
-from ..launchers.process import program_problem
+from ..launchers import program_problem
 from .model import condition
 
 NOT_ENABLED = "its unit is not enabled, so a reboot would not start it"

@@ -14,7 +14,7 @@ import time
 from .. import program_check
 from ..containers.launcher import our_containers, port_holder
 from ..engines.registry import OTHER_API_KEYS
-from ..errors import FleetError
+from ..errors import FleetError, visible
 from ..host import files, processes
 from ..host.files import make_directory, read_bytes, read_json, read_text
 from ..host.redact import Redactor
@@ -22,7 +22,6 @@ from ..host.server_spec import NAME, entry_hash, read_entry, server_ports
 from ..host.values import utc
 from ..model import gpt_oss
 from ..supervise import state as guard_state
-from ..visible import visible
 from . import by_hand
 from .drift import entry_changes
 from .model import Observed, condition, config_path

@@ -10,13 +10,12 @@ import time
 
 from ..engines import health_request as asking
 from ..engines.registry import engine_of
-from ..errors import FleetError
+from ..errors import FleetError, visible
 from ..host import http_client, processes
 from ..host.server_spec import check_entries, health_port
 from ..host.values import utc
 from ..model import gpt_oss
 from ..supervise import state as guard_state
-from ..visible import visible
 from . import causes, identity
 from .drift import entry_changes
 from .model import condition

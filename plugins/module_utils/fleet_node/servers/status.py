@@ -8,12 +8,11 @@ from __future__ import annotations
 import contextlib
 
 from ..containers.launcher import silent_engine
-from ..errors import FleetError
+from ..errors import FleetError, visible
 from ..host import processes
 from ..host import python as host_python
 from ..host.server_spec import check_entries
 from ..services.base import ManagerSilent
-from ..visible import visible
 from .apply import python_link_differs, shared_changes, shared_fault
 from .desired import desired_server
 from .drift import Difference, compare, unit_notes

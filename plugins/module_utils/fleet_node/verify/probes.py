@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import re
 import time
+import typing
 
 from ..host import http_client
 from ..host.values import count
 from ..model import gpt_oss
 from ..servers import causes
-from . import chat, families, workers
+from . import chat, families
 from .asking import CHAT, GOT_LIMIT, GOT_SHORT, LOOK_S, PROMPT_TOKENS, WARM_UP_FACTOR, Failed, NotMeasured
 from .families import Families
 
@@ -296,9 +297,9 @@ class Acceptance(Families):
     def _census(self):
         response = self._must_be(self._look(self.entry["health"]["path"]), self.entry["health"]["path"])
         found = self.engine.workers.count_instances(response.json())
-        wanted = {role: sum(1 for worker in self.workers if worker["role"] == role) for role in workers.ROLES}
-        got = ", ".join("%s %d of %d" % (role, found[role], wanted[role]) for role in workers.ROLES)
-        if any(found[role] < wanted[role] for role in workers.ROLES):
+        wanted = {role: sum(1 for worker in self.workers if worker["role"] == role) for role in ROLES}
+        got = ", ".join("%s %d of %d" % (role, found[role], wanted[role]) for role in ROLES)
+        if any(found[role] < wanted[role] for role in ROLES):
             raise Failed("%s; %s" % (got, response.describe(GOT_LIMIT)), causes.CENSUS)
         return got
 
@@ -308,14 +309,12 @@ class Acceptance(Families):
         before, after = self.counts, self._counts()
         if not after:
             raise NotMeasured("not measurable: the workers have no system port (DYN_SYSTEM_PORT) to read counters from")
-        before = {name: before.get(name) or workers.Seen() for name in after}
+        before = {name: before.get(name) or Seen() for name in after}
         roles = {worker["name"]: worker["role"] for worker in self.workers}
-        prefilled = workers.ROLES[0] in roles.values()
-        fetching = [name for name in after if prefilled and roles[name] != workers.ROLES[0]]
-        ends = time.monotonic() + workers.LATE_S
-        while (
-            workers.idle(before, after, roles) or workers.still(before, after, fetching)
-        ) and time.monotonic() < ends:
+        prefilled = ROLES[0] in roles.values()
+        fetching = [name for name in after if prefilled and roles[name] != ROLES[0]]
+        ends = time.monotonic() + LATE_S
+        while (idle(before, after, roles) or still(before, after, fetching)) and time.monotonic() < ends:
             time.sleep(1)
             after = self._counts()
         unknown = sorted(name for name in after if None in (after[name].requests, before[name].requests))
@@ -328,17 +327,16 @@ class Acceptance(Families):
         if moved:
             got += "; %s: %s" % (self.engine.workers.MOVED, ", ".join(
                 "%s %d -> %d" % (name, before[name].moved or 0, count) for name, count in moved))  # fmt: skip
-        idle, still = workers.idle(before, after, roles), workers.still(before, after, fetching)
-        if idle:
-            raise Failed(got, causes.idle_cause(idle))
-        if still:
-            raise Failed(got, causes.still_cause(still))
+        if idle(before, after, roles):
+            raise Failed(got, causes.idle_cause(idle(before, after, roles)))
+        if still(before, after, fetching):
+            raise Failed(got, causes.still_cause(still(before, after, fetching)))
         if unknown:
             raise NotMeasured("not measurable: no counters at the system port of %s" % ", ".join(unknown), got)
         return got
 
     def _counts(self):
-        """{worker: workers.Seen} of workers with a system port."""
+        """{worker: Seen} of workers with a system port."""
         counts, reader = {}, self.engine.workers
         for worker in self.workers:
             port = worker["ports"].get("system")
@@ -347,7 +345,7 @@ class Acceptance(Families):
                 response = self._send("GET", "/metrics", timeout=LOOK_S, base=base)
                 self._here.error = None  # an unavailable worker is no reason to stop probing the frontend
                 text = response.text if response.ok else ""
-                counts[worker["name"]] = workers.Seen(reader.request_count(text), reader.bytes_moved(text))
+                counts[worker["name"]] = Seen(reader.request_count(text), reader.bytes_moved(text))
         return counts
 
     # -- the recipe's own probes ---------------------------------------------------------------------------------------
@@ -398,3 +396,42 @@ def planned_context(value):
 def answer_ran_out(value):
     """Whether a chat completion reached its token limit."""
     return chat.dig(value, "choices", 0, "finish_reason") == "length"
+
+
+# ---- workers of a frontend
+
+
+ROLES = ("prefill", "decode")
+LATE_S = 12  # a worker's counters follow up to 10 seconds later
+
+
+def workers_of(entry, entries):
+    """The prefill and decode workers in `entries` of a frontend; [] for other roles."""
+    if entry["role"] != "frontend":
+        return []
+    return [other for other in entries if other["role"] in ROLES]
+
+
+class Seen(typing.NamedTuple):
+    """A worker's counters, or None: handled requests, fetched bytes of KV cache."""
+
+    requests: int | None = None
+    moved: int | None = None
+
+
+def idle(before, after, roles):
+    """Names of the workers of those roles of which none has handled a request between two readings ({name: Seen}): a
+    router may use only some of several  Workers that do not count are omitted. roles: {name: role}."""
+    known = [name for name in after if None not in (after[name].requests, before[name].requests)]
+    busy = {roles[name] for name in known if after[name].requests > before[name].requests}
+    return [name for name in known if roles[name] not in busy]
+
+
+def still(before, after, fetching):
+    """Names of those workers of `fetching` that have handled requests between two readings and moved no bytes, although
+    they count them."""
+    return [
+        name for name in fetching
+        if after[name].moved is not None and after[name].moved <= (before[name].moved or 0)
+        and (after[name].requests or 0) > (before[name].requests or 0)
+    ]  # fmt: skip

@@ -19,7 +19,7 @@ from ..host.values import all_ok, now
 from ..servers import identity
 from ..servers.api_keys import client_key
 from ..servers.model import Node
-from . import families, probes, workers
+from . import families, probes
 from .asking import Failed, Options
 
 SCHEMA = 1
@@ -132,8 +132,8 @@ def check_probes(given):
 
 
 def _verdict(entry, entries, elsewhere, options, who, servers_changed, check_mode, key_of):
-    beside = workers.workers_of(entry, entries)
-    others = [{**one, "name": "%(host)s/%(name)s" % one} for one in workers.workers_of(entry, elsewhere)]
+    beside = probes.workers_of(entry, entries)
+    others = [{**one, "name": "%(host)s/%(name)s" % one} for one in probes.workers_of(entry, elsewhere)]
     strangers = []  # why it is not the planned server, for each check
 
     def identify():

@@ -10,8 +10,7 @@ import re
 from ..model import gpt_oss
 from ..servers import causes
 from . import chat
-from .answers import Answers
-from .asking import CHAT, GOT_LIMIT, GOT_SHORT, Failed, NotMeasured, finished
+from .asking import CHAT, GOT_LIMIT, GOT_SHORT, Answers, Failed, NotMeasured, finished
 
 DETOURS = 3  # calls of a tool before the requested call, or after its result, including the last
 REFUSALS = (400, 404, 422, 501)

@@ -16,11 +16,7 @@ import time
 import types
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor import (
-    bundle,
-    node_checks,
-    server_checks,
-)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor import bundle, checks
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor.findings import (
     NotChecked,
     findings,
@@ -40,7 +36,8 @@ from ansible_collections.inference.fleet.tests.unit.operating import operate
 
 CLONE = pathlib.Path(__file__).resolve().parents[4]
 FIXTURES = CLONE / "tests" / "unit" / "fixtures"
-CHECKS = {**node_checks.CHECKS, **server_checks.CHECKS}
+CHECKS = checks.CHECKS
+OF_SERVERS = ("servers", "restarts", "logs", "sampling", "services", "proxies")
 ETCD = {"name": "etcd", "urls": ["http://127.0.0.1:1"], "greeting": ""}
 HELD = socket.create_server(("127.0.0.1", 0))  # a port of another program
 KEY = "sk-Zq7Xw2Vb9Nm4Lp8Rt6Ks3Hd5"
@@ -121,14 +118,14 @@ def no_room(monkeypatch):
     def statvfs(path):
         return types.SimpleNamespace(f_bavail=10, f_blocks=10000, f_frsize=4096, f_files=100000, f_favail=90000)
 
-    monkeypatch.setattr(node_checks.os, "statvfs", statvfs)
+    monkeypatch.setattr(checks.os, "statvfs", statvfs)
 
 
 def no_files(monkeypatch):
     def statvfs(path):
         return types.SimpleNamespace(f_bavail=9000, f_blocks=10000, f_frsize=4 << 20, f_files=100000, f_favail=7)
 
-    monkeypatch.setattr(node_checks.os, "statvfs", statvfs)
+    monkeypatch.setattr(checks.os, "statvfs", statvfs)
 
 
 FAULTS = [
@@ -179,7 +176,7 @@ def test_a_fault_is_named(case, check, make, code, words):
     assert found["page"] == "docs/using/errors.md#" + code.replace(".", "")
     assert words in found["cause"]
     assert found["remedy"]
-    assert found["server"] == ("server-0" if check in (*server_checks.CHECKS, "services", "proxies") else None)
+    assert found["server"] == ("server-0" if check in OF_SERVERS else None)
 
 
 @pytest.mark.parametrize("fault", [no_room, no_files])
@@ -190,7 +187,7 @@ def test_a_full_disk_is_named(case, monkeypatch, fault):
 
 def test_a_slow_disk_is_named(case, monkeypatch):
     assert checked("read-rate", case)[0]["ok"] is True
-    monkeypatch.setattr(node_checks, "read_rate", lambda path: 4.0)
+    monkeypatch.setattr(checks, "read_rate", lambda path: 4.0)
     (found,) = checked("read-rate", case)
     assert found["code"] == "doctor.disk-slow"
     assert "lasts 1024 s" in found["cause"]

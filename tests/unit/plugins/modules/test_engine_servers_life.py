@@ -15,12 +15,12 @@ import subprocess
 import sys
 import time
 
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import launchers as process_launcher
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import paths as host_paths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_json
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.launchers import process as process_launcher
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import supervisord
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import state as guard_state
 from ansible_collections.inference.fleet.tests.unit.engines import small_node

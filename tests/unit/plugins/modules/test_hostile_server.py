@@ -12,7 +12,7 @@ import signal
 
 import pytest
 from ansible_collections.inference.fleet.plugins.filter import servers as filters
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.visible import UNSEEN
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import UNSEEN
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import render, status_report
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 

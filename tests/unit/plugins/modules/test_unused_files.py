@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.clean import unused_files as files
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import clean as files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations.servers import unused_table
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache, plan_entry

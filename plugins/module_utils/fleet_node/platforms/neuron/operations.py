@@ -22,8 +22,7 @@ from ...operation import Operation
 from ..host import System
 from . import artifact_archives
 from .kinds import DRIVER, RUNTIME, VARIABLE, planned, unfit_driver
-from .platform import LOADED, Platform
-from .preflight import missing_cores
+from .platform import LOADED, Platform, missing_cores
 
 COMPILED_ARTIFACT = {
     "servers": {"type": "list", "elements": "dict", "required": True},

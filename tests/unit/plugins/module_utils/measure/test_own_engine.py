@@ -14,7 +14,7 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import run
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import programs
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import benchmarks
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.benchmarks import Point
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.supervisord import Supervisord
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.systemd import Systemd
@@ -117,7 +117,7 @@ def test_what_starts_them_with_each_service_manager(tmp_path):
 def test_an_engine_takes_the_place_of_a_servers_process(tmp_path):
     python = script(tmp_path / "python", "true")
     entry = plan_entry(8000, command=[python, "-m", "x"], cpus="0-3", user="engine", environment={"A": "1"})
-    argv, variables, _python = programs.program(LATENCY, None, entry, "", str(tmp_path), "0.32.0")
+    argv, variables, _python = benchmarks.program(LATENCY, None, entry, "", str(tmp_path), "0.32.0")
     assert argv == [
         "runuser", "-u", "engine", "--", "taskset", "--cpu-list", "0-3", python, "-m", "vllm.entrypoints.cli.main",
         "bench", "latency",
@@ -128,14 +128,14 @@ def test_an_engine_takes_the_place_of_a_servers_process(tmp_path):
 
 def test_an_engine_takes_the_place_of_a_servers_container(monkeypatch):
     seen = []
-    monkeypatch.setattr(programs.containers, "launch_command", lambda entry: seen.append(entry) or entry["launch"])
-    monkeypatch.setattr(programs.containers, "client_environment", lambda *given: {"B": "2"})
+    monkeypatch.setattr(benchmarks.containers, "launch_command", lambda entry: seen.append(entry) or entry["launch"])
+    monkeypatch.setattr(benchmarks.containers, "client_environment", lambda *given: {"B": "2"})
     entry = plan_entry(
         8000,
         container={"engine": "docker"},
         command=["vllm", "serve", "/m"],
         launch=["docker", "run", "--name=inference-fleet-server-0", "image", "vllm", "serve", "/m"],
     )
-    argv, variables, _python = programs.program(LATENCY, None, entry, "", "/f")
+    argv, variables, _python = benchmarks.program(LATENCY, None, entry, "", "/f")
     assert argv == ["docker", "run", "--name=inference-fleet-server-0", "image", "vllm", "bench", "latency"]
     assert (variables, seen[0]["command"]) == ({"B": "2"}, ["vllm", "bench", "latency"])

@@ -17,7 +17,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.http_client import Response
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import DetachedJob
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import benchmark, run
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import programs
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import benchmarks
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.benchmarks import Point
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Observed
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import compare
@@ -60,7 +60,7 @@ cp "$folder/records" "$out/profile_export.jsonl"
 """
 
 
-PROGRAM = programs.program
+PROGRAM = benchmarks.program
 
 
 class Bench:
@@ -69,7 +69,7 @@ class Bench:
     def __init__(self, folder, monkeypatch):
         self.folder, self.starts = folder, {"server-0": ["h", 1]}
         tool = script(folder / "tool", TOOL)
-        monkeypatch.setattr(programs, "program", lambda *given: ([tool], {}, None))
+        monkeypatch.setattr(benchmarks, "program", lambda *given: ([tool], {}, None))
         monkeypatch.setattr(benchmark.Benchmark, "check", lambda one: dict(self.starts))
         monkeypatch.setattr(benchmark.Benchmark, "processes", lambda one: dict(self.starts))
         monkeypatch.setattr(benchmark.Benchmark, "check_tokenizer", lambda one, python: None)
@@ -164,7 +164,7 @@ def test_a_run_without_evidence_of_good_answers_is_a_failure(bench, profile, rec
 
 @pytest.mark.parametrize(("answered", "ok"), [(8, True), (5, False)])
 def test_a_command_of_a_recipe_is_run_and_its_metrics_are_read(bench, monkeypatch, answered, ok):
-    monkeypatch.setattr(programs, "program", PROGRAM)
+    monkeypatch.setattr(benchmarks, "program", PROGRAM)
     text = """echo "{\\"done\\": $3, \\"rate\\": 250}" >"$2/it is.json"; exit 1"""
     command = {
         "argv": [script(bench.folder / "tiny", text), "${url}", "${output}", str(answered)],
@@ -278,10 +278,10 @@ def named(tool):
 
 def test_a_tool_that_is_not_there(tmp_path):
     with pytest.raises(FleetError) as caught:
-        programs.program(named("aiperf"), str(tmp_path), plan_entry(8000), "", str(tmp_path))
+        benchmarks.program(named("aiperf"), str(tmp_path), plan_entry(8000), "", str(tmp_path))
     assert caught.value.code == "measure.tool-missing"
     with pytest.raises(FleetError) as caught:
-        programs.program(named("trtllm-bench"), None, plan_entry(8000), "", str(tmp_path))
+        benchmarks.program(named("trtllm-bench"), None, plan_entry(8000), "", str(tmp_path))
     assert caught.value.code == "measure.tool-missing"
 
 
@@ -314,7 +314,7 @@ def test_servers_that_stop_for_a_tool_are_ready_again_before_it_has_its_result(b
         ["0.5"] * (answered // 4)
     )
     tool = script(bench.folder / "latency", text)
-    monkeypatch.setattr(programs, "program", lambda *given: ([tool], {}, None))
+    monkeypatch.setattr(benchmarks, "program", lambda *given: ([tool], {}, None))
     workload = {"tool": "vllm-latency", "requests": 20, "concurrency": 4}
     first = bench.call(beside=[plan_entry(8001, "server-1")], **workload)
     assert (first["finished"], first["document"]) == (False, None)

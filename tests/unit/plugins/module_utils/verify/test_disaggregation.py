@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import dynamo_workers
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import dynamo
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import workers
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import probes
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (
@@ -69,7 +69,7 @@ def disaggregated(health=None, prefill=None, decode=None, ports=True, elsewhere=
 
 @pytest.fixture(autouse=True)
 def in_time(monkeypatch):
-    monkeypatch.setattr(workers, "LATE_S", 0)
+    monkeypatch.setattr(probes, "LATE_S", 0)
 
 
 REQUESTS = 'dynamo_component_requests_total{dynamo_endpoint="generate"} %d\n'
@@ -122,17 +122,17 @@ def test_a_decode_worker_that_fetches_no_cache_is_found_out():
 
 def test_one_of_several_workers_may_be_left_alone_by_the_router():
     roles = {"prefill-0": "prefill", "prefill-1": "prefill", "decode-0": "decode"}
-    before = {name: workers.Seen(1, 7) for name in roles}
-    after = {**before, "prefill-1": workers.Seen(2)}
-    assert workers.idle(before, after, roles) == ["decode-0"]
-    after["decode-0"] = workers.Seen(2, 7)
-    assert workers.idle(before, after, roles) == []
-    assert workers.still(before, after, ["decode-0"]) == ["decode-0"]
-    assert workers.still(before, {**after, "decode-0": before["decode-0"]}, ["decode-0"]) == []
+    before = {name: probes.Seen(1, 7) for name in roles}
+    after = {**before, "prefill-1": probes.Seen(2)}
+    assert probes.idle(before, after, roles) == ["decode-0"]
+    after["decode-0"] = probes.Seen(2, 7)
+    assert probes.idle(before, after, roles) == []
+    assert probes.still(before, after, ["decode-0"]) == ["decode-0"]
+    assert probes.still(before, {**after, "decode-0": before["decode-0"]}, ["decode-0"]) == []
 
 
 def test_counters_that_come_late_are_waited_for(monkeypatch):
-    monkeypatch.setattr(workers, "LATE_S", 30)
+    monkeypatch.setattr(probes, "LATE_S", 30)
     looks = iter((5, 5, 6))
     late = Worker()
     late.metrics = lambda: REQUESTS % next(looks)
@@ -162,7 +162,7 @@ def test_counters_that_are_not_there_are_not_measured():
     ],
 )
 def test_instances_are_counted_in_every_versions_health(health, expected):
-    assert dynamo_workers.count_instances(health) == expected
+    assert dynamo.count_instances(health) == expected
 
 
 @pytest.mark.parametrize(
@@ -181,4 +181,4 @@ def test_instances_are_counted_in_every_versions_health(health, expected):
     ],
 )
 def test_requests_are_counted_by_the_generate_endpoint(text, expected):
-    assert dynamo_workers.request_count(text) == expected
+    assert dynamo.request_count(text) == expected

@@ -10,11 +10,7 @@ import pathlib
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import registry
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import (
-    kinds,
-    platform,
-    preflight,
-)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import kinds, platform
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
@@ -162,10 +158,10 @@ def test_an_excluded_device_may_be_missing(node, gone):
     left = [record for record in records("trn3-16") if record["neuron_device"] not in gone]
     found = node(left)
     assert PLATFORM.shortfalls(found, hardware, {"device_memory_gib": 144}) == []
-    assert list(preflight.missing_cores(entries, found)) == []
+    assert list(platform.missing_cores(entries, found)) == []
     found.devices = [device for device in found.devices if device.id != 5]
     assert len(PLATFORM.shortfalls(found, hardware, {})) == 1
-    assert len(list(preflight.missing_cores(entries, found))) == 1
+    assert len(list(platform.missing_cores(entries, found))) == 1
 
 
 VALUE = st.one_of(

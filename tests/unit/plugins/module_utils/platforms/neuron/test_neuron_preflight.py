@@ -14,7 +14,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import (
-    preflight as neuron_preflight,
+    platform as neuron_preflight,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import preflight
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan

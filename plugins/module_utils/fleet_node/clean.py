@@ -17,18 +17,18 @@ import os
 import re
 import shutil
 
-from ..errors import FleetError
-from ..host import processes
-from ..host.files import mount_points, read_text, size_of
-from ..host.jobs import DetachedJob
-from ..host.os_errors import os_error
-from ..host.python_environment import MARKER, PARTIAL
-from ..host.server_spec import ARTIFACT_RECORD, NAME, artifact_key
-from ..servers.reconcile import locked
-from ..weights.encodings import ENCODINGS, SUFFIX
-from ..weights.jobs import Job
-from ..weights.lock import Busy, WeightLock
-from ..weights.manifest import INNER_STAGING, MANIFEST, lock_of
+from .errors import FleetError
+from .host import processes
+from .host.files import mount_points, read_text, size_of
+from .host.jobs import DetachedJob
+from .host.os_errors import os_error
+from .host.python_environment import MARKER, PARTIAL
+from .host.server_spec import ARTIFACT_RECORD, NAME, artifact_key
+from .servers.reconcile import locked
+from .weights.encodings import ENCODINGS, SUFFIX
+from .weights.jobs import Job
+from .weights.lock import Busy, WeightLock
+from .weights.manifest import INNER_STAGING, MANIFEST, lock_of
 
 KINDS = ("work", "compile", "artifact", "cache")
 PATH = re.compile(r"/[^\s\"',;:=\\]+")
