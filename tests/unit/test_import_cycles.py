@@ -74,7 +74,7 @@ def test_a_cycle_is_seen():
 # The floors of the house, lowest first. A folder imports only folders of lower floors, at the top of a module or in a
 # function; within a folder, its subfolders are free. One that is new has to be given its floor here.
 FLOORS = (
-    ("fleet_node/model", "fleet_node/discover", "fleet_node/operation", "fleet_node/__main__",
+    ("fleet_node/model", "fleet_node/discover", "fleet_node/__main__",
      "plugin_utils/seen_files"),
     ("fleet_node/errors",),
     ("fleet_node/host", "plugin_utils/actions", "plugin_utils/models"),

@@ -20,13 +20,10 @@ import shutil
 from .errors import FleetError
 from .host import processes
 from .host.files import mount_points, read_text, size_of
-from .host.jobs import DetachedJob
 from .host.os_errors import os_error
 from .host.python_environment import MARKER, PARTIAL
 from .host.server_spec import ARTIFACT_RECORD, NAME, artifact_key
 from .servers.reconcile import locked
-from .weights.encodings import ENCODINGS, SUFFIX
-from .weights.jobs import Job
 from .weights.lock import Busy, WeightLock
 from .weights.manifest import INNER_STAGING, MANIFEST, lock_of
 
@@ -157,8 +154,6 @@ def find(paths, planned, deployment=None):
         *_artifacts(paths, used, entries),
         *_environments(paths, used),
         *_weights(paths, used, entries),
-        *_jobs(paths, entries, deployment),
-        *_encodings(paths, used),
     ]
     mounts = mount_points()
     device = os.stat(paths.lib).st_dev if os.path.isdir(paths.lib) else None
@@ -243,42 +238,12 @@ def locked_elsewhere(destination):
     return False
 
 
-def _jobs(paths, entries, deployment):
-    """Folders of ended jobs, except those of planned weights, which continue after a killed job."""
-    planned = {folder for entry in entries for folder in entry.get("weights") or ()}
-    for model in (deployment or {}).get("models") or ():
-        planned |= {model["path"], (model.get("draft") or {}).get("path")}
-    jobs = paths.lib + "/jobs"
-    theirs = {Job(jobs, one).folder for path in planned if path for one in (path, os.path.realpath(path))}
-    containers = any(entry.get("container") for entry in entries)
-    for name, path in _folders(jobs):
-        kind = name.partition("-")[0]
-        wanted = path in theirs if kind == "weights" else containers
-        if kind in ("weights", "image") and not wanted and not DetachedJob(path).alive():
-            yield _unused(path, "job", "it has ended, and the files that it installed are not planned")
-
-
-def _encodings(paths, used):
-    for name in sorted(ENCODINGS):
-        path = os.path.join(paths.encodings, name + SUFFIX)
-        # entries name the folder
-        if os.path.isfile(path) and not os.path.islink(path) and not used.names(path):
-            yield _unused(path, "encoding", "no planned or deployed server reads %s" % paths.encodings)
-
-
 # ---- delete
 
 
 def _delete(paths, one):
     """Delete it unless it is in use by now. Returns whether it was deleted."""
     path, kind = one["path"], one["kind"]
-    if kind == "job":
-        job = DetachedJob(path)
-        with job.judging(wait=False) as taken:
-            if not taken or job.alive():
-                return False
-            shutil.rmtree(path)
-        return True
     if kind == "checkpoint":
         try:
             with WeightLock(path, patience_s=0):
@@ -286,10 +251,7 @@ def _delete(paths, one):
         except Busy:
             return False
         return True
-    if os.path.isdir(path):
-        shutil.rmtree(path)
-    else:
-        os.unlink(path)
+    shutil.rmtree(path)
     if os.path.dirname(path) != paths.venvs:
         with contextlib.suppress(OSError):
             os.rmdir(os.path.dirname(path))  # of a server or a recipe, only where nothing else is in it

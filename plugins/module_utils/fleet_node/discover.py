@@ -1,13 +1,15 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Registries of the objects that the files of a folder define, so that a new file is sufficient to extend them."""
+"""Registries of the objects that the files of a folder define, so that a new file extends them; operations."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import pkgutil
+import typing
 
 
 def discover(package, folders, word, file=None):
@@ -30,3 +32,23 @@ def discover(package, folders, word, file=None):
 
 def _defines(source, word):
     return any(mark in source for mark in ("\nclass %s(" % word, "\nclass %s:" % word, "\n%s = " % word))
+
+
+# ---- operations
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """An operation.
+
+    arguments, rules: Ansible's argument_spec, and further rules such as required_if. run(params, check_mode): returns
+    the result, whose `warnings` are shown as warnings. due(result): in check mode, the reason to run, or None; without
+    it `changed` counts. reads: it changes nothing on the node. nested: run() also gets operation_of and validated.
+    """
+
+    arguments: dict
+    run: typing.Callable
+    due: typing.Callable | None = None
+    reads: bool = False
+    rules: dict = dataclasses.field(default_factory=dict)
+    nested: bool = False

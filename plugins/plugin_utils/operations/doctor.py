@@ -11,7 +11,7 @@ import time
 from ansible.errors import AnsibleConnectionFailure
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor.bundle import masked
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor.findings import row
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor.checks import row
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.redact import (
     TOKEN_LENGTH,
     TOKEN_LIKE,

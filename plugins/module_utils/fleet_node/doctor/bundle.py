@@ -18,8 +18,7 @@ from ..host.files import names_in, read_json, read_text, readable_json
 from ..host.redact import MASK, TOKEN_LENGTH, Redactor, encoded, url_secrets, variable_secrets
 from ..program import own_version
 from ..servers.model import config_path
-from .checks import kernel_lines
-from .findings import NotChecked
+from .checks import NotChecked, kernel_lines
 
 LINES, MOST = 2000, 4 << 20  # lines of each log, characters of each file
 TOKEN = re.compile(r"(?i)\b((?:bearer|basic)\s+)[\w.~+/=-]{6,}|\b(?:hf_|sk-|nvapi-)[\w-]{8,}")

@@ -42,19 +42,6 @@ VERSION = re.compile(r"^\d+\.\d+$")
 # Tests, and single models of a collection of models: a fifth of an engine's code, and rarely imported.
 SELDOM = r"/(tests?|models/[^/]+)/"
 CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
-HINTS = (
-    (
-        r"(?i)dns error|failed to lookup|name resolution|error sending request|tcp connect error|connection refused"
-        r"|network is unreachable|timed out|failed to fetch|newconnectionerror|tunnel|certificate",
-        "The node may not reach that index: set fleet_pip_index_url to a mirror, fleet_proxy_env to a proxy, or "
-        "fleet_ca_bundle to the certificates to trust.",
-    ),
-    (r"No space left|os error 28|Errno 28", "The disk is full: free some space, or choose another path."),
-    (
-        r"ensurepip|No module named venv",
-        "The venv module of this Python is incomplete. Install the package python3-venv (Debian, Ubuntu).",
-    ),
-)
 # These would lead a child interpreter elsewhere, or keep it from writing bytecode.
 DROPPED = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "UV_PYTHON", "UV_SYSTEM_PYTHON")
 INDEX_VARIABLES = ("UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_INDEX_URL", "UV_FIND_LINKS", "UV_OFFLINE")
@@ -374,12 +361,11 @@ def _run(argv, environment, desired):
 
 
 def _failed(desired, what, reason, output=""):
-    hints = "".join("\n" + hint for pattern, hint in HINTS if re.search(pattern, output))
     return FleetError(
         "venv.install-failed",
-        "%s failed in %s:\n%s%s\nCorrect the cause, or name an index that has the packages (fleet_pip_index_url, "
-        "find_links).",
-        (what, desired.path, reason, hints),
+        "%s failed in %s:\n%s\nCorrect the cause: free space, or name an index that this node reaches and that "
+        "has the packages (fleet_pip_index_url, fleet_proxy_env, fleet_ca_bundle, find_links).",
+        (what, desired.path, reason),
         details={"stderr": output},
     )
 

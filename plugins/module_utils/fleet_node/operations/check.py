@@ -10,24 +10,15 @@ import contextlib
 import json
 import zlib
 
+from ..discover import Operation
 from ..errors import FleetError
 from ..host import processes
 from ..host.commands import hangs
-from ..operation import Operation
 from ..servers.observe import started_by_hand
 
 CHECK = {
     "root": {"type": "path", "default": ""},
-    "looks": {
-        "type": "list",
-        "elements": "dict",
-        "default": [],
-        "options": {
-            "step": {"type": "str", "required": True},
-            "operation": {"type": "str", "required": True},
-            "arguments": {"type": "dict", "required": True},
-        },
-    },
+    "looks": {"type": "list", "elements": "dict", "default": []},
     "verify": {"type": "dict"},
     "servers": {"type": "str"},
 }

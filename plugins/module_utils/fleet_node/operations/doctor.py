@@ -8,12 +8,12 @@ from __future__ import annotations
 import functools
 import time
 
+from ..discover import Operation
 from ..doctor import bundle, checks
-from ..doctor.findings import NotChecked, advised, findings
+from ..doctor.checks import NotChecked, advised, findings
 from ..errors import FleetError
 from ..host.commands import hangs
 from ..host.paths import NodePaths
-from ..operation import Operation
 from ..platforms.host import System
 from ..platforms.registry import PLATFORMS
 from ..servers.model import Node

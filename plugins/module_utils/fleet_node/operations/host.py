@@ -11,6 +11,7 @@ import os
 from ..containers.engine import ENGINES
 from ..containers.host_settings import Host, check, record, remove
 from ..containers.images import ensure_image, remove_image
+from ..discover import Operation
 from ..host import accounts, commands
 from ..host import python_environment as environments
 from ..host.metrics import file_in
@@ -18,7 +19,6 @@ from ..host.os_errors import os_error
 from ..host.packages import missing_libraries
 from ..host.paths import NodePaths
 from ..host.redact import checked_variables
-from ..operation import Operation
 from ..platforms.registry import detect
 
 ACCELERATOR_INFO = {"vendor": {"type": "str", "default": "auto"}}
@@ -54,15 +54,7 @@ PYTHON_ENVIRONMENT = {
     "find_links": {"type": "list", "elements": "str", "default": []},
     "index_url": {"type": "str"},
     "extra_index_urls": {"type": "list", "elements": "str", "default": []},
-    "fallback_indexes": {
-        "type": "list",
-        "elements": "dict",
-        "default": [],
-        "options": {
-            "package": {"type": "str", "required": True},
-            "index": {"type": "str", "required": True},
-        },
-    },
+    "fallback_indexes": {"type": "list", "elements": "dict", "default": []},
     "verify_imports": {"type": "list", "elements": "str", "default": []},
     "environment": {"type": "dict", "default": {}},
     "ca_bundle": {"type": "path"},

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 
+from ..discover import Operation
 from ..measure import benchmark, evaluation
-from ..operation import Operation
 from ..servers.model import NODE_ARGUMENTS, servers_elsewhere
 
 MEASURED_ARGUMENTS = {
@@ -69,19 +69,7 @@ EVALUATION_RUN = {
     "retries": {"type": "int", "default": 4},
     "budget_s": {"type": "int", "default": 14400},
     "refresh": {"type": "bool", "default": False},
-    "references": {
-        "type": "list",
-        "elements": "dict",
-        "default": [],
-        "options": {
-            "eval": {"type": "str", "required": True},
-            "models": {"type": "list", "elements": "str", "required": True},
-            "platforms": {"type": "list", "elements": "str"},
-            "efforts": {"type": "list", "elements": "str"},
-            "score": {"type": "float", "required": True},
-            "source": {"type": "str", "required": True},
-        },
-    },
+    "references": {"type": "list", "elements": "dict", "default": []},
     "telling": {"type": "float", "default": 15},
     "profile": {"type": "str", "default": "full"},
     **MEASURED_ARGUMENTS,

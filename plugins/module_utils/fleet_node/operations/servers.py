@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from ..clean import clean
 from ..containers.launcher import our_containers
+from ..discover import Operation
 from ..errors import FleetError
 from ..host.os_errors import os_error
 from ..host.paths import NodePaths
 from ..host.server_spec import check_entries
 from ..model import gpt_oss
-from ..operation import Operation
 from ..servers.decide import AT_ONCE, CHANGES
 from ..servers.model import CLOSINGS, NODE_ARGUMENTS, SERVERS_ARGUMENTS, STATES, Node, servers_elsewhere
 from ..servers.observe import given_redactor, started_by_hand
@@ -29,32 +29,8 @@ NODE_PREFLIGHT = {
     "servers": {"type": "list", "elements": "dict", "default": []},
     "only": {"type": "list", "elements": "str", "default": []},
     "platform": {"type": "str", "required": True},
-    "hardware": {
-        "type": "dict",
-        "options": {
-            "accelerator": {"type": "str"},
-            "count": {"type": "int"},
-            "cores": {"type": "int"},
-            "lnc": {"type": "int"},
-            "memory_gib": {"type": "float"},
-            "cpu_affinity": {"type": "dict"},
-            "exclude": {"type": "list", "elements": "int"},
-        },
-    },
-    "needs": {
-        "type": "dict",
-        "options": {
-            "accelerators": {"type": "list", "elements": "str"},
-            "lnc": {"type": "int"},
-            "device_memory_gib": {"type": "float"},
-            "host_memory_gib": {"type": "float"},
-            "disk_gib": {"type": "float"},
-            "driver": {"type": "str"},
-            "compute_capability": {"type": "list", "elements": "str"},
-            "cpu_flags": {"type": "list", "elements": "str"},
-            "libraries": {"type": "list", "elements": "str"},
-        },
-    },
+    "hardware": {"type": "dict"},  # the plan has checked both
+    "needs": {"type": "dict"},
     "installs": {"type": "dict", "default": {}},
     "satisfied_by": {"type": "list", "elements": "path", "default": []},
     "models": {"type": "list", "elements": "dict", "default": []},

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ..operation import Operation
+from ..discover import Operation
 from ..shared_services import certificates, etcd_member, nats_server
 
 MEMBER = {  # of a cluster of either service

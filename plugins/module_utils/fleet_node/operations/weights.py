@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
+from ..discover import Operation
 from ..model import gpt_oss
 from ..model.formats import FORMATS
-from ..operation import Operation
 from ..weights import encodings, pipeline
 
 MODEL_WEIGHTS = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import called
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operation import Operation
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.discover import Operation
 from ansible_collections.inference.fleet.plugins.modules import node
 
 ROOT = {"root": {"type": "str", "default": ""}}

@@ -16,16 +16,12 @@ import time
 import types
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.discover import Operation
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor import bundle, checks
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor.findings import (
-    NotChecked,
-    findings,
-    row,
-)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor.checks import NotChecked, findings, row
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.commands import TimedOut
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operation import Operation
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import FILE_OF, doctor
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations.check import packed
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System

@@ -9,9 +9,9 @@ import types
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.called import operation_of
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.discover import Operation
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.commands import TimedOut
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operation import Operation
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import check
 
 

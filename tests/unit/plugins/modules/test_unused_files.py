@@ -45,9 +45,6 @@ class Node:
             self.write("venvs/%s/.inference-fleet.json" % name)
             self.write("models/%s/.inference-fleet-manifest.json" % name)
             self.write("models/.%s.inference-fleet-new/model.safetensors.incomplete" % name)
-        for path in ("new", "earlier", "next", "old"):
-            self.write("jobs/%s/lock" % self.job(path))
-        self.write("encodings/o200k_base.tiktoken")
         self.parameters = {"root": self.root, "servers": self.planned, "deployment": self.deployment}
 
     def entry(self, name, key, version, **changes):
@@ -64,10 +61,6 @@ class Node:
             directories={"artifact": artifact, **{kind: server + "/" + kind for kind in ("work", "compile", "cache")}},
             **changes,
         )
-
-    def job(self, model):
-        path = "%s/models/%s" % (self.lib, model)
-        return "weights-" + hashlib.sha256(path.encode()).hexdigest()[:16]
 
     def write(self, path, text="x" * 5000):
         path = os.path.join(self.lib, path)
@@ -92,7 +85,6 @@ def node(tmp_path):
 def unused_of(node):
     return [
         "artifacts/trn3/" + KEYS["old"],
-        "jobs/" + node.job("old"),
         "models/.old.inference-fleet-new",
         "models/old",
         "servers/server-0/artifact",  # the plan has it elsewhere now
@@ -113,16 +105,15 @@ def test_listed_then_deleted_and_nothing_else(node, capsys):
     assert check["removed"] == applied["removed"] == [row["path"] for row in listed["unused"]]
     assert check["diff"] == applied["diff"]
     gone = tuple(path + "/" for path in applied["removed"])
-    lock = "%s/jobs/%s.lock" % (node.lib, node.job("old"))  # whoever waits for it must find the same one
-    assert node.all_files() == sorted([*(path for path in before if not path.startswith(gone)), lock])
+    assert node.all_files() == [path for path in before if not path.startswith(gone)]
 
 
 def test_what_the_deployed_entries_use_stays_when_the_plan_is_empty(node):
     """A recipe that is no longer planned goes on running until it is stopped."""
     node.deployment = None
     unused = node.unused(planned=[])
-    assert not [path for path in unused if "earlier" in path or KEYS["deployed"] in path or node.job("earlier") in path]
-    assert not [path for path in unused if path.startswith(("servers/server-1/work", "encodings"))]
+    assert not [path for path in unused if "earlier" in path or KEYS["deployed"] in path]
+    assert not [path for path in unused if path.startswith("servers/server-1/work")]
     assert {"venvs/new", "models/new", "servers/server-0"} <= set(unused)
 
 
@@ -134,9 +125,6 @@ FOREIGN = [
     "artifacts/trn3/" + "a" * 16 + "/neff",
     "servers/NotOurs/work/x",
     "servers/server-8/notes.txt",
-    "jobs/other/lock",
-    "jobs/weights-file",
-    "encodings/mine.tiktoken",
     "toolkit/bin/python",
     "elsewhere/x",
 ]
@@ -152,7 +140,7 @@ def test_links_are_neither_followed_nor_deleted(node, tmp_path):
     (tmp_path / "valuable").mkdir()
     (tmp_path / "valuable" / ".inference-fleet-manifest.json").write_text("{}")
     (tmp_path / "valuable" / ".inference-fleet.json").write_text("{}")
-    for place in ("models/link", "venvs/link", "servers/server-9", "artifacts/trn3/" + "b" * 16, "jobs/weights-link"):
+    for place in ("models/link", "venvs/link", "servers/server-9", "artifacts/trn3/" + "b" * 16):
         os.symlink(tmp_path / "valuable", os.path.join(node.lib, place))
     os.symlink(tmp_path / "valuable", os.path.join(node.lib, "models/old/link"))
     assert node.unused() == unused_of(node)
@@ -194,9 +182,7 @@ def held(path):
         yield
 
 
-def test_a_download_at_work_keeps_its_job_and_its_files(node):
-    with held("%s/jobs/%s/lock" % (node.lib, node.job("old"))):
-        assert "jobs/" + node.job("old") not in node.unused()
+def test_a_download_at_work_keeps_its_files(node):
     with held(node.lib + "/models/.old.inference-fleet-lock"):
         assert {"models/old", "models/.old.inference-fleet-new"} & set(node.unused()) == set()
     assert node.unused() == unused_of(node)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 
+from ...discover import Operation
 from ...errors import FleetError
 from ...host.packages import (
     check_install,
@@ -18,7 +19,6 @@ from ...host.packages import (
     package_manager,
     package_versions,
 )
-from ...operation import Operation
 from ..host import System
 from . import artifact_archives
 from .kinds import DRIVER, RUNTIME, VARIABLE, planned, unfit_driver

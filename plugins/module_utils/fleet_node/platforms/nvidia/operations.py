@@ -16,6 +16,7 @@ import re
 import shutil
 
 from ...containers.engine import Engine, EngineError
+from ...discover import Operation
 from ...errors import FleetError
 from ...host import paths as host_paths
 from ...host.files import make_directory, read_json, write_json
@@ -30,7 +31,6 @@ from ...host.packages import (
     package_versions,
 )
 from ...host.paths import NodePaths
-from ...operation import Operation
 from ..host import System
 
 CDI_KIND = "nvidia.com/gpu"

@@ -113,17 +113,9 @@ fi
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        ("error: failed to write: No space left on device (os error 28)", "The disk is full"),
-        ("error: client error (Connect): tcp connect error", "fleet_pip_index_url to a mirror"),
-        ("not created successfully because ensurepip is not available", "python3-venv"),
-    ],
-)
-def test_a_failure_has_a_hint_and_leaves_an_incomplete_environment(tmp_path, words, hint):
-    error = failure(desired(tmp_path, uv=fake_uv(tmp_path, "echo '%s' >&2; exit 2" % words)))
-    assert (error.code, words in error.values[2], hint in error.values[3]) == ("venv.install-failed", True, True)
+def test_a_failure_has_uvs_words_and_leaves_an_incomplete_environment(tmp_path):
+    error = failure(desired(tmp_path, uv=fake_uv(tmp_path, "echo 'No space left' >&2; exit 2")))
+    assert (error.code, "No space left" in error.values[2]) == ("venv.install-failed", True)
     assert pe.compare(desired(tmp_path), {}) == (None, "an earlier run left it incomplete")
 
 
