@@ -52,6 +52,11 @@ class FleetError(Exception):
         return FleetError.together(found)
 
 
+def argument_invalid(name, value, allowed):
+    """The FleetError for an argument of an operation."""
+    return FleetError("arguments.invalid", "%s is %r; allowed: %s. Correct the argument.", (name, value, allowed))
+
+
 # ---- strings of servers, logs and programs
 
 

@@ -22,16 +22,16 @@ import shutil
 import tempfile
 
 from . import program_check
-from .errors import FleetError
 from .host import trust
 from .host.files import folder_lock, make_directory
-from .host.os_errors import about, os_words, remedy
+from .host.os_errors import about, os_error
 from .program_check import CURRENT, MANIFEST, current, place, record_of, version_of
 
 ROOT = "fleet_node"  # the package in an archive and in a version's folder
 MAIN = "__main__.py"
 DATE = (1980, 1, 1, 0, 0, 0)
 RIGHTS = (errno.EACCES, errno.EPERM)
+KEPT = "Nothing was changed, and servers continue."
 
 
 def files_of(folder=None):
@@ -134,7 +134,7 @@ def keep(lib, check_mode=False, make=False):
     except OSError as error:
         if error.errno in RIGHTS and os.geteuid() != 0:
             return None
-        raise _error(place(lib), error) from error
+        raise os_error("The program cannot be kept in %s" % place(lib), error, KEPT) from error
 
 
 def make_current(lib):
@@ -145,7 +145,7 @@ def make_current(lib):
             _switch(place(lib), own_version())
             _clean(place(lib), own_version())
     except OSError as error:
-        raise _error(place(lib), error) from error
+        raise os_error("The program cannot be kept in %s" % place(lib), error, KEPT) from error
 
 
 def put(lib):
@@ -252,14 +252,3 @@ def _clean(where, wanted):
             continue
         finally:
             os.close(handle)
-
-
-def _error(where, error):
-    """The FleetError of an OSError."""
-    return FleetError(
-        "node.program-not-kept",
-        "The program of this collection cannot be kept in %s: %s. %s. Nothing was changed, and servers continue. "
-        "Correct the cause and run again.",
-        (where, os_words(error), remedy(error)),
-        {"errno": errno.errorcode.get(error.errno)},
-    )

@@ -16,7 +16,7 @@ import re
 import shutil
 import stat
 
-from ..errors import FleetError
+from ..errors import FleetError, argument_invalid
 from . import commands, processes
 from .files import make_directory, mount_points, names_in, read_json, write_atomic
 from .jobs import DetachedJob
@@ -36,11 +36,7 @@ def ensure(root, user, check_mode=False):
     """
     paths = NodePaths.of_parameter(root)
     if user is not None and not ACCOUNT.match(user):
-        raise FleetError(
-            "arguments.invalid",
-            "user is %r; allowed: 1-32 characters of a-z, 0-9, '_' and '-'. Correct the argument.",
-            (user,),
-        )
+        raise argument_invalid("user", user, "1-32 characters of a-z, 0-9, '_' and '-'")
     directories = [paths.etc, paths.lib, paths.venvs, paths.models, paths.encodings, paths.log]
     wanted = [("group", user), ("user", user)] if user is not None else []
     wanted += [("directory", path) for path in directories]

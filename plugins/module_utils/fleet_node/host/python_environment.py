@@ -20,7 +20,7 @@ import shutil
 import tempfile
 from dataclasses import dataclass, field
 
-from ..errors import FleetError
+from ..errors import FleetError, argument_invalid
 from . import commands, files
 from .files import make_directory
 from .os_errors import os_error
@@ -161,7 +161,7 @@ def check(desired):
         rows.append(("uv", desired.uv, desired.uv or _own_uv(desired), "the path of uv, or uv among the packages"))
     for key, value, valid, allowed in rows:
         if not valid:
-            raise FleetError("arguments.invalid", "%s is %r; allowed: %s. Correct the argument.", (key, value, allowed))
+            raise argument_invalid(key, value, allowed)
 
 
 def check_present(desired, present):

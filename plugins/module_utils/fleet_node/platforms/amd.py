@@ -233,5 +233,4 @@ class Platform(Detector):
             "%s is missing, which servers on GPUs open: the driver amdgpu is not loaded. Run `modprobe amdgpu` (%s)."
             % (MANAGER, COMMANDS)
         ]  # fmt: skip
-        return [("gpus", list(base.faults(context, "GPU"))), ("holders", list(base.held(context, "GPU"))),
-                ("driver", devices)]  # fmt: skip
+        return [*base.device_checks(context, "GPU"), ("driver", devices)]

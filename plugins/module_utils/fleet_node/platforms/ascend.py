@@ -311,6 +311,4 @@ class Platform(Detector):
         return messages
 
     def preflight(self, context):
-        if not context.found:
-            return []
-        return [("npus", list(base.faults(context, "NPU"))), ("holders", list(base.held(context, "NPU")))]
+        return base.device_checks(context, "NPU") if context.found else []

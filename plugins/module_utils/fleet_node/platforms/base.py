@@ -338,6 +338,11 @@ def faults(context, unit):
             context.warnings += device.faults
 
 
+def device_checks(context, unit):
+    """[(check, messages)] of a vendor's devices: their faults, and processes that hold them."""
+    return [("%ss" % unit.lower(), list(faults(context, unit))), ("holders", list(held(context, unit)))]
+
+
 def held(context, unit, given=None):
     """Messages about processes, not servers of this root, on devices that servers about to start are assigned.
 

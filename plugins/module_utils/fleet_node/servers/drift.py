@@ -70,9 +70,6 @@ def _process_differences(target, observed, now, changed):
     if weights:
         text = "the weights in %s changed since it was started" % ", ".join(weights)
         yield Difference("weights", text, "restart")
-    user = observed.state.get("user")
-    if target.user is not None and observed.fresh and user != target.user:
-        yield Difference("user", "it runs as %s instead of %s" % (user, target.user), "restart")
     for fault in observed.faults:
         yield Difference("process", fault, "restart", repairs=True)
 

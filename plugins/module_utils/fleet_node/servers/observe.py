@@ -141,12 +141,10 @@ def _by_content(deployed, planned, state, containers):
 
 def late_encodings(entry, state):
     """Why a server reads another vocabulary than the file has now: the file was added or changed after the start."""
-    noted = state.get("encodings")
-    now = guard_state.encodings_note(entry, noted)
+    noted, now = state.get("encodings"), guard_state.encodings_note(entry)
     if not isinstance(noted, dict) or now is None:
         return None
-    known = {name: note[-1:] for name, note in noted.items() if isinstance(note, list)}
-    late = sorted(name for name in now if known.get(name) != now[name][-1:])
+    late = sorted(name for name in now if not isinstance(noted.get(name), list) or noted[name][:2] != now[name])
     if not late:
         return None
     folder = entry["environment"][gpt_oss.VOCABULARY_VARIABLE]

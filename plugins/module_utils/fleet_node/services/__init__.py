@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from ..errors import FleetError
+from ..errors import argument_invalid
 from . import supervisord, systemd
 from .base import SYSTEMD_RUNS
 
@@ -21,16 +21,12 @@ def get_manager(name, paths, toolkit=None):
     toolkit: the virtual environment with supervisord; paths.toolkit by default.
     """
     if name not in MANAGERS:
-        raise _invalid(name, "allowed: %s" % ", ".join(MANAGERS))
+        raise argument_invalid("manager", name, ", ".join(MANAGERS))
     chosen = name
     if name == "auto":
         chosen = "systemd" if os.path.isdir(SYSTEMD_RUNS) and not paths.root else "supervisord"
     if chosen == "systemd":
         if paths.root:
-            raise _invalid(name, "with a root (%s), only auto and supervisord are allowed" % paths.root)
+            raise argument_invalid("manager", name, "auto and supervisord, because there is a root (%s)" % paths.root)
         return systemd.Systemd(paths)
     return supervisord.Supervisord(paths, toolkit or paths.toolkit)
-
-
-def _invalid(name, reason):
-    return FleetError("arguments.invalid", "manager is '%s': %s. Correct the argument.", (name, reason))

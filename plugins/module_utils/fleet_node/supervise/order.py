@@ -10,7 +10,6 @@ names of the variables or secrets that contain the PEM strings.
 
 from __future__ import annotations
 
-import http.client
 import os
 import socket
 import ssl
@@ -18,6 +17,7 @@ import time
 import urllib.parse
 
 from ..engines import health_request as asking
+from ..host import http_client
 from ..host.server_spec import health_port, read_entry
 from .state import read_record, read_secrets, recorded_pid, say
 
@@ -90,7 +90,7 @@ def away(need, given):
     for url in need["urls"]:
         try:
             words = _problem(url, need, given)
-        except (OSError, ValueError, http.client.HTTPException) as error:
+        except (OSError, ValueError) as error:
             words = getattr(error, "strerror", None) or str(error) or type(error).__name__
         if words is None:
             return None
@@ -105,18 +105,11 @@ def _problem(url, need, given):
         with socket.create_connection((parts.hostname, parts.port), PROBE_S) as connection:
             got = connection.recv(len(greeting), socket.MSG_WAITALL)
         return None if got == greeting else "it does not answer as %s does" % need["name"]
-    if parts.scheme == "https":
-        connection = http.client.HTTPSConnection(
-            parts.hostname, parts.port, timeout=PROBE_S, context=_context(need.get("tls") or {}, given)
-        )
-    else:
-        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=PROBE_S)
-    try:
-        connection.request("GET", parts.path or "/")
-        status = connection.getresponse().status
-    finally:
-        connection.close()
-    return None if status < 500 else "HTTP %d" % status
+    context = _context(need.get("tls") or {}, given) if parts.scheme == "https" else None
+    answer = http_client.request("GET", url, timeout=PROBE_S, context=context)
+    if answer.error:
+        return answer.detail or http_client.FAILURES[answer.error]
+    return None if answer.status < 500 else "HTTP %d" % answer.status
 
 
 def _context(tls, given):

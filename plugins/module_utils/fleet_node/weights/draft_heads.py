@@ -19,6 +19,9 @@ from . import checkpoints
 LAYERS = "fc, hidden_norm, input_layernorm, attention, mlp, lm_head, embed_tokens"
 # Trainers call the layer midlayer, others layers.0.
 LAYER = re.compile(r"^(?:model\.)?(?:midlayer|layers\.0)\.(.*)$")
+SIZES = ("hidden_size", "vocab_size", "num_attention_heads", "intermediate_size")
+OTHER_SIZES = ("num_key_value_heads", "head_dim", "draft_vocab_size")
+EXPERTS = ("num_local_experts", "num_experts")
 SHOWN = 6  # names of layers in a message
 # Trainers save these with every head; they translate between the draft's vocabulary and the target's.
 VOCABULARY_MAPS = ("d2t", "t2d")
@@ -37,67 +40,47 @@ def check(draft):
     """Raises FleetError unless NxD Inference runs the EAGLE3 head in the directory `draft`. The message names every
     layer that is at fault. Its sizes are compared with the target's by checkpoints.check_draft_sizes()."""
     check_configuration(draft)
-    check_layers(draft, checkpoints.tensors(draft))
+    config, tensors = checkpoints.configuration(draft), checkpoints.tensors(draft)
+    faults = _layer_faults(tensors, config)
+    if faults:
+        maps = [name for name in VOCABULARY_MAPS if tensors.get(name, {}).get("shape") == [config["vocab_size"]]]
+        raise _unsupported(draft, faults, WITHOUT_MAPS if faults == list(map(_unknown, maps)) else INSTEAD)
 
 
 def check_configuration(draft):
     """The part of `check` that requires only config.json."""
-    config = checkpoints.configuration(draft)
-    faults = _config_faults(config)
+    faults = _config_faults(checkpoints.configuration(draft))
     if faults:
-        raise FleetError(
-            "neuron.draft-config-unsupported",
-            "%s describes no EAGLE3 head that NxD Inference runs: %s. It runs heads of the Llama 3 dense architecture "
-            "with the layers %s. %s",
-            (os.path.join(draft, checkpoints.CONFIG), "; ".join(faults), LAYERS, INSTEAD),
-        )
+        raise _unsupported(os.path.join(draft, checkpoints.CONFIG), faults, INSTEAD)
 
 
-def check_layers(draft, tensors):
-    """The part of `check` that requires the tensors: {name: {shape, …}}. The configuration is right."""
-    config = checkpoints.configuration(draft)
-    faults = _layer_faults(tensors, config)
-    if faults:
-        maps = [name for name in VOCABULARY_MAPS if tensors.get(name, {}).get("shape") == [config["vocab_size"]]]
-        raise FleetError(
-            "neuron.draft-layers-unsupported",
-            "The draft model in %s is no EAGLE3 head that NxD Inference runs: %s. It runs heads of the Llama 3 dense "
-            "architecture with the layers %s. %s",
-            (draft, "; ".join(faults), LAYERS, WITHOUT_MAPS if faults == list(map(_unknown, maps)) else INSTEAD),
-            details={"layers": faults},
-        )
+def _unsupported(where, faults, remedy):
+    return FleetError(
+        "neuron.draft-unsupported",
+        "%s is no EAGLE3 head that NxD Inference runs: %s. It runs heads of the Llama 3 dense architecture with the "
+        "layers %s. %s",
+        (where, "; ".join(faults), LAYERS, remedy),
+        details={"faults": faults},
+    )
 
 
 def _config_faults(config):
-    faults = []
-    if config.get("model_type") != "llama":
-        faults.append("model_type is %s, not llama" % config.get("model_type"))
-    architectures = config.get("architectures")
-    names = architectures if isinstance(architectures, list) else [architectures]
-    if not all(isinstance(name, str) and name.startswith("Llama") and "ForCausalLM" in name for name in names):
-        faults.append("architectures is %s, not a LlamaForCausalLM" % architectures)
-    for key in ("hidden_size", "vocab_size", "num_attention_heads", "intermediate_size"):
-        if not _positive(config.get(key)):
-            faults.append("%s is %s, no positive number" % (key, config.get(key)))
-    for key in ("num_key_value_heads", "head_dim", "draft_vocab_size"):
-        if config.get(key) is not None and not _positive(config[key]):
-            faults.append("%s is %s, no positive number" % (key, config[key]))
-    layers = config.get("num_hidden_layers", 1)
-    if layers != 1:
-        faults.append("num_hidden_layers is %s, not 1" % layers)
-    for key in ("num_local_experts", "num_experts"):
-        if config.get(key):
-            faults.append("%s is %s; the layer must be dense" % (key, config[key]))
-    for key in ("attention_bias", "mlp_bias"):
-        if config.get(key):
-            faults.append("%s is true, Llama 3 has none" % key)
-    draft_vocabulary = config.get("draft_vocab_size")
-    if draft_vocabulary is not None and draft_vocabulary != config.get("vocab_size"):
-        faults.append(
-            "draft_vocab_size is %s of a vocab_size of %s; the head must draft from the complete vocabulary"
-            % (draft_vocabulary, config.get("vocab_size"))
-        )
-    return faults
+    names, drafted = config.get("architectures"), config.get("draft_vocab_size")
+    names = names if isinstance(names, list) else [names]
+    llama = all(isinstance(name, str) and name.startswith("Llama") and "ForCausalLM" in name for name in names)
+    sizes = [key for key in SIZES if not _positive(config.get(key))]
+    sizes += [key for key in OTHER_SIZES if config.get(key) is not None and not _positive(config[key])]
+    rows = [
+        (config.get("model_type") != "llama", "model_type is %s, not llama" % config.get("model_type")),
+        (not llama, "architectures is %s, not a LlamaForCausalLM" % names),
+        *((True, "%s is %s, no positive number" % (key, config.get(key))) for key in sizes),
+        (config.get("num_hidden_layers", 1) != 1, "num_hidden_layers is %s, not 1" % config.get("num_hidden_layers")),
+        *((config.get(key), "%s is %s; the layer must be dense" % (key, config.get(key))) for key in EXPERTS),
+        *((config.get(key), "%s is true, Llama 3 has none" % key) for key in ("attention_bias", "mlp_bias")),
+        (drafted not in (None, config.get("vocab_size")), "draft_vocab_size is %s of a vocab_size of %s; the head must "
+         "draft from the complete vocabulary" % (drafted, config.get("vocab_size"))),
+    ]  # fmt: skip
+    return [words for wrong, words in rows if wrong]
 
 
 def _positive(value):

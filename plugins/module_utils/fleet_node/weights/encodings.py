@@ -17,6 +17,7 @@ import urllib.parse
 from ..errors import FleetError
 from ..host import commands, files
 from ..host.files import make_directory
+from ..host.os_errors import os_error
 from ..host.redact import checked_variables
 from ..model import gpt_oss
 
@@ -69,29 +70,24 @@ def ensure(directory, encodings, sources, environment=None, ca_bundle=None, chec
     except NotOnNode:
         return {"changed": False, "controller_needed": wrong}
     except OSError as error:
-        raise FleetError(
-            "encodings.directory-unusable",
-            "Encodings cannot be installed in %s: %s. Check the path, its mode and the mount.",
-            (directory, error.strerror),
-        ) from error
-    after = {name: (ENCODINGS[name]["sha256"], True) for name in names}
+        raise os_error("Encodings cannot be installed in %s" % directory, error) from error
+    line = "%s sha256 %s%s\n"
     return {
         "changed": bool(changed),
-        "message": _message(changed, wrong, directory, sources, check_mode),
+        "message": "%s %s in %s" % ("would place" if check_mode else "placed", ", ".join(changed), directory)
+        if changed
+        else "up to date",
         "directory": directory,
         "files": {name: dict(ENCODINGS[name], path=path_of(directory, name), source=origins[name]) for name in names},
-        "diff": {"before": _lines(directory, before), "after": _lines(directory, after)},
+        "diff": {
+            "before": "".join(
+                line % (path_of(directory, name), digest, "" if readable else " not readable by all")
+                for name, (digest, readable) in before.items()
+                if digest
+            ),
+            "after": "".join(line % (path_of(directory, name), ENCODINGS[name]["sha256"], "") for name in names),
+        },
     }
-
-
-def _message(changed, wrong, directory, sources, check_mode):
-    if not changed:
-        return "up to date"
-    if not check_mode:
-        return "placed %s in %s" % (", ".join(changed), directory)
-    text = "would place %s in %s" % (", ".join(changed), directory)
-    places = [_named(source) for source in sources if source[SOURCES[source["type"]]]]
-    return "%s, from the first that has it: %s" % (text, "; ".join(places) or "no source is set") if wrong else text
 
 
 def path_of(directory, name):
@@ -106,14 +102,6 @@ def _state(directory, name):
         return files.sha256_file(path), os.stat(path).st_mode & MODE == MODE
     except (FileNotFoundError, NotADirectoryError):
         return None, True
-
-
-def _lines(directory, states):
-    return "".join(
-        "%s sha256 %s%s\n" % (path_of(directory, name), digest, "" if readable else " not readable by all")
-        for name, (digest, readable) in states.items()
-        if digest
-    )
 
 
 def obtain(name, sources, variables, ca_bundle=None):

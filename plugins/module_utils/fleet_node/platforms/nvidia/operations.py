@@ -32,6 +32,7 @@ from ...host.packages import (
 )
 from ...host.paths import NodePaths
 from ..host import System
+from .platform import driver_missing
 
 CDI_KIND = "nvidia.com/gpu"
 # The second is written by the toolkit's own service (from 1.18 on) some time after a boot, and precedes the first,
@@ -69,12 +70,7 @@ def compare(servers, packages, installed=False, root="", check_mode=False, sysro
     if not wanted:
         return {**result, "message": "no server of this node gets GPUs in a container"}
     if not sysroot and shutil.which("nvidia-smi", path=host_paths.PATH) is None:
-        raise FleetError(
-            "nvidia.driver-missing",
-            "This node has no nvidia-smi; NVIDIA GPUs on its PCI bus: %d. Install the driver (docs/using/nvidia.md "
-            "has the commands for each distribution), reboot, and run again, or remove the node from this group.",
-            (0,),
-        )
+        raise driver_missing(system)
     present = package_versions(system, packages)
     missing = lacking(packages, present)
     if missing or len({numbers(version) for version in present.values()}) > 1:

@@ -20,17 +20,6 @@ SWITCHED = ("a100", "h100", "h200", "b200", "b300")  # boards of eight have NVSw
 SUPERCHIPS = ("gb200", "gb300")  # of racks: the fabric is managed outside of the node, and IMEX is on it
 
 
-def checks(context):
-    """[(check, messages)] for a node with GPUs."""
-    if not context.found:
-        return []
-    return [
-        ("gpus", list(base.faults(context, "GPU"))),
-        ("holders", list(base.held(context, "GPU"))),
-        ("fabric", list(_services(context))),
-    ]
-
-
 # ---- NVLink
 
 
@@ -89,16 +78,21 @@ def on_the_bus(system, classes=(VGA, ACCELERATOR)):
     return [address for address, kind, _device in system.pci_devices(VENDOR) if kind.startswith(classes)]
 
 
+def driver_missing(system):
+    """The FleetError for a node without nvidia-smi."""
+    return FleetError(
+        "nvidia.driver-missing",
+        "This node has no nvidia-smi; NVIDIA GPUs on its PCI bus: %d. Install the driver (docs/using/nvidia.md has the "
+        "commands for each distribution), reboot, and run again, or remove the node from this group.",
+        (len(on_the_bus(system)),),
+    )
+
+
 def detect(system):
     """Accelerators with a GpuDevice for each GPU. Raises FleetError if there is none or nvidia-smi does not answer."""
     program = system.program("nvidia-smi")
     if program is None:
-        raise FleetError(
-            "nvidia.driver-missing",
-            "This node has no nvidia-smi; NVIDIA GPUs on its PCI bus: %d. Install the driver (docs/using/nvidia.md "
-            "has the commands for each distribution), reboot, and run again, or remove the node from this group.",
-            (len(on_the_bus(system)),),
-        )
+        raise driver_missing(system)
     roots, rows, lost, problem = _ask_all(system, program)
     gpus = [smi.Gpu(element, system.warn) for root in roots for element in root.findall("gpu")]
     devices = _devices(system, gpus, rows, lost)
@@ -222,4 +216,6 @@ class Platform(Detector):
         return messages
 
     def preflight(self, context):
-        return checks(context)
+        if not context.found:
+            return []
+        return [*base.device_checks(context, "GPU"), ("fabric", list(_services(context)))]

@@ -78,7 +78,7 @@ def test_starts_that_end_while_a_service_is_away_do_not_count(place):
         process = place.start(entry, "--burst", "2", "--restart-delay", "0.05")
         small_node.wait_until(lambda: place.state(entry).get("phase") == "waiting for etcd")
         state = place.state(entry)
-        assert state["starts"] == [] and "127.0.0.1:%d/health: Connection refused" % port in state["reason"]
+        assert state["starts"] == [] and "127.0.0.1:%d/health: connection refused" % port in state["reason"]
         assert process.poll() is None
         with serving(port):
             assert process.wait(60) == 0

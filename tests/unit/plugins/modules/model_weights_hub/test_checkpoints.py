@@ -136,7 +136,7 @@ class TestDraft:
         node = Node(capsys, tmp_path, hub, source)
         hub.add(Repository(DRAFT, head_files({"eagle_norm.weight": [2880]})))
         given = {"draft": str(node.models / "draft"), "draft_repo": DRAFT, "draft_eagle3": True}
-        failed = node.refused("neuron.draft-layers-unsupported", check_too=False, **given)
+        failed = node.refused("neuron.draft-unsupported", check_too=False, **given)
         assert failed["layers"] == ["layer eagle_norm.weight is unknown to it"]
         assert hub.sent(REPO, SHARD) == 0
         hub.add(Repository(DRAFT, head_files()))
@@ -148,7 +148,7 @@ class TestDraft:
         node = Node(capsys, tmp_path, hub, source)
         hub.add(Repository(DRAFT, draft_files()))
         failed = node.run(draft=str(node.models / "draft"), draft_repo=DRAFT, draft_eagle3=True)
-        assert failed["code"] == "neuron.draft-config-unsupported"
+        assert failed["code"] == "neuron.draft-unsupported"
         assert hub.sent(DRAFT, "model.safetensors") == 0
 
     def test_another_model_at_the_destination_is_told_before_its_draft_comes(self, node):
