@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The state of a node's container engine, for preflight and for the role container_engine, which writes its settings.
 
-A record on the node contains a hash of the role's arguments and of each file that the role manages; the role has work
-to do if one of them differs.
+A record on the node contains a hash of the arguments of the role and of the files that it manages; the role has work to do
+if it differs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import glob
 import hashlib
 import json
 import os
-import re
 import shutil
 import stat
 
@@ -112,19 +111,20 @@ class Host:
         certificates = glob.glob(glob.escape(self.sysroot) + CERTIFICATES[self.kind])
         return [*(self.sysroot + path for path in OWN_FILES[self.kind]), *sorted(certificates)]
 
-    def digests(self, inputs):
-        """{path: digest of content, mode and owner, null without a file} of what decides the engine's settings."""
+    def state(self, inputs):
+        """A hash of what decides the engine's settings: the role's arguments, and content, mode and owner of files."""
         shared = [self.sysroot + DAEMON_JSON] if self.kind == "docker" else []
-        return {path: _digest(path) for path in [*self.own_files(), *shared, inputs["ca_bundle"]] if path}
+        digests = [[path, _digest(path)] for path in [*self.own_files(), *shared, inputs["ca_bundle"]] if path]
+        return hashlib.sha256(canonical([inputs, digests])).hexdigest()
 
     def recorded(self):
-        """{hash of arguments: digests()} of the last runs of the role."""
+        """[state()] after the last runs of the role."""
         found = (read_json(self.record) or {}).get(self.kind)
-        return found if isinstance(found, dict) and all(map(re.compile("[0-9a-f]{64}").match, found)) else {}
+        return found if isinstance(found, list) else []
 
-    def write_record(self, of_kind):
+    def write_record(self, states):
         """Replace this engine's part of the record; the file is removed with its last part."""
-        wanted = {kind: one for kind, one in {**(read_json(self.record) or {}), self.kind: of_kind}.items() if one}
+        wanted = {kind: one for kind, one in {**(read_json(self.record) or {}), self.kind: states}.items() if one}
         if wanted:
             make_directory(os.path.dirname(self.record))
             write_atomic(self.record, json.dumps(wanted, indent=1) + "\n", mode=0o600)
@@ -155,7 +155,7 @@ def check(host, inputs):
     due = None
     if error:
         due = "docker does not run"
-    elif host.recorded().get(_hash(inputs)) != host.digests(inputs) and (_sets(inputs) or host.recorded()):
+    elif host.state(inputs) not in host.recorded() and (_sets(inputs) or host.recorded()):
         due = "the settings of %s differ" % host.kind
     if host.kind == "docker":
         facts["daemon_json"] = host.daemon_json_mode()
@@ -169,10 +169,7 @@ def check(host, inputs):
 
 def record(host, inputs):
     """Record that the role has applied these arguments."""
-    kept = {key: one for key, one in host.recorded().items() if key != _hash(inputs)}
-    while len(kept) >= RECORDS:
-        del kept[next(iter(kept))]
-    host.write_record({**kept, _hash(inputs): host.digests(inputs)})
+    host.write_record([*host.recorded(), host.state(inputs)][-RECORDS:])
 
 
 def remove(host, check_mode):
@@ -214,10 +211,6 @@ def faults(engine, address=None, prepares=True, sysroot=""):
 def _sets(inputs):
     """Whether the arguments contain a setting."""
     return any(inputs[key] for key in ("settings", "registry_mirrors", "insecure_registries", "ca_bundle", "proxy_env"))
-
-
-def _hash(inputs):
-    return hashlib.sha256(canonical(inputs)).hexdigest()
 
 
 def _digest(path):

@@ -242,15 +242,11 @@ def find_archive(folder, key, servers):
     """(path, manifest) of the archive of a key in `folder`. Raises FleetError."""
     path = os.path.join(folder, key + SUFFIX)
     if not os.path.isfile(path):
-        try:
-            present = ", ".join(sorted(name for name in os.listdir(folder) if name.endswith(SUFFIX))) or "none"
-        except OSError as error:
-            present = error.strerror
         raise FleetError(
             "artifact.archive-missing",
-            "%s has no archive %s, which %s would load (archives in it: %s). Deploy one node without a source of "
+            "%s has no archive %s, which %s would load. Deploy one node without a source of "
             "artifacts, export its artifact with playbooks/artifact_export.yml, and run again.",
-            (folder, key + SUFFIX, ", ".join(servers), present),
+            (folder, key + SUFFIX, ", ".join(servers)),
         )
     manifest = read_manifest(path)
     if manifest["key"] != key:
