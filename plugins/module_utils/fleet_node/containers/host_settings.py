@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The state of a node's container engine, for preflight and for the role container_engine, which writes its settings.
 
-A record on the node contains a hash of the arguments of the role and of the files that it manages; the role has work to do
-if it differs.
+A record on the node contains a hash of the arguments of the role and of the files that it manages; the role has work
+to do if it differs.
 """
 
 from __future__ import annotations

@@ -339,7 +339,7 @@ def faults(context, unit):
 
 
 def device_checks(context, unit):
-    """[(check, messages)] of a vendor's devices: their faults, and processes that hold them."""
+    """[(check, messages)] of a vendor's devices: their faults, and the processes that use them."""
     return [("%ss" % unit.lower(), list(faults(context, unit))), ("holders", list(held(context, unit)))]
 
 
