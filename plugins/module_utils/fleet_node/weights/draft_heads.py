@@ -71,7 +71,7 @@ def _config_faults(config):
     sizes += [key for key in OTHER_SIZES if config.get(key) is not None and not _positive(config[key])]
     rows = [
         (config.get("model_type") != "llama", "model_type is %s, not llama" % config.get("model_type")),
-        (not llama, "architectures is %s, not a LlamaForCausalLM" % names),
+        (not llama, "architectures is %s, not a LlamaForCausalLM" % config.get("architectures")),
         *((True, "%s is %s, no positive number" % (key, config.get(key))) for key in sizes),
         (config.get("num_hidden_layers", 1) != 1, "num_hidden_layers is %s, not 1" % config.get("num_hidden_layers")),
         *((config.get(key), "%s is %s; the layer must be dense" % (key, config.get(key))) for key in EXPERTS),

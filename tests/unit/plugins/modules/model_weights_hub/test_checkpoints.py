@@ -137,7 +137,7 @@ class TestDraft:
         hub.add(Repository(DRAFT, head_files({"eagle_norm.weight": [2880]})))
         given = {"draft": str(node.models / "draft"), "draft_repo": DRAFT, "draft_eagle3": True}
         failed = node.refused("neuron.draft-unsupported", check_too=False, **given)
-        assert failed["layers"] == ["layer eagle_norm.weight is unknown to it"]
+        assert failed["faults"] == ["layer eagle_norm.weight is unknown to it"]
         assert hub.sent(REPO, SHARD) == 0
         hub.add(Repository(DRAFT, head_files()))
         assert node.run(refresh=True, **given)["draft"]["verified"] == "full"
