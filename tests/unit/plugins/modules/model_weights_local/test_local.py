@@ -349,7 +349,7 @@ class TestDraft:
     def test_a_head_that_the_engine_does_not_run(self, weights, tmp_path):
         sizes = {"hidden_size": 16, "vocab_size": 100, "draft_vocab_size": None}
         draft = heads.write(tmp_path / "draft", {**heads.names(), "d2t": [96]}, **sizes)
-        assert weights.run(draft=draft, draft_eagle3=True)["layers"]
+        assert weights.run(draft=draft, draft_eagle3=True)["faults"]
 
     def test_incomplete(self, in_place, tmp_path):
         draft = tmp_path / "draft"
