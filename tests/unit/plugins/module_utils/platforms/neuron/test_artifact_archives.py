@@ -133,10 +133,7 @@ def test_the_archive_of_another_configuration_is_refused(tmp_path, exported):
     code, problem = error(compiled_artifact.take_over, servers, str(archives))
     assert (code, KEY in problem, other in problem) == ("artifact.archive-does-not-fit", True, True)
     assert not (tmp_path / "two" / other).exists()
-    (tmp_path / "none").mkdir()
-    assert error(compiled_artifact.take_over, servers, str(tmp_path / "none")) == (missing, "none")
-    gone = str(tmp_path / "gone")
-    assert error(compiled_artifact.take_over, servers, gone) == (missing, "No such file or directory")
+    assert error(compiled_artifact.take_over, servers, str(tmp_path / "gone"))[0] == "artifact.archive-missing"
 
 
 def rewrite(archive, change):
