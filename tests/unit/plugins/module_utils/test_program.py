@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import pathlib
@@ -251,19 +250,6 @@ def test_where_others_could_change_it_nothing_is_kept(lib, files):
     folder = program.keep(lib)
     os.chmod(program.place(lib), 0o775)
     assert "others than root may write" in program_check.fault(folder, program.own_version())
-
-
-def test_a_version_in_use_is_locked(lib, files):
-    folder = program.keep(lib)
-    handle = program_check.in_use(folder)
-    other = os.open(folder, os.O_RDONLY)
-    try:
-        with pytest.raises(BlockingIOError):
-            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    finally:
-        os.close(handle)
-        os.close(other)
-    assert program_check.in_use(folder + "-none") is None
 
 
 WORKERS = """

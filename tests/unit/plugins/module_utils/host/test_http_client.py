@@ -75,13 +75,6 @@ def test_a_stream_is_read_to_its_mark_with_the_time_of_the_first_event():
     assert 0 <= stream.events[0].ms <= stream.response.ms
 
 
-def test_a_stream_that_breaks_keeps_the_events_before_it():
-    with ScriptedEngine("stream-cut") as engine:
-        url = "http://127.0.0.1:%d%s" % (engine.port, CHAT)
-        stream = http_client.stream("POST", url, dict(QUESTION, stream=True), 5)
-    assert (len(stream.events), stream.done, stream.response.error) == (1, False, "cut")
-
-
 @given(
     st.lists(
         st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), min_size=1).filter(

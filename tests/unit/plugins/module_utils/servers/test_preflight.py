@@ -220,31 +220,6 @@ def test_memory_is_needed_by_servers_that_do_not_run(tmp_path, listener):
     assert memory_of(tmp_path, *three) == lacks
 
 
-def test_folders_that_cannot_be_written(tmp_path, monkeypatch):
-    (tmp_path / "etc").mkdir()
-    closed = [str(tmp_path / "etc"), str(tmp_path)]
-    monkeypatch.setattr(os, "access", lambda path, mode: path not in closed)
-    assert refused(tmp_path) == [
-        (
-            "root",
-            "The user %s cannot write to %s, %s. Run the play with become, or set fleet_root to a folder that this "
-            "user can write to." % (processes.user_name(os.geteuid()), *closed),
-        )
-    ]
-
-
-def test_a_file_where_a_folder_must_be(tmp_path):
-    (tmp_path / "var/lib").mkdir(parents=True)
-    (tmp_path / "var/lib/inference-fleet").write_text("")
-    assert refused(tmp_path) == [
-        (
-            "root",
-            "%s/var/lib/inference-fleet is in the way: it must be a folder. Remove it, or set another fleet_root."
-            % tmp_path,
-        )
-    ]
-
-
 def test_a_model_of_the_node_must_be_there_and_whole(tmp_path):
     folder = tmp_path / "model"
     model = {"source": "path", "path": str(folder), "format": "bf16"}

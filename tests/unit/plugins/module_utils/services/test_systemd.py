@@ -334,18 +334,6 @@ def test_what_systemd_holds_of_a_changed_unit_is_read_anew(manager, tmp_path, mo
     ]
 
 
-@pytest.mark.parametrize("reload", [False, True])
-def test_units_are_read_again_only_where_they_changed(manager, reload):
-    """A daemon-reload takes the devices away from containers that run."""
-    manager.answers["show"] = shown("server-0") + "\n" + shown("server-1", NeedDaemonReload="yes" if reload else "no")
-    manager.start(["server-0", "server-1"])
-    assert [call for call in manager.calls if " show " not in call] == [
-        "systemctl enable --quiet --no-reload -- " + UNITS,
-        *(["systemctl daemon-reload"] if reload else []),
-        "systemctl start --no-block -- " + UNITS,
-    ]
-
-
 UNITS = "inference-fleet-server-0.service inference-fleet-server-1.service"
 
 

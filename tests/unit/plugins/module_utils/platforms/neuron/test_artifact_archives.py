@@ -108,27 +108,12 @@ def test_only_what_is_whole_is_exported(tmp_path):
     refused("NEURON_COMPILED_ARTIFACTS")
 
 
-def test_what_is_compiled_now_or_is_somebody_elses_stays(tmp_path, exported):
-    archives, _path = exported
-    path = tmp_path / "two" / KEY
-    path.mkdir(parents=True)
-    (path / "mine").write_text("x")
-    result = compiled_artifact.take_over([entry(tmp_path / "two")], str(archives))
-    assert (result["changed"], result["artifacts"][0]["state"]) == (False, "foreign")
-    record = artifacts.compiling_record({"name": "server-0", "health": {"budget_s": 1}})
-    files.write_json(str(path / artifacts.RECORD), record)
-    result = compiled_artifact.take_over([entry(tmp_path / "two")], str(archives))
-    assert result["artifacts"][0]["message"] == "is being compiled by server-0"
-    files.write_json(str(path / artifacts.RECORD), dict(record, boot="before"))
-    assert compiled_artifact.take_over([entry(tmp_path / "two")], str(archives))["changed"]
-    assert not (path / "mine").exists()
-
-
 def test_the_archive_of_another_configuration_is_refused(tmp_path, exported):
     archives, _path = exported
     other = "f" * 16
     servers = [entry(tmp_path / "two", directory=other)]
-    assert error(compiled_artifact.take_over, servers, str(archives))[0] == "artifact.archive-missing"
+    missing = "artifact.archive-missing"
+    assert error(compiled_artifact.take_over, servers, str(archives)) == (missing, KEY + ".tar")
     os.rename(archives / (KEY + ".tar"), archives / (other + ".tar"))
     code, problem = error(compiled_artifact.take_over, servers, str(archives))
     assert (code, KEY in problem, other in problem) == ("artifact.archive-does-not-fit", True, True)
