@@ -421,7 +421,7 @@ class Seen(typing.NamedTuple):
 
 def idle(before, after, roles):
     """Names of the workers of those roles of which none has handled a request between two readings ({name: Seen}): a
-    router may use only some of several workers. Workers that do not count are omitted. roles: {name: role}."""
+    router may use only some of several  Workers that do not count are omitted. roles: {name: role}."""
     known = [name for name in after if None not in (after[name].requests, before[name].requests)]
     busy = {roles[name] for name in known if after[name].requests > before[name].requests}
     return [name for name in known if roles[name] not in busy]

@@ -12,7 +12,6 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import http_client
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import DetachedJob
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import evaluation
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import evaluation_tool
 from ansible_collections.inference.fleet.tests.runs import wait_for
@@ -89,29 +88,6 @@ def test_a_killed_job_has_failed_and_the_next_play_runs_it_again(site):
     assert measured["failed"] and "was killed" in measured["errors"][0]["message"]
     site.tool(GOOD)
     assert site.run(caller="two")["document"]["score"] == 100
-
-
-def test_a_restarted_server_makes_it_void(site):
-    site.tool(GOOD)
-    site.run(wait_s=0)
-    site.processes = {"server-0": [3, 4]}
-    measured = site.run()["document"]
-    assert measured["void"] == "server-0 changed or restarted during the run"
-    assert site.run(caller="two")["document"]["void"] is None  # it does not count, so it is measured again
-
-
-def test_the_key_is_in_no_file_and_no_argument(site):
-    site.tool('echo "$OPENAI_API_KEY" >%s\necho "$@" >"$OUT"/arguments\n%s' % (site.root.parent / "seen", GOOD))
-    secret = pathlib.Path(NodePaths(str(site.root)).secret(ENTRY["name"]))
-    secret.parent.mkdir(parents=True)
-    secret.write_text('{"VLLM_API_KEY": "sk-very-secret-1"}')
-    result = site.run(servers=[{**ENTRY, "secrets": {"VLLM_API_KEY": "fleet_api_key"}}])
-    assert (site.root.parent / "seen").read_text() == "sk-very-secret-1\n"
-    assert "sk-very-secret-1" not in json.dumps(result)
-    folder = pathlib.Path(site.job().folder)
-    assert [path.stat().st_mode & 0o777 for path in (folder, folder.parent / "output")] == [0o700, 0o700]
-    for path in folder.parent.rglob("*"):
-        assert path.is_dir() or b"sk-very-secret-1" not in path.read_bytes(), path
 
 
 @pytest.mark.parametrize("key", ["max_model_len", "context_window"])

@@ -60,12 +60,6 @@ def test_what_the_format_cannot_hold_is_refused(text):
         supervisord.ini_value(text)
 
 
-def test_a_command_with_a_line_break_is_refused():
-    with pytest.raises(FleetError) as caught:
-        supervisord.ini_command(["a", "b\nc"])
-    assert (caught.value.code, caught.value.values[0]) == ("services.text-invalid", "b\nc")
-
-
 def test_a_socket_folder_that_others_may_use_is_refused(tmp_path):
     folder = tmp_path / "f"
     supervisord._private_folder(str(folder))

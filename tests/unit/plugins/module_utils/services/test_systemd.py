@@ -78,12 +78,6 @@ def test_a_program_that_no_unit_can_name_is_refused(program):
     assert (caught.value.code, caught.value.values[0]) == ("services.text-invalid", program)
 
 
-def test_a_nul_is_refused():
-    with pytest.raises(FleetError) as caught:
-        systemd.unit_word("a\0b")
-    assert (caught.value.code, caught.value.values[0]) == ("services.text-invalid", "a\0b")
-
-
 def entry(name="server-0", **changes):
     one = {"name": name, "platform": "cpu", "cpus": None, "start": {"after": []}, "container": None,
            "environment": {"A": "%h $HOME"}, "command": ["/opt/venv/bin/engine", NASTY], "directories": {},
@@ -252,13 +246,6 @@ def test_a_unit_is_what_systemd_says_of_it(manager, changes, state, pid, reason)
     assert (status.state, status.pid, status.reason) == (state, pid, reason)
 
 
-def test_only_our_units_are_ours(manager, tmp_path):
-    define(manager, "server-1", "server-0")
-    (tmp_path / "inference-fleet-etcd.service").write_text("[Unit]\nDescription=etcd of the fleet\n")
-    (tmp_path / "other.service").write_text(systemd.HEADER)
-    assert manager.defined() == ["server-0", "server-1"]
-
-
 def needed(manager, **changes):
     """Paths whose mounts the unit of this entry waits for, as systemd reads them; those that all have left out."""
     lines = manager.definition(entry(**changes), None).splitlines()
@@ -284,17 +271,6 @@ def test_a_unit_waits_for_the_file_systems_that_it_needs(manager, tmp_path):
     mounts = [{"source": "/opt/encodings"}, {"source": "/opt"}, {"source": "/mnt/data"}]
     contained = {**process, "container": dict(CONTAINER, mounts=mounts)}
     assert needed(manager, **contained) == sorted([*found, "/opt/encodings", "/mnt/data"])
-
-
-def test_the_key_of_an_artifact_is_in_no_unit(manager):
-    """Each changed argument has another one, and a unit that changes makes systemd read all units again."""
-    found = []
-    for key in ("0123456789abcdef", "fedcba9876543210"):
-        folders = {"artifact": "/mnt/artifacts/%s-server-0" % key, "work": "/mnt/work"}
-        mounts = [{"source": path} for path in folders.values()]
-        container = dict(CONTAINER, mounts=mounts)
-        found.append(needed(manager, directories=folders, hooks=compile_cache(key) if key else {}, container=container))
-    assert found == [["/mnt/artifacts", "/mnt/work"]] * 2
 
 
 @pytest.mark.parametrize("container", [None, CONTAINER])

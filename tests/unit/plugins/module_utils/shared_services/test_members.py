@@ -175,13 +175,6 @@ def test_a_process_older_than_its_files_is_restarted_if_the_others_keep_a_quorum
     assert unit.calls == ["daemon-reload", "enable", "restart"]
 
 
-@pytest.mark.parametrize(
-    ("count", "others", "can"), [(1, 0, True), (3, 2, True), (3, 1, False), (5, 3, True), (5, 2, False)]
-)
-def test_a_restart_keeps_the_quorum(count, others, can):
-    assert service.can_stop(count, others) is can
-
-
 @pytest.mark.usefixtures("unit")
 def test_a_new_cluster_writes_its_initial_configuration(tmp_path, monkeypatch):
     monkeypatch.setattr(etcd_member.Member, "cluster", lambda self: (set(), None, None))
