@@ -181,9 +181,28 @@ def test_a_full_disk_is_named(case, monkeypatch, fault):
     assert {one["code"] for one in checked("disk", case)} == {"doctor.disk-full"}
 
 
+def test_a_slow_disk_is_named(case, monkeypatch):
+    assert checked("read-rate", case)[0]["ok"] is True
+    monkeypatch.setattr(checks, "read_rate", lambda path: 4.0)
+    (found,) = checked("read-rate", case)
+    assert found["code"] == "doctor.disk-slow"
+    assert "lasts 1024 s" in found["cause"]
+
+
 def test_an_error_of_a_process_that_ended_is_no_fault_of_the_gpu(case):
     kernel(case, "NVRM: Xid (PCI:0000:8f:00): 43, pid=1, Ch 00000010")
     assert [one["ok"] for one in checked("kernel", case)] == [True]
+
+
+@pytest.mark.parametrize("platform", ["neuron", "ascend"])
+def test_lines_of_other_drivers(case, platform):
+    """Each line that is a fault is found, and none of those that are known as harmless."""
+    case.platform = PLATFORMS[platform]
+    for kind, code in (("faults", "doctor.hardware-error"), ("harmless", None)):
+        lines = (FIXTURES / platform / ("kernel-%s.txt" % kind)).read_text(encoding="utf-8").splitlines()
+        for line in lines:
+            kernel(case, line)
+            assert [one["code"] for one in checked("kernel", case)] == [code], line
 
 
 @pytest.mark.parametrize("name", CHECKS)

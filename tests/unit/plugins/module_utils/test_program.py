@@ -74,6 +74,18 @@ def test_this_package_is_a_program():
     assert [path for path in files if not path.endswith(".py")] == []
 
 
+def test_a_version_is_kept_once(lib, files):
+    folder = program.keep(lib)
+    assert program_check.fault(folder, program.own_version()) is None
+    before = os.stat(folder).st_ino
+    assert program.keep(lib) == folder
+    assert os.stat(folder).st_ino == before
+    assert [oct(os.stat(at).st_mode & 0o7777) for at, _names, _files in os.walk(folder)] == ["0o755"] * 4
+    program.make_current(lib)
+    assert run(lib) == "first ['x']\n"
+    assert program.current_fault(lib) is None
+
+
 @pytest.mark.parametrize("check_mode", [True, False])
 def test_nothing_is_kept_before_the_node_has_its_folder_or_in_check_mode(tmp_path, lib, files, check_mode):
     assert program.keep(str(tmp_path / "none"), check_mode) is None
@@ -168,6 +180,17 @@ def test_the_link_that_servers_start_by_is_mended(lib, files, damage):
     assert run(lib) == "first ['x']\n"
 
 
+def test_a_version_that_is_not_used_goes_when_another_comes(lib, files):
+    first = os.path.basename(program.keep(lib))
+    program.make_current(lib)
+    files["fleet_node/words.py"] = b"WORD = 'second'\n"
+    second = os.path.basename(program.keep(lib))
+    assert versions(lib) == sorted([first, second])  # servers start with the first
+    assert run(lib) == "first ['x']\n"
+    program.make_current(lib)
+    assert (versions(lib), run(lib)) == ([second], "second ['x']\n")
+
+
 def test_a_version_that_a_process_runs_stays(lib, files):
     files["__main__.py"] += b"print(input(), flush=True)\nimport fleet_node.later\n"
     files["fleet_node/later.py"] = b"print('later')\n"
@@ -240,6 +263,16 @@ def test_what_a_disk_refuses_is_said_and_changes_nothing(lib, files, monkeypatch
         assert caught.value.details["errno"] == errno.errorcode[number]
         assert program.place(lib) in caught.value.message
     assert (versions(lib), run(lib)) == (before, "first ['x']\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is careful about others")
+def test_where_others_could_change_it_nothing_is_kept(lib, files):
+    os.chmod(lib, 0o777)
+    assert program.keep(lib) is None
+    os.chmod(lib, 0o755)
+    folder = program.keep(lib)
+    os.chmod(program.place(lib), 0o775)
+    assert "others than root may write" in program_check.fault(folder, program.own_version())
 
 
 WORKERS = """

@@ -9,7 +9,7 @@ The lines are those of its sources and of reports, each named; none was seen on 
 from __future__ import annotations
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import base, trtllm, vllm
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import base, dynamo, trtllm, vllm
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model import gpt_oss
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes
 from ansible_collections.inference.fleet.tests.nodes import trtllm_llmapi
@@ -93,6 +93,13 @@ def test_causes_in_the_log(line, words):
 def test_causes_in_the_log_of_vllm(line, words):
     last = "(APIServer pid=3468) RuntimeError: Engine core initialization failed. See root cause above."
     assert causes.log_cause(["INFO starting", line, last], vllm.ENGINE, False).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("program", "inner"), [("trtllm", trtllm.ENGINE), ("vllm", vllm.ENGINE), ("frontend", dynamo.ENGINE)]
+)
+def test_the_log_of_a_dynamo_worker_is_that_of_its_engine(program, inner):
+    assert dynamo.ENGINE.inner({"command": ["python3", "-m", "dynamo." + program]}) is inner
 
 
 def test_weights_that_do_not_load_on():

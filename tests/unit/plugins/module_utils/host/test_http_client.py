@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import socket
 import time
 
 import pytest
@@ -50,6 +51,15 @@ def test_what_goes_wrong_is_a_value(fault, error, words):
     assert answer.describe() == words
 
 
+def test_an_address_of_another_machine_is_unreachable(monkeypatch):
+    def unknown(*_given, **_more):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)  # the name server here may be slow, or make something up
+    answer = http_client.request("GET", "http://no-such-host.invalid:18299/", timeout=60)
+    assert answer.error == "unreachable"
+
+
 def test_a_body_without_end_is_given_up(monkeypatch):
     monkeypatch.setattr(http_client, "MAX_BODY", 50)
     with ScriptedEngine() as engine:
@@ -73,6 +83,13 @@ def test_a_stream_is_read_to_its_mark_with_the_time_of_the_first_event():
     assert stream.events[0].json()["choices"][0]["delta"] == {"role": "assistant"}
     assert "".join(event.json()["choices"][0]["delta"].get("content", "") for event in stream.events) == "391"
     assert 0 <= stream.events[0].ms <= stream.response.ms
+
+
+def test_a_stream_that_breaks_keeps_the_events_before_it():
+    with ScriptedEngine("stream-cut") as engine:
+        url = "http://127.0.0.1:%d%s" % (engine.port, CHAT)
+        stream = http_client.stream("POST", url, dict(QUESTION, stream=True), 5)
+    assert (len(stream.events), stream.done, stream.response.error) == (1, False, "cut")
 
 
 @given(

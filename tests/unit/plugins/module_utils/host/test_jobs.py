@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pathlib
+import signal
 import subprocess
 
 import pytest
@@ -58,6 +59,14 @@ def test_what_the_first_process_left_behind_is_ended(job):
     assert job.alive()
     job.stop()
     assert not job.alive()
+
+
+def test_one_that_ignores_the_first_signal_is_killed(job, monkeypatch):
+    monkeypatch.setattr(detached_jobs, "TERM_S", 0.1)
+    process = launch(job, "trap '' TERM; touch $0.ready; sleep 900; sleep 900".replace("$0", job.folder))
+    small_node.wait_until(lambda: os.path.exists(job.folder + ".ready"))
+    job.stop()
+    assert process.wait(60) == -signal.SIGKILL
 
 
 def test_the_number_of_a_job_that_ended_may_be_another_groups(job, stranger):

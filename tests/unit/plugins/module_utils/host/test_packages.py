@@ -34,6 +34,20 @@ def test_versions_of_all_vendors_compare(version, least, fits):
 
 
 @pytest.mark.parametrize(
+    ("package", "installed", "due"),
+    [
+        ({"version": "2.30"}, None, {"a": "2.30"}),
+        ({"version": "2.30"}, "2.30.1", {}),
+        ({"version": "2.30"}, "2.31", {"a": "2.30"}),
+        ({"version": "2.30", "least": None}, "2.29", {"a": "2.30"}),
+        ({"version": "2.30", "least": "2.29"}, "2.31", {}),
+    ],
+)
+def test_what_is_lacking(package, installed, due):
+    assert packages.lacking({"a": package}, {"a": installed} if installed else {}) == due
+
+
+@pytest.mark.parametrize(
     ("name", "package", "code"),
     [
         ("a", {"version": "2.30", "least": "2.29"}, None),

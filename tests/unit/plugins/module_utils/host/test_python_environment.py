@@ -48,6 +48,23 @@ def test_parameters_that_are_not_valid(tmp_path, arguments, key, value):
     assert (error.code, error.values[:2]) == ("arguments.invalid", (key, value))
 
 
+@pytest.mark.parametrize(
+    ("pin", "version", "same"),
+    [
+        ("0.32.0", "0.32.0", True),
+        ("0.32", "0.32.0", True),
+        ("0.32.0", "0.32.1", False),
+        ("2.13.0+cpu", "2.13.0+cpu", True),
+        ("2.13.0", "2.13.0+cpu", True),
+        ("2.13.0+cpu", "2.13.0", False),
+        ("2.13.0+cpu", "2.13.0+cu128", False),
+        ("1.0+ubuntu-1", "1.0+ubuntu.1", True),
+    ],
+)
+def test_same_version(pin, version, same):
+    assert pe.same_version(pin, version) is same
+
+
 # ---- failures of uv
 
 
@@ -173,3 +190,26 @@ EOF
     }
     variables = {"PIP_FIND_LINKS": "/wheels", "PIP_CERT": "/ca.pem", "PATH": "/bin"}
     assert pe.pip_configuration([], variables) == {"find-links": "/wheels", "cert": "/ca.pem"}
+
+
+def test_uv_gets_the_indexes_of_pip_as_variables():
+    pip = {
+        "index-url": "https://user:secret@mirror/simple",
+        "extra-index-url": "\nhttps://one/simple\nhttps://two/simple",
+        "find-links": "/opt/wheels /more/wheels",
+        "cert": "/ca.pem",
+        "proxy": "http://proxy:3128",
+        "trusted-host": "mirror",
+        "no-index": "false",
+    }
+    variables, flags = pe.places(pip, {"UV_FIND_LINKS": "/uv/wheels"})
+    assert variables == {
+        "UV_DEFAULT_INDEX": "https://user:secret@mirror/simple",
+        "UV_INDEX": "https://one/simple https://two/simple",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_FIND_LINKS": "/opt/wheels,/more/wheels,/uv/wheels",
+        "SSL_CERT_FILE": "/ca.pem",
+        "ALL_PROXY": "http://proxy:3128",
+        "UV_INSECURE_HOST": "mirror",
+    }
+    assert flags == []

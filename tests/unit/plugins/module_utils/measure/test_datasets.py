@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import evaluation as datasets
@@ -66,3 +68,16 @@ def test_a_file_without_questions_is_wrong(folder, path, text):
     (folder / path).write_text(text)
     (one,) = wrong(folder, ALL)
     assert one.startswith(path + " (") and one.endswith(") has no rows")
+
+
+def test_another_checksum_is_said(folder):
+    right = hashlib.sha256((folder / "gpqa_diamond.csv").read_bytes()).hexdigest()
+    assert datasets.check_datasets(str(folder), ["gpqa"], {"gpqa_diamond.csv": right.upper(), "other": "x"})
+    assert wrong(folder, ["gpqa"], {"gpqa_diamond.csv": "0" * 64}) == [
+        "gpqa_diamond.csv (gpqa) has the sha256 %s, not %s" % (right, "0" * 64)
+    ]
+
+
+def test_an_unknown_evaluation_is_refused(folder):
+    (one,) = wrong(folder, ["hellaswag"])
+    assert one.startswith("hellaswag is not an evaluation")

@@ -79,6 +79,35 @@ def site(tmp_path, monkeypatch):
     return Site(tmp_path, monkeypatch)
 
 
+@pytest.mark.parametrize("more", [{"effort": "high"}, {"max_tokens": 600}, {"servers": [{**ENTRY, "hash": "b" * 64}]}])
+def test_another_question_or_plan_is_measured(site, more):
+    site.tool(GOOD)
+    site.run()
+    assert site.run(**more)["changed"]
+    assert site.calls() == 2
+
+
+def test_a_refused_request_is_kept_said_and_asked_again(site):
+    site.tool('cp %s/basic-400/*.json* "$OUT"' % RECORDED)
+    measured = site.run()["document"]
+    assert (measured["failed"], measured["score"]) == (1, None)
+    site.tool(GOOD)
+    assert site.run(caller="two")["document"]["failed"] == 0
+
+
+def test_progress_is_read_from_the_log(site):
+    go = site.root.parent / "go"
+    site.tool("echo ' 12%%|# | 1/8 [00:01<00:07'; touch %s.began\n"
+              "while ! [ -e %s ]; do sleep 0.05; done\n%s" % (go, go, GOOD))  # fmt: skip
+    first = site.run(wait_s=0)
+    assert (first["finished"], first["document"]) == (False, None)
+    wait_for(pathlib.Path("%s.began" % go).exists, LONG_S, "the tool")
+    assert site.run(wait_s=0)["progress"] == {"phase": "basic: 1 of 8 answers", "percent": 12}
+    go.touch()
+    assert site.run()["document"]["score"] == 100
+    assert site.calls() == 1
+
+
 def test_a_killed_job_has_failed_and_the_next_play_runs_it_again(site):
     site.tool("exec sleep %d" % (10 * LONG_S))
     site.run(wait_s=0)
@@ -101,6 +130,13 @@ def test_answers_longer_than_the_context_are_an_error_before_a_request(site, key
     site.tool('echo "$FLEET_VALUES" >%s\n%s' % (site.root.parent / "seen", GOOD))
     site.run(max_tokens=4000, shorten=True)
     assert json.loads((site.root.parent / "seen").read_text())["max_tokens"] == 3072
+
+
+def test_a_wrong_dataset_is_an_error_before_a_request(site):
+    site.tool(GOOD)
+    with pytest.raises(FleetError) as caught:
+        site.run(eval="gpqa")
+    assert caught.value.code == "evaluate.datasets-wrong" and site.calls() == 0
 
 
 @pytest.mark.parametrize(("failed", "score"), [(0, 75), (4, 50)])
@@ -182,6 +218,17 @@ def test_questions_that_aisbench_does_not_answer_have_failed(case, asked, errors
     assert {one["message"]: one["count"] for one in found["errors"]} == errors
     assert found["failed"] == sum(errors.values())
     assert found["answered"] + found["failed"] == sum(asked.values())
+
+
+@pytest.mark.parametrize("text", ["", "all of it was reasoning</think>", "all of it was reasoning</think> \n"])
+def test_an_empty_answer_to_aisbench_has_failed(tmp_path, text):
+    folder = tmp_path / "20261122_120000" / "predictions" / "fleet"
+    folder.mkdir(parents=True)
+    (folder / "lukaemon_mmlu_anatomy.jsonl").write_text(json.dumps({"success": True, "prediction": text}) + "\n")
+    found = evaluation.aisbench_numbers(str(tmp_path), "mmlu", {ANATOMY: 1})
+    assert found["errors"] == [{"message": "The answer was empty.", "count": 1}]
+    with pytest.raises(ValueError):
+        evaluation.aisbench_numbers(str(tmp_path / "none"), "mmlu", {})
 
 
 def test_a_killed_run_of_aisbench_continues(site):

@@ -10,6 +10,7 @@ import subprocess
 import types
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import run
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import benchmarks
@@ -70,6 +71,14 @@ def test_they_stop_and_only_those_that_are_down_start(servers):
     assert servers.node.manager.calls == [("stop", "server-0", "server-1"), ("start", "server-0")]
     servers.start()
     assert len(servers.node.manager.calls) == 2
+
+
+def test_one_that_does_not_stop_is_an_error_and_all_start_again(servers):
+    servers.launcher.left = ("server-1",)
+    with pytest.raises(FleetError) as caught:
+        servers.stop()
+    assert (caught.value.code, caught.value.values) == ("measure.server-stays", ("server-1", "process 7: engine"))
+    assert servers.node.manager.calls[-1] == ("start", "server-0", "server-1")
 
 
 @pytest.mark.parametrize("status", [0, 3])

@@ -50,3 +50,15 @@ def test_other_files_in_the_history_are_left_out_with_a_warning(tmp_path):
     documents, warnings = result.history(str(tmp_path))
     assert documents == [one]
     assert all("0000000%d.json" % number in text for number, text in enumerate(warnings, 1)) and len(warnings) == 8
+
+
+def test_the_plan_hash_is_of_the_servers_and_not_of_their_order():
+    one, other = ({"host": "h", "name": name, "hash": name * 64} for name in "ab")
+    assert result.plan_hash([one, other]) == result.plan_hash([other, one]) != result.plan_hash([one])
+    assert result.plan_hash([{**one, "hash": "c" * 64}]) != result.plan_hash([one])
+
+
+def test_the_recipe_hash_leaves_out_the_keys_that_change_no_server():
+    recipe = {"name": "x", "arguments": {"a": 1}, "benchmark": {"quick": {}}, "probes": []}
+    assert result.recipe_hash(recipe) == result.recipe_hash({**recipe, "benchmark": None, "probes": [1]})
+    assert result.recipe_hash(recipe) != result.recipe_hash({**recipe, "arguments": {"a": 2}})

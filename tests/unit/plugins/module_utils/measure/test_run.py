@@ -179,12 +179,30 @@ def test_a_command_of_a_recipe_is_run_and_its_metrics_are_read(bench, monkeypatc
     assert document["tool"]["command"][1] == "http://127.0.0.1:8000"
 
 
+def test_check_mode_sends_nothing(bench):
+    assert bench.call(check_mode=True)["document"] is None
+    assert bench.calls == 0
+    bench.call()
+    assert bench.call(check_mode=True)["changed"] is False
+
+
 def test_a_job_goes_on_when_its_play_has_ended_and_is_joined(bench):
     bench.waits(True)
     assert bench.call(wait_s=0)["finished"] is False
     wait_for(lambda: bench.calls == 1, 60, "the tool")
     assert bench.call(caller="two", wait_s=0)["finished"] is False
     bench.waits(False)
+    assert bench.call(caller="two")["document"]["ok"] is True
+    assert bench.calls == 1
+
+
+def test_a_result_that_nobody_waited_for_is_taken_by_the_next_play(bench):
+    bench.waits(True)
+    bench.call(wait_s=0)
+    wait_for(lambda: bench.calls == 1, 60, "the tool")
+    bench.waits(False)
+    root = bench.folder / "root"
+    wait_for(lambda: list(root.rglob("profile_export_aiperf.json")), 60, "what the tool writes")
     assert bench.call(caller="two")["document"]["ok"] is True
     assert bench.calls == 1
 

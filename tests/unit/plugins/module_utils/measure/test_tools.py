@@ -16,8 +16,10 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.benchmarks import Point, with_key
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.reading import (
     expand,
+    load,
     measured,
     number,
+    progress,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import (
     tool_of,
@@ -38,6 +40,7 @@ POINT = Point(
     limits={"ttft_ms": 500, "tpot_ms": 20},
 )
 AISBENCH = "20261122_120000"
+DIED = "Exception in thread Thread-1:\nTraceback:\nZeroDivisionError: division by zero\n" * 2
 
 
 def of(tool, **more):
@@ -105,6 +108,19 @@ def test_recorded_output(tmp_path, tool, samples, concurrency, requests, complet
         assert message in found["message"] and found["count"] == count
 
 
+def test_records_of_a_warm_up_and_lines_of_a_killed_writer_are_ignored(tmp_path):
+    lines = (SAMPLES / "aiperf-all-failed.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = [lines[0].replace('"profiling"', '"warmup"'), lines[1], "[]", "null", lines[2][:90]]
+    (tmp_path / "profile_export.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    assert (POINT.read(str(tmp_path), "").failed, POINT.done(str(tmp_path), "")) == (1, 1)
+
+
+def test_exceptions_in_the_log_of_llmperf_are_errors(tmp_path):
+    reading = of("llmperf").read(str(tmp_path), DIED)
+    assert (reading.completed, reading.failed) == (0, 0)
+    assert reading.errors == [{"message": "ZeroDivisionError: division by zero", "count": 2}]
+
+
 @pytest.mark.parametrize("tool", tools())
 @pytest.mark.parametrize("text", [None, "[]", "{", "{}"])
 def test_a_run_without_output_has_no_answers(tool, text, tmp_path):
@@ -133,6 +149,13 @@ def test_an_expression_is_a_path_with_a_factor_or_divisor(expression, found):
     assert measured(data, expression) == found
 
 
+def test_csv_files_are_read_by_row_and_column(tmp_path):
+    (tmp_path / "a.csv").write_text("metric,avg\nTTFT,25.4 ms\nrate,3\n", encoding="utf-8")
+    data = load(str(tmp_path), ("*.csv",))
+    assert (measured(data, "TTFT.avg"), measured(data, "rate.avg")) == (25.4, 3)
+    assert load(str(tmp_path), ("*.csv", "*.json")) is None
+
+
 def test_a_template_leaves_out_and_repeats_groups():
     values = {"urls": ["a", "b"], "rate": None, "eos": True, "off": False, "words": ["x", 1], "empty": [], "n": 3}
     template = ["--url ${urls}", "--rate ${rate}", "--eos ${eos}", "--off ${off}", "--w ${*words}", "--u ${empty}",
@@ -140,6 +163,12 @@ def test_a_template_leaves_out_and_repeats_groups():
     assert expand(template, values) == [
         "--url", "a", "--url", "b", "--eos", "--w", "x", "1", "--at=a/3", "--at=b/3", "two words"
     ]  # fmt: skip
+
+
+def test_progress_is_read_from_the_last_bar():
+    assert progress("0%| | 0/8 [00:00<?]\r 25%|##| 2/8 [00:01<00:02]") == (2, 8)
+    assert progress("loading") == (None, None)
+    assert of("vllm-latency", concurrency=4).done("", "3/3 [\nProfiling iterations: 40%|#| 2/5 [00:01<") == 8
 
 
 def test_a_command_of_a_recipe_is_a_tool(tmp_path):

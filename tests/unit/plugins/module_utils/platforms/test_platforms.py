@@ -3,9 +3,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import shutil
+import subprocess
+import sys
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
@@ -122,6 +125,20 @@ def test_recorded_trees(name):
         "lnc": None,
         "runtime": None,
     }
+
+
+def test_the_affinity_of_this_process_counts():
+    one = min(os.sched_getaffinity(0))
+    program = (
+        "import json, os; os.sched_setaffinity(0, {%d}); "
+        "from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import detect; "
+        "print(json.dumps([[device.cores, device.cpus] for device in detect().devices if device.cores]))" % one
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True,
+        env=dict(os.environ, PYTHONPATH=str(pathlib.Path(accelerators.__file__).parents[7])),
+    )  # fmt: skip
+    assert json.loads(done.stdout) == [[1, str(one)]]
 
 
 def test_a_node_that_cannot_be_read_is_an_error(tmp_path):

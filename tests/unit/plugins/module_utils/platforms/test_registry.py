@@ -10,8 +10,10 @@ import pathlib
 import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.discover import discover
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import (
     PLATFORMS,
+    platform_of,
 )
 
 CLONE = pathlib.Path(__file__).resolve().parents[5]
@@ -29,6 +31,16 @@ def test_a_file_of_another_vendor_is_found(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     found = discover("made_up_platforms", [str(folder)], "Platform", "platform")
     assert {name: one.rods for name, one in found.items()} == {"abacus": 1, "soroban": 2}
+
+
+def test_the_cpu_is_asked_last():
+    assert list(PLATFORMS)[-1] == "cpu"
+
+
+def test_an_unknown_one_lists_those_there_are():
+    with pytest.raises(FleetError) as caught:
+        platform_of("abacus")
+    assert (caught.value.code, caught.value.values) == ("platform.unknown", ("abacus", ", ".join(PLATFORMS)))
 
 
 def lacking(name, root=CLONE):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import by_hand, observe
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.imported import recipe_of
 
@@ -114,3 +115,19 @@ def test_a_recipe_has_what_differs(command, recipe):
     found, text = written(command)
     assert found == {**BASE, **recipe}
     assert ("fleet_api_key" in text) is ("--api-key" in command)
+
+
+def test_the_image_of_a_container():
+    planned = {"image": "r/vllm:1", "digest": None}
+    same = "--served-model-name tiny --max-num-seqs 8 --enforce-eager"
+    assert written(same, "r/vllm:1", container=planned)[0] == BASE
+    assert written(same, "r/vllm:2@sha256:0", container=planned)[0]["container"] == {
+        "image": "r/vllm:2",
+        "digest": "sha256:0",
+    }
+
+
+def test_another_engine_needs_another_recipe():
+    with pytest.raises(FleetError) as caught:
+        written("m", engine="sglang")
+    assert caught.value.code == "recipe.other-engine"

@@ -14,7 +14,7 @@ import shutil
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import trtllm, vllm
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import dynamo, trtllm, vllm
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import config_check
@@ -124,6 +124,16 @@ def test_an_image_that_cannot_say_is_no_verdict(place, module, words):
     assert len(place.asked) == 2  # it may be able to next time
 
 
+def test_a_worker_of_dynamo_is_asked_as_its_engine_is(place):
+    one = desired(FINE)
+    one.entry.update(engine="dynamo", command=["python3", "-m", "dynamo.trtllm"])
+    config_check.check_configs(place.node, [one])
+    assert [call["argv"][call["argv"].index("-c") + 1] for call in place.asked] == [trtllm.CHECK, dynamo.PARSE]
+    one.entry["command"] = ["python3", "-m", "dynamo.vllm"]
+    config_check.check_configs(place.node, [one])
+    assert place.asked[2]["argv"][place.asked[2]["argv"].index("-c") + 1] == dynamo.PARSE
+
+
 # -- command lines -----------------------------------------------------------------------------------------------------
 
 # What vLLM's parser does, in an environment that has nothing else.
@@ -211,6 +221,19 @@ def test_what_the_environment_refuses(environment, words, said):
             "arguments or use an environment that has them",
         )  # fmt: skip
     assert environment.loaded == 2
+
+
+def test_a_file_that_is_not_written_yet_is_read(environment):
+    config = {"path": "/etc/not/there.yml", "format": "yaml", "content": {"a": 1}}
+    environment.check(environment.server("server-0", "--config", config["path"], config=config))
+    assert environment.node.warnings == []
+
+
+def test_an_environment_that_hangs(environment, monkeypatch):
+    monkeypatch.setattr(config_check, "CHECK_S", 0.5)
+    environment.module.write_text("import time\ntime.sleep(60)\n")
+    environment.check(environment.server("server-0"))
+    assert "it did not end within 0 s" in environment.node.warnings[0]
 
 
 def test_an_image_is_asked_for_its_command_line(place):

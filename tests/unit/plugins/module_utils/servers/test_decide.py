@@ -12,6 +12,7 @@ import pathlib
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import Container
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import entry_hash, start_order
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import decide as deciding
@@ -175,11 +176,51 @@ class Manager(Supervisord):
         return path
 
 
+def test_a_server_that_runs_is_observed_though_its_entry_was_deleted(tmp_path, monkeypatch):
+    paths, pid = NodePaths(str(tmp_path)), os.getpid()
+    manager = Manager(paths)
+    monkeypatch.setattr(manager, "statuses", lambda: {"server-0": Status("up", pid)})
+    record = {"pid": pid, "ticks": processes.process(pid).ticks, "phase": "running", "hash": entry()["hash"]}
+    for path, text in ((paths.server_state("server-0"), json.dumps(record)), (paths.etc + "/x", "")):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        pathlib.Path(path).write_text(text)
+    found = observing.observe(paths, manager)["server-0"]
+    assert (found.fresh, found.entry, condition(found).state) == (True, None, "running")
+    assert only_action(decide({}, {"server-0": found}, "started")) == ("remove", "it is not in the plan")
+
+
 def test_the_hash_does_not_count_the_host_and_counts_all_else():
     one = entry()
     assert entry(host="other")["hash"] == one["hash"]
     for key in set(one) - {"hash", "host"}:
         assert entry_hash(dict(one, **{key: "other"})) != one["hash"]
+
+
+def test_the_order_is_the_plans_and_orphaned_servers_come_last_unless_names_are_given():
+    plan = desired(entry("b"), entry("a"))
+    observed = {"z": running(entry("z")), "c": running(entry("c")), "gone": Observed("gone")}
+    assert [(action.name, action.kind) for action in decide(plan, observed, "started")] == [
+        ("b", "create"),
+        ("a", "create"),
+        ("c", "remove"),
+        ("z", "remove"),
+    ]
+    assert [action.name for action in decide(plan, observed, "started", only=["a"])] == ["a"]
+    assert [action.name for action in decide(plan, observed, "absent", only=["c"])] == ["c"]
+    assert decide(plan, observed, "started", only=["c"]) == []
+
+
+def test_conditions():
+    now = condition(running())
+    assert (now.state, now.since, now.pid, now.restarts, now.hash) == ("running", 1000.0, 7, 0, entry()["hash"])
+    assert condition(Observed("x")).state == "missing"
+    starting = condition(running(fresh=False))
+    assert (starting.state, starting.reason, starting.hash) == ("waiting", "starting", None)
+    record = {"phase": "waiting for a", "reason": "a is not deployed on this node", "count": 3}
+    now = condition(running(state=record))
+    assert (now.state, now.reason, now.restarts) == ("waiting", "waiting for a: a is not deployed on this node", 2)
+    failed = condition(running(state={"phase": "failed", "reason": "it cannot be executed", "count": 2}))
+    assert (failed.state, failed.reason, failed.restarts) == ("failed", "it cannot be executed", 1)
 
 
 def test_leaders_start_first_and_a_circle_is_an_error():
@@ -296,6 +337,22 @@ def test_a_follower_that_runs_restarts_though_nobody_named_it_and_a_stopped_one_
 
 def container(hash_, running_=True):
     return Container("c" * 64, "inference-fleet-server-0", running_, "server-0", "/", hash_)
+
+
+def test_a_container_says_itself_what_runs():
+    one = entry()
+    assert decide(desired(one), {"server-0": running(containers=[container(one["hash"])])}, "started") == []
+    assert only_action(decide(desired(one), {"server-0": running(containers=[container("0" * 64)])}, "started")) == (
+        "restart",
+        "it runs an older entry than the deployed one",
+    )
+    left = running(one, service=None, pids=[], state={}, containers=[container("1" * 64)])
+    now = condition(left)
+    assert (now.state, now.hash, now.managed, now.reason) == (
+        "running", "1" * 64, False, "it runs without its service manager",
+    )  # fmt: skip
+    assert only_action(decide(desired(one), {"server-0": left}, "started"))[0] == "restart"
+    assert only_action(decide(desired(one), {"server-0": left}, "stopped"))[0] == "stop"
 
 
 def with_weights(one, noted="a" * 64, now="b" * 64, **changes):

@@ -12,6 +12,7 @@ import sys
 import time
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import OTHER_API_KEYS
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes as node_processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import drift, observe
@@ -93,6 +94,15 @@ def test_secrets_that_are_not_known_here_are_compared_by_name():
     assert lines(desired, observed) == [("changed", "changed: secrets", "change")]
     observed.secrets_read = False
     assert lines(desired, observed) == []
+
+
+def test_a_server_of_one_api_key_lacks_no_others_and_one_of_several_does():
+    one = entry()
+    one["secrets"][OTHER_API_KEYS[0]] = "fleet_api_key"
+    desired, observed = both(one)
+    assert lines(desired, observed) == []
+    desired.secrets[OTHER_API_KEYS[0]] = "second"
+    assert lines(desired, observed) == [("changed", "changed: secrets", "change")]
 
 
 # ---- the process of a unit

@@ -185,3 +185,16 @@ def test_a_container_is_known_by_its_labels(monkeypatch, tmp_path, running, its_
     except identity.Stranger as stranger:
         words = str(stranger)
     assert words == (expected % entry["hash"][:12] if "%s" in expected else expected)
+
+
+def test_check_mode_verifies_what_is_planned_and_nothing_else(tmp_path):
+    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
+        assert verify(tmp_path, entry, check_mode=True)[0]["ok"] is True
+        engine.requests.clear()
+        planned = plan_entry(entry["port"], environment={"A": "1"})
+        (verdict,) = verify(tmp_path, planned, check_mode=True)
+        assert (verdict["ok"], verdict["not_verified"]) == (None, None)
+        assert {probe["cause"] for probe in verdict["probes"]} == {"not verified (check)"}
+        # a run that says that it changed nothing is held to it
+        assert verify(tmp_path, planned, check_mode=True, servers_changed=False)[0]["ok"] is False
+        assert [path for method, path, *_rest in engine.requests if method == "POST"] == []

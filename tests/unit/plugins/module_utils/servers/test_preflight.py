@@ -159,6 +159,25 @@ def test_hardware_of_another_kind(tmp_path, options, message):
     assert refused(tmp_path, **options) == [("hardware", message)]
 
 
+def test_a_library_that_a_role_installs_is_no_problem_for_root(tmp_path, monkeypatch):
+    needs = {"libraries": ["libnuma.so.1"]}
+    installs = {"libnuma.so.1": {"debian": "libnuma1", "redhat": "numactl-libs"}}
+    monkeypatch.setattr(preflight, "missing_libraries", list)
+    lacks = (
+        "The recipe needs the shared library libnuma.so.1 (needs.libraries), this node lacks it. Install the package "
+    )
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert check(tmp_path, needs=needs, installs=installs)["problems"] == []
+    assert refused(tmp_path, needs=needs) == [("libraries", lacks + "that contains it.")]
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert refused(tmp_path, needs=needs, installs=installs) == [
+        (
+            "libraries",
+            lacks + "libnuma1 (debian), numactl-libs (redhat); or run the play with become, which installs it.",
+        )
+    ]
+
+
 @pytest.mark.parametrize(
     ("server", "ports", "only", "advice"),
     [
@@ -218,6 +237,54 @@ def test_memory_is_needed_by_servers_that_do_not_run(tmp_path, listener):
     assert memory_of(tmp_path, *three) == lacks, "the number belongs to another process by now"
     run_state(tmp_path, "server-1", 2**22 + 1, ticks=1)
     assert memory_of(tmp_path, *three) == lacks
+
+
+def test_disk_is_asked_for_until_the_deployment_is_there(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(preflight, "free_bytes", lambda path: asked.append(path) or 5 << 30)
+    venv, model = tmp_path / "venv", tmp_path / "model"
+    both = [str(venv), str(model)]
+    lacks = (
+        "disk",
+        "A first deployment needs 6 GiB of free disk (needs.disk_gib), %s has 5.0 GiB. Free space there, or set "
+        "fleet_root to a folder on a larger disk.",
+    )
+    assert check(tmp_path, needs={"disk_gib": 5}, satisfied_by=both)["problems"] == []
+    assert refused(tmp_path, needs={"disk_gib": 6}) == [(lacks[0], lacks[1] % tmp_path)]
+    venv.mkdir()
+    assert refused(tmp_path, needs={"disk_gib": 6}, satisfied_by=both) == [(lacks[0], lacks[1] % tmp_path)]
+    (tmp_path / "var/lib").mkdir(parents=True)
+    assert refused(tmp_path, needs={"disk_gib": 6}) == [(lacks[0], lacks[1] % (tmp_path / "var/lib"))]
+    model.mkdir()
+    del asked[:]
+    assert check(tmp_path, needs={"disk_gib": 6}, satisfied_by=both)["problems"] == []
+    assert asked == []
+
+
+def test_folders_that_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "etc").mkdir()
+    closed = [str(tmp_path / "etc"), str(tmp_path)]
+    monkeypatch.setattr(os, "access", lambda path, mode: path not in closed)
+    assert refused(tmp_path) == [
+        (
+            "root",
+            "The user %s cannot write to %s, %s. Run the play with become, or set fleet_root to a folder that this "
+            "user can write to." % (processes.user_name(os.geteuid()), *closed),
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"root": "here"}, "node.root-not-absolute"),
+        ({"root": "/r", "servers": [dict(entry(), port=1)]}, "entry.invalid"),
+    ],
+)
+def test_an_invalid_plan_is_refused(options, code):
+    with pytest.raises(FleetError) as caught:
+        check(**options)
+    assert caught.value.code == code
 
 
 def test_a_model_of_the_node_must_be_there_and_whole(tmp_path):

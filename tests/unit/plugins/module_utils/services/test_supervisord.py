@@ -84,6 +84,20 @@ def test_the_socket_of_a_root_with_a_long_path_is_always_in_the_same_short_place
     assert len(place) + supervisord.SOCKET_SUFFIX_BYTES <= supervisord.SOCKET_PATH_BYTES
 
 
+def test_a_supervisord_that_does_not_start_says_why():
+    with tempfile.TemporaryDirectory() as folder:
+        program = folder + "/bin/supervisord"
+        os.mkdir(folder + "/bin")
+        with open(program, "w", encoding="utf-8") as stream:
+            stream.write("#!/bin/sh\necho 'Error: no such option'\nexit 2\n")
+        os.chmod(program, 0o755)
+        manager = supervisord.Supervisord(NodePaths(folder + "/r"), folder)
+        with pytest.raises(FleetError) as caught:
+            manager.start(["server-0"])
+        assert caught.value.code == "supervisord.failed"
+        assert caught.value.values[2] == "Error: no such option"
+
+
 def test_a_supervisord_that_hangs_is_an_error_and_a_stale_socket_is_none(monkeypatch):
     monkeypatch.setattr(supervisord, "REQUEST_S", 0.2)
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as sock:
@@ -98,3 +112,27 @@ def test_a_supervisord_that_hangs_is_an_error_and_a_stale_socket_is_none(monkeyp
         assert manager.socket in caught.value.values and manager.log in caught.value.values
         sock.close()
         assert manager.statuses() == {}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_another_users_supervisord_asks_for_become():
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as sock:
+        os.chmod(folder, 0o755)
+        manager = supervisord.Supervisord(NodePaths(folder), sys.prefix)
+        os.makedirs(manager.paths.run)
+        sock.bind(manager.socket)
+        os.chmod(manager.socket, 0o700)
+        sock.listen()
+        reader, writer = os.pipe()
+        pid = os.fork()  # a process cannot take back that it gave up its rights
+        if pid == 0:
+            os.setuid(65534)
+            try:
+                manager.statuses()
+            except FleetError as error:
+                os.write(writer, error.code.encode())
+            os._exit(0)
+        os.waitpid(pid, 0)
+        os.close(writer)
+        with os.fdopen(reader) as stream:
+            assert stream.read() == "supervisord.failed"

@@ -206,6 +206,19 @@ def test_the_unit_of_a_container_ends_what_is_not_in_its_cgroup(manager):
     assert stop in text.splitlines() and stop in plain.splitlines()
 
 
+def test_the_folders_of_an_artifact_are_made_by_root_before_each_start(manager):
+    path = "/mnt/artifacts/k1"
+    changes = {"environment": {"NEURON_COMPILED_ARTIFACTS": path}, "directories": {"artifact": path},
+               "hooks": compile_cache("k1")}  # fmt: skip
+    line = (
+        'ExecStartPre=+"/usr/bin/python3" "-I" "/var/lib/inference-fleet/program/current" "folders" '
+        '"/etc/inference-fleet/servers/server-0.json" "--user" "ubuntu"'
+    )
+    assert line in manager.definition(entry(**changes), "ubuntu").splitlines()
+    assert "ExecStartPre" not in manager.definition(entry(**changes), None)  # whoever runs it may make them
+    assert "ExecStartPre" not in manager.definition(entry(directories={"artifact": path}), "ubuntu")
+
+
 @pytest.mark.parametrize(
     ("changes", "state", "pid", "reason"),
     [
@@ -246,6 +259,29 @@ def test_a_unit_is_what_systemd_says_of_it(manager, changes, state, pid, reason)
     assert (status.state, status.pid, status.reason) == (state, pid, reason)
 
 
+def test_one_call_looks_at_all_units(manager):
+    define(manager, "server-0", "server-1")
+    manager.answers["show"] = "\n".join(
+        [
+            shown("server-0"),
+            shown("server-1", ActiveState="inactive", MainPID="0"),
+            shown("stray"),  # runs on, its unit file is gone
+            shown("gone", ActiveState="inactive", MainPID="0"),  # systemd has not forgotten it yet
+            shown("etcd", Description="etcd of the fleet"),  # another part's unit
+        ]
+    )
+    statuses = manager.statuses()
+    assert {name: status.state for name, status in statuses.items()} == {
+        "server-0": "up",
+        "server-1": "down",
+        "stray": "up",
+    }
+    assert manager.calls == [
+        "systemctl show --no-pager --property=%s -- inference-fleet-*.service inference-fleet-server-0.service "
+        "inference-fleet-server-1.service" % ",".join(systemd.SHOWN)
+    ]
+
+
 def needed(manager, **changes):
     """Paths whose mounts the unit of this entry waits for, as systemd reads them; those that all have left out."""
     lines = manager.definition(entry(**changes), None).splitlines()
@@ -271,6 +307,17 @@ def test_a_unit_waits_for_the_file_systems_that_it_needs(manager, tmp_path):
     mounts = [{"source": "/opt/encodings"}, {"source": "/opt"}, {"source": "/mnt/data"}]
     contained = {**process, "container": dict(CONTAINER, mounts=mounts)}
     assert needed(manager, **contained) == sorted([*found, "/opt/encodings", "/mnt/data"])
+
+
+def test_the_key_of_an_artifact_is_in_no_unit(manager):
+    """Each changed argument has another one, and a unit that changes makes systemd read all units again."""
+    found = []
+    for key in ("0123456789abcdef", "fedcba9876543210"):
+        folders = {"artifact": "/mnt/artifacts/%s-server-0" % key, "work": "/mnt/work"}
+        mounts = [{"source": path} for path in folders.values()]
+        container = dict(CONTAINER, mounts=mounts)
+        found.append(needed(manager, directories=folders, hooks=compile_cache(key) if key else {}, container=container))
+    assert found == [["/mnt/artifacts", "/mnt/work"]] * 2
 
 
 @pytest.mark.parametrize("container", [None, CONTAINER])
@@ -311,6 +358,18 @@ def test_what_systemd_holds_of_a_changed_unit_is_read_anew(manager, tmp_path, mo
 
 
 UNITS = "inference-fleet-server-0.service inference-fleet-server-1.service"
+
+
+@pytest.mark.parametrize("reload", [False, True])
+def test_units_are_read_again_only_where_they_changed(manager, reload):
+    """A daemon-reload takes the devices away from containers that run."""
+    manager.answers["show"] = shown("server-0") + "\n" + shown("server-1", NeedDaemonReload="yes" if reload else "no")
+    manager.start(["server-0", "server-1"])
+    assert [call for call in manager.calls if " show " not in call] == [
+        "systemctl enable --quiet --no-reload -- " + UNITS,
+        *(["systemctl daemon-reload"] if reload else []),
+        "systemctl start --no-block -- " + UNITS,
+    ]
 
 
 def test_the_timer_of_the_watchdog_comes_and_goes(manager, tmp_path):

@@ -54,6 +54,10 @@ def test_data_stays_whatever_the_others_say():
     assert decide(data=True, healthy="bc", members=listed(*"abc")).action == etcd.KEEP
 
 
+def test_data_of_a_member_that_was_removed_is_refused():
+    assert refused(data=True, healthy="bc", members=listed(*"bc")) == ("etcd.removed-member", ("a",))
+
+
 def test_one_dead_member_is_replaced():
     decision = decide(empty="a", healthy="bc", members=listed(*"abc"))
     assert (decision.action, decision.remove, decision.cluster) == (etcd.REPLACE, "id-a", PLANNED)
@@ -70,6 +74,11 @@ def test_a_member_that_was_told_of_and_never_started_joins():
     """A run that ended between the two: nothing is removed again."""
     decision = decide(empty="a", healthy="bc", members=listed(*"abc", unstarted="a"))
     assert (decision.action, decision.remove, decision.cluster) == (etcd.JOIN, None, PLANNED)
+
+
+def test_another_host_of_the_group_is_added():
+    decision = decide(empty="a", healthy="bc", members=listed(*"bc"))
+    assert (decision.action, decision.remove, decision.cluster) == (etcd.ADD, None, PLANNED)
 
 
 @pytest.mark.parametrize(
@@ -92,6 +101,13 @@ def test_a_member_leaves_if_the_others_keep_a_quorum(healthy, unstarted, removed
     with pytest.raises(FleetError) as caught:
         etcd.decide_removal(*given)
     assert (caught.value.code, caught.value.values[0]) == ("service.no-quorum", "c")
+
+
+def test_a_member_that_has_left_is_not_removed_again():
+    assert etcd.decide_removal("c", None, up("a"), listed(*"ab")) is None
+    with pytest.raises(FleetError) as caught:
+        etcd.decide_removal("c", None, set(), None)
+    assert caught.value.code == "service.no-quorum"
 
 
 @given(

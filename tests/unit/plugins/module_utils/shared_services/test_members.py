@@ -88,6 +88,32 @@ def refused(*arguments, **changed):
 
 
 @pytest.mark.usefixtures("unit")
+def test_a_bare_node_reports_what_differs(tmp_path):
+    conf, data = str(tmp_path / "etcd.env"), str(tmp_path / "data")
+    found = run(etcd, True, names="abc", files={conf: "X=1\n"}, data_dir=data, programs=["/none/etcd"])
+    assert sorted(found["due"]) == ["files", "programs", "unit"]
+    assert (found["changed"], found["data"], found["authority"]) == (True, False, False)
+    assert [one["after"] for one in found["diff"]] == ["X=1\n"]
+    assert not run(etcd, files={conf: "X=1\n"}, data_dir=data)["changed"]
+
+
+@pytest.mark.usefixtures("unit")
+@pytest.mark.parametrize("names", ["ab", "aa", "aab"])
+def test_members_that_cannot_form_a_cluster_are_an_error(names):
+    assert refused(etcd, names=names).code == "service.members-invalid"
+
+
+@pytest.mark.usefixtures("unit")
+def test_a_port_that_another_process_holds_is_an_error(monkeypatch):
+    held = {2380: {"pid": 9, "user": "me"}, 6222: {"pid": 9, "user": "me"}}
+    monkeypatch.setattr(service, "port_holder", lambda address, port: held.get(port))
+    error = refused(etcd, names="abc")
+    assert (error.code, error.values) == ("service.port-held", ("etcd", 2380, "127.0.0.1", 9, "me"))
+    assert refused(nats, names="abc").values[1] == 6222
+    assert "unit" in run(nats, names="a")["due"]  # a single server has no port for others
+
+
+@pytest.mark.usefixtures("unit")
 def test_the_image_must_be_on_the_node_and_its_engine_may_be_missing(monkeypatch):
     images = []
     monkeypatch.setattr(service, "ensure_image", lambda image, *_more, check_mode: {"changed": image not in images})

@@ -109,6 +109,19 @@ def test_the_start_limit_trips_and_its_interval_is_long_enough(place):
     assert place.state(entry)["count"] == 4
 
 
+def test_it_waits_between_starts(place):
+    entry = small_node.rehash(place.node.entry("server-0"), command=["true"])
+    for _start in range(2):
+        assert place.run(entry, "--restart-delay", "0.4").returncode == 0
+    first, second = place.state(entry)["starts"]
+    assert second - first >= 0.4
+    process = place.start(entry, "--restart-delay", "3600")
+    small_node.wait_until(lambda: place.state(entry)["phase"] == "restarting")
+    assert place.state(entry)["reason"] == "it ended; start 3 of 5 within 36300 s"
+    process.kill()
+    process.wait()
+
+
 def test_what_cannot_be_executed_is_recorded(place):
     cases = [
         ({"command": ["/no/such/engine"]}, "it cannot be executed: [Errno 2] No such file or directory"),

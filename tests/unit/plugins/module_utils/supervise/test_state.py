@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import pathlib
 import subprocess
 import time
 
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 
 
@@ -41,3 +45,18 @@ def test_a_record_that_cannot_be_written_keeps_no_server_from_starting(place):
         "its record %s cannot be written (Not a directory), so neither status nor the start limit know of this: running"
         % record
     ) in lines
+
+
+@pytest.mark.parametrize("name", ["ENOSPC", "EROFS", "EDQUOT", "EIO"])
+def test_a_record_that_fails_half_way_leaves_no_file_behind(tmp_path, monkeypatch, name):
+    path = tmp_path / "state.json"
+    files.write_json(str(path), {"old": 1})
+
+    def fail(*unused):
+        raise OSError(getattr(errno, name), "no")
+
+    monkeypatch.setattr(files.os, "rename", fail)
+    with pytest.raises(OSError, match="no"):
+        files.write_json(str(path), {"new": 1})
+    assert os.listdir(tmp_path) == ["state.json"]
+    assert files.readable_json(str(path)) == {"old": 1}

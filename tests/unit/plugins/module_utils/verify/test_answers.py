@@ -45,6 +45,13 @@ def test_streamed_tool_calls_are_put_together_by_their_index():
     assert (answer.finish_reason, streamed.times) == ("tool_calls", [1, 2])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"), [('{"a": 1}', {"a": 1}), ("[]", None), ("", {}), (None, {}), ("null", {}), ("{", None)]
+)
+def test_tool_arguments_are_a_json_object_or_nothing(arguments, expected):
+    assert chat.tool_arguments({"arguments": arguments}) == expected
+
+
 # -- answers in any shape ----------------------------------------------------------------------------------------------
 
 
@@ -175,3 +182,20 @@ def test_residue_is_what_the_guides_sample_answers_show(text, leaks):
 )  # fmt: skip
 def test_the_ranks_of_all_lengths_tell_whether_effort_works(low, high, expected):
     assert probes.longer(low, high) is expected
+
+
+@pytest.mark.parametrize(
+    ("value", "tokens"),
+    [
+        (4096, 4096),
+        ("4096", 4096),
+        ("128k", 128000),
+        ("128K", 131072),
+        ("auto", None),
+        (-1, None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_the_context_in_a_plan(value, tokens):
+    assert probes.planned_context(value) == tokens

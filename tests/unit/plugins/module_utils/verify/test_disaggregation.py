@@ -107,6 +107,10 @@ def test_workers_of_other_hosts_are_counted_and_must_do_their_part():
     assert list(failing(missing)) == ["census"]
 
 
+def test_a_prefill_worker_that_gets_no_work_is_found_out():
+    assert failing(disaggregated(prefill=Worker(step=0))) == {"disaggregation": causes.idle_cause(["prefill-0"])}
+
+
 def test_a_decode_worker_that_fetches_no_cache_is_found_out():
     """It was started without a connector, or answers as an aggregated one."""
     verdict = disaggregated(decode=Worker(text=REQUESTS + MOVED % "4096.0"))
@@ -125,6 +129,16 @@ def test_one_of_several_workers_may_be_left_alone_by_the_router():
     assert probes.idle(before, after, roles) == []
     assert probes.still(before, after, ["decode-0"]) == ["decode-0"]
     assert probes.still(before, {**after, "decode-0": before["decode-0"]}, ["decode-0"]) == []
+
+
+def test_counters_that_come_late_are_waited_for(monkeypatch):
+    monkeypatch.setattr(probes, "LATE_S", 30)
+    looks = iter((5, 5, 6))
+    late = Worker()
+    late.metrics = lambda: REQUESTS % next(looks)
+    verdict = disaggregated(prefill=late)
+    assert verdict["ok"] is True
+    assert "prefill-0 5 -> 6" in by_name(verdict)["disaggregation"]["got"]
 
 
 def test_counters_that_are_not_there_are_not_measured():

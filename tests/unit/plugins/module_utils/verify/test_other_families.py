@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes, readiness
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking
@@ -16,6 +18,7 @@ from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.
     verdict_of,
 )
 
+TOOLS = {"tool-call-parser": "hermes", "max-num-seqs": 4}
 OWN = [{"name": "own-chat", "body": {"messages": [{"role": "user", "content": "Hello"}]}},
        {"name": "own-models", "path": "/v1/models"}]  # fmt: skip
 PLAIN = {"max-num-seqs": 4}
@@ -36,6 +39,12 @@ def test_a_chat_model_without_parsers_is_asked_for_no_tools_and_no_reasoning():
     assert not {"effort", "harmony-residue", "developer-message", "responses", "reasoning", "tool-call"} & set(
         by_name(verdict)
     )
+
+
+def test_a_chat_model_with_a_tool_parser_is_asked_for_tools():
+    verdict = judged(arguments=TOOLS)
+    assert failing(verdict) == {}
+    assert by_name(verdict)["tool-arguments"]["ok"] is True
 
 
 @pytest.mark.parametrize(
@@ -67,6 +76,12 @@ def test_an_embedding_model_is_asked_for_vectors(tmp_path):
 )
 def test_faults_of_an_embedding_model_have_their_causes(fault, probe, cause):
     assert failing(judged(fault, "embedding"))[probe] == cause
+
+
+def test_vectors_have_the_model_s_size(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 4096}))
+    verdict = judged(family="embedding", weights=[str(tmp_path)])
+    assert failing(verdict)["embedding"] == causes.VECTOR_SIZE
 
 
 def test_an_embedding_server_is_ready_when_it_answers_a_vector():

@@ -11,6 +11,8 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import Fault, ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (
+    CHAT,
+    NO_EFFORT,
     NO_MODELS,
     SEQUENCE,
     by_name,
@@ -46,6 +48,23 @@ def test_a_good_server_passes_everything():
         assert probe["got"] or probe["name"] in ("unbuffered", "context")  # what scripted engines cannot show
 
 
+def test_the_other_name_of_the_reasoning_field_passes_with_a_note():
+    with ScriptedEngine(reasoning_field="reasoning_content") as engine:
+        verdict = verdict_of(engine)
+    assert verdict["ok"] is True
+    assert by_name(verdict)["reasoning"]["got"] == (
+        "reasoning_content, 84 characters (the plan expects the name reasoning; this engine version uses the other)"
+    )
+
+
+def test_dynamos_way_to_set_the_effort():
+    with ScriptedEngine(effort="chat_template_args") as engine:
+        good = verdict_of(engine, asking.Options(timeout=60, effort_parameter="chat_template_args"))
+        bad = verdict_of(engine)
+    assert good["ok"] is True
+    assert failing(bad) == {"effort": NO_EFFORT}
+
+
 def test_an_engine_without_responses_is_not_measured_there():
     with ScriptedEngine("no-responses") as engine:
         verdict = verdict_of(engine, asking.Options(timeout=60, responses_api=False))
@@ -67,6 +86,15 @@ def test_a_stand_in_that_is_forced_to_call_a_tool_is_not_judged_on_it():
         verdict = verdict_of(engine, entries=[entry_of(engine.port, model_id=model)])
     assert failing(verdict) == {}
     assert by_name(verdict)["tool-choice"]["got"] == "none; named; required is not measurable on a stand-in"
+
+
+def test_a_short_context_bounds_the_tokens_asked_for():
+    with ScriptedEngine(context=768) as engine:
+        verdict = verdict_of(engine)
+    assert verdict["ok"] is True
+    assert by_name(verdict)["model-id"]["got"] == "HTTP 200, lists gpt-oss-120b, context 768"
+    assert {body["max_tokens"] for body in engine.bodies(CHAT) if "max_tokens" in body} == {512}
+    assert len([body for body in engine.bodies(CHAT) if "max_tokens" not in body]) == 1
 
 
 def test_a_model_that_answers_in_words_first_is_asked_again():

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.vllm import ENGINE as VLLM
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, runner
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
@@ -16,8 +18,11 @@ from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine impo
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (
     CHAT,
     HANGS,
+    LEAK,
+    LENGTH,
     REFUSED,
     SEQUENCE,
+    VOCABULARY,
     by_name,
     failing,
     unmeasured,
@@ -104,6 +109,19 @@ def test_quick_reads_the_id_and_completes_once():
     ]
 
 
+@pytest.mark.parametrize(
+    ("faults", "expected"),
+    [
+        ("vocab-missing", {"completion": VOCABULARY}),
+        ("leak", {"completion": LEAK}),
+        ("length", {"completion": LENGTH}),
+    ],
+)
+def test_quick_fails_as_full_does(faults, expected):
+    with ScriptedEngine(faults) as engine:
+        assert failing(verdict_of(engine, asking.Options(mode="quick", timeout=60))) == expected
+
+
 @pytest.mark.parametrize("mode", ["quick", "full"])
 def test_health_and_models_have_a_short_timeout_of_their_own(monkeypatch, mode):
     """A server that takes connections and never answers, as one that was stopped by a signal does."""
@@ -116,6 +134,17 @@ def test_health_and_models_have_a_short_timeout_of_their_own(monkeypatch, mode):
     name = {"quick": "model-id", "full": "alive"}[mode]
     assert failing(verdict) == {name: HANGS}
     assert by_name(verdict)[name]["got"] == "no answer: no complete answer in time (0.3 s)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The final analysis is done.", "An assistant finally answers.", "analysis: 391", "It goes to=x.", "a || b | c",
+        "| start | end |", "Use functions.get_weather.", "Channel: 5", "finally", "f |> g", "!!", "commentary",
+    ],
+)  # fmt: skip
+def test_plain_words_are_no_residue(text):
+    assert causes.residue(text, VLLM) is None
 
 
 @pytest.mark.parametrize(
@@ -136,3 +165,20 @@ def test_check_mode_says_that_it_could_not_verify_what_is_not_there():
     assert result["ok"] is None
     assert verdict["ok"] is None
     assert unmeasured(verdict) == dict.fromkeys(SEQUENCE, "not verified (check)")
+
+
+def test_all_servers_of_a_node_at_once_and_only_those_with_a_port_of_their_own():
+    both = threading.Barrier(2)
+    pages = {"/health": lambda: "ok" if both.wait(60) in (0, 1) else ""}  # neither answers before both are asked
+    with ScriptedEngine(pages=pages) as one, ScriptedEngine("drop-tool-call", pages=pages) as two:
+        entries = [
+            plan_entry(one.port, "server-0"),
+            plan_entry(two.port, "server-1"),
+            plan_entry(None, "worker-0", role="decode"),
+        ]
+        result = runner.verify_servers(entries, asking.Options(timeout=60), watch)
+    assert [(verdict["server"], verdict["ok"]) for verdict in result["verdicts"]] == [
+        ("server-0", True),
+        ("server-1", False),
+    ]
+    assert result["ok"] is False

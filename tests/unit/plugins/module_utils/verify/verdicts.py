@@ -32,6 +32,7 @@ EMPTY = causes.EMPTY
 HANGS = causes.TRANSPORT["timeout"]
 SHAPE = causes.SHAPE
 NO_MODELS = "no model is listed (`data: []`): none is loaded"
+NO_EFFORT = causes.effort_cause("reasoning_effort")
 REFUSED = causes.TRANSPORT["refused"]
 
 

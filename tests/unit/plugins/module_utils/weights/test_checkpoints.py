@@ -46,6 +46,15 @@ def test_a_whole_one(model):
     }
 
 
+def test_without_quantization_it_is_bf16(tmp_path):
+    model = build_checkpoint(tmp_path / "model", quantization_config=None)
+    assert checkpoints.inspect(str(model))["format"] == "bf16"
+    with pytest.raises(FleetError) as error:
+        checkpoints.check_format(str(model), "bf16", "mxfp4")
+    assert error.value.code == "checkpoint.does-not-fit"
+    checkpoints.check_format(str(model), "bf16", None)
+
+
 def test_models_of_other_families(tmp_path):
     parts = {
         "model_type": "qwen3_vl",
@@ -90,6 +99,19 @@ def test_each_file_is_missed(model, name):
     assert failure(model) == ("checkpoint.incomplete", [name])
 
 
+def test_all_missing_files_are_named(model):
+    names = ["model-00001-of-00002.safetensors", LAST, "tokenizer.json"]
+    for name in names:
+        (model / name).unlink()
+    assert failure(model) == ("checkpoint.incomplete", names)
+
+
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_a_broken_json_file(model, text):
+    (model / "config.json").write_text(text)
+    assert failure(model)[0] == "checkpoint.damaged"
+
+
 @pytest.mark.parametrize("weight_map", [None, {}, [], {"a": "../other.safetensors"}, {"a": ""}, {"a": ".."}, {"a": 3}])
 def test_an_index_that_cannot_be_used(model, weight_map):
     (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
@@ -100,6 +122,14 @@ def cut(path, by):
     content = path.read_bytes()
     path.write_bytes(content[:by])
     return len(content)
+
+
+def test_a_shard_of_another_length(model):
+    whole = cut(model / LAST, -1)
+    assert failure(model)[1] == ["%s is %d bytes long, its header implies %d" % (LAST, whole - 1, whole)]
+    with (model / LAST).open("ab") as stream:
+        stream.write(b"xx")
+    assert failure(model)[1] == ["%s is %d bytes long, its header implies %d" % (LAST, whole + 1, whole)]
 
 
 def test_shards_without_a_header(model):

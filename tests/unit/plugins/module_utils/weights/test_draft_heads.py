@@ -89,6 +89,14 @@ def test_configurations_that_are_refused(tmp_path, changes, fault):
     assert ": %s. It" % fault in refused(write(tmp_path, **changes))
 
 
+@pytest.mark.parametrize("missing", sorted(draft_heads.shapes(CONFIG)))
+def test_every_layer_is_needed(tmp_path, missing):
+    tensors = {name: shape for name, shape in names().items() if not name.endswith(missing) or name.count(missing) > 1}
+    if missing == "norm.weight":
+        tensors = {name: shape for name, shape in names().items() if name != "norm.weight"}
+    assert ": layer %s is missing. It" % missing in refused(write(tmp_path, tensors, shards=2))
+
+
 @pytest.mark.parametrize(
     ("tensor", "shape", "fault"),
     [

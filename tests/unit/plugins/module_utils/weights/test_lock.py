@@ -10,13 +10,16 @@ import errno
 import fcntl
 import gc
 import os
+import signal
 import threading
+from pathlib import Path
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import lock as weight_lock
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.lock import Busy, WeightLock
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.progress import Progress
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.run import Run
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.wanted import (
     Listing,
@@ -63,6 +66,50 @@ def hidden(destination):
 
 
 class TestLock:
+    def test_held_by_another_process(self, held, destination, tmp_path):
+        with pytest.raises(Busy) as refused, WeightLock(destination, patience_s=0):
+            pass
+        assert refused.value.code == "weights.locked" and "process %d," % held in refused.value.message
+        (tmp_path / "go").touch()
+        with WeightLock(destination):
+            assert hidden(destination) == [".small.inference-fleet-lock"]
+        assert hidden(destination) == []
+
+    def test_a_link_in_its_place_is_not_followed(self, destination, tmp_path):
+        """Who can write to a share must not have root write elsewhere."""
+        precious = tmp_path / "precious"
+        precious.write_text("a")
+        path = Path(weight_manifest.lock_of(destination))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(precious)
+        for plant in (path.symlink_to, path.hardlink_to):
+            path.unlink(missing_ok=True)
+            plant(precious)
+            with WeightLock(destination) as lock:
+                assert len(lock.warnings) == 1
+        assert precious.read_text() == "a"
+
+    def test_whoever_waits_says_for_whom(self, held, destination, tmp_path):
+        progress = Progress()
+        lock = WeightLock(destination, progress)
+        thread = threading.Thread(target=lock.take)
+        thread.start()
+        told = wait_until(lambda: progress.phase.startswith("waiting") and progress.snapshot())
+        assert told["phase"].startswith("waiting for %s (process %d, since 2" % (os.uname().nodename, held))
+        assert (told["bytes_done"], told["bytes_total"]) == (0, 0)
+        (tmp_path / "go").touch()
+        thread.join(60)
+        assert lock.waited
+        lock.release()
+
+    def test_the_lock_of_a_killed_process_is_free(self, held, destination):
+        os.kill(held, signal.SIGKILL)
+        os.waitpid(held, 0)
+        assert hidden(destination) == [".small.inference-fleet-lock"]
+        with WeightLock(destination, patience_s=0) as lock:
+            assert not lock.waited
+        assert hidden(destination) == []
+
     def test_a_file_that_another_run_took_away_is_no_lock(self, destination, monkeypatch):
         """Opened while the other held it, locked when that had removed it: a third would lock a new file."""
         real, path = fcntl.flock, weight_manifest.lock_of(destination)

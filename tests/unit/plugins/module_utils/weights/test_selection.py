@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import known, selection
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.wanted import (
     Listing,
     Wanted,
@@ -45,9 +47,21 @@ class TestPatterns:
         else:
             assert "they leave no file" in refused(selection.select, wanted, files(*names))
 
+    @pytest.mark.parametrize("option", ["include", "exclude"])
+    def test_one_that_matches_nothing_is_named(self, option):
+        assert "'b*'" in refused(selection.select, replace(WANTED, **{option: ("a*", "b*")}), files("a", "c"))
+
 
 class TestListings:
     WHOLE = files("config.json", "tokenizer.json", "model.safetensors")
+
+    @pytest.mark.parametrize("path", ["/etc/passwd", "../a", "a/../../b", "a//b", "", None, "a\\b", "a\nb"])
+    def test_paths(self, path):
+        assert json.dumps(path) in refused(selection.check_listing, WANTED, Listing("c", "c", {path: SIZE}))
+
+    @pytest.mark.parametrize("size", [None, -1, "7"])
+    def test_sizes(self, size):
+        refused(selection.check_listing, WANTED, Listing("c", "c", {"a": {**SIZE, "size": size}}))
 
     def test_another_commit_than_the_wanted_one(self):
         wanted = replace(WANTED, revision="a" * 40)
@@ -112,3 +126,55 @@ class TestKnown:
 
 
 RECORD = {"size": 1, "sha256": "a" * 64, "mtime_ns": 1}
+
+
+class TestManifest:
+    @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 2, "files": {}}', '{"schema": 1, "files": []}'])
+    def test_what_is_no_manifest(self, tmp_path, text):
+        (tmp_path / weight_manifest.MANIFEST).write_text(text)
+        assert weight_manifest.read_manifest(str(tmp_path)) is None
+
+    @pytest.mark.parametrize("below", ["out", "deep/out"])
+    def test_a_link_that_leads_out(self, tmp_path, below):
+        """By which a file elsewhere would be replaced or removed."""
+        folder, elsewhere = tmp_path / "weights", tmp_path / "elsewhere"
+        (folder / "deep").mkdir(parents=True)
+        elsewhere.mkdir()
+        (folder / below).symlink_to(elsewhere)
+        (folder / "inner").symlink_to(folder / "deep")
+        manifest = {"schema": 1, "source": "path", "repo": "a/b", "revision": None}
+        path = folder / weight_manifest.MANIFEST
+        path.write_text(json.dumps({**manifest, "files": {"inner/a": RECORD}}))
+        assert weight_manifest.read_manifest(str(folder))["files"] == {"inner/a": RECORD}
+        path.write_text(json.dumps({**manifest, "files": {below + "/a": RECORD}}))
+        with pytest.raises(FleetError, match="%s/a" % below):
+            weight_manifest.read_manifest(str(folder))
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"files": {"../payload": RECORD}},
+            {"files": {"/etc/cron.d/payload": RECORD}},
+            {"files": {"a\0b": RECORD}},
+            {"files": {"": RECORD}},
+            {"files": {weight_manifest.MANIFEST: RECORD}},
+            {"files": {weight_manifest.INNER_STAGING + "/a": RECORD}},
+            {"files": {"a": None}},
+            {"files": {"a": {**RECORD, "size": "1"}}},
+            {"files": {"a": {**RECORD, "size": True}}},
+            {"files": {"a": {**RECORD, "size": -1}}},
+            {"files": {"a": {**RECORD, "sha256": "A" * 64}}},
+            {"files": {"a": {"size": 1, "sha256": "a" * 64}}},
+            {"files": {"a": {**RECORD, "written_ns": "now"}}},
+            {"files": {"a": {**RECORD, "at": 7}}},
+            {"revision": ["main"]},
+        ],
+    )
+    def test_a_forged_one(self, tmp_path, changes):
+        manifest = {"schema": 1, "source": "path", "repo": "a/b", "revision": None, "files": {"a": RECORD}}
+        (tmp_path / weight_manifest.MANIFEST).write_text(json.dumps(manifest))
+        assert weight_manifest.read_manifest(str(tmp_path))["files"] == {"a": RECORD}
+        (tmp_path / weight_manifest.MANIFEST).write_text(json.dumps({**manifest, **changes}))
+        with pytest.raises(FleetError) as error:
+            weight_manifest.own_manifest(str(tmp_path), "a/b", "path")
+        assert error.value.code == "weights.manifest-unreadable"

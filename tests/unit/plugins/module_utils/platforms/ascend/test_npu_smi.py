@@ -76,6 +76,14 @@ def test_npus_with_numbers_of_five_digits():
     assert ascend.parse_map(newer, pytest.fail) == {(3, 0): (2, 2)}
 
 
+def test_the_maps():
+    def mapped(name):
+        return ascend.parse_map(read(name), pytest.fail)
+
+    assert mapped("map-a2.txt") == {(number, 0): (number, None) for number in range(8)}
+    assert mapped("map-a3.txt") == {(number // 2, number % 2): (number, number) for number in range(16)}
+
+
 ROW = "| 0     %s               | OK            | 97.5        41                0    / 0             |\n"
 PLACE = "| 0                         | 0000:%s:00.0  | 0           0    / 0          %s         |\n"
 
@@ -95,6 +103,12 @@ PROCESSES = [
     (OLD + 2 * "| 0       0                 | 7             | a                        | 1                       |\n",
      [{"pid": 7, "command": "a"}] * 2),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("table", "holders"), PROCESSES)
+def test_processes_of_old_and_new_tables(table, holders):
+    _version, (chip,), warnings = parsed(HOLDER + table)
+    assert (chip.holders, warnings) == (holders, [])
 
 
 def test_who_holds_a_chip_that_no_table_describes_is_told():

@@ -94,6 +94,12 @@ def test_every_node(node, generation, version, count):
     assert held == ({3: 632268} if count == 8 else {5: 485946})
 
 
+def test_numbers_follow_the_device_files_where_the_npus_have_others(node):
+    node.has("a2", change=lambda text: text.replace("| 7     910B3", "| 9     910B3"))
+    node.write("/answers/map", (FIXTURES / "map-a2.txt").read_text().replace("\t7    ", "\t9    "))
+    assert [one.id for one in node.detect().devices] == list(range(8))
+
+
 def test_another_generation_is_named(node):
     found = node.has("a2", change=lambda text: text.replace("910B3", "310P3")).detect()
     assert (found.accelerator, found.model, found.generation) == ("ascend-310p3", "310P3", "unknown")
@@ -166,6 +172,10 @@ def whole(node):
     for path in ("/usr/local/dcmi/x", "/dev/hisi_hdc"):
         node.write(path)
     return node
+
+
+def test_a_node_that_is_well(whole):
+    assert look(whole.has("a3")) == ({}, [])
 
 
 def test_a_sick_npu_stops_its_server_alone(whole):

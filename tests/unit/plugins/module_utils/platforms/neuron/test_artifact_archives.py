@@ -89,6 +89,17 @@ def test_from_one_node_to_another(tmp_path, exported):
     assert (again["changed"], again["needed"], again["message"]) == (False, [], "up to date")
 
 
+def test_export_leaves_what_is_there(tmp_path, exported):
+    archives, _path = exported
+    before = (archives / (KEY + ".tar")).stat().st_mtime_ns
+    result = compiled_artifact.export([entry(tmp_path / "one")], str(archives))
+    assert (result["changed"], result["message"], result["archives"]) == (False, "up to date", [])
+    assert (archives / (KEY + ".tar")).stat().st_mtime_ns == before
+    assert compiled_artifact.export([entry(tmp_path / "one")], str(archives), force=True)["changed"]
+    check = compiled_artifact.export([entry(tmp_path / "one")], str(tmp_path / "no"), check_mode=True)
+    assert check["message"] == "would export " + KEY and not (tmp_path / "no").exists()
+
+
 def test_only_what_is_whole_is_exported(tmp_path):
     servers = [entry(tmp_path / "one")]
 

@@ -273,6 +273,18 @@ def test_what_weights_are(tmp_path):
     assert artifacts.weights_identity(str(tmp_path / "nothing")) is None
 
 
+def test_the_note_of_weights_changes_with_a_repair(tmp_path):
+    path = checkpoint(tmp_path / "a")
+    note = guard_state.weights_note(path)
+    os.utime(tmp_path / "a" / "model-0.safetensors", ns=(1, 1))
+    assert guard_state.weights_note(path) == note  # until the manifest contains it
+    checkpoint(tmp_path / "a")
+    assert guard_state.weights_note(path) != note
+    (tmp_path / "a" / guard_state.WEIGHT_MANIFEST).write_text('{"files": ["x"]}')
+    assert guard_state.weights_note(path) is None
+    assert guard_state.WEIGHT_MANIFEST == weight_manifest.MANIFEST
+
+
 def misfit(entry, record):
     return artifacts.misfit_of(entry, record)
 
@@ -298,3 +310,31 @@ def test_an_artifact_for_anything_else_does_not_fit(tmp_path):
     assert misfit(entry, record) is None  # the same sizes, and nothing else is known
     checkpoint(tmp_path / "w", shards=("one", "three"), manifest=False)
     assert record["weights"][0]["files"][:12] in misfit(entry, record)
+
+
+def test_what_does_not_fit_any_more_is_compiled_again_and_told(fleet):
+    weights = checkpoint(fleet.folder / "w")
+    entry, process = fleet.start("server-0", seconds=0, weights=[weights])
+    fleet.healthy(entry)
+    record = fleet.completed()
+    assert (record["key"], record["weights"]) == ("f1", [artifacts.weights_identity(weights)])
+    assert fleet.state("server-0")["weights"] == {weights: guard_state.weights_note(weights)}
+    fleet.kill(process)
+    entry, process = fleet.start("server-0", seconds=0, weights=[weights])
+    fleet.healthy(entry)
+    assert fleet.compiles() == ["server-0"]
+    fleet.kill(process)
+    checkpoint(fleet.folder / "w", shards=("one", "TWO"))
+    # the leader is asked to compile first, as on a fresh node
+    follower, _process = fleet.start("server-1", weights=[weights], after=["server-0"], leaders=["server-0"])
+    small_node.wait_until(lambda: fleet.state("server-1").get("phase") == "waiting for server-0")
+    entry, process = fleet.start("server-0", seconds=0, weights=[weights])
+    fleet.healthy(entry)
+    fleet.healthy(follower)
+    assert fleet.compiles() == ["server-0", "server-0"]
+    assert "clearing the artifact %s: it was compiled from other weights" % fleet.artifact in fleet.text("server-0")
+    assert fleet.completed()["weights"] == [artifacts.weights_identity(weights)]
+    fleet.kill(process)
+    entry, process = fleet.start("server-0", seconds=0, weights=[weights], key="f2")
+    fleet.healthy(entry)
+    assert "another configuration (key f1, this server has f2)" in fleet.text("server-0")

@@ -107,6 +107,14 @@ def test_unreadable_fields_are_unknown_and_the_others_are_read(node):
     assert len(found.warnings) == 5  # CPUs, a device, one that is not listed, LNC, kind
 
 
+@pytest.mark.parametrize(
+    ("driver", "runtime", "fits"),
+    [("2.28.9", "2.20", True), ("2.29.0", "2.32.9", False), ("2.30.2.0", "2.33", True), (None, "2.20", True)],
+)
+def test_driver_and_runtime(driver, runtime, fits):
+    assert (kinds.mismatch(driver, runtime) is None) is fits
+
+
 @pytest.mark.parametrize("gone", [(3,), (0, 9), (15,)])
 def test_an_excluded_device_may_be_missing(node, gone):
     """Its cores are nobody's, and the others keep their numbers."""

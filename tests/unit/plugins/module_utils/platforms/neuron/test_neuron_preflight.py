@@ -210,6 +210,16 @@ def test_a_server_that_runs_as_planned_is_not_refused_for_who_shares_its_chip(no
     assert len(node.problems(**HALF)) == 1, "it has no cores yet"
 
 
+def test_a_chip_that_is_missing_between_others(node):
+    node.records = [one for one in json.loads((FIXTURES / "trn3-16.json").read_text()) if one["neuron_device"] != 3]
+    assert [check for check, _message in node.problems()] == ["hardware"]
+    undeclared = {"count": None}
+    ((check, message),) = node.problems(change=undeclared)
+    assert check == "cores" and message.startswith("server-1: assigned cores 12-15")
+    assert "0-2,4-15 have cores 0-11,16-63." in message
+    assert node.check(only=["server-0"], change=undeclared)["problems"] == []
+
+
 def test_a_driver_that_is_too_old_for_the_recipe(node, monkeypatch):
     node.driver = "2.24.7.0"
     ((check, message),) = node.problems()
@@ -301,3 +311,17 @@ def test_an_artifact_that_is_compiled_again_is_a_warning(node, changes):
     (warning,) = node.check()["warnings"]
     assert str(path) in warning
     assert node.check(only=["server-1"])["warnings"] == [warning], "it loads the same artifact"
+
+
+def test_everything_at_once_is_one_error(node):
+    node.records[0]["neuron_processes"] = [{"pid": 999999999, "command": "a"}]
+    node.script.unlink()
+    (node.venv / "lib/python3.11/site-packages/vllm").rmdir()
+    problems = node.problems("trn3-start-script", change={"count": 16, "lnc": 1})
+    assert [check for check, _message in problems] == [
+        "hardware",
+        "hardware",
+        "cores",
+        "environment",
+        "script",
+    ]

@@ -75,6 +75,12 @@ def error(node, *args, **kwargs):
     return caught.value
 
 
+def test_what_a_machine_image_has_stays(node):
+    node.have(IMAGE)
+    result = node.look()
+    assert (result["changed"], result["packages"], result["due"], result["manager"]) == (False, IMAGE, {}, None)
+
+
 def test_a_bare_ubuntu(node, monkeypatch):
     due = {"aws-neuronx-dkms": "2.30.2.0", "aws-neuronx-runtime-lib": "2.34.10.0", "aws-neuronx-tools": "2.32.28.0"}
     checked = node.look(check=True)
@@ -109,6 +115,15 @@ def loads(node, version):
     path = node.root / "sys/module/neuron/version"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(version + "\n")
+
+
+def test_another_driver_than_the_loaded_one_is_a_warning_if_it_fits(node):
+    node.have(IMAGE)
+    loads(node, "2.26.5.0")
+    result = node.look()
+    assert (result["reboot"], result["loaded_driver"], len(result["warnings"])) == (False, "2.26.5.0", 1)
+    loads(node, "2.25.4.0")
+    assert "warnings" not in node.look()
 
 
 def test_a_loaded_driver_that_is_too_old_is_an_error_before_anything_starts(node):

@@ -64,6 +64,12 @@ def test_every_node(node, name):
     assert "GPU-0" not in json.dumps(found.as_dict())  # identifiers are kept nowhere
 
 
+def test_mig(node):
+    first, second = gpus(node, "h100-2-mig")
+    assert (first.health, second.health) == ("MIG", "ok")
+    assert "`nvidia-smi -i 0 -mig 0`" in first.faults[0]
+
+
 @pytest.mark.parametrize(
     ("product", "capability", "kind"),
     [
@@ -121,6 +127,13 @@ def test_one_dead_of_eight_that_keeps_all_from_answering(node, failure):
     (fault,) = found.devices[3].faults
     assert fault.startswith("GPU 3 (0000:86:00.0) does not answer: ")
     assert fault.endswith("List 3 in fleet_hardware.exclude and have the board replaced.")
+
+
+def test_one_dead_of_eight_beside_the_answers_of_the_others(node):
+    found = gpus(node, change=lambda root: root.remove(root.findall("gpu")[3]),
+                 before="Unable to determine the device handle for GPU3: 0000:86:00.0: GPU is lost\n")  # fmt: skip
+    assert [one.id for one in found if one.health == "lost"] == [3]
+    assert len(found) == 8
 
 
 def test_one_that_is_gone_moves_the_others_up(node):

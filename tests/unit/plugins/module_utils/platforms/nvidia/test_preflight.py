@@ -77,6 +77,11 @@ def one(node, **given):
     return check, message
 
 
+@pytest.mark.parametrize("launcher", ["container", "process"])
+def test_nothing_is_wrong(node, launcher):
+    assert look(node.has("h100-8"), planned=entries(launcher=launcher)) == ({}, [])
+
+
 def test_another_kind_of_gpu_is_named_unless_excluded(node):
     node.has("h100-8", change=lambda root: node.set(root, 5, "product_name", "NVIDIA H20"), csv=lambda text: "")
     assert "NVIDIA H20" in look(node)[0]["hardware"][0]
@@ -156,6 +161,15 @@ def test_imex(node, state, problem):
         node.has("gb200-4"), planned=entries("gb200", 4), hardware={"accelerator": "gb200", "count": 4}
     )
     assert ["nvidia-imex" in text for text in found.get("fabric", [])] == [True] * problem
+
+
+def test_a_fabric_that_is_not_ready(node):
+    node.has(
+        "b200-8", change=lambda root: [node.set(root, number, "fabric/state", "In Progress") for number in range(8)]
+    )
+    found = look(node, planned=entries("b200", devices=8), hardware={"accelerator": "b200", "count": 8})[0]
+    assert len(found["gpus"]) == 8
+    assert "CUDA does not start before it is (error 802)" in found["gpus"][0]
 
 
 # ---- containers

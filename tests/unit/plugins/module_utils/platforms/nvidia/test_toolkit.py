@@ -155,6 +155,15 @@ def test_a_bare_node(node):
 
 
 @pytest.mark.parametrize(
+    "servers",
+    [[], [plan_entry(8000)], [server(["/dev/nvidia0"])], [server(address="unix:///x")]],
+    ids=["none", "process", "paths", "elsewhere"],
+)
+def test_servers_without_gpus_in_containers_need_nothing(node, servers):
+    assert node.look(servers)["due"] == {}
+
+
+@pytest.mark.parametrize(
     ("version", "others", "due"),
     [
         ("1.20.0-1", {}, False),
@@ -190,6 +199,15 @@ def test_a_description_is_written_again_after_a_change_of_the_driver(node, form,
     assert node.look()["due"].get("cdi") == expected
 
 
+def test_a_gpu_that_cannot_be_described_is_left_out_until_the_next_boot(node, engine):
+    node.be_ready()
+    node.write("/dev/nvidia2", "")
+    assert "cdi" in node.look()["due"]
+    assert node.look(installed=True)["due"] == node.look()["due"] == {}  # of the two that are described
+    node.write("/proc/sys/kernel/random/boot_id", "boot-2\n")
+    assert "cdi" in node.look()["due"]
+
+
 def test_a_container_lists_the_gpus_once(node, engine):
     node.be_ready()
     assert node.look()["due"] == {"proof": "no container of docker has listed the present GPUs"}
@@ -202,6 +220,19 @@ def test_a_container_lists_the_gpus_once(node, engine):
     assert node.look([server(), server(engine="podman")])["due"].keys() == {"proof"}
     node.write("/etc/cdi/nvidia.yaml", SPEC + "# another\n")
     assert node.look()["due"].keys() == {"proof"}
+
+
+def test_each_engine_of_the_node_is_proven(node, engine):
+    """podman takes the same description by the same name, without docker's settings."""
+    node.be_ready()
+    podman = [server(engine="podman")]
+    assert node.look(podman)["due"] == {"proof": "no container of podman has listed the present GPUs"}
+    assert node.look(podman, installed=True)["due"] == {}
+    assert engine.calls[0][:5] == ("run", "--rm", "--pull=never", "--network=none", "--device=nvidia.com/gpu=all")
+    assert node.look(podman)["due"] == {}
+    assert node.look([server(), *podman])["due"] == {"proof": "no container of docker has listed the present GPUs"}
+    assert node.look([server(), *podman], installed=True)["due"] == node.look([server(), *podman])["due"] == {}
+    assert node.look(podman)["keep"] is False
 
 
 def test_fewer_gpus_in_the_container_than_on_the_node(node, engine):
