@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import pathlib
@@ -63,6 +64,14 @@ def test_an_archive_has_the_same_bytes_each_time(tmp_path):
     path = tmp_path / "one.zip"
     path.write_bytes(first)
     assert program.unpacked(path) == FILES
+
+
+def test_the_version_follows_from_names_and_bytes():
+    version = program.version(FILES)
+    assert len(version) == program_check.VERSION_LENGTH
+    assert version == program.version(dict(reversed(FILES.items())))
+    assert version != program.version({**FILES, "fleet_node/words.py": b"WORD = 'other'\n"})
+    assert version != program.version({**FILES, "fleet_node/more.py": b""})
 
 
 def test_this_package_is_a_program():
@@ -154,6 +163,12 @@ def test_damage_is_found_and_mended(lib, files, damage):
     program.keep(lib)
     assert program.current_fault(lib) is None
     assert run(lib) == "first ['x']\n"
+
+
+def test_other_times_alone_are_no_damage(lib, files):
+    folder = program.keep(lib)
+    os.utime(folder + "/fleet_node/words.py", ns=(1, 1))
+    assert program_check.fault(folder, program.own_version()) is None
 
 
 def dangling(link):
@@ -273,6 +288,19 @@ def test_where_others_could_change_it_nothing_is_kept(lib, files):
     folder = program.keep(lib)
     os.chmod(program.place(lib), 0o775)
     assert "others than root may write" in program_check.fault(folder, program.own_version())
+
+
+def test_a_version_in_use_is_locked(lib, files):
+    folder = program.keep(lib)
+    handle = program_check.in_use(folder)
+    other = os.open(folder, os.O_RDONLY)
+    try:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(handle)
+        os.close(other)
+    assert program_check.in_use(folder + "-none") is None
 
 
 WORKERS = """

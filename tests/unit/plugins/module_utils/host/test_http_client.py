@@ -111,6 +111,42 @@ def test_events_do_not_depend_on_where_the_blocks_end(texts, size, newline):
     assert reader.done
 
 
+def test_an_event_of_several_lines_is_one():
+    reader = http_client._EventReader()
+    reader.feed(b"event: message\ndata: a\ndata:b\n\n", 7)
+    assert [(event.data, event.ms) for event in reader.events] == [("a\nb", 7)]
+
+
+@pytest.mark.parametrize(
+    ("bind", "url"),
+    [
+        ("0.0.0.0", "http://127.0.0.1:8000"),
+        ("", "http://127.0.0.1:8000"),
+        (None, "http://127.0.0.1:8000"),
+        ("*", "http://127.0.0.1:8000"),
+        ("::", "http://[::1]:8000"),
+        ("[::]", "http://[::1]:8000"),
+        ("10.0.0.7", "http://10.0.0.7:8000"),
+        ("fd00::7", "http://[fd00::7]:8000"),
+        ("node-1", "http://node-1:8000"),
+    ],
+)
+def test_a_wildcard_bind_is_reached_over_loopback(bind, url):
+    assert http_client.base_url(bind, 8000) == url
+
+
+def test_https_is_refused_in_words():
+    with pytest.raises(
+        ValueError, match=r"^http_client requests http:// URLs, or https:// with a context, got 'https://x/'$"
+    ):
+        http_client.request("GET", "https://x/")
+
+
+def test_cut_keeps_one_line_and_marks_what_is_missing():
+    assert http_client.cut("a\n b", 10) == "a b"
+    assert http_client.cut("abcdef", 4) == "abc…"
+
+
 def test_the_timeout_holds_for_the_whole_exchange():
     with ScriptedEngine("drips") as engine:
         assert ask(engine, timeout=0.4).error == "timeout"  # each of its thousand bytes comes in time

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
@@ -81,6 +83,14 @@ def test_a_choice_is_kept_while_it_works(node, recorded, chosen):
     assert node.chosen() == chosen
 
 
+def test_a_shim_in_a_virtual_environment_is_refused_by_its_place(node):
+    node.python("usr/python3")
+    node.python("clone/.venv/bin/python3")
+    (node.folder / "clone" / ".venv" / "pyvenv.cfg").touch()
+    node.record("clone/.venv/bin/python3")
+    assert node.chosen() == "usr/python3"
+
+
 def test_users_must_be_able_to_start_it(node, monkeypatch):
     node.python("usr/python3")
     node.python("local/python3")
@@ -100,3 +110,20 @@ def test_where_none_is_fit_it_says_why_of_each(node, monkeypatch):
         "%s is Python 3.8; %s is in a virtual environment; %s may not be executed by the user 'fleet'"
         % (usr, local, base)
     )
+
+
+def test_what_an_environment_was_made_from(tmp_path):
+    """Also one that was made with the Python of another one."""
+    code = (
+        "from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as p; "
+        "print(p.base_executable())"
+    )
+    made = sys.executable
+    for name in ("first", "second"):
+        subprocess.run([made, "-m", "venv", "--without-pip", str(tmp_path / name)], check=True)
+        made = str(tmp_path / name / "bin" / "python")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([made, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    found = done.stdout.strip()
+    assert found == host_python.base_executable()
+    assert not found.startswith((str(tmp_path), sys.prefix + "/"))

@@ -49,6 +49,14 @@ def test_parameters_that_are_not_valid(tmp_path, arguments, key, value):
 
 
 @pytest.mark.parametrize(
+    "requirement", ["demo", "demo==1", "demo[extra]>=1,<2", "demo @ https://host/d.whl", "demo; python_version<'3'"]
+)
+def test_requirements_that_are_valid(tmp_path, requirement):
+    pe.check(desired(tmp_path, packages=[requirement]))
+    assert pe.required_name(requirement) == "demo"
+
+
+@pytest.mark.parametrize(
     ("pin", "version", "same"),
     [
         ("0.32.0", "0.32.0", True),
@@ -65,7 +73,31 @@ def test_same_version(pin, version, same):
     assert pe.same_version(pin, version) is same
 
 
+def test_sources_of_packages_do_not_change_an_environment(tmp_path):
+    plain = desired(tmp_path, uv="/a/uv")
+    elsewhere = {"uv": "/b/uv", "index_url": "https://user:token@mirror/simple", "find_links": ["/wheels"],
+                 "environment": {"HTTPS_PROXY": "http://proxy"}}  # fmt: skip
+    assert plain.inputs() == desired(tmp_path, **elsewhere).inputs()
+    for change in (
+        {"packages": ["demo==1.1"]},
+        {"excludes": ["triton"]},
+        {"overrides": ["certifi"]},
+        {"verify_imports": ["demo"]},
+        {"python": "3.11"},
+        {"uv": None},
+        {"fallback_indexes": [{"package": "torch==2", "index": "https://host"}]},
+    ):
+        assert desired(tmp_path, **{"uv": "/a/uv", **change}).inputs() != plain.inputs(), change
+
+
 # ---- failures of uv
+
+
+def test_a_missing_uv_is_an_error_except_in_check_mode(tmp_path):
+    wish = desired(tmp_path, uv="/nowhere/uv", python=sys.executable)
+    error = failure(wish)
+    assert (error.code, "/nowhere/uv" in error.values[2]) == ("venv.install-failed", True)
+    assert pe.ensure(wish, check_mode=True)["changed"]  # an earlier task would have installed it
 
 
 def fake_uv(tmp_path, install):
@@ -133,6 +165,12 @@ def test_of_two_runs_at_once_one_waits_for_the_other(tmp_path, monkeypatch, firs
         else:
             assert [one.result()["changed"] for one in runs] == [True, False]
     assert not pe.ensure(wish)["changed"]
+
+
+def test_a_path_below_a_file_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    error = failure(desired(tmp_path, path=str(tmp_path / "file" / "env"), uv=fake_uv(tmp_path, "exit 0")))
+    assert error.code == "node.os-error"
 
 
 # ---- environments of others
@@ -213,3 +251,39 @@ def test_uv_gets_the_indexes_of_pip_as_variables():
         "UV_INSECURE_HOST": "mirror",
     }
     assert flags == []
+
+
+def test_parameters_precede_the_configuration_of_pip():
+    pip = {"index-url": "https://mirror/simple", "find-links": "/opt/wheels", "no-index": "true", "cert": "/pip.pem"}
+    own = {"index_url": "https://own/simple", "extra_index_urls": ["https://more/simple"], "find_links": ["/own"]}
+    variables, flags = pe.places(pip, {"SSL_CERT_FILE": "/site.pem"}, **own)
+    assert variables == {
+        "UV_DEFAULT_INDEX": "https://own/simple",
+        "UV_INDEX": "https://more/simple",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_FIND_LINKS": "/own,/opt/wheels",
+        "SSL_CERT_FILE": "/site.pem",
+    }
+    assert flags == []
+    assert pe.places(pip, {})[1] == ["--no-index"]
+    found = {"UV_FIND_LINKS": "/opt/wheels", "SSL_CERT_FILE": "/pip.pem"}
+    assert pe.places(pip, {"UV_DEFAULT_INDEX": "https://uv"})[0] == found
+
+
+def test_children_write_bytecode_and_trust_the_certificates(monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    found = pe.child_environment({"HTTPS_PROXY": "http://proxy"}, "/ca.pem")
+    assert "PYTHONDONTWRITEBYTECODE" not in found and "PYTHONPATH" not in found
+    assert (found["SSL_CERT_FILE"], found["PIP_CERT"], found["HTTPS_PROXY"]) == ("/ca.pem", "/ca.pem", "http://proxy")
+    assert found["UV_PYTHON_DOWNLOADS"] == "never"
+
+
+@pytest.mark.parametrize(
+    ("python", "found"),
+    [("/opt/python/3.11.2/bin/python3.11", True), ("/usr/bin/python3", False), ("/usr/local/bin/python3", False)],
+)
+def test_other_versions_of_a_version_manager_are_on_the_path(monkeypatch, python, found):
+    monkeypatch.setattr(pe, "base_executable", lambda: python)
+    monkeypatch.setattr(pe.glob, "glob", lambda pattern: [pattern.replace("*", "other")])
+    assert pe.child_environment({})["PATH"].endswith("/opt/python/other/bin") is found

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import pathlib
+import time
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import http_client
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import DetachedJob
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import evaluation
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import evaluation_tool
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import answering, evaluation_tool
 from ansible_collections.inference.fleet.tests.runs import wait_for
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 
@@ -79,6 +81,17 @@ def site(tmp_path, monkeypatch):
     return Site(tmp_path, monkeypatch)
 
 
+def test_a_good_result_is_not_measured_again(site):
+    site.tool(GOOD)
+    first = site.run()
+    assert first["changed"] and first["finished"] and first["document"]["score"] == 100
+    again = site.run()
+    assert (again["changed"], again["finished"], site.calls()) == (False, True, 1)
+    assert again["document"] == first["document"]
+    other = site.run(refresh=True, caller="two")
+    assert site.calls() == 2 and other["document"]["id"] != first["document"]["id"]
+
+
 @pytest.mark.parametrize("more", [{"effort": "high"}, {"max_tokens": 600}, {"servers": [{**ENTRY, "hash": "b" * 64}]}])
 def test_another_question_or_plan_is_measured(site, more):
     site.tool(GOOD)
@@ -93,6 +106,20 @@ def test_a_refused_request_is_kept_said_and_asked_again(site):
     assert (measured["failed"], measured["score"]) == (1, None)
     site.tool(GOOD)
     assert site.run(caller="two")["document"]["failed"] == 0
+
+
+def test_a_tool_that_never_ends_is_ended(site):
+    site.tool("exec sleep %d" % (10 * LONG_S))
+    began = time.monotonic()
+    measured = site.run(budget_s=1)["document"]
+    assert time.monotonic() - began < LONG_S
+    assert measured["failed"] and "The time limit of 1 s ended it" in measured["errors"][0]["message"]
+
+
+def test_a_tool_that_breaks_says_its_last_words(site):
+    site.tool("echo no such option >&2; exit 2")
+    (error,) = site.run()["document"]["errors"]
+    assert error["message"].endswith("Status 2: no such option")
 
 
 def test_progress_is_read_from_the_log(site):
@@ -119,6 +146,29 @@ def test_a_killed_job_has_failed_and_the_next_play_runs_it_again(site):
     assert site.run(caller="two")["document"]["score"] == 100
 
 
+def test_a_restarted_server_makes_it_void(site):
+    site.tool(GOOD)
+    site.run(wait_s=0)
+    site.processes = {"server-0": [3, 4]}
+    measured = site.run()["document"]
+    assert measured["void"] == "server-0 changed or restarted during the run"
+    assert site.run(caller="two")["document"]["void"] is None  # it does not count, so it is measured again
+
+
+def test_the_key_is_in_no_file_and_no_argument(site):
+    site.tool('echo "$OPENAI_API_KEY" >%s\necho "$@" >"$OUT"/arguments\n%s' % (site.root.parent / "seen", GOOD))
+    secret = pathlib.Path(NodePaths(str(site.root)).secret(ENTRY["name"]))
+    secret.parent.mkdir(parents=True)
+    secret.write_text('{"VLLM_API_KEY": "sk-very-secret-1"}')
+    result = site.run(servers=[{**ENTRY, "secrets": {"VLLM_API_KEY": "fleet_api_key"}}])
+    assert (site.root.parent / "seen").read_text() == "sk-very-secret-1\n"
+    assert "sk-very-secret-1" not in json.dumps(result)
+    folder = pathlib.Path(site.job().folder)
+    assert [path.stat().st_mode & 0o777 for path in (folder, folder.parent / "output")] == [0o700, 0o700]
+    for path in folder.parent.rglob("*"):
+        assert path.is_dir() or b"sk-very-secret-1" not in path.read_bytes(), path
+
+
 @pytest.mark.parametrize("key", ["max_model_len", "context_window"])
 def test_answers_longer_than_the_context_are_an_error_before_a_request(site, key):
     site.listed_as = key
@@ -137,6 +187,31 @@ def test_a_wrong_dataset_is_an_error_before_a_request(site):
     with pytest.raises(FleetError) as caught:
         site.run(eval="gpqa")
     assert caught.value.code == "evaluate.datasets-wrong" and site.calls() == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "value"),
+    [("hellaswag", None, '"hellaswag"'), ("x", {"argv": ["x", "${address}"]}, '"${address}"')],
+)
+def test_tools_of_evaluations_are_known(name, command, value):
+    with pytest.raises(FleetError) as caught:
+        evaluation_tool(name, command)
+    assert caught.value.code == "measure.profile-invalid" and caught.value.values[2] == value
+
+
+@pytest.mark.parametrize("entries", [[], [{**ENTRY, "role": "prefill"}], [{**ENTRY, "port": None}]])
+def test_hosts_without_answering_servers_are_an_error(entries):
+    with pytest.raises(FleetError) as caught:
+        answering("basic", entries)
+    assert caught.value.code == "measure.no-server"
+
+
+def test_check_mode_asks_nothing(site):
+    assert site.run(check_mode=True)["changed"]  # the environment is what a task before would make
+    site.tool(GOOD)
+    assert site.run(check_mode=True)["changed"] and site.calls() == 0
+    site.run()
+    assert not site.run(check_mode=True)["changed"]
 
 
 @pytest.mark.parametrize(("failed", "score"), [(0, 75), (4, 50)])
@@ -185,6 +260,13 @@ def test_a_failed_request_is_no_wrong_answer(case, name, count, message):
     found = read(case, name)
     assert (found["failed"], found["answered"], found["correct"], found["score"]) == (count, 0, 0, None)
     assert found["errors"] == [{"message": "No response (%s)." % message, "count": count}]
+
+
+def test_files_of_another_form_are_errors(tmp_path):
+    for text in ("", "[]", '{"convos": [[]], "htmls": [""]}'):
+        (tmp_path / "gpqa_x_allresults.json").write_text(text)
+        with pytest.raises(evaluation.UNREADABLE):
+            evaluation.evals_numbers(str(tmp_path), "gpqa", {})
 
 
 ANATOMY, ASTRONOMY, GSM8K = "mmlu/test/anatomy_test.csv", "mmlu/test/astronomy_test.csv", "gsm8k/test.jsonl"

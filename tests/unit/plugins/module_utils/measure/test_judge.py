@@ -28,6 +28,19 @@ def test_the_interval_is_wilsons(correct, asked, low, high):
     assert [round(value, 2) for value in result.wilson(correct, asked)] == [low, high]
 
 
+@pytest.mark.parametrize(("correct", "asked"), [(1, 0), (-1, 5), (6, 5)])
+def test_counts_that_cannot_be_are_refused(correct, asked):
+    with pytest.raises(ValueError):
+        result.wilson(correct, asked)
+
+
+@given(CLUSTERS)
+def test_the_score_is_in_the_interval(clusters):
+    correct, asked = total(clusters)
+    low, high = result.interval(clusters)
+    assert 0 <= low <= high <= 100 and low - 1e-9 <= 100 * correct / asked <= high + 1e-9
+
+
 @given(CLUSTERS)
 def test_an_answer_counts_between_its_share_of_a_question_and_one(clusters):
     assert len(clusters) <= result.effective(clusters) <= total(clusters)[1]
@@ -65,3 +78,7 @@ def test_answers_that_differ_within_questions_narrow_the_interval():
 )
 def test_what_a_score_says_beside_a_published_one(score, bounds, reference, said):
     assert result.judge(score, bounds, reference) == said
+
+
+def test_nothing_asked_has_no_interval():
+    assert result.interval([]) is result.interval([(0, 0)]) is None

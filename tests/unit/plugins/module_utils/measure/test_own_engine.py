@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import types
 
@@ -15,7 +16,10 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.pa
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import run
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import benchmarks
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.benchmarks import Point
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.supervisord import Supervisord
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.systemd import Systemd
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import tools
+from ansible_collections.inference.fleet.tests.runs import wait_for
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 
@@ -88,6 +92,26 @@ def test_the_job_starts_them_when_the_tool_has_ended_however_it_did(servers, sta
         servers.wrapped(tool), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
     assert (done.returncode, servers.back.exists(), done.stdout) == (status, True, "its last words\n")
+
+
+def test_the_job_starts_them_when_it_is_ended(servers, tmp_path):
+    tool = script(tmp_path / "tool", "touch %s/at-work\nexec sleep 60" % tmp_path)
+    job = subprocess.Popen(servers.wrapped([tool]), start_new_session=True)
+    wait_for((tmp_path / "at-work").exists, 60, "the tool")
+    os.killpg(job.pid, signal.SIGTERM)
+    job.wait(60)
+    assert servers.back.exists()
+
+
+def test_what_starts_them_with_each_service_manager(tmp_path):
+    paths = NodePaths(str(tmp_path))
+    assert Systemd(paths).start_argv(["server-0"]) == [
+        "systemctl", "start", "--no-block", "--", "inference-fleet-server-0.service"
+    ]  # fmt: skip
+    assert Supervisord(paths, "/toolkit").start_argv(["server-0", "server-1"]) == [
+        "/toolkit/bin/supervisorctl", "-c", paths.etc + "/supervisord.conf", "add", "inference-fleet-server-0",
+        "inference-fleet-server-1",
+    ]  # fmt: skip
 
 
 def test_an_engine_takes_the_place_of_a_servers_process(tmp_path):

@@ -31,6 +31,10 @@ def test_an_id_that_is_no_file_name_is_refused(tmp_path, identity):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_no_history_is_an_empty_one(tmp_path):
+    assert result.history(str(tmp_path / "none")) == ([], [])
+
+
 def test_other_files_in_the_history_are_left_out_with_a_warning(tmp_path):
     one = benchmark()
     result.keep(str(tmp_path), one)
@@ -50,6 +54,13 @@ def test_other_files_in_the_history_are_left_out_with_a_warning(tmp_path):
     documents, warnings = result.history(str(tmp_path))
     assert documents == [one]
     assert all("0000000%d.json" % number in text for number, text in enumerate(warnings, 1)) and len(warnings) == 8
+
+
+def test_ids_sort_by_time_and_differ():
+    first, second = (result.new_id("2026-01-31T12:00:00Z") for _number in range(2))
+    assert first.startswith("20260131T120000Z-") and first != second
+    assert result.new_id("2026-02-01T00:00:00Z") > first
+    assert result.ID.match(result.new_id())
 
 
 def test_the_plan_hash_is_of_the_servers_and_not_of_their_order():

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import pathlib
@@ -18,6 +19,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jo
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import benchmark, run
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import benchmarks
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.benchmarks import Point
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Observed
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import compare
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import points, tools
 from ansible_collections.inference.fleet.tests.runs import wait_for
@@ -274,6 +276,15 @@ def named(tool):
     return Point(tool, tools()[tool], "m", "/m", ("http://127.0.0.1:8000", "http://10.0.0.2:8000"), 1, 1, 1)
 
 
+def test_a_tool_that_is_not_there(tmp_path):
+    with pytest.raises(FleetError) as caught:
+        benchmarks.program(named("aiperf"), str(tmp_path), plan_entry(8000), "", str(tmp_path))
+    assert caught.value.code == "measure.tool-missing"
+    with pytest.raises(FleetError) as caught:
+        benchmarks.program(named("trtllm-bench"), None, plan_entry(8000), "", str(tmp_path))
+    assert caught.value.code == "measure.tool-missing"
+
+
 class Stopped:
     """The servers of a node that stop for a tool: ready again at the second look."""
 
@@ -347,6 +358,7 @@ def test_servers_of_other_hosts_must_answer_and_are_told_from_a_later_start(tmp_
 
 NODE = types.SimpleNamespace(paths=None, manager=None)
 RECORD = {"hash": "h", "pid": 7, "ticks": 70, "started": 1.5}
+BEGAN = Observed("server-0", state=RECORD, fresh=True)
 
 
 def container(name, running=True):
@@ -356,3 +368,25 @@ def container(name, running=True):
 def seen(monkeypatch, observed):
     monkeypatch.setattr(run, "observe", lambda *given: {"server-0": observed} if observed else {})
     return run.starts_of(NODE, {"server-0": {}})
+
+
+@pytest.mark.parametrize(
+    ("change", "changed"),
+    [
+        ({}, []),
+        ({"state": {**RECORD, "phase": "running"}}, []),
+        ({"fresh": False}, ["server-0"]),  # killed a moment ago; its record is the old one until it is started again
+        ({"state": {**RECORD, "ticks": 71}}, ["server-0"]),
+        ({"state": {**RECORD, "hash": "other"}}, ["server-0"]),
+        ({"state": None}, ["server-0"]),
+        ({"containers": [container("b")]}, ["server-0"]),
+        ({"containers": [container("b", running=False)]}, []),
+    ],
+)
+def test_what_is_another_start(monkeypatch, change, changed):
+    before = seen(monkeypatch, BEGAN)
+    assert run.changed_starts(before, seen(monkeypatch, dataclasses.replace(BEGAN, **change))) == changed
+
+
+def test_one_that_is_gone_is_changed(monkeypatch):
+    assert run.changed_starts(seen(monkeypatch, BEGAN), seen(monkeypatch, None)) == ["server-0"]

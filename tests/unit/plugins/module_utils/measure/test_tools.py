@@ -21,7 +21,9 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure
     number,
     progress,
 )
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import (
+    engine_arguments,
     tool_of,
     tools,
 )
@@ -192,6 +194,38 @@ def test_a_command_of_a_recipe_is_a_tool(tmp_path):
     assert (reading.completed, reading.failed, reading.metrics["output_tokens_per_s"]) == (7, 1, 90.5)
     assert reading.metrics["ttft_ms"] == {"mean": 500, "p50": None, "p90": None, "p95": None, "p99": 2000}
     assert reading.metrics["e2e_ms"]["p50"] == 40 and reading.metrics["e2e_ms"]["mean"] is None
+
+
+def test_a_configuration_file_gets_all_values_as_json():
+    point = of("aisbench", request_rate=2.5, sampling={"temperature": 0.5})
+    argv = point.command(["/v/bin/ais_bench"], "/o")
+    assert argv == ["/v/bin/ais_bench", "--mode", "perf", "--num-warmups", "1"]
+    values = json.loads(point.variables("/o")["FLEET_VALUES"])
+    assert (values["output"], values["tokenizer"], values["host"], values["port"]) == (
+        "/o", "/srv/models/m", "127.0.0.1", 8000
+    )  # fmt: skip
+    assert (values["request_rate"], values["sampling"]) == (2.5, {"temperature": 0.5})
+
+
+def test_aiperf_is_given_every_address_and_the_limits():
+    argv = POINT.command(["aiperf"], "/out")
+    assert argv.count("--url") == 2 and "round_robin" in argv
+    assert argv[argv.index("--goodput") + 1] == "time_to_first_token:500 inter_token_latency:20"
+    assert "ignore_eos:true" in argv and "--use-server-token-count" in argv
+
+
+def test_an_engine_of_a_tools_own_is_started_like_the_servers():
+    arguments = {
+        "model": "/m", "host": "127.0.0.1", "port": 8000, "served-model-name": "m", "tensor-parallel-size": 4,
+        "tool-call-parser": "openai", "enable-auto-tool-choice": True, "enable-expert-parallel": True,
+        "enable-prefix-caching": False, "compilation-config": {"cudagraph_mode": "FULL"}, "data-parallel-size": 2,
+        "ssl-keyfile": "/k", "max-model-len": 4096, "m": "vllm.entrypoints.openai.api_server",
+    }  # fmt: skip
+    argv = engine_arguments({"arguments": arguments}, ENGINES["vllm"], "/srv/m")
+    assert argv == [
+        "--model", "/srv/m", "--tensor-parallel-size", "4", "--enable-expert-parallel", "--no-enable-prefix-caching",
+        "--compilation-config", '{"cudagraph_mode": "FULL"}', "--max-model-len", "4096",
+    ]  # fmt: skip
 
 
 def test_aiperf_gets_a_key_in_its_process_and_not_in_its_arguments(tmp_path):

@@ -14,7 +14,10 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import cpu
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import registry as accelerators
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.cpu import share
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
+from hypothesis import given
+from hypothesis import strategies as st
 
 FIXTURES = pathlib.Path(__file__).resolve().parents[3] / "fixtures"
 
@@ -141,10 +144,28 @@ def test_the_affinity_of_this_process_counts():
     assert json.loads(done.stdout) == [[1, str(one)]]
 
 
+def test_flags_are_those_that_all_processors_have(tree):
+    text = pathlib.Path(sysroot("one-node"), "proc/cpuinfo").read_text()
+    first, second = text.split("\n\n")[:2]
+    root = tree("one-node", {"proc/cpuinfo": first + "\n\n" + second.replace(" avx512_bf16", "") + "\n\n"})
+    found = accelerators.detect(sysroot=root)
+    assert "avx512_bf16" not in found.flags
+    assert found.generation == "avx512f"
+
+
 def test_a_node_that_cannot_be_read_is_an_error(tmp_path):
     with pytest.raises(FleetError) as caught:
         accelerators.detect(sysroot=str(tmp_path))
     assert caught.value.code == "cpu.unreadable"
+
+
+def test_a_vendor_that_is_not_there_names_those_that_are():
+    with pytest.raises(FleetError) as caught:
+        accelerators.detect("abacus")
+    assert (caught.value.code, caught.value.values) == (
+        "platform.unknown",
+        ("abacus", ", ".join(accelerators.PLATFORMS)),
+    )
 
 
 def test_auto_takes_the_first_that_is_present(monkeypatch):
@@ -173,3 +194,12 @@ def test_auto_takes_the_first_that_is_present(monkeypatch):
 )
 def test_memory_for_new_processes(name, available):
     assert System(sysroot(name)).memory_available() == available
+
+
+@given(
+    st.lists(st.integers(min_value=0, max_value=500), min_size=1, max_size=9), st.integers(min_value=0, max_value=3000)
+)
+def test_shares_add_up_to_the_limit_and_nobody_gets_more_than_before(amounts, limit):
+    shares = share(limit, amounts)
+    assert sum(shares) == min(limit, sum(amounts))
+    assert all(0 <= got <= had for got, had in zip(shares, amounts))

@@ -86,6 +86,19 @@ def test_what_the_image_takes_is_asked_once(place):
     assert place.node.warnings == []
 
 
+def test_how_it_is_asked(place):
+    """Without network and devices, and nothing that it could write to."""
+    place.check(FINE)
+    (call,) = place.asked
+    options = call["argv"][2 : call["argv"].index("-c")]
+    name = next(word for word in options if word.startswith("--name=inference-fleet-check-"))
+    assert options == [
+        "--rm", "--interactive", "--pull=never", "--network=none", name, "--volume=/srv/a:/models/a:ro",
+        "--entrypoint=python3", IMAGE,
+    ]  # fmt: skip
+    assert call["argv"][-1] == '{"gpus_per_node": 2, "model": "gpt-oss-120b", "tensor_parallel_size": 2}'
+
+
 def test_what_the_image_refuses(place):
     with pytest.raises(FleetError) as caught:
         place.check(FINE, WRONG)
@@ -124,6 +137,21 @@ def test_an_image_that_cannot_say_is_no_verdict(place, module, words):
     assert len(place.asked) == 2  # it may be able to next time
 
 
+def test_an_engine_that_does_not_answer_is_no_verdict(place):
+    place.docker.write(errors={"*": "down"})
+    place.check(FINE)
+    assert "Cannot connect to the Docker daemon" in place.node.warnings[0]
+
+
+def test_an_image_that_hangs(place, monkeypatch):
+    monkeypatch.setattr(config_check, "CHECK_S", 2)
+    place.module.write_text("import time\ntime.sleep(60)\n")
+    place.check(FINE)
+    assert "docker run did not end within 2 s" in place.node.warnings[0]
+    (removed,) = place.docker.called("rm")
+    assert "--name=" + removed["argv"][-1] in place.asked[0]["argv"]
+
+
 def test_a_worker_of_dynamo_is_asked_as_its_engine_is(place):
     one = desired(FINE)
     one.entry.update(engine="dynamo", command=["python3", "-m", "dynamo.trtllm"])
@@ -132,6 +160,16 @@ def test_a_worker_of_dynamo_is_asked_as_its_engine_is(place):
     one.entry["command"] = ["python3", "-m", "dynamo.vllm"]
     config_check.check_configs(place.node, [one])
     assert place.asked[2]["argv"][place.asked[2]["argv"].index("-c") + 1] == dynamo.PARSE
+
+
+@pytest.mark.parametrize(
+    "changes", [{"engine": "vllm", "command": ["/opt/start.sh"]}, {"launcher": "process", "container": None}]
+)
+def test_others_are_not_asked(place, changes):
+    one = desired(FINE)
+    one.entry.update(changes)
+    config_check.check_configs(place.node, [one, desired(None)])
+    assert place.asked == []
 
 
 # -- command lines -----------------------------------------------------------------------------------------------------
@@ -227,6 +265,15 @@ def test_a_file_that_is_not_written_yet_is_read(environment):
     config = {"path": "/etc/not/there.yml", "format": "yaml", "content": {"a": 1}}
     environment.check(environment.server("server-0", "--config", config["path"], config=config))
     assert environment.node.warnings == []
+
+
+def test_an_environment_that_cannot_say_is_no_verdict(environment):
+    environment.module.write_text("raise ImportError('libcuda.so.1')\n")
+    environment.check(environment.server("server-0", "--max-num-sequence", "4"))
+    (warning,) = environment.node.warnings
+    assert warning.startswith(
+        "server-0: whether vllm accepts its command line could not be checked by the environment "
+    )
 
 
 def test_an_environment_that_hangs(environment, monkeypatch):

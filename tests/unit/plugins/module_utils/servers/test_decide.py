@@ -15,6 +15,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import entry_hash, start_order
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import utc
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import decide as deciding
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import observe as observing
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.decide import describe
@@ -102,6 +103,21 @@ def test_what_runs_as_planned_is_left_alone():
 )  # fmt: skip
 def test_what_differs_is_repaired(observed, expected):
     assert only_action(decide(desired(entry()), {"server-0": observed}, "started")) == expected
+
+
+def test_an_older_hash_that_runs_and_another_user():
+    older = running()
+    older.state["hash"] = "0" * 64
+    assert only_action(decide(desired(entry()), {"server-0": older}, "started")) == (
+        "restart",
+        "it runs an older entry than the deployed one",
+    )
+    target = desired(entry(), user="other")
+    assert only_action(decide(target, {"server-0": running()}, "started")) == (
+        "restart",
+        "it runs as me instead of other",
+    )
+    assert decide(desired(entry(), user="me"), {"server-0": running()}, "started") == []
 
 
 def without_cpus(one):
@@ -210,6 +226,18 @@ def test_the_order_is_the_plans_and_orphaned_servers_come_last_unless_names_are_
     assert decide(plan, observed, "started", only=["c"]) == []
 
 
+def test_secrets_appear_by_name_and_version_alone():
+    old = entry(secrets={"HF_TOKEN": "v"}, secret_versions={"HF_TOKEN": "1"})
+    new = entry(secrets={"HF_TOKEN": "v"}, secret_versions={"HF_TOKEN": "2"})
+    observed = {"server-0": running(old, secrets={"HF_TOKEN": "old-value"})}
+    actions = decide(desired(new, secrets={"HF_TOKEN": "new-value"}), observed, "started")
+    assert describe(actions, observed) == {
+        "before": 'server-0:\n  state: running\n  secrets: {\n    "HF_TOKEN": "version 1"\n  }\n',
+        "after": 'server-0:\n  state: running (restarted)\n  secrets: {\n    "HF_TOKEN": "version 2"\n  }\n',
+    }
+    assert "value" not in repr(actions[0].changes)
+
+
 def test_conditions():
     now = condition(running())
     assert (now.state, now.since, now.pid, now.restarts, now.hash) == ("running", 1000.0, 7, 0, entry()["hash"])
@@ -231,6 +259,11 @@ def test_leaders_start_first_and_a_circle_is_an_error():
     with pytest.raises(FleetError) as caught:
         start_order(chain)
     assert (caught.value.code, caught.value.values) == ("servers.start-order-invalid", ("c, b, a",))
+
+
+def test_times_are_utc():
+    assert utc(0.9) == "1970-01-01T00:00:00Z"
+    assert utc(None) is None
 
 
 # ---- properties
@@ -322,6 +355,31 @@ def kinds(actions):
     return {action.name: (action.kind, action.reason) for action in actions}
 
 
+def test_an_unnamed_follower_starts_as_the_plan_has_it_now():
+    lead, work = entry("lead"), follows("lead")
+    observed = {"lead": running(entry("lead", port=1)), "work": running(follows("lead", environment={"A": "1"}))}
+    assert kinds(decide(desired(lead, work), observed, "started", only=["lead"])) == {
+        "lead": ("change", "changed: port"),
+        "work": ("change", "changed: start"),
+    }
+
+
+def test_a_server_restarts_with_its_leader_where_the_recipe_says_so():
+    lead, work, last = entry("lead"), follows("lead"), follows("work", "last")
+    observed = {one["name"]: running(one) for one in (lead, work, last)}
+    changed = dict(observed, lead=running(entry("lead", port=1)))
+    assert kinds(decide(desired(last, work, lead), changed, "started")) == {
+        "lead": ("change", "changed: port"),
+        "work": ("restart", "it restarts with lead"),
+        "last": ("restart", "it restarts with work"),
+    }
+    assert decide(desired(last, work, lead), observed, "started") == []
+    plain = follows("lead", restart_with_leader=False)
+    assert set(kinds(decide(desired(lead, plain), {"lead": changed["lead"], "work": running(plain)}, "started"))) == {
+        "lead"
+    }
+
+
 def test_a_follower_that_runs_restarts_though_nobody_named_it_and_a_stopped_one_stays_stopped():
     lead, work, last = entry("lead"), follows("lead"), follows("work", "last")
     observed = {"lead": running(entry("lead", port=1)), "work": running(work), "last": stopped(last)}
@@ -369,3 +427,17 @@ def test_a_server_is_restarted_when_its_weights_changed_since_it_was_started():
         "lead": ("restart", "the weights in /w changed since it was started"),
         "work": ("restart", "it restarts with lead"),
     }
+
+
+@pytest.mark.parametrize(
+    "observed",
+    [
+        with_weights(entry(), now="a" * 64),
+        with_weights(entry(), noted=None),  # there was no manifest then
+        with_weights(entry(), now=None),  # and there is none now
+        running(entry(), weights={"/w": "b" * 64}),  # it was started by a version that noted nothing
+        with_weights(entry(), fresh=False),  # a new start is on its way
+    ],
+)
+def test_weights_of_which_nothing_is_known_are_no_reason(observed):
+    assert decide(desired(entry()), {"server-0": observed}, "started") == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import json
+import os
 import re
 import socket
 from types import SimpleNamespace
@@ -67,6 +68,15 @@ def test_the_planned_entry_that_runs_and_holds_its_port_is_verified(tmp_path):
     )  # fmt: skip
 
 
+def test_nothing_is_deployed_and_somebody_elses_server_answers(tmp_path):
+    listener = a_port()
+    entry = plan_entry(listener.getsockname()[1])
+    with ScriptedEngine() as engine, holding(listener, engine.port):
+        (verdict,) = verify(tmp_path, entry, mode="full")
+        assert words_of(verdict) == "nothing is deployed as server-0; the port %d is held by PROCESS" % entry["port"]
+        assert engine.requests == []
+
+
 def test_another_entry_is_deployed_than_the_planned_one(tmp_path):
     """Of an older or a newer plan, or of another run at the same time."""
     with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
@@ -78,6 +88,30 @@ def test_another_entry_is_deployed_than_the_planned_one(tmp_path):
             "port %d is held by our server 'server-0', PROCESS, entry %s" % (old, new, port, old)
         )
         assert engine.requests == []
+
+
+def test_an_entry_that_was_edited_on_the_node_is_not_the_planned_one(tmp_path):
+    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
+        with open(NodePaths(str(tmp_path)).entry("server-0"), "w", encoding="utf-8") as stream:
+            json.dump(dict(entry, devices=[7]), stream)
+        assert "; they differ in devices; the port" in words_of(verify(tmp_path, entry)[0])
+
+
+def test_an_older_entry_runs_than_the_deployed_one(tmp_path):
+    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
+        state = NodePaths(str(tmp_path)).server_state("server-0")
+        with open(state, encoding="utf-8") as stream:
+            pid = json.load(stream)["pid"]
+        write_down(tmp_path, entry, pid, runs="0" * 64)
+        assert words_of(verify(tmp_path, entry)[0]).startswith(
+            "server-0 runs the entry 000000000000, and the plan's is %s; site.yml restarts it; the port %d is held by "
+            "our server 'server-0', PROCESS, entry 000000000000" % (entry["hash"][:12], entry["port"])
+        )
+        os.unlink(state)
+        assert re.fullmatch(
+            r"server-0 runs as process \d+, and which entry that is, is not known: its record is missing; site.yml "
+            r"restarts it", words_of(verify(tmp_path, entry)[0])
+        )  # fmt: skip
 
 
 def test_another_server_of_ours_has_its_port(tmp_path):
@@ -135,6 +169,12 @@ def test_the_socket_that_takes_the_requests_counts(monkeypatch, bind, sockets, r
     assert set(processes.port_holders(bind, 8000)) == reached
 
 
+def test_a_deployed_server_that_does_not_run(tmp_path):
+    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
+        pass
+    assert words_of(verify(tmp_path, entry)[0]) == "server-0 does not run (stopped)"
+
+
 def test_a_swap_in_the_middle_of_the_verification_is_noticed(tmp_path):
     """What answered is gone by the end, and another entry is deployed: none of the answers is about the plan."""
     with contextlib.ExitStack() as stack:
@@ -185,6 +225,15 @@ def test_a_container_is_known_by_its_labels(monkeypatch, tmp_path, running, its_
     except identity.Stranger as stranger:
         words = str(stranger)
     assert words == (expected % entry["hash"][:12] if "%s" in expected else expected)
+
+
+def test_the_workers_behind_a_frontend_are_the_planned_ones_too(tmp_path):
+    def frontend(port):
+        return plan_entry(port, "frontend", role="frontend")
+
+    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, frontend) as entry:
+        worker = plan_entry(None, "decode-0", role="decode")
+        assert words_of(verify(tmp_path, entry, worker)[0]) == "nothing is deployed as decode-0"
 
 
 def test_check_mode_verifies_what_is_planned_and_nothing_else(tmp_path):

@@ -178,6 +178,17 @@ def test_a_library_that_a_role_installs_is_no_problem_for_root(tmp_path, monkeyp
     ]
 
 
+def test_libraries_that_cannot_be_looked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert refused(tmp_path, needs={"libraries": ["libc.so.6"]}) == [
+        (
+            "libraries",
+            "Whether the shared libraries libc.so.6 are there cannot be found out: /bin/false -c 'import ctypes' fails "
+            "(exit status 1). Install the full Python of the distribution.",
+        )
+    ]
+
+
 @pytest.mark.parametrize(
     ("server", "ports", "only", "advice"),
     [
@@ -193,6 +204,15 @@ def test_a_port_that_somebody_else_holds_is_a_problem(tmp_path, listener, server
     assert "process %d of " % pid in message and (server is None or "server '%s'" % server in message)
     assert message.endswith("). " + advice + " set another port in fleet_override.")
     assert check(tmp_path, servers=[entry(ports=ports)], only=["server-9"])["problems"] == []
+
+
+def test_a_port_held_by_our_own_server(tmp_path, listener):
+    listener(PORT, root=tmp_path, server="server-0")
+    listener(PORT + 1, root=tmp_path, server="old-7")
+    servers = [entry(), entry("server-1", PORT + 1)]
+    assert check(tmp_path, servers=servers)["problems"] == [], "old-7 is removed before server-1 is started"
+    assert check(tmp_path, servers=servers, only=["server-0"])["problems"] == []
+    assert check(tmp_path, servers=servers, only=["server-1", "old-7"])["problems"] == []
 
 
 def test_a_read_only_file_system_is_called_that(tmp_path, monkeypatch):
@@ -239,6 +259,12 @@ def test_memory_is_needed_by_servers_that_do_not_run(tmp_path, listener):
     assert memory_of(tmp_path, *three) == lacks
 
 
+def test_memory_that_cannot_be_read_is_not_checked(tmp_path, monkeypatch):
+    monkeypatch.setattr(preflight.System, "memory_available", lambda self: None)
+    result = check(tmp_path, servers=[entry()], needs={"host_memory_gib": 1000})
+    assert result["unchecked"] == ["Not checked: needs.host_memory_gib; the memory that is available cannot be read."]
+
+
 def test_disk_is_asked_for_until_the_deployment_is_there(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(preflight, "free_bytes", lambda path: asked.append(path) or 5 << 30)
@@ -270,6 +296,18 @@ def test_folders_that_cannot_be_written(tmp_path, monkeypatch):
             "root",
             "The user %s cannot write to %s, %s. Run the play with become, or set fleet_root to a folder that this "
             "user can write to." % (processes.user_name(os.geteuid()), *closed),
+        )
+    ]
+
+
+def test_a_file_where_a_folder_must_be(tmp_path):
+    (tmp_path / "var/lib").mkdir(parents=True)
+    (tmp_path / "var/lib/inference-fleet").write_text("")
+    assert refused(tmp_path) == [
+        (
+            "root",
+            "%s/var/lib/inference-fleet is in the way: it must be a folder. Remove it, or set another fleet_root."
+            % tmp_path,
         )
     ]
 
@@ -308,3 +346,12 @@ def test_a_model_of_the_node_must_be_there_and_whole(tmp_path):
     assert shard.name in problem[1]
     # What is fetched is checked when it comes.
     assert check(tmp_path / "r", models=[dict(model, source="standin")])["problems"] == []
+
+
+def test_a_model_that_is_no_gpt_oss(tmp_path):
+    node_helpers.build_checkpoint(tmp_path / "model", model_type="llama")
+    ((name, message),) = refused(tmp_path / "r", models=[{"source": "path", "path": str(tmp_path / "model")}])
+    assert name == "model"
+    assert str(tmp_path / "model") in message
+    assert "llama" in message
+    assert "gpt_oss" in message

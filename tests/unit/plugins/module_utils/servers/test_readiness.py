@@ -26,6 +26,18 @@ def test_a_server_that_compiles_is_told_apart(monkeypatch, artifact, doing):
     assert (words, final) == ("%s since 00:16:40Z (180 s), health: no answer" % doing, False)
 
 
+@pytest.mark.parametrize("artifact", [None, "compiles", "loads"])
+def test_a_server_that_was_ready_long_ago_neither_starts_nor_loads(monkeypatch, artifact):
+    entry = plan_entries.plan_entry(8000)
+    monkeypatch.setattr(readiness.time, "time", lambda: 1180.0)
+    record = {"phase": "running", "since": 1000.0, "hash": entry["hash"], "starts": [1000.0], "count": 1, "pid": 7,
+              "artifact": artifact}  # fmt: skip
+    observed = Observed("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7))
+    observed.was_ready = True
+    words, _final = readiness._problem(None, entry, observed, "health: no answer")
+    assert words == "it was ready and does not answer any more since 00:16:40Z (180 s), health: no answer"
+
+
 @pytest.mark.parametrize(("role", "was_ready", "final"), [
     ("frontend", True, False), ("frontend", False, True), ("server", True, True),
 ])  # fmt: skip

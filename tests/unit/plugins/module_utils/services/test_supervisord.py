@@ -60,6 +60,24 @@ def test_what_the_format_cannot_hold_is_refused(text):
         supervisord.ini_value(text)
 
 
+def test_a_command_with_a_line_break_is_refused():
+    with pytest.raises(FleetError) as caught:
+        supervisord.ini_command(["a", "b\nc"])
+    assert (caught.value.code, caught.value.values[0]) == ("services.text-invalid", "b\nc")
+
+
+def test_no_program_that_ends_at_once_is_given_up_by_supervisord(tmp_path):
+    """startsecs=0 means that no exit is too quick, so that BACKOFF and FATAL are not for exits; 194 alone is final."""
+    manager = supervisord.Supervisord(NodePaths(str(tmp_path)), sys.prefix)
+    text = manager.definition({"name": "server-0"}, None)
+    lines = text.splitlines()
+    assert {"startsecs=0", "autorestart=unexpected", "exitcodes=194", "stopasgroup=true"} <= set(lines)
+    assert lines[1] == "[program:inference-fleet-server-0]"
+    assert not any(line.startswith("user=") for line in lines)
+    with_user = manager.definition({"name": "server-0"}, "nobody").splitlines()
+    assert ("user=nobody" in with_user) == (os.getuid() == 0)
+
+
 def test_a_socket_folder_that_others_may_use_is_refused(tmp_path):
     folder = tmp_path / "f"
     supervisord._private_folder(str(folder))

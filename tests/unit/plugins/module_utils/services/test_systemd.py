@@ -10,7 +10,9 @@ import pathlib
 import re
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import services
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import commands, files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import (
@@ -76,6 +78,12 @@ def test_a_program_that_no_unit_can_name_is_refused(program):
     with pytest.raises(FleetError) as caught:
         systemd.unit_command([program])
     assert (caught.value.code, caught.value.values[0]) == ("services.text-invalid", program)
+
+
+def test_a_nul_is_refused():
+    with pytest.raises(FleetError) as caught:
+        systemd.unit_word("a\0b")
+    assert (caught.value.code, caught.value.values[0]) == ("services.text-invalid", "a\0b")
 
 
 def entry(name="server-0", **changes):
@@ -206,6 +214,15 @@ def test_the_unit_of_a_container_ends_what_is_not_in_its_cgroup(manager):
     assert stop in text.splitlines() and stop in plain.splitlines()
 
 
+def test_an_engine_elsewhere_or_without_a_daemon_is_no_other_unit(manager):
+    for changes in ({"address": "unix:///run/other.sock"}, {"engine": "podman"}):
+        text = manager.definition(entry(container=dict(CONTAINER, **changes)), None)
+        assert "docker.service" not in text
+        assert "ExecStopPost=-" + END in text
+    hardened = ("ProtectSystem=", "ProtectControlGroups=", "NoNewPrivileges=", "ProtectKernelTunables=")
+    assert not [word for word in hardened if word in text]  # podman makes the container itself, below the unit
+
+
 def test_the_folders_of_an_artifact_are_made_by_root_before_each_start(manager):
     path = "/mnt/artifacts/k1"
     changes = {"environment": {"NEURON_COMPILED_ARTIFACTS": path}, "directories": {"artifact": path},
@@ -282,6 +299,13 @@ def test_one_call_looks_at_all_units(manager):
     ]
 
 
+def test_only_our_units_are_ours(manager, tmp_path):
+    define(manager, "server-1", "server-0")
+    (tmp_path / "inference-fleet-etcd.service").write_text("[Unit]\nDescription=etcd of the fleet\n")
+    (tmp_path / "other.service").write_text(systemd.HEADER)
+    assert manager.defined() == ["server-0", "server-1"]
+
+
 def needed(manager, **changes):
     """Paths whose mounts the unit of this entry waits for, as systemd reads them; those that all have left out."""
     lines = manager.definition(entry(**changes), None).splitlines()
@@ -307,6 +331,11 @@ def test_a_unit_waits_for_the_file_systems_that_it_needs(manager, tmp_path):
     mounts = [{"source": "/opt/encodings"}, {"source": "/opt"}, {"source": "/mnt/data"}]
     contained = {**process, "container": dict(CONTAINER, mounts=mounts)}
     assert needed(manager, **contained) == sorted([*found, "/opt/encodings", "/mnt/data"])
+
+
+def test_a_unit_does_not_name_what_systemd_cannot_be_told(manager):
+    weights = ["/a\nb", "/a\x7f", "/\udcff", "relative", "/é 漢"]
+    assert needed(manager, weights=weights, command=["engine"]) == ["/é 漢"]
 
 
 def test_the_key_of_an_artifact_is_in_no_unit(manager):
@@ -372,6 +401,48 @@ def test_units_are_read_again_only_where_they_changed(manager, reload):
     ]
 
 
+def test_stop_waits_for_all_at_once_and_forgets_how_they_ended(manager):
+    define(manager, "server-0", "server-1")
+    manager.answers["show"] = shown("server-0") + "\n" + shown("server-1", ActiveState="failed", MainPID="0")
+    manager.stop(["server-0", "server-1", "unknown"])
+    assert [call for call in manager.calls if " show " not in call] == [
+        "systemctl stop -- " + UNITS,
+        "systemctl reset-failed -- inference-fleet-server-1.service",
+    ]
+    manager.calls.clear()
+    manager.answers["show"] = ""
+    define(manager, "server-0")
+    manager.stop(["unknown"])
+    assert all(" show " in call for call in manager.calls)
+
+
+def test_a_dropped_server_is_disabled_and_its_unit_is_gone(manager):
+    define(manager, "server-0", "server-1")
+    manager.answers["show"] = shown("server-0", ActiveState="inactive", MainPID="0")
+    manager.drop(["server-0", "unknown"])
+    assert [call for call in manager.calls if " show " not in call] == [
+        "systemctl disable --quiet --no-reload -- inference-fleet-server-0.service"
+    ]
+    assert manager.defined() == ["server-1"]
+    manager.calls.clear()
+    manager.drop(["server-0"])
+    assert manager.calls == []
+
+
+def test_logs_come_from_the_journal(manager):
+    manager.answers["journalctl"] = "one\ntwo\nthree\n"
+    assert manager.log_tail("server-0", 2) == ["two", "three"]
+    assert manager.log_tail("server-0", 0) == []
+    manager.answers["journalctl"] = "one\x85two\u2028three\x0cfour\n"  # none of these ends a line of a log
+    assert manager.log_tail("server-0", 2) == ["one\x85two\u2028three\x0cfour"]
+    manager.answers["journalctl"] = ""
+    assert manager.log_tail("server-0", 2) == []
+    assert manager.calls[:1] == [
+        "journalctl --identifier inference-fleet-server-0 --lines 2 --output cat --quiet --no-pager --all"
+    ]
+    assert manager.log_files("server-0") == []
+
+
 def test_the_timer_of_the_watchdog_comes_and_goes(manager, tmp_path):
     node = Node(NodePaths(str(tmp_path / "root")), manager)
     manager.units = str(tmp_path / "units")
@@ -414,10 +485,50 @@ def test_the_timer_of_the_watchdog_comes_and_goes(manager, tmp_path):
     assert (node_watchdog.ensure(node, None)["changed"], manager.calls) == (False, [])
 
 
+def test_problems(manager, monkeypatch):
+    monkeypatch.setattr(systemd.os, "getuid", lambda: 1000)
+    assert manager.problem() == "only root may change the system's files. Use become."
+    monkeypatch.setattr(systemd.os, "getuid", lambda: 0)
+    assert manager.problem() is None
+    monkeypatch.setattr(systemd, "SYSTEMD_RUNS", "/no/such/folder")
+    assert manager.problem() == "this node was not booted with systemd. Use manager: supervisord."
+    assert manager.statuses() == {}
+
+
 def script(folder, name, text):
     path = folder / name
     path.write_text("#!/bin/sh\n" + text)
     path.chmod(0o755)
+
+
+def test_a_program_that_fails_is_told_with_its_words(tmp_path, monkeypatch):
+    monkeypatch.setattr(systemd.host_paths, "PATH", "%s:/usr/bin:/bin" % tmp_path)
+    made = systemd.Systemd(NodePaths(""), units=str(tmp_path))
+    monkeypatch.setattr(systemd.host_paths, "PATH", str(tmp_path))
+    with pytest.raises(FleetError) as caught:
+        made.log_tail("server-0", 5)
+    assert (caught.value.code, caught.value.values[2]) == ("systemd.command-failed", "journalctl is not installed")
+    script(tmp_path, "systemctl", "echo 'Failed to enable unit: no space' >&2; exit 4")
+    with pytest.raises(FleetError) as caught:
+        made.start(["server-0"])
+    assert caught.value.code == "systemd.command-failed"
+    assert caught.value.values[1:] == (
+        "enable --quiet --no-reload -- inference-fleet-server-0.service", "Failed to enable unit: no space"
+    )  # fmt: skip
+    script(tmp_path, "systemctl", "exec /bin/sleep 600")
+    monkeypatch.setattr(systemd.commands, "LIMIT_S", 0.2)
+    with pytest.raises(commands.TimedOut) as caught:
+        made.start(["server-0"])
+    assert caught.value.values[0].endswith("systemctl enable --quiet --no-reload -- inference-fleet-server-0.service")
+
+
+def test_a_root_of_its_own_has_no_systemd():
+    with pytest.raises(FleetError) as caught:
+        services.get_manager("systemd", NodePaths("/srv/fleet"))
+    assert caught.value.code == "arguments.invalid"
+    assert services.get_manager("systemd", NodePaths("")).definition_path("a") == (
+        "/etc/systemd/system/inference-fleet-a.service"
+    )
 
 
 def unit_now(manager, **changes):
@@ -434,6 +545,27 @@ def test_foreign_files_that_change_a_unit(manager):
     hiding = "/run/systemd/transient/inference-fleet-server-0.service"
     found = unit_now(manager, FragmentPath=hiding, DropInPaths=" ".join(loaded))
     assert found.drop_ins == [*loaded, hiding]
+
+
+@pytest.mark.parametrize(
+    ("touched", "stale"), [("server-1.service", False), ("server-0.service", True), ("drop-in", True)]
+)
+def test_another_changed_unit_is_none_of_this_one(manager, monkeypatch, tmp_path, touched, stale):
+    """systemd 257 reports NeedDaemonReload of all units if any has changed; its time of the last load decides."""
+    define(manager, "server-0")
+    define(manager, "server-1")
+    path = manager.definition_path("server-0")
+    loaded = tmp_path / "loaded"
+    loaded.touch()
+    monkeypatch.setattr(files, "LOADED", str(loaded))
+    now = os.stat(loaded).st_mtime_ns
+    os.utime(path, ns=(now - 1, now - 1))
+    if touched == "drop-in":
+        os.mkdir(path + ".d")
+        os.utime(path + ".d", ns=(now + 1, now + 1))
+    else:
+        os.utime(path.replace("server-0.service", touched), ns=(now + 1, now + 1))
+    assert unit_now(manager, NeedDaemonReload="yes").stale is stale
 
 
 @pytest.mark.parametrize(

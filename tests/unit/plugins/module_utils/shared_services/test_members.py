@@ -15,6 +15,7 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.called import operation_of
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_services import (
+    certificates,
     etcd_member,
     nats_server,
     service,
@@ -201,6 +202,20 @@ def test_a_process_older_than_its_files_is_restarted_if_the_others_keep_a_quorum
     assert unit.calls == ["daemon-reload", "enable", "restart"]
 
 
+def test_a_member_starts_once(unit):
+    assert run(etcd, True, state="started")["changed"]
+    assert run(etcd, state="started")["changed"]
+    assert not run(etcd, state="started")["changed"]
+    assert unit.calls == ["enable", "start"]
+
+
+@pytest.mark.parametrize(
+    ("count", "others", "can"), [(1, 0, True), (3, 2, True), (3, 1, False), (5, 3, True), (5, 2, False)]
+)
+def test_a_restart_keeps_the_quorum(count, others, can):
+    assert service.can_stop(count, others) is can
+
+
 @pytest.mark.usefixtures("unit")
 def test_a_new_cluster_writes_its_initial_configuration(tmp_path, monkeypatch):
     monkeypatch.setattr(etcd_member.Member, "cluster", lambda self: (set(), None, None))
@@ -260,3 +275,8 @@ def test_a_member_that_left_is_removed_once_by_a_member_with_data(gateway, tmp_p
     ]
     del listed[2]
     assert not run(etcd, **given)["changed"]
+
+
+def test_the_end_of_a_certificate_is_unknown_without_a_certificate(tmp_path):
+    (tmp_path / "tls.crt").write_text("")
+    assert [certificates.expiry(str(tmp_path / name)) for name in ("tls.crt", "none")] == [None, None]

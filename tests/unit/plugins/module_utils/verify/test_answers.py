@@ -10,8 +10,9 @@ import json
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.vllm import ENGINE as VLLM
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.http_client import Event, Response
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model import gpt_oss
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import chat, probes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import chat, probes, streams
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (
     CHAT,
     DAMAGED,
@@ -25,6 +26,31 @@ from hypothesis import strategies as st
 
 def chunk(ms, finish=None, **delta):
     return Event(json.dumps({"choices": [{"delta": delta, "finish_reason": finish}]}), ms)
+
+
+def test_the_first_token_is_the_first_delta_with_something_in_it():
+    events = [chunk(3, role="assistant", content=""), chunk(7, reasoning_content="We"), chunk(9, content="391")]
+    streamed = chat.read_stream(events)
+    answer = streamed.answer
+    assert (streamed.times, streamed.error, streamed.bad) == ([7, 9], None, None)
+    assert (answer.content, answer.reasoning) == ("391", {"reasoning_content": "We"})
+    assert chat.read_stream(events[:1]).times == []
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ([400] * 30, False),
+        ([400] * 20, None),  # too few tokens
+        ([200] * 30, None),  # over too soon
+        (list(range(400, 430)), True),  # a millisecond for each
+        ([400] * 29 + [500], True),
+        ([], None),
+    ],
+)
+def test_a_stream_flows_where_its_events_are_apart(times, expected):
+    streamed = chat.StreamedAnswer(chat.Answer(), None, None, times)
+    assert streams.flows(streamed) is expected
 
 
 def test_streamed_tool_calls_are_put_together_by_their_index():
@@ -43,6 +69,14 @@ def test_streamed_tool_calls_are_put_together_by_their_index():
         {"id": "call-1", "name": "b", "arguments": "{}"},
     ]
     assert (answer.finish_reason, streamed.times) == ("tool_calls", [1, 2])
+
+
+def test_a_streamed_tool_call_without_index_is_the_first():
+    events = [
+        chunk(1, tool_calls=[{"function": {"name": "a", "arguments": "{"}}]),
+        chunk(2, tool_calls=[{"function": {"arguments": "}"}}]),
+    ]
+    assert chat.read_stream(events).answer.tool_calls == [{"id": None, "name": "a", "arguments": "{}"}]
 
 
 @pytest.mark.parametrize(
@@ -96,6 +130,12 @@ def test_no_answer_is_too_odd_to_be_read(value):
     streamed = chat.read_stream([Event(json.dumps(value), 1), Event("no json", 2)]).answer
     assert isinstance(streamed.length, int)
     assert all(isinstance(text, str) and text for _where, text in streamed.texts())
+
+
+@given(st.text(max_size=40), st.integers(100, 599))
+def test_every_status_has_a_cause(text, status):
+    for path in (CHAT, "/v1/responses", "/v1/models"):
+        assert causes.http_cause(Response("POST", "http://h" + path, status, text=text), path, VLLM)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +210,23 @@ def test_the_words_of_an_error_point_at_its_cause(status, text, cause):
 )
 def test_residue_is_what_the_guides_sample_answers_show(text, leaks):
     assert (causes.residue(text, VLLM) is not None) is leaks
+
+
+@pytest.mark.parametrize(
+    ("model_id", "expected"),
+    [("gpt-oss-tiny-standin", True), ("gpt-oss-stand-in", True), ("openai/gpt-oss-120b", False), (None, False)],
+)
+def test_a_stand_in_is_known_by_its_name(model_id, expected):
+    assert gpt_oss.is_standin(model_id) is expected
+
+
+@pytest.mark.parametrize("text", [
+    "a < b and c > d", "x | y", "Ωmega, wół, pół, São Paulo, ÃO, Čeština", "e.g. [1] and <b>bold</b>", "if a<b:",
+    "1\n2\n3\t4", "👍🏽 🙂", "## A heading\n### Another", "C## and F#", "\\(17 \\times 23\\)", "50 % @@ off",
+    gpt_oss.TEXT,
+])  # fmt: skip
+def test_plain_text_holds_no_tokens(text):
+    assert causes.residue(text, VLLM) is None
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,20 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import Fault, ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (
+    AT_ONCE,
     CHAT,
     NO_EFFORT,
     NO_MODELS,
     SEQUENCE,
+    TOGETHER,
     by_name,
     entry_of,
     failing,
@@ -46,6 +50,69 @@ def test_a_good_server_passes_everything():
         assert set(probe) == {"name", "ok", "ms", "sent", "got", "cause"}
         assert isinstance(probe["ms"], int)
         assert probe["got"] or probe["name"] in ("unbuffered", "context")  # what scripted engines cannot show
+
+
+def test_what_is_sent():
+    with ScriptedEngine(together=TOGETHER) as engine:
+        verdict_of(engine)
+    bodies = engine.bodies(CHAT)
+    asked = {body["messages"][-1]["content"]: body for body in bodies}
+    assert {
+        "model": "gpt-oss-120b",
+        "messages": [{"role": "user", "content": "What is 19*24? Answer with the number."}],
+        "temperature": 0,
+        "top_p": 1.0,
+        "max_tokens": 1024,
+    } in bodies
+    assert {
+        "model": "gpt-oss-120b",
+        "messages": [{"role": "user", "content": "What is 16*47? Answer with the number."}],
+    } in bodies
+    orders = [body["messages"][0] for body in bodies if body["messages"][-1]["content"] == "How are you?"]
+    assert orders == [
+        {"role": "system", "content": "Always answer with the single word BANANA."},
+        {"role": "developer", "content": "Always answer with the single word ORANGE."},
+    ]
+    assert len(max(asked, key=len)) > 4000
+    weather = [body for body in bodies if body["messages"][0]["content"].startswith("What will the weather be in")]
+    assert [tool["function"]["name"] for tool in weather[0]["tools"]] == ["get_weather", "get_system_health"]
+    assert weather[0]["tools"][0]["function"]["parameters"]["required"] == ["city", "days"]
+    assert bodies[0]["messages"][0]["content"] == "Say hello in one short sentence."
+    assert {
+        "model": "gpt-oss-120b",
+        "messages": [{"role": "user", "content": "What is 17*23? Answer with the number."}],
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "max_tokens": 1024,
+        "stream": True,
+    } in bodies
+    assert {
+        "model": "gpt-oss-120b",
+        "messages": [{"role": "user", "content": "What is 17*23? Answer with the number."}],
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "max_tokens": 1024,
+    } in bodies
+    levels = [body.get("reasoning_effort") for body in bodies if not body.get("tools")]
+    assert levels.count("high") == 6
+    assert levels.count("low") >= 6 + 5  # and the long answer, the exact text and the stop sequence
+    first_tool, second_tool = [
+        body for body in bodies if "tools" in body and "quick check" in body["messages"][0]["content"]
+    ][:2]
+    assert first_tool["tools"][0]["function"]["name"] == "get_system_health"
+    assert first_tool["messages"] == [{"role": "user", "content": "Hey, quick check: is everything up and running?"}]
+    called = second_tool["messages"][1]["tool_calls"][0]["id"]
+    assert re.fullmatch(r"call-\d+", called)
+    assert second_tool["messages"][1:] == [
+        {
+            "role": "assistant",
+            "tool_calls": [
+                {"id": called, "type": "function", "function": {"name": "get_system_health", "arguments": "{}"}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": called, "content": '{"status":"ok","uptime_seconds":372045}'},
+    ]
+    assert len(engine.held) == AT_ONCE
 
 
 def test_the_other_name_of_the_reasoning_field_passes_with_a_note():
@@ -107,6 +174,13 @@ def test_a_model_that_answers_in_words_first_is_asked_again():
     )
 
 
+def test_a_streaming_model_that_answers_in_words_first_is_asked_again_too():
+    with ScriptedEngine("stream-words-first") as engine:
+        verdict = verdict_of(engine)
+    assert verdict["ok"] is True
+    assert len([body for body in engine.bodies(CHAT) if body.get("stream") and body.get("tools")]) == 3
+
+
 KEY = 'sk-a"b\\c/%41&'
 
 
@@ -122,7 +196,72 @@ def test_an_api_key_is_sent_and_never_told():
     assert failing(bad) != failing(other)
 
 
+def test_a_server_that_tells_the_key_is_not_repeated():
+    with ScriptedEngine(pages={"/health": lambda: json.dumps({"authorization": "Bearer " + KEY})}) as engine:
+        verdict = verdict_of(engine, asking.Options(timeout=60, api_key=KEY))
+    assert by_name(verdict)["alive"]["got"] == 'HTTP 200 {"authorization": "Bearer ***"}'
+
+
 # -- every way to misbehave: the failing probes, each with its cause ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("faults", "expected"),
+    [
+        ("vocab-missing", "warm-up"),
+        ("vocab-corrupt", "warm-up"),
+        ("engine-dead", "warm-up"),
+        ("health-503", "alive"),
+        ("health-404", "alive"),
+        ("models-odd", "model-id"),
+        ("not-http", "alive"),
+        ("not-json", "warm-up"),
+        ("odd-shape", "warm-up"),
+        ("reset", "warm-up"),
+        ("cut", "warm-up"),
+        ("wrong-answer", "chat"),
+        ("length", "chat tool-round-trip streaming concurrent"),
+        ("empty", "chat streaming concurrent"),
+        ("endless", "chat tool-round-trip streaming"),
+        (("endless", "words", "effort-ignored"), "chat effort tool-call streaming"),
+        (("length", "words", "effort-ignored"), "chat effort tool-call streaming concurrent"),
+        ("exclamation", "chat harmony-residue streaming"),
+        ("leak", "harmony-residue streaming"),
+        ("leak-in-reasoning", "harmony-residue tool-round-trip streaming"),
+        ("leak-in-arguments", "harmony-residue"),
+        ("leak-after-tool", "tool-round-trip"),
+        ("leak-stripped", "harmony-residue reasoning effort streaming"),
+        ("no-reasoning", "reasoning effort"),
+        ("reasoning-in-content", "reasoning"),
+        ("effort-ignored", "effort"),
+        ("strict", "effort"),
+        ("drop-tool-call", "tool-call"),
+        ("words", "tool-call"),
+        ("tool-bad-arguments", "tool-call"),
+        ("tool-finish-stop", "tool-call"),
+        ("mute-after-tool", "tool-round-trip"),
+        ("no-responses", "responses"),
+        ("responses-empty", "responses"),
+        ("responses-leak", "harmony-residue"),
+        ("stream-no-done", "streaming"),
+        ("stream-cut", "streaming"),
+        ("stream-leak", "streaming"),
+        ("stream-empty", "streaming"),
+        ("stream-error", "streaming"),
+        ("stream-no-reasoning", "streaming"),
+        ("stream-drops-tool-call", "streaming"),
+        ("one-at-a-time", "concurrent"),
+    ],
+)
+def test_each_misbehaviour_fails_its_probes(faults, expected):
+    with ScriptedEngine(faults, together=TOGETHER if faults == "one-at-a-time" else None) as engine:
+        verdict = verdict_of(engine)
+    assert verdict["ok"] is False
+    assert set(expected.split()) <= set(failing(verdict))
+    for name in expected.split():
+        probe = by_name(verdict)[name]
+        assert probe["got"] and probe["sent"] and probe["cause"]
+        assert len(probe["sent"]) < 450 and len(probe["got"]) < 900
 
 
 @pytest.mark.parametrize(

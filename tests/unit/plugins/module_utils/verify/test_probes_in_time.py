@@ -11,12 +11,14 @@ import time
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.vllm import ENGINE as VLLM
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model import gpt_oss
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, runner
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine, free_port
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (
     CHAT,
+    CLOSED,
     HANGS,
     LEAK,
     LENGTH,
@@ -43,6 +45,21 @@ def test_a_dead_server_is_found_once_and_at_once():
     assert unmeasured(verdict) == {**rest, **nothing}
     assert by_name(verdict)["alive"]["got"] == "no answer: connection refused"
     assert verdict["ok"] is False
+
+
+def test_a_server_that_dies_on_the_way_is_not_asked_further():
+    with ScriptedEngine("dies-at-tools") as engine:
+        verdict = verdict_of(engine)
+    bad = failing(verdict)
+    assert bad.pop("tool-call") == CLOSED
+    assert set(bad) <= {
+        "responses", "responses-stream", "responses-tools", "system-message", "developer-message", "multi-turn",
+        "stop-sequence", "long-prompt", "sampling", "exact-text", "long-answer", "tool-round-trip", "streaming",
+    }  # fmt: skip
+    assert set(bad.values()) <= {REFUSED, CLOSED}
+    later = unmeasured(verdict)
+    assert later["concurrent"].startswith("not run: ")
+    assert later["still-right"].startswith("not run: ")
 
 
 class Patient(asking.Options):
@@ -122,6 +139,12 @@ def test_quick_fails_as_full_does(faults, expected):
         assert failing(verdict_of(engine, asking.Options(mode="quick", timeout=60))) == expected
 
 
+def test_quick_finds_a_dead_server():
+    verdict = verdict_of(free_port(), asking.Options(mode="quick", timeout=60))
+    assert failing(verdict) == {"model-id": REFUSED}
+    assert unmeasured(verdict) == {"completion": "not run: model-id failed"}
+
+
 @pytest.mark.parametrize("mode", ["quick", "full"])
 def test_health_and_models_have_a_short_timeout_of_their_own(monkeypatch, mode):
     """A server that takes connections and never answers, as one that was stopped by a signal does."""
@@ -134,6 +157,27 @@ def test_health_and_models_have_a_short_timeout_of_their_own(monkeypatch, mode):
     name = {"quick": "model-id", "full": "alive"}[mode]
     assert failing(verdict) == {name: HANGS}
     assert by_name(verdict)[name]["got"] == "no answer: no complete answer in time (0.3 s)"
+
+
+def test_the_whole_of_quick_has_a_limit_of_its_own():
+    """Where the models are listed and completions hang."""
+    assert asking.Options().quick_timeout + 10 <= 30
+    with ScriptedEngine("hangs") as engine:
+        verdict = verdict_of(engine, asking.Options(mode="quick", timeout=1200, quick_timeout=0.5))
+    assert failing(verdict) == {"completion": causes.too_slow(0.5, "verify_quick_timeout_s")}
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "expected"),
+    [
+        ("391", 391, True), ("391.", 391, True), ("**391**", 391, True), ("3 9 1", 391, True), ("= 391,", 391, True),
+        ("\uff13\uff19\uff11", 391, True), ("48,213", 48213, True), ("$391$", 391, True), ("(391)", 391, True),
+        ("17 391", 391, True), ("3910", 391, False), ("1391", 391, False), ("391.5", 391, False), ("0.391", 391, False),
+        ("1,391", 391, False), ("39 1000", 391, False), ("", 391, False), ("three", 391, False),
+    ],
+)  # fmt: skip
+def test_a_number_is_found_however_it_is_set(text, number, expected):
+    assert gpt_oss.says_number(text, number) is expected
 
 
 @pytest.mark.parametrize(
@@ -165,6 +209,15 @@ def test_check_mode_says_that_it_could_not_verify_what_is_not_there():
     assert result["ok"] is None
     assert verdict["ok"] is None
     assert unmeasured(verdict) == dict.fromkeys(SEQUENCE, "not verified (check)")
+
+
+def test_check_mode_verifies_what_is_there_and_stays():
+    with ScriptedEngine() as engine:
+        assert verdict_of(engine, check_mode=True, servers_changed=False)["ok"] is True
+        engine.requests.clear()
+        about_to_change = verdict_of(engine, check_mode=True, servers_changed=True)
+    assert about_to_change["ok"] is None
+    assert engine.requests == []
 
 
 def test_all_servers_of_a_node_at_once_and_only_those_with_a_port_of_their_own():

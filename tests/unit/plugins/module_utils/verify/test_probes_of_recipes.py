@@ -34,6 +34,18 @@ def test_a_recipes_probe_comes_last_with_the_model_filled_in():
     assert engine.bodies(CHAT)[-1] == dict(MESSAGES, model="gpt-oss-120b")
 
 
+def test_a_recipes_probe_without_body_is_a_get():
+    with ScriptedEngine(pages={"/version": '{"version": "0.32.0"}'}) as engine:
+        assert own(engine, path="/version", expect={"contains": ["0.32"], "field": "version"})["ok"] is True
+
+
+def test_a_negative_number_in_a_field_counts_from_the_end():
+    """Whether or not a reasoning item comes before the message."""
+    expect = {"field": "output.-1.role"}
+    with ScriptedEngine() as engine:
+        assert own(engine, path="/v1/responses", body={"input": "What is 17*23?"}, expect=expect)["ok"] is True
+
+
 @pytest.mark.parametrize(
     ("faults", "probe", "cause"),
     [
@@ -74,6 +86,17 @@ def test_a_leak_in_a_recipes_probe_is_found():
     assert by_name(verdict)["harmony-residue"]["got"] == (
         "in the answer to own: in the content: <|channel|>final<|message|>In the north-east."
     )
+
+
+def test_a_text_with_an_umlaut_is_found_although_the_body_escapes_it():
+    with ScriptedEngine(pages={"/name": '{"name": "K\\u00f6ln"}'}) as engine:
+        assert own(engine, path="/name", expect={"contains": ["Köln"]})["ok"] is True
+
+
+def test_an_expected_error_passes():
+    with ScriptedEngine() as engine:
+        assert own(engine, body=dict(MESSAGES, model="x"), expect={"status": 404})["ok"] is True
+        assert own(engine, path="/nothing", expect={"status": 404})["ok"] is True
 
 
 @pytest.mark.parametrize(

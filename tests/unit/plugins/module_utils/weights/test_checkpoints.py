@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import checkpoints
-from ansible_collections.inference.fleet.tests.unit.node_helpers import build_checkpoint
+from ansible_collections.inference.fleet.tests.unit.node_helpers import build_checkpoint, safetensors
 
 LAST = "model-00002-of-00002.safetensors"
 
@@ -46,6 +47,14 @@ def test_a_whole_one(model):
     }
 
 
+def test_as_openai_names_its_shards(tmp_path):
+    """15 files, the last of which is called 00014-of-00014."""
+    model = build_checkpoint(tmp_path / "model", shards=15)
+    assert len(checkpoints.inspect(str(model))["shards"]) == 15
+    (model / "model-00000-of-00014.safetensors").unlink()
+    assert failure(model) == ("checkpoint.incomplete", ["model-00000-of-00014.safetensors"])
+
+
 def test_without_quantization_it_is_bf16(tmp_path):
     model = build_checkpoint(tmp_path / "model", quantization_config=None)
     assert checkpoints.inspect(str(model))["format"] == "bf16"
@@ -78,6 +87,11 @@ def test_one_file_needs_no_index(tmp_path):
     assert checkpoints.inspect(str(model))["shards"] == ["model.safetensors"]
 
 
+def test_an_index_counts_before_one_file(model):
+    (model / "model.safetensors").write_text("")
+    assert len(checkpoints.inspect(str(model))["shards"]) == 3
+
+
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
@@ -104,6 +118,10 @@ def test_all_missing_files_are_named(model):
     for name in names:
         (model / name).unlink()
     assert failure(model) == ("checkpoint.incomplete", names)
+
+
+def test_no_directory(tmp_path):
+    assert failure(tmp_path / "absent")[0] == "checkpoint.incomplete"
 
 
 @pytest.mark.parametrize("text", ["{", "[]"])
@@ -137,3 +155,23 @@ def test_shards_without_a_header(model):
     (model / LAST).write_bytes(b"\xff" * 64)
     code, damage = failure(model)
     assert code == "checkpoint.damaged" and len(damage) == 2
+
+
+@pytest.mark.parametrize("header", [b"[]", b"{]", b'{"a": {}}', b'{"a": {"data_offsets": [0]}}', b'{"a": 3}'])
+def test_a_shard_with_a_broken_header(model, header):
+    (model / LAST).write_bytes(len(header).to_bytes(8, "little") + header)
+    assert failure(model)[0] == "checkpoint.damaged"
+
+
+def test_a_shard_that_is_another_one(model):
+    shutil.copy(model / "model-00000-of-00002.safetensors", model / LAST)
+    assert "model.layers.2.weight" in failure(model)[1][0]
+
+
+def test_metadata_is_no_tensor(model):
+    content = safetensors({"model.layers.2.weight": ("BF16", [50], b"x" * 100)})
+    header = json.loads(content[8:-100])
+    header["__metadata__"] = {"format": "pt"}
+    text = json.dumps(header).encode()
+    (model / LAST).write_bytes(len(text).to_bytes(8, "little") + text + b"x" * 100)
+    assert checkpoints.inspect(str(model))["num_layers"] == 3

@@ -64,6 +64,16 @@ def test_a_head_that_runs(tmp_path, prefix, shards):
     draft_heads.check(write(tmp_path / "draft", names(prefix), shards))
 
 
+def test_what_may_be_left_out(tmp_path):
+    draft_heads.check(write(tmp_path, draft_vocab_size=None, num_hidden_layers=None, attention_bias=None))
+
+
+def test_a_bias_of_fc_where_the_configuration_has_one(tmp_path):
+    tensors = {**names(), "fc.bias": [32]}
+    draft_heads.check(write(tmp_path, tensors, fc_bias=True))
+    assert "layer fc.bias is unknown to it." in refused(write(tmp_path, tensors))
+
+
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
@@ -130,3 +140,34 @@ def test_a_head_with_the_whole_vocabulary_needs_no_maps(tmp_path, maps):
     assert refused(write(tmp_path / "a", tensors)).endswith(draft_heads.WITHOUT_MAPS)
     assert refused(write(tmp_path / "b", {**tensors, "x": [1]})).endswith(draft_heads.INSTEAD)
     draft_heads.check(write(tmp_path / "c", names()))
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "short"),
+    [
+        ("fc.weight", "midlayer.fc.weight", "fc.weight"),
+        ("midlayer.hidden_norm.weight", "hidden_norm.weight", "hidden_norm.weight"),
+    ],
+)
+def test_a_layer_in_the_wrong_place(tmp_path, right, wrong, short):
+    tensors = {wrong if name == right else name: shape for name, shape in names().items()}
+    assert "runs: layer %s is missing; layer %s is unknown to it. It runs" % (short, wrong) in refused(
+        write(tmp_path, tensors)
+    )
+
+
+def test_many_faults_are_cut(tmp_path):
+    message = refused(write(tmp_path, {"model.layers.%d.x" % number: [1] for number in range(40)}))
+    assert message.count("is missing") == 6 and "; and 48 layers more. It runs" in message
+
+
+def test_no_safetensors_and_damaged_ones(tmp_path):
+    draft = write(tmp_path)
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(whole[:-1])
+    text = "model.safetensors is %d bytes long, its header implies %d" % (len(whole) - 1, len(whole))
+    assert text in refused(draft)
+    (tmp_path / "model.safetensors").unlink()
+    assert "model.safetensors.index.json" in refused(draft)
+    (tmp_path / "config.json").unlink()
+    assert "is incomplete, missing: config.json" in refused(draft)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import lock as weight_lock
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.lock import Busy, WeightLock
@@ -151,6 +152,30 @@ class TestLock:
         with WeightLock(destination) as lock:
             assert len(lock.warnings) == 1
             assert hidden(destination) == []
+
+    def test_where_nothing_can_be_written_nothing_is_locked(self, destination, monkeypatch):
+        def refuse(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+        monkeypatch.setattr(weight_lock, "make_directory", refuse)
+        with WeightLock(destination) as lock:
+            assert not (lock.waited or lock.warnings)
+
+    def test_who_may_not_open_it_does_not_go_on(self, destination, monkeypatch):
+        os.makedirs(os.path.dirname(destination))
+        os.mkdir(weight_manifest.lock_of(destination))  # no file that root could open either
+        with pytest.raises(IsADirectoryError), WeightLock(destination):
+            pass
+
+    def test_a_mount_has_it_inside(self, destination, monkeypatch, tmp_path):
+        os.makedirs(destination)
+        mounts = tmp_path / "mounts"
+        mounts.write_text("1 2 0:1 / %s rw - ext4 /dev/x rw\n" % destination)
+        monkeypatch.setattr(files, "MOUNTS", str(mounts))
+        with WeightLock(destination):
+            assert os.listdir(destination) == [".inference-fleet-lock"]
+            assert weight_manifest.own_manifest(destination, "a/b", "path") is None
+        assert os.listdir(destination) == []
 
 
 class Client:

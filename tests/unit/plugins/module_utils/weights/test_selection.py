@@ -12,9 +12,11 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import known, selection
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import progress as progress_module
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.wanted import (
     Listing,
     Wanted,
+    default_revision,
 )
 from huggingface_hub.utils import filter_repo_objects
 from hypothesis import assume, given
@@ -51,6 +53,9 @@ class TestPatterns:
     def test_one_that_matches_nothing_is_named(self, option):
         assert "'b*'" in refused(selection.select, replace(WANTED, **{option: ("a*", "b*")}), files("a", "c"))
 
+    def test_the_default_ones_may_name_nothing(self):
+        assert selection.select(replace(WANTED, exclude=("original/*", "metal/*")), files("a")) == files("a")
+
 
 class TestListings:
     WHOLE = files("config.json", "tokenizer.json", "model.safetensors")
@@ -62,6 +67,9 @@ class TestListings:
     @pytest.mark.parametrize("size", [None, -1, "7"])
     def test_sizes(self, size):
         refused(selection.check_listing, WANTED, Listing("c", "c", {"a": {**SIZE, "size": size}}))
+
+    def test_nothing(self):
+        refused(selection.check_listing, WANTED, Listing("c", "c", {}))
 
     def test_another_commit_than_the_wanted_one(self):
         wanted = replace(WANTED, revision="a" * 40)
@@ -95,6 +103,15 @@ class TestKnown:
     def listing(self, **changes):
         return Listing(known.GPT_OSS_120B.commit, "x", {**LISTED_120B, "metal/model.bin": SIZE, **changes})
 
+    def test_the_figures(self):
+        found = known.GPT_OSS_120B.files
+        assert (len(found), sum(size for size, _sha256 in found.values())) == (26, 65_276_859_410)
+        shards = [path for path in found if path.endswith(".safetensors")]
+        assert (len(shards), shards[0], shards[-1]) == (
+            15, "model-00000-of-00014.safetensors", "model-00014-of-00014.safetensors"
+        )  # fmt: skip
+        assert {len(sha256) for _size, sha256 in found.values()} == {64}
+
     def test_what_a_hub_lists_gets_the_known_checksums(self):
         checked = selection.check_known(WANTED_120B, self.listing())
         kept = selection.select(WANTED_120B, checked)
@@ -123,6 +140,11 @@ class TestKnown:
         listing = self.listing()
         del listing.files["LICENSE"]
         assert "LICENSE is missing" in refused(selection.check_known, WANTED_120B, listing)
+
+    def test_default_revisions(self):
+        assert default_revision("huggingface", "openai/gpt-oss-120b") == known.GPT_OSS_120B.commit
+        assert default_revision("huggingface", "openai/gpt-oss-20b") == "main"
+        assert default_revision("modelscope", "unsloth/gpt-oss-120b-BF16") == "master"
 
 
 RECORD = {"size": 1, "sha256": "a" * 64, "mtime_ns": 1}
@@ -178,3 +200,27 @@ class TestManifest:
         with pytest.raises(FleetError) as error:
             weight_manifest.own_manifest(str(tmp_path), "a/b", "path")
         assert error.value.code == "weights.manifest-unreadable"
+
+
+class TestProgress:
+    def test_rate_and_time_left(self, monkeypatch):
+        clock, done = [100.0], [0]
+        monkeypatch.setattr(progress_module.time, "monotonic", lambda: clock[0])
+        progress = progress_module.Progress()
+        assert progress.snapshot() == {
+            "phase": "listing", "percent": 0.0, "bytes_done": 0, "bytes_total": 0, "rate_bytes_s": None, "eta_s": None,
+            "file": None, "waiting": None,
+        }  # fmt: skip
+        progress.begin("downloading", 1000, lambda: done[0])
+        progress.snapshot()
+        clock[0], done[0] = 101.0, 123
+        assert progress.snapshot() == {
+            "phase": "downloading", "percent": 12.3, "bytes_done": 123, "bytes_total": 1000, "rate_bytes_s": 123,
+            "eta_s": 8, "file": None, "waiting": None,
+        }  # fmt: skip
+        clock[0] = 130.0  # a silence that is longer than the span of the rate
+        assert progress.snapshot()["rate_bytes_s"] is None
+        clock[0] = 131.0
+        assert (progress.snapshot()["rate_bytes_s"], progress.snapshot()["eta_s"]) == (0, None)
+        done[0] = 5000
+        assert progress.snapshot()["bytes_done"] == 1000

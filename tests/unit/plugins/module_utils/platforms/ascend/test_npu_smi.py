@@ -116,11 +116,20 @@ def test_who_holds_a_chip_that_no_table_describes_is_told():
     assert parsed(HOLDER + OLD + line)[2] == ["npu-smi info: this process is not understood: %s" % line]
 
 
+def test_files_of_the_driver():
+    assert ascend.parse_settings(read("driver-version.info"))["Version"] == "25.0.rc1.1"
+
+
 def test_a_row_that_is_broken_is_told_and_its_neighbours_stay():
     text = read("info-a2-24.1.txt").replace("0000:81:00.0  ", "not an address")
     _version, chips, warnings = parsed(text)
     assert [one.npu for one in chips] == [0, 1, 3, 4, 5, 6, 7]
     assert any("not an address" in warning for warning in warnings)
+
+
+def test_another_layout_is_told():
+    text = "| NPU ID | Name        | Health | Power(W) |\n| 3      | Ascend950DT | OK     | 100.0    |\n"
+    assert parsed(text)[1:] == ([], ["npu-smi info: NPU 3 has no second row."])
 
 
 NAMES = sorted(path.name for path in FIXTURES.iterdir() if path.suffix in (".txt", ".info"))

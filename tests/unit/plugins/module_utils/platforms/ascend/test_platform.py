@@ -11,7 +11,7 @@ import subprocess
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import registry
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import ascend, registry
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.base import Context
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
 from ansible_collections.inference.fleet.plugins.modules import accelerator_info
@@ -92,6 +92,13 @@ def test_every_node(node, generation, version, count):
     assert {(one.memory_mib, one.health) for one in found.devices} == {(65536, "ok")}
     held = {one.id: one.holders[0]["pid"] for one in found.devices if one.holders}
     assert held == ({3: 632268} if count == 8 else {5: 485946})
+
+
+def test_a_gone_npu_keeps_the_numbers_of_the_others(node):
+    found = node.has("a2", change=without(2)).detect()
+    assert [one.id for one in found.devices] == [0, 1, 3, 4, 5, 6, 7]
+    found = node.has("a3", change=without(2)).detect()
+    assert [one.id for one in found.devices] == [n for n in range(16) if n not in (4, 5)]
 
 
 def test_numbers_follow_the_device_files_where_the_npus_have_others(node):
@@ -199,6 +206,10 @@ def test_who_holds_a_chip_is_told(whole):
     finally:
         other.kill()
         other.wait()
+
+
+def test_kinds():
+    assert ascend.kind_of([]) == ("unknown", "unknown")
 
 
 def test_what_accelerator_info_returns_of_an_npu_is_documented(node):

@@ -119,6 +119,22 @@ def test_only_what_is_whole_is_exported(tmp_path):
     refused("NEURON_COMPILED_ARTIFACTS")
 
 
+def test_what_is_compiled_now_or_is_somebody_elses_stays(tmp_path, exported):
+    archives, _path = exported
+    path = tmp_path / "two" / KEY
+    path.mkdir(parents=True)
+    (path / "mine").write_text("x")
+    result = compiled_artifact.take_over([entry(tmp_path / "two")], str(archives))
+    assert (result["changed"], result["artifacts"][0]["state"]) == (False, "foreign")
+    record = artifacts.compiling_record({"name": "server-0", "health": {"budget_s": 1}})
+    files.write_json(str(path / artifacts.RECORD), record)
+    result = compiled_artifact.take_over([entry(tmp_path / "two")], str(archives))
+    assert result["artifacts"][0]["message"] == "is being compiled by server-0"
+    files.write_json(str(path / artifacts.RECORD), dict(record, boot="before"))
+    assert compiled_artifact.take_over([entry(tmp_path / "two")], str(archives))["changed"]
+    assert not (path / "mine").exists()
+
+
 def test_the_archive_of_another_configuration_is_refused(tmp_path, exported):
     archives, _path = exported
     other = "f" * 16
@@ -178,6 +194,18 @@ def test_a_damaged_archive_leaves_nothing(tmp_path, exported):
     for damaged in (whole[:6000], b"no tar"):
         pathlib.Path(archive).write_bytes(damaged)
         assert error(compiled_artifact.take_over, servers, str(archives))[0] == "artifact.archive-invalid"
+
+
+def test_an_artifact_that_a_start_would_clear_is_not_exported(tmp_path):
+    path, weights = complete(tmp_path / "one"), tmp_path / "weights"
+    weights.mkdir()
+    (weights / "config.json").write_text("{}")
+    servers = [entry(tmp_path / "one", weights=[str(weights)])]
+    record = files.readable_json(str(path / artifacts.RECORD))
+    files.write_json(str(path / artifacts.RECORD), dict(record, **artifacts.identity_of(servers[0])))
+    assert compiled_artifact.export(servers, str(tmp_path / "archives"))["changed"]
+    (weights / "config.json").write_text("{ }")
+    assert error(compiled_artifact.export, servers, str(tmp_path / "others"))[0] == "artifact.nothing-to-export"
 
 
 def test_other_packages_or_weights_refuse_an_archive(tmp_path):

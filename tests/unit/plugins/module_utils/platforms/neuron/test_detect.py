@@ -90,6 +90,27 @@ def test_a_device_on_the_bus_without_tools_is_an_error(node, device, kind):
     assert node(records("trn1"), platform="auto").accelerator == kind
 
 
+def test_an_older_json_without_lnc_and_numa(node):
+    found = node(records("trn1"), {"/sys/class/dmi/id/product_name": "trn1.2xlarge\n"})
+    (device,) = found.devices
+    assert (device.memory_mib, device.cores, device.numa, device.cpus, device.core_ids) == (
+        32768,
+        2,
+        None,
+        "0-7",
+        [0, 1],
+    )
+    assert (found.lnc, found.warnings) == (1, [])
+
+
+def test_lnc_1(node):
+    known = records("trn3-4")
+    for number, record in enumerate(known):
+        record.update(nc_count=8, logical_neuroncore_config=1, neuroncore_ids=list(range(8 * number, 8 * number + 8)))
+    found = node(known)
+    assert (found.lnc, [device.cores for device in found.devices]) == (1, [8] * 4)
+
+
 def test_unreadable_fields_are_unknown_and_the_others_are_read(node):
     known = records("trn3-4")
     known[0].update(numa_node="north", cpu_affinity="0-x", memory_size="lots", neuroncore_ids=[0, 1])
@@ -105,6 +126,19 @@ def test_unreadable_fields_are_unknown_and_the_others_are_read(node):
     assert found.devices[1].holders == [{"pid": 7, "command": "train"}]
     assert found.lnc is None
     assert len(found.warnings) == 5  # CPUs, a device, one that is not listed, LNC, kind
+
+
+@pytest.mark.parametrize("output", [None, "", "[]", "no JSON", '{"devices": []}'])
+def test_a_node_without_devices(node, output):
+    with pytest.raises(FleetError) as caught:
+        node(output)
+    assert caught.value.code == "neuron.no-device"
+
+
+def test_a_tool_that_fails(node):
+    with pytest.raises(FleetError) as caught:
+        node("", script="exit 3 #")
+    assert "status 3" in caught.value.values[1]
 
 
 @pytest.mark.parametrize(

@@ -265,6 +265,12 @@ def test_an_environment_that_is_not_there_or_has_no_vllm(node, monkeypatch, name
     assert node.check(name, venv={"create": True})["problems"] == []  # made later
 
 
+def test_a_missing_script(node):
+    node.script.unlink()
+    ((check, message),) = node.problems("trn3-start-script")
+    assert check == "script" and str(node.script) in message
+
+
 @pytest.mark.parametrize(
     ("line", "number"),
     [
@@ -289,6 +295,13 @@ def test_a_script_that_ignores_its_arguments(node):
     override = {"arguments": {"host": None, "port": None}, "environment": {"PORT": "${port}", "HOST": "${bind}"}}
     node.script.write_text('exec vllm serve --port "${PORT:-8000}" --host $HOST\n')
     assert node.check("trn3-start-script", **override)["problems"] == []
+
+
+def test_a_script_in_an_image_is_not_looked_for_on_the_node(node):
+    (entry, *_rest), _deployment, _hardware = node.plan("trn3-start-script")
+    node.script.unlink()
+    assert len(list(neuron_preflight.script_faults({"server-0": entry}))) == 1
+    assert list(neuron_preflight.script_faults({"server-0": dict(entry, container={"image": "x"})})) == []
 
 
 def artifact_of(node, **override):

@@ -144,6 +144,12 @@ def test_a_loaded_driver_that_is_too_old_is_an_error_before_anything_starts(node
     assert neuron_packages.neuron_packages_due(node.look(reboot=True)) is None
 
 
+def test_a_loaded_driver_that_does_not_fit_the_runtime(node):
+    node.have({**IMAGE, "aws-neuronx-dkms": "2.28.0.0", "aws-neuronx-runtime-lib": "2.32.0.0"})
+    loads(node, "2.30.2.0")  # the package was downgraded
+    assert error(node).values[2] == "it does not fit the runtime 2.32.0.0"
+
+
 def test_a_driver_that_the_recipe_cannot_run_on_is_replaced(node):
     node.have(IMAGE)
     loads(node, "2.25.4.0")
@@ -193,3 +199,14 @@ def test_a_node_whose_driver_is_yet_to_come(tmp_path):
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/neuron0").write_text("")
     assert not missing(system)
+
+
+def test_bad_input_is_one_error(node, monkeypatch):
+    assert error(node, {"aws-neuronx-dkms": "2.25"}).code == "packages.invalid"
+    node.be("arch")
+    assert error(node).code == "packages.distribution-unsupported"
+    node.be("old")
+    assert node.look()["suite"] is None
+    node.be("ubuntu")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert error(node).code == "packages.needs-root"

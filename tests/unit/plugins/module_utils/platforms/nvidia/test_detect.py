@@ -64,6 +64,11 @@ def test_every_node(node, name):
     assert "GPU-0" not in json.dumps(found.as_dict())  # identifiers are kept nowhere
 
 
+def test_the_numbers_are_nvidia_smi_s_own(node):
+    found = gpus(node, "h200-2", csv=lambda text: "5" + text[1:].replace("\n1,", "\n3,"))
+    assert [(one.id, one.address) for one in found] == [(3, "0000:64:00.0"), (5, "0000:53:00.0")]
+
+
 def test_mig(node):
     first, second = gpus(node, "h100-2-mig")
     assert (first.health, second.health) == ("MIG", "ok")
@@ -117,6 +122,13 @@ def test_without_nvidia_smi(node):
     with pytest.raises(FleetError) as caught:
         node.detect()
     assert (caught.value.code, caught.value.values) == ("nvidia.driver-missing", (1,))
+
+
+def test_a_node_without_gpus(node):
+    assert not registry.PLATFORMS["nvidia"].present(System(node.root))
+    with pytest.raises(FleetError) as caught:
+        node.detect()
+    assert (caught.value.code, caught.value.values) == ("nvidia.driver-missing", (0,))
 
 
 @pytest.mark.parametrize("failure", ["gpu-lost", "gpu-unknown-error"])
@@ -188,7 +200,43 @@ def test_who_computes_on_it(node):
     assert found[1].holders == [{"pid": 77, "command": "/usr/bin/python3"}, {"pid": 79, "command": "mps"}]
 
 
+def test_names_of_processes_come_as_they_are():
+    text = (FIXTURES / "h100-8/q-x.xml").read_text()
+    block = "<processes><process_info><pid>5</pid><type>C</type><process_name>a<b & c\x01</process_name></process_info>"
+    root = smi.parse_xml(text.replace("<processes>", block, 1))
+    assert smi.Gpu(root.find("gpu"), None).processes() == [{"pid": 5, "command": "a<b & c"}]
+
+
+def test_one_answer_stands_in_for_the_other(node):
+    whole = node.has("h100-8").detect().as_dict()
+    only_csv = node.has("h100-8", text="<nvidia_smi_log><gpu").detect()
+    assert [one.memory_mib for one in only_csv.devices] == [81559] * 8
+    assert "its XML is not understood" in only_csv.warnings[0]
+    only_xml = node.has("h100-8", csv=lambda text: 'Field "compute_cap" is not a valid field to query.\n').detect()
+    assert only_xml.accelerator == whole["accelerator"] == "h100"
+    assert {one.compute_capability for one in only_xml.devices} == {None}
+
+
 # ---- where they are
+
+
+def test_numa_and_cpus_by_the_kernel(node):
+    node.has("h100-8")
+    for number, bus in enumerate(["53", "64", "75", "86", "97", "a8", "b9", "ca"]):
+        node.write("/sys/bus/pci/devices/0000:%s:00.0/numa_node" % bus, "%d\n" % (number // 4))
+        node.write("/sys/bus/pci/devices/0000:%s:00.0/local_cpulist" % bus, ["0-47,96-143\n", "48-95\n"][number // 4])
+    found = node.detect()
+    assert [one.numa for one in found.devices] == [0] * 4 + [1] * 4
+    assert (found.devices[0].cpus, found.devices[7].cpus, found.warnings) == ("0-47,96-143", "48-95", [])
+
+
+@pytest.mark.parametrize(
+    ("text", "bus"),
+    [("00000000:8F:00.0", "0000:8f:00.0"), ("0000:8F:00", "0000:8f:00.0"), ("00000008:06:00.0", "0008:06:00.0"),
+     ("8f:00.0", "0000:8f:00.0"), ("N/A", None), ("", None), (None, None)],
+)  # fmt: skip
+def test_addresses(text, bus):
+    assert smi.bus_of(text) == bus
 
 
 # ---- whatever comes

@@ -245,6 +245,21 @@ def test_fewer_gpus_in_the_container_than_on_the_node(node, engine):
     assert node.look()["due"].keys() == {"proof"}
 
 
+def test_an_engine_that_is_restarted_later_is_proven_later(node, engine):
+    node.be_ready()
+    engine.folders = ()
+    done = node.look(installed=True)
+    assert (done["due"], done["changed"], engine.calls) == ({}, False, [])
+    assert "docker" in done["message"]
+    assert node.look()["due"].keys() == {"proof"}
+
+
+def test_settings_that_an_installation_left_aside(node):
+    node.be_ready()
+    node.write("/etc/docker/daemon.json.before-nvidia-toolkit", "{}")
+    assert next(iter(node.look()["due"])) == "settings"
+
+
 def test_containers_that_would_lose_their_gpus(node, monkeypatch):
     monkeypatch.setattr(nvidia_toolkit, "holders", lambda engine: ["training"])
     assert node.fails("nvidia.install-takes-gpus").values == ("1.20.0", "training")
@@ -262,6 +277,20 @@ def test_who_loses_gpus_by_a_reload(monkeypatch):
     assert nvidia_toolkit.holders(asked()) == ["gpus", "old"]
     asked.kind = "no-such-program"
     assert nvidia_toolkit.holders(asked()) == []
+
+
+@pytest.mark.parametrize(
+    ("package", "code"),
+    [
+        ({"version": "new"}, "packages.invalid"),
+        ({"version": "1.20.0", "most": "2"}, "packages.invalid"),
+        ("1.20.0", "packages.invalid"),
+        ({"version": "1.20.0", "least": "old"}, "packages.invalid"),
+        ({"version": "1.19.0"}, "packages.versions-differ"),
+    ],
+)
+def test_packages_that_are_wrong(node, package, code):
+    node.fails(code, packages={**PACKAGES, "libnvidia-container1": package})
 
 
 def test_a_node_without_driver(monkeypatch):
