@@ -145,6 +145,7 @@ FOLDER = "/usr/local/Ascend"
 COMMANDS = "docs/using/ascend.md has the commands"
 A2, A3 = "ascend-a2", "ascend-a3"
 GENERATIONS = {A2: "Atlas A2", A3: "Atlas A3"}
+RUNTIME = "/usr/local/Ascend/Ascend-Docker-Runtime/ascend-docker-runtime"
 # (condition on what npu-smi prints, cause and remedy)
 REASONS_FOR_NO_ANSWER = (
     ("-8020|device is used",
@@ -311,4 +312,23 @@ class Platform(Detector):
         return messages
 
     def preflight(self, context):
-        return base.device_checks(context, "NPU") if context.found else []
+        if not context.found:
+            return []
+        return [*base.device_checks(context, "NPU"), ("driver files", list(_files(context)))]
+
+
+def _files(context):
+    """Messages about missing files and devices of the driver that containers require."""
+    for name, entry in context.chosen.items():
+        container = entry["container"] if name not in context.unchanged else None
+        paths = [one["source"] for one in container["mounts"] if one["read_only"]] if container else []
+        paths = [path for path in paths if path.startswith("/usr/local/") or path == INSTALLED]
+        paths += [one.partition(":")[0] for one in container["devices"]] if container else []
+        paths += [RUNTIME] if container and "--runtime=ascend" in container["flags"] else []
+        lost = [path for path in paths if path.startswith("/") and not context.system.exists(path)]
+        if lost:
+            yield (
+                "%s: its container uses files of the driver that this node lacks: %s. Install the driver again, or "
+                "Ascend Docker Runtime if it is listed (%s), or correct container.mounts, devices and flags."
+                % (name, ", ".join(lost), COMMANDS)
+            )

@@ -11,6 +11,7 @@ from __future__ import annotations
 from .. import platforms
 from ..discover import discover
 from ..errors import FleetError
+from . import other_hardware
 from .host import System
 
 PLATFORM_CLASSES = discover(platforms.__name__, platforms.__path__, "Platform", "platform")
@@ -35,9 +36,15 @@ def platform_of(name):
 def detect(name="auto", sysroot=""):
     """Accelerators (base.py) of this node, read below `sysroot`; "auto" uses the first platform that is present.
 
-    Nothing is changed. Raises FleetError if the platform is unknown or its hardware does not answer.
+    Accelerators without a platform come before the CPU, with a warning. Nothing is changed. Raises FleetError if the
+    platform is unknown or its hardware does not answer.
     """
     system = System(sysroot)
     if name != "auto":
         return platform_of(name).detect(system)
-    return next(platform for platform in PLATFORMS.values() if platform.present(system)).detect(system)
+    first = next(platform for platform in PLATFORMS.values() if platform.present(system))
+    unsupported = other_hardware.detect(system) if first is PLATFORMS["cpu"] else None
+    if unsupported:
+        system.warn(other_hardware.sentence(unsupported))
+        return unsupported
+    return first.detect(system)

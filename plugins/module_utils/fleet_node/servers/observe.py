@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import stat
 import time
 
 from .. import program_check
+from ..containers.engine import EngineError, engine_of_entry
 from ..containers.launcher import our_containers, port_holder
 from ..engines.registry import OTHER_API_KEYS
 from ..errors import FleetError, visible
@@ -19,7 +21,7 @@ from ..host import files, processes
 from ..host.files import make_directory, read_bytes, read_json, read_text
 from ..host.redact import Redactor
 from ..host.server_spec import NAME, entry_hash, read_entry, server_ports
-from ..host.values import utc
+from ..host.values import parse_cpu_list, utc
 from ..model import gpt_oss
 from ..supervise import state as guard_state
 from . import by_hand
@@ -77,7 +79,8 @@ def _read_record(paths, one, planned):
     if process is not None and not one.fresh and unrecorded:
         one.state, one.faults = {}, [unrecorded]
     elif one.fresh and one.state.get("phase") == "running" and (one.entry or {}).get("environment") is not None:
-        one.faults = list(filter(None, [late_encodings(one.entry, one.state)]))
+        contained = container_faults(one.entry, one.containers) if one.containers else []
+        one.faults = list(filter(None, (late_encodings(one.entry, one.state), *contained)))
 
 
 def _unrecorded(paths, name, pid):
@@ -92,6 +95,53 @@ def _unrecorded(paths, name, pid):
         return None
     command = (processes.command(pid) or "gone")[:COMMAND_SHOWN]
     return "its unit's process %d is not a server of this collection (%s)" % (pid, command)
+
+
+def container_faults(entry, containers):
+    """[reason] why an entry's running container is not as planned: another image than its name means now, or limits
+    that `docker update` changed; [] if it is, or if the container engine does not answer."""
+    engine = engine_of_entry(entry)
+    running = [one for one in containers if one.running]
+    if engine is None or len(running) != 1:
+        return []
+    name = entry["container"]["image"]
+    with contextlib.suppress(EngineError):
+        found = engine.container(running[0].id) or {}
+        named = engine.find_image(name, entry["container"]["digest"])
+        own = engine.image(found["Image"]) if named and found.get("Image") else None
+        faults = list(_changed_limits(entry, found.get("HostConfig") or {}))
+        if own and own["id"] != named["id"]:
+            short = [one["id"].rpartition(":")[2][: guard_state.DIGITS] for one in (named, own)]
+            faults.append("%s is another image by now (%s) than its container runs (%s)" % (name, *short))
+        return faults
+    return []
+
+
+def _bytes(text):
+    number, unit = re.fullmatch(r"([0-9.]+)([bkmgt]?)b?", text.lower()).groups()
+    return int(float(number) * 1024 ** "bkmgt".index(unit or "b"))
+
+
+# Limits that can change while a container runs: (option of its run command, how its value is read, if not a string).
+LIMITS = {
+    "Memory": ("--memory", _bytes),
+    "NanoCpus": ("--cpus", lambda text: round(float(text) * 1e9)),
+    "CpusetCpus": ("--cpuset-cpus", parse_cpu_list),
+}
+
+
+def _changed_limits(entry, host):
+    launch = entry["launch"][: len(entry["launch"]) - len(entry["command"])]
+    for name, (option, read) in LIMITS.items():
+        values = [word[len(option) + 1 :] for word in launch if word.startswith(option + "=")]
+        values += [value for word, value in zip(launch, launch[1:]) if word == option]
+        now = host.get(name) or None
+        try:
+            differs = (read(values[-1]) if values else None) != (read(now) if isinstance(now, str) else now)
+        except (AttributeError, ValueError):  # a form that this collection does not know
+            continue
+        if differs:
+            yield "%s of its container is %s instead of %s" % (name, now or "unlimited", (values or ["unlimited"])[-1])
 
 
 def _read_files(paths, manager, one, planned):
@@ -141,10 +191,12 @@ def _by_content(deployed, planned, state, containers):
 
 def late_encodings(entry, state):
     """Why a server reads another vocabulary than the file has now: the file was added or changed after the start."""
-    noted, now = state.get("encodings"), guard_state.encodings_note(entry)
+    noted = state.get("encodings")
+    now = guard_state.encodings_note(entry, noted)
     if not isinstance(noted, dict) or now is None:
         return None
-    late = sorted(name for name in now if not isinstance(noted.get(name), list) or noted[name][:2] != now[name])
+    known = {name: note[-1:] for name, note in noted.items() if isinstance(note, list)}
+    late = sorted(name for name in now if known.get(name) != now[name][-1:])
     if not late:
         return None
     folder = entry["environment"][gpt_oss.VOCABULARY_VARIABLE]

@@ -20,6 +20,7 @@ from ..host.paths import NodePaths
 from ..host.server_spec import check_entries
 from ..host.values import format_cpu_list, parse_cpu_list
 from ..model import gpt_oss
+from ..platforms import other_hardware
 from ..platforms.base import Context
 from ..platforms.cpu import describe_cpu
 from ..platforms.host import System
@@ -65,7 +66,9 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
     except FleetError as error:
         if hangs(error):  # its next query would hang too
             raise
-        hardware_problems = [error.message]
+        hardware_problems = [" ".join(filter(None, [error.message, other_hardware.describe(context.system)]))]
+    if context.found is not None and context.found.accelerator == platform == "cpu":
+        context.warnings += filter(None, [other_hardware.describe(context.system)])
     checks = [
         ("container engines", _check_engines(context, prepares)),
         ("root", _check_root(paths)),

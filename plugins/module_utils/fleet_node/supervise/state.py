@@ -14,7 +14,7 @@ import stat
 import sys
 import time
 
-from ..host.files import fits, folder_lock, readable_json, write_json
+from ..host.files import fits, folder_lock, readable_json, sha256_file, write_json
 from ..host.processes import ENDED, process
 from ..host.values import utc
 from ..model import gpt_oss
@@ -201,14 +201,22 @@ def digest(value):
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode("utf-8")).hexdigest()
 
 
-def encodings_note(entry):
-    """{name: [bytes, when it was written in ns]} of the vocabularies that the entry's engine reads, once, at its start
-    or its first chat; None for an engine that has none."""
+def encodings_note(entry, known=None):
+    """{name: [bytes, when it was written in ns, inode, sha256]} of the vocabularies that the entry's engine reads,
+    once, at its start or its first chat; None for an engine that has none.
+
+    known: an earlier note; what it has of a file that looks the same is returned without reading that file.
+    """
     folder = entry["environment"].get(gpt_oss.VOCABULARY_VARIABLE)
-    note = {}
+    if not folder:
+        return None
+    note, known = {}, known if isinstance(known, dict) else {}
     with contextlib.suppress(OSError):
-        for name in os.listdir(folder) if folder else ():
+        for name in sorted(os.listdir(folder)):
             if name.endswith(gpt_oss.VOCABULARY_SUFFIX):
-                found = os.stat(os.path.join(folder, name))
-                note[name] = [found.st_size, found.st_mtime_ns]
-    return note if folder else None
+                path, old = os.path.join(folder, name), known.get(name)
+                found = os.stat(path)
+                looks = [found.st_size, found.st_mtime_ns, found.st_ino]
+                same = isinstance(old, list) and len(old) == 4 and old[:3] == looks
+                note[name] = old if same else [*looks, sha256_file(path)]
+    return note

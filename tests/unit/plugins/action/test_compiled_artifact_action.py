@@ -76,8 +76,7 @@ def archives(monkeypatch, tmp_path):
     path = tmp_path / "one" / KEY
     path.mkdir(parents=True)
     (path / "model.pt").write_text("graph")
-    one = {"name": "server-0", "environment": {}, "hooks": plan_entries.compile_cache(KEY)}
-    artifacts.complete(str(path), one, artifacts.compiling_record(one))
+    artifacts.complete(str(path), {"name": "server-0", "environment": {}, "hooks": plan_entries.compile_cache(KEY)})
     folder = tmp_path / "archives"
     node = Node(
         monkeypatch, tmp_path / "one", state="exported", servers=[server(tmp_path / "one")], destination=str(folder)

@@ -275,6 +275,7 @@ def _unpack(one, archive, manifest):
             "state": "complete",
             "server": manifest.get("server"),
             "host": manifest.get("host"),
+            "found": False,
             "imported": True,
             **{name: manifest[name] for name in artifacts.IDENTITY if name in manifest},
             "at": round(time.time(), 3),

@@ -27,9 +27,9 @@ from ...host.files import fits, folder_lock, readable_json, write_json
 from ...host.paths import PATH
 from ...host.processes import ENDED, process
 from ...host.server_spec import ARTIFACT_RECORD as RECORD
-from ...host.server_spec import artifact_directory
+from ...host.server_spec import artifact_directory, read_entry
 from ...supervise.order import is_healthy
-from ...supervise.state import digest, say, weight_records
+from ...supervise.state import digest, read_record, say, weight_records
 
 NAME = "compile_cache"  # of the hook in an entry's hooks
 VARIABLE = "NEURON_COMPILED_ARTIFACTS"
@@ -69,14 +69,13 @@ class StartHook:
     def prepare(self, state):
         """Prepare the artifact for this start. Returns False if the time for that is over. Raises OSError."""
         try:
-            state.artifact, self.begun = take(self.path, self.entry, state)
+            state.artifact, self.begun = take(self.path, self.entry, state, self.options)
         except OSError as error:
             raise OSError("its compiled artifact %s cannot be prepared: %s" % (self.path, error)) from error
         return state.artifact is not None
 
     def before_execution(self):
-        if self.begun:
-            watch(self.path, self.entry, self.options, self.begun)
+        watch(self.path, self.entry, self.options, self.begun)
 
 
 def settings_of(entry):
@@ -109,8 +108,8 @@ def files_of(path, entry=None):
 
 # of the record, which the server's account can write
 SHAPE = {
-    "key": (str, None), "state": str, "server": (str, None), "host": (str, None),
-    "boot": (str, None), "pid": (int, None), "ticks": (int, None), "since": float,
+    "key": (str, None), "state": str, "server": (str, None), "host": (str, None), "machine": (str, None),
+    "boot": (str, None), "pid": (int, None), "ticks": (int, None), "since": float, "budget_s": float,
     "files": {"*": int}, "versions": ({"*": (str, None)}, None),
     "weights": ([({"files": (str, None), "content": (str, None)}, None)], None),
 }  # fmt: skip
@@ -129,6 +128,8 @@ def state_of(path):
     if record.get("state") == "complete":
         files = files_of(path)
         lost = [name for name, size in record.get("files", {}).items() if files.get(name) != size]
+        if lost and record.get("found"):
+            return "foreign", {}
         return ("damaged" if lost else "complete"), record
     return ("compiling" if compiler_lives(record) else "abandoned"), record
 
@@ -147,8 +148,10 @@ def identity_of(entry):
 def misfit_of(entry, record):
     """The reason why the artifact of a record (or an archive's manifest) does not fit the entry, or None.
 
-    Values that only one side has are not compared.
+    Values that only one side has are not compared, and files that no server of this collection made always fit.
     """
+    if record.get("found"):
+        return None
     key = settings_of(entry).get("key")
     if key and record.get("key") not in (None, key):
         return "it was compiled for another configuration (key %s, this server has %s)" % (record["key"], key)
@@ -210,8 +213,26 @@ def _versions_in(folder):
     return versions
 
 
+def machine_id():
+    """The system's ID of this machine, None if it has none."""
+    try:
+        with open("/etc/machine-id", encoding="ascii") as stream:
+            return stream.read().strip() or None
+    except (OSError, ValueError):
+        return None
+
+
+def is_here(record):
+    """Whether the record was written on this machine. Two machines may have one name, and a machine may have no ID."""
+    there, here = record.get("machine"), machine_id()
+    return record.get("host") == socket.gethostname() and (there is None or here is None or there == here)
+
+
 def compiler_lives(record):
-    """Whether the process that compiles according to the record is alive."""
+    """Whether the process that compiles according to the record is alive. A process of another host counts as alive for
+    its start budget."""
+    if not is_here(record):
+        return time.time() - record.get("since", 0) < record.get("budget_s", 0)
     found = process(record.get("pid") or 0)
     return (
         record.get("boot") == boot_id()
@@ -240,7 +261,7 @@ def clear(path):
             os.unlink(file)
 
 
-def take(path, entry, state):
+def take(path, entry, state, options):
     """Prepare the artifact for this server's start. Returns (how, record).
 
     how: "loads", or "compiles" if this server must make it, with the record of that. Waits while another
@@ -263,6 +284,10 @@ def take(path, entry, state):
                 begun = compiling_record(entry)
                 write_json(os.path.join(path, RECORD), begun)
                 return "compiles", begun
+        ready = compiler_if_ready(record, options)
+        if ready is not None:
+            complete(path, ready, record)
+            continue
         if reported != record.get("server"):
             reported = record.get("server")
             say("waiting for %s, which compiles %s" % (reported, path))
@@ -271,6 +296,22 @@ def take(path, entry, state):
             say("%s did not finish the artifact %s within %d s" % (reported, path, entry["health"]["budget_s"]))
             return None, {}
         time.sleep(entry["health"]["poll_s"])
+
+
+def compiler_if_ready(record, options):
+    """The entry of the server that compiles according to the record, if it answers, so that only its record is missing.
+
+    None otherwise, also if a server of this root has that name but the compiling server belongs to another root.
+    """
+    name = "%s.json" % record.get("server")
+    entry = read_entry(os.path.join(os.path.dirname(options.entry), name))
+    state_path = os.path.join(os.path.dirname(options.state), name)
+    state = read_record(state_path)
+    if entry is None or not is_here(record):
+        return None
+    same = all(state.get(key) == record.get(key) for key in ("pid", "ticks"))
+    secrets_path = os.path.join(os.path.dirname(options.secrets), name)
+    return entry if same and is_healthy(entry, state_path, secrets_path) else None
 
 
 def compiling_record(entry):
@@ -284,7 +325,9 @@ def compiling_record(entry):
         "boot": boot_id(),
         "pid": os.getpid(),
         "ticks": process(os.getpid()).ticks,
+        "machine": machine_id(),
         "since": round(time.time(), 3),
+        "budget_s": entry["health"]["budget_s"],
         **identity_of(entry),
     }
 
@@ -317,27 +360,42 @@ def watch(path, entry, options, begun):
         os._exit(0)
 
 
-def complete(path, entry, begun):
+def complete(path, entry, begun=None):
     """Record that the artifact is complete in its present state; if the server saved nothing, no record is left. Raises
     OSError.
 
-    begun: the record with which the compilation began.
+    begun: the record with which the compilation began; {} for files that no server of this collection made. If the
+    record is a different one by now, another host considered this compilation dead, cleared its files and began again:
+    the artifact is left to that host.
     """
+    begun = begun or {}
     record_path = os.path.join(path, RECORD)
     with folder_lock(path):
         files = files_of(path, entry)
+        found, record = state_of(path)  # last, since not every file system has locks
+        if found == "complete":
+            return
+        if record != begun:
+            whose = "is of %s on %s" % (record.get("server"), record.get("host")) if record else "is gone"
+            say("the artifact %s is not recorded as complete: its record %s by now" % (path, whose))
+            return
         if not files:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(record_path)
             say("the engine is ready and saved nothing in %s; the next start compiles again" % path)
             return
+        seconds = time.time() - begun["since"] if "since" in begun else None
         record = {
             # the state when the compilation began, not the present one
-            **{name: begun[name] for name in (*IDENTITY, "key", "server", "host")},
+            **{name: begun[name] for name in IDENTITY if name in begun},
             "schema": SCHEMA,
+            "key": begun.get("key", settings_of(entry).get("key")),
             "state": "complete",
+            "server": entry["name"],
+            "found": found == "foreign",
+            "host": socket.gethostname(),
             "at": round(time.time(), 3),
-            "seconds": round(time.time() - begun["since"], 1),
+            "seconds": None if seconds is None else round(seconds, 1),
             "files": files,
         }
         write_json(record_path, record)

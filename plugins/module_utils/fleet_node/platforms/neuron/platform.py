@@ -16,14 +16,15 @@ import typing
 
 from ...errors import FleetError
 from ...host import commands
-from ...host.files import read_text
+from ...host.files import read_json, read_text
 from ...host.packages import package_versions
 from ...host.server_spec import artifact_directory
 from ...host.values import format_cpu_list, parse_cpu_list
+from ...weights import checkpoints, draft_heads
 from .. import base
 from ..base import Accelerators, Detector, Device
 from . import artifacts
-from .kinds import DRIVER, GENERATIONS, KINDS, PCI_KINDS, RUNTIME, check_versions, kind_of_instance, mismatch
+from .kinds import DRIVER, GENERATIONS, KINDS, PCI_KINDS, RUNTIME, check_versions, kind_of_instance, mismatch, uses_nxdi
 
 MIB = 1 << 20
 OWN_TOOLS = frozenset(("neuron-ls", "neuron-top", "neuron-monitor"))  # these do not occupy a device
@@ -230,6 +231,7 @@ def checks(context, given):
         ("cores", cores),
         ("environment", [message for venv in context.venvs for message in _environment(chosen, venv)]),
         ("script", list(script_faults(chosen))),
+        ("draft", [message for model in context.models for message in _draft(context.entries, model)]),
     ]
 
 
@@ -309,6 +311,29 @@ def replaced_artifacts(entries):
                 "The artifact in %s will be cleared: %s. It is imported from fleet_artifact_source, or compiled again "
                 "by the next start." % (path, problem)
             )
+
+
+# ---- draft model
+
+
+def _draft(entries, model):
+    """Messages about a draft head that is already in the node's own directory."""
+    draft = model.get("draft") or {}
+    if draft.get("method") != "eagle3" or not os.path.isfile(os.path.join(draft["path"], checkpoints.CONFIG)):
+        return
+    if not any(uses_nxdi(entry["environment"]) for entry in entries.values()):
+        return
+    target = {key: model.get(key) for key in ("hidden_size", "vocab_size")}
+    for folder in (model.get("path"), model.get("source_path")):
+        config = read_json(os.path.join(folder, checkpoints.CONFIG), follow=True) if folder else None
+        if isinstance(config, dict):
+            target.update({key: config[key] for key in target if isinstance(config.get(key), int)})
+    try:
+        sizes = checkpoints.describe_draft(draft["path"])
+        checkpoints.check_draft_sizes(draft["path"], sizes, model.get("path"), target)
+        draft_heads.check(draft["path"])
+    except FleetError as error:
+        yield error.message
 
 
 SHOWN = 120

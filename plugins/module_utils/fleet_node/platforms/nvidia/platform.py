@@ -7,8 +7,10 @@ GPUs."""
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 
+from ...containers.engine import Engine, EngineError
 from ...errors import FleetError
 from ...host.packages import numbers
 from .. import base
@@ -18,6 +20,11 @@ from . import smi
 
 SWITCHED = ("a100", "h100", "h200", "b200", "b300")  # boards of eight have NVSwitches and need Fabric Manager
 SUPERCHIPS = ("gb200", "gb300")  # of racks: the fabric is managed outside of the node, and IMEX is on it
+TOOLKIT = "nvidia-container-toolkit"
+KIND = "nvidia.com/gpu"
+CDI_LIBRARY = re.compile(r"libcuda\.so\.([0-9]+\.[0-9.]*[0-9])")
+PREPARE = "Run the play with become and with the step prepare"
+
 
 
 # ---- NVLink
@@ -49,6 +56,66 @@ def _state(program, unit):
     """active, inactive, failed, … of a unit."""
     text = run_tool([program, "show", "--property=ActiveState", unit + ".service"])[1]
     return text.strip().partition("=")[2] or "unknown"
+
+
+# ---- containers
+
+
+def _containers(context):
+    """Messages about what containers need to get GPUs and this run does not set up: engine, toolkit, CDI."""
+    entries = [entry for name, entry in context.chosen.items() if entry["container"] and name not in context.unchanged]
+    by_name = [entry for entry in entries if any(one.startswith(KIND + "=") for one in entry["container"]["devices"])]
+    flags = {flag for entry in entries for flag in entry["container"]["flags"]}
+    installs = TOOLKIT in context.installs
+    engines = {entry["container"]["engine"] for entry in by_name if not entry["container"]["address"]}
+    for kind in sorted(engines) if not context.system.sysroot else ():
+        if context.system.program(kind):
+            yield from _engine_without_cdi(kind, installs)
+    if installs or not (by_name or any(flag.startswith(("--gpus", "--runtime=nvidia")) for flag in flags)):
+        return  # the role installs the toolkit and writes the specification again
+    if context.system.program("nvidia-ctk") is None:
+        yield (
+            "This node has no NVIDIA Container Toolkit (nvidia-ctk), which containers need for GPUs. %s, which "
+            "installs it (nvidia_packages)." % PREPARE
+        )
+        return
+    specifications = _specifications(context.system) if by_name else {}
+    if by_name and not specifications:
+        yield "No file in /etc/cdi or /var/run/cdi describes the GPUs (%s). %s, which writes it." % (KIND, PREPARE)
+    for path, version in specifications.items():
+        driver = context.found.driver if context.found else None
+        if version and driver and numbers(version) != numbers(driver):
+            yield (
+                "%s describes the GPUs for the driver %s, and %s is loaded: containers would not find its libraries. "
+                "%s, or run `nvidia-ctk cdi generate --output=%s` as root." % (path, version, driver, PREPARE, path)
+            )
+
+
+def _engine_without_cdi(kind, prepares):
+    """Messages about an engine without CDI; docker from 25 on supports it once the step prepare has enabled it."""
+    try:
+        version, folders = Engine(kind).cdi()
+    except EngineError:
+        return  # the role of the engine reports it
+    too_old = kind == "docker" and (numbers(version) or ((1, 0),))[0] < (1, 25)
+    if not folders and (too_old or not prepares):
+        yield (
+            "%s %s on this node does not support or enable CDI devices, which give containers their GPUs. %s; docker "
+            "needs 25 or later (container_engine_packages), podman 4.1 or later."
+            % (kind.capitalize(), version, PREPARE)
+        )
+
+
+def _specifications(system):
+    """{path: version of the driver in it, or None} of the CDI files of the GPUs."""
+    found = {}
+    for folder in ("/etc/cdi", "/var/run/cdi"):
+        for name in system.listed(folder):
+            text = system.read("%s/%s" % (folder, name)) or "" if name.endswith((".yaml", ".json")) else ""
+            if re.search(r"""kind["']?\s*:\s*["']?%s\b""" % re.escape(KIND), text):
+                version = CDI_LIBRARY.search(text)
+                found["%s/%s" % (folder, name)] = version.group(1) if version else None
+    return found
 
 
 VENDOR = "0x10de"
@@ -216,6 +283,5 @@ class Platform(Detector):
         return messages
 
     def preflight(self, context):
-        if not context.found:
-            return []
-        return [*base.device_checks(context, "GPU"), ("fabric", list(_services(context)))]
+        found = [*base.device_checks(context, "GPU"), ("fabric", list(_services(context)))] if context.found else []
+        return [*found, ("containers", list(_containers(context)))]

@@ -12,6 +12,7 @@ import sys
 import time
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import Container
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import OTHER_API_KEYS
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes as node_processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
@@ -19,6 +20,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import DesiredServer, Observed
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.base import Status, Unit
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
+from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import ScriptedEngine, image
 
 PATH = "/etc/systemd/system/inference-fleet-server-0.service"
 ME = pwd.getpwuid(os.getuid()).pw_name
@@ -144,3 +146,58 @@ def test_a_process_without_a_record(monkeypatch, variables, arguments, age, word
 )
 def test_a_strangers_command_is_shown_without_its_secrets(command, shown):
     assert node_processes.masked(command) == shown
+
+
+# ---- the image and the limits of a container
+
+
+def test_a_tag_that_leads_to_another_image_by_now(tmp_path, monkeypatch):
+    name = "registry.example/team/app:1"
+    planned = {"container": {"engine": "docker", "address": None, "image": name, "digest": None},
+               "launch": [], "command": []}  # fmt: skip
+    runs = [Container("c1", "inference-fleet-server-0", True, "server-0", "/", "h")]
+    engine = ScriptedEngine(tmp_path, monkeypatch)
+    engine.write(images={name: image("1", tags=[name]), "old": image("2")})
+
+    def moved(image_id):
+        engine.write(containers=[{"id": "c1", "name": "c1", "labels": {}, "state": "running",
+                                  "image": "sha256:" + image_id * 64, "host": {}}])  # fmt: skip
+        return observe.container_faults(planned, runs)
+
+    assert moved("1") == []
+    assert moved("2") == ["%s is another image by now (111111111111) than its container runs (222222222222)" % name]
+    assert moved("9") == []  # the engine does not know it any more
+    engine.write(images={"old": image("2")})
+    assert moved("2") == []  # the name is gone: another step restores it
+    assert observe.container_faults(planned, []) == []
+    assert observe.container_faults({"container": None}, runs) == []
+    engine.write(errors={"*": "down"})
+    assert observe.container_faults(planned, runs) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "host", "faults"),
+    [
+        ([], {}, 0),
+        ([], {"Memory": 0, "NanoCpus": 0, "CpusetCpus": ""}, 0),
+        (["--memory=1g"], {"Memory": 1 << 30}, 0),
+        (["--cpus", "1.5"], {"NanoCpus": 1500000000}, 0),
+        (["--cpuset-cpus=0-3,8"], {"CpusetCpus": "0,1,2,3,8"}, 0),
+        (["--memory=odd"], {"Memory": 7}, 0),  # not understood, so not compared
+        ([], {"Memory": 512 << 20}, 1),
+        (["--memory=1g"], {"Memory": 2 << 30}, 1),
+        (["--memory", "1g"], {}, 1),
+        ([], {"NanoCpus": 5}, 1),
+        (["--cpuset-cpus=0-3"], {"CpusetCpus": "0-1"}, 1),
+    ],
+)
+def test_a_limit_that_was_changed_while_the_container_runs(tmp_path, monkeypatch, flags, host, faults):
+    command = ["serve", "--memory=9"]
+    planned = {"container": {"engine": "docker", "address": None, "image": "app:1", "digest": None},
+               "launch": ["docker", "run", *flags, "app:1", *command], "command": command}  # fmt: skip
+    engine = ScriptedEngine(tmp_path, monkeypatch)
+    engine.write(images={"app:1": image("1", tags=["app:1"])}, containers=[
+        {"id": "c1", "name": "c1", "labels": {}, "state": "running", "image": "sha256:" + "1" * 64, "host": host}
+    ])  # fmt: skip
+    runs = [Container("c1", "inference-fleet-server-0", True, "server-0", "/", "h")]
+    assert len(observe.container_faults(planned, runs)) == faults

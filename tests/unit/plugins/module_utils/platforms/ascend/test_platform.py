@@ -208,6 +208,19 @@ def test_who_holds_a_chip_is_told(whole):
         other.wait()
 
 
+def test_what_the_driver_lacks_is_named(whole):
+    whole.has("a3")
+    (whole.path / "dev/hisi_hdc").unlink()
+    (whole.path / "dev/davinci3").unlink()
+    (whole.path / "usr/local/dcmi/x").unlink()
+    (whole.path / "usr/local/dcmi").rmdir()
+    found, _warnings = look(whole, unchanged=("server-0",))
+    assert [one.split(". ")[0] for one in found["driver files"]] == [
+        "server-1: its container uses files of the driver that this node lacks: /usr/local/dcmi, /dev/davinci3, "
+        "/dev/hisi_hdc"
+    ]
+
+
 def test_kinds():
     assert ascend.kind_of([]) == ("unknown", "unknown")
 

@@ -40,8 +40,9 @@ def complete(folder, directory=KEY, key=KEY):
     (path / "weights").mkdir(parents=True)
     (path / "model.pt").write_bytes(b"graph" * 1000)
     (path / "weights" / "tp0").write_bytes(os.urandom(3000))
-    one = {"name": "server-0", "environment": {}, "hooks": plan_entries.compile_cache(key)}
-    artifacts.complete(str(path), one, artifacts.compiling_record(one))
+    artifacts.complete(str(path), {"name": "server-0", "environment": {}, "hooks": plan_entries.compile_cache(key)})
+    record = files.readable_json(str(path / artifacts.RECORD))
+    files.write_json(str(path / artifacts.RECORD), dict(record, found=False))
     return path
 
 
@@ -83,7 +84,7 @@ def test_from_one_node_to_another(tmp_path, exported):
     assert tree(other / KEY) == tree(path)
     assert artifacts.state_of(str(other / KEY))[0] == "complete"
     record = files.readable_json(str(other / KEY / artifacts.RECORD))
-    assert (record["schema"], record["key"], record["imported"]) == (1, KEY, True)
+    assert (record["schema"], record["key"], record["imported"], record["found"]) == (1, KEY, True, False)
     assert sorted(os.listdir(other)) == [KEY]
     again = compiled_artifact.take_over(wanted, str(tmp_path / "gone"))
     assert (again["changed"], again["needed"], again["message"]) == (False, [], "up to date")

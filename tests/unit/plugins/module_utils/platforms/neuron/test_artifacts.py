@@ -143,7 +143,7 @@ def test_one_compiles_and_the_other_waits_without_any_order(fleet):
     assert fleet.compiles() == ["server-0"]
     assert fleet.state("server-1")["artifact"] == "loads"
     record = fleet.completed()
-    assert (record["server"], record["files"]) == ("server-0", {"model.pt": 6})
+    assert (record["server"], record["files"], record["found"]) == ("server-0", {"model.pt": 6}, False)
     assert (record["schema"], record["key"]) == (1, "f1")  # the plan's, not the folder's name
     assert record["seconds"] >= 1
     words = "the artifact %s is complete: 1 files, 6 bytes" % fleet.artifact
@@ -188,11 +188,13 @@ def test_somebody_elses_is_loaded_and_never_cleared(fleet):
     (fleet.artifact / "model.pt").write_text("onetwo")
     (fleet.artifact / "notes").write_text("mine")
     assert artifacts.state_of(str(fleet.artifact))[0] == "foreign"
-    entry, _process = fleet.start("server-0")
+    entry, process = fleet.start("server-0")
     fleet.healthy(entry)
     assert fleet.compiles() == []
-    assert sorted(path.name for path in fleet.artifact.iterdir()) == ["model.pt", "notes"]
-    assert artifacts.state_of(str(fleet.artifact))[0] == "foreign"
+    assert fleet.completed()["found"] is True
+    fleet.kill(process)
+    (fleet.artifact / "notes").unlink()
+    assert artifacts.state_of(str(fleet.artifact))[0] == "foreign"  # its owner may change it
 
 
 def test_the_watch_is_nobodys_child_and_ends_with_the_engine(fleet):
@@ -208,6 +210,56 @@ def test_the_watch_is_nobodys_child_and_ends_with_the_engine(fleet):
     assert entry["name"] == fleet.record()["server"]
 
 
+def test_a_compiler_of_another_host_is_believed_for_its_budget(fleet, monkeypatch):
+    fleet.artifact.mkdir(parents=True)
+    record = artifacts.compiling_record({"name": "server-3", "health": {"budget_s": 60}})
+    path = str(fleet.artifact / artifacts.RECORD)
+    files.write_json(path, dict(record, host="node-2", pid=1, ticks=0))
+    assert artifacts.state_of(str(fleet.artifact))[0] == "compiling"
+    files.write_json(path, dict(record, host="node-2", since=record["since"] - 61))
+    assert artifacts.state_of(str(fleet.artifact))[0] == "abandoned"
+    files.write_json(path, dict(record, boot="another"))
+    assert artifacts.state_of(str(fleet.artifact))[0] == "abandoned"
+    files.write_json(path, record)
+    assert artifacts.state_of(str(fleet.artifact))[0] == "compiling"
+
+
+def taken_over(fleet, record):
+    """What another host does with a compilation that it takes for dead."""
+    artifacts.clear(str(fleet.artifact))
+    files.write_json(str(fleet.artifact / artifacts.RECORD), record)
+    (fleet.artifact / "model.pt").write_text("half")
+
+
+def test_a_compilation_that_another_host_took_over_is_left_to_it(fleet):
+    entry, process = fleet.start("server-0", seconds=-1)
+    small_node.wait_until((fleet.artifact / "model.pt").exists)
+    theirs = dict(fleet.record(), host="node-2", server="server-3", since=time.time())
+    taken_over(fleet, theirs)
+    (watch,) = set(processes.marked_processes(fleet.node.root)["server-0"]) - {process.pid}
+    pathlib.Path("%s.go" % fleet.log).touch()
+    fleet.healthy(entry)
+    small_node.wait_until(lambda: not small_node.alive(watch), what="the watch ends")
+    assert fleet.record() == theirs
+    assert artifacts.state_of(str(fleet.artifact))[0] == "compiling"
+    words = "the artifact %s is not recorded as complete: its record is of server-3 on node-2 by now" % fleet.artifact
+    assert words in fleet.text("server-0")
+
+
+def test_a_server_of_another_root_is_not_taken_for_the_one_that_compiles(fleet):
+    """Of the same name, on the same node, healthy: the artifact that it does not compile stays as it is."""
+    other, _process = fleet.start("server-0", seconds=0)
+    fleet.healthy(other)
+    fleet.completed()
+    record = artifacts.compiling_record(dict(other, hooks=compile_cache("f2")))  # by this process, which lives
+    taken_over(fleet, record)
+    fleet.start("server-1", key="f2")
+    small_node.wait_until(lambda: fleet.state("server-1").get("phase") == "waiting for server-0")
+    assert fleet.record() == record
+    artifacts.clear(str(fleet.artifact))
+    assert fleet.completed()["server"] == "server-1"
+
+
 def test_a_cache_beside_the_compiled_graphs_is_no_part_of_the_artifact(tmp_path):
     for name in ("cache/modelinfo.json", "cache/neuron/compile_cache/a1/graph.neff", artifacts.RECORD, "x"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -220,9 +272,13 @@ def test_a_follower_of_a_whole_artifact_needs_no_leader(fleet):
     """server-0 is not even there; a server that the recipe itself puts before this one is waited for."""
     fleet.artifact.mkdir(parents=True)
     (fleet.artifact / "model.pt").write_text("onetwo")
-    entry, _process = fleet.start("server-1", after=["server-0"], leaders=["server-0"])  # somebody else's
+    entry, process = fleet.start("server-1", after=["server-0"], leaders=["server-0"])  # somebody else's
     fleet.healthy(entry)
-    assert fleet.state("server-1")["artifact"] == "loads"
+    assert fleet.completed()["server"] == "server-1"
+    fleet.kill(process)
+    entry, process = fleet.start("server-2", after=["server-0"], leaders=["server-0"])  # complete
+    fleet.healthy(entry)
+    assert fleet.state("server-2")["artifact"] == "loads"
     assert fleet.compiles() == []
     fleet.start("server-3", after=["server-0", "front-0"], leaders=["server-0"])
     small_node.wait_until(lambda: fleet.state("server-3").get("phase") == "waiting for front-0")
@@ -303,6 +359,7 @@ def test_an_artifact_for_anything_else_does_not_fit(tmp_path):
     assert "neuronx-cc 2.21, vllm-neuron none" in misfit(entry, record)
     assert misfit(entry, dict(record, versions={})) is None
     assert misfit(entry, {"key": "f1"}) is None  # of a version that wrote none
+    assert misfit(dict(entry, hooks=compile_cache("f2")), dict(record, found=True)) is None  # somebody else's
     environment(tmp_path / "v", vllm="0.11.1", neuronx_cc="2.21")
     checkpoint(tmp_path / "w", shards=("one", "TWO"))
     assert record["weights"][0]["content"][:12] in misfit(entry, record)

@@ -326,10 +326,27 @@ def test_an_artifact_that_is_compiled_again_is_a_warning(node, changes):
     assert node.check(only=["server-1"])["warnings"] == [warning], "it loads the same artifact"
 
 
+def test_a_draft_of_another_architecture(node):
+    heads.write(node.draft, {**heads.names(), "d2t": [96]})
+    ((check, message),) = node.problems()
+    assert check == "draft"
+    assert message.startswith(
+        "The draft model in %s is no EAGLE3 head that NxD Inference runs: layer d2t is unknown to it. " % node.draft
+    )
+
+
+def test_a_draft_for_another_target(node):
+    heads.write(node.draft, hidden_size=64)
+    ((check, message),) = node.problems()
+    assert check == "draft"
+    assert str(node.draft) in message and "hidden_size is 64" in message and "is 32" in message
+
+
 def test_everything_at_once_is_one_error(node):
     node.records[0]["neuron_processes"] = [{"pid": 999999999, "command": "a"}]
     node.script.unlink()
     (node.venv / "lib/python3.11/site-packages/vllm").rmdir()
+    heads.write(node.draft, {**heads.names(), "t2d": [96]})
     problems = node.problems("trn3-start-script", change={"count": 16, "lnc": 1})
     assert [check for check, _message in problems] == [
         "hardware",
@@ -337,4 +354,5 @@ def test_everything_at_once_is_one_error(node):
         "cores",
         "environment",
         "script",
+        "draft",
     ]

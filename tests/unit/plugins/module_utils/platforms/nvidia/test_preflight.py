@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from xml.etree import ElementTree
 
@@ -12,6 +13,7 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.base import Context
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.nvidia import platform
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import PLATFORMS
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
@@ -173,3 +175,63 @@ def test_a_fabric_that_is_not_ready(node):
 
 
 # ---- containers
+
+
+def gone(node, path):
+    os.unlink(node.root + path)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/usr/bin/nvidia-ctk", "This node has no NVIDIA Container Toolkit (nvidia-ctk)"),
+        ("/etc/cdi/nvidia.yaml", "No file in /etc/cdi or /var/run/cdi describes the GPUs (nvidia.com/gpu)."),
+    ],
+)
+def test_what_containers_lack_and_the_role_brings(node, path, words):
+    node.has("h100-8")
+    gone(node, path)
+    check, message = one(node)
+    assert (check, message[: len(words)]) == ("containers", words)
+    assert look(node, installs=INSTALLS)[0] == {}
+    assert look(node, planned=entries(launcher="process"))[0] == {}
+    assert look(node, unchanged=tuple(entries()))[0] == {}
+
+
+@pytest.mark.parametrize("folder", ["/etc/cdi", "/var/run/cdi"])
+def test_a_description_for_another_driver(node, folder):
+    gone(node, "/etc/cdi/nvidia.yaml")
+    node.write(folder + "/nvidia.yaml", CDI % "570.148.08")
+    check, message = one(node.has("h100-8"))
+    assert check == "containers"
+    assert message.startswith(
+        "%s/nvidia.yaml describes the GPUs for the driver 570.148.08, and 580.105.08 is loaded: " % folder
+    )
+    assert look(node, installs=INSTALLS)[0] == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "folders", "prepares", "problem"),
+    [
+        ("docker", "28.2.2", ["/etc/cdi"], False, False),
+        ("docker", "20.10.24", [], True, True),
+        ("docker", "26.1.0", [], True, False),
+        ("docker", "26.1.0", [], False, True),
+        ("podman", "4.0.3", [], True, False),
+        ("podman", "4.0.3", [], False, True),
+    ],
+)
+def test_engines_without_cdi(monkeypatch, kind, version, folders, prepares, problem):
+    monkeypatch.setattr(platform.Engine, "cdi", lambda self: (version, folders))
+    messages = list(platform._engine_without_cdi(kind, prepares))
+    assert [version in text for text in messages] == [True] * problem
+
+
+def test_who_asks_for_gpus_by_a_flag_needs_the_toolkit_and_no_description(node):
+    planned = entries()
+    for entry in planned.values():
+        entry["container"].update(devices=[], flags=["--gpus=all"])
+    gone(node, "/etc/cdi/nvidia.yaml")
+    assert look(node.has("h100-8"), planned=planned)[0] == {}
+    gone(node, "/usr/bin/nvidia-ctk")
+    assert "no NVIDIA Container Toolkit" in one(node, planned=planned)[1]
