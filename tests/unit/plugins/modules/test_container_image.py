@@ -155,7 +155,7 @@ def test_a_new_digest_leaves_the_image_that_runs(engine, pull, monkeypatch, tagg
     for digest, ident in ((D1, A), (D2, B)):
         entry = {"container": {"engine": "docker", "image": NAME + ":1", "digest": digest}, "command": ["serve"],
                  "launch": ["docker", "run", pinned_reference(NAME + ":1", digest), "serve"], "hash": "1"}  # fmt: skip
-        argv = guard_containers.launch_command(entry)
+        argv = guard_containers.launch_command(entry, "")
         assert argv == [
             "docker",
             "run",
