@@ -32,13 +32,13 @@ def needs_haproxy():
     proxy.require_haproxy()
 
 
-def post(port, key="key-of-alice", path="/v1/chat/completions", timeout=30, trusted=None, **body):
+def post(port, key="key-of-alice", path="/v1/chat/completions", timeout=30, trusted=None, host="127.0.0.1", **body):
     """Return (status, body) of a request; 0 without a complete answer. trusted: file of a certificate, for TLS."""
     body = {"model": MODEL, "messages": [{"role": "user", "content": "17*23?"}], **body}
-    client = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    client = http.client.HTTPConnection(host, port, timeout=timeout)
     if trusted:
         context = ssl.create_default_context(cafile=trusted)
-        client = http.client.HTTPSConnection("127.0.0.1", port, timeout=timeout, context=context)
+        client = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
     try:
         headers = {"Content-Type": "application/json", **({"Authorization": "Bearer " + key} if key else {})}
         client.request("POST", path, json.dumps(body), headers)
@@ -63,7 +63,7 @@ def until(condition, seconds):
 class Load:
     """Streams from some clients until the end of the `with` statement: answers, [(status, complete)]."""
 
-    timeout = 30
+    timeout, host = 30, "127.0.0.1"
 
     def __init__(self, port, clients=4, key=lambda: "key-of-alice"):
         self.port, self.key, self.answers, self.stopped = port, key, [], threading.Event()
@@ -74,7 +74,7 @@ class Load:
             self.send(self.port)
 
     def send(self, port):
-        status, answer = post(port, self.key(), stream=True, timeout=self.timeout)
+        status, answer = post(port, self.key(), stream=True, timeout=self.timeout, host=self.host)
         self.answers.append((status, answer.rstrip().endswith(b"[DONE]"), answer[-200:]))
 
     def __enter__(self):
