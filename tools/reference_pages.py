@@ -142,27 +142,19 @@ Do not set `fleet_servers` and `fleet_deployment`, a host's plan and resolved re
 
 ## Variables of roles
 
-The README of each role describes them and their defaults.
-
-| Role | Variables |
-| --- | --- |
+The README of each role lists them, with their defaults:
 """
 
 
-def role_variables():
-    """Return the table of the variables of roles."""
-    lines = []
-    for specs in sorted(CLONE.glob("roles/*/meta/argument_specs.yml")):
-        role = specs.parent.parent.name
-        options = yaml.safe_load(specs.read_text(encoding="utf-8"))["argument_specs"]["main"].get("options", {})
-        names = ", ".join("`%s`" % name for name in options)
-        lines.append("| [%s](../../roles/%s/README.md) | %s |\n" % (role, role, names or "none"))
-    return "".join(lines)
+def roles():
+    """Return links to the pages of the roles."""
+    names = sorted(path.parent.name for path in CLONE.glob("roles/*/README.md"))
+    return ",\n".join("[%s](../../roles/%s/README.md)" % (name, name) for name in names) + ".\n"
 
 
 def variables(page):
     """Return the page of variables with its generated part renewed."""
-    return "\n".join([page.partition(MARKER)[0] + MARKER, shared_variables(), ROLES + role_variables()])
+    return "\n".join([page.partition(MARKER)[0] + MARKER, shared_variables(), ROLES + roles()])
 
 
 GUIDES = """## The guides, step by step
@@ -172,8 +164,8 @@ simulated node, a stand-in that is as strict as the program that it replaces, or
 plan; the named closed program decides the rest. Real measuring tools run in `make soak` only, their stand-ins in
 `make test`. No step has been seen on an accelerator.
 
-| Step | Content | Proof | How | Seen on hardware |
-| --- | --- | --- | --- | --- |
+| Step | Content | Proof | How |
+| --- | --- | --- | --- |
 """
 
 
@@ -181,12 +173,12 @@ def steps_of_guides():
     """Return the table of the guides' steps."""
     lines = [GUIDES]
     for number, guide in yaml.safe_load(STEPS.read_text(encoding="utf-8"))["guides"].items():
-        lines.append("| **%s** | **%s** | | | |\n" % (number, guide["title"]))
+        lines.append("| **%s** | **%s** | | |\n" % (number, guide["title"]))
         for step in guide["steps"]:
             more = step.get("closed") or step.get("why")
             how = step["how"] + (" (%s)" % more if more else "")
             proofs = ", ".join("`%s`" % test for test in step["tests"])
-            lines.append("| %s-%s | %s | %s | %s | no |\n" % (number, step["id"], step["step"], proofs, how))
+            lines.append("| %s-%s | %s | %s | %s |\n" % (number, step["id"], step["step"], proofs, how))
     return "".join(lines)
 
 
