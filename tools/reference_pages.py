@@ -27,6 +27,7 @@ MARKER = "<!-- Below: written by tools/reference_pages.py. Do not edit. -->\n"
 # Keys of a group or an instance that have the form of the recipe's own key, and are described there.
 OWNERS = ("servers[].", "instances.NAME.")
 REPEATED = ("arguments", "environment", "config", "container", "model", "venv", "start", "secrets")
+UNLIMITED = 100_000  # a limit of this size is not shown
 # Words of error messages that a table does not need.
 SHORTER = {
     "`true` or `false`": "boolean", "whole number": "integer", ", a separate folder": "",
@@ -63,8 +64,13 @@ def kinds(schema):
         return allowed + (", null" if "null" in words else "")
     low, high = schema.get("minimum"), schema.get("maximum")
     if low is not None and high is not None:
-        return "%s, %s to %s" % (text, low, high)
+        return re.sub("integer|number", lambda word: word.group() + limits(low, high), text)
     return text
+
+
+def limits(low, high):
+    """Return the text for the limits of a number."""
+    return " from %s" % low + (" to %s" % high if float(high) < UNLIMITED else "")
 
 
 def rows(schema, whole, prefix=""):
@@ -129,6 +135,7 @@ def shared_variables():
             kind = allowed_values(row)
             for long, short in SHORTER.items():
                 kind = kind.replace(long, short)
+            kind = re.sub(r", (\d+) to (\d+)$", lambda found: limits(*found.groups()), kind)
             cells = [names, *scope, kind, str(row.get("default", ""))]
             lines.append("| %s |" % " | ".join([*cells, row["text"]]))
         lines.append("")

@@ -46,7 +46,8 @@ def check_configuration(draft):
     if faults:
         raise FleetError(
             "neuron.draft-config-unsupported",
-            "%s describes no EAGLE3 head that NxD Inference runs: %s. It runs dense Llama 3 heads with the layers %s. %s",
+            "%s describes no EAGLE3 head that NxD Inference runs: %s. It runs dense Llama 3 heads with the layers "
+            "%s. %s",
             (os.path.join(draft, checkpoints.CONFIG), "; ".join(faults), LAYERS, INSTEAD),
         )
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
@@ -15,7 +14,6 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.models import base
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
-from ansible_collections.inference.fleet.tests import doc_examples
 
 LLAMA = {
     "model_type": "llama", "vocab_size": 128256, "max_position_embeddings": 131072, "num_key_value_heads": 8,
@@ -57,7 +55,8 @@ def test_tensors_and_kv_cache_are_the_published_ones(name):
 
 
 def test_latent_attention_caches_one_vector_and_most_weights_are_of_one_byte():
-    """671 B parameters (DeepSeek, README_WEIGHTS.md), of which 1.9 B are in bf16, and 576 values of a token in each of 61 layers."""
+    """671 B parameters (DeepSeek, README_WEIGHTS.md), 1.9 B of them in bf16, and 576 values of a token in each of 61
+    layers."""
     found = read_of("DeepSeek-R1")
     model = base.dimensions(found, format_of(found))
     assert model.tensor_bytes() == pytest.approx(671e9 + 2 * 0.93e9, rel=0.001)
