@@ -81,7 +81,7 @@ def plan_one(variables, deploys, others, made):
         if refused:
             raise FleetError(
                 "plan.does-not-fit-memory",
-                "%s Where this count is wrong, fleet_capacity: warn overrules it.",
+                "%s If this estimate is wrong, set fleet_capacity: warn.",
                 (refused,),
             )
         run = steps.steps_of(variables, entries, deployment)

@@ -27,9 +27,8 @@ WITHOUT_MAPS = (
     "these tensors."
 )
 INSTEAD = (
-    "Another architecture must first be ported to Neuron as a separate model. Choose another draft, or serve without a "
-    "draft (model.draft: null and arguments.speculative-config: null in fleet_override, with the eagle keys of "
-    "additional-config false)."
+    "Choose another draft, or serve without a draft: in fleet_override set model.draft and "
+    "arguments.speculative-config to null and the eagle keys of additional-config to false."
 )
 
 
@@ -47,8 +46,8 @@ def check_configuration(draft):
     if faults:
         raise FleetError(
             "neuron.draft-config-unsupported",
-            "%s describes no EAGLE3 head that NxD Inference runs: %s. It runs heads of the Llama 3 dense architecture "
-            "with the layers %s. %s",
+            "%s describes no EAGLE3 head that NxD Inference runs: %s. It runs dense Llama 3 heads with the layers "
+            "%s. %s",
             (os.path.join(draft, checkpoints.CONFIG), "; ".join(faults), LAYERS, INSTEAD),
         )
 
@@ -61,8 +60,8 @@ def check_layers(draft, tensors):
         maps = [name for name in VOCABULARY_MAPS if tensors.get(name, {}).get("shape") == [config["vocab_size"]]]
         raise FleetError(
             "neuron.draft-layers-unsupported",
-            "The draft model in %s is no EAGLE3 head that NxD Inference runs: %s. It runs heads of the Llama 3 dense "
-            "architecture with the layers %s. %s",
+            "The draft model in %s is no EAGLE3 head that NxD Inference runs: %s. It runs dense Llama 3 heads with the "
+            "layers %s. %s",
             (draft, "; ".join(faults), LAYERS, WITHOUT_MAPS if faults == list(map(_unknown, maps)) else INSTEAD),
             details={"layers": faults},
         )
