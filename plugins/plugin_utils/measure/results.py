@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.runs import collection_version
+from ...module_utils.fleet_node.measure import result
+from ..engines import ENGINES
+from ..reporting.runs import collection_version
 
 DEFAULT_EFFORT = "medium"  # of gpt-oss; the assumed effort of a published score without an effort
 

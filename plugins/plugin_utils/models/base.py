@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import types
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model.formats import format_of
+from ...module_utils.fleet_node.model.formats import format_of
 
 BF16 = 2  # bytes
 # Bytes of a value of a linear layer, with its scales. mxfp4 and nvfp4: 32 or 16 values of 4 bits share one scale of 8

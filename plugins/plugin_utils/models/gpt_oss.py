@@ -13,8 +13,7 @@ import dataclasses
 import re
 import types
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model import gpt_oss
-
+from ...module_utils.fleet_node.model import gpt_oss
 from .base import BF16, Family, Sizes
 
 # MXFP4: 32 values of 4 bits share one scale of 8 bits (OCP Microscaling Formats v1.0), so 17 bytes for 32 values.

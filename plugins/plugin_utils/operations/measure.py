@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result as history
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import clean
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure import points, results
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import of_candidate, show
+
+from ...module_utils.fleet_node.measure import result as history
+from ..base.checks import clean
+from ..measure import points, results
+from ..reporting import report
+from ..reporting.folder import reports_folder
+from ..reporting.screen import of_candidate, show
 
 HERE = ("reports_dir", "deployment", "hardware", "references", "telling")  # not sent to the node
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.inference.fleet.plugins.plugin_utils.actions import is_here, to_node
+
+from ..actions import is_here, to_node
 
 COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 ARCHIVES = os.path.join(COLLECTION, "roles", "model_weights", "files")

@@ -18,26 +18,16 @@ import os
 import re
 import sys
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import API_KEYS
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import probes
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import MAX_LINE, invisible
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.placeholders import RESERVED
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import (
-    FALSE,
-    NUMBER,
-    TRUE,
-    WHOLE,
-    holds_secret,
-    names_secret,
-    odd_characters,
-    path_text,
-    show,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.models import FAMILIES, family_of, other_family
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
+from ...module_utils.fleet_node.engines.registry import API_KEYS
+from ...module_utils.fleet_node.errors import FleetError
+from ...module_utils.fleet_node.verify import probes
+from ..base.checks import MAX_LINE, invisible
+from ..base.placeholders import RESERVED
+from ..base.words import FALSE, NUMBER, TRUE, WHOLE, holds_secret, names_secret, odd_characters, path_text, show
+from ..engines import ENGINES
+from ..models import FAMILIES, family_of, other_family
+from ..platforms import PLATFORMS
+from .overrides import group_name
 
 try:
     import jsonschema

@@ -16,20 +16,11 @@ import json
 import os
 import urllib.parse
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import (
-    read_json,
-    read_text,
-    write_atomic,
-)
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.http_client import cut
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import PROBED_ROLES
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import (
-    all_ok,
-    format_cpu_list,
-    items_of,
-    now,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import runs
+from ...module_utils.fleet_node.host.files import read_json, read_text, write_atomic
+from ...module_utils.fleet_node.host.http_client import cut
+from ...module_utils.fleet_node.host.server_spec import PROBED_ROLES
+from ...module_utils.fleet_node.host.values import all_ok, format_cpu_list, items_of, now
+from . import runs
 
 SCHEMA = 1
 TITLE = "Verdicts"
@@ -419,7 +410,7 @@ def write_page(folder):
         mark = "<!-- of verdict.json, sha256 %s -->\n" % hashlib.sha256(text.encode("utf-8")).hexdigest()
         before = read_text(page_path(folder))
         if before is None or not before.endswith(mark):
-            from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import page
+            from . import page
 
             write_atomic(page_path(folder), page.render(json.loads(text)) + mark)
 

@@ -14,14 +14,8 @@ import re
 import subprocess
 
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import (
-    fits,
-    names_in,
-    read_json,
-    read_text,
-    readable_json,
-    write_atomic,
-)
+
+from ...module_utils.fleet_node.host.files import fits, names_in, read_json, read_text, readable_json, write_atomic
 
 SCHEMA = 1
 FOLDER = "history"

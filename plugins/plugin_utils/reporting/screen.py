@@ -14,8 +14,9 @@ import threading
 
 from ansible import constants as C
 from ansible.utils.display import Display
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.visible import visible
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import some
+
+from ...module_utils.fleet_node.visible import visible
+from ..base.words import some
 
 CALLBACK = "inference.fleet.fleet"
 WIDTH = 80  # of a title with its stars, like Ansible's own titles

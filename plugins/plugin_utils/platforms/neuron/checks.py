@@ -12,20 +12,17 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
 import posixpath
 
 from ....module_utils.fleet_node.errors import FleetError
 from ....module_utils.fleet_node.host.values import format_cpu_list, parse_cpu_list
 from ....module_utils.fleet_node.platforms.neuron.kinds import FRAMEWORK, uses_nxdi
 from ...base.words import show
-from .artifacts import flag_name, is_within
+from .artifacts import DATA, flag_name, is_within
 
-with open(os.path.join(os.path.dirname(__file__), "keys.json"), encoding="utf-8") as _stream:
-    _DATA = json.load(_stream)
-KEYS = {name: frozenset(keys) for name, keys in _DATA["keys"].items()}
-NESTED = {name: {key: frozenset(keys) for key, keys in nested.items()} for name, nested in _DATA["nested"].items()}
-RAISES = frozenset(_DATA["raises"])
+KEYS = {name: frozenset(keys) for name, keys in DATA["keys"].items()}
+NESTED = {name: {key: frozenset(keys) for key, keys in nested.items()} for name, nested in DATA["nested"].items()}
+RAISES = frozenset(DATA["raises"])
 # Top-level keys of additional-config that each engine reads.
 TOP = {
     True: ("override_neuron_config",),

@@ -7,9 +7,9 @@ import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure import tune
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import plan_fleet
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
+from ansible_collections.inference.fleet.plugins.plugin_utils.reports import tune
 from ansible_collections.inference.fleet.tests.unit.engines.measured_results import benchmark
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,12 +70,12 @@ def test_limits_of_the_variable_overrule_the_recipe(wanted, expected):
 
 @pytest.mark.parametrize("value", [0, -1, "fast", True, float("nan"), float("inf"), [5]])
 def test_limits_that_are_no_numbers(value):
-    assert error(tune.limits_of, {"ttft_ms": value}, {})[0] == "measure.limit-invalid"
+    assert error(tune.limits_of, {"ttft_ms": value}, {})[0] == "input.value-invalid"
 
 
 @pytest.mark.parametrize("value", [[], {}, "50", {"ttft": 5}])
 def test_limits_that_are_none(value):
-    assert error(tune.limits_of, value, {})[0] == "measure.limit-invalid"
+    assert error(tune.limits_of, value, {})[0] == "input.value-invalid"
 
 
 def test_the_highest_throughput_within_the_limits_is_best():

@@ -380,6 +380,7 @@ SECRET = "s3cret-Zq81"  # no message repeats it
 # Values of variables by the code of their error; nothing is changed before it.
 VALUES = {
     "input.value-invalid": {
+        "fleet_tune_limits": [3, {"ttft": 1}, [1], {}, {"ttft_ms": 0}, {"tpot_ms": "fast"}, {"ttft_ms": True}],
         "fleet_host_key": [3, [None]],
         "fleet_watchdog": ["maybe", 2, [True], {}, "tru", "ja"],
         "etcd_tls": ["maybe", "mtls", 3],
@@ -473,9 +474,6 @@ VALUES = {
     },
     "secrets.invalid": {
         "fleet_api_key": [12345678, True, SECRET + " x", SECRET + "\nX", [SECRET, SECRET]],
-    },
-    "measure.limit-invalid": {
-        "fleet_tune_limits": [3, {"ttft": 1}, [1], {}, {"ttft_ms": 0}, {"tpot_ms": "fast"}, {"ttft_ms": True}],
     },
     "measure.profile-unknown": {
         "benchmark_profile": ["nope", "guid"],
