@@ -162,7 +162,7 @@ def answering(name, entries):
 def tools(kind="benchmarks"):
     """Return the table of tools: {name: {program, template, environment, files, metrics, …}}; or another part of the
     file: placeholders of a recipe's commands; arguments of a server for its clients or for several engines, which
-    vllm-latency and vllm-throughput do not accept (the short ones: of Python)."""
+    tools that start an engine do not accept (the short ones: of Python)."""
     with open(TABLE, encoding="utf-8") as stream:
         return json.load(stream)[kind]
 

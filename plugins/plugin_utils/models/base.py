@@ -97,11 +97,6 @@ class Dimensions(Sizes):
         """Bytes of an expert of a layer."""
         return self.expert_layer_bytes
 
-    def tensor_bytes(self):
-        """Bytes of all tensors, total_size of model.safetensors.index.json."""
-        layer = self.query_bytes + self.key_value_bytes + self.replicated_bytes + self.experts * self.expert_layer_bytes
-        return round(self.layers * layer) + (1 if self.tied else 2) * self.embedding_bytes + BF16 * self.hidden
-
 
 @dataclasses.dataclass(frozen=True)
 class Family:

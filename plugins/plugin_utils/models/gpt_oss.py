@@ -73,12 +73,6 @@ class Model(Sizes):
             return values // MXFP4_GROUP * MXFP4_GROUP_BYTES + biases
         return values * BF16 + biases
 
-    def tensor_bytes(self, weights_format):
-        """Bytes of all tensors, total_size of model.safetensors.index.json: 65,248,815,744 for openai/gpt-oss-120b."""
-        layer = self.query_bytes + self.key_value_bytes + self.replicated_bytes
-        layer += self.experts * self.expert_bytes(weights_format)
-        return self.layers * layer + 2 * self.embedding_bytes + BF16 * self.hidden
-
     def padded(self, multiple=1024):
         """Return the model with the widths of engines that pad them:
         2880 becomes 3072 (padded_hidden_size of NxD Inference).

@@ -18,7 +18,7 @@ from ansible.plugins.loader import connection_loader
 
 from ...module_utils.fleet_node.errors import FleetError
 from ..planning.inventory import PROVIDED, Hosts, inference_hosts
-from ..reporting.unreachable import replace_command
+from ..reporting.screen import replace_command
 
 # A server presents one key per connection.
 ALGORITHMS = ("ssh-ed25519", "ecdsa-sha2-nistp256,ecdsa-sha2-nistp384,ecdsa-sha2-nistp521", "rsa-sha2-512,rsa-sha2-256")

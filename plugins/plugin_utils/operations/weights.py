@@ -10,8 +10,8 @@ import os
 from ansible.errors import AnsibleActionFail
 
 from ..actions import is_here, to_node
+from ..seen_files import COLLECTION
 
-COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 ARCHIVES = os.path.join(COLLECTION, "roles", "model_weights", "files")
 ARCHIVE = os.path.join(ARCHIVES, "gpt-oss-tiny-standin.tgz")
 SUFFIX = ".tiktoken"

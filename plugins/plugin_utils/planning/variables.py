@@ -23,6 +23,7 @@ from ..base.checks import invalid
 from ..base.words import show
 from ..engines import ENGINES
 from ..recipe import overrides
+from ..seen_files import COLLECTION
 from .inventory import LOCKED, check_outside, recipes_of
 
 HOST = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
@@ -272,7 +273,6 @@ def check_option(name, value, option):
         checks.check_choice(name, value, option["choices"])
 
 
-COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 ELSEWHERE = "'hostvars' is undefined"  # Jinja's message for a value of another host, which only plays can evaluate
 SERVICES = ("etcd_", "nats_", "endpoint_", "monitoring_")  # prefixes of their variables
 CLOSE = 0.9  # similarity of names; other similar variables may belong to other collections

@@ -10,7 +10,6 @@ In addition to the keywords of JSON schema, a node has `allowed`, a description 
 
 from __future__ import annotations
 
-import difflib
 import functools
 import graphlib
 import json
@@ -23,10 +22,22 @@ from ...module_utils.fleet_node.errors import FleetError
 from ...module_utils.fleet_node.verify import probes
 from ..base.checks import MAX_LINE, invisible
 from ..base.placeholders import RESERVED
-from ..base.words import FALSE, NUMBER, TRUE, WHOLE, holds_secret, names_secret, odd_characters, path_text, show
+from ..base.words import (
+    FALSE,
+    NUMBER,
+    TRUE,
+    WHOLE,
+    close_to,
+    holds_secret,
+    names_secret,
+    odd_characters,
+    path_text,
+    show,
+)
 from ..engines import ENGINES
 from ..models import FAMILIES, family_of, other_family
 from ..platforms import PLATFORMS
+from ..seen_files import COLLECTION
 from .overrides import group_name
 
 try:
@@ -36,7 +47,6 @@ except ImportError:
 else:
     HAS_JSONSCHEMA = True
 
-COLLECTION = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
 REQUIREMENT = "jsonschema>=4.23,<5"
 SCHEMA_PATH = os.path.join(COLLECTION, "recipes", "recipe.schema.json")
 TYPE_NAMES = {
@@ -184,14 +194,14 @@ def _message(error, text_of):
         unknown = sorted(set(error.instance) - set(known))
         text = []
         for name in unknown:
-            close = difflib.get_close_matches(name, known, 1)
+            close = close_to(name, known, 0.6)
             text.append(
                 "unknown key '%s'%s (value %s)%s"
                 % (
                     text_of([*path, name]),
                     odd_characters(name),
                     show(error.instance[name]),
-                    "; did you mean '%s'?" % close[0] if close else "",
+                    "; did you mean '%s'?" % close if close else "",
                 )
             )
         return [*path, unknown[0]], "%s; allowed here: %s" % ("; ".join(text), ", ".join(known))

@@ -20,6 +20,7 @@ from ...module_utils.fleet_node.host.files import read_json, read_text, write_at
 from ...module_utils.fleet_node.host.http_client import cut
 from ...module_utils.fleet_node.host.server_spec import PROBED_ROLES
 from ...module_utils.fleet_node.host.values import all_ok, format_cpu_list, items_of, now
+from ..base.words import some
 from . import runs
 
 SCHEMA = 1
@@ -27,7 +28,6 @@ TITLE = "Verdicts"
 COLUMNS = ("host", "server", "port", "verdict", "probes", "details")
 WORDS = {True: "ok", False: "FAILED", None: "not verified"}
 DETAILS = 300  # characters of the reason in the table
-SHOWN = 3  # probes that a line names
 MISSED = "No verdict of this run yet: not reached, failed before its servers were asked, or not asked yet."
 NEVER = "Planned, but in no run so far."
 
@@ -432,12 +432,6 @@ def table(host, verdicts):
     return {"title": TITLE, "columns": list(COLUMNS), "key": 2, "rows": [_row(host, verdict) for verdict in verdicts]}
 
 
-def _listed(names):
-    """The first names and the number of the others; the page has all of them."""
-    shown = ", ".join(names[:SHOWN])
-    return shown if len(names) <= SHOWN else "%s and %d more" % (shown, len(names) - SHOWN)
-
-
 def _row(host, verdict):
     if verdict.get("not_verified"):
         return [
@@ -459,7 +453,7 @@ def _row(host, verdict):
             slowest = max(passed, key=lambda probe: probe["ms"])
             parts.append("slowest: %s %d ms" % (slowest["name"], slowest["ms"]))
         if missing:
-            parts.append("not measured: " + _listed(missing))
+            parts.append("not measured: " + some(missing))
         details = "; ".join(parts)
     return [
         host,
@@ -485,5 +479,5 @@ def failure_message(host, verdicts):
             keys = ("sent", "cause") if repeated else ("sent", "got", "cause")
             lines += ["    %-6s %s" % (key + ":", probe[key]) for key in keys if probe[key]]
         if skipped and not verdict.get("not_verified"):  # otherwise nothing was verified
-            lines.append("  not run after that: " + _listed(skipped))
+            lines.append("  not run after that: " + some(skipped))
     return "\n".join(lines)

@@ -126,7 +126,6 @@ def neuron(accelerator, tensor, more, environment=None, draft=None):
     ],
 )
 def test_tensor_bytes_are_the_checkpoints(model, weights_format, total_size):
-    assert model.tensor_bytes(weights_format) == total_size
     assert capacity.weights_bytes(model, weights_format) == total_size
 
 
@@ -674,7 +673,7 @@ def test_what_is_certain_is_at_most_what_is_expected(server):
 @given(servers, powers)
 def test_parts_of_all_devices_hold_the_whole_model(server, expert):
     share = capacity.weights_bytes(server.model, server.weights_format, server.tensor, server.tensor)
-    assert share * server.tensor >= server.model.tensor_bytes(server.weights_format)
+    assert share * server.tensor >= capacity.weights_bytes(server.model, server.weights_format)
     alone = capacity.weights_bytes(server.model, server.weights_format, 1, expert)
     assert alone >= capacity.weights_bytes(server.model, server.weights_format, expert, expert)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from ansible.errors import AnsibleFilterError
-from ansible_collections.inference.fleet.plugins.filter.planning import FilterModule
+from ansible_collections.inference.fleet.plugins.filter.servers import FilterModule
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import endpoint
 from ansible_collections.inference.fleet.tests.unit.engines import proxy
