@@ -87,11 +87,6 @@ def test_published_configurations(one, version):
     assert sorted(refused_paths(one["content"], version)) == sorted("config.content." + key for key in refused)
 
 
-def test_every_recorded_release_has_a_source():
-    assert set(RECORDED) <= set(FIELDS.data["sources"])
-    assert sorted(RECORDED, key=Version) == RECORDED
-
-
 @pytest.mark.parametrize(
     ("content", "key", "version", "hint", "remedy"),
     [
@@ -137,25 +132,6 @@ def test_values_that_a_release_does_not_take(content, key, allowed):
     assert (code, values[1], values[-2:]) == (
         "plan.config-value-invalid", "config.content." + key, ("TensorRT-LLM 1.2.1", allowed),
     )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("content", "versions"),
-    [
-        ({"moe_config": {"backend": "TRITON"}}, {"1.0.0": False, "1.1.0rc0": True, "1.1.0": True, "1.3.0rc27": True}),
-        ({"moe_config": {"backend": "AUTO"}}, {"1.2.1": False, "1.3.0rc27": True}),
-        ({"moe_config": {"backend": "WIDEEP"}}, {"1.2.1": True, "1.3.0rc27": False}),
-        ({"cache_transceiver_config": {"backend": "ucx"}}, {"1.0.0": False, "1.1.0rc5": False, "1.2.1": False}),
-        ({"cache_transceiver_config": {"backend": "MOONCAKE"}}, {"1.1.0": False, "1.2.1": True}),
-        ({"backend": "tensorrt"}, {"1.2.1": True, "1.3.0rc27": False}),
-        ({"load_format": "dummy"}, {"1.0.0": True, "1.3.0rc27": True}),
-        ({"cuda_graph_config": None}, {"1.0.0": True, "1.3.0rc27": True}),
-        ({"moe_config": None}, {"1.0.0": False, "1.3.0rc27": False}),
-        ({"max_batch_size": "8", "stream_interval": 10.0, "print_iter_log": "yes"}, {"1.2.1": True}),
-    ],
-)
-def test_values_by_version(content, versions):
-    assert {version: not refused_paths(content, version) for version in versions} == versions
 
 
 @pytest.mark.parametrize(
@@ -208,12 +184,6 @@ def test_flags_that_a_version_does_not_have(flag, version, remedy):
     value = "0.5" if "fraction" in flag else "${model_id}"
     code, values = error(recipe({}, RELEASE + version, arguments={flag: value}))
     assert (code, values[2], values[-1]) == ("plan.config-key-unknown", "arguments." + flag, remedy)
-
-
-def test_flags_of_newer_releases():
-    declared = recipe({}, RELEASE + "1.3.0rc27", model_id="mine", arguments={"served_model_name": "${model_id}"})
-    assert planned(declared)[0][0]["model_id"] == "mine"
-    assert error(recipe({}, arguments={"backend": "trt"}))[0] == "plan.config-value-invalid"
 
 
 def test_a_checkpoint_is_served_by_its_folder():

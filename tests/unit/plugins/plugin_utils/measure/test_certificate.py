@@ -98,22 +98,6 @@ def test_an_evaluation_that_is_missing_on_a_host_is_more_than_one_that_tells_not
     assert value["parts"]["evaluate"]["reasons"][-1] == "trn3-2: no result in this run"
 
 
-def test_reasons_name_the_place():
-    value = made(verdicts(False), [failed(benchmark()), evaluation(score=50.0, verdict="below")])
-    assert value["parts"]["verify"]["reasons"] == ["trn3-1 / server-0: chat"]
-    assert value["parts"]["benchmark"]["reasons"] == [
-        "aiperf of trn3-1, 8 at once: 7 of 24 requests failed: Connection refused"
-    ]
-    assert value["parts"]["evaluate"]["reasons"] == [
-        "gpqa, high effort of trn3-1: 50.0 % is below the reference of 80.1 %"
-    ]
-
-
-def test_a_host_that_was_not_reached_is_no_good_verdict():
-    fleet = report.begin(verdicts(), {"id": "x", "began": NOW}, ["trn3-1"], {"trn3-1": None}, NOW)
-    assert states(made(fleet, [benchmark(), evaluation()]))[:2] == [None, None]
-
-
 def test_only_what_this_run_measured_counts_and_each_host_of_it_has_to_be_measured():
     old, new = benchmark(8, day=1), benchmark(4, day=3)
     fleet = {**verdicts(), "run": {"id": "x", "began": NOW, "hosts": ["trn3-1", "trn3-2", "worker"]}}
@@ -153,9 +137,3 @@ def test_files_in_the_folder_of_reports(tmp_path):
     assert "20260101T000000Z-00000000.json" in text
     again = measured_page.write(str(folder), 15.0, run_id="another run")
     assert again["benchmarks"] == again["evaluations"] == []
-
-
-def test_an_empty_folder_is_not_certified(tmp_path):
-    value = measured_page.write(str(tmp_path / "reports" / "new"), 15.0)
-    assert states(value) == [None] * 4
-    assert "Not certified yet" in (tmp_path / "reports" / "new" / "report.html").read_text("utf-8")

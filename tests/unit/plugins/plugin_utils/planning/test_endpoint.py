@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import pytest
-from ansible.errors import AnsibleFilterError
-from ansible_collections.inference.fleet.plugins.filter.servers import FilterModule
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import endpoint
 from ansible_collections.inference.fleet.tests.unit.engines import proxy
@@ -158,13 +156,6 @@ def test_hosts_of_the_run():
     assert endpoint.hosts(["a", "b"], ["b", "c"]) == ["b"]
     assert code(endpoint.hosts, ["a"], ["c"]) == ["endpoint.no-host"]
     assert code(endpoint.hosts, [], ["c"]) == ["endpoint.no-host"]
-
-
-def test_filters_report_mistakes_as_filter_errors():
-    filters = FilterModule().filters()
-    assert filters["endpoint_hosts"](["a"], ["a"]) == ["a"]
-    with pytest.raises(AnsibleFilterError, match="no host of the group endpoint"):
-        filters["endpoint_hosts"]([], [])
 
 
 @pytest.mark.parametrize(

@@ -60,11 +60,6 @@ def test_trn3_is_eight_servers_of_eight_logical_cores():
     assert json.loads(argv[argv.index("--speculative-config") + 1])["num_speculative_tokens"] == 5
 
 
-def test_trn3_of_four_chips_is_two_servers():
-    entries = planned("trn3-eagle3", hardware={"accelerator": "trainium3", "count": 4})
-    assert [entry["devices"] for entry in entries] == [list(range(8)), list(range(8, 16))]
-
-
 @pytest.mark.parametrize(
     ("name", "layers", "user"),
     [

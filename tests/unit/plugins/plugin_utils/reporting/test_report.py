@@ -44,20 +44,6 @@ def entry(name="server-0", role="server", port=8000):
 # -- one host ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_run_is_the_full_evidence_itself():
-    assert report.host_report("node-1", "full", [verdict()], NOW) == {
-        "schema": 1,
-        "host": "node-1",
-        "ok": True,
-        "generated": NOW,
-        "mode": "full",
-        "problem": None,
-        "deployed": None,
-        "verdicts": [verdict()],
-        "last_full": None,
-    }
-
-
 def test_a_quick_run_keeps_the_last_full_one_however_many_follow():
     full = report.host_report("node-1", "full", [verdict(ok=False)], THEN)
     first = report.host_report("node-1", "quick", [verdict(mode="quick")], NOW, full)
@@ -66,11 +52,6 @@ def test_a_quick_run_keeps_the_last_full_one_however_many_follow():
         assert quick["ok"] is True
         assert quick["last_full"] == {"ok": False, "generated": THEN, "verdicts": [verdict(ok=False)]}
     assert report.host_report("node-1", "full", [verdict()], NOW, second)["last_full"] is None
-
-
-@pytest.mark.parametrize("previous", [None, [], "x", {}, {"mode": "quick"}])
-def test_a_quick_run_after_nothing_has_nothing_to_keep(previous):
-    assert report.host_report("node-1", "quick", [verdict(mode="quick")], NOW, previous)["last_full"] is None
 
 
 @pytest.mark.parametrize(
@@ -172,37 +153,6 @@ def test_what_was_deployed():
     assert report.deployed([], "not a recipe", "all")["simulated"] == "all"
 
 
-@pytest.mark.parametrize(
-    ("venv", "software"),
-    [
-        (None, []),
-        ({"path": "/v", "packages": ["a==1", "b==2"], "torch": "torch==3"}, ["a==1", "b==2", "torch==3"]),
-        ({"path": "/ami/venv", "create": False}, ["packages in /ami/venv"]),
-    ],
-)
-def test_versions_are_what_the_plan_pins(venv, software):
-    assert report.deployed([plan_entry(8000)], {"venv": venv})["software"] == software
-
-
-def test_hosts_that_left_the_inventory_are_dropped_and_ok_follows():
-    fleet = report.merge(None, host("gone", ok=False), ["gone", "node-1"], THEN)
-    fleet = report.merge(fleet, host("node-1"), ["gone", "node-1"], THEN)
-    assert (fleet["ok"], sorted(fleet["hosts"])) == (False, ["gone", "node-1"])
-    fleet = report.merge(fleet, host("node-2"), ["node-1", "node-2"], NOW)
-    assert (fleet["ok"], sorted(fleet["hosts"])) == (True, ["node-1", "node-2"])
-    assert (fleet["schema"], fleet["generated"]) == (1, NOW)
-
-
-def test_an_implicit_localhost_stays_although_the_inventory_does_not_name_it():
-    assert list(report.merge(None, host("localhost"), [], NOW)["hosts"]) == ["localhost"]
-
-
-def test_a_host_without_servers_does_not_keep_the_fleet_from_being_ok():
-    fleet = report.merge(None, host("decode-node", verdicts=[]), ["decode-node", "node-1"], NOW)
-    assert fleet["ok"] is None
-    assert report.merge(fleet, host("node-1"), ["decode-node", "node-1"], NOW)["ok"] is True
-
-
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from([True, False, None])), min_size=1), st.randoms())
 def test_the_fleet_is_the_last_report_of_each_host_in_whatever_order(runs, random):
     fleet = None
@@ -253,23 +203,11 @@ def test_a_host_is_without_a_verdict_until_it_has_one_of_this_run():
     assert again["hosts"]["node-2"]["missing"]["last"] == last
 
 
-def test_a_bad_host_is_worse_than_a_missing_one():
-    fleet = report.begin(None, FIRST, list(PLANNED), PLANNED, THEN)
-    assert report.merge(fleet, host("node-1", ok=False), list(PLANNED), NOW)["ok"] is False
-
-
 def test_a_decode_node_that_was_not_reached_keeps_the_fleet_from_being_ok():
     fleet = report.begin(None, FIRST, ["decode-node", "node-1"], {"decode-node": None, "node-1": None}, THEN)
     fleet = report.merge(fleet, host("node-1"), ["decode-node", "node-1"], NOW)
     assert fleet["ok"] is None
     assert report.merge(fleet, host("decode-node", verdicts=[]), ["decode-node", "node-1"], NOW)["ok"] is True
-
-
-def test_what_is_neither_planned_nor_in_the_run_goes():
-    fleet = report.merge(None, host("gone"), ["gone", "given"], THEN)
-    fleet = report.merge(fleet, host("given"), ["gone", "given"], THEN)
-    # servers may be given to the play by a variable, without a plan; then there is nothing to wait for
-    assert state(report.begin(fleet, FIRST, ["given"], {}, NOW)) == {"given": True}
 
 
 def test_the_same_run_goes_on(tmp_path):

@@ -9,13 +9,10 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import (
     artifact_key,
-    check_entry,
-    entry_hash,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
-from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache
 
 TRN3 = {"accelerator": "trainium3", "count": 16}
 NAMES = ("trn3-eagle3", "trn3-start-script", "trn3-vllm-neuron")
@@ -102,12 +99,6 @@ def test_what_a_compilation_depends_on_changes_the_key(layers, hardware):
     assert one == keys(hardware=hardware, **layers)
 
 
-PLACES = (
-    "name", "group", "index", "role", "port", "side_channel", "devices", "device_range", "host", "bind", "root", "lib",
-    "models", "venvs", "encodings", "model", "model_id", "draft", "venv", "work", "compile", "artifact", "cache",
-)  # fmt: skip
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_together_each_has_its_own_directories(name):
     entries = planned(name, start={"order": "together"})
@@ -188,13 +179,6 @@ def test_an_entry_says_its_key_wherever_the_directory_has_it(place):
     assert {artifact_key(entry) for entry in together} == {key}  # of which each has a directory of its own
 
 
-def test_an_entry_names_the_folders_of_its_weights():
-    (weights,) = {tuple(entry["weights"]) for entry in planned()}
-    assert weights == ("/mnt/inference/models/gpt-oss-120b", "/mnt/inference/models/gpt-oss-120b-eagle3")
-    (weights,) = {tuple(entry["weights"]) for entry in planned("trn3-vllm-neuron")}
-    assert weights == ("/var/lib/inference-fleet/models/gpt-oss-120b",)
-
-
 def leaders(**layers):
     return {entry["name"]: entry["hooks"]["compile_cache"]["leaders"] for entry in planned(**layers)}
 
@@ -209,23 +193,3 @@ def test_who_is_waited_for_only_until_the_artifact_is_whole():
     assert leaders(servers=servers) == {"a-0": [], "a-1": ["a-0"], "b-0": [], "b-1": ["b-0"]}
     assert set(map(tuple, leaders(start={"restart_with_leader": True}).values())) == {()}
     assert set(map(tuple, leaders(start={"order": "together"}).values())) == {()}
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"hooks": compile_cache("../x")}, "hooks.compile_cache.key"),
-        ({"hooks": compile_cache(7)}, "hooks.compile_cache.key"),
-        ({"hooks": {"compile_cache": {}}}, "hooks.compile_cache.key"),
-        ({"hooks": ["compile_cache"]}, "hooks"),
-        ({"hooks": {"compile_cache": "f1"}}, "hooks"),
-        ({"weights": "/models"}, "weights"),
-        ({"weights": ["models"]}, "weights"),
-    ],
-)
-def test_an_entry_with_another_key_or_other_weights_is_refused(changes, named):
-    entry = dict(planned()[0], **changes)
-    with pytest.raises(FleetError) as caught:
-        check_entry(dict(entry, hash=entry_hash(entry)))
-    assert caught.value.code == "entry.invalid"
-    assert "has the %s " % named in caught.value.values[1]
