@@ -164,13 +164,11 @@ def test_hosts_of_the_run():
         ([plan("one")], {}),
         ([plan("one"), plan("two", {}, {})], {"endpoint_balance": "prefix", "endpoint_server_connections": 64}),
         ([plan("one", {"model_id": "it's\"odd\"\\{}"})], {}),
-        ([plan("one"), plan("two", {"model_id": SMALL}, repo="openai/gpt-oss-20b")], {"endpoint_rate_limit": 60}),
         ([plan("one", {"engine": "trtllm"}), plan("two", {"engine": "trtllm", "model_id": LONG})],
          {"endpoint_alias": LARGE, "endpoint_balance": "prefix"}),
         ([plan("one", {"secrets": {"VLLM_API_KEY": "key"}})], {"endpoint_metrics_address": "0.0.0.0"}),
         ([plan("proxy", {"bind": "::1"})], {"endpoint_keys": {}, "endpoint_address": "127.0.0.1"}),
         ([plan("one", {"role": "frontend", "engine": "dynamo"}, {"role": "decode"})], {"endpoint_address": "::"}),
-        ([plan("maintained")], {}),
         ([plan("one")], {"tls": True}),
     ],
 )  # fmt: skip

@@ -136,13 +136,6 @@ def test_a_stand_in_is_labelled(model, deployed, told):
     assert ("They show nothing about the quality or the speed of gpt-oss." in text) is told
 
 
-def test_what_is_simulated_is_labelled():
-    deployed = report.deployed([plan_entry(8000)], None, "neuron driver and engine")
-    text = read(fleet(node_1=[verdict()], deployed=deployed)).text
-    assert "Simulated. On node-1 the platform is simulated: neuron driver and engine. Nothing here was seen" in text
-    assert "simulated" not in read(fleet(node_1=[verdict()], deployed=report.deployed([plan_entry(8000)]))).text.lower()
-
-
 def run_for(due, planned, before=None, began=NOW):
     """What a run for the hosts `due` begins with; planned: {host: plan entries}."""
     what = {name: report.deployed(entries) for name, entries in planned.items()}
@@ -333,12 +326,3 @@ def test_a_hundred_hosts_are_one_page_that_opens(ok):
     assert time.process_time() - started < 3  # 0.5 s on a core of its own
     assert len(text.encode("utf-8")) < 5e6
     assert len(re.findall(r'<a class="cell', text)) == 800
-
-
-@pytest.mark.parametrize(
-    ("ms", "length"), [(0, 0), (1, 0), (10, 20), (100, 40), (1500, 63.5), (10_000, 80), (10**7, 100), ("x", 0)]
-)
-def test_a_bar_has_a_fifth_of_its_scale_for_each_factor_of_ten(ms, length):
-    (server,) = page.view(fleet(node_1=[verdict(probes=[probe("chat", ms=ms)])]))["hosts"][0]["servers"]
-    assert server["probes"][0]["length"] == length
-    assert (80, "10 s") in page.SCALE

@@ -312,16 +312,6 @@ def test_half_a_character_from_a_server_is_written_and_read(tmp_path):
     assert "name ⟨U+D83D⟩" in (tmp_path / "verdict.html").read_text()
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]"])
-def test_damaged_files_are_replaced(tmp_path, content):
-    (tmp_path / "hosts").mkdir()
-    (tmp_path / "hosts" / "node-1.json").write_text(content)
-    (tmp_path / "verdict.json").write_text(content)
-    write_reports(str(tmp_path), "node-1", "quick", [verdict()], ["node-1"])
-    assert read(tmp_path / "hosts" / "node-1.json")["ok"] is True
-    assert list(read(tmp_path / "verdict.json")["hosts"]) == ["node-1"]
-
-
 @pytest.mark.parametrize("name", ["../../evil", "a/b", "fd00::1", "node 1", "[::1]", ".."])
 def test_any_host_name_is_one_file_in_the_folder(tmp_path, name):
     path = report.host_path(str(tmp_path), name)
@@ -366,32 +356,6 @@ def test_the_table():
             ["node-1", "server-3", 8003, "ok", "1/1", "slowest: alive 1 ms; not measured: a, b, c and 2 more"],
         ],
     }
-
-
-def test_the_message_of_a_failure():
-    verdicts = [
-        verdict(),
-        verdict(
-            "server-1",
-            False,
-            port=8001,
-            probes=[
-                probe("alive"),
-                probe("warm-up", False, 31, got="no answer: connection refused", cause="nothing listens"),
-                probe("chat", None, sent=None, got=None, cause="not run: warm-up failed"),
-                probe("effort", None, cause="not measurable on a stand-in"),
-            ],
-        ),
-    ]
-    assert report.failure_message("node-1", verdicts) == (
-        "1 of 2 servers on node-1 did not pass the verification.\n"
-        "server-1 at http://127.0.0.1:8001 (gpt-oss-120b), full:\n"
-        "  warm-up failed after 31 ms\n"
-        "    sent:  POST /\n"
-        "    got:   no answer: connection refused\n"
-        "    cause: nothing listens\n"
-        "  not run after that: chat"
-    )
 
 
 def test_a_server_that_is_not_the_planned_one_is_told_with_who_answers(tmp_path):
