@@ -20,8 +20,7 @@ import sys
 from ...module_utils.fleet_node.engines.registry import API_KEYS
 from ...module_utils.fleet_node.errors import FleetError
 from ...module_utils.fleet_node.verify import probes
-from ..base.checks import MAX_LINE, invisible
-from ..base.placeholders import RESERVED
+from ..base.checks import MAX_LINE, RESERVED, invisible
 from ..base.words import (
     FALSE,
     NUMBER,

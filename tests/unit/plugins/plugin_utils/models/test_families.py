@@ -146,10 +146,10 @@ def servers(devices):
         ("qwen3-embedding-8b", "h100", {"arguments": {"reasoning-parser": "qwen3"}}, "input.value-invalid", "none"),
         ("llama-3.3-70b", "h100", {"servers": {"server": {"devices": 3, "count": 2}}},
          "input.value-invalid", "64 attention heads"),
-        ("cpu-dynamo", "cpu", {"model": {"family": "embedding"}}, "plan.family-not-served", "embedding"),
-        ("trn3-eagle3", "trainium3", {"model": {"family": "chat"}}, "plan.family-not-served", "chat"),
+        ("cpu-dynamo", "cpu", {"model": {"family": "embedding"}}, "input.value-invalid", "embedding"),
+        ("trn3-eagle3", "trainium3", {"model": {"family": "chat"}}, "input.value-invalid", "chat"),
         ("ascend-qwen3-32b", "ascend-a2", {"model": {"format": "awq", "config": None, "repo": "x/unknown"}},
-         "plan.format-not-supported", "awq"),
+         "input.value-invalid", "awq"),
         ("cpu-tiny", "cpu", {"model": {"format": "fp8"}}, "recipe.key-invalid", "fp8"),
     ],
 )  # fmt: skip
@@ -180,7 +180,7 @@ def test_formats_need_hardware_that_computes_them(weights_format, accelerator, r
     if refused:
         with pytest.raises(FleetError) as caught:
             planned("qwen3-32b", accelerator, **changes)
-        assert caught.value.code == "plan.format-not-supported"
+        assert caught.value.code == "input.value-invalid"
     else:
         assert planned("qwen3-32b", accelerator, **changes)[1][0]["verdict"] == "not checked"
 
