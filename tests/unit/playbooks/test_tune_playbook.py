@@ -103,7 +103,7 @@ def test_check_says_what_would_be_tried(tmp_path):
     [
         (
             {"fleet_tune_limits": {"ttft_ms": "soon"}},
-            'fleet_tune_limits.ttft_ms is "soon"; allowed: a number of milliseconds',
+            'fleet_tune_limits.ttft_ms is "soon"; allowed: a number above 0',
         ),
         (
             {"fleet_override_more": {"tune": {"variants": {"no": {"such": {"argumens": {"a": 4}}}}}}},
