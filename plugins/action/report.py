@@ -13,9 +13,10 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.plugin_utils.actions import action_fail
 
 # A module's KINDS: {kind: (arguments, function(action, given, task_vars) that returns the result)}.
+VERDICTS = "operations.verdicts"
 MODULES = {
-    "certificate": "measure.measured_page", "converged": "reports.verdicts", "doctor": "operations.doctor",
-    "status": "reports.verdicts", "tune": "reports.tune", "verification": "reports.verdicts",
+    "certificate": "measure.measured_page", "converged": VERDICTS, "doctor": "operations.doctor", "status": VERDICTS,
+    "tune": "operations.tune", "verification": VERDICTS,
 }  # fmt: skip
 PACKAGE = "ansible_collections.inference.fleet.plugins.plugin_utils."
 

@@ -91,7 +91,7 @@ def render(certificate, results, fleet=None, problems=(), runs=()):
     measured = sorted(filter(compare.counts, benchmarks), key=_order)
     verdict = page.view(fleet)
     values = {
-        "state": _state(certificate["ok"]),
+        "state": page.state_of(certificate["ok"]),
         "headline": certificates.headline(certificate),
         "about": [moment(certificate["generated"]), cut(certificate["inventory"]), *verdict["on"]],
         "tiles": [_tile(certificate, name, measured, evaluations, series) for name in certificates.PARTS],
@@ -168,10 +168,6 @@ def spark(values, points=False):
     return {"points": places, "last": places[-1], "change": change, "label": label}
 
 
-def _state(ok):
-    return page.PASSED if ok else page.UNKNOWN if ok is None else page.FAILED
-
-
 def number(value):
     """Return a number with three significant digits, or –."""
     if value is None:
@@ -219,7 +215,7 @@ def _tile(certificate, name, measured, evaluations, series):
         value = _percent(one["score"])
         what = "%s, %s" % (certificates.named(one), counted(one["questions"], "question"))
         trend = _trend(series, one, lambda other: other["score"], points=True)
-    state = _state(part["ok"])
+    state = page.state_of(part["ok"])
     reasons = [] if part["ok"] else [cut(reason, page.CAUSE) for reason in part["reasons"]]
     return {"title": TITLES[name], "state": state, "word": WORDS.get(state) or certificates.UNKNOWN[name],
             "value": value, "what": what, "reasons": reasons, "trend": trend}  # fmt: skip
@@ -371,8 +367,14 @@ def _outcome(run):
     oks = [one["ok"] for host in run["hosts"].values() for one in host["servers"].values()]
     verified = sum(ok is True for ok in oks)
     label = "%s: %d of %d" % (moment(run["run"]["began"]), verified, len(oks))
-    return {"state": _state(run["ok"]), "share": round(100 * verified / len(oks)) if oks else 0, "verified": verified,
-            "servers": len(oks), "label": label}  # fmt: skip
+    share = round(100 * verified / len(oks)) if oks else 0
+    return {
+        "state": page.state_of(run["ok"]),
+        "share": share,
+        "verified": verified,
+        "servers": len(oks),
+        "label": label,
+    }
 
 
 def _runs(runs):

@@ -171,7 +171,8 @@ def endpoint_verify(action, arguments, task_vars):
             result.setdefault("warnings", []).append(warning)
         elif folder:
             result["fleet_page"] = report.page_path(folder)
-            problems += _where(folder, host) if problems else []
+            places = (report.host_path(folder, host), report.page_path(folder))
+            problems += ["The complete report: %s\nThe same as a page: %s" % places] if problems else []
     result["fleet_report"] = of_candidate(report.table(host, result["verdicts"]), task_vars)
     show(result["fleet_report"])
     if problems:
@@ -199,11 +200,3 @@ def _report(folder, host, mode, verdicts, inventory_hosts, what, problem):
         return report.write_all(folder, verified, inventory_hosts), None
     except OSError as error:
         return report.write_all(None, verified, inventory_hosts), report.not_written(folder, error)
-
-
-def _where(folder, host):
-    """Return lines with the paths of the report, for a failure message."""
-    return [
-        "The complete report: " + report.host_path(folder, host),
-        "The same as a page: " + report.page_path(folder),
-    ]

@@ -228,10 +228,6 @@ def certificate(chain, key, now=None):
     """
     if not chain and not key:
         return ""
-    if not chain or not key:
-        values = ("endpoint_certificate", "endpoint_certificate_key") if chain else (
-            "endpoint_certificate_key", "endpoint_certificate")  # fmt: skip
-        raise FleetError("endpoint.certificate-incomplete", "%s is set without %s. Set both, or neither.", values)
     from cryptography import x509
     from cryptography.hazmat.primitives import serialization
 
@@ -242,19 +238,17 @@ def certificate(chain, key, now=None):
         fits = first.public_key().public_bytes(*public) == private.public_key().public_bytes(*public)
     except (ValueError, TypeError):
         fits = False
-    if not fits:
+    why = "are not a certificate and its private key in PEM format without a passphrase" if not fits else None
+    if fits:
+        ends = getattr(first, "not_valid_after_utc", None)  # of cryptography 42
+        ends = ends or first.not_valid_after.replace(tzinfo=datetime.timezone.utc)
+        if ends <= (now or datetime.datetime.now(datetime.timezone.utc)):
+            why = "expired at " + ends.strftime("%Y-%m-%d %H:%M UTC")
+    if why:
         raise FleetError(
             "endpoint.certificate-invalid",
-            "endpoint_certificate and endpoint_certificate_key are not a certificate and its private key in PEM format "
-            "without a passphrase. Correct the files.",
-        )
-    ends = getattr(first, "not_valid_after_utc", None)  # of cryptography 42
-    ends = ends or first.not_valid_after.replace(tzinfo=datetime.timezone.utc)
-    if ends <= (now or datetime.datetime.now(datetime.timezone.utc)):
-        raise FleetError(
-            "endpoint.certificate-expired",
-            "endpoint_certificate expired at %s. Replace the certificate.",
-            (ends.strftime("%Y-%m-%d %H:%M UTC"),),
+            "endpoint_certificate and endpoint_certificate_key %s. Give both files of a valid certificate, or neither.",
+            (why,),
         )
     return "%s\n%s\n" % (chain.strip(), key.strip())
 

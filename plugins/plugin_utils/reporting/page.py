@@ -168,7 +168,7 @@ def _host(name, report, number):
         "problem": problem,
         "missing": cut(missing.get("cause"), LONGEST) if missing else "",
         "began": moment(missing.get("began")),
-        "last": "%s, %s" % (WORDS[_state(last.get("ok"))], moment(last.get("generated"))) if last else "",
+        "last": "%s, %s" % (WORDS[state_of(last.get("ok"))], moment(last.get("generated"))) if last else "",
         "passed": sum(server["state"] == PASSED for server in servers),
         "servers": servers,
         "when": moment(report.get("generated")),
@@ -218,10 +218,10 @@ def _server(host, verdict, entry):
         probes = [dict(probe, state=UNKNOWN) for probe in probes]
     return {
         "note": void or ("not verified: " + stranger if stranger else ""),
-        "word": WORDS[UNKNOWN if stranger else _state(verdict.get("ok"))],
+        "word": WORDS[UNKNOWN if stranger else state_of(verdict.get("ok"))],
         "host": cut(host),
         "name": cut(verdict.get("server")),
-        "state": _state(verdict.get("ok")),
+        "state": state_of(verdict.get("ok")),
         "address": url.partition("://")[2] or url,
         "url": url,
         "port": url.rpartition(":")[2],
@@ -243,7 +243,7 @@ def _full(full, verdict, now):
     if verdict.get("void"):
         probes = [dict(probe, state=UNKNOWN) for probe in probes]
     return {
-        "state": _state(verdict.get("ok")),
+        "state": state_of(verdict.get("ok")),
         "when": moment(full.get("generated")),
         "same": verdict.get("hash") == now.get("hash"),
         **_sums(probes),
@@ -265,7 +265,7 @@ def _probe_view(probe):
     ms = ms if isinstance(ms, (int, float)) and 0 <= ms < 1e12 else 0
     return {
         "name": cut(probe.get("name")),
-        "state": _state(probe.get("ok")),
+        "state": state_of(probe.get("ok")),
         "ms": ms,
         "took": duration(ms),
         "length": round(min(100, DECADE * math.log10(max(1, ms))), 1),
@@ -369,7 +369,7 @@ def _on(hosts, servers):
     ]
 
 
-def _state(value):
+def state_of(value):
     return PASSED if value is True else FAILED if value is False else UNKNOWN
 
 

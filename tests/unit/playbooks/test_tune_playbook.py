@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
+from ansible_collections.inference.fleet.plugins.plugin_utils.operations import tune
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import plan_fleet
-from ansible_collections.inference.fleet.plugins.plugin_utils.reports import tune
 from ansible_collections.inference.fleet.tests.unit.engines.measured_results import benchmark
 from ansible_collections.inference.fleet.tests.unit.engines.small_fleet import Fleet
 

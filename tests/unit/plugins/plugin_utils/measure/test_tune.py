@@ -7,9 +7,9 @@ import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
+from ansible_collections.inference.fleet.plugins.plugin_utils.operations import tune
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import plan_fleet
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
-from ansible_collections.inference.fleet.plugins.plugin_utils.reports import tune
 from ansible_collections.inference.fleet.tests.unit.engines.measured_results import benchmark
 from hypothesis import given
 from hypothesis import strategies as st

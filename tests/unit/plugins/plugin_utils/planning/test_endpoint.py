@@ -145,11 +145,11 @@ def test_certificates():
     chain, key = made()
     assert endpoint.certificate(chain, key) == chain + key
     assert endpoint.certificate("", "") == ""
-    assert code(endpoint.certificate, chain, "") == ["endpoint.certificate-incomplete"]
-    assert code(endpoint.certificate, "", key) == ["endpoint.certificate-incomplete"]
+    assert code(endpoint.certificate, chain, "") == ["endpoint.certificate-invalid"]
+    assert code(endpoint.certificate, "", key) == ["endpoint.certificate-invalid"]
     assert code(endpoint.certificate, chain, made()[1]) == ["endpoint.certificate-invalid"]
     assert code(endpoint.certificate, "x", key) == ["endpoint.certificate-invalid"]
-    assert code(endpoint.certificate, *made(-1)) == ["endpoint.certificate-expired"]
+    assert code(endpoint.certificate, *made(-1)) == ["endpoint.certificate-invalid"]
 
 
 def test_hosts_of_the_run():

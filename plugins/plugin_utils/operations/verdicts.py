@@ -104,15 +104,13 @@ def status(action, given, task_vars):
         "differs": any(one["differs"] is not False for one in hosts.values()),
         "hosts": hosts,
     }
-    path = given["file"]
-    if path:
-        path = os.path.abspath(os.path.expanduser(path))
+    if given["file"]:
+        path = os.path.abspath(os.path.expanduser(given["file"]))
         try:
             write_atomic(path, json.dumps(collected, indent=2, sort_keys=True) + "\n")
         except OSError as error:
-            raise AnsibleActionFail(
-                "fleet_status_file %s cannot be written: %s. %s." % (path, error.strerror, remedy(error))
-            ) from error
+            text = "fleet_status_file %s cannot be written: %s. %s." % (path, error.strerror, remedy(error))
+            raise AnsibleActionFail(text) from error
     stats = {"data": {"fleet_status": collected}, "per_host": False, "aggregate": False}
     return {"status": collected, "ansible_stats": stats}
 
