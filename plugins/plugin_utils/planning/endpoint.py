@@ -238,8 +238,13 @@ def certificate(chain, key, now=None):
         fits = first.public_key().public_bytes(*public) == private.public_key().public_bytes(*public)
     except (ValueError, TypeError):
         fits = False
-    why = "are not a certificate and its private key in PEM format without a passphrase" if not fits else None
+    why = (
+        "are not a certificate and its private key in PEM format without a passphrase"
+        if chain and key
+        else "are not both set"
+    )
     if fits:
+        why = None
         ends = getattr(first, "not_valid_after_utc", None)  # of cryptography 42
         ends = ends or first.not_valid_after.replace(tzinfo=datetime.timezone.utc)
         if ends <= (now or datetime.datetime.now(datetime.timezone.utc)):
@@ -247,7 +252,7 @@ def certificate(chain, key, now=None):
     if why:
         raise FleetError(
             "endpoint.certificate-invalid",
-            "endpoint_certificate and endpoint_certificate_key %s. Give both files of a valid certificate, or neither.",
+            "endpoint_certificate and endpoint_certificate_key %s. Set both files of a valid certificate, or neither.",
             (why,),
         )
     return "%s\n%s\n" % (chain.strip(), key.strip())
