@@ -233,22 +233,19 @@ def certificate(chain, key, now=None):
 
     public = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     try:
-        first = x509.load_pem_x509_certificate(chain.encode())
-        private = serialization.load_pem_private_key(key.encode(), None)
+        first = x509.load_pem_x509_certificate((chain or "").encode())
+        private = serialization.load_pem_private_key((key or "").encode(), None)
         fits = first.public_key().public_bytes(*public) == private.public_key().public_bytes(*public)
     except (ValueError, TypeError):
         fits = False
-    why = (
-        "are not a certificate and its private key in PEM format without a passphrase"
-        if chain and key
-        else "are not both set"
-    )
-    if fits:
-        why = None
+    why = "are not a certificate and its private key in PEM format without a passphrase"
+    if not (chain and key):
+        why = "are not both set"
+    elif fits:
         ends = getattr(first, "not_valid_after_utc", None)  # of cryptography 42
         ends = ends or first.not_valid_after.replace(tzinfo=datetime.timezone.utc)
-        if ends <= (now or datetime.datetime.now(datetime.timezone.utc)):
-            why = "expired at " + ends.strftime("%Y-%m-%d %H:%M UTC")
+        expired = ends <= (now or datetime.datetime.now(datetime.timezone.utc))
+        why = "expired at " + ends.strftime("%Y-%m-%d %H:%M UTC") if expired else None
     if why:
         raise FleetError(
             "endpoint.certificate-invalid",
