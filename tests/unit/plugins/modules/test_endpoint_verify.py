@@ -112,10 +112,7 @@ def test_check_mode_needs_no_key_of_a_server_that_is_not_deployed(run):
 
 
 def test_options_reach_the_requests(run, tmp_path):
-    with (
-        ScriptedEngine(effort="chat_template_args") as engine,
-        deployed(tmp_path, engine.port, plan_entry) as entry,
-    ):
+    with ScriptedEngine(effort="chat_template_args") as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
         status, result = run(
             servers=[entry],
             effort_parameter="chat_template_args",
