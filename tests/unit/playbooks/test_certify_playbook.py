@@ -56,13 +56,8 @@ class Certified(Fleet):
     @property
     def load(self):
         """The hosts whose servers got load, once for each time."""
-        return [
-            host
-            for host in self.hosts
-            for _call in (
-                (self.tool(host) / "calls").read_text().split() if (self.tool(host) / "calls").exists() else ()
-            )
-        ]
+        calls = {host: self.tool(host) / "calls" for host in self.hosts}
+        return [host for host, path in calls.items() if path.exists() for _call in path.read_text().split()]
 
     def certify(self, *arguments, **more):
         variables = {**VARIABLES, "fleet_reports_dir": str(self.reports), **more.pop("variables", {})}

@@ -115,7 +115,7 @@ def test_the_table_is_shown_by_another_callback():
 TOO_LARGE = {"fleet_override": {"arguments": {"max-model-len": 131072, "kv-cache-memory-bytes": "32M"}}}
 
 
-@pytest.mark.parametrize(("playbook", "refused"), [("stop", False), ("serve", True)])
+@pytest.mark.parametrize(("playbook", "refused"), [("stop", False), ("prepare", True), ("serve", True)])
 def test_what_cannot_fit_can_be_stopped_and_does_not_take_the_place_of_what_runs(tmp_path, playbook, refused):
     """serve.yml alone has no preflight before it."""
     status, output, _seconds = play(
@@ -124,6 +124,7 @@ def test_what_cannot_fit_can_be_stopped_and_does_not_take_the_place_of_what_runs
     assert (status != 0) is refused, output
     assert ("one request of max-model-len 131072 needs 64 MiB of KV cache" in output) is refused
     assert os.listdir(tmp_path) == []
+    assert not refused or output.count("TASK [") == 1
 
 
 def test_recipe_beside_the_inventory_is_found(hundred):
