@@ -80,6 +80,12 @@ def test_readable_by_the_service_whatever_the_umask(tmp_path, capsys):
         assert path.stat().st_mode & 0o777 == (0o750 if path == root / "var/log/inference-fleet" else 0o755), path
 
 
+def test_folders_that_are_there_keep_their_mode(tmp_path, capsys):
+    (tmp_path / "etc" / "inference-fleet").mkdir(parents=True, mode=0o700)
+    four_steps(capsys, node_layout, root=str(tmp_path))
+    assert (tmp_path / "etc" / "inference-fleet").stat().st_mode & 0o777 == 0o700
+
+
 def test_a_system_account_with_its_own_group(tmp_path, capsys, accounts):
     root = str(tmp_path / "root")
     _check, applied = four_steps(capsys, node_layout, root=root, user="inference-fleet")
