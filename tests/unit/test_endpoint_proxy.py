@@ -20,7 +20,6 @@ import pytest
 from ansible_collections.inference.fleet.tests.unit.engines import certificates, proxy, scripted_engine
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import Fault, ScriptedEngine
-from ansible_collections.inference.fleet.tools import overhead
 
 MODEL, DEPLOYMENT = "gpt-oss-120b", {"model": {"repo": "openai/gpt-oss-120b", "family": "gpt_oss"}}
 KEYS = {"alice": "key-of-alice", "bob": "key-of-bob"}
@@ -140,6 +139,8 @@ def test_answers_of_the_endpoint_itself(running, engines):
     status, answer = post(running.port, messages=[{"role": "user", "content": "x" * 70000}])
     assert (status, json.loads(answer)["error"]["code"]) == (413, 413)
     assert post(running.port, messages=[{"role": "user", "content": "x" * 60000}])[0] == 200
+    status, answer = post(running.port, path="/v1/responses", messages=None, input="17*23?")
+    assert (status, json.loads(answer)["object"]) == (200, "response")
     assert all("Authorization" not in headers for one in engines for *_rest, headers in one.requests)
 
 
@@ -205,11 +206,6 @@ def test_tls(tmp_path, engines):
         assert post(running.port)[0] == 0  # HTTP
 
 
-def test_the_responses_api(running):
-    status, answer = post(running.port, path="/v1/responses", messages=None, input="17*23?")
-    assert (status, json.loads(answer)["object"]) == (200, "response")
-
-
 def test_requests_that_begin_alike_have_one_server(tmp_path, engines):
     def asked(word, number):
         system = {"role": "system", "content": "Be brief."}
@@ -224,22 +220,6 @@ def test_requests_that_begin_alike_have_one_server(tmp_path, engines):
         found = [{asked("conversation %d" % word, number) for number in range(3)} for word in range(12)]
     assert {len(servers) for servers in found} == {1}
     assert len(set.union(*found)) > 1
-
-
-def test_the_overhead_is_measured(running, engines, monkeypatch, capsys):
-    monkeypatch.setenv("FLEET_KEY", "key-of-alice")
-    server, endpoint = ("http://127.0.0.1:%d" % port for port in (engines[0].port, running.port))
-    overhead.main([MODEL, server, endpoint, "--requests", "20"])
-    shown = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in shown] == [server, endpoint, "difference"]
-
-
-def test_reloads_cut_no_stream(running):
-    with Load(running.port) as load:
-        for _number in range(4):
-            time.sleep(0.7)
-            running.reload()
-    assert len(load.answers) > 8 and load.failed() == []
 
 
 def test_a_wedged_server_leaves_and_returns(running, engines):
