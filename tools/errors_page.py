@@ -41,7 +41,7 @@ VERBS = (
     "encrypt|end|escape|export|fetch|find out|fix|for the newer weights|free|give|import|install|it must be|"
     "keep|know|leave|let|list|look|lower|make|mend|mount|move|name|paths without blanks are|plan again|put|"
     "quote|raise|reboot|remove|rename|repair|replace|restart|run|save|say which|see|serve|set|shorten|show|"
-    "split|start|stop|take|tell|try|turn|type|unmask|update|upgrade|use|wait|where this count is wrong|write"
+    "split|start|stop|take|tell|try|turn|type|unmask|update|upgrade|use|wait|write"
 )
 REMEDY = re.compile(
     r"(?<=[^\s][.;:,)\]*`\u2019]) (?=(?:either |first |then |best |or |and |so |please )?(?:%s)\b)" % VERBS, re.I

@@ -27,6 +27,7 @@ MARKER = "<!-- Below: written by tools/reference_pages.py. Do not edit. -->\n"
 # Keys of a group or an instance that have the form of the recipe's own key, and are described there.
 OWNERS = ("servers[].", "instances.NAME.")
 REPEATED = ("arguments", "environment", "config", "container", "model", "venv", "start", "secrets")
+UNLIMITED = 100_000  # a limit of this size is not shown
 # Words of error messages that a table does not need.
 SHORTER = {
     "`true` or `false`": "boolean", "whole number": "integer", ", a separate folder": "",
@@ -63,8 +64,13 @@ def kinds(schema):
         return allowed + (", null" if "null" in words else "")
     low, high = schema.get("minimum"), schema.get("maximum")
     if low is not None and high is not None:
-        return "%s, %s to %s" % (text, low, high)
+        return re.sub("integer|number", lambda word: word.group() + limits(low, high), text)
     return text
+
+
+def limits(low, high):
+    """Return the text for the limits of a number."""
+    return " from %s" % low + (" to %s" % high if float(high) < UNLIMITED else "")
 
 
 def rows(schema, whole, prefix=""):
@@ -129,6 +135,7 @@ def shared_variables():
             kind = allowed_values(row)
             for long, short in SHORTER.items():
                 kind = kind.replace(long, short)
+            kind = re.sub(r", (\d+) to (\d+)$", lambda found: limits(*found.groups()), kind)
             cells = [names, *scope, kind, str(row.get("default", ""))]
             lines.append("| %s |" % " | ".join([*cells, row["text"]]))
         lines.append("")
@@ -142,27 +149,19 @@ Do not set `fleet_servers` and `fleet_deployment`, a host's plan and resolved re
 
 ## Variables of roles
 
-The README of each role describes them and their defaults.
-
-| Role | Variables |
-| --- | --- |
+The README of each role lists them, with their defaults:
 """
 
 
-def role_variables():
-    """Return the table of the variables of roles."""
-    lines = []
-    for specs in sorted(CLONE.glob("roles/*/meta/argument_specs.yml")):
-        role = specs.parent.parent.name
-        options = yaml.safe_load(specs.read_text(encoding="utf-8"))["argument_specs"]["main"].get("options", {})
-        names = ", ".join("`%s`" % name for name in options)
-        lines.append("| [%s](../../roles/%s/README.md) | %s |\n" % (role, role, names or "none"))
-    return "".join(lines)
+def roles():
+    """Return links to the pages of the roles."""
+    names = sorted(path.parent.name for path in CLONE.glob("roles/*/README.md"))
+    return ",\n".join("[%s](../../roles/%s/README.md)" % (name, name) for name in names) + ".\n"
 
 
 def variables(page):
     """Return the page of variables with its generated part renewed."""
-    return "\n".join([page.partition(MARKER)[0] + MARKER, shared_variables(), ROLES + role_variables()])
+    return "\n".join([page.partition(MARKER)[0] + MARKER, shared_variables(), ROLES + roles()])
 
 
 GUIDES = """## The guides, step by step
@@ -172,8 +171,8 @@ simulated node, a stand-in that is as strict as the program that it replaces, or
 plan; the named closed program decides the rest. Real measuring tools run in `make soak` only, their stand-ins in
 `make test`. No step has been seen on an accelerator.
 
-| Step | Content | Proof | How | Seen on hardware |
-| --- | --- | --- | --- | --- |
+| Step | Content | Proof | How |
+| --- | --- | --- | --- |
 """
 
 
@@ -181,12 +180,12 @@ def steps_of_guides():
     """Return the table of the guides' steps."""
     lines = [GUIDES]
     for number, guide in yaml.safe_load(STEPS.read_text(encoding="utf-8"))["guides"].items():
-        lines.append("| **%s** | **%s** | | | |\n" % (number, guide["title"]))
+        lines.append("| **%s** | **%s** | | |\n" % (number, guide["title"]))
         for step in guide["steps"]:
             more = step.get("closed") or step.get("why")
             how = step["how"] + (" (%s)" % more if more else "")
             proofs = ", ".join("`%s`" % test for test in step["tests"])
-            lines.append("| %s-%s | %s | %s | %s | no |\n" % (number, step["id"], step["step"], proofs, how))
+            lines.append("| %s-%s | %s | %s | %s |\n" % (number, step["id"], step["step"], proofs, how))
     return "".join(lines)
 
 

@@ -12,11 +12,13 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.actions import action_fail
 
+# A module's KINDS: {kind: (arguments, function(action, given, task_vars) that returns the result)}.
+VERDICTS = "operations.verdicts"
 MODULES = {
-    "certificate": "certificate", "converged": "verdicts", "doctor": "doctor", "status": "verdicts", "tune": "tune",
-    "verification": "verdicts",
+    "certificate": "measure.measured_page", "converged": VERDICTS, "doctor": "operations.doctor", "status": VERDICTS,
+    "tune": "operations.tune", "verification": VERDICTS,
 }  # fmt: skip
-PACKAGE = "ansible_collections.inference.fleet.plugins.plugin_utils.reports."
+PACKAGE = "ansible_collections.inference.fleet.plugins.plugin_utils."
 
 
 class ActionModule(ActionBase):

@@ -57,9 +57,9 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen i
     gather,
     lines,
     progress_line,
+    reason,
     transfer_line,
 )
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.unreachable import reason
 
 LONGEST_PAUSE_S = 300  # between two equal lines
 

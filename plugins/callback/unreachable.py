@@ -20,7 +20,7 @@ description:
 """
 
 from ansible.plugins.callback import CallbackBase
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import screen, unreachable
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import screen
 
 
 class CallbackModule(CallbackBase):
@@ -44,14 +44,14 @@ class CallbackModule(CallbackBase):
     def v2_runner_on_unreachable(self, result):
         """Store the reason."""
         host = result.host.get_name()
-        self._reasons[host] = unreachable.reason(result.result.get("msg", ""), host)
+        self._reasons[host] = screen.reason(result.result.get("msg", ""), host)
 
     def v2_playbook_on_stats(self, stats):
         """Print the reasons, and add them to the reports."""
         reasons, self._reasons = self._reasons, {}
         if not reasons:
             return
-        screen.show(unreachable.table(reasons))
+        screen.show(screen.unreachable_table(reasons))
         from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report  # only for such a run
 
         for folder, run in self._runs.items():

@@ -8,6 +8,7 @@ Ansible loads all filters when it needs one of them, so these import the planner
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 
@@ -58,11 +59,6 @@ def drift_lines(servers):
     return lines
 
 
-def restart_batches(servers, meant):
-    """server_lists.batches(). Raises AnsibleFilterError if a selected server is not planned."""
-    return _call("plugin_utils.planning.server_lists", "batches", servers, meant)
-
-
 def restart_gaps(servers, batches, elsewhere=(), running=None):
     """Return [sentence] for each role of a deployment that a restart leaves without a server;
     [] if each keeps a server.
@@ -101,45 +97,44 @@ def version_words(versions):
 
 
 PLUGINS = "ansible_collections.inference.fleet.plugins."
-POINTS = "plugin_utils.measure.points"
+# Filters that import their function when they are called, because a run with a kept plan does not import the planner.
+FUNCTIONS = {
+    "plugin_utils.measure.points.": {
+        "benchmark_elsewhere": "elsewhere_of", "benchmark_points": "points", "benchmark_scope": "scope_of",
+    },
+    "plugin_utils.planning.endpoint.": {
+        **{"endpoint_" + one: one
+           for one in ("backends", "certificate", "check_access", "hosts", "key_names", "server_keys")},
+        "monitoring_limits": "limits", "monitoring_targets": "targets",
+    },
+    "plugin_utils.planning.server_lists.": {"restart_batches": "batches"},
+    "plugin_utils.planning.services.": {"service_members": "members"},
+}  # fmt: skip
 
 
-def _call(module, function, *arguments, **named):
-    """Return the result of a function. Raises AnsibleFilterError if it raises FleetError."""
+def call(path, *arguments, **named):
+    """Return the result of a function by its path. Raises AnsibleFilterError if it raises FleetError."""
+    module, _dot, function = path.rpartition(".")
     try:
         return getattr(importlib.import_module(PLUGINS + module), function)(*arguments, **named)
     except FleetError as error:
         raise AnsibleFilterError(error.message) from error
 
 
-def benchmark_elsewhere(entries, variables_of):
-    """points.elsewhere_of()."""
-    return _call(POINTS, "elsewhere_of", entries, variables_of)
-
-
-def benchmark_points(servers, deployment, profile=None, elsewhere=()):
-    """points.points()."""
-    return _call(POINTS, "points", servers, deployment, profile or None, elsewhere)
-
-
-def benchmark_scope(deployment, profile=None):
-    """points.scope_of()."""
-    return _call(POINTS, "scope_of", deployment, profile or None)
-
-
 def image_reference(image, digest=""):
     """Return the name of a pulled image on a node."""
-    return _call("module_utils.fleet_node.containers.engine", "digest_tag", image, digest) if digest else image
-
-
-def service_members(*arguments, **named):
-    """planning.services.members()."""
-    return _call("plugin_utils.planning.services", "members", *arguments, **named)
+    return call("module_utils.fleet_node.containers.engine.digest_tag", image, digest) if digest else image
 
 
 def unit_word(word):
     """systemd.unit_word() of an argument, which may be a number in an inventory."""
-    return _call("module_utils.fleet_node.services.systemd", "unit_word", str(word))
+    return call("module_utils.fleet_node.services.systemd.unit_word", str(word))
+
+
+OWN = (
+    container_engines, container_images, drift_lines, image_reference, log_lines, poll_delay, poll_retries, registries,
+    reports_dir, restart_gaps, secret_names, unit_word, version_words, wave_entries,
+)  # fmt: skip
 
 
 class FilterModule:
@@ -147,24 +142,9 @@ class FilterModule:
 
     def filters(self):
         """Return {name: function}."""
-        return {
-            "benchmark_elsewhere": benchmark_elsewhere,
-            "benchmark_points": benchmark_points,
-            "benchmark_scope": benchmark_scope,
-            "container_engines": container_engines,
-            "container_images": container_images,
-            "drift_lines": drift_lines,
-            "image_reference": image_reference,
-            "log_lines": log_lines,
-            "poll_delay": poll_delay,
-            "poll_retries": poll_retries,
-            "registries": registries,
-            "reports_dir": reports_dir,
-            "restart_batches": restart_batches,
-            "restart_gaps": restart_gaps,
-            "secret_names": secret_names,
-            "service_members": service_members,
-            "unit_word": unit_word,
-            "version_words": version_words,
-            "wave_entries": wave_entries,
+        later = {
+            name: functools.partial(call, module + function)
+            for module, functions in FUNCTIONS.items()
+            for name, function in functions.items()
         }
+        return {**{one.__name__: one for one in OWN}, **later}

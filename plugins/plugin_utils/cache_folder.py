@@ -10,7 +10,7 @@ import os
 import stat
 import time
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_bytes
+from ..module_utils.fleet_node.host.files import read_bytes
 
 
 def folder(name):

@@ -14,12 +14,12 @@ import os
 import re
 import zipfile
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import write_atomic
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.plugin_utils import cache_folder
-from ansible_collections.inference.fleet.plugins.plugin_utils.actions import action_fail, is_here, to_node
+from ..module_utils.fleet_node import program
+from ..module_utils.fleet_node.errors import FleetError
+from ..module_utils.fleet_node.host.files import write_atomic
+from ..module_utils.fleet_node.host.paths import NodePaths
+from . import cache_folder
+from .actions import action_fail, is_here, to_node
 
 MODULE = "inference.fleet.node"
 MAKES_FOLDER = ("etcd_member", "nats_server")  # the program's folder, on hosts that have no inference servers

@@ -13,7 +13,8 @@ from __future__ import annotations
 import hashlib
 import os
 
-OWN = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "recipes", "")
+COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+OWN = os.path.join(COLLECTION, "recipes", "")
 MOST = 2**20 + 1  # maximum bytes that are read from a file; recipes are smaller
 _seen = {}  # (kind, path) → result
 

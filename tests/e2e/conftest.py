@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from ansible_collections.inference.fleet.tests.nodes import debian_packages
 from ansible_collections.inference.fleet.tests.runs import CLONE, play, wait_for
 from ansible_collections.inference.fleet.tools import engine_venv
 
+JUDGE = Path(__file__).with_name("parser_judge.py")
 FIRST_PORT = 18500
 KEYS = ['sk-e2e-"first"\\&/%41', "sk-e2e-second"]  # the servers ask for one of them, clients of ours send the first
 
@@ -154,6 +156,16 @@ def killed_while_asked(one, pid, requests):
         killing = pool.submit(kill)
         yield
         killing.result(0)
+
+
+def said_by(venv, script, *arguments, given=None):
+    """The JSON in the last line of what a script prints in an environment, with `given` on its input."""
+    done = subprocess.run(
+        [str(Path(venv) / "bin" / "python"), str(script), *arguments], input=json.dumps(given),
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.strip().splitlines()[-1])
 
 
 def debian_programs(package):

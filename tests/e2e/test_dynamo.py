@@ -116,22 +116,6 @@ def test_what_listens_where(dynamo):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", NAMES)
-def test_a_killed_server_is_back_and_verified_without_a_play(dynamo, name):
-    dynamo.site().ok()
-    before = pids(dynamo)
-    os.kill(before[name], signal.SIGKILL)
-    dynamo.wait_for(lambda: dynamo.state(name)["pid"] != before[name], 300, "a new process")
-    dynamo.wait_for(lambda: answers(dynamo), 900, "an answer")
-    run = dynamo.play("playbooks/verify.yml", "-e", "fleet_verify=full").ok()
-    assert run.count("changed") == 0
-    after = pids(dynamo)
-    assert {server for server in NAMES if after[server] != before[server]} == {name}
-    # the one that died left no engine behind
-    assert sum("EngineCore" in command for _pid, command in dynamo.processes()) == 2
-
-
-@pytest.mark.soak
 def test_a_worker_that_stood_still_starts_again_and_is_found(dynamo):
     """For longer than its registration lasts; it would go on without one."""
     dynamo.site().ok()
@@ -169,24 +153,6 @@ def test_a_router_with_other_blocks_is_refused_before_anything_stops(dynamo):
     run = dynamo.site(override={"servers": {"frontend": {"arguments": {"kv-cache-block-size": 64}}}})
     run.failed("differ in block-size or kv-cache-block-size", "prefill-0")
     assert pids(dynamo) == before
-
-
-@pytest.mark.soak
-def test_without_the_vocabulary_the_verdict_names_it(dynamo, tmp_path):
-    """Only the frontend reads harmony; nothing else is restarted."""
-    dynamo.site().ok()
-    before = pids(dynamo)
-    override = {"servers": {"frontend": {"environment": {"TIKTOKEN_ENCODINGS_BASE": str(tmp_path)}}}}
-    dynamo.site(override=override).failed("o200k_base.tiktoken", "TIKTOKEN_ENCODINGS_BASE")
-    assert pids(dynamo)["decode-0"] == before["decode-0"]
-
-
-@pytest.mark.soak
-def test_without_the_parser_of_tool_calls_the_verdict_names_it(dynamo):
-    """Left out on both workers; the frontend takes it from either."""
-    dynamo.site(override={"arguments": {"dyn-tool-call-parser": None}}).failed("--dyn-tool-call-parser harmony")
-    found = failed(dynamo)
-    assert "the workers were started without `--dyn-tool-call-parser harmony`" in found["tool-call"]
 
 
 def test_a_stopped_prefill_worker_fails_the_verdict_with_that_cause(dynamo):

@@ -8,10 +8,8 @@ https://docs.nvidia.com/dynamo, "gpt-oss-120b with TensorRT-LLM"; ai-dynamo/dyna
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -20,10 +18,10 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.engines import dyn
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.tests.e2e.conftest import JUDGE, said_by
 from ansible_collections.inference.fleet.tools import engine_venv
 from packaging.version import Version
 
-JUDGE = Path(__file__).with_name("parser_judge.py")
 RECORDER = Path(__file__).parents[2] / "tools" / "engine_flags.py"
 # Environments with older releases, without any engine: their frontend and dynamo.trtllm can be loaded. To make one:
 #   pip install --no-deps ai-dynamo==1.0.2 ai-dynamo-runtime==1.0.2
@@ -75,27 +73,7 @@ def verdicts():
 
 
 def judged(venv, lines):
-    return dict(zip(lines, asked(venv, [], list(lines.values()))))
-
-
-def asked(venv, arguments, given=None):
-    """What the judge says in an environment, on `given`."""
-    done = subprocess.run(
-        [str(Path(venv) / "bin" / "python"), str(JUDGE), *arguments], input=json.dumps(given),
-        capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
-def recorded(venv, engine):
-    """What the recorder finds in an environment."""
-    done = subprocess.run(
-        [str(Path(venv) / "bin" / "python"), str(RECORDER), engine, "--print"],
-        capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    return dict(zip(lines, said_by(venv, JUDGE, given=list(lines.values()))))
 
 
 def release(fields, table, version):
@@ -115,7 +93,7 @@ def older(version):
 def test_the_record_of_flags_is_what_the_parsers_know(version):
     """By it the plan refuses what they would."""
     venv = older(version) if version in OLDER else engine_venv.ensure("cpu-dynamo")
-    found = recorded(venv, "dynamo")
+    found = said_by(venv, RECORDER, "dynamo", "--print")
     assert found["version"] == version
     for table, names in found["tables"].items():
         assert names == release(dynamo.ENGINE.flags, table, version), table

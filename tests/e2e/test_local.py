@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import runpy
-import signal
 import socket
 import subprocess
 import tarfile
@@ -339,22 +338,8 @@ def test_an_adapter_changes_the_answers_of_its_name_only(deployment, tmp_path):
 
 
 @pytest.mark.soak
-def test_without_the_tool_parser_the_play_fails_and_names_the_cause(deployment):
-    deployment.site().ok()
-    run = deployment.site(override={"arguments": {"tool-call-parser": None, "enable-auto-tool-choice": None}})
-    run.failed("tool-call", "--tool-call-parser openai")
-    verdicts = deployment.verdicts()
-    for probes in verdicts.values():
-        assert probes["chat"] is True
-        assert probes["tool-call"] is False
-
-
-@pytest.mark.soak
 def test_with_an_empty_encodings_directory_the_vocabulary_file_is_named(deployment, tmp_path):
-    override = {
-        "environment": {"TIKTOKEN_ENCODINGS_BASE": str(tmp_path)},
-        "servers": {"server": {"count": 1}},
-    }
+    override = {"environment": {"TIKTOKEN_ENCODINGS_BASE": str(tmp_path)}, "servers": {"server": {"count": 1}}}
     deployment.site().ok()
     run = deployment.site(override=override)
     # Waiting is no use then: a play that waits for the start's budget does not end in its time (conftest.py).
@@ -365,21 +350,6 @@ def test_with_an_empty_encodings_directory_the_vocabulary_file_is_named(deployme
     # The report does not go on saying what was true before, and the second server serves though it is not in the plan.
     assert deployment.verdicts()["server-0"]["identity"] is False
     assert "server-1" in {folder.stem for folder in (deployment.root / "etc/inference-fleet/servers").iterdir()}
-
-
-@pytest.mark.soak
-def test_with_multiprocessing_kill_and_stop_leave_no_process(deployment):
-    override = {"environment": {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}, "servers": {"server": {"count": 1}}}
-    deployment.site(override=override).ok()
-    # The plan was made smaller: the second server is a stray and gone.
-    assert not (deployment.root / "etc" / "inference-fleet" / "servers" / "server-1.json").exists()
-    engine = [(pid, command) for pid, command in deployment.processes() if "EngineCore" in command]
-    assert engine, deployment.processes()
-    os.kill(deployment.state("server-0")["pid"], signal.SIGKILL)
-    deployment.play("playbooks/stop.yml").ok()
-    deployment.wait_for(lambda: not deployment.processes(), 300, "no process is left")
-    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", deployment.ports[0]), 2):
-        pass
 
 
 def test_purge_leaves_nothing(deployment):

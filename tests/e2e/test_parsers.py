@@ -11,8 +11,6 @@ additional-config no vLLM knows: that is held against the plan's own list of key
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -22,9 +20,9 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware 
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
 from ansible_collections.inference.fleet.tests import doc_examples
+from ansible_collections.inference.fleet.tests.e2e.conftest import JUDGE, said_by
 
 CLONE = Path(__file__).resolve().parents[2]
-JUDGE = Path(__file__).with_name("parser_judge.py")
 sys.path.insert(0, str(CLONE / "tools"))
 import engine_venv  # noqa: E402 - found by the path above
 import parser_venv  # noqa: E402 - found by the path above
@@ -84,12 +82,7 @@ def bad(line):
 def judged(venv, lines):
     """({name: verdict}, {complaint: verdict}) of all lines of a release; one process, one import of vLLM."""
     wrong = bad(lines["server-0"])
-    done = subprocess.run(
-        [str(venv / "bin" / "python"), str(JUDGE)], input=json.dumps([*lines.values(), *wrong.values()]),
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout.strip().splitlines()[-1])
+    found = said_by(venv, JUDGE, given=[*lines.values(), *wrong.values()])
     return dict(zip(lines, found)), dict(zip(wrong, found[len(lines) :]))
 
 

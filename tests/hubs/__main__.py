@@ -21,10 +21,8 @@ def main():
         prog="python -m tests.hubs",
         description=__doc__ + " Prints one line of JSON when it listens.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Faults, for --fault and for POST /_hub/faults:\n%s\nEach takes path (a pattern), count (how many "
-        "requests), skip, on (info, list, head, redirect, get) and hub as well.\n"
-        "GET /_hub/counts, requests, faults, repositories; POST /_hub/faults, mend, forget, down {seconds}, stop."
-        % actions,
+        epilog="Faults, for --fault:\n%s\nEach takes path (a pattern), count (how many requests), skip, on (info, "
+        "list, head, redirect, get) and hub as well.\nGET /_hub/counts, /_hub/repositories." % actions,
     )
     parser.add_argument("--address", default="127.0.0.1", help="where to listen (never a public address)")
     parser.add_argument("--port", type=int, default=0)

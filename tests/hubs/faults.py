@@ -113,9 +113,3 @@ class Fault:
     def release(self):
         """Let go on what a `hold` holds, and hold nothing more."""
         self.released.set()
-
-    def report(self):
-        return {
-            "action": self.action, "path": self.path, "count": self.count, "on": list(self.on), "hub": self.hub,
-            "happened": self.happened, **self.parameters,
-        }  # fmt: skip

@@ -15,7 +15,6 @@ asked and every byte that was sent is counted. Given as an HTTP proxy, it answer
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import http.server
 import json
@@ -54,8 +53,7 @@ class Hub:
         self.context = context
         self.faults = []
         self.requests = []
-        self.stopping = threading.Event()  # no connection goes on: stopped, or down for a while
-        self.over = threading.Event()  # stopped
+        self.stopping = threading.Event()  # no connection goes on
         self._lock = threading.Lock()
         self.up = False
         self._servers = {}
@@ -71,7 +69,6 @@ class Hub:
 
     def start(self):
         """Listen; after `stop` on the same ports again."""
-        self.over.clear()
         self.stopping.clear()
         self.up = True
         for name in ("port", "cdn_port"):
@@ -96,16 +93,6 @@ class Hub:
 
     def stop(self):
         """Refuse and close every connection, end `watch`. The ports stay the hub's own, so that nobody else answers."""
-        self.over.set()
-        self._refuse()
-
-    def down(self, seconds):
-        """Refuse and close every connection for a while; `watch` goes on."""
-        self._refuse()
-        if not self.over.wait(seconds):
-            self.start()
-
-    def _refuse(self):
         self.stopping.set()
         if self.up:
             self.up = False
@@ -123,7 +110,7 @@ class Hub:
         """Wait until `stop`, until the process `parent` is gone, or until `seconds` are over."""
         end = None if seconds is None else time.monotonic() + seconds
         while end is None or time.monotonic() < end:
-            if self.over.wait(0.2) or (parent is not None and _ended(parent)):
+            if self.stopping.wait(0.2) or (parent is not None and _ended(parent)):
                 return
 
     @property
@@ -269,7 +256,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.begin()
         if self.path.startswith("/_hub/"):
-            return self.control(None)
+            return self.control()
         for pattern, answer in ROUTES:
             match = re.fullmatch(pattern, self.path)
             if match:
@@ -279,35 +266,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    def do_POST(self):
-        self.begin()
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.path.startswith("/_hub/"):
-            return self.control(body)
-        match = re.fullmatch(r"/api/models/(?P<name>[^/]+/[^/]+)/paths-info/(?P<revision>[^/]+)", self.path)
-        if not match:
-            return self.fail(404, "Not Found")
-        if "json" in (self.headers.get("Content-Type") or ""):
-            paths = json.loads(body).get("paths", [])
-        else:
-            paths = parse_qs(body.decode()).get("paths", [])
-        return self.huggingface_tree(match["name"], unquote(match["revision"]), only=paths)
-
     def begin(self):
         """Take the request apart, and start its entry."""
         url = urlsplit(self.path)  # a proxy is asked for whole addresses
         self.proxied = bool(url.scheme)
         self.path = url.path
         self.query = {key: values[-1] for key, values in parse_qs(url.query).items()}
-        self.raw_query = url.query
         self.hub_name = "huggingface"
         self.entry.update(
-            {
-                "method": self.command, "url": self.path, "kind": None, "repository": None, "path": None,
-                "range": self.headers.get("Range"), "start": None, "status": None, "sent": 0, "ended": False,
-                "token": _token_of(self.headers), "agent": self.headers.get("User-Agent"), "time": time.time(),
-                "host": self.headers.get("Host"), "proxied": self.proxied, "on_cdn": self.path.startswith("/cdn/"),
-            }
+            url=self.path, kind=None, repository=None, path=None, sent=0, ended=False,
+            token=_token_of(self.headers), proxied=self.proxied, on_cdn=self.path.startswith("/cdn/"),
         )  # fmt: skip
         self.hub.note(self.entry)
 
@@ -341,7 +309,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def answer(self, status, body=b"", headers=None, length=None):
         """Answer with a body that is no file."""
-        self.entry["status"] = status
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
@@ -409,8 +376,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if start is None or (asked and start >= shown):
             self.answer(416, headers={"Content-Range": "bytes */%d" % shown})
             return
-        self.entry.update(status=206 if asked else 200, start=start)
-        self.send_response(self.entry["status"])
+        self.send_response(206 if asked else 200)
         for name, value in {"Accept-Ranges": "bytes", "Content-Type": "application/octet-stream", **headers}.items():
             self.send_header(name, value)
         if asked:
@@ -524,28 +490,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                     names[path]["size" if key == "sizes" else key] = value
         return names
 
-    def huggingface_tree(self, name, revision, path="", only=None):
+    def huggingface_tree(self, name, revision):
         found = self.huggingface_repository(name, revision, "list")
         if not found:
             return
-        repository, commit = found
-        entries, folders = [], set()
-        for one, file in sorted(self.listed(repository, commit, "list").items()):
-            inside = one if not path else one[len(path) + 1 :] if one.startswith(path + "/") else None
-            if inside is None or (only is not None and one not in only):
-                continue
-            parents = inside.split("/")[:-1]
-            if only is None:
-                for depth in range(len(parents) if self.query.get("recursive") in ("true", "True", "1") else 1):
-                    if parents[: depth + 1]:
-                        folders.add("/".join(([path] if path else []) + parents[: depth + 1]))
-                if parents and self.query.get("recursive") not in ("true", "True", "1"):
-                    continue
-            entries.append(_huggingface_entry(repository, one, file))
-        entries = [{"type": "directory", "oid": "0" * 40, "size": 0, "path": one} for one in sorted(folders)] + entries
-        if only is not None:
-            self.answer_json(entries)
-            return
+        files = self.listed(*found, "list")
+        entries = [{"type": "directory", "oid": "0" * 40, "size": 0, "path": one} for one in _folders(files)]
+        entries += [_huggingface_entry(found[0], one, file) for one, file in sorted(files.items())]
         page = min(self.hub.page, int(self.query.get("limit") or self.hub.page))
         start = int(self.query.get("cursor") or 0)
         headers = {}
@@ -636,13 +587,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             data = {"Name": name.split("/")[1], "Path": name.split("/")[0], "Revision": "master", "Visibility": 5}
             self.answer_modelscope(data)
 
-    def modelscope_revisions(self, name):
-        repository = self.modelscope_repository(name, "info")
-        if repository:
-            branch = {"Revision": "master", "CreatedAt": 1754346786, "CommitId": repository.refs["master"]}
-            data = {"RevisionMap": {"Branches": [branch], "Tags": []}, "Total": 1}
-            self.answer_modelscope(data)
-
     def modelscope_files(self, name):
         """All entries in one answer, cut silently; an unknown revision is no error but has no files."""
         repository = self.modelscope_repository(name, "list")
@@ -652,20 +596,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if commit is None:
             self.answer_modelscope({"Files": None, "IsVisual": 0, "LatestCommitter": None})
             return
-        root = self.query.get("Root", "").strip("/")
-        recursive = self.query.get("Recursive", "").lower() == "true"
-        entries, folders = [], set()
-        for path, file in sorted(self.listed(repository, commit, "list").items()):
-            if root and not path.startswith(root + "/"):
-                continue
-            parents = path[len(root) + 1 if root else 0 :].split("/")[:-1]
-            for depth in range(len(parents) if recursive else min(1, len(parents))):
-                folders.add("/".join(([root] if root else []) + parents[: depth + 1]))
-            if recursive or not parents:
-                changed_in = repository.changed_in.get((commit, path), commit)
-                entries.append(_modelscope_entry(changed_in, repository.dates[changed_in], path, file))
-        for path in sorted(folders):
-            entries.append(_modelscope_entry(commit, repository.dates[commit], path, None))
+        entries, files = [], self.listed(repository, commit, "list")
+        for path, file in sorted(files.items()):
+            changed_in = repository.changed_in.get((commit, path), commit)
+            entries.append(_modelscope_entry(changed_in, repository.dates[changed_in], path, file))
+        entries += [_modelscope_entry(commit, repository.dates[commit], path, None) for path in _folders(files)]
         latest = {"Id": "", "ShortId": commit[:8], "Message": "", "CommittedDate": repository.dates[commit]}
         self.answer_modelscope({"Files": entries[:FILES_LIMIT], "IsVisual": 0, "LatestCommitter": latest})
 
@@ -688,46 +623,21 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def answer_modelscope(self, data):
         self.answer_json({"Code": 200, "Data": data, "Message": "success", "RequestId": "simulated", "Success": True})
 
-    # For those who drive the hub by hand
+    # For those who run the hub by hand
 
-    def control(self, body):
-        """GET counts, requests, faults; POST faults (a list), mend, forget, down {seconds}, stop."""
-        what = self.path[len("/_hub/") :]
+    def control(self):
+        """GET counts or repositories."""
         self.entry["kind"] = "control"
-        if body is None:
-            values = {
-                "counts": self.hub.counts,
-                "requests": lambda: [entry for entry in self.hub.requests if entry["kind"] != "control"],
-                "faults": lambda: [fault.report() for fault in self.hub.faults],
-                "repositories": lambda: {
-                    name: {"head": repository.head, "access": repository.access,
-                           "files": {path: {"size": content.size, "sha256": content.sha256}
-                                     for path, content in repository.files.items()}}
-                    for name, repository in self.hub.repositories.items()
-                },
-            }  # fmt: skip
-            if what not in values:
-                return self.answer(404, b"There are %s.\n" % ", ".join(sorted(values)).encode())
-            return self.answer_json(values[what]())
-        then = None
-        try:
-            value = json.loads(body or b"null")
-            if what == "faults":
-                made = [Fault.make(**one) for one in ([value] if isinstance(value, dict) else value)]
-                self.hub.faults.extend(made)
-            elif what in ("mend", "forget"):
-                getattr(self.hub, what)()
-            elif what == "down":
-                then = functools.partial(self.hub.down, float(value["seconds"]))
-            elif what == "stop":
-                then = self.hub.stop
-            else:
-                raise ValueError("There are faults, mend, forget, down and stop.")
-        except (ValueError, KeyError, TypeError) as error:
-            return self.answer(400, ("%s\n" % error).encode())
-        self.answer(200, b"ok\n")
-        if then:  # ends this connection too: only when whoever asked has the answer
-            threading.Thread(target=then, daemon=True).start()
+        values = {
+            "counts": self.hub.counts,
+            "repositories": lambda: {
+                name: {"head": repository.head, "access": repository.access,
+                       "files": {path: {"size": content.size, "sha256": content.sha256}
+                                 for path, content in repository.files.items()}}
+                for name, repository in self.hub.repositories.items()
+            },
+        }  # fmt: skip
+        return self.answer_json(values[self.path[len("/_hub/") :]]())
 
 
 NAME = r"(?P<name>[^/]+/[^/]+)"
@@ -735,14 +645,18 @@ ROUTES = (
     (r"/cdn/(?P<which>hf|ms)/%s/(?P<sha256>[0-9a-f]{64})/(?P<path>.+)" % NAME, "serve_cdn"),
     (r"/api/v1/models/%s/repo/(files|tree)" % NAME, "modelscope_files"),
     (r"/api/v1/models/%s/repo" % NAME, "modelscope_repo"),
-    (r"/api/v1/models/%s/revisions" % NAME, "modelscope_revisions"),
     (r"/api/v1/models/%s" % NAME, "modelscope_info"),
     (r"/api/models/%s/revision/(?P<revision>[^/]+)" % NAME, "huggingface_info"),
-    (r"/api/models/%s/tree/(?P<revision>[^/]+)(/(?P<path>.*))?" % NAME, "huggingface_tree"),
+    (r"/api/models/%s/tree/(?P<revision>[^/]+)" % NAME, "huggingface_tree"),
     (r"/api/models/%s" % NAME, "huggingface_info"),
     (r"/api/resolve-cache/models/%s/(?P<revision>[^/]+)/(?P<path>.+)" % NAME, "huggingface_small"),
     (r"/%s/resolve/(?P<revision>[^/]+)/(?P<path>.+)" % NAME, "huggingface_resolve"),
 )
+
+
+def _folders(files):
+    """The folders of a listing, which is always recursive."""
+    return sorted({path[:at] for path in files for at, letter in enumerate(path) if letter == "/"})
 
 
 def _huggingface_entry(repository, path, file):

@@ -5,8 +5,9 @@
 
     python3 asking_client.py [--any] END_FILE PORT [PORT ...]
 
-A request that is refused, cut or answered with an error has failed. With --any, a refused connection is no failure if
-another server answers, as behind a load balancer. Each request is followed by a line {"answered": N, "failed": [...]}.
+A request that is refused, cut or answered with an error has failed. With --any, a refused connection or 503 with
+Retry-After is no failure if another server answers, as behind a load balancer. Each request is followed by a line
+{"answered": N, "failed": [...]}.
 """
 
 import itertools
@@ -21,7 +22,7 @@ LONGEST_S = 3600
 
 
 class Refused(Exception):
-    """The server accepts no connection."""
+    """The server accepts no connection, or will stop."""
 
 
 def ask(port):
@@ -37,7 +38,8 @@ def ask(port):
             reason = json.load(answer)["choices"][0]["finish_reason"]
         return None if reason in ("stop", "length") else "%s: finish_reason %s" % (port, reason)
     except (OSError, ValueError, LookupError) as error:
-        if isinstance(getattr(error, "reason", None), ConnectionRefusedError):
+        leaves = getattr(error, "code", None) == 503 and "Retry-After" in error.headers
+        if leaves or isinstance(getattr(error, "reason", None), ConnectionRefusedError):
             raise Refused("%s: %r" % (port, error)) from error
         return "%s: %r" % (port, error)
 

@@ -42,7 +42,8 @@ import fleet_requests
 
 VALUES = ("model", "tokenizer", "endpoint-type", "endpoint", "url-strategy", "synthetic-input-tokens-mean",
           "synthetic-input-tokens-stddev", "output-tokens-mean", "output-tokens-stddev", "concurrency", "request-rate",
-          "request-count", "warmup-request-count", "random-seed", "goodput", "ui-type", "artifact-dir")
+          "request-count", "warmup-request-count", "random-seed", "goodput", "ui-type", "artifact-dir",
+          "num-dataset-entries")
 
 
 def main():
@@ -54,6 +55,7 @@ def main():
         parser.add_argument("--" + name, action="store_true")
     parser.add_argument("--url", action="append")
     parser.add_argument("--extra-inputs", action="append")
+    parser.add_argument("-H", action="append")
     given = parser.parse_args()
     urls, count = itertools.cycle(given.url), int(given.request_count)
     times = [1000 * fleet_requests.ask(next(urls) + "/v1", given.model, "x")[0] for _number in range(count)]

@@ -20,11 +20,7 @@ config = {
     "rootfs": {"type": "layers", "diff_ids": ["sha256:" + hashlib.sha256(layer).hexdigest()]},
 }
 manifest = [{"Config": "config.json", "RepoTags": [sys.argv[1]], "Layers": ["layer.tar"]}]
-files = {
-    "layer.tar": layer,
-    "config.json": json.dumps(config).encode(),
-    "manifest.json": json.dumps(manifest).encode(),
-}
+files = {"layer.tar": layer, "config.json": json.dumps(config).encode(), "manifest.json": json.dumps(manifest).encode()}
 with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
     for name, content in files.items():
         member = tarfile.TarInfo(name)

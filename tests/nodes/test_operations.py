@@ -87,10 +87,6 @@ def pair(nodes, make_site):
 def test_one_server_is_restarted_and_the_others_are_not(pair):
     first, second = pair.site.nodes
     before = pair.pids(first), pair.pids(second)
-    run = pair.play("playbooks/restart.yml", "--limit", first.name, fleet_server="server-7").failed()
-    assert 'fleet_server is "server-7"' in run.output
-    assert "allowed: server-0, server-1, several" in run.output
-    pair.play("playbooks/restart.yml").failed("fleet_server is ")
     run = pair.play("playbooks/restart.yml", "--check", "--limit", first.name, fleet_server="server-1").ok()
     assert "server-1: would restart: state is restarted" in run.output
     assert (pair.pids(first), pair.pids(second)) == before
@@ -175,14 +171,9 @@ def test_a_replaced_node_comes_back_by_one_command(pair, nodes):
     run = pair.site.site()
     assert run.status == 4
     assert "fatal: [%s]: UNREACHABLE!\n    its host key has changed to %s (ED25519)" % (first.name, right) in run.output
-    cause = pair.report["hosts"][first.name]["missing"]["cause"]
-    assert cause.startswith("Unreachable: its host key has changed to %s" % right)
-    assert "-e fleet_node=%s -e fleet_host_key=%s" % (first.name, right) in cause
     assert pair.verified == [second.name]
 
     replace = ("playbooks/replace_node.yml", "--skip-tags", "prepare,weights")
-    run = pair.play(*replace, fleet_node=first.name).failed("No fingerprint of the new host key")
-    assert "%s (ssh-ed25519)" % right in run.output
     pair.play(*replace, fleet_node=first.name, fleet_host_key=stale).failed("is not the expected one")
     assert pair.known.read_bytes() == known
 

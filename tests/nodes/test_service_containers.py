@@ -10,7 +10,7 @@ import os
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.tests.runs import play, wait_for
+from ansible_collections.inference.fleet.tests.runs import play
 from ansible_collections.inference.fleet.tools import nodes as tool
 
 pytestmark = pytest.mark.soak  # in `make test` molecule/dynamo_trtllm has both in containers
@@ -151,22 +151,6 @@ def test_they_run_as_the_guide_says_but_on_loopback_and_as_their_accounts(one):
         assert program.strip() == service
     assert {address for address, _port in one.listening(name)} == {"127.0.0.1"}
     assert {port for _address, port in one.listening(name)} == {2379, 2380, 4222, 8222}
-
-
-def test_killed_processes_come_back(one):
-    (name,) = one.names
-    before = {service: one.inspected(name, service) for service in UNITS}
-    one.node(name).ssh("kill -9 %d %d" % tuple(found["State"]["Pid"] for found in before.values()))
-
-    def others():
-        try:
-            return all(one.inspected(name, service)["Id"] != before[service]["Id"] for service in UNITS)
-        except RuntimeError:
-            return False
-
-    wait_for(others, 120, "other containers")
-    wait_for(lambda: one.play("--check").count("changed") == 0, 120, "services as planned")
-    assert one.key(name) == "first"
 
 
 def test_from_container_to_archive_and_back(one):

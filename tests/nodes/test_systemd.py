@@ -19,9 +19,7 @@ CHANGED = {
     "secrets": {"HF_TOKEN": "test_token"},
     "environment": {"NASTY": NASTY, "PERCENT": "100%"},
     "arguments": {"slow": 3},
-    "instances": {
-        "server-1": {"arguments": {"nasty": NASTY, "json": {"cost": "$5", "share": "7%"}}},
-    },
+    "instances": {"server-1": {"arguments": {"nasty": NASTY, "json": {"cost": "$5", "share": "7%"}}}},
 }
 
 

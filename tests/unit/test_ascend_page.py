@@ -108,7 +108,7 @@ def test_the_overlay_guide_differs_where_a_node_must():
     assert guide["--gpu-memory-utilization"] == "--gpu-memory-utilization 0.9"
     assert set(guide) - set(theirs) == {
         "--host", "--tool-call-parser", "--enable-auto-tool-choice", "HF_HUB_OFFLINE", "VLLM_NO_USAGE_STATS",
-        "DO_NOT_TRACK",
+        "DO_NOT_TRACK", "--middleware", "PYTHONPATH",
     }  # fmt: skip
 
 

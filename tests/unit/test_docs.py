@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import families, probes
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.tests import doc_examples
 
 CLONE = Path(__file__).resolve().parents[2]
-PAGES = sorted(
-    [*CLONE.glob("*.md"), *CLONE.glob("docs/**/*.md"), *CLONE.glob("roles/*/README.md")],
-)
+PAGES = sorted([*CLONE.glob("*.md"), *CLONE.glob("docs/**/*.md"), *CLONE.glob("roles/*/README.md")])
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*?) *$", re.MULTILINE)
@@ -81,3 +82,18 @@ def test_make_lists_its_targets():
     listed = dict(line.split(None, 1) for line in said.splitlines())
     assert targets - set(listed) == {"nodes-test", "matrix-one"}
     assert set(listed) <= targets
+
+
+EXAMPLES = [
+    (page, name)
+    for page in ("nvidia.md", "dynamo.md", "measure.md")
+    for name in re.findall(r"<!-- example: (.*?) -->", (doc_examples.USING / page).read_text(encoding="utf-8"))
+]
+
+
+@pytest.mark.parametrize(("page", "name"), EXAMPLES)
+def test_the_examples_of_a_page_plan(page, name):
+    shown = doc_examples.example(name, doc_examples.USING / page)
+    needs = recipes.resolve_recipe(recipes.find_recipe(shown["fleet_recipe"], []), [])["needs"]
+    host = {"fleet_hardware": {"accelerator": needs["accelerators"][0], "count": 8}, **shown}
+    assert fleet.plan_fleet(["node-1"], lambda name: host, deploys=True)["node-1"]["servers"]

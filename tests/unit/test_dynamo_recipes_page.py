@@ -14,7 +14,7 @@ import shlex
 import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.tests import doc_examples
@@ -304,11 +304,3 @@ def test_the_page_lists_each_overlay(name):
     text = PAGE.read_text(encoding="utf-8").partition("| Overlay |")[2].partition("\n\n")[0]
     shown = set(re.findall(r"`([a-z-]+)`", "".join(row.split(" | ")[0] for row in text.splitlines())))
     assert set(recipes.load_recipe(recipes.find_recipe(name, []))["overlays"]) <= shown
-
-
-@pytest.mark.parametrize("name", re.findall(r"<!-- example: (.*?) -->", TUTORIAL.read_text(encoding="utf-8")))
-def test_the_examples_plan(name):
-    shown = doc_examples.example(name, TUTORIAL)
-    hardware = {"accelerator": shown["fleet_recipe"].partition("-")[0], "count": 8}
-    found = fleet.plan_fleet(["node-1"], lambda host: {"fleet_hardware": hardware, **shown}, deploys=True)
-    assert found["node-1"]["servers"]

@@ -20,7 +20,6 @@ import pytest
 from ansible_collections.inference.fleet.tests.unit.engines import certificates, proxy, scripted_engine
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import Fault, ScriptedEngine
-from ansible_collections.inference.fleet.tools import overhead
 
 MODEL, DEPLOYMENT = "gpt-oss-120b", {"model": {"repo": "openai/gpt-oss-120b", "family": "gpt_oss"}}
 KEYS = {"alice": "key-of-alice", "bob": "key-of-bob"}
@@ -32,13 +31,13 @@ def needs_haproxy():
     proxy.require_haproxy()
 
 
-def post(port, key="key-of-alice", path="/v1/chat/completions", timeout=30, trusted=None, **body):
+def post(port, key="key-of-alice", path="/v1/chat/completions", timeout=30, trusted=None, host="127.0.0.1", **body):
     """Return (status, body) of a request; 0 without a complete answer. trusted: file of a certificate, for TLS."""
     body = {"model": MODEL, "messages": [{"role": "user", "content": "17*23?"}], **body}
-    client = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    client = http.client.HTTPConnection(host, port, timeout=timeout)
     if trusted:
         context = ssl.create_default_context(cafile=trusted)
-        client = http.client.HTTPSConnection("127.0.0.1", port, timeout=timeout, context=context)
+        client = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
     try:
         headers = {"Content-Type": "application/json", **({"Authorization": "Bearer " + key} if key else {})}
         client.request("POST", path, json.dumps(body), headers)
@@ -63,7 +62,7 @@ def until(condition, seconds):
 class Load:
     """Streams from some clients until the end of the `with` statement: answers, [(status, complete)]."""
 
-    timeout = 30
+    timeout, host = 30, "127.0.0.1"
 
     def __init__(self, port, clients=4, key=lambda: "key-of-alice"):
         self.port, self.key, self.answers, self.stopped = port, key, [], threading.Event()
@@ -74,7 +73,7 @@ class Load:
             self.send(self.port)
 
     def send(self, port):
-        status, answer = post(port, self.key(), stream=True, timeout=self.timeout)
+        status, answer = post(port, self.key(), stream=True, timeout=self.timeout, host=self.host)
         self.answers.append((status, answer.rstrip().endswith(b"[DONE]"), answer[-200:]))
 
     def __enter__(self):
@@ -140,6 +139,8 @@ def test_answers_of_the_endpoint_itself(running, engines):
     status, answer = post(running.port, messages=[{"role": "user", "content": "x" * 70000}])
     assert (status, json.loads(answer)["error"]["code"]) == (413, 413)
     assert post(running.port, messages=[{"role": "user", "content": "x" * 60000}])[0] == 200
+    status, answer = post(running.port, path="/v1/responses", messages=None, input="17*23?")
+    assert (status, json.loads(answer)["object"]) == (200, "response")
     assert all("Authorization" not in headers for one in engines for *_rest, headers in one.requests)
 
 
@@ -205,11 +206,6 @@ def test_tls(tmp_path, engines):
         assert post(running.port)[0] == 0  # HTTP
 
 
-def test_the_responses_api(running):
-    status, answer = post(running.port, path="/v1/responses", messages=None, input="17*23?")
-    assert (status, json.loads(answer)["object"]) == (200, "response")
-
-
 def test_requests_that_begin_alike_have_one_server(tmp_path, engines):
     def asked(word, number):
         system = {"role": "system", "content": "Be brief."}
@@ -224,22 +220,6 @@ def test_requests_that_begin_alike_have_one_server(tmp_path, engines):
         found = [{asked("conversation %d" % word, number) for number in range(3)} for word in range(12)]
     assert {len(servers) for servers in found} == {1}
     assert len(set.union(*found)) > 1
-
-
-def test_the_overhead_is_measured(running, engines, monkeypatch, capsys):
-    monkeypatch.setenv("FLEET_KEY", "key-of-alice")
-    server, endpoint = ("http://127.0.0.1:%d" % port for port in (engines[0].port, running.port))
-    overhead.main([MODEL, server, endpoint, "--requests", "20"])
-    shown = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in shown] == [server, endpoint, "difference"]
-
-
-def test_reloads_cut_no_stream(running):
-    with Load(running.port) as load:
-        for _number in range(4):
-            time.sleep(0.7)
-            running.reload()
-    assert len(load.answers) > 8 and load.failed() == []
 
 
 def test_a_wedged_server_leaves_and_returns(running, engines):

@@ -63,8 +63,7 @@ def test_an_error_that_cannot_be_listed(tmp_path, text, problem):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["FleetError(one.code, change(one.message))", "staging.add(path, text)", "names.add('plan.x')"],
+    "text", ["FleetError(one.code, change(one.message))", "staging.add(path, text)", "names.add('plan.x')"]
 )
 def test_what_is_no_error_of_its_own(tmp_path, text):
     assert read(tmp_path, text) == {}

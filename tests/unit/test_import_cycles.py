@@ -93,7 +93,7 @@ FLOORS = (
     ("fleet_node/called", "fleet_node/cli"),
     ("modules", "plugin_utils/measure", "plugin_utils/node_program"),
     ("plugin_utils/planning",),
-    ("plugin_utils/operations", "plugin_utils/reports"),
+    ("plugin_utils/operations",),
     ("action", "callback", "filter", "lookup", "doc_fragments"),
 )  # fmt: skip
 FLOOR = {folder: number for number, folders in enumerate(FLOORS) for folder in folders}

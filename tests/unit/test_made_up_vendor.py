@@ -14,6 +14,7 @@ import sys
 
 import pytest
 
+ANSIBLE = str(pathlib.Path(sys.executable).with_name("ansible"))
 CLONE = pathlib.Path(__file__).resolve().parents[2]
 FIXTURES = CLONE / "tests/unit/fixtures/made_up_vendor"
 ADDED = {
@@ -45,6 +46,12 @@ print(json.dumps({
 """
 
 
+def environment_of(folder, **more):
+    """This process's environment with nothing of Ansible's but this."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "PYTHON"))}
+    return {**kept, "ANSIBLE_HOME": str(folder / "home"), "ANSIBLE_NOCOLOR": "1", **more}
+
+
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
     """Environment in which python and ansible see the collection with the added files."""
@@ -57,12 +64,8 @@ def copy(tmp_path_factory):
     for name, place in ADDED.items():
         assert not (fleet / place).exists()
         shutil.copy(FIXTURES / name, fleet / place)
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "PYTHON"))}
-    environment.update(
-        PYTHONPATH=str(folder), ANSIBLE_COLLECTIONS_PATH=str(folder), ANSIBLE_HOME=str(folder / "home"),
-        ANSIBLE_NOCOLOR="1", ANSIBLE_STDOUT_CALLBACK="default",
-    )  # fmt: skip
-    return folder, environment
+    return folder, environment_of(folder, PYTHONPATH=str(folder), ANSIBLE_COLLECTIONS_PATH=str(folder),
+                                  ANSIBLE_STDOUT_CALLBACK="default")  # fmt: skip
 
 
 def run(copy, *argv):
@@ -77,36 +80,84 @@ def seen(copy):
     return json.loads(run(copy, sys.executable, "-c", SCRIPT))
 
 
-def test_the_schema_has_them(seen):
-    assert "abacus" in seen["platforms"]
-    assert "counter" in seen["engines"]
-    assert seen["problem"] == "'engine' is \"countr\"; allowed: counter, dynamo, sglang, trtllm, vllm"
-
-
-def test_its_servers_are_planned(seen):
+def test_the_plan_has_them(seen):
+    assert "abacus" in seen["platforms"] and "counter" in seen["engines"]
+    assert "allowed: counter, dynamo" in seen["problem"]
     first, second = seen["entries"]
     assert (first["platform"], first["engine"], second["devices"]) == ("abacus", "counter", [2, 3])
     assert second["arguments"] == {"beads": "20", "listen-port": "8001", "seats": 7, "tensor-parallel-size": "2"}
     assert second["container"]["devices"] == ["/dev/rod2", "/dev/rod3"]
     assert second["hooks"] == {}
-
-
-def test_its_memory_is_counted(seen):
     first = seen["capacity"][0]
     assert (first["verdict"], first["memory_gib"], first["max_seqs"]) == ("ok", 256, 7)
-
-
-def test_a_vendor_that_does_not_say_what_its_role_does_is_prepared_each_time(seen):
-    reasons = {one["step"]: one["reason"] for one in seen["steps"] if "reason" in one}
-    assert reasons == {"prepare": "what the role abacus does is known to no plan, so it is run each time"}
-
-
-def test_the_page_has_their_labels(seen):
     assert seen["labels"] == ["Abacus Works", "Counter"]
+    # a vendor that does not say what its role does is prepared each time
+    assert [one["step"] for one in seen["steps"] if "reason" in one] == ["prepare"]
 
 
 def test_an_inventory_of_it_is_planned(copy):
-    ansible = str(pathlib.Path(sys.executable).with_name("ansible"))
     message = "msg={{ lookup('inference.fleet.plan') | map(attribute='name') | list }}"
-    output = run(copy, ansible, "n1", "-i", str(FIXTURES / "inventory.yml"), "-m", "debug", "-a", message)
+    output = run(copy, ANSIBLE, "n1", "-i", str(FIXTURES / "inventory.yml"), "-m", "debug", "-a", message)
     assert json.loads(output[output.index("=> ") + 3 :])["msg"] == ["server-0", "server-1"]
+
+
+# ---- on nodes
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    """node(module, **arguments): what it returns on a node with two rods, where the program is brought by Ansible."""
+    folder = tmp_path_factory.mktemp("vendor")
+    fleet = folder / "collections/ansible_collections/inference/fleet"
+    (fleet / "plugins/module_utils/fleet_node").mkdir(parents=True)
+    for path in [*CLONE.glob("*.yml"), CLONE / "meta", *(CLONE / "plugins").iterdir()]:
+        if path.name not in ("module_utils", "site.yml"):
+            (fleet / path.relative_to(CLONE)).symlink_to(path)
+    for path in (CLONE / "plugins/module_utils/fleet_node").iterdir():
+        if path.name not in ("platforms", "__pycache__"):
+            (fleet / path.relative_to(CLONE)).symlink_to(path)
+    platforms = fleet / "plugins/module_utils/fleet_node/platforms"
+    shutil.copytree(CLONE / "plugins/module_utils/fleet_node/platforms", platforms)
+    shutil.copy(FIXTURES / "node_platform.py", platforms / "abacus.py")
+    (folder / "abacus").write_text("512\n512\n")
+    text = (platforms / "abacus.py").read_text().replace('"/etc/abacus"', repr(str(folder / "abacus")))
+    (platforms / "abacus.py").write_text(text)
+
+    def run(module, **arguments):
+        environment = environment_of(
+            folder, ANSIBLE_COLLECTIONS_PATH=str(folder / "collections"), XDG_CACHE_HOME=str(folder / "cache"),
+            ANSIBLE_PYTHON_INTERPRETER=sys.executable,
+        )  # fmt: skip
+        argv = [ANSIBLE, "n1", "-i", "n1,", "-c", "local", "-m", "inference.fleet." + module]
+        argv += ["-a", json.dumps(arguments)]
+        done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        return {**json.loads(done.stdout[done.stdout.index("=> ") + 3 :]), "screen": done.stderr}
+
+    return run
+
+
+@pytest.mark.parametrize("vendor", ["abacus", "auto"])
+def test_accelerator_info(node, vendor):
+    found = node("accelerator_info", vendor=vendor)
+    assert (found["accelerator"], found["vendor"], len(found["devices"])) == ("abacus1", "Abacus", 2)
+
+
+def test_preflight(node, tmp_path):
+    def preflight(**given):
+        arguments = {"root": str(tmp_path), "platform": "abacus", **given}
+        return node("node", operation="node_preflight", arguments=arguments)
+
+    result = preflight(hardware={"accelerator": "abacus1", "count": 2})
+    assert result["accelerators"]["model"] == "Abacus One"
+    assert "0 servers are to be oiled." in result["screen"]
+    hardware = {"accelerator": "abacus1", "count": 3}
+    refused = preflight(hardware=hardware, venvs=[{"path": "/dry"}])
+    hardware, oil = refused["problems"]
+    assert (hardware["check"], oil) == ("hardware", {"check": "oil", "message": "There is no oil."})
+    assert hardware["message"].startswith("The inventory declares 3 rods (fleet_hardware.count), this node has 2 (0-1)")
+
+
+def test_an_unknown_vendor_lists_it_among_the_others(node):
+    result = node("accelerator_info", vendor="slide-rule")
+    assert result["code"] == "platform.unknown"
+    assert "it knows: abacus, amd, ascend, neuron, nvidia, cpu." in result["msg"]

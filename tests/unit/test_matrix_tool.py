@@ -38,17 +38,9 @@ def test_each_release_gets_the_oldest_python_that_it_takes(minors, chosen, missi
     assert list(left_out) == missing
 
 
-@pytest.mark.parametrize(
-    ("chosen", "own", "one"),
-    [
-        (["2.19", "2.20", "2.22"], "2.19", "2.22"),
-        (["2.19", "2.20", "2.22"], "2.22", "2.20"),
-        (["2.19"], "2.19", "2.19"),
-        (["2.9", "2.10"], "2.19", "2.10"),
-    ],
-)
-def test_the_one_of_make_test_is_another_than_that_of_the_clone(chosen, own, one):
-    assert matrix.other(dict.fromkeys(chosen), own) == one
+def test_the_one_of_make_test_is_another_than_that_of_the_clone():
+    for chosen, own, one in ((["2.19", "2.22"], "2.22", "2.19"), (["2.19"], "2.19", "2.19")):
+        assert matrix.other(dict.fromkeys(chosen), own) == one
 
 
 @pytest.fixture
@@ -72,21 +64,11 @@ def runs(monkeypatch):
     return done, bad
 
 
-def test_releases_without_a_python_are_named_and_do_not_fail(runs, capsys):
-    assert matrix.main([]) == 0
-    assert runs[0] == ["2.19", "2.20", "2.21"]
-    assert (
-        "matrix: ansible-core 2.22: left out, needs Python 3.13 to 3.15, found 3.11, 3.12\n" in capsys.readouterr().out
-    )
-
-
 def test_one_failure_does_not_hide_the_other_releases(runs, capsys):
     runs[1].add("2.20")
     assert matrix.main([]) == 1
     assert runs[0] == ["2.19", "2.20", "2.21"]
-    out = capsys.readouterr().out
-    assert "broken under 2.20\n" in out
-    assert re.search(r"matrix: ansible-core 2\.20, \S+: FAILED, \d+ s\n", out)
+    assert "broken under 2.20\n" in capsys.readouterr().out
     assert matrix.main(["--other"]) == 0
     assert runs[0][3:] == ["2.21"]
 

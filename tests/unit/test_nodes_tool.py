@@ -11,7 +11,6 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.tools import engine_venv
 
 TOOL = pathlib.Path(__file__).resolve().parents[2] / "tools" / "nodes.py"
 
@@ -41,23 +40,6 @@ def test_what_is_left_out_is_said_and_fails_in_ci(tool, monkeypatch, capsys, ci,
     assert tool.status_of(tool.main, ["destroy"]) == 0
 
 
-def test_a_platform_without_nodes_is_told(tool, monkeypatch, capsys):
-    monkeypatch.delenv("CI", raising=False)
-    monkeypatch.setattr(tool, "platform_names", lambda: ["cpu", "slow"])
-    assert tool.status_of(tool.main, ["create", "one", "--platform", "abacus"]) == 1
-    assert capsys.readouterr().err == "nodes: there is no platform 'abacus' of nodes; there are: cpu, slow.\n"
-
-
-def test_a_rootfs_must_not_replace_a_link_of_the_image(tool, monkeypatch, tmp_path):
-    monkeypatch.setattr(tool, "PLATFORMS", tmp_path)
-    rootfs = tmp_path / "odd" / "rootfs"
-    (rootfs / "lib").mkdir(parents=True)
-    (tmp_path / "odd" / "platform.json").write_text('{"description": "x"}')
-    with pytest.raises(RuntimeError) as caught:
-        tool.read_platform("odd")
-    assert str(caught.value) == "%s: /lib is a link to /usr/lib; put it there." % rootfs
-
-
 def test_an_image_is_made_again_when_its_rootfs_or_that_of_a_layer_changes(tool, monkeypatch, tmp_path):
     monkeypatch.setattr(tool, "PLATFORMS", tmp_path)
     rootfs = tmp_path / "one" / "rootfs"
@@ -82,20 +64,6 @@ def test_the_platforms_of_this_clone_are_right(tool):
     assert "cpu" in tool.platform_names()
     for name in tool.platform_names():
         assert tool.read_platform(name).groups, name
-
-
-def test_a_share_that_is_wrong_is_told(tool, tmp_path):
-    for name, words in (
-        ("vemv", "there is no share 'vemv'; there are: controller-wheels, dynamo-packages, dynamo-venv, encodings, "
-                 "neuron-packages, nvidia-packages, service-archives, "
-                 "venv, wheels. Any folder: FOLDER:PLACE."),
-        ("/nowhere/at/all:/opt", "--share /nowhere/at/all:/opt: FOLDER must exist here, and PLACE be absolute."),
-        ("%s:opt" % tmp_path, "--share %s:opt: FOLDER must exist here, and PLACE be absolute." % tmp_path),
-    ):  # fmt: skip
-        with pytest.raises(RuntimeError) as caught:
-            tool.shared([name])
-        assert str(caught.value) == words
-    assert tool.shared(["%s:/opt/x" % tmp_path]) == [(tmp_path, "/opt/x")]
 
 
 @pytest.fixture
@@ -135,59 +103,6 @@ def test_a_scenario_with_a_missing_step_has_not_passed(
     lines = [words, "test --no-command-borders -s default"]
     assert scenarios.molecule("default", {}) == (passed, lines)
     assert capsys.readouterr().out.splitlines() == lines
-
-
-FAILED = """\
-fatal: [node]: FAILED!
-    It is rescued.
-fatal: [node]: FAILED!
-    Assertion failed
-PLAY RECAP *****
-CRITICAL Ansible return code was 2
-"""
-
-
-@pytest.mark.parametrize(
-    ("screen", "shown"),
-    [
-        (FAILED, FAILED.splitlines()[2:] + FAILED.splitlines()[-1:]),
-        ("WARNING  one > verify: Executed: Missing playbook\n", ["WARNING  one > verify: Executed: Missing playbook"]),
-        ("molecule: killed\n", ["molecule: killed"]),
-        ("", []),
-    ],
-)
-def test_the_failure_of_a_scenario_is_repeated_at_the_end(scenarios, monkeypatch, tmp_path, capsys, screen, shown):
-    monkeypatch.setattr(scenarios, "ROOT", tmp_path)
-    monkeypatch.setattr(scenarios, "scenario_names", lambda soak=False: ["good", "one"])
-    monkeypatch.setattr(scenarios.nodes, "build", lambda: None)
-    monkeypatch.setattr(scenarios.nodes, "end_engine", lambda: None)
-    program = tmp_path / ".venv" / "bin" / "molecule"
-    program.parent.mkdir(parents=True)
-    (tmp_path / "screen").write_text(screen)
-    program.write_text('#!/bin/sh\n[ "$4" = good ] || { cat "%s/screen"; exit 1; }\n' % tmp_path)
-    program.chmod(0o755)
-    assert scenarios.main([]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    at = lines.index("scenarios: what failed first in one:")
-    assert lines[at + 1 :] == shown
-    assert [line.split()[1:3] for line in lines[at - 2 : at]] == [["good", "ok"], ["one", "failed"]]
-
-
-def test_the_environment_that_another_clone_lends_is_told_where_it_is_not(monkeypatch, tmp_path):
-    monkeypatch.setenv("FLEET_TEST_VENV", str(tmp_path))
-    with pytest.raises(RuntimeError) as caught:
-        engine_venv.ensure()
-    assert str(caught.value) == "FLEET_TEST_VENV: %s has no bin/python." % tmp_path
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python").symlink_to(sys.executable)
-    assert engine_venv.ensure() == tmp_path
-    assert engine_venv.base_prefix(tmp_path) == pathlib.Path(sys.base_prefix)
-
-
-def test_missing_programs_are_told_where_they_cannot_be_installed(tool):
-    with pytest.raises(tool.Unavailable) as caught:
-        tool.ensure_packages({"no-such-program": "docker.io", "sh": "dash", "nor-this-one": "debootstrap"})
-    assert str(caught.value) == "debootstrap and docker.io missing. Install: debootstrap docker.io."
 
 
 @pytest.mark.parametrize("failures", [0, 1, 2])

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
-import threading
 
 import pytest
-from ansible_collections.inference.fleet.tests import runs, warm_playbooks
+from ansible_collections.inference.fleet.tests import runs
 
 
 def both(*arguments, **options):
@@ -35,15 +33,6 @@ def test_a_fork_says_what_the_command_says(arguments, environment, status):
     assert fork.output == command.output
     assert fork.status == command.status
     assert status in (None, fork.status)
-
-
-def test_what_the_imports_decide_is_left_to_the_command(monkeypatch):
-    for name, value in (("ANSIBLE_HOME", "/elsewhere"), ("PYTHONPATH", "/elsewhere"), ("ANSIBLE_LIBRARY", "/mine")):
-        assert not runs.warm[0].takes({**os.environ, name: value})
-    assert runs.warm[0].takes({**os.environ, "ANSIBLE_SSH_RETRIES": "0", "FLEET_ROOT": "/elsewhere"})
-    monkeypatch.setattr(runs.warm[0], "alone", threading.Lock())
-    with runs.warm[0].alone:
-        assert runs.warm[0].run([], "/", {}, 1) is None
 
 
 def playbook(folder, *tasks):
@@ -72,39 +61,3 @@ def test_a_module_in_a_fork_returns_what_the_command_returns(tmp_path):
     fork, command = both(playbook(tmp_path, *tasks), "-i", "localhost,", "-e", HERE, "--diff")
     assert fork.output == command.output
     assert (fork.status, command.status) == (2, 2)
-
-
-def test_modules_run_in_forks_unless_a_task_asks_for_more(tmp_path):
-    parent = {"ansible.builtin.command": 'sh -c \'echo parent $(tr "\\0" " " < /proc/$PPID/cmdline)\''}
-    path = playbook(tmp_path, parent, {**parent, "environment": {"A": "b"}})
-    run = runs.ansible_playbook([path, "-i", "localhost,", "-e", HERE, "-v"])
-    assert run.count("ok") == 2, run.output
-    shown = re.findall(r"stdout: parent (.*)", run.output)
-    assert ["warm_modules.py" in line for line in shown] == [True, False], run.output
-
-
-def test_a_payload_is_built_once(tmp_path, monkeypatch):
-    """Those of the collection and of ansible-core; a playbook's own module may be another in the next run."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    server = warm_playbooks.Server(dict(os.environ), runs.CLONE)
-    monkeypatch.setattr(runs, "warm", [server])
-    (tmp_path / "library").mkdir()
-    (tmp_path / "library" / "own.py").write_text(OWN)
-    tasks = [{"ansible.builtin.ping": {}}, {"inference.fleet.accelerator_info": {}}, {"own": {}}]
-    path = playbook(tmp_path, *tasks)
-    built = []
-    for _run in range(2):
-        run = runs.ansible_playbook([path, "-i", "localhost,", "-e", HERE])
-        assert "ok=3" in run.output, run.output
-        built.append({one.name.partition("-")[0]: one.stat().st_mtime_ns for one in tmp_path.glob("payloads-*/*")})
-    server.stop()
-    assert built[0] == built[1]
-    assert set(built[0]) == {
-        "ansible.modules.ping", "ansible_collections.inference.fleet.plugins.modules.node"
-    }  # fmt: skip
-
-
-OWN = """
-from ansible.module_utils.basic import AnsibleModule
-AnsibleModule({}).exit_json()
-"""

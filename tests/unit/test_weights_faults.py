@@ -9,18 +9,12 @@ kinds of hub under `make soak`, and one of each fault always.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
-import json
 import os
-import random
 import signal
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_json
@@ -30,12 +24,11 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import Repository, gpt_oss, safetensors
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
-from ansible_collections.inference.fleet.tests.unit.node_helpers import rot, run_module
+from ansible_collections.inference.fleet.tests.unit.node_helpers import run_module
 from ansible_collections.inference.fleet.tests.unit.operating import Operation
 
 module = Operation("model_weights")
 
-CLONE = Path(__file__).resolve().parents[2]
 REPO = "made-up/gpt-oss-small"
 CLIENTS = ("huggingface", "modelscope")
 EXCLUDED = ("original/", "metal/")
@@ -181,58 +174,44 @@ AT = 5_300_000
 # Where a stall is met, time has to pass. A slow machine may run into these too: by the retries it does not matter, and
 # the error of the last attempt is always the stall's.
 IMPATIENT = {"timeout_s": 2, "retries": 20}
-HOPELESS = {"timeout_s": 5, "retries": 1}
+HOPELESS = {"timeout_s": 2, "retries": 1}
 CASES = [
     Case("429 with Retry-After", [fault("status", status=429, retry_after=1, count=2)], always=HF),
-    Case("503 with Retry-After", [fault("status", status=503, retry_after=1, count=1)], always=MS),
     Case("forbidden by the CDN once", [fault("status", status=403, count=1)], always=HF),
     Case("a connection that is too slow", [fault("slow", rate=100_000, count=1)], always=HF, resumes=True,
          more={"min_rate": 1_000_000, "min_rate_window_s": 1}),
     Case("500 once", [fault("status", status=500, count=1)], always=HF),
-    Case("429 for the listing", [fault("status", "*", status=429, retry_after=1, count=1, on="list")], always=MS),
     Case("503 for the listing", [fault("status", "*", status=503, count=1, on=["info", "list"])], always=MS),
     Case("503 for the redirect", [fault("status", status=503, count=1, on="redirect")], always=HF),
     Case("cut at a byte", [fault("cut", at=AT, count=1)], always=HF, resumes=True),
     Case("cut at the first byte", [fault("cut", at=0, count=1)], always=MS, resumes=True),
-    Case("cut at the last byte", [fault("cut", at=BYTES - 1, count=1)], always=HF, resumes=True),
     Case("reset at a byte", [fault("cut", at=AT, count=1, reset=True)], always=MS),
-    Case("cut in every file", [fault("cut", "*", at=50_000, count=15), fault("cut", at=AT, count=1)], always=MS),
     Case("cut again and again", [fault("cut", at=at, count=1) for at in range(2_000_000, BYTES, 2_000_000)], always=HF,
          resumes=True),
     Case("a byte is wrong once", [fault("flip", count=1)], always=MS, times=2),
-    Case("the first byte is wrong once", [fault("flip", at=0, count=1)], always=MS, times=2),
     Case("the last byte is wrong once", [fault("flip", at=BYTES - 1, count=1)], always=HF, times=2),
     Case("a byte of a small file is wrong once", [fault("flip", "config.json", count=1, at=3)], always=MS, times=1),
-    Case("too short once", [fault("length", by=-10, count=1)], always=HF),
     Case("too long once", [fault("length", by=10, count=1)], always=MS),
     Case("ends early once", [fault("truncate", by=1000, count=1)], always=MS, resumes=True),
     Case("stalls once", [fault("stall", at=AT, count=1)], always=HF, resumes=True, more=IMPATIENT),
-    Case("a listing that stalls", [fault("stall", "*", at=0, count=1, on="list")], always=MS, more=IMPATIENT),
-    Case("a slow stream", [fault("slow", rate=9_000_000, count=1)], always=MS, times=1),
     Case("no ranges", [fault("cut", at=AT, count=1), fault("no_range", count=1)], always=MS, times=2),
     Case("no ranges, and a wrong byte where it was right before",
          [fault("cut", at=AT, count=1), fault("no_range", count=1), fault("flip", at=5000, count=1, skip=1)],
          always=HF),
-    Case("a wrong byte, cut, then right without ranges",
-         [fault("flip", at=5000, count=1), fault("cut", at=AT, count=1), fault("no_range", count=1)], always=HF),
     Case("a page of HTML for a shard", [fault("page", count=1)], always=HF),
-    Case("a page of HTML for a small file", [fault("page", "config.json", count=1)], always=MS),
     Case("many at once",
          [fault("status", "*1-of*", status=429, retry_after=1, count=1), fault("cut", "*2-of*", at=5000, count=1),
           fault("flip", "*3-of*", count=1), fault("stall", "*4-of*", at=5000, count=1),
           fault("length", "*5-of*", by=-7, count=1)], always=HF, more=IMPATIENT),
     # For ever:
     Case("500 for ever", [fault("status", status=500)], DOWN, ("HTTP 500, 3 attempts", "{shard}"), always=MS),
-    Case("429 for ever", [fault("status", status=429, retry_after=1)], DOWN, ("HTTP 429",), always=MS),
     Case("cut for ever", [fault("cut", at=0)], DOWN, ("cut off after 0 of 9000000 bytes", "{shard}"), always=HF),
     Case("stalls for ever", [fault("stall", at=0)], DOWN, ("timed out", "{shard}"), always=MS, more=HOPELESS),
-    Case("a listing that stalls for ever", [fault("stall", "*", at=0, on="list")], DOWN, ("no response within 5 s",),
+    Case("a listing that stalls for ever", [fault("stall", "*", at=0, on="list")], DOWN, ("no response within 2 s",),
          always=HF, more=HOPELESS),
     Case("wrong for ever", [fault("flip")], WRONG, ("{shard}", "of sha256 {wrong}, listed is {right}"), always=HF),
     Case("too short for ever", [fault("length", by=-10)], WRONG, ("{shard}", "8999990 bytes long, listed are 9000000"),
          always=MS),
-    Case("too long for ever", [fault("length", by=10)], WRONG, ("{shard}", "9000010 bytes long, listed are 9000000"),
-         always=HF),
     Case("a page for ever", [fault("page", "config.json")], WRONG,
          ("config.json", "94 bytes long, listed are {config}"), always=MS),
     Case("a page for a listing", [fault("page", "*", on=["list", "info"])], "hub.response-invalid", ("no JSON",),
@@ -244,8 +223,6 @@ CASES = [
          ("{shard}",), always=MS),
     Case("a listing with another size", [fault("listing", "*", sizes={SHARD: 99})], WRONG,
          ("{shard}", "9000000 bytes long, listed are 99"), always=MS),
-    Case("a listing with a larger size", [fault("listing", "*", sizes={SHARD: 99_000_000})], WRONG,
-         ("{shard}", "9000000 bytes long, listed are 99000000"), always=MS),
     Case("a listing with another sha256", [fault("listing", "*", sha256={SHARD: "0" * 64})], WRONG,
          ("{shard}", "of sha256 {right}, listed is " + "0" * 64), always=HF),
     Case("a listing without a checksum", [fault("listing", "*", sha256={SHARD: ""})], "hub.response-invalid",
@@ -256,7 +233,6 @@ CASES = [
     Case("a listing that names another folder", [fault("listing", "*", add={"../../evil": 9})], "hub.response-invalid",
          ("../../evil",), always=MS),
     Case("unknown repository", [], MISSING, ("no/such",), always=HF, more={"repo": "no/such"}),
-    Case("unknown revision", [], MISSING, ("nope",), always=MS, more={"revision": "nope"}),
 ]  # fmt: skip
 
 
@@ -277,7 +253,7 @@ def test_a_fault(node, case):
         node.brought(**case.more)
     else:
         node.refused(case.code, case.said, **case.more)
-    assert all(one.happened for one in faults), [one.report() for one in faults if not one.happened]
+    assert all(one.happened for one in faults), [one for one in faults if not one.happened]
     if case.times > 1 or case.resumes:
         further = (node.hub.asked(REPO, SHARD) - case.times) * PIECE if case.resumes else 0
         assert node.hub.sent(REPO, SHARD) <= case.times * BYTES + further
@@ -317,18 +293,18 @@ def told_since(node, came):
     return state["updated"] > came and state["progress"]["phase"] == "downloading"
 
 
-def killed_downloads(node, held, short, rate=None):
-    """kill -9 of the worker for each item {path: byte} of `held`, then a run to the end.
+@each_client(always="huggingface")
+def test_a_killed_download_goes_on(node):
+    """kill -9 of the worker, twice, with two files that are begun, then a run to the end.
 
-    The hub holds those files at those bytes, and the kill comes when all but `short` bytes of each is there: a run
-    can be as quick or as slow as it likes. Only the missing bytes come again: what the hub sent in all is the size of
-    the files, and what was in flight at each kill. Returns the bytes that were in flight, by kill.
+    The hub holds those files at some bytes, and the kill comes when all but `short` bytes of each is there: a run can
+    be as quick or as slow as it likes. Only the missing bytes come again: what the hub sent in all is the size of the
+    files, and what was in flight at each kill.
     """
+    short, lost = PIECE + (64 << 10), []
     total = sum(node.size(path) for path in node.wanted())
-    lost = []
-    for places in held:
+    for places in ({SHARD: 4_500_000, OTHER: 1_500_000}, {SHARD: 7_500_000, OTHER: 2_400_000}):
         faults = [node.hub.fault("hold", path=path, at=at) for path, at in places.items()]
-        faults += [node.hub.fault("slow", path="*.safetensors", rate=rate)] if rate else []
         result = node.run(wait_s=0)
         assert not result.get("failed") and not result["finished"], result
         worker = worker_of(node)
@@ -343,80 +319,9 @@ def killed_downloads(node, held, short, rate=None):
             node.hub.faults.remove(one)
         in_flight = {path: node.hub.sent(REPO, path) - kept(node, path) for path in node.wanted()}
         lost.append(sum(in_flight.values()) - sum(lost))
-        assert lost[-1] >= 0
-        assert max(in_flight.values()) <= short * len(lost)
+        assert lost[-1] >= 0 and max(in_flight.values()) <= short * len(lost)
     node.brought()
     assert node.hub.sent(REPO) - total == sum(lost)
-    return lost
-
-
-@each_client(always="huggingface")
-def test_a_killed_download_goes_on(node):
-    """Twice, with two files that are begun."""
-    held = [{SHARD: 4_500_000, OTHER: 1_500_000}, {SHARD: 7_500_000, OTHER: 2_400_000}]
-    killed_downloads(node, held, short=PIECE + (64 << 10))
-
-
-@pytest.mark.soak
-@each_client()
-@pytest.mark.parametrize("seed", [2, 3])
-def test_a_download_killed_ten_times_goes_on(node, content, seed):
-    """Ten random points of about 200 MB, five large files and 21 small ones, while more still comes."""
-    large = {path: file for path, file in content.items() if not path.startswith(EXCLUDED)}
-    for index in (0, 2, 4):
-        path = "model-%05d-of-00014.safetensors" % index
-        large[path] = safetensors("model.layers.%d.weight" % index, 60_000_000, seed=index)
-    node.hub.repositories[REPO].commit(large)
-    chance = random.Random(seed)
-    sizes = {path: node.size(path) for path in large if node.size(path) > PIECE}
-    points = [(number + chance.uniform(0.2, 0.9)) / 10.2 for number in range(10)]  # further apart than `short`, mostly
-    held = [{path: max(1, int(point * size)) for path, size in sizes.items()} for point in points]
-    lost = killed_downloads(node, held, short=4 * PIECE, rate=8_000_000)
-    print("%s, seed %d: in flight at the kills %s bytes" % (node.source, seed, lost))
-
-
-@each_client()
-def test_a_flipped_byte(node):
-    """quick does not see it, as its documentation says; full names the file, and fetches that file alone."""
-    node.brought()
-    rot(node.destination / SHARD, BYTES // 2)
-    node.hub.forget()
-    assert not node.run()["changed"]
-    assert node.hub.requests == []
-    check = node.run(check_mode=True, verify="full")
-    assert (check["changed"], check["repaired"], check["to_fetch_bytes"]) == (True, [SHARD], BYTES)
-    assert node.hub.sent() == 0
-    result = node.brought(verify="full")
-    assert (result["changed"], result["repaired"], result["fetched"]) == (True, [SHARD], [SHARD])
-    assert SHARD in result["message"]
-    assert node.hub.counts() == {REPO: {SHARD: {"requests": 1, "sent": BYTES}}}
-    assert not node.brought(verify="full")["changed"]
-
-
-@each_client()
-def test_a_flipped_byte_and_a_hub_that_flips_it_too(node):
-    """Mending from a bad hub leaves the old weights as they are, rot and all, and says so."""
-    node.brought()
-    rot(node.destination / SHARD, BYTES // 2)
-    node.hub.fault("flip", path=SHARD)
-    before = node.state()
-    result = node.run(verify="full")
-    assert result.get("failed"), result
-    assert SHARD in result["msg"]
-    assert node.state() == before
-    node.hub.mend()
-    assert node.brought(verify="full")["repaired"] == [SHARD]
-
-
-@each_client()
-def test_a_converged_node_needs_no_hub(node):
-    node.brought()
-    node.hub.stop()
-    for verify in ("quick", "full"):
-        for check_mode in (False, True):
-            result = node.run(check_mode, verify=verify)
-            assert (result.get("failed", False), result["changed"]) == (False, False), result
-    assert node.found() == node.wanted()
 
 
 @each_client(always="modelscope")
@@ -521,98 +426,3 @@ def test_a_new_commit_that_comes_badly_leaves_the_old_weights(node):
     result = node.brought(refresh=True)
     assert result["commit"] == repository.head
     assert sorted(result["fetched"]) == ["README.md", SHARD]
-
-
-TOKEN = "hf_made-up-token-that-nobody-may-see"
-
-
-@each_client(always="huggingface")
-def test_a_token_is_not_on_the_screen(node, tmp_path):
-    """Nor in what -vvv and --diff show, nor on any command line, nor in the log."""
-    repository = node.hub.repositories[REPO]
-    repository.access, repository.tokens = "gated", {TOKEN}
-    held = node.hub.fault("hold", path=SHARD, at=AT)
-    task = {
-        "name": "Download or copy the weights",
-        "inference.fleet.model_weights": {**node.arguments, "token": "{{ lookup('env', 'A_TOKEN') }}", "wait_s": 0},
-        "register": "brought", "until": "brought is failed or brought.finished", "retries": 600, "delay": 1,
-    }  # fmt: skip
-    shown = {"name": "Show it", "ansible.builtin.debug": {"var": "brought"}}
-    play = {"hosts": "localhost", "gather_facts": False, "tasks": [task, shown]}
-    (tmp_path / "play.yml").write_text(json.dumps([play]))
-    process = subprocess.Popen(
-        [str(Path(sys.executable).parent / "ansible-playbook"), str(tmp_path / "play.yml"), "-i", "inventories/local",
-         "-vvv", "--diff"],
-        cwd=CLONE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env={**os.environ, "A_TOKEN": TOKEN + "\n", "ANSIBLE_LOG_PATH": str(tmp_path / "log")},
-    )  # fmt: skip
-    lines, log = set(), tmp_path / "log"
-    looking = threading.Thread(target=lambda: collect_command_lines(process, lines))
-    looking.start()
-
-    def go_on():
-        with contextlib.suppress(AssertionError):  # then the output says why
-            wait_until(lambda: worker_seen(lines) and log.exists() and "downloading" in log.read_text(), 120)
-        held.release()
-
-    going_on = threading.Thread(target=go_on)
-    going_on.start()
-    output = process.communicate(timeout=300)[0]
-    looking.join()
-    going_on.join()
-    assert process.returncode == 0, output
-    assert node.found() == node.wanted()
-    assert "downloading" in output
-    assert TOKEN not in output
-    assert TOKEN not in log.read_text()
-    assert worker_seen(lines)
-    assert not any(TOKEN.encode() in line for line in lines)
-
-
-def worker_seen(lines):
-    """Whether a worker's command line is among them, which others may add to meanwhile."""
-    return any(line.split(b"\0")[3:5] == [b"work", b"weights.worker"] for line in list(lines))
-
-
-def command_lines():
-    """Those of everything that runs on this machine."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            yield path.read_bytes()
-
-
-def collect_command_lines(process, lines):
-    """Command lines of everything that runs on this machine until `process` ends."""
-    while process.poll() is None:
-        lines.update(command_lines())
-        time.sleep(0.02)
-
-
-@each_client()
-def test_a_gated_repository_and_where_its_token_goes(node, tmp_path):
-    """In the environment of the worker, in the requests to the hub, and nowhere else."""
-    repository = node.hub.repositories[REPO]
-    repository.access, repository.tokens = "gated", {TOKEN}
-    for token, status in ((None, 401), ("wrong", 403)):
-        result = node.run(token=token)
-        assert result.get("failed"), result
-        assert "HTTP %d" % status in result["msg"]
-        assert not node.destination.exists()
-    held = node.hub.fault("hold", path=SHARD, at=AT)
-    result = node.run(token=TOKEN, wait_s=0)
-    assert not result["finished"]
-    seen = set()
-    while not result.get("finished"):
-        seen.update(command_lines())
-        if worker_seen(seen) and node.hub.sent(REPO, SHARD) == AT:
-            held.release()
-        result = node.run(token=TOKEN, wait_s=0)
-        assert not result.get("failed") and TOKEN not in str(result), result
-    assert not any(TOKEN.encode() in line for line in seen)
-    result = node.brought(token=TOKEN)
-    assert TOKEN not in str(result)
-    for path in tmp_path.rglob("*"):
-        assert not path.is_file() or TOKEN.encode() not in path.read_bytes(), path
-    fingerprints = {entry["token"] for entry in node.hub.requests if entry["sent"] and entry["path"] == "config.json"}
-    assert len(fingerprints) == 1 and None not in fingerprints
-    assert all(entry["token"] is None for entry in node.hub.requests if entry["on_cdn"])

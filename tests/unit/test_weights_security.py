@@ -612,18 +612,6 @@ def copied(tmp_path, capsys):
     return lambda **changes: run_module(capsys, module, **{**arguments, **changes})
 
 
-@pytest.mark.parametrize("plant", PLANTS)
-@pytest.mark.parametrize("end", ["new", "lock"])
-def test_what_is_planted_where_a_copy_grows(copied, tmp_path, end, plant):
-    elsewhere = elsewhere_of(tmp_path)
-    plant(tmp_path / "models" / (".copy.inference-fleet-" + end), elsewhere)
-    before = state_of(elsewhere)
-    result = copied()
-    assert state_of(elsewhere) == before
-    assert result.get("failed", False) is (end == "lock" and plant is folder)
-    assert result.get("failed") or os.listdir(tmp_path / "models") == ["copy"]
-
-
 @pytest.mark.parametrize("copy", [True, False])
 def test_a_directory_and_a_list_of_checksums(copied, tmp_path, copy):
     share = tmp_path / "share"

@@ -111,9 +111,7 @@ class Vllm(Engine):
             _check_draft(where, read_mapping(values, DRAFT), read_degree(values, Engine.parallel[0]))
 
     def drain_arguments(self, server):
-        # an image may have a PYTHONPATH that its engine needs, and a script need not pass these on
-        own = server.recipe.get("launcher", "process") == "process"
-        if not own or self.program(server.command, [server.context["model"]]) is None:
+        if self.program(server.command, [server.context["model"]]) is None:  # a script need not pass these on
             return []
         return ["--middleware", "%s.%s" % (vllm_drains.MODULE, vllm_drains.Drains.__name__)]
 

@@ -6,10 +6,10 @@ they are as accurate as published (evaluate). Pure functions."""
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import items_of
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure import compare
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import ANSWERING
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.page import mapping
+from ...module_utils.fleet_node.host.values import items_of
+from ..reporting.page import mapping
+from . import compare
+from .points import ANSWERING
 
 SCHEMA = 1
 FILE = "certificate.json"

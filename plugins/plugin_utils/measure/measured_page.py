@@ -11,28 +11,20 @@ import os
 import re
 import time
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import readable_json, write_atomic
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import TIME, now
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result as history
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.result import LATENCIES, STATISTICS
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import some
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure import certificate as certificates
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure import compare
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import page
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import runs as kept_runs
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.page import (
-    counted,
-    cut,
-    duration,
-    items,
-    mapping,
-    moment,
-    natural,
-    quoted,
-    template,
-    time_of,
-    visible,
-)
+from ansible.errors import AnsibleActionFail
+
+from ...module_utils.fleet_node.host.files import readable_json, write_atomic
+from ...module_utils.fleet_node.host.values import TIME, now
+from ...module_utils.fleet_node.measure import result as history
+from ...module_utils.fleet_node.measure.result import LATENCIES, STATISTICS
+from ..base.words import some
+from ..reporting import page
+from ..reporting import runs as kept_runs
+from ..reporting.folder import reports_folder, run_id
+from ..reporting.page import counted, cut, duration, moment, natural, template, time_of, visible
+from ..reporting.screen import show
+from . import certificate as certificates
+from . import compare
 
 PAGE, TEMPLATE = "report.html", "report.html.j2"
 WORDS = {page.PASSED: "good", page.FAILED: "failed"}
@@ -99,12 +91,11 @@ def render(certificate, results, fleet=None, problems=(), runs=()):
     measured = sorted(filter(compare.counts, benchmarks), key=_order)
     verdict = page.view(fleet)
     values = {
-        "state": _state(certificate["ok"]),
+        "state": page.state_of(certificate["ok"]),
         "headline": certificates.headline(certificate),
         "about": [moment(certificate["generated"]), cut(certificate["inventory"]), *verdict["on"]],
         "tiles": [_tile(certificate, name, measured, evaluations, series) for name in certificates.PARTS],
         "notes": verdict["notes"] + _notes(problems),
-        "workload": _workload(benchmarks),
         "charts": _charts(measured),
         "tables": {
             "speed": _speed(benchmarks),
@@ -117,7 +108,6 @@ def render(certificate, results, fleet=None, problems=(), runs=()):
         "outcomes": [_outcome(run) for run in runs[-RUNS:]],
         "timelines": timelines(verdict["hosts"]),
         "versions": runs[-1]["versions"] if runs else {},
-        "tools": _tools(benchmarks + evaluations),
         "hosts": verdict["hosts"],
         "limit": "%g" % certificate["regression_limit"],
     }
@@ -178,10 +168,6 @@ def spark(values, points=False):
     return {"points": places, "last": places[-1], "change": change, "label": label}
 
 
-def _state(ok):
-    return page.PASSED if ok else page.UNKNOWN if ok is None else page.FAILED
-
-
 def number(value):
     """Return a number with three significant digits, or –."""
     if value is None:
@@ -229,7 +215,7 @@ def _tile(certificate, name, measured, evaluations, series):
         value = _percent(one["score"])
         what = "%s, %s" % (certificates.named(one), counted(one["questions"], "question"))
         trend = _trend(series, one, lambda other: other["score"], points=True)
-    state = _state(part["ok"])
+    state = page.state_of(part["ok"])
     reasons = [] if part["ok"] else [cut(reason, page.CAUSE) for reason in part["reasons"]]
     return {"title": TITLES[name], "state": state, "word": WORDS.get(state) or certificates.UNKNOWN[name],
             "value": value, "what": what, "reasons": reasons, "trend": trend}  # fmt: skip
@@ -297,20 +283,6 @@ def _result(result):
         return page.PASSED, "good"
     reason = cut(result["void"] or result["reason"] or "failed", page.CAUSE)
     return page.UNKNOWN if result["void"] else page.FAILED, reason
-
-
-def _workload(benchmarks):
-    """Return a line with the requested lengths, and the received lengths if they are known."""
-    found = {}
-    for one in benchmarks:
-        asked = (one["workload"]["input_tokens_asked"], one["workload"]["output_tokens_asked"])
-        found.setdefault(asked, []).append((one["workload"]["input_tokens"], one["workload"]["output_tokens"]))
-    parts = []
-    for asked, arrived in sorted(found.items())[:3]:
-        sides = [sorted({round(side) for side in values if side is not None}) for values in zip(*arrived)]
-        seen = ["–".join(str(end) for end in sorted({side[0], side[-1]})) if side else "?" for side in sides]
-        parts.append("%d input and %d output tokens requested; %s and %s on average" % (*asked, *seen))
-    return "; ".join(parts)
 
 
 def _percentiles(measured):
@@ -395,8 +367,14 @@ def _outcome(run):
     oks = [one["ok"] for host in run["hosts"].values() for one in host["servers"].values()]
     verified = sum(ok is True for ok in oks)
     label = "%s: %d of %d" % (moment(run["run"]["began"]), verified, len(oks))
-    return {"state": _state(run["ok"]), "share": round(100 * verified / len(oks)) if oks else 0, "verified": verified,
-            "servers": len(oks), "label": label}  # fmt: skip
+    share = round(100 * verified / len(oks)) if oks else 0
+    return {
+        "state": page.state_of(run["ok"]),
+        "share": share,
+        "verified": verified,
+        "servers": len(oks),
+        "label": label,
+    }
 
 
 def _runs(runs):
@@ -464,21 +442,6 @@ def _timeline(group):
 def _gib(value, unit=1):
     valid = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e12
     return "%.1f" % (value / unit) if valid else "–"
-
-
-def _tools(results):
-    """Return each tool with its last command: [{name, about, command}]."""
-    return [
-        {
-            "name": "%s %s" % (cut(one["tool"]["name"]), cut(one["tool"]["version"])),
-            "about": "%s %s · %d × %s · %s" % (
-                cut(one["engine"]), cut(mapping(one["versions"]).get("engine")), one["hardware"]["count"],
-                cut(one["hardware"]["accelerator"]), some([cut(server) for server in items(one["servers"])]),
-            ),
-            "command": cut(" ".join(quoted(word) for word in one["tool"]["command"]), page.LONGEST),
-        }
-        for one in {(one["tool"]["name"], one["tool"]["version"]): one for one in results}.values()
-    ]  # fmt: skip
 
 
 try:
@@ -551,3 +514,47 @@ def text_of(number):
 
 def _scale(marks, begin, end):
     return lambda value: round(begin + (end - begin) * value / marks[-1], 1)
+
+
+def certificate(action, given, task_vars):
+    """Return {certificate, fleet_page, fleet_report, reports_dir, msg}."""
+    folder = reports_folder(given["reports_dir"], task_vars, action._templar)
+    result = {"certificate": None, "reports_dir": folder}
+    if action._task.check_mode:
+        return result
+    if not folder:
+        raise AnsibleActionFail("A certificate is made of reports: set fleet_reports_dir to a folder for them.")
+    try:
+        made = write(folder, given["regression_limit"], run_id() if given["this_run"] else None)
+    except OSError as error:
+        raise AnsibleActionFail("The certificate cannot be written to %s: %s." % (folder, error.strerror)) from error
+    result.update(certificate=made)
+    short = {key: made[key] for key in ("ok", "complete", "generated", "parts")}
+    result["ansible_stats"] = {"data": {"fleet_certificate": short}, "per_host": False, "aggregate": False}
+    result["fleet_page"] = os.path.join(folder, PAGE)
+    if given["shown"]:
+        rows = certificates.rows(made)
+        result["fleet_report"] = {"title": "Certificate", "columns": list(certificates.COLUMNS), "rows": rows}
+        show(result["fleet_report"])
+    result["msg"] = message(made, result["fleet_page"])
+    result["failed"] = given["strict"] and not (made["ok"] or made["complete"])
+    return result
+
+
+def message(made, path):
+    """Return the certificate as lines for people, with the reasons why it is not good."""
+    lines = ["%s. %s" % (certificates.headline(made), path)]
+    for name, part in made["parts"].items():
+        lines.append("%s: %s" % (name, part["summary"]))
+        lines += ["  " + reason for reason in part["reasons"] if part["ok"] is not True]
+    return "\n".join(lines)
+
+
+ARGUMENTS = {
+    "regression_limit": {"type": "float", "default": compare.LIMIT},
+    "reports_dir": {"type": "path"},
+    "shown": {"type": "bool", "default": True},
+    "strict": {"type": "bool", "default": False},
+    "this_run": {"type": "bool", "default": False},
+}
+KINDS = {"certificate": (ARGUMENTS, certificate)}

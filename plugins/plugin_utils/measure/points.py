@@ -9,12 +9,12 @@ import functools
 import json
 import os
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.http_client import base_url
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.reading import placeholders
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import address_of
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
+from ...module_utils.fleet_node.errors import FleetError
+from ...module_utils.fleet_node.host.http_client import base_url
+from ...module_utils.fleet_node.measure.tools.reading import placeholders
+from ..base.checks import address_of
+from ..base.words import show
+from ..engines import ENGINES
 
 QUICK, GUIDE = "quick", "guide"
 PROFILES = "benchmark.profiles."
@@ -26,24 +26,6 @@ OVERHEAD = 256  # tokens that a chat template may add to a request
 REQUESTS_PER_USER = 5
 SPEC = ("program", "template", "environment", "clean", "files", "statistics", "goodput", "metrics")  # for the node
 TABLE = os.path.join(os.path.dirname(__file__), "tools.json")
-# Placeholders of a recipe's command.
-PLACEHOLDERS = (
-    "url", "urls", "host", "port", "model", "tokenizer", "endpoint", "input_tokens", "output_tokens", "concurrency",
-    "request_rate", "requests", "warmup_requests", "seed", "timeout_s", "output",
-)  # fmt: skip
-EVALUATION_PLACEHOLDERS = (
-    "url", "urls", "host", "port", "model", "eval", "effort", "concurrency", "max_tokens", "temperature", "examples",
-    "datasets", "output",
-)  # fmt: skip
-# Arguments of a server that are meant for clients or for several engines, and that these two tools do not accept.
-SERVER_ONLY = {
-    "model", "host", "port", "uds", "api-key", "served-model-name", "tool-call-parser", "enable-auto-tool-choice",
-    "tool-server", "reasoning-parser", "chat-template", "chat-template-content-format", "response-role", "root-path",
-    "uvicorn-log-level", "disable-uvicorn-access-log", "disable-fastapi-docs", "enable-log-requests",
-    "enable-request-id-headers", "enable-prompt-tokens-details", "enable-force-include-usage", "middleware",
-    "return-tokens-as-token-ids", "api-server-count", "headless", "data-parallel-size",
-    "m", "I", "E", "s", "S", "B", "u",  # of Python, if the server is started as its module
-}  # fmt: skip
 
 
 def engine_arguments(entry, engine, model):
@@ -52,7 +34,7 @@ def engine_arguments(entry, engine, model):
     argv = ["--model", model]
     for name, value in entry["arguments"].items():
         plain = name[3:] if name.startswith("no-") else name
-        if plain not in SERVER_ONLY and not plain.startswith(("ssl-", "allowed-")):
+        if plain not in tools("arguments of servers only") and not plain.startswith(("ssl-", "allowed-")):
             argv += ["--no-" + name] if value is False else engine.flag_argv(name, value)
     return argv
 
@@ -178,7 +160,9 @@ def answering(name, entries):
 
 @functools.cache
 def tools(kind="benchmarks"):
-    """Return the table of tools: {name: {program, template, environment, files, metrics, …}}."""
+    """Return the table of tools: {name: {program, template, environment, files, metrics, …}}; or another part of the
+    file: placeholders of a recipe's commands; arguments of a server for its clients or for several engines, which
+    tools that start an engine do not accept (the short ones: of Python)."""
     with open(TABLE, encoding="utf-8") as stream:
         return json.load(stream)[kind]
 
@@ -202,10 +186,9 @@ def evaluation_tool(name, command=None):
     Raises FleetError."""
     if command:
         used = placeholders(_words(command))
-        unknown = used - set(EVALUATION_PLACEHOLDERS)
-        if unknown:
-            allowed = ", ".join(EVALUATION_PLACEHOLDERS)
-            raise _invalid("evaluate.commands." + name, "argv", "${%s}" % min(unknown), allowed)
+        known = tools("placeholders of evaluations")
+        if used - set(known):
+            raise _invalid("evaluate.commands." + name, "argv", "${%s}" % min(used - set(known)), ", ".join(known))
         return {**_of_command(command), "name": "command:" + name, "several": "urls" in used}
     table = tools("evaluations")
     found = [{**tool, "name": key} for key, tool in table.items() if name in tool["evals"]]
@@ -298,8 +281,9 @@ def _check_command(name, profile):
         "request_rate": profile.get("request_rate"),
     }
     for placeholder in sorted(placeholders(_words(command))):
-        if placeholder not in PLACEHOLDERS:
-            raise _invalid(PROFILES + name, "command", "${%s}" % placeholder, ", ".join(PLACEHOLDERS))
+        if placeholder not in tools("placeholders of benchmarks"):
+            known = ", ".join(tools("placeholders of benchmarks"))
+            raise _invalid(PROFILES + name, "command", "${%s}" % placeholder, known)
         if not values.get(placeholder, True):
             raise _invalid(PROFILES + name, placeholder, None, "a number, because the command contains it")
     if profile.get("arguments"):

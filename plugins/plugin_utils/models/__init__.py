@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.discover import discover
-
+from ...module_utils.fleet_node.discover import discover
 from .base import dimensions
 
 FAMILIES = discover(__name__, __path__, "MODEL_FAMILY")

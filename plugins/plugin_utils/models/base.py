@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import types
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model.formats import format_of
+from ...module_utils.fleet_node.model.formats import format_of
 
 BF16 = 2  # bytes
 # Bytes of a value of a linear layer, with its scales. mxfp4 and nvfp4: 32 or 16 values of 4 bits share one scale of 8
@@ -96,11 +96,6 @@ class Dimensions(Sizes):
     def expert_bytes(self, weights_format):
         """Bytes of an expert of a layer."""
         return self.expert_layer_bytes
-
-    def tensor_bytes(self):
-        """Bytes of all tensors, total_size of model.safetensors.index.json."""
-        layer = self.query_bytes + self.key_value_bytes + self.replicated_bytes + self.experts * self.expert_layer_bytes
-        return round(self.layers * layer) + (1 if self.tied else 2) * self.embedding_bytes + BF16 * self.hidden
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,8 +13,7 @@ import dataclasses
 import re
 import types
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model import gpt_oss
-
+from ...module_utils.fleet_node.model import gpt_oss
 from .base import BF16, Family, Sizes
 
 # MXFP4: 32 values of 4 bits share one scale of 8 bits (OCP Microscaling Formats v1.0), so 17 bytes for 32 values.
@@ -73,12 +72,6 @@ class Model(Sizes):
         if weights_format == gpt_oss.QUANTIZED:
             return values // MXFP4_GROUP * MXFP4_GROUP_BYTES + biases
         return values * BF16 + biases
-
-    def tensor_bytes(self, weights_format):
-        """Bytes of all tensors, total_size of model.safetensors.index.json: 65,248,815,744 for openai/gpt-oss-120b."""
-        layer = self.query_bytes + self.key_value_bytes + self.replicated_bytes
-        layer += self.experts * self.expert_bytes(weights_format)
-        return self.layers * layer + 2 * self.embedding_bytes + BF16 * self.hidden
 
     def padded(self, multiple=1024):
         """Return the model with the widths of engines that pad them:

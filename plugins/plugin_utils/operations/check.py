@@ -6,15 +6,16 @@
 from __future__ import annotations
 
 from ansible.errors import AnsibleError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations.check import PLANNED, packed
-from ansible_collections.inference.fleet.plugins.plugin_utils import operations
-from ansible_collections.inference.fleet.plugins.plugin_utils.operations.servers import verification_arguments
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look, run_plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import Hosts
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import say
+
+from ...module_utils.fleet_node.errors import FleetError
+from ...module_utils.fleet_node.operations.check import PLANNED, packed
+from .. import operations
+from ..planning import run_look, run_plan
+from ..planning.inventory import Hosts
+from ..reporting import report
+from ..reporting.folder import reports_folder
+from ..reporting.screen import say
+from .servers import verification_arguments
 
 VERIFY = "verify"  # not a step of the check
 

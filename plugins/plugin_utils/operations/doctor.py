@@ -1,31 +1,40 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The operation doctor: reports what is wrong on a node, with causes and remedies."""
+"""The operation doctor reports what is wrong on a node, with causes and remedies. The report of doctor.yml follows when
+all hosts were asked: doctor.json, and the bundle of `-e fleet_bundle=PATH`, from files in a temporary folder."""
 
 from __future__ import annotations
 
+import glob
+import io
+import json
+import os
 import re
+import tarfile
 import time
+from urllib.parse import quote
 
-from ansible.errors import AnsibleConnectionFailure
+from ansible import __version__ as ansible_version
+from ansible import constants as C
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.module_utils.parsing.convert_bool import boolean
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor.bundle import masked
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor.checks import row
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.redact import (
-    TOKEN_LENGTH,
-    TOKEN_LIKE,
-    strings,
-    url_secrets,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.operations.check import asked_of, looks_of
-from ansible_collections.inference.fleet.plugins.plugin_utils.operations.servers import verification_arguments
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import bundle
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
+
+from ...module_utils.fleet_node.doctor.bundle import masked
+from ...module_utils.fleet_node.doctor.checks import row
+from ...module_utils.fleet_node.host.files import make_directory, write_atomic
+from ...module_utils.fleet_node.host.os_errors import remedy
+from ...module_utils.fleet_node.host.redact import TOKEN_LENGTH, TOKEN_LIKE, strings, url_secrets
+from ...module_utils.fleet_node.host.values import now
+from ..planning import run_look, run_plan
+from ..reporting.folder import reports_folder
+from ..reporting.screen import show
+from .check import asked_of, looks_of
+from .servers import verification_arguments
 
 TITLE, COLUMNS = "Doctor", ["host", "server", "check", "code", "cause"]
 ADVICE = "Run site.yml, which runs the steps that cannot be checked."
+KEPT = "inference-fleet-bundle-%s.json"
 NOT_SECRET = re.compile(r"_(?:version|file|dir|path|names?)$")  # names of variables
 
 
@@ -53,7 +62,7 @@ def doctor(action, arguments, task_vars):
         "findings": answer.get("findings", []),
         "problem": answer.get("msg"),
     }
-    bundle.keep(host, report, masked(files, _inventory_secrets(action, task_vars)) if files else {})
+    keep(host, report, masked(files, _inventory_secrets(action, task_vars)) if files else {})
     answer["fleet_report"] = table(host, answer)
     show(answer["fleet_report"])
     return answer
@@ -88,3 +97,69 @@ def _inventory_secrets(action, task_vars):
                 continue
             found |= url_secrets(value) | set(strings(value) if named else ())
     return {one for one in found if len(one) >= TOKEN_LENGTH}
+
+
+def keep(host, report, files):
+    """Keep the report of a host and its files {name: content}, which contain no secrets."""
+    path = os.path.join(C.DEFAULT_LOCAL_TMP, KEPT % quote(host, safe=""))
+    write_atomic(path, json.dumps([host, report, files]), 0o600)
+
+
+def kept_reports():
+    """Return [(host, report, files)] of the hosts that were asked."""
+    found = []
+    for path in sorted(glob.glob(os.path.join(glob.escape(C.DEFAULT_LOCAL_TMP), KEPT % "*"))):
+        with open(path, encoding="utf-8") as stream:
+            found.append(json.load(stream))
+    return found
+
+
+def archive(findings, reports):
+    """Return a tar.gz of the findings and the kept files. reports: of kept_reports()."""
+    output = io.BytesIO()
+    with tarfile.open(fileobj=output, mode="w:gz") as packed:
+        _add(packed, "control-node.json", json.dumps({"ansible-core": ansible_version, "time": now()}))
+        _add(packed, "doctor.json", findings)
+        for host, _report, files in reports:
+            for name, text in sorted(files.items()):
+                _add(packed, "%s/%s" % (host.replace("/", "_"), name), text)
+    return output.getvalue()
+
+
+def _add(packed, name, text):
+    # names come from nodes
+    parts = [re.sub(r"[^\w.-]", "_", part) for part in name.split("/") if part.strip(".")]
+    data = str(text).encode("utf-8", "surrogatepass")
+    member = tarfile.TarInfo("/".join(["bundle", *parts]))
+    member.size, member.mtime, member.mode = len(data), int(time.time()), 0o600
+    packed.addfile(member, io.BytesIO(data))
+
+
+def doctor_report(action, given, task_vars):
+    """Collect the findings of all hosts of the play, as doctor.json in the folder of the reports and in the bundle
+    `file`. Return {doctor, ansible_stats}."""
+    refused, kept = run_plan.refused(), kept_reports()
+    known = {host: report for host, report, _files in kept}
+    nothing = {"reached": None, "healthy": None, "findings": []}
+    hosts = {host: known.get(host) or {**nothing, "problem": refused.get(host) or run_look.NOT_ASKED}
+             for host in task_vars["ansible_play_hosts_all"]}  # fmt: skip
+    collected = {"schema": 1, "at": now(), "healthy": all(one["healthy"] for one in hosts.values()), "hosts": hosts}
+    text = json.dumps(collected, indent=2, sort_keys=True) + "\n"
+    folder = reports_folder(given["reports_dir"], task_vars, action._templar)
+    if folder:
+        _write(os.path.join(folder, "doctor.json"), text)
+    if given["file"]:
+        _write(os.path.abspath(os.path.expanduser(given["file"])), archive(text, kept))
+    stats = {"data": {"fleet_doctor": collected}, "per_host": False, "aggregate": False}
+    return {"doctor": collected, "ansible_stats": stats}
+
+
+def _write(path, data):
+    try:
+        make_directory(os.path.dirname(path))
+        write_atomic(path, data, 0o600)
+    except OSError as error:
+        raise AnsibleActionFail("%s cannot be written: %s. %s." % (path, error.strerror, remedy(error))) from error
+
+
+KINDS = {"doctor": ({"reports_dir": {"type": "path"}, "file": {"type": "path"}}, doctor_report)}

@@ -15,13 +15,10 @@ import tempfile
 from ansible import constants as C
 from ansible.errors import AnsibleError
 from ansible.plugins.loader import connection_loader
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import (
-    PROVIDED,
-    Hosts,
-    inference_hosts,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.unreachable import replace_command
+
+from ...module_utils.fleet_node.errors import FleetError
+from ..planning.inventory import PROVIDED, Hosts, inference_hosts
+from ..reporting.screen import replace_command
 
 # A server presents one key per connection.
 ALGORITHMS = ("ssh-ed25519", "ecdsa-sha2-nistp256,ecdsa-sha2-nistp384,ecdsa-sha2-nistp521", "rsa-sha2-512,rsa-sha2-256")

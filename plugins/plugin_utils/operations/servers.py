@@ -9,20 +9,14 @@ import os
 
 from ansible.errors import AnsibleConnectionFailure
 from ansible.module_utils.parsing.convert_bool import boolean
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import readable_json
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.redact import TOKEN_LENGTH
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import clean
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import (
-    amount,
-    of_candidate,
-    progress_line,
-    show,
-    status_report,
-    unreachable_report,
-)
+
+from ...module_utils.fleet_node.host.files import readable_json
+from ...module_utils.fleet_node.host.redact import TOKEN_LENGTH
+from ..base.checks import clean
+from ..planning import run_look
+from ..reporting import report
+from ..reporting.folder import reports_folder
+from ..reporting.screen import amount, of_candidate, progress_line, show, status_report, unreachable_report
 
 # The effect of each kind of action on a server; other kinds do not change running servers.
 ENDS = {
@@ -108,7 +102,7 @@ def _known_secrets(action, servers, task_vars):
 def foreign_servers(action, arguments, task_vars):
     """Return the servers that were started by hand, each with the recipe of its arguments. Raises FleetError."""
     # imports the planner, which a converged run does not need
-    from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.imported import recipe_of
+    from ..recipe.imported import recipe_of
 
     result = action.call("foreign_servers", arguments, task_vars)
     planned = {entry["name"]: entry for entry in arguments["servers"]}
@@ -177,7 +171,8 @@ def endpoint_verify(action, arguments, task_vars):
             result.setdefault("warnings", []).append(warning)
         elif folder:
             result["fleet_page"] = report.page_path(folder)
-            problems += _where(folder, host) if problems else []
+            places = (report.host_path(folder, host), report.page_path(folder))
+            problems += ["The complete report: %s\nThe same as a page: %s" % places] if problems else []
     result["fleet_report"] = of_candidate(report.table(host, result["verdicts"]), task_vars)
     show(result["fleet_report"])
     if problems:
@@ -205,11 +200,3 @@ def _report(folder, host, mode, verdicts, inventory_hosts, what, problem):
         return report.write_all(folder, verified, inventory_hosts), None
     except OSError as error:
         return report.write_all(None, verified, inventory_hosts), report.not_written(folder, error)
-
-
-def _where(folder, host):
-    """Return lines with the paths of the report, for a failure message."""
-    return [
-        "The complete report: " + report.host_path(folder, host),
-        "The same as a page: " + report.page_path(folder),
-    ]

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.inference.fleet.plugins.plugin_utils.actions import is_here, to_node
 
-COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+from ..actions import is_here, to_node
+from ..seen_files import COLLECTION
+
 ARCHIVES = os.path.join(COLLECTION, "roles", "model_weights", "files")
 ARCHIVE = os.path.join(ARCHIVES, "gpt-oss-tiny-standin.tgz")
 SUFFIX = ".tiktoken"

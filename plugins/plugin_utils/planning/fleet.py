@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
-import os
 
 from ...module_utils.fleet_node.engines.registry import API_KEYS
 from ...module_utils.fleet_node.errors import FleetError
@@ -18,13 +16,10 @@ from ...module_utils.fleet_node.host.paths import NodePaths
 from ...module_utils.fleet_node.host.server_spec import canonical
 from ...module_utils.fleet_node.host.values import format_cpu_list
 from ...module_utils.fleet_node.servers.api_keys import is_file
-from ...module_utils.fleet_node.weights.checkpoints import unfit
-from .. import seen_files
 from ..base import checks as input_checks
 from ..base.words import TRUE, some
 from ..engines import ENGINES
 from ..measure import points
-from ..models import problem_of
 from ..platforms import PLATFORMS
 from ..recipe import load as recipes
 from ..recipe import overrides, tuning
@@ -81,7 +76,7 @@ def plan_one(variables, deploys, others, made):
         if refused:
             raise FleetError(
                 "plan.does-not-fit-memory",
-                "%s Where this count is wrong, fleet_capacity: warn overrules it.",
+                "%s If this estimate is wrong, set fleet_capacity: warn.",
                 (refused,),
             )
         run = steps.steps_of(variables, entries, deployment)
@@ -216,13 +211,6 @@ def _raise_any(mistakes):
         raise FleetError.together(error.within(some(where) + ": ") for error, where in mistakes.values())
 
 
-def check_variables_of(variables):
-    """Raises FleetError if a host's variables are invalid, whether or not it is an inference host."""
-    mistakes = input_checks.Mistakes()
-    check_variables(variables, mistakes)
-    mistakes.raise_any()
-
-
 def plan_each(hosts, others, run_plan=None, reasons=None):
     """Return {host: its part of plan_hosts()}, None for a host that cannot be planned. reasons: a mapping that receives
     {host: reason} of these hosts."""
@@ -291,12 +279,15 @@ def with_notes(found, entries, deployment, hardware):
 
 def check_only(play_hosts, others):
     """Return (answer, True) if the variables of these hosts are valid; see make()."""
+
+    def check(host):
+        mistakes = input_checks.Mistakes()
+        check_variables(others(host), mistakes)
+        mistakes.raise_any()
+
     check_inventory_folders(others.inventory_sources)
-    _raise_any(_mistakes_of(play_hosts, lambda host: check_variables_of(others(host))))
+    _raise_any(_mistakes_of(play_hosts, check))
     return {"plan": {"hosts": {}, "lists": {}, "names": {}}, "warnings": [], "report": None}, True
-
-
-LOCAL = ("local", "ansible.builtin.local")
 
 
 def make(hosts, play_hosts, ours, others, run_plan, options):
@@ -308,9 +299,6 @@ def make(hosts, play_hosts, ours, others, run_plan, options):
     reasons = {}
     if options["strict"]:
         planned = plan_hosts(hosts, others, True, run_plan, play_hosts)
-        local = [host for host in planned if others(host).peek("ansible_connection") in LOCAL]
-        models_of = {host: (planned[host]["deployment"] or {}).get("models", ()) for host in local}
-        _raise_any(_mistakes_of(local, lambda host: check_models(models_of[host]), play_hosts))
     else:
         each = plan_each(hosts, others, run_plan, reasons)
         planned = {host: item for host, item in each.items() if item}
@@ -330,24 +318,6 @@ def make(hosts, play_hosts, ours, others, run_plan, options):
     if options["report"]:
         report = [plan_table(planned), *tuning_tables(planned), capacity_table(planned)]
     return {"plan": run_plan.packed(), "warnings": warnings, "report": report}, len(planned) == len(hosts)
-
-
-def check_models(models):
-    """Raises FleetError if a checkpoint in a directory of this machine contradicts the recipe.
-
-    Preflight reports its other faults.
-    """
-    for model in models:
-        folder = model.get("source_path") or model["path"]
-        path = os.path.join(folder, "config.json")
-        config = None
-        if model["source"] == "path":
-            with contextlib.suppress(OSError, ValueError):
-                config = json.loads(seen_files.read(path))
-        if isinstance(config, dict) and config.get("model_type") is not None:
-            problem = problem_of({"model": model}, config)
-            if problem:
-                raise unfit(folder, problem)
 
 
 def plan_table(planned):

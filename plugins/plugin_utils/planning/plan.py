@@ -15,8 +15,7 @@ from ...module_utils.fleet_node.host.paths import NodePaths
 from ...module_utils.fleet_node.host.server_spec import SCHEMA, check_entries, entry_hash
 from ...module_utils.fleet_node.host.values import format_cpu_list, url_host
 from ...module_utils.fleet_node.weights import wanted as hub
-from ..base.checks import Mistakes, check_folder, invalid, taken_twice, unknown_key
-from ..base.placeholders import base_context, strings, substitute
+from ..base.checks import Mistakes, base_context, check_folder, invalid, strings, substitute, taken_twice, unknown_key
 from ..engines import ENGINES
 from ..engines.base import Unreadable, conflict, text
 from ..models import DEFAULT, family_of, model_of
@@ -265,12 +264,7 @@ def _adapter_flags(where, recipe, flags):
         (family.adapters, family.label),
     ):
         if not supported:
-            raise FleetError(
-                "plan.adapters-not-served",
-                "%s: model.adapters lists %s, and LoRA adapters are not supported with %s. Remove model.adapters, or "
-                "use another engine, platform or model (docs/using/new-model.md).",
-                (where, ", ".join(adapters), label),
-            )
+            raise invalid(where + ": model.adapters", list(adapters), "null: %s has no LoRA adapters" % label)
     for flag in flags:
         if engine.canonical_flag(flag) in found and flags[flag] is not True:
             raise conflict(where, "model.adapters", "arguments.%s" % flag)
@@ -282,18 +276,11 @@ def _check_model(where, engine, platform, server):
     family, weights = family_of(server.recipe), server.recipe["model"]["format"]
     for one in (engine, platform):
         if family.name in one.unserved:
-            raise FleetError(
-                "plan.family-not-served",
-                "%s: model.family is %s, which is not supported with %s. Use another engine or platform.",
-                (where, family.name, one.label),
-            )
+            raise invalid(where + ": model.family", family.name, "a family that %s serves" % one.label)
     lacks = platform.lacks(server.hardware)
     if weights in lacks:
-        raise FleetError(
-            "plan.format-not-supported",
-            "%s: model.format is %s, which %s does not compute; allowed: %s. Use a checkpoint in such a format.",
-            (where, weights, server.hardware.accelerator, ", ".join(one for one in family.formats if one not in lacks)),
-        )
+        allowed = ", ".join(one for one in family.formats if one not in lacks)
+        raise invalid(where + ": model.format", weights, "%s on %s" % (allowed, server.hardware.accelerator))
 
 
 def _draft(host, recipe, group, own, name, devices, declared, where):

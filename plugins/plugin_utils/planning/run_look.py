@@ -26,6 +26,7 @@ FILES = LOOKS, STOPPED, VERDICTS, REPORTED = tuple(
 NOBODY = ["!all"]  # The hosts of a play without hosts. An empty list of patterns would select all hosts.
 STEPS = ("preflight", "prepare", "weights", "serve")
 VERIFY = "verify"
+NOT_ASKED = "not asked: the run ended before; see its output"  # of a host in a report
 LATER = "fleet: filled in later"  # the only key of an argument that is completed when it is sent
 OMITTED = object()
 # The tags of the steps' playbooks.

@@ -29,6 +29,7 @@ from ansible.release import __version__ as ansible_version
 from ...module_utils.fleet_node.host.files import write_atomic
 from ...module_utils.fleet_node.host.server_spec import canonical
 from .. import cache_folder, seen_files
+from ..seen_files import COLLECTION
 from .inventory import one_machine
 
 NAME = "inference-fleet-plan.json"
@@ -216,7 +217,6 @@ def _in_task():
 
 
 VARIABLE = "INFERENCE_FLEET_PLAN_CACHE"  # environment variable: another folder; empty: no cache
-COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 KEPT = 50  # plans
 MOST = 64 << 20  # bytes of all plans, and of one plan
 # Files that determine plans, in addition to the Python code that the planner imports: its data, the roles and the

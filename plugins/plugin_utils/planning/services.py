@@ -16,8 +16,7 @@ import zlib
 from ...module_utils.fleet_node.host.values import url_host
 from ...module_utils.fleet_node.shared_services.service import check_members
 from ...module_utils.fleet_node.verify.probes import ROLES
-from ..base.checks import address_of, invalid
-from ..base.placeholders import PLACEHOLDER, strings
+from ..base.checks import PLACEHOLDER, address_of, invalid, strings
 from ..base.words import TRUE
 from ..recipe.overrides import group_name
 from .hardware import assign, group_counts, server_names

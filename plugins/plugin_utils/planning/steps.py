@@ -27,6 +27,7 @@ from ..base.words import TRUE
 from ..engines import ENGINES
 from ..models import DEFAULT
 from ..platforms import PLATFORMS
+from ..seen_files import COLLECTION
 from . import server_lists
 from .run_look import LATER
 
@@ -386,7 +387,6 @@ def _watchdog(host, role):
 STEPS = {"preflight": _preflight, "prepare": _prepare, "weights": _weights, "serve": _serve, "verify": _verify}
 
 
-COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 KNOWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "known_tasks.json")
 UNKNOWN_DATA = ("README.md", "files", "__pycache__")  # of a role: files that do not affect its tasks
 LITERAL = object()  # the default is the literal in the role's file

@@ -22,14 +22,16 @@ from ..base import checks
 from ..base.checks import invalid
 from ..base.words import show
 from ..engines import ENGINES
-from ..measure.tune import limits_of
 from ..recipe import overrides
+from ..seen_files import COLLECTION
 from .inventory import LOCKED, check_outside, recipes_of
 
 HOST = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
 PROXY = re.compile(r"(?:(?:https?|socks[45][ah]?)://)?(?:[^\s/@]*@)?%s(?::([0-9]+))?/?" % HOST)
 LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 ALL_PORTS = 65535
+LIMITS = ("ttft_ms", "tpot_ms")
+MOST_MS = 10**9
 LIST, MAPPING = "a list; with -e as JSON", "a mapping; with -e as JSON"
 
 
@@ -139,6 +141,19 @@ def _mapping(name, value, shown=True):
 def _certificates(name, value):
     if value and set(value) != {"ca", "certificate", "key"}:
         raise invalid(name, sorted(value), "ca, certificate and key, or an empty mapping")
+
+
+def limits_of(given, tune, name="fleet_tune_limits"):
+    """Return {ttft_ms, tpot_ms}, None without a limit: `given`, or the limits of `tune`. Raises FleetError."""
+    if given is None:
+        return {key: (tune.get("limits") or {}).get(key) for key in LIMITS}
+    if not isinstance(given, dict) or set(given) - set(LIMITS) or not given:
+        raise invalid(name, given, "a mapping with %s, such as {ttft_ms: 2000}" % " or ".join(LIMITS))
+    found = {key: given.get(key) for key in LIMITS}
+    return {
+        key: value if value is None else float(checks.check_number("%s.%s" % (name, key), value, MOST_MS, whole=False))
+        for key, value in found.items()
+    }
 
 
 def _setting(name, value):
@@ -258,7 +273,6 @@ def check_option(name, value, option):
         checks.check_choice(name, value, option["choices"])
 
 
-COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 ELSEWHERE = "'hostvars' is undefined"  # Jinja's message for a value of another host, which only plays can evaluate
 SERVICES = ("etcd_", "nats_", "endpoint_", "monitoring_")  # prefixes of their variables
 CLOSE = 0.9  # similarity of names; other similar variables may belong to other collections

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from ...module_utils.fleet_node.errors import FleetError
+from ..base.checks import invalid, number
 from ..engines.base import Unreadable
 from ..engines.vllm import graph_settings
 from .base import Accelerator, Platform, wrong_devices
@@ -69,13 +69,12 @@ class Ascend(Platform):
     def check_server(self, where, server):
         """Require a format of weights that NPUs load, an image for their generation, and the server's own NPUs."""
         if server.recipe["model"]["format"] == "mxfp4":
-            instead = "bf16, such as unsloth/gpt-oss-120b-BF16"
-            raise _unfit(where, "model.format", "mxfp4", "Ascend NPUs cannot load", instead)
+            raise invalid(where + ": model.format", "mxfp4", "bf16 on Ascend NPUs, such as unsloth/gpt-oss-120b-BF16")
         image = (server.container or {}).get("image") or ""
         found, wanted = IMAGE.search(image), "a3" if server.hardware.accelerator == A3 else None
         if found and found.group(1) != wanted:
-            instead = "a tag that ends in -a3 or -a3-openeuler" if wanted else "a tag without -%s" % found.group(1)
-            raise _unfit(where, "container.image", image, "is not for %s" % server.hardware.accelerator, instead)
+            allowed = "a tag that ends in -a3 or -a3-openeuler" if wanted else "a tag without -%s" % found.group(1)
+            raise invalid(where + ": container.image", image, "%s on %s" % (allowed, server.hardware.accelerator))
         inside = list(range(len(server.devices))) if server.container else server.devices
         own = {VISIBLE: inside}
         if RUNTIME in (server.container or {}).get("flags", ()):
@@ -92,9 +91,8 @@ class Ascend(Platform):
         for entry in entries:
             container = entry["container"]
             if container and RUNTIME in container["flags"] and container["engine"] != "docker":
-                instead = "no overlay docker-runtime; containers get devices and driver without it"
-                place = "server '%s'" % entry["name"]
-                raise _unfit(place, "container.flags", RUNTIME, "only docker supports", instead)
+                allowed = "no overlay docker-runtime, which only docker supports; containers get devices without it"
+                raise invalid("server '%s': container.flags" % entry["name"], RUNTIME, allowed)
             if entry["devices"] and not container:
                 entry["environment"] = {VISIBLE: ",".join(map(str, entry["devices"])), **entry["environment"]}
 
@@ -103,7 +101,7 @@ class Ascend(Platform):
         arguments = entry["arguments"]
         for name in sorted(set(DEAD) & set(entry["environment"])):
             yield "environment.%s has no effect: %s. Remove it." % (name, DEAD[name])
-        share = _number(arguments.get("gpu-memory-utilization"))
+        share = number(arguments.get("gpu-memory-utilization"), whole=False)
         if share is not None and share > MOST_UTILISATION:
             yield (
                 "arguments.gpu-memory-utilization is %g; with expert parallelism chips need unequal amounts, and more "
@@ -114,20 +112,6 @@ class Ascend(Platform):
     def memory(self, settings, entry, hardware, model):
         # whether the plugin distinguishes sliding layers depends on its version
         return {**settings, "windowed": False}
-
-
-def _unfit(where, setting, value, reason, allowed):
-    """Return the FleetError of a setting that NPUs do not support."""
-    return FleetError(
-        "plan.not-for-platform", "%s: %s is %s, which %s. Use %s.", (where, setting, value, reason, allowed)
-    )
-
-
-def _number(value):
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return None
 
 
 def _graph_notes(arguments):
@@ -141,7 +125,7 @@ def _graph_notes(arguments):
         yield "compilation-config.cudagraph_mode is %s; vllm-ascend's guide for gpt-oss names %s." % (
             mode, " and ".join(GRAPH_MODES[1:]),
         )  # fmt: skip
-    most, sequences = max(map(_number, sizes), default=None) if sizes else None, _number(arguments.get("max-num-seqs"))
+    most, sequences = max(map(number, sizes), default=None) if sizes else None, number(arguments.get("max-num-seqs"))
     if most and sequences and most != sequences:
         yield (
             "compilation-config.cudagraph_capture_sizes ends at %g and max-num-seqs is %g: %s. Leave the sizes out, "

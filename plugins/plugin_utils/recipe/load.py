@@ -16,20 +16,17 @@ import os
 import re
 
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import canonical
-from ansible_collections.inference.fleet.plugins.plugin_utils import seen_files
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import MAX_DEPTH, clean, invalid
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import close_to, path_text, show, visible
-from ansible_collections.inference.fleet.plugins.plugin_utils.models import family_of, problem_of
-from ansible_collections.inference.fleet.plugins.plugin_utils.models.base import read as read_config
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides, tuning
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import (
-    COLLECTION,
-    all_problems,
-    coerce,
-)
+
+from ...module_utils.fleet_node.errors import FleetError
+from ...module_utils.fleet_node.host.server_spec import canonical
+from .. import seen_files
+from ..base.checks import MAX_DEPTH, clean, invalid
+from ..base.words import close_to, path_text, show, visible
+from ..models import family_of, problem_of
+from ..models.base import read as read_config
+from . import overrides, tuning
+from .overrides import group_name
+from .schema import COLLECTION, all_problems, coerce
 
 SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 OWN_RECIPES = os.path.join(COLLECTION, "recipes")

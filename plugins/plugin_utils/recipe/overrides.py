@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import invalid, unknown_key
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import close_to, names_secret, path_text, show
+from ...module_utils.fleet_node.errors import FleetError
+from ..base.checks import invalid, unknown_key
+from ..base.words import close_to, names_secret, path_text, show
 
 VARIABLE = re.compile(r"^fleet_override(_\w+)?$")
 # A null in these keys of a group or an instance removes the recipe's value for all servers; planning applies it.

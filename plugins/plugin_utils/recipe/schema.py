@@ -10,7 +10,6 @@ In addition to the keywords of JSON schema, a node has `allowed`, a description 
 
 from __future__ import annotations
 
-import difflib
 import functools
 import graphlib
 import json
@@ -18,26 +17,27 @@ import os
 import re
 import sys
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import API_KEYS
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import probes
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import MAX_LINE, invisible
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.placeholders import RESERVED
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import (
+from ...module_utils.fleet_node.engines.registry import API_KEYS
+from ...module_utils.fleet_node.errors import FleetError
+from ...module_utils.fleet_node.verify import probes
+from ..base.checks import MAX_LINE, RESERVED, invisible
+from ..base.words import (
     FALSE,
     NUMBER,
     TRUE,
     WHOLE,
+    close_to,
     holds_secret,
     names_secret,
     odd_characters,
     path_text,
     show,
 )
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.models import FAMILIES, family_of, other_family
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
+from ..engines import ENGINES
+from ..models import FAMILIES, family_of, other_family
+from ..platforms import PLATFORMS
+from ..seen_files import COLLECTION
+from .overrides import group_name
 
 try:
     import jsonschema
@@ -46,7 +46,6 @@ except ImportError:
 else:
     HAS_JSONSCHEMA = True
 
-COLLECTION = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
 REQUIREMENT = "jsonschema>=4.23,<5"
 SCHEMA_PATH = os.path.join(COLLECTION, "recipes", "recipe.schema.json")
 TYPE_NAMES = {
@@ -194,14 +193,14 @@ def _message(error, text_of):
         unknown = sorted(set(error.instance) - set(known))
         text = []
         for name in unknown:
-            close = difflib.get_close_matches(name, known, 1)
+            close = close_to(name, known, 0.6)
             text.append(
                 "unknown key '%s'%s (value %s)%s"
                 % (
                     text_of([*path, name]),
                     odd_characters(name),
                     show(error.instance[name]),
-                    "; did you mean '%s'?" % close[0] if close else "",
+                    "; did you mean '%s'?" % close if close else "",
                 )
             )
         return [*path, unknown[0]], "%s; allowed here: %s" % ("; ".join(text), ", ".join(known))

@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 import os
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import fits
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import MAX_NUMBER, check_number, invalid
+from ...module_utils.fleet_node.host.files import fits
+from ..base.checks import MAX_NUMBER, check_number, invalid
 
 FOLDER = "tuning"
 WANTED = ("input", "output", "concurrency")

@@ -9,20 +9,21 @@ import base64
 import datetime
 import functools
 import hashlib
+import json
 import math
 import os
 import re
 import shlex
 import urllib.parse
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import UNSEEN
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import visible as text_visible
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import PROBED_ROLES
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import TIME, items_of
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model import gpt_oss
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import some
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
+from ...module_utils.fleet_node.errors import UNSEEN
+from ...module_utils.fleet_node.errors import visible as text_visible
+from ...module_utils.fleet_node.host.server_spec import PROBED_ROLES
+from ...module_utils.fleet_node.host.values import TIME, items_of
+from ...module_utils.fleet_node.model import gpt_oss
+from ..base.words import some
+from ..engines import ENGINES
+from ..platforms import PLATFORMS
 
 try:
     import jinja2
@@ -40,55 +41,13 @@ LONGEST, CAUSE = 4000, 1000  # characters
 CARDS, PLACES = 40, 24  # kinds of failures with a card; servers that a card names
 DECADE = 20  # percent of a probe's bar for a factor of ten, from 1 ms
 SCALE = ((20, "10 ms"), (40, "0.1 s"), (60, "1 s"), (80, "10 s"))
-OLD = datetime.timedelta(hours=1)  # without a run, a verdict is old if the newest verdict is later by more than this
 
 MODES = {"full": "full sequence", "quick": "quick check"}
 WORDS = {PASSED: "verified", FAILED: "failed", UNKNOWN: "not verified"}
-# The meaning of each probe; docs/using/verification.md describes them.
-PROVES = {
-    "identity": "the planned entry's own process listens on the port, before and after the probes",
-    "alive": "the process answers",
-    "census": "as many workers are registered as planned",
-    "model-id": "the planned model name is listed",
-    "adapters": "each LoRA adapter is listed and answers",
-    "context": "the listed context is the planned one",
-    "api-key": "requests without the key or with a wrong one are refused",
-    "completion": "a complete, right answer comes back through the server's own port",
-    "warm-up": "the engine computes, the model's vocabulary is there",
-    "chat": "the right answer and nothing else, which ends by itself",
-    gpt_oss.RESIDUE_PROBE: "no tokens of %s or of other models in any answer" % gpt_oss.FORMAT,
-    "form": "all answers are strict JSON, one choice, an end, usage that adds up, calls with unique ids",
-    "echo": "no answer repeats its prompt or continues with other turns",
-    "reasoning": "reasoning is in a separate field, and not in the content",
-    "effort": "high effort makes the model think longer",
-    "tool-call": "a call with the right name and JSON arguments",
-    "tool-round-trip": "an answer after the tool's result",
-    "tool-arguments": "the arguments of a call come back as they were asked for",
-    "tool-result": "the answer contains a value that only the tool's result has",
-    "second-tool-round": "a second call in the same conversation, answered from its own result",
-    "tool-choice": "none, a named tool and any tool are followed",
-    "system-message": "an instruction in the system message is followed",
-    "developer-message": "an instruction in a developer message is followed",
-    "multi-turn": "earlier answers of the assistant reach the model",
-    "long-prompt": "a fact in more than 4000 characters is found",
-    "long-answer": "each of 120 numbers is there, complete and streamed",
-    "exact-text": "accents, other alphabets and emoji come back as sent, complete and streamed",
-    "sampling": "right at other temperatures, and with the server's own defaults",
-    "json-schema": "the answer follows a JSON schema",
-    "embedding": "a vector of the model's size for a sentence",
-    "embedding-order": "sentences of one subject are more similar than others",
-    "embedding-repeat": "a sentence has the same vector alone and in a batch",
-    "stop-sequence": "the answer ends at a stop sequence",
-    "responses": "the right answer from /v1/responses, completed",
-    "responses-stream": "the same streamed, up to response.completed",
-    "responses-tools": "a call with its arguments from /v1/responses",
-    "streaming": "the same streamed, text and tool calls, up to [DONE]",
-    "unbuffered": "events come while the model writes",
-    "keep-alive": "requests on one connection get their own answers",
-    "concurrent": "each of many requests at once gets its own right answer",
-    "still-right": "what was right at the beginning is right at the end",
-    "disaggregation": "each worker took part",
-}
+RESIDUE = "no tokens of %s or of other models in any answer" % gpt_oss.FORMAT
+with open(os.path.join(os.path.dirname(TEMPLATES), "probes.json"), encoding="utf-8") as _stream:
+    # The meaning of each probe; docs/using/verification.md describes them.
+    PROVES = {**json.load(_stream), gpt_oss.RESIDUE_PROBE: RESIDUE}
 
 
 def _label(registry, name):
@@ -141,13 +100,7 @@ def view(report):
     """Return the values of the template: strings, numbers, and lists and mappings of them."""
     report = mapping(report)
     names = sorted(mapping(report.get("hosts")), key=natural)
-    reports = {name: mapping(report["hosts"][name]) for name in names}
-    newest = max(filter(None, (time_of(value.get("generated")) for value in reports.values())), default=None)
-    began = time_of(mapping(report.get("run")).get("began"))
-    latest, grace = (began, datetime.timedelta()) if began else (newest, OLD)
-    hosts = []
-    for name in names:
-        hosts.append(_host(name, reports[name], len(hosts), latest, grace))
+    hosts = [_host(name, mapping(report["hosts"][name]), number) for number, name in enumerate(names)]
     servers = [server for host in hosts for server in host["servers"]]
     for number, server in enumerate(servers):
         server["id"] = "s%d" % number
@@ -163,7 +116,7 @@ def view(report):
         "measured": sum(server["measured"] for server in servers),
         "generated": moment(report.get("generated")),
         "on": _on(hosts, servers),
-        "notes": _notes(hosts, servers, began),
+        "notes": _notes(hosts, servers),
         "problems": _problems(hosts),
         **_failures(servers),
         # the overview has the order of the inventory, so that the position of a host is stable
@@ -186,7 +139,7 @@ def view(report):
     }
 
 
-def _host(name, report, number, latest, grace):
+def _host(name, report, number):
     deployed = mapping(report.get("deployed"))
     planned = {cut(entry.get("name")): entry for entry in items_of(deployed.get("servers"))}
     full = mapping(report.get("last_full"))
@@ -205,7 +158,6 @@ def _host(name, report, number, latest, grace):
         key = cut(verdict.get("server"))
         servers.append(_server(name, verdict, mapping(planned.pop(key, None))))
         servers[-1]["full"] = _full(full, before[key], verdict) if key in before else None
-    time = time_of(report.get("generated"))
     problem = cut(report.get("problem"), LONGEST)
     last = mapping(missing.get("last"))
     return {
@@ -216,11 +168,10 @@ def _host(name, report, number, latest, grace):
         "problem": problem,
         "missing": cut(missing.get("cause"), LONGEST) if missing else "",
         "began": moment(missing.get("began")),
-        "last": "%s, %s" % (WORDS[_state(last.get("ok"))], moment(last.get("generated"))) if last else "",
+        "last": "%s, %s" % (WORDS[state_of(last.get("ok"))], moment(last.get("generated"))) if last else "",
         "passed": sum(server["state"] == PASSED for server in servers),
         "servers": servers,
         "when": moment(report.get("generated")),
-        "older": latest - time if time and latest and latest - time > grace else None,
         "mode": MODES.get(cut(report.get("mode")), cut(report.get("mode"))),
         "recipe": cut(deployed.get("recipe")),
         "description": cut(deployed.get("description"), LONGEST),
@@ -267,10 +218,10 @@ def _server(host, verdict, entry):
         probes = [dict(probe, state=UNKNOWN) for probe in probes]
     return {
         "note": void or ("not verified: " + stranger if stranger else ""),
-        "word": WORDS[UNKNOWN if stranger else _state(verdict.get("ok"))],
+        "word": WORDS[UNKNOWN if stranger else state_of(verdict.get("ok"))],
         "host": cut(host),
         "name": cut(verdict.get("server")),
-        "state": _state(verdict.get("ok")),
+        "state": state_of(verdict.get("ok")),
         "address": url.partition("://")[2] or url,
         "url": url,
         "port": url.rpartition(":")[2],
@@ -292,7 +243,7 @@ def _full(full, verdict, now):
     if verdict.get("void"):
         probes = [dict(probe, state=UNKNOWN) for probe in probes]
     return {
-        "state": _state(verdict.get("ok")),
+        "state": state_of(verdict.get("ok")),
         "when": moment(full.get("generated")),
         "same": verdict.get("hash") == now.get("hash"),
         **_sums(probes),
@@ -314,7 +265,7 @@ def _probe_view(probe):
     ms = ms if isinstance(ms, (int, float)) and 0 <= ms < 1e12 else 0
     return {
         "name": cut(probe.get("name")),
-        "state": _state(probe.get("ok")),
+        "state": state_of(probe.get("ok")),
         "ms": ms,
         "took": duration(ms),
         "length": round(min(100, DECADE * math.log10(max(1, ms))), 1),
@@ -370,7 +321,7 @@ def _problems(hosts):
     ]
 
 
-def _notes(hosts, servers, began):
+def _notes(hosts, servers):
     """Notes above the results: [{title, text}]."""
     notes = []
     missing = {}
@@ -402,23 +353,6 @@ def _notes(hosts, servers, began):
                 % (some(names), "" if what == "yes" else ": " + what),
             }
         )
-    old = [host for host in hosts if host["older"] is not None]
-    if old:
-        than = "the last run, which was for other hosts"
-        if not began:
-            than = "the newest verdict. The last run may not have reached " + ("it" if len(old) == 1 else "them")
-        notes.append(
-            {
-                "title": "Older verdicts",
-                "text": "%s: %s%s older than %s."
-                % (
-                    some([host["name"] for host in old]),
-                    "up to " if len(old) > 1 else "",
-                    age(max(host["older"] for host in old)),
-                    than,
-                ),
-            }
-        )
     return notes
 
 
@@ -435,7 +369,7 @@ def _on(hosts, servers):
     ]
 
 
-def _state(value):
+def state_of(value):
     return PASSED if value is True else FAILED if value is False else UNKNOWN
 
 
@@ -492,14 +426,6 @@ def moment(text):
     if time is None:
         return cut(text)
     return "%d %s %d, %s UTC" % (time.day, MONTHS[time.month - 1], time.year, time.strftime("%H:%M:%S"))
-
-
-def age(delta):
-    """Return a long time: 50 min, 3 h, 2 days."""
-    minutes = int(delta.total_seconds() // 60)
-    if minutes < 120:
-        return "%d min" % max(1, minutes)
-    return "%d h" % (minutes // 60) if minutes < 2880 else "%d days" % (minutes // 1440)
 
 
 def duration(ms):

@@ -16,27 +16,18 @@ import json
 import os
 import urllib.parse
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import (
-    read_json,
-    read_text,
-    write_atomic,
-)
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.http_client import cut
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import PROBED_ROLES
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import (
-    all_ok,
-    format_cpu_list,
-    items_of,
-    now,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import runs
+from ...module_utils.fleet_node.host.files import read_json, read_text, write_atomic
+from ...module_utils.fleet_node.host.http_client import cut
+from ...module_utils.fleet_node.host.server_spec import PROBED_ROLES
+from ...module_utils.fleet_node.host.values import all_ok, format_cpu_list, items_of, now
+from ..base.words import some
+from . import runs
 
 SCHEMA = 1
 TITLE = "Verdicts"
 COLUMNS = ("host", "server", "port", "verdict", "probes", "details")
 WORDS = {True: "ok", False: "FAILED", None: "not verified"}
 DETAILS = 300  # characters of the reason in the table
-SHOWN = 3  # probes that a line names
 MISSED = "No verdict of this run yet: not reached, failed before its servers were asked, or not asked yet."
 NEVER = "Planned, but in no run so far."
 
@@ -419,7 +410,7 @@ def write_page(folder):
         mark = "<!-- of verdict.json, sha256 %s -->\n" % hashlib.sha256(text.encode("utf-8")).hexdigest()
         before = read_text(page_path(folder))
         if before is None or not before.endswith(mark):
-            from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import page
+            from . import page
 
             write_atomic(page_path(folder), page.render(json.loads(text)) + mark)
 
@@ -439,12 +430,6 @@ def _locked(path):
 def table(host, verdicts):
     """{title, columns, key, rows} of a host's verdicts for the screen."""
     return {"title": TITLE, "columns": list(COLUMNS), "key": 2, "rows": [_row(host, verdict) for verdict in verdicts]}
-
-
-def _listed(names):
-    """The first names and the number of the others; the page has all of them."""
-    shown = ", ".join(names[:SHOWN])
-    return shown if len(names) <= SHOWN else "%s and %d more" % (shown, len(names) - SHOWN)
 
 
 def _row(host, verdict):
@@ -468,7 +453,7 @@ def _row(host, verdict):
             slowest = max(passed, key=lambda probe: probe["ms"])
             parts.append("slowest: %s %d ms" % (slowest["name"], slowest["ms"]))
         if missing:
-            parts.append("not measured: " + _listed(missing))
+            parts.append("not measured: " + some(missing))
         details = "; ".join(parts)
     return [
         host,
@@ -494,5 +479,5 @@ def failure_message(host, verdicts):
             keys = ("sent", "cause") if repeated else ("sent", "got", "cause")
             lines += ["    %-6s %s" % (key + ":", probe[key]) for key in keys if probe[key]]
         if skipped and not verdict.get("not_verified"):  # otherwise nothing was verified
-            lines.append("  not run after that: " + _listed(skipped))
+            lines.append("  not run after that: " + some(skipped))
     return "\n".join(lines)

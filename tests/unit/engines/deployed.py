@@ -51,10 +51,7 @@ def write_down(root, entry, pid, runs=None):
     paths = NodePaths(str(root))
     record = {"name": entry["name"], "hash": runs or entry["hash"], "user": "x", "pid": pid, "phase": "running",
               "ticks": processes.process(pid).ticks, "since": 1.0, "starts": [1.0], "count": 1}  # fmt: skip
-    for path, value in (
-        (paths.entry(entry["name"]), entry),
-        (paths.server_state(entry["name"]), record),
-    ):
+    for path, value in ((paths.entry(entry["name"]), entry), (paths.server_state(entry["name"]), record)):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w", encoding="utf-8") as stream:
             json.dump(value, stream)

@@ -237,7 +237,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(data)
-        self.close_connection = self.close_connection or claim > 0 or self.has("closes-silently")
+        self.close_connection = self.close_connection or claim > 0
 
     def send_json(self, status, value):
         self.send_text(status, json.dumps(value))
@@ -413,11 +413,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 400,
                 "reasoning_effort: Extra inputs are not permitted",
             ),
-            (
-                body.get("model") not in engine.listed,
-                404,
-                "The model `%s` does not exist." % body.get("model"),
-            ),
+            (body.get("model") not in engine.listed, 404, "The model `%s` does not exist." % body.get("model")),
             (
                 engine.context is not None and needed > (engine.context or 0),
                 400,
@@ -507,8 +503,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 message["content"] = "It will be sunny, says report %s." % report.group(1)
             if self.has("leak-after-tool"):
                 message["content"] = "<|message|>All is well."
-            if self.has("aloof-after-tool") and not report:
-                message["content"] = "Done."
             if self.has("mute-after-tool"):
                 message["content"] = None
             if once:
@@ -532,8 +526,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if self.has("drop-tool-call"):
                 del message["tool_calls"]
                 finish = "stop"
-            if self.has("tool-wrong-name"):
-                function["name"] = "functions.get_system_health<|channel|>commentary"[:27]
             if self.has("tool-bad-arguments"):
                 function["arguments"] = "{}{"
             if self.has("leak-in-arguments"):

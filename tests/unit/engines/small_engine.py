@@ -60,6 +60,7 @@ asked, running = threading.Semaphore(0), []
 refusing = threading.Event()
 if options.refuses:
     signal.signal(signal.SIGUSR1, lambda *unused: refusing.set())
+    signal.signal(signal.SIGUSR2, lambda *unused: None)  # it keeps its port
 
 
 class Handler(http.server.BaseHTTPRequestHandler):

@@ -10,10 +10,10 @@ import json
 import sys
 
 import yaml
-from ansible_collections.inference.fleet.tests.runs import CLONE, play
+from ansible_collections.inference.fleet.tests.runs import play
 from ansible_collections.inference.fleet.tests.unit.engines.deployed import a_port, holding, write_down
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import host_variables
 
-RECIPE = CLONE / "tests" / "nodes" / "recipes" / "node-small.yml"
 NO_NODE = {"ansible_python_interpreter": "/nowhere/python"}  # fails whatever it is asked, as a broken node does
 
 
@@ -28,15 +28,9 @@ class Fleet:
         ports = [port or next(own).getsockname()[1] for port in ports]
         self.reports = folder / "reports"
         self.hosts = {
-            "n%d" % number: {
-                "ansible_connection": "local",
-                "ansible_python_interpreter": sys.executable,
-                "fleet_recipe": "node-small",
-                "fleet_recipe_paths": [str(RECIPE.parent)],
-                "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2},
-                "fleet_root": str(folder / ("root%d" % number)),
-                "fleet_override": {"servers": {"server": {"count": 1, "port": port}}},
-            }
+            "n%d" % number: host_variables(
+                folder / ("root%d" % number), fleet_override={"servers": {"server": {"count": 1, "port": port}}}
+            )
             for number, port in enumerate(ports, 1)
         }
 
@@ -46,11 +40,7 @@ class Fleet:
         inventory = self.folder / "hosts.yml"
         # a host without a recipe, whatever its groups are, is nobody's
         bastion = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
-        groups = {
-            "cpu": {"hosts": hosts},
-            "vllm": {"children": {"cpu": {}}},
-            "bastions": {"hosts": {"b1": bastion}},
-        }
+        groups = {"cpu": {"hosts": hosts}, "vllm": {"children": {"cpu": {}}}, "bastions": {"hosts": {"b1": bastion}}}
         inventory.write_text(yaml.safe_dump(groups))
         options.setdefault("variables", {"fleet_reports_dir": str(self.reports), "fleet_verify": "quick"})
         return play(playbook, inventory, *arguments, **{"timeout": 600, **options})

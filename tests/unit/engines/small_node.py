@@ -29,6 +29,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.pa
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import entry_hash
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import apply
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.supervisord import MARKER, Supervisord
+from ansible_collections.inference.fleet.tests.runs import CLONE
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
 from ansible_collections.inference.fleet.tests.unit.operating import operate
 
@@ -159,6 +160,26 @@ def rehash(entry, **changes):
 def python_command(*arguments):
     """argv of this interpreter, started fast."""
     return [sys.executable, "-I", "-S", *arguments]
+
+
+NEEDS = dict.fromkeys(("cpu_flags", "libraries", "host_memory_gib", "disk_gib"))  # of this machine: none is checked
+SUPERVISED = {"serve_manager": "supervisord", "serve_toolkit": sys.prefix}
+
+
+def host_variables(root, cores=2, **more):
+    """A host of an inventory that is this machine below a root, with the recipe node-small."""
+    return {
+        "ansible_connection": "local", "ansible_python_interpreter": sys.executable, "fleet_recipe": "node-small",
+        "fleet_recipe_paths": [str(CLONE / "tests/nodes/recipes")], "fleet_root": str(root),
+        "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": cores}, **more,
+    }  # fmt: skip
+
+
+def copy_engine(folder):
+    """tests/nodes/engine.py with what it runs; its path."""
+    for path in (CLONE / "tests/nodes/engine.py", CLONE / "tests/unit/engines/scripted_engine.py"):
+        shutil.copy(path, folder)
+    return str(folder / "engine.py")
 
 
 class SmallNode:

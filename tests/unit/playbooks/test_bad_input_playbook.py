@@ -41,7 +41,6 @@ def play(folder, *arguments, inventory=None, more="", playbook="plan"):
 @pytest.mark.parametrize(
     ("more", "parts"),
     [
-        ("    fleet_override: {on: 1}", ["fleet_override has the key true", 'Put it into quotes: "on"']),
         ("    fleet_override: {arguments: &a {x: *a}}", ["Completely failed to parse inventory source", "hosts.yml"]),
         ("    fleet_override: {arguments: {a: 1, a: 2}}", ["'a'", "hosts.yml"]),
         ("    fleet_override: {arguments: {x: '{{ nope }}'}}", ["fleet_override cannot be worked out", "nope"]),
@@ -62,7 +61,6 @@ def test_an_inventory(tmp_path, more, parts):
     [
         ("fleet_override=port", ['fleet_override is "port"; allowed: a mapping of recipe keys', "with -e as JSON"]),
         ('{"fleet_override": {"start": {"budget_s": NaN}}}', ["'start.budget_s' is NaN (float)"]),
-        ("fleet_purge=flase", ['fleet_purge is "flase"; allowed: true or false']),
     ],
 )
 def test_an_extra_variable_stops_site_before_anything_is_changed(tmp_path, extra, parts):
@@ -141,12 +139,11 @@ def test_recipes_inside_the_inventory_directory_are_refused_by_every_run(tmp_pat
 
 
 def test_arguments_of_the_module(tmp_path):
-    playbook = tmp_path / "p.yml"
-    for arguments, part in (("{report: perhaps}", "perhaps"), ("{hosts: nobody}", "nobody"), ("{fil: x}", "fil")):
-        playbook.write_text(
-            "- hosts: localhost\n  gather_facts: false\n  tasks: [{inference.fleet.plan: %s}]\n" % arguments
-        )
-        run = ansible_playbook([playbook])
-        assert run.status == 2
+    playbook, wrong = tmp_path / "p.yml", ({"report": "perhaps"}, {"hosts": "nobody"}, {"fil": "x"})
+    tasks = [{"inference.fleet.plan": arguments, "ignore_errors": True} for arguments in wrong]
+    playbook.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
+    run = ansible_playbook([playbook]).ok()
+    assert run.count("ignored") == 3
+    for part in ("perhaps", "nobody", "fil"):
         assert part in run.output
-        assert "Traceback" not in run.output
+    assert "Traceback" not in run.output

@@ -33,22 +33,25 @@ def screen(tmp_path, tasks, *arguments, hosts="localhost"):
     return ansible_playbook([path, "-i", "inventories/local", *arguments]).output
 
 
-def test_a_failure_is_told_once_as_text(tmp_path):
-    output = screen(tmp_path, [{"name": "Fail", "ansible.builtin.fail": {"msg": 'first "line"\nsecond line'}}])
-    assert 'fatal: [localhost]: FAILED!\n    first "line"\n    second line\n' in output
-    assert output.count("second line") == 1
-
-
-def test_a_failure_in_a_loop_is_told_once_as_text(tmp_path):
+def test_failures_are_told_once_as_text(tmp_path):
+    """Of a task and in a loop; and ordinary retries look as always."""
+    text, more = 'first "line"\n%s line', {"ignore_errors": True}
     tasks = [
-        {"name": "Fail", "ansible.builtin.fail": {"msg": 'first "line"\n{{ item }} line'}, "loop": ["second", "third"]},
-    ]
+        {"name": "Fail", "ansible.builtin.fail": {"msg": text % "second"}, **more},
+        {"name": "Loop", "ansible.builtin.fail": {"msg": text % "{{ item }}"}, "loop": ["third", "fourth"], **more},
+        {"name": "Run", "ansible.builtin.command": "sh -c 'echo {{ item }} words >&2; exit 3'", "loop": ["own"],
+         **more},
+        {"name": "Poll", "ansible.builtin.command": "false", "register": "polled", "until": "polled is success",
+         "retries": 1, "delay": 0, **more},
+    ]  # fmt: skip
     output = screen(tmp_path, tasks)
-    for item in ("second", "third"):
+    assert "fatal: [localhost]: FAILED!\n    %s\n" % (text % "second").replace("\n", "\n    ") in output
+    for item in ("third", "fourth"):
         assert 'failed: [localhost] (item=%s)\n    first "line"\n    %s line\n' % (item, item) in output
-        assert output.count(item + " line") == 1
-    command = {"name": "Run", "ansible.builtin.command": "sh -c 'echo {{ item }} words >&2; exit 3'", "loop": ["own"]}
-    assert "    own words\n" in screen(tmp_path, [command])
+    for word in ("second", "third", "fourth"):
+        assert output.count(word + " line") == 1
+    assert "    own words\n" in output
+    assert re.search(r"FAILED - RETRYING: \[localhost\]: Poll \([01] retries left\)\.", output)  # 0 from core 2.20 on
 
 
 def test_what_is_unseen_is_shown_wherever_it_appears(tmp_path):
@@ -78,15 +81,6 @@ def test_the_last_page_that_was_written_is_the_last_line(tmp_path):
     assert output.count("Page: ") == output.count("CERTIFICATE *") == 1
     assert "certificate  -              Not certified yet" in output
     assert "Page: " not in screen(tmp_path, tasks, "--check")
-
-
-def test_ordinary_retries_look_as_always(tmp_path):
-    task = {
-        "name": "Poll", "ansible.builtin.command": "false", "register": "polled", "until": "polled is success",
-        "retries": 1, "delay": 0,
-    }  # fmt: skip
-    shown = screen(tmp_path, [task])
-    assert re.search(r"FAILED - RETRYING: \[localhost\]: Poll \([01] retries left\)\.", shown)  # 0 from core 2.20 on
 
 
 # A module that is further along every time it is asked, on its host's own clock: a file with the number of its steps.

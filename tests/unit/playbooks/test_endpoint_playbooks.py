@@ -112,17 +112,11 @@ def test_mistakes_are_reported_before_the_host_is_contacted(inventory):
 
 
 @pytest.mark.parametrize("playbook", ["endpoint", "site"])
-@pytest.mark.parametrize("days", [-1, None])
-def test_certificates_are_refused_before_a_host_is_contacted(tmp_path, inventory, playbook, days):
-    for name, text in zip(("chain", "key"), made(days or 1), strict=True):
-        (tmp_path / name).write_text(text)
+def test_certificates_are_refused_before_a_host_is_contacted(tmp_path, inventory, playbook):
     given = {"endpoint_certificate": str(tmp_path / "chain"), "endpoint_keys": {"a": "k"}}
-    given.update({"endpoint_certificate_key": str(tmp_path / "key")} if days else {})
+    given["endpoint_certificate_key"] = str(tmp_path / "key")
+    for name, text in zip(("chain", "key"), made(-1), strict=True):
+        (tmp_path / name).write_text(text)
     status, output = play(playbook, inventory, "-e", json.dumps(given))
-    assert status == 2 and ("endpoint_certificate expired at" if days else "without endpoint_certificate_key") in output
+    assert status == 2 and "expired at" in " ".join(output.split())
     assert "UNREACHABLE" not in output and "Detect changes" not in output
-
-
-def test_variables_of_the_endpoint_are_checked_with_the_plan(inventory):
-    status, output = play("endpoint", inventory, "-e", "endpoint_port=70000")
-    assert status == 2 and "endpoint_port is" in output and "70000" in output and "UNREACHABLE" not in output

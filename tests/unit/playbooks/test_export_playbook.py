@@ -41,7 +41,7 @@ def export(tmp_path, variables, kind):
 
 def argv_of(script, tmp_path, **environment):
     """The words with which a script runs docker."""
-    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin").mkdir(exist_ok=True)
     shows = 'python3 -c "import json, sys; print(json.dumps(sys.argv[1:]))" "$@"'
     for name, body in (("docker", shows), ("install", ":"), ("mkdir", ":")):
         (tmp_path / "bin" / name).write_text("#!/bin/sh\n%s\n" % body)
@@ -53,6 +53,8 @@ def argv_of(script, tmp_path, **environment):
 def test_a_script(tmp_path):
     status, output, folder = export(tmp_path, B200, "run")
     assert status == 0, output
+    done = argv_of(folder / "server-0.sh", tmp_path)  # it asks for its keys
+    assert done.returncode != 0 and done.stdout == ""
     done = argv_of(folder / "server-0.sh", tmp_path, HF_TOKEN="x")
     argv = json.loads(done.stdout)
     assert argv[:3] == ["run", "--name=server-0", "--env=HF_TOKEN"]
@@ -60,12 +62,6 @@ def test_a_script(tmp_path):
     assert argv[argv.index(IMAGE.replace(":1.2.1", "")) + 1 :][:6] == COMMAND
     assert not [word for word in argv if "INFERENCE_FLEET" in word or word.startswith(("--label", "--pull"))]
     assert yaml.safe_load((folder / "config" / "server-0.yml").read_text())["moe_config"] == {"backend": "TRTLLM"}
-
-
-def test_a_script_asks_for_its_keys(tmp_path):
-    _status, _output, folder = export(tmp_path, B200, "run")
-    done = argv_of(folder / "server-0.sh", tmp_path)
-    assert done.returncode != 0 and done.stdout == ""
 
 
 def test_a_project_of_compose(tmp_path):
@@ -108,4 +104,8 @@ def test_processes_are_scripts_only(tmp_path):
     status, output, folder = export(tmp_path, CPU, "run")
     assert status == 0, output
     assert sorted(path.name for path in folder.glob("*.sh")) == ["server-0.sh", "server-1.sh"]
+    assert {path.name for path in (folder / "engine").iterdir()} >= {
+        "inference_fleet_drains.py",
+        "inference_fleet_api_keys.py",
+    }
     assert "-m vllm.entrypoints" in (folder / "server-1.sh").read_text().replace(" \\\n ", "")

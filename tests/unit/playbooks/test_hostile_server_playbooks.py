@@ -13,17 +13,19 @@ from __future__ import annotations
 import base64
 import json
 import os
-import sys
 import tarfile
 import unicodedata
 from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.tests.runs import CLONE, play
+from ansible_collections.inference.fleet.tests.runs import play
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import (
+    NEEDS,
+    SUPERVISED,
     SmallNode,
     free_port,
+    host_variables,
     python_command,
     watched,
 )
@@ -32,7 +34,6 @@ KEY = "sk-Zq7Xw2Vb9Nm4Lp8Rt6Ks3Hd5"
 COUNT = 5  # servers
 UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # categories of characters
 PIECE = 5  # characters of it that nothing may show
-NEEDS = ("cpu_flags", "libraries", "host_memory_gib", "disk_gib")  # of this machine
 FORGED = "PLAY RECAP *********\nn1 : ok=9 changed=0 unreachable=0 failed=0\nfatal: [n9]: FORGED"
 RAW = (
     "\x1b[2J\x1b[1;1H\x1b]0;title\x07\x1b]52;c;ZXZpbA==\x1b\\\x9b31m\x9d0;t\x9cnul\x00bell\x07back\x08\x08"
@@ -98,25 +99,14 @@ class Site:
         self.reports = folder / "reports"
         (folder / "engine.py").write_text(ENGINE)
         (folder / "model").mkdir()
-        self.host = {
-            "ansible_connection": "local",
-            "ansible_python_interpreter": sys.executable,
-            "fleet_recipe": "node-small",
-            "fleet_recipe_paths": [str(CLONE / "tests/nodes/recipes")],
-            "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 8},
-            "fleet_root": str(self.root),
-            "fleet_api_key": KEY,
-            "fleet_reports_dir": str(self.reports),
-            "fleet_verify": "quick",
-            "fleet_override": {
-                "servers": {"server": {"count": COUNT, "port": free_port()}},
-                "needs": dict.fromkeys(NEEDS),
-                "model": {"path": str(folder / "model")},
-                "command": python_command(str(folder / "engine.py")),
-            },
-            "serve_manager": "supervisord",
-            "serve_toolkit": sys.prefix,
-        }
+        override = {
+            "servers": {"server": {"count": COUNT, "port": free_port()}}, "needs": NEEDS,
+            "model": {"path": str(folder / "model")}, "command": python_command(str(folder / "engine.py")),
+        }  # fmt: skip
+        self.host = host_variables(
+            self.root, 8, fleet_api_key=KEY, fleet_reports_dir=str(self.reports), fleet_verify="quick",
+            fleet_override=override, **SUPERVISED,
+        )  # fmt: skip
         plan = folder / "plan.json"
         self.play("plan", "-e", "fleet_plan_file=%s" % plan).ok()
         self.entries = {entry["name"]: entry for entry in json.loads(plan.read_text())["n1"]}

@@ -70,42 +70,35 @@ def of(calls, module):
     return [given for name, given in calls if name == module]
 
 
-def test_a_node_that_is_ready_costs_one_comparison(role):
-    calls, done = role({})
-    done.ok()
-    assert [name for name, _given in calls] == ["nvidia_toolkit"]
+def test_a_node_that_is_ready_and_check_mode_cost_one_comparison(role):
+    for answer, options in (
+        ({}, ()),
+        ({"due": {"packages": DUE, "cdi": "x", "proof": "x"}, "manager": "apt"}, ["--check"]),
+    ):
+        calls, done = role(answer, *options)
+        done.ok()
+        assert [name for name, _given in calls] == ["nvidia_toolkit"]
 
 
-def test_check_mode_only_compares(role):
-    calls, done = role({"due": {"packages": DUE, "cdi": "x", "proof": "x"}, "manager": "apt"}, "--check")
-    done.ok()
-    assert [name for name, _given in calls] == ["nvidia_toolkit"]
-
-
-def test_dnf(role):
-    calls, done = role({"due": {"packages": DUE}, "manager": "dnf"})
+@pytest.mark.parametrize("mirror", [False, True])
+def test_dnf(role, mirror):
+    """A mirror's certificates are for fetching its key and its list; only that key is trusted."""
+    repositories = {"dnf": {"url": "https://mirror.example/nv/rpm/"}, "key": {"url": "https://mirror.example/key"}}
+    given = {"nvidia_repositories": repositories, "nvidia_ca_bundle": "/ca.pem"} if mirror else {}
+    calls, done = role({"due": {"packages": DUE}, "manager": "dnf"}, **given)
     done.ok()
     names = ["nvidia_toolkit", "get_url", "yum_repository", "dnf", "file", "nvidia_toolkit"]
     assert [name for name, _given in calls] == names
-    assert of(calls, "get_url")[0]["url"] == "https://nvidia.github.io/libnvidia-container/gpgkey"
-    (repository,) = of(calls, "yum_repository")
-    assert repository["baseurl"] == "https://nvidia.github.io/libnvidia-container/stable/rpm/$basearch"
-    assert of(calls, "dnf")[0]["name"] == ["nvidia-container-toolkit-1.20.0*", "libnvidia-container1-1.20.0*"]
-
-
-def test_dnf_from_a_mirror(role):
-    """A mirror's certificates are for fetching its key and its list; only that key is trusted."""
-    repositories = {"dnf": {"url": "https://mirror.example/nv/rpm/"}, "key": {"url": "https://mirror.example/key"}}
-    calls, done = role(
-        {"due": {"packages": DUE}, "manager": "dnf"}, nvidia_repositories=repositories, nvidia_ca_bundle="/ca.pem"
-    )
-    done.ok()
-    (key,) = of(calls, "get_url")
-    (repository,) = of(calls, "yum_repository")
-    assert (key["url"], key["dest"]) == ("https://mirror.example/key", repository["gpgkey"].partition("file://")[2])
-    assert (repository["baseurl"], repository["sslcacert"]) == ("https://mirror.example/nv/rpm", "/ca.pem")
+    (key,), (repository,), (installed,) = (of(calls, name) for name in ("get_url", "yum_repository", "dnf"))
+    own = "https://nvidia.github.io/libnvidia-container/"
+    expected = ("https://mirror.example/key", "https://mirror.example/nv/rpm") if mirror else (
+        own + "gpgkey", own + "stable/rpm/$basearch")  # fmt: skip
+    assert (key["url"], repository["baseurl"]) == expected
+    assert (key["dest"], repository.get("sslcacert")) == (
+        repository["gpgkey"].partition("file://")[2], "/ca.pem" if mirror else None,
+    )  # fmt: skip
     assert (repository["repo_gpgcheck"], repository["gpgcheck"]) == (True, False)
-    (installed,) = of(calls, "dnf")
+    assert installed["name"] == ["nvidia-container-toolkit-1.20.0*", "libnvidia-container1-1.20.0*"]
     assert (installed["allow_downgrade"], installed["lock_timeout"]) == (True, 300)
 
 

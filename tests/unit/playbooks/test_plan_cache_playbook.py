@@ -82,23 +82,3 @@ def test_a_run_whose_plan_is_kept_imports_no_planner(tmp_path):
     ):
         assert [one for one in found[0] if one.endswith("/" + name)], name
     assert found[1] == set()
-
-
-def test_a_kept_plan_says_the_same_again(tmp_path):
-    """Tables, warnings and the file."""
-    many = {"arguments": {"max-num-seqs": 64}, "benchmark": {"input_tokens": 1024, "output_tokens": 1024}}
-    path, outputs, files = tmp_path / "plan.json", [], []
-    for _turn in range(2):
-        run = ansible_playbook(
-            ["playbooks/plan.yml", "-i", "inventories/local", "-e", json.dumps({"fleet_override": many}),
-             "-e", "fleet_plan_file=%s" % path],
-            environment={"INFERENCE_FLEET_PLAN_CACHE": str(tmp_path / "plans")},
-        )  # fmt: skip
-        assert run.status == 0, run.output
-        outputs.append(run.output.replace("changed: [localhost]", "ok: [localhost]").replace("changed=1", "changed=0"))
-        files.append(path.read_bytes())
-    assert "[WARNING]: localhost: server-0, server-1: max-num-seqs 64" in " ".join(outputs[0].split())
-    assert "fits 122 K tokens" in outputs[0]
-    assert outputs[0] == outputs[1]
-    assert files[0] == files[1]
-    assert len(list((tmp_path / "plans").glob("*.json"))) == 1

@@ -84,7 +84,7 @@ def without_clone(folder):
 
 
 def play(folder, collections, plays, host):
-    """(status, screen, [(module or operation, arguments)]) of plays of an example, on one host of their groups."""
+    """(screen, [(module or operation, arguments)]) of plays of an example, on one host of their groups."""
     groups = {play["hosts"]: {"hosts": {"node-1": {**host, **SECRET}}} for play in plays}
     (folder / "hosts.json").write_text(json.dumps(groups))
     # Root is not needed to be told what a module was given.
@@ -93,8 +93,9 @@ def play(folder, collections, plays, host):
     )
     environment = {**dict.fromkeys(os.environ), **without_clone(collections), "ANSIBLE_NOCOLOR": "1"}
     run = runs.ansible_playbook(["-i", "hosts.json", "play.yml"], environment=environment, folder=folder)
+    assert run.status == 0, run.output
     lines = (collections / "given").read_text().splitlines()
-    return run.status, run.output, [tuple(json.loads(line)) for line in lines]
+    return run.output, [tuple(json.loads(line)) for line in lines]
 
 
 def modules_of(role):
@@ -113,8 +114,7 @@ def test_the_examples_of_the_readme_work(tmp_path, collections, role):
     plays = [play for example in EXAMPLES[role] for play in yaml.safe_load(example)]
     contained = {**CPU, **CONTAINERS}
     host = {"neuron": NEURON, "nvidia": NVIDIA, "container_engine": contained, "serve": contained}.get(role, CPU)
-    status, output, given = play(tmp_path, collections, plays, host)
-    assert status == 0, output
+    _output, given = play(tmp_path, collections, plays, host)
     # Waiting for servers that answer already is left out, and so are certificates of one that is alone.
     assert {module for module, _arguments in given} >= modules_of(role) - {"engine_ready", "service_certificate"}
 
@@ -130,8 +130,7 @@ def test_the_examples_of_the_readme_work(tmp_path, collections, role):
 def test_a_role_takes_its_servers_by_its_own_variable_alone(tmp_path, collections, role, host, variable, module):
     servers = {variable: "{{ lookup('inference.fleet.plan') }}"}
     plays = [{"hosts": "vllm", "vars": servers, "roles": ["inference.fleet." + role]}]
-    status, output, given = play(tmp_path, collections, plays, host)
-    assert status == 0, output
+    _output, given = play(tmp_path, collections, plays, host)
     arguments = dict(given)[module]
     assert arguments["servers"][0]["name"] == "server-0"
     if role == "serve":
@@ -140,8 +139,7 @@ def test_a_role_takes_its_servers_by_its_own_variable_alone(tmp_path, collection
 
 def test_account_and_tools_follow_the_root_of_the_toolkit(tmp_path, collections):
     plays = [{"hosts": "cpu", "vars": {"toolkit_root": "/srv/fleet"}, "roles": ["inference.fleet.toolkit"]}]
-    status, output, given = play(tmp_path, collections, plays, CPU)
-    assert status == 0, output
+    _output, given = play(tmp_path, collections, plays, CPU)
     arguments = dict(given)
     assert arguments["node_layout"] == {"root": "/srv/fleet"}
     assert arguments["python_environment"]["path"] == "/srv/fleet/var/lib/inference-fleet/toolkit"
@@ -152,8 +150,7 @@ def test_the_container_engine_gets_what_the_platform_needs_under_what_the_site_s
                  "fleet_servers": "{{ lookup('inference.fleet.plan') }}",
                  "container_engine_settings": {"features": {"x": True}, "debug": True}}  # fmt: skip
     plays = [{"hosts": "cpu", "vars": variables, "roles": ["inference.fleet.container_engine"]}]
-    status, output, given = play(tmp_path, collections, plays, {**CPU, **CONTAINERS})
-    assert status == 0, output
+    _output, given = play(tmp_path, collections, plays, {**CPU, **CONTAINERS})
     assert dict(given)["container_engine"]["settings"] == {"features": {"cdi": True, "x": True}, "debug": True}
 
 
@@ -164,8 +161,7 @@ def test_weights_begin_to_come_before_the_engine(tmp_path, collections, more, be
     model = {"source": more.get("source", "huggingface"), "repo": "openai/gpt-oss-20b"}
     step.update(hosts="vllm", vars={**step["vars"], "prepare_weights": more.get("prepare_weights", True)})
     step.pop("tags")
-    status, output, given = play(tmp_path, collections, [step], {**CPU, "fleet_override": {"model": model}})
-    assert status == 0, output
+    _output, given = play(tmp_path, collections, [step], {**CPU, "fleet_override": {"model": model}})
     calls = [module for module, _arguments in given if module in ("python_environment", "model_weights")]
     assert calls == ["python_environment", *["model_weights"] * begun, "python_environment"]
     assert not begun or dict(given)["model_weights"]["wait_s"] == 0
@@ -180,8 +176,7 @@ def test_only_the_servers_are_sent_the_key(tmp_path, collections):
             "roles": ["inference.fleet.serve", "inference.fleet.verify"],
         }
     ]
-    status, output, given = play(tmp_path, collections, plays, {**CPU, "fleet_api_key": key})
-    assert status == 0, output
+    output, given = play(tmp_path, collections, plays, {**CPU, "fleet_api_key": key})
     arguments = dict(given)
     assert arguments["engine_servers"]["secrets"] == {"vault_key": "k", "fleet_api_key": key}
     assert "sk-1" not in json.dumps({name: one for name, one in given if name != "engine_servers"})

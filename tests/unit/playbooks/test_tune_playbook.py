@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure import tune
+from ansible_collections.inference.fleet.plugins.plugin_utils.operations import tune
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import plan_fleet
 from ansible_collections.inference.fleet.tests.unit.engines.measured_results import benchmark
 from ansible_collections.inference.fleet.tests.unit.engines.small_fleet import Fleet
@@ -103,7 +103,7 @@ def test_check_says_what_would_be_tried(tmp_path):
     [
         (
             {"fleet_tune_limits": {"ttft_ms": "soon"}},
-            'fleet_tune_limits.ttft_ms is "soon"; allowed: a number of milliseconds',
+            'fleet_tune_limits.ttft_ms is "soon"; allowed: a number above 0',
         ),
         (
             {"fleet_override_more": {"tune": {"variants": {"no": {"such": {"argumens": {"a": 4}}}}}}},

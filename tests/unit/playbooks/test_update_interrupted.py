@@ -12,6 +12,7 @@ import sys
 import pytest
 import yaml
 from ansible_collections.inference.fleet.tests.runs import CLONE, play
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import host_variables
 
 HERE = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": sys.executable}
 AWAY = {"ansible_host": "127.0.0.1", "ansible_port": 1, "ansible_ssh_common_args": "-F none"}
@@ -44,13 +45,9 @@ class Fleet:
 
     def __init__(self, folder):
         self.folder = folder
-        shared = {
-            **HERE, "fleet_recipe": "node-small", "fleet_recipe_paths": [str(CLONE / "tests/nodes/recipes")],
-            "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2},
-        }  # fmt: skip
-        hosts = {name: {"fleet_root": str(folder / name)} for name in ("n1", "n2")}
+        hosts = {name: host_variables(folder / name, ansible_become=False) for name in ("n1", "n2")}
         hosts["n2"]["fleet_override"] = {"servers": {"server": {"port": 9000}}}  # both are this machine
-        (folder / "hosts.yml").write_text(yaml.safe_dump({"cpu": {"hosts": hosts, "vars": shared}}))
+        (folder / "hosts.yml").write_text(yaml.safe_dump({"cpu": {"hosts": hosts}}))
         content = (
             "{'hash': serve_kept_hash, 'fleet': serve_kept_fleet, 'plan': (update_plan | default({'hash': ''})).hash}"
         )

@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,9 +21,16 @@ import pytest
 import yaml
 from ansible_collections.inference.fleet.tests.runs import BIN, CLONE, play
 from ansible_collections.inference.fleet.tests.unit.engines import proxy
-from ansible_collections.inference.fleet.tests.unit.engines.small_node import SmallNode, free_port, wait_until, watched
-from ansible_collections.inference.fleet.tests.unit.playbooks.test_update_playbook import NEEDS, SERVERS
-from ansible_collections.inference.fleet.tests.unit.test_endpoint_proxy import DEPLOYMENT, KEYS, MODEL, Load
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import (
+    SUPERVISED,
+    SmallNode,
+    free_port,
+    host_variables,
+    wait_until,
+    watched,
+)
+from ansible_collections.inference.fleet.tests.unit.playbooks.test_update_playbook import SERVERS, override_of
+from ansible_collections.inference.fleet.tests.unit.test_endpoint_proxy import DEPLOYMENT, KEYS, Load
 
 pytestmark = pytest.mark.soak
 HOSTS, ENDPOINTS = ("n1", "n2", "n3", "n4"), ("e1", "e2")
@@ -69,23 +75,12 @@ class Fleet:
     def __init__(self, folder):
         self.folder, self.inventory = folder, folder / "hosts.yml"
         self.nodes = {name: SmallNode(folder / name) for name in HOSTS}
-        for path in (CLONE / "tests/nodes/engine.py", CLONE / "tests/unit/engines/scripted_engine.py"):
-            shutil.copy(path, folder)
         for name in (*ENDPOINTS, "model"):
             (folder / name).mkdir()
         ports = [free_port() for _number in range(len(HOSTS) * len(SERVERS))]
         first = dict(zip(HOSTS, ports[:: len(SERVERS)]))
         self.hosts = {
-            name: {
-                "fleet_root": str(self.nodes[name].root),
-                "fleet_override": {
-                    "servers": {"server": {"count": 2, "port": first[name]}},
-                    "needs": dict.fromkeys(NEEDS),
-                    "model": {"path": str(folder / "model"), "id": MODEL},
-                    "command": [sys.executable, "-S", str(folder / "engine.py")],
-                    "environment": {"ENGINE_STREAM_SECONDS": "0.5"},
-                },
-            }
+            name: host_variables(self.nodes[name].root, fleet_override=override_of(folder, first[name]))
             for name in HOSTS
         }
         # role variables have precedence over those of hosts
@@ -97,12 +92,8 @@ class Fleet:
         """Plan these arguments of the engine for some hosts."""
         for name in hosts:
             self.hosts[name]["fleet_override"]["arguments"] = arguments
-        variables = {
-            **LOCAL, "fleet_recipe": "node-small", "fleet_recipe_paths": [str(CLONE / "tests/nodes/recipes")],
-            "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2}, "fleet_verify": "quick",
-            "fleet_reports_dir": str(self.folder / "reports"), "endpoint_address": "127.0.0.1",
-            "serve_manager": "supervisord", "serve_toolkit": sys.prefix,
-        }  # fmt: skip
+        variables = {**SUPERVISED, "ansible_become": False, "fleet_verify": "quick", "endpoint_address": "127.0.0.1",
+                     "fleet_reports_dir": str(self.folder / "reports")}  # fmt: skip
         groups = {"cpu": {"hosts": self.hosts, "vars": variables}, "vllm": {"children": {"cpu": {}}}}
         groups["endpoint"] = {"hosts": dict.fromkeys(ENDPOINTS, LOCAL)}
         self.inventory.write_text(yaml.safe_dump(groups))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,11 +17,28 @@ import pytest
 import yaml
 from ansible_collections.inference.fleet.tests.runs import BIN, CLONE, play
 from ansible_collections.inference.fleet.tests.unit.engines import proxy
-from ansible_collections.inference.fleet.tests.unit.engines.small_node import SmallNode, free_port, wait_until, watched
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import (
+    NEEDS,
+    SUPERVISED,
+    SmallNode,
+    copy_engine,
+    free_port,
+    host_variables,
+    wait_until,
+    watched,
+)
 from ansible_collections.inference.fleet.tests.unit.test_endpoint_proxy import DEPLOYMENT, KEYS, MODEL, Load
 
 SERVERS = ("server-0", "server-1")
-NEEDS = ("cpu_flags", "libraries", "host_memory_gib", "disk_gib")  # of this machine
+
+
+def override_of(folder, port):
+    """Two engines of a folder whose streams take a while."""
+    return {
+        "servers": {"server": {"count": 2, "port": port}}, "needs": NEEDS,
+        "model": {"path": str(folder / "model"), "id": MODEL},
+        "command": [sys.executable, "-S", copy_engine(folder)], "environment": {"ENGINE_STREAM_SECONDS": "0.5"},
+    }  # fmt: skip
 
 
 class Site:
@@ -30,32 +46,13 @@ class Site:
 
     def __init__(self, folder):
         self.folder, self.node, self.inventory = folder, SmallNode(folder / "root"), folder / "hosts.yml"
-        for path in (CLONE / "tests/nodes/engine.py", CLONE / "tests/unit/engines/scripted_engine.py"):
-            shutil.copy(path, folder)
         for name in ("proxy", "model"):
             (folder / name).mkdir()
-        self.override = {
-            "servers": {"server": {"count": 2, "port": free_port()}},
-            "needs": dict.fromkeys(NEEDS),
-            "model": {"path": str(folder / "model"), "id": MODEL},
-            "command": [sys.executable, "-S", str(folder / "engine.py")],
-            "environment": {"ENGINE_STREAM_SECONDS": "0.5"},
-        }
-        self.host = {
-            "ansible_connection": "local",
-            "ansible_become": False,
-            "ansible_python_interpreter": sys.executable,
-            "fleet_recipe": "node-small",
-            "fleet_recipe_paths": [str(CLONE / "tests/nodes/recipes")],
-            "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2},
-            "fleet_root": str(self.node.root),
-            "fleet_reports_dir": str(folder / "reports"),
-            "fleet_verify": "quick",
-            "fleet_override": self.override,
-            "endpoint_address": "127.0.0.1",
-            "serve_manager": "supervisord",
-            "serve_toolkit": sys.prefix,
-        }
+        self.override = override_of(folder, free_port())
+        self.host = host_variables(
+            self.node.root, ansible_become=False, fleet_reports_dir=str(folder / "reports"), fleet_verify="quick",
+            fleet_override=self.override, endpoint_address="127.0.0.1", **SUPERVISED,
+        )  # fmt: skip
         self.arguments = ["--skip-tags", "endpoint,prepare,weights"]
         self.arguments += ["-e", "endpoint_socket=%s" % (folder / "proxy" / "admin.sock")]
         self.plan()
@@ -133,12 +130,4 @@ def test_a_killed_update_is_completed_by_the_next(site):
         assert "DRAIN" in site.states()
         site.update().ok()
     assert (site.planned(), site.states()) == ([8, 8], ["UP", "UP"])
-    assert (load.failed(), len(load.answers) > 4) == ([], True)
-
-
-@pytest.mark.soak  # the Molecule scenario endpoint does it under systemd
-def test_a_rollback_returns_to_the_plan_before(site):
-    with site.load() as load:
-        site.update("-e", "fleet_rollback=true").ok()
-    assert (site.planned(), site.states()) == ([None, None], ["UP", "UP"])
     assert (load.failed(), len(load.answers) > 4) == ([], True)

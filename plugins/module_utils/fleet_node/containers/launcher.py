@@ -18,6 +18,7 @@ import time
 from ..errors import FleetError
 from ..host import processes
 from ..host.files import read_text
+from ..host.paths import NodePaths
 from .engine import EngineError, check_architecture, container_name, engine_of_entry, pinned_reference
 
 TERM_S = 15
@@ -189,7 +190,7 @@ class ContainerLauncher:
     def _check_paths(self, where, entry):
         container = entry["container"]
         # the reconciler makes these later
-        own = {*entry["directories"].values(), (entry["config"] or {}).get("path")}
+        own = {*entry["directories"].values(), (entry["config"] or {}).get("path"), NodePaths(self.root).engine_lib}
         for mount in container["mounts"]:
             if mount["source"] not in own and not os.path.exists(mount["source"]):
                 raise _path_missing(where, mount["source"], "is not on this node", "container.mounts")

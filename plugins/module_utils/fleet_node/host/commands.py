@@ -102,8 +102,8 @@ def _timed_out(process, argv, limit_s, idle_s):
             shown(argv),
             "used no processor time" if idle_s else "did not end",
             idle_s or limit_s,
-            "It is blocked in the kernel (state D) by a driver, a disk or a network file system that hangs. See dmesg, "
-            "and reboot the node if that does not pass."
+            "A driver, a disk or a network file system blocks it in the kernel (state D). See dmesg, and reboot the "
+            "node if that does not pass."
             if held
             else "Run it on the node to see what it waits for: a daemon, a driver, a lock or the network.",
         ),

@@ -65,6 +65,14 @@ def catches(pid, sign):
     return bool(caught and int(caught.group(1), 16) >> (sign - 1) & 1)
 
 
+def contained(pid):
+    """Whether a process is in another PID namespace than this process, as in a container."""
+    try:
+        return os.readlink("/proc/%d/ns/pid" % pid) != os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return False
+
+
 def account_gone(name):
     """A clause about an account that does not exist any more, or None."""
     try:

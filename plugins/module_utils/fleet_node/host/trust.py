@@ -92,8 +92,7 @@ def check_root(paths):
         raise FleetError(
             "node.root-not-safe",
             "%s: %s, so accounts other than root could replace files that root writes and executes. Nothing was "
-            "changed. Allowed for fleet_root: a folder to which, like its parents, only root can write, without links "
-            "of others. %s",
+            "changed. Only root may write to fleet_root and its parents, and own links in it. %s",
             (
                 "fleet_root %s" % paths.root if paths.root else "The folders of inference.fleet",
                 found,

@@ -77,7 +77,7 @@ class Case:
 
 
 def doctor(params, check_mode, operation_of, validated):
-    """{findings, bundle}: see doctor/findings.py and doctor/bundle.py. Raises FleetError only for a root that is no
+    """{findings, bundle}: see doctor/checks.py and doctor/bundle.py. Raises FleetError only for a root that is no
     absolute path."""
     looks, verification, servers = unpacked(params)
     case, found, hanging = Case(params, looks, servers, validated, operation_of), [], []

@@ -290,8 +290,12 @@ def _requests(one):
 
 
 def _close(servers):
-    """Close the ports of engines that can do so: connections that no process accepts would be reset at the end."""
-    ports = [health_port(one.entry) for one in servers if _signal(one, engine_of(one.entry).close_signal)]
+    """Close the ports of engines that can do so: connections that no process accepts would be reset at the end.
+
+    A port that a container engine publishes stays open: its proxy would reset connections instead.
+    """
+    own = [one for one in servers if "--publish" not in " ".join((one.entry.get("container") or {}).get("flags", ()))]
+    ports = [health_port(one.entry) for one in own if _signal(one, engine_of(one.entry).close_signal)]
     end = time.monotonic() + CLOSE_S
     while any(port in ports for _address, port, _inode in processes.listening_sockets()) and time.monotonic() < end:
         time.sleep(DRAIN_POLL_S / 4)
@@ -299,12 +303,15 @@ def _close(servers):
 
 def _signal(one, sign):
     """Send a signal to an engine that handles it. Returns whether it was sent."""
-    pid = one.service.pid if one.service is not None else None
-    own = one.entry.get("launcher") != "container"  # a container engine's client catches it and passes it on
-    if sign and own and pid is not None and processes.catches(pid, sign):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, sign)
-            return True
+    engine = engine_of(one.entry)
+    pids = [one.service.pid] if one.service is not None and one.service.pid else []
+    if one.entry.get("launcher") == "container":  # its client passes signals on to the container's init
+        pids = [pid for pid in one.pids if processes.contained(pid)]
+    for pid in pids:
+        if sign and all(processes.catches(pid, each) for each in (engine.drain_signal, engine.close_signal)):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, sign)
+                return True
     return False
 
 

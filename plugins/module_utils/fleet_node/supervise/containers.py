@@ -10,6 +10,7 @@ import time
 
 from ..containers import engine as container_engine
 from ..containers.engine import EngineError, engine_of_entry
+from ..host.paths import NodePaths
 from ..host.processes import MARKER_ROOT, MARKER_SERVER, marked_processes, terminate_found
 from ..host.server_spec import read_entry
 from .state import KILL_S, TERM_S, read_record, recorded_pid, say, take_back
@@ -44,8 +45,10 @@ def sweep(entry, options, state):
     return None
 
 
-def launch_command(entry):
+def launch_command(entry, root):
     """The entry's launch with the hash as a label, and the image by a name that this node's engine has.
+
+    The folder of our modules as PYTHONPATH is added to the image's PYTHONPATH: those of CANN need theirs.
 
     Raises FileNotFoundError if the image is missing, OSError if the engine fails.
     """
@@ -58,6 +61,9 @@ def launch_command(entry):
         named = container_engine.pinned_reference(container["image"], container["digest"])
         raise FileNotFoundError("the image %s is not on this node; a run of the collection fetches it" % named)
     launch[len(launch) - len(entry["command"]) - 1] = found["reference"]
+    ours, images = "--env=PYTHONPATH=" + NodePaths(root).engine_lib, found["environment"].get("PYTHONPATH")
+    if images and ours in launch:
+        launch[launch.index(ours)] = "%s:%s" % (ours, images)
     at = launch.index("run") + 1
     return [*launch[:at], "--label=%s=%s" % (container_engine.LABEL_HASH, entry["hash"]), *launch[at:]]
 

@@ -105,7 +105,7 @@ def run(options):
         secrets = read_secrets(options.secrets)
         make = containers.client_environment if contained else engine_environment
         environment = make(entry, secrets, options.root)
-        launch = containers.launch_command(entry) if contained else entry["launch"]
+        launch = containers.launch_command(entry, options.root) if contained else entry["launch"]
         argv = [item.encode("utf-8", "surrogateescape") for item in launch]
         program = find_program(launch[0], environment["PATH"])
         prepare_process(entry)

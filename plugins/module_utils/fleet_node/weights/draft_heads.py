@@ -26,12 +26,12 @@ SHOWN = 6  # names of layers in a message
 # Trainers save these with every head; they translate between the draft's vocabulary and the target's.
 VOCABULARY_MAPS = ("d2t", "t2d")
 WITHOUT_MAPS = (
-    "in a head with the complete vocabulary they only map each token to itself: write its safetensors again without "
-    "these tensors."
+    "write its safetensors again without these tensors, which only map each token to itself in a head with the complete "
+    "vocabulary."
 )
 INSTEAD = (
-    "another architecture must first be ported to Neuron as a separate model. Or serve without a draft (model.draft: "
-    "null and arguments.speculative-config: null in fleet_override, with the eagle keys of additional-config false)."
+    "serve without a draft: in fleet_override set model.draft and arguments.speculative-config to null and the eagle keys "
+    "of additional-config to false."
 )
 
 
@@ -57,7 +57,7 @@ def _unsupported(where, faults, remedy):
     return FleetError(
         "neuron.draft-unsupported",
         "%s is no EAGLE3 head that NxD Inference runs: %s. It runs heads of the Llama 3 dense architecture with the "
-        "layers %s. Choose such a head: %s",
+        "layers %s. Choose such a head, or %s",
         (where, "; ".join(faults), LAYERS, remedy),
         details={"faults": faults},
     )

@@ -10,6 +10,8 @@ after a hash of everything that a compilation depends on (${artifact_key}).
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import re
 
 from ....module_utils.fleet_node.errors import FleetError
@@ -19,38 +21,10 @@ from ....module_utils.fleet_node.platforms.neuron.kinds import uses_nxdi
 VERSION = 1  # increase it if the composition of the key changes: every artifact is compiled again
 LENGTH = 16
 # Placeholders for the name of the server, its host or directories; keys do not depend on their values.
-NEUTRAL = frozenset(
-    (
-        "name", "group", "index", "role", "port", "devices", "device_range", "container_devices", "devices_first",
-        "host", "bind", "bind_device", "bind_interface", "root", "lib", "models", "venvs", "encodings", "model",
-        "model_id", "draft", "venv", "work", "compile", "artifact", "artifact_key", "cache", "config",
-    )
-)  # fmt: skip
-# Arguments of vLLM's HTTP server, which no graph depends on. All arguments that are not listed count.
-SERVING_FLAGS_TEXT = """
-    allow-credentials allowed-headers allowed-local-media-path allowed-media-domains allowed-methods allowed-origins
-    api-key chat-template chat-template-content-format default-chat-template-kwargs disable-access-log-for-endpoints
-    disable-fastapi-docs disable-frontend-multiprocessing disable-log-requests disable-log-stats
-    disable-uvicorn-access-log enable-auto-tool-choice enable-force-include-usage enable-log-outputs
-    enable-log-requests enable-prompt-tokens-details enable-request-id-headers enable-server-load-tracking
-    enable-tokenizer-info-endpoint exclude-tools-when-tool-choice-none generation-config
-    h11-max-header-count h11-max-incomplete-event-size host log-config-file log-error-stack max-log-len
-    middleware otlp-traces-endpoint override-generation-config port reasoning-parser response-role
-    return-tokens-as-token-ids root-path served-model-name show-hidden-metrics-for-version ssl-ca-certs
-    ssl-cert-reqs ssl-certfile ssl-ciphers ssl-keyfile tool-call-parser tool-parser-plugin tool-server
-    trust-request-chat-template uds uvicorn-log-level
-"""
-SERVING_FLAGS = frozenset(SERVING_FLAGS_TEXT.split())
-# Variables for paths, accounts, timeouts and logging. All variables that are not listed count.
-SERVING_VARIABLES = re.compile(
-    r"^(NEURON_RT_VISIBLE_CORES|NEURON_VISIBLE_DEVICES|NEURON_COMPILED_ARTIFACTS|BASE_COMPILE_WORK_DIR"
-    r"|VLLM_CACHE_ROOT|VLLM_CONFIG_ROOT|TIKTOKEN_ENCODINGS_BASE|PATH|HOME|USER|LOGNAME|LANG|LC_\w+|TMPDIR|VIRTUAL_ENV"
-    r"|PYTHONUNBUFFERED|OMP_NUM_THREADS|DO_NOT_TRACK|VLLM_NO_USAGE_STATS|VLLM_API_KEY|VLLM_LOGGING_\w+"
-    r"|VLLM_NEURON_LOG_LEVEL|VLLM_NIXL_\w+|HF_\w+|PROMETHEUS_\w+|NEURON_RT_INSPECT_\w+|NEURON_RT_LOG_\w+"
-    r"|NEURON_SKIP_EFA_AFFINITY|NEURON_LIBTORCH_CACHE_ROOT|NEURON_LIBTORCH_REMOTE_CACHE"
-    r"|NEURON_LIBTORCH_PARALLEL_COMPILE_WORKERS"
-    r"|\w+_TIMEOUT(_S|_SECONDS)?|\w+_(HOST|PORT))$"
-)
+with open(os.path.join(os.path.dirname(__file__), "keys.json"), encoding="utf-8") as _stream:
+    DATA = json.load(_stream)
+NEUTRAL, SERVING_FLAGS = frozenset(DATA["neutral"]), frozenset(DATA["serving_flags"])
+SERVING_VARIABLES = re.compile("^(%s)$" % "|".join(DATA["serving_variables"]))
 
 
 def flag_name(flag):

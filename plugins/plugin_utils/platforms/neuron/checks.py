@@ -10,22 +10,19 @@ with a list.
 
 from __future__ import annotations
 
-import difflib
 import json
-import os
 import posixpath
 
 from ....module_utils.fleet_node.errors import FleetError
 from ....module_utils.fleet_node.host.values import format_cpu_list, parse_cpu_list
 from ....module_utils.fleet_node.platforms.neuron.kinds import FRAMEWORK, uses_nxdi
-from ...base.words import show
-from .artifacts import flag_name, is_within
+from ...base.checks import number
+from ...base.words import close_to, show
+from .artifacts import DATA, flag_name, is_within
 
-with open(os.path.join(os.path.dirname(__file__), "keys.json"), encoding="utf-8") as _stream:
-    _DATA = json.load(_stream)
-KEYS = {name: frozenset(keys) for name, keys in _DATA["keys"].items()}
-NESTED = {name: {key: frozenset(keys) for key, keys in nested.items()} for name, nested in _DATA["nested"].items()}
-RAISES = frozenset(_DATA["raises"])
+KEYS = {name: frozenset(keys) for name, keys in DATA["keys"].items()}
+NESTED = {name: {key: frozenset(keys) for key, keys in nested.items()} for name, nested in DATA["nested"].items()}
+RAISES = frozenset(DATA["raises"])
 # Top-level keys of additional-config that each engine reads.
 TOP = {
     True: ("override_neuron_config",),
@@ -92,7 +89,7 @@ def check_shape(where, server):
     has neither complete chips nor a part of a chip."""
     hardware, devices, group = server.hardware, server.devices, server.context["group"]
     chip, first, last = hardware.chip, devices[0], devices[-1]
-    tensor = _whole(_by_name(server.values).get("tensor-parallel-size"))
+    tensor = number(_by_name(server.values).get("tensor-parallel-size"))
     size, what = (len(devices), "servers.%s.devices" % group) if tensor is None else (
         tensor, "arguments.tensor-parallel-size")  # fmt: skip
     parts = ", ".join(str(one) for one in range(1, chip) if chip % one == 0)
@@ -224,18 +221,10 @@ def _check_known(place, config, known, allowed, raises=False):
 
 
 def _unknown_key(place, key, known, effect):
-    close = difflib.get_close_matches(key.replace("-", "_").lower(), sorted(known), 1)
-    few = close[0] if close else ", ".join(known) if len(known) < 9 else "a key of the engine's documentation"
+    few = ", ".join(known) if len(known) < 9 else "a key of the engine's documentation"
+    few = close_to(key.replace("-", "_").lower(), known, 0.6) or few
     permit = "%s, or permit a key of a newer SDK with allow_unknown_config: [%s]," % (few, key)
     _config_invalid("%s.%s" % (place, key), "is unknown: %s" % effect, permit)
-
-
-def _whole(value):
-    """Return a value as a whole number, None if it is not a whole number: the engine's own parser rejects that."""
-    try:
-        return None if isinstance(value, bool) else int(str(value))
-    except ValueError:
-        return None
 
 
 def _check_nxdi(where, hardware, values, speculation, config):
@@ -253,7 +242,7 @@ def _check_nxdi(where, hardware, values, speculation, config):
          speculation.get("num_speculative_tokens")),
     )  # fmt: skip
     for key, other, expected in pairs:
-        if key in config and expected is not None and _whole(config[key]) != _whole(expected):
+        if key in config and expected is not None and number(config[key]) != number(expected):
             _differs(where, "%s.%s" % (place, key), config[key], "%s is %s" % (other, expected), "the same value")
     _check_blocks(where, values)
     if config.get("is_mxfp4_compute"):
@@ -274,7 +263,7 @@ def _check_blocks(where, values):
         values.get(name) is True and values.get("no-" + name) is not True
         for name in ("enable-prefix-caching", "enable-chunked-prefill")
     )
-    if blocks is None or paging != (_whole(blocks) == _whole(sequences)):
+    if blocks is None or paging != (number(blocks) == number(sequences)):
         return
     if paging:
         reason = "a block has only a few tokens with prefix caching or chunked prefill, not a sequence"
@@ -299,7 +288,7 @@ def _check_speculation(where, recipe, speculation, config):
     if draft is None:
         _differs(where, "model.draft", None, "arguments.speculative-config is set", "a draft, or remove both")
     tokens = speculation.get("num_speculative_tokens")
-    if _whole(tokens) != draft["tokens"]:
+    if number(tokens) != draft["tokens"]:
         _differs(where, "arguments.speculative-config.num_speculative_tokens", tokens,
                  "model.draft.tokens is %s" % draft["tokens"], "${draft_tokens}")  # fmt: skip
     for key in ("is_eagle3", "enable_eagle_speculation") if draft["method"] == "eagle3" else ():
@@ -312,12 +301,12 @@ def _check_plugin(where, hardware, values, config):
     if config.get("quantization") == "mxfp4":
         _check_mxfp4(where, hardware, place + ".quantization", "mxfp4", "null")
     for key, flag in (("num_seqs_buckets", "max-num-seqs"), ("num_batched_tokens_buckets", "max-num-batched-tokens")):
-        buckets, most = config.get(key), _whole(values.get(flag))
+        buckets, most = config.get(key), number(values.get(flag))
         if buckets is None:
             continue
-        if not isinstance(buckets, list) or not buckets or any(_whole(one) is None for one in buckets):
+        if not isinstance(buckets, list) or not buckets or any(number(one) is None for one in buckets):
             _invalid("%s: %s.%s" % (where, place, key), buckets, "a list of whole numbers")
-        if most is not None and max(_whole(one) for one in buckets) != most:
+        if most is not None and max(number(one) for one in buckets) != most:
             reason = "arguments.%s is %d" % (flag, most)
             _differs(where, "%s.%s" % (place, key), buckets, reason, "a list whose largest number is that")
     segments = config.get("kv_segment_size_buckets")

@@ -71,16 +71,24 @@ class Node:
 
 
 @pytest.fixture
-def archives(monkeypatch, tmp_path):
+def make(monkeypatch, tmp_path):
+    """make(folder, …): a Node of the folder with server-0."""
+
+    def make(name, check_mode=False, **arguments):
+        return Node(monkeypatch, tmp_path / name, check_mode, **{"servers": [server(tmp_path / name)], **arguments})
+
+    return make
+
+
+@pytest.fixture
+def archives(make, tmp_path):
     """A folder of the controller with the archive that a node's export brought."""
     path = tmp_path / "one" / KEY
     path.mkdir(parents=True)
     (path / "model.pt").write_text("graph")
     artifacts.complete(str(path), {"name": "server-0", "environment": {}, "hooks": plan_entries.compile_cache(KEY)})
     folder = tmp_path / "archives"
-    node = Node(
-        monkeypatch, tmp_path / "one", state="exported", servers=[server(tmp_path / "one")], destination=str(folder)
-    )
+    node = make("one", state="exported", destination=str(folder))
     result = node.run()
     assert (result["changed"], result["message"], node.fetched) == (True, "exported " + KEY, [KEY + ".tar"])
     assert result["archives"][0]["path"] == str(folder / (KEY + ".tar"))
@@ -88,75 +96,60 @@ def archives(monkeypatch, tmp_path):
     return folder
 
 
-def test_an_archive_that_is_there_is_not_made_again(monkeypatch, tmp_path, archives):
-    servers = [server(tmp_path / "three")]
-    node = Node(monkeypatch, tmp_path / "three", state="exported", servers=servers, destination=str(archives))
-    assert node.run()["changed"] is False
-    assert node.asked == []
-
-
-def test_a_relative_folder_is_below_the_working_directory(monkeypatch, tmp_path, archives):
-    """The playbook's folder may be the installed collection."""
+def test_an_archive_that_is_there_is_not_made_again(monkeypatch, make, tmp_path, archives):
+    """A relative folder is below the working directory: the playbook's folder may be the installed collection."""
     monkeypatch.chdir(tmp_path)
-    servers = [server(tmp_path / "three")]
-    node = Node(monkeypatch, tmp_path / "three", state="exported", servers=servers, destination="archives")
-    assert node.run()["changed"] is False
-    assert node.asked == []
+    for destination in (str(archives), "archives"):
+        node = make("three", state="exported", destination=destination)
+        assert node.run()["changed"] is False
+        assert node.asked == []
 
 
-def test_export_in_check_mode_brings_nothing(monkeypatch, tmp_path, archives):
-    servers, there = [server(tmp_path / "one")], str(tmp_path / "more")
-    node = Node(monkeypatch, tmp_path / "one", True, state="exported", servers=servers, destination=there)
+def test_export_in_check_mode_brings_nothing(make, tmp_path, archives):
+    node = make("one", True, state="exported", destination=str(tmp_path / "more"))
     assert node.run()["message"] == "would export " + KEY
-    assert node.fetched == [] and not os.path.exists(there)
+    assert node.fetched == [] and not (tmp_path / "more").exists()
 
 
-def test_a_cut_transfer_leaves_nothing(monkeypatch, tmp_path, archives):
-    servers, there = [server(tmp_path / "one")], tmp_path / "more"
-    node = Node(monkeypatch, tmp_path / "one", state="exported", servers=servers, destination=str(there))
+def test_a_cut_transfer_leaves_nothing(make, tmp_path, archives):
+    node = make("one", state="exported", destination=str(tmp_path / "more"))
     node.action._connection.fetch_file = lambda source, target: pathlib.Path(target).write_bytes(b"half")
     with pytest.raises(AnsibleActionFail, match=r"4 of \d+ bytes"):
         node.run()
-    assert os.listdir(there) == []
+    assert os.listdir(tmp_path / "more") == []
 
 
-def test_without_a_source_nothing_is_asked(monkeypatch, tmp_path):
-    node = Node(monkeypatch, tmp_path / "two", servers=[server(tmp_path / "two")])
+def test_without_a_source_nothing_is_asked(make):
+    node = make("two")
     result = node.run()
-    assert (result["changed"], result["artifacts"], result["needed"]) == (False, [], [])
-    assert node.asked == []
+    assert (result["changed"], result["artifacts"], result["needed"], node.asked) == (False, [], [], [])
 
 
-def test_a_node_is_brought_what_it_lacks_once(monkeypatch, tmp_path, archives):
-    two = tmp_path / "two"
-    servers = [server(two), server(two, "server-1")]
-    node = Node(monkeypatch, two, servers=servers, source=str(archives))
+def test_a_node_is_brought_what_it_lacks_once(make, tmp_path, archives):
+    servers = [server(tmp_path / "two"), server(tmp_path / "two", "server-1")]
+    node = make("two", servers=servers, source=str(archives))
     result = node.run()
     assert (result["changed"], result["message"]) == (True, "imported " + KEY)
     assert (node.sent, [set(one) for one in node.asked]) == ([KEY + ".tar"], [set(), {"source"}])
-    assert (two / KEY / "model.pt").read_text() == "graph"
-    again = Node(monkeypatch, two, servers=servers, source=str(archives))
+    assert (tmp_path / "two" / KEY / "model.pt").read_text() == "graph"
+    again = make("two", servers=servers, source=str(archives))
     assert again.run()["changed"] is False
     assert (again.sent, len(again.asked)) == ([], 1)
 
 
-def test_check_mode_says_what_would_come(monkeypatch, tmp_path, archives):
-    node = Node(monkeypatch, tmp_path / "two", True, servers=[server(tmp_path / "two")], source=str(archives))
-    assert node.run()["message"] == "would import " + KEY
-    assert node.sent == []
+def test_check_mode_says_what_would_come(make, archives):
+    node = make("two", True, source=str(archives))
+    assert (node.run()["message"], node.sent) == ("would import " + KEY, [])
 
 
-def test_a_folder_of_the_node_is_the_nodes_business(monkeypatch, tmp_path, archives):
-    servers = [server(tmp_path / "two")]
-    node = Node(monkeypatch, tmp_path / "two", servers=servers, source=str(archives), remote_source=True)
-    assert node.run()["changed"]
-    assert node.sent == []
+def test_a_folder_of_the_node_is_the_nodes_business(make, archives):
+    node = make("two", source=str(archives), remote_source=True)
+    assert (node.run()["changed"], node.sent) == (True, [])
 
 
-def test_a_missing_archive_is_an_error_before_anything_travels(monkeypatch, tmp_path):
+def test_a_missing_archive_is_an_error_before_anything_travels(make, tmp_path):
     (tmp_path / "none").mkdir()
-    node = Node(monkeypatch, tmp_path / "two", servers=[server(tmp_path / "two")], source=str(tmp_path / "none"))
-    with pytest.raises(AnsibleActionFail) as caught:
+    node = make("two", source=str(tmp_path / "none"))
+    with pytest.raises(AnsibleActionFail, match="has no archive %s.tar" % KEY):
         node.run()
-    assert "has no archive %s.tar" % KEY in str(caught.value)
     assert node.sent == []

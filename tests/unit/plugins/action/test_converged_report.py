@@ -9,8 +9,8 @@ import json
 import types
 
 import pytest
+from ansible_collections.inference.fleet.plugins.plugin_utils.operations import verdicts
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
-from ansible_collections.inference.fleet.plugins.plugin_utils.reports import verdicts
 
 PROBE = {"name": "completion", "ok": True, "ms": 5, "sent": "", "got": "", "cause": ""}
 HOSTS = ["n1", "n2", "n3"]

@@ -5,105 +5,10 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from unittest import mock
 
 import pytest
-import yaml
 from ansible_collections.inference.fleet.plugins.action import node
-from ansible_collections.inference.fleet.tests.runs import ansible_playbook
-from ansible_collections.inference.fleet.tests.unit.engines.deployed import deployed
-from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
-from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine, free_port
-
-
-class Play:
-    """Runs the role verify by ansible-playbook on a host of the inventory, with a connection that is local."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.reports = str(folder / "reports")
-
-    def __call__(self, server, *options, hosts=("node-1",), **variables):
-        """server: its entry, or the port of one that is not deployed."""
-        variables = {
-            "fleet_servers": [server if isinstance(server, dict) else plan_entry(server)],
-            "fleet_root": str(self.folder / "root"),
-            "verify_simulated": "the engine",
-            "fleet_deployment": {
-                "name": "a-recipe",
-                "probes": [],
-                "verify": {"effort_parameter": "reasoning_effort", "responses_api": True, "timeout_s": 60},
-            },
-            "fleet_reports_dir": self.reports,
-            **variables,
-        }
-        (self.folder / "vars.json").write_text(json.dumps(variables))
-        connection = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
-        inventory = {"all": {"hosts": dict.fromkeys(hosts, connection)}}
-        (self.folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
-        play = [{"hosts": "node-1", "gather_facts": False, "roles": ["inference.fleet.verify"]}]
-        (self.folder / "play.yml").write_text(yaml.safe_dump(play))
-        environment = {
-            "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
-            "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",
-            "ANSIBLE_NOCOLOR": "1",
-        }
-        run = ansible_playbook(
-            ["-i", "hosts.yml", "play.yml", "-e", "@vars.json", "-v", *options],
-            environment=environment, folder=self.folder,
-        )  # fmt: skip
-        return run.status, run.output
-
-    def report(self, name):
-        with open(os.path.join(self.reports, name), encoding="utf-8") as stream:
-            return json.load(stream)
-
-
-@pytest.fixture
-def play(tmp_path):
-    return Play(tmp_path)
-
-
-def test_full_then_quick_then_full_again_when_it_failed(play, tmp_path):
-    with ScriptedEngine() as engine, deployed(tmp_path / "root", engine.port, plan_entry) as entry:
-        status, output = play(entry)
-        assert status == 0, output
-        assert "changed=0" in output
-        host = play.report("hosts/node-1.json")
-        assert (host["ok"], host["mode"], host["last_full"]) == (True, "full", None)
-        assert '"title": "Verdicts"' in output
-        assert (host["deployed"]["recipe"], host["deployed"]["simulated"]) == ("a-recipe", "the engine")
-        with open(os.path.join(play.reports, "verdict.html"), encoding="utf-8") as stream:
-            text = stream.read()
-        assert "1 of 1 server verified" in text
-        assert "a-recipe" in text
-        assert "On node-1 the platform is simulated: the engine." in text
-
-        engine.requests.clear()
-        status, output = play(entry, serve_changed=False)
-        assert status == 0, output
-        assert len(engine.requests) == 2
-        host = play.report("hosts/node-1.json")
-        assert (host["ok"], host["mode"], host["last_full"]["ok"]) == (True, "quick", True)
-
-        engine.faults = frozenset(["drop-tool-call"])
-        status, output = play(entry, fleet_verify="full")
-        assert status == 2
-        engine.requests.clear()
-        status, output = play(entry, serve_changed=False)
-        assert status == 2, "a server that says hello and drops tool calls passed as well"
-    host = play.report("hosts/node-1.json")
-    assert (host["ok"], host["mode"]) == (False, "full")
-    fleet = play.report("verdict.json")
-    assert (fleet["ok"], list(fleet["hosts"])) == (False, ["node-1"])
-
-
-def test_check_mode_writes_nothing_and_fails_nothing(play):
-    status, output = play(free_port(), "--check")
-    assert status == 0, output
-    assert "not verified (check)" in output
-    assert not os.path.exists(play.reports)
 
 
 def act(arguments, answer, check_mode=False):

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import re
+import types
 from unittest import mock
 
 import pytest
 from ansible_collections.inference.fleet.plugins.action import node
+from ansible_collections.inference.fleet.plugins.plugin_utils.operations.servers import engine_servers_info
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 
 PROBES = [{"name": "chat", "ok": True, "ms": 1, "sent": "a", "got": "b", "cause": None}]
@@ -125,3 +127,20 @@ def test_reports_that_cannot_be_written_are_a_warning(reports, monkeypatch):
         "The verdicts of server-0 are no longer true, and the reports in %s still have them: Read-only file system."
         % reports
     ]
+
+
+LOADING = {"name": "server-1", "ready": False, "reason": "loading"}
+READY = {"name": "server-0", "ready": True}
+
+
+@pytest.mark.parametrize(
+    ("probe", "servers", "reason"),
+    [(True, [READY, LOADING], "server-1: loading"), (True, [READY], None), (False, [READY, LOADING], None)],
+)
+def test_a_task_that_polls_has_a_reason_when_its_retries_end(probe, servers, reason):
+    action = types.SimpleNamespace(
+        _task=types.SimpleNamespace(register="seen"), call=lambda *_given: {"servers": servers}
+    )
+    found = engine_servers_info(action, {"probe": probe, "secrets": {}}, {"inventory_hostname": "node"})
+    assert ("msg" in found) == bool(reason)
+    assert reason is None or reason in found["msg"]

@@ -6,9 +6,10 @@ from __future__ import annotations
 import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.fleet.plugins.filter import servers
-from ansible_collections.inference.fleet.plugins.filter.servers import restart_batches
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import server_lists
+
+restart_batches = servers.FilterModule().filters()["restart_batches"]
 
 
 def entry(budget_s=300, poll_s=2, after=(), **secrets):

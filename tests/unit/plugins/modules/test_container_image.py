@@ -13,11 +13,16 @@ import time
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers import images as container_images
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import pinned_reference
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import (
+    Engine,
+    EngineError,
+    kind_of,
+    one_line,
+    pinned_reference,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import DetachedJob
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import containers as guard_containers
-from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import CANNOT_BE_USED, ScriptedEngine, image
+from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import ERRORS, ScriptedEngine, image
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, run_module
 from ansible_collections.inference.fleet.tests.unit.operating import Operation
@@ -28,7 +33,7 @@ D1, D2 = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 PROXY = {"HTTPS_PROXY": "http://proxy:3128"}
 NAME = "nvcr.io/team/app"
 PINNED = "%s@%s" % (NAME, D1)
-KEPT1, KEPT2 = ("%s:%s" % (NAME, digest.replace(":", "-")) for digest in (D1, D2))
+KEPT1 = "%s:%s" % (NAME, D1.replace(":", "-"))
 A, B = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 
 
@@ -66,14 +71,13 @@ def test_by_digest_and_a_tag_of_it_is_put_on_it(engine, capsys, tmp_path):
     assert {name: one["id"] for name, one in engine.read()["images"].items()} == {PINNED: A, KEPT1: A}
 
 
-@pytest.mark.parametrize("wrong", [None, image("b")])
-def test_the_tag_of_a_digest_is_put_right_without_a_network(engine, pull, wrong):
-    one = image("a", PINNED)
-    engine.write(images={PINNED: one, NAME + ":1": image("c"), **({KEPT1: wrong} if wrong else {})})
+def test_the_tag_of_a_digest_is_put_right_without_a_network(engine, pull):
+    one, wrong = image("a", PINNED), image("b")
+    engine.write(images={PINNED: one, NAME + ":1": image("c"), KEPT1: wrong})
     for check_mode in (True, False):
         result = pull(check_mode, digest=D1)
         assert result["diff"] == {
-            "before": "tag %s: %s\n" % (KEPT1, wrong["id"] if wrong else "missing"),
+            "before": "tag %s: %s\n" % (KEPT1, wrong["id"]),
             "after": "tag %s: %s\n" % (KEPT1, A),
         }
     assert not pull(digest=D1)["changed"]
@@ -100,13 +104,10 @@ def test_through_a_mirror_it_keeps_its_own_name(engine, pull, mirror, name, sour
     assert not pull(image=name, mirror=mirror)["changed"]
 
 
-@pytest.mark.parametrize(
-    "good",
-    ["mirror.example", "Mirror.example:5000/a/b_c.d-e/", "mirror:5000", "localhost", "localhost/hub", "[::1]:5000", "",
-     "10.0.0.1:5000", None, {}, {"docker.io": "m.example/hub", "nvcr.io": "", "127.0.0.1:5000": None}],
-)  # fmt: skip
-def test_mirrors(good):
-    container_images.check_mirror(good)
+def test_mirrors():
+    for good in ("mirror.example", "Mirror.example:5000/a/b_c.d-e/", "localhost/hub", "[::1]:5000", "", None, {},
+                 {"docker.io": "m.example/hub", "nvcr.io": "", "127.0.0.1:5000": None}):  # fmt: skip
+        container_images.check_mirror(good)
 
 
 @pytest.mark.parametrize(
@@ -114,13 +115,10 @@ def test_mirrors(good):
     [
         ("https://mirror.example", "'https://mirror.example'"),
         ("me:s3cret@mirror.example", "'me:********@mirror.example'"),
-        ("mirror", "'mirror'"),
         ("mirror/hub", "'mirror/hub'"),
         ("mirror.example/Hub", "'mirror.example/Hub'"),
-        ("mirror.example//hub", "'mirror.example//hub'"),
         ("mirror.example:x", "'mirror.example:x'"),
         (["mirror.example"], "['mirror.example']"),
-        (True, "True"),
         ({"nvcr.io": "http://mirror.example"}, "'http://mirror.example'"),
         ({"https://nvcr.io": "mirror.example"}, "'https://nvcr.io'"),
     ],
@@ -155,14 +153,8 @@ def test_a_new_digest_leaves_the_image_that_runs(engine, pull, monkeypatch, tagg
     for digest, ident in ((D1, A), (D2, B)):
         entry = {"container": {"engine": "docker", "image": NAME + ":1", "digest": digest}, "command": ["serve"],
                  "launch": ["docker", "run", pinned_reference(NAME + ":1", digest), "serve"], "hash": "1"}  # fmt: skip
-        argv = guard_containers.launch_command(entry)
-        assert argv == [
-            "docker",
-            "run",
-            "--label=inference.fleet.hash=1",
-            ident,
-            "serve",
-        ]
+        argv = guard_containers.launch_command(entry, "")
+        assert argv == ["docker", "run", "--label=inference.fleet.hash=1", ident, "serve"]
 
 
 LOGINS = {
@@ -271,9 +263,8 @@ class TestLeftBehind:
         engine.write(images={})
         assert (pull()["finished"], len(sources(engine))) == (True, 2)
 
-    @pytest.mark.parametrize("other", [False, True])
-    def test_the_login_of_a_killed_pull_goes_with_the_next_call(self, engine, pull, jobs, other):
-        """Be it for this image, which came another way, or for another one."""
+    def test_the_login_of_a_killed_pull_goes_with_the_next_call(self, engine, pull, jobs):
+        """Be it for another image."""
         engine.write(registry={NAME + ":1": image("a")}, held=str(engine.file))
         pull(wait_s=0, auth=LOGINS)
         folder = self.folder(jobs)
@@ -281,7 +272,7 @@ class TestLeftBehind:
         wait_until(lambda: not DetachedJob(str(folder)).alive())
         assert (folder / "login").exists()
         engine.write(images={NAME + ":1": image("a"), "other:1": image("b")})
-        assert pull(image="other:1" if other else NAME + ":1")["finished"]
+        assert pull(image="other:1")["finished"]
         assert not folder.exists()
 
     def test_as_long_as_its_client_lives_a_pull_is_one(self, engine, pull, jobs):
@@ -311,38 +302,31 @@ class TestLeftBehind:
             os.kill(int(left.read_text()), signal.SIGKILL)
 
 
-@pytest.mark.parametrize(
-    ("scripted", "remedy"),
-    [
-        ("auth", "fleet_registry_auth: {nvcr.io: {username"),
-        ("denied", "fleet_registry_auth: {nvcr.io: {username"),
-        ("unknown", "Correct container.image"),
-        ("platform", "Correct container.image"),
-        ("digest", "Correct container.digest"),
-        ("podman_digest", "Correct container.digest"),
-        ("unreachable", "fleet_proxy_env"),
-        ("timeout", "fleet_proxy_env"),
-        ("certificate", "fleet_ca_bundle"),
-        ("http", "container_engine_insecure_registries"),
-        ("space", "Free space"),
-        ("ratelimit", "no more pulls"),
-        ("other", "something that nobody has seen"),
-    ],
-)
-def test_a_failed_pull_has_its_remedy_and_can_be_repeated(engine, pull, scripted, remedy):
-    engine.write(registry={NAME + ":1": image("a")}, errors={"pull": scripted})
+REMEDIES = {
+    "auth": "fleet_registry_auth: {nvcr.io: {username", "denied": "fleet_registry_auth: {nvcr.io: {username",
+    "unknown": "Correct container.image", "platform": "Correct container.image", "digest": "Correct container.digest",
+    "podman_digest": "Correct container.digest", "unreachable": "fleet_proxy_env", "timeout": "fleet_proxy_env",
+    "certificate": "fleet_ca_bundle", "http": "container_engine_insecure_registries", "space": "Free space",
+    "ratelimit": "no more pulls", "other": "something that nobody has seen",
+}  # fmt: skip
+
+
+def test_a_failed_pull_has_its_remedy_and_can_be_repeated(engine, pull):
+    for scripted, remedy in REMEDIES.items():
+        error = EngineError(kind_of(ERRORS[scripted]), one_line(ERRORS[scripted]))
+        assert remedy in container_images.pull_problem(Engine("docker"), NAME + ":1", error, False)
+    engine.write(registry={NAME + ":1": image("a")}, errors={"pull": "http"})
     failed = pull()
-    assert failed["code"] == "images.pull-failed" and remedy in failed["msg"]
+    assert failed["code"] == "images.pull-failed" and REMEDIES["http"] in failed["msg"]
     engine.write(errors={})
     assert pull()["finished"]
 
 
-@pytest.mark.parametrize(("scripted", "message"), CANNOT_BE_USED)
-def test_an_engine_that_cannot_be_used(engine, pull, monkeypatch, scripted, message):
-    monkeypatch.setattr(processes, "user_name", lambda uid: "somebody")
+@pytest.mark.parametrize("scripted", ["down", "permission"])
+def test_an_engine_that_cannot_be_used(engine, pull, scripted):
     engine.write(errors={"*": scripted})
     failed = pull()
-    assert failed["code"] == "containers.engine-problem" and failed["msg"].startswith(message)
+    assert failed["code"] == "containers.engine-problem" and ERRORS[scripted].rstrip("?") in failed["msg"]
 
 
 def test_no_engine_at_all(tmp_path, monkeypatch, pull):
@@ -352,8 +336,7 @@ def test_no_engine_at_all(tmp_path, monkeypatch, pull):
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [{"image": PINNED}, {"digest": "1234"}, {"auth": {"nvcr.io": {"username": "somebody"}}}],
+    "arguments", [{"image": PINNED}, {"digest": "1234"}, {"auth": {"nvcr.io": {"username": "somebody"}}}]
 )
 def test_bad_input(engine, pull, arguments):
     for check_mode in (True, False):

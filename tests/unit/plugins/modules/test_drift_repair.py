@@ -40,36 +40,24 @@ def settled(node, entries):
     return {row["name"]: row["pid"] for row in node.servers(entries, secrets=SECRETS, check=True)["servers"]}
 
 
-def open_secrets(node, pid):
-    os.chmod(node.paths.secret("server-0"), 0o644)
-    return "file mode", "%s has mode 0644 instead of 0600" % node.paths.secret("server-0")
-
-
-def edited_guard(node, pid):
-    path = os.path.realpath(node.paths.guard) + "/fleet_node/cli.py"
-    with open(path, "a", encoding="utf-8") as stream:
-        stream.write("# edited\n")
-    return "shared file", "%s is damaged: %s has another size" % (node.paths.guard, path)
-
-
-def gone_folder(node, pid):
-    path = node.paths.directories("server-0")["work"]
-    shutil.rmtree(path)
-    return "directory", "its directory %s is missing" % path
-
-
-FAULTS = (open_secrets, edited_guard, gone_folder)
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_reported_and_repaired_without_a_restart(node, fault):
+def test_faults_are_reported_and_repaired_without_a_restart(node):
     entries, before = two(node)
     assert differences(node, entries, secrets=SECRETS) == {"server-0": [], "server-1": []}
-    reported = fault(node, before["server-0"])
+    folder = node.paths.directories("server-0")["work"]
+    program = os.path.realpath(node.paths.guard) + "/fleet_node/cli.py"
+    os.chmod(node.paths.secret("server-0"), 0o644)
+    shutil.rmtree(folder)
+    with open(program, "a", encoding="utf-8") as stream:
+        stream.write("# edited\n")
     found = differences(node, entries, secrets=SECRETS)
-    assert reported in found["server-0"]
+    shared = ("shared file", "%s is damaged: %s has another size" % (node.paths.guard, program))
+    assert found["server-1"] == [shared]
+    assert sorted(found["server-0"]) == [
+        ("directory", "its directory %s is missing" % folder),
+        ("file mode", "%s has mode 0644 instead of 0600" % node.paths.secret("server-0")),
+        shared,
+    ]
     assert SECRET not in repr(found)
-    assert found["server-1"] == ([reported] if fault is edited_guard else [])
 
     check = node.servers(entries, secrets=SECRETS, check=True)
     assert check["changed"]
@@ -99,9 +87,7 @@ def test_a_stopped_server_and_one_whose_port_somebody_took(node):
 # ---- a file system that does not take what is written
 
 
-@pytest.mark.parametrize(
-    ("call", "name"), [("mkstemp", "EROFS"), ("fsync", "ENOSPC"), ("link", "ENOSPC"), ("rename", "EROFS")]
-)
+@pytest.mark.parametrize(("call", "name"), [("mkstemp", "EROFS"), ("rename", "ENOSPC")])
 def test_a_file_that_cannot_be_written_leaves_all_as_it_was(node, monkeypatch, name, call):
     entry = node.entry("server-0")
     node.servers([entry])

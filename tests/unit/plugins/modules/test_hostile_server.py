@@ -46,64 +46,6 @@ def test_what_a_server_lists_and_prints_is_shown(node):
     assert [one for one in lines if UNSEEN.search(one) or "\n" in one] == []
 
 
-@pytest.mark.parametrize("content", ["[]", '{"pid": "x", "starts": 7}'])
-def test_a_record_of_another_type_ends_no_run(node, content):
-    """The server's account can write it; the next run restarts that server, whose guard writes a true record."""
-    entry = node.entry("server-0")
-    node.servers([entry])
-    node.ready([entry])
-    record = pathlib.Path(node.paths.server_state("server-0"))
-    record.write_text(content)
-    assert not node.module("engine_servers_info", [entry], probe=True).get("failed")
-    result = node.servers([entry])
-    assert result["actions"] == [{"name": "server-0", "kind": "restart", "reason": "the record of its start is gone"}]
-    node.ready([entry])
-    assert json.loads(record.read_text())["hash"] == entry["hash"]
-    assert record.stat().st_mode & 0o777 == 0o640
-    assert node.servers([entry])["changed"] is False
-
-
-def test_a_fifo_in_the_place_of_a_record_stops_nobody(node):
-    entry = node.entry("server-0")
-    node.servers([entry])
-    node.ready([entry])
-    record = node.paths.server_state("server-0")
-    os.unlink(record)
-    os.mkfifo(record)
-    signal.alarm(120)
-    try:
-        assert node.servers([entry])["actions"][0]["kind"] == "restart"
-    finally:
-        signal.alarm(0)
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="gives files away")
-@pytest.mark.parametrize(
-    ("path", "change", "words"),
-    [
-        ("guard", lambda path: os.chmod(path, 0), "is damaged: %s has mode 0000 instead of 0644"),
-        ("guard", lambda path: os.chmod(path, 0o666), "is damaged: %s has mode 0666 instead of 0644"),
-        ("guard", lambda path: os.chown(path, 4_000_000, 0), "is damaged: %s belongs to another account"),
-        ("conf", lambda path: os.chmod(path, 0o666), "has mode 0666 instead of 0644"),
-    ],
-)
-def test_rights_of_what_root_starts_are_repaired(node, path, change, words):
-    entry = node.entry("server-0")
-    before = node.servers([entry])["servers"][0]["pid"]
-    file = os.path.realpath(node.paths.guard) + "/fleet_node/cli.py"
-    path, file = {"guard": (node.paths.guard, file), "conf": (node.paths.etc + "/supervisord.conf",) * 2}[path]
-    change(file)
-    words = words.replace("%s", file)
-    drift = node.module("engine_servers_info", [entry])["servers"][0]["differences"]
-    assert {"kind": "shared file", "text": "%s %s" % (path, words)} in drift
-    check = node.servers([entry], check=True)
-    assert (check["changed"], check["diff"]["before"]) == (True, "%s: %s\n" % (path, words))
-    assert node.servers([entry])["servers"][0]["pid"] == before
-    status = os.lstat(file)
-    assert (status.st_mode & 0o7777, status.st_uid) == (0o644, 0)
-    assert node.servers([entry])["changed"] is False
-
-
 def test_a_planted_root_is_refused_before_anything_is_written(node):
     if os.getuid() != 0:
         pytest.skip("for root alone")
@@ -113,3 +55,46 @@ def test_a_planted_root_is_refused_before_anything_is_written(node):
         result = node.module(module, [node.entry("server-0")])
         assert (result["failed"], result["code"]) == (True, "node.root-not-safe")
     assert os.listdir(node.root) == []
+
+
+def test_a_record_that_is_none_ends_no_run(node):
+    """The server's account can write it; the next run restarts that server, whose guard writes a true record."""
+    entry = node.entry("server-0")
+    node.servers([entry])
+    record = pathlib.Path(node.paths.server_state("server-0"))
+    for content in ("[]", '{"pid": "x", "starts": 7}', None):
+        node.ready([entry])
+        record.unlink()
+        os.mkfifo(record) if content is None else record.write_text(content)
+        signal.alarm(120)
+        try:
+            assert not node.module("engine_servers_info", [entry], probe=True).get("failed")
+            (action,) = node.servers([entry])["actions"]
+        finally:
+            signal.alarm(0)
+        assert (action["kind"], action["reason"]) == ("restart", "the record of its start is gone")
+    node.ready([entry])
+    assert json.loads(record.read_text())["hash"] == entry["hash"]
+    assert record.stat().st_mode & 0o777 == 0o640
+    assert node.servers([entry])["changed"] is False
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives files away")
+def test_rights_of_what_root_starts_are_repaired(node):
+    entry = node.entry("server-0")
+    before = node.servers([entry])["servers"][0]["pid"]
+    program, settings = os.path.realpath(node.paths.guard) + "/fleet_node/cli.py", node.paths.etc + "/supervisord.conf"
+    for file, change in (
+        (program, lambda path: os.chmod(path, 0)),
+        (program, lambda path: os.chmod(path, 0o666)),
+        (program, lambda path: os.chown(path, 4_000_000, 0)),
+        (settings, lambda path: os.chmod(path, 0o666)),
+    ):
+        change(file)
+        (drift,) = node.module("engine_servers_info", [entry])["servers"][0]["differences"]
+        assert drift["kind"] == "shared file" and file in drift["text"]
+        assert node.servers([entry], check=True)["diff"]["before"].startswith(drift["text"].partition(" ")[0])
+        assert node.servers([entry])["servers"][0]["pid"] == before
+        status = os.lstat(file)
+        assert (status.st_mode & 0o7777, status.st_uid) == (0o644, 0)
+        assert node.servers([entry])["changed"] is False

@@ -11,10 +11,8 @@ import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import host as host_operations
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import servers as server_operations
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import detect
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import hardware
-from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
 from ansible_collections.inference.fleet.tests.unit.node_helpers import run_module
 from ansible_collections.inference.fleet.tests.unit.operating import Operation
 
@@ -51,12 +49,6 @@ def test_accelerator_info_shows_what_is_warned_of(run, monkeypatch):
     assert run.warnings == ["CPUs 3,7 are offline and are not counted."]
 
 
-def test_accelerator_info_lists_the_vendors(run):
-    result = run(accelerator_info, vendor="abacus")
-    assert (result["failed"], result["code"]) == (True, "platform.unknown")
-    assert "of 'abacus'; it knows: amd, ascend, neuron, nvidia, cpu." in result["msg"]
-
-
 @pytest.mark.parametrize("check_mode", [True, False])
 def test_node_preflight(run, tmp_path, check_mode):
     result = run(
@@ -65,28 +57,6 @@ def test_node_preflight(run, tmp_path, check_mode):
     )  # fmt: skip
     assert result == {"changed": False, "accelerators": detect().as_dict(), "problems": [], "unchecked": []}
     assert list(tmp_path.iterdir()) == []
-
-
-def test_node_preflight_takes_all_of_fleet_hardware_and_shows_what_is_warned_of(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        server_operations,
-        "preflight",
-        lambda **given: {"warnings": [str(given["hardware"]["cpu_affinity"])], "unchecked": []},
-    )
-    hardware = {"accelerator": "cpu", "count": 1, "cpu_affinity": {"0": "0-1"}}
-    assert "warnings" not in run(node_preflight, root=str(tmp_path), platform="cpu", hardware=hardware)
-    assert run.warnings == ["{'0': '0-1'}"]
-
-
-def test_node_preflight_warns_of_what_it_could_not_check(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(System, "memory_available", lambda self: None)
-    servers = [plan_entries.plan_entry(18199)]
-    result = run(node_preflight, root=str(tmp_path), platform="cpu", servers=servers, needs={"host_memory_gib": 1})
-    assert (
-        run.warnings
-        == result["unchecked"]
-        == ["Not checked: needs.host_memory_gib; the memory that is available cannot be read."]
-    )
 
 
 @pytest.mark.parametrize("check_mode", [True, False])
@@ -107,8 +77,3 @@ def test_preflight_takes_all_that_fleet_hardware_may_have():
     """A key that the plan takes and the module refuses would end every play of the host."""
     options = server_operations.NODE_PREFLIGHT["hardware"]["options"]
     assert set(options) == set(hardware.KEYS)
-
-
-def test_preflight_takes_a_host_with_an_excluded_device(run, tmp_path):
-    declared = {"accelerator": "cpu", "count": 2, "cores": 1, "exclude": [1]}
-    assert run(node_preflight, root=str(tmp_path), platform="cpu", hardware=declared)["problems"] == []

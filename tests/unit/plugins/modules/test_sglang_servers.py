@@ -84,15 +84,3 @@ def test_the_log_of_a_failed_start_has_its_cause(planned, change, cause):
     assert ended.returncode
     log = ended.stdout + ended.stderr
     assert cause in next(words for pattern, words in NODE_ENGINE.logs if re.search(pattern, log))
-
-
-@pytest.mark.soak
-@pytest.mark.usefixtures("unchecked")
-def test_a_failed_start_is_reported_with_its_cause(planned):
-    node, entry = planned
-    one = entry(arguments={"mem-fraction-static": 0.05})
-    node.module("engine_servers", [one])
-    result = small_node.wait_until(
-        lambda: (found := node.module("engine_ready", [one])).get("final") and found, 60, "the end"
-    )
-    assert "raise mem-fraction-static" in result["msg"]

@@ -253,7 +253,7 @@ def _instead(point, entry, root, folder, version):
     if entry["container"]:
         argv = ["vllm", "bench", action]
         launch = [*entry["launch"][: len(entry["launch"]) - len(entry["command"])], *argv]
-        argv = containers.launch_command({**entry, "launch": launch, "command": argv})
+        argv = containers.launch_command({**entry, "launch": launch, "command": argv}, root)
         return argv, containers.client_environment(entry, {}, root), None
     argv, python = _vllm(entry, point, folder, version)
     argv += ["bench", action]

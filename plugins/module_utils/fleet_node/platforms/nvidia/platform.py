@@ -26,7 +26,6 @@ CDI_LIBRARY = re.compile(r"libcuda\.so\.([0-9]+\.[0-9.]*[0-9])")
 PREPARE = "Run the play with become and with the step prepare"
 
 
-
 # ---- NVLink
 
 

@@ -24,6 +24,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.contain
 )
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.launchers import get_launcher
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import systemd
 from ansible_collections.inference.fleet.tests.unit.engines import guard_place, small_node
@@ -47,7 +48,8 @@ def entry(folder, **changes):
     declared = {"engine": "docker", "address": None, "image": IMAGE, "digest": None, "mounts": [], "devices": [],
                 "flags": [], "workdir": "/", "entrypoint": None, "user": None}  # fmt: skip
     work = str(folder / "work")  # made by the reconciler, later
-    declared["mounts"] = [{"source": work, "target": work, "read_only": False}]
+    lib = NodePaths(ROOT).engine_lib  # so are our modules
+    declared["mounts"] = [{"source": path, "target": path, "read_only": path == lib} for path in (work, lib)]
     declared.update(changes)
     return plan_entry(8000, launcher="container", container=declared, directories={"work": work})
 

@@ -128,8 +128,9 @@ def test_an_engine_takes_the_place_of_a_servers_process(tmp_path):
 
 def test_an_engine_takes_the_place_of_a_servers_container(monkeypatch):
     seen = []
-    monkeypatch.setattr(benchmarks.containers, "launch_command", lambda entry: seen.append(entry) or entry["launch"])
-    monkeypatch.setattr(benchmarks.containers, "client_environment", lambda *given: {"B": "2"})
+    containers = benchmarks.containers
+    monkeypatch.setattr(containers, "launch_command", lambda entry, _root: seen.append(entry) or entry["launch"])
+    monkeypatch.setattr(containers, "client_environment", lambda *given: {"B": "2"})
     entry = plan_entry(
         8000,
         container={"engine": "docker"},

@@ -55,6 +55,7 @@ class TestBrought:
         node = Node(capsys, tmp_path, hub, source)
         node.run()
         hub.stop()
+        assert not node.run(verify="full")["changed"]
         monkeypatch.setattr(jobs.Job, "advance", lambda *_given: pytest.fail("a job"))
         monkeypatch.setattr(weight_manifest, "hash_files", lambda *_given: pytest.fail("reading"))
         for check_mode in (True, False):
@@ -100,13 +101,11 @@ class TestBrought:
 
 
 class TestNamesOfOurOwn:
-    @both
-    def test_files_that_are_named_as_ours_are_left_out(self, capsys, tmp_path, hub, source):
+    def test_files_that_are_named_as_ours_are_left_out(self, node, hub):
         """Somebody uploaded a folder with all that lay in it."""
         names = [weight_manifest.MANIFEST, ".listing.json", ".inference-fleet-new/a"]
         files = {**gpt_oss_files(30_000, seed=3), **dict.fromkeys(names, b"{}")}
         hub.repositories[REPO].commit(files)
-        node = Node(capsys, tmp_path, hub, source)
         node.four_steps()
         assert not node.run(refresh=True)["changed"]
         assert node.found() == {name: content for name, content in node.wanted().items() if name not in names}

@@ -17,9 +17,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import jobs, manifest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.transfer import bytes_of, part_of
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
-from ansible_collections.inference.fleet.tests.hubs.repositories import (
-    gpt_oss,
-)
+from ansible_collections.inference.fleet.tests.hubs.repositories import gpt_oss
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 from ansible_collections.inference.fleet.tests.unit.node_helpers import rot
 from ansible_collections.inference.fleet.tests.unit.plugins.modules.model_weights_hub.hub_node import (
@@ -27,7 +25,6 @@ from ansible_collections.inference.fleet.tests.unit.plugins.modules.model_weight
     SHARD,
     TOKEN,
     Node,
-    both,
 )
 
 
@@ -46,45 +43,16 @@ def complete(node, path):
 class TestJob:
     def test_polled_to_its_end_and_told_once(self, node):
         node.hub.fault("hold", path=SHARD, at=1000)
-        first = node.run(wait_s=0)
+        first, pid = node.run(wait_s=0), node.pid()
         assert (first["changed"], first["finished"]) == (False, False)
-        assert sorted(first["progress"]) == [
-            "bytes_done", "bytes_total", "eta_s", "file", "percent", "phase", "rate_bytes_s", "waiting",
-        ]  # fmt: skip
+        assert {"bytes_done", "bytes_total", "percent", "phase"} < set(first["progress"])
+        assert not node.run(wait_s=0)["finished"] and node.pid() == pid
         last = node.finish()
         assert (last["changed"], last["finished"]) == (True, True)
         assert not node.run()["changed"]
-
-    def test_two_runs_start_one_job(self, node):
-        node.hub.fault("hold", path=SHARD, at=1000)
-        assert not node.run(wait_s=0)["finished"]
-        pid = node.pid()
-        assert not node.run(wait_s=0)["finished"]
-        assert node.pid() == pid
-        assert node.finish()["changed"]
         assert node.hub.asked(REPO, SHARD) == 1
 
-    @both
-    def test_killed_and_gone_on_with(self, capsys, tmp_path, hub, source):
-        node = Node(capsys, tmp_path, hub, source)
-        big = gpt_oss(REPO, 5_000_000, shards=2, seed=8)
-        hub.add(big)
-        hub.fault("hold", at=4_000_000, path="*.safetensors")
-        node.run(wait_s=0)
-        wait_until(lambda: sum(size > 2_500_000 for size in node.incomplete_sizes()) == 2)
-        os.kill(node.pid(), signal.SIGKILL)
-        assert not node.destination.exists()
-        hub.mend()
-        sent = hub.sent(REPO)
-        assert node.finish()["changed"]
-        assert node.found() == node.wanted()
-        total = sum(len(content) for content in node.wanted().values())
-        # Each of the two open files may lose a piece that was not on the disk yet, and what was on its way.
-        assert hub.sent(REPO) - sent < total - 2 * 2_000_000
-
-    @both
-    def test_a_wrong_setting_costs_nothing_of_what_has_come(self, capsys, tmp_path, hub, source):
-        node = Node(capsys, tmp_path, hub, source)
+    def test_a_wrong_setting_costs_nothing_of_what_has_come(self, node, hub):
         hub.fault("hold", path=SHARD, at=1000)
         node.run(wait_s=0)
         staging = node.models / ".small.inference-fleet-new"

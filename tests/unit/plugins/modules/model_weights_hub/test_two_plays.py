@@ -23,7 +23,6 @@ from ansible_collections.inference.fleet.tests.unit.plugins.modules.model_weight
     REPO,
     SHARD,
     Node,
-    both,
 )
 
 
@@ -99,10 +98,9 @@ class TestTwoNodes:
         assert node.found() == node.wanted() and node.hub.asked(REPO, SHARD) == 1
         assert os.listdir(node.models) == ["small"]
 
-    @both
-    def test_the_other_goes_on_where_a_killed_one_was(self, capsys, tmp_path, source):
+    def test_the_other_goes_on_where_a_killed_one_was(self, capsys, tmp_path):
         with Hub([gpt_oss(REPO, 5_000_000, shards=2, seed=8)]) as hub:
-            node, another = (Node(capsys, tmp_path, hub, source) for _number in range(2))
+            node, another = (Node(capsys, tmp_path, hub) for _number in range(2))
             another.arguments["root"] = str(tmp_path / "another-root")
             held = hub.fault("hold", at=4_000_000, path="*.safetensors")
             node.run(wait_s=0)

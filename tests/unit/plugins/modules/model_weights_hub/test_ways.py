@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import ssl
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import gpt_oss
+from ansible_collections.inference.fleet.tests.unit.engines import certificates
 from ansible_collections.inference.fleet.tests.unit.operating import Operation
 from ansible_collections.inference.fleet.tests.unit.plugins.modules.model_weights_hub.hub_node import (
     REPO,
@@ -116,39 +116,20 @@ class TestWays:
         assert node.run(endpoint=endpoint, environment=environment)["changed"]
         assert {entry["proxied"] for entry in hub.requests if entry["kind"] == "list"} == {True}
 
-    @both
-    @pytest.mark.parametrize(
-        ("content", "why"),
-        [(None, "No such file or directory"), ("hello", "no certificate or crl found"),
-         ("", "no certificate or crl found"), ("/", "Is a directory"),
-         ("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "")],
-        ids=["none", "no PEM", "empty", "folder", "broken"],
-    )  # fmt: skip
-    def test_a_ca_bundle_that_is_none(self, capsys, tmp_path, hub, source, content, why):
-        bundle = tmp_path / "ca.pem"
-        if content == "/":
-            bundle.mkdir()
-        elif content is not None:
-            bundle.write_text(content)
-        node = Node(capsys, tmp_path, hub, source)
-        for check_mode in (True, False):
-            failed = node.run(check_mode, ca_bundle=str(bundle))
-            assert failed["code"] == "weights.argument-invalid" and why in failed["msg"]
-        assert hub.requests == [] and not node.root.exists()
+    @pytest.mark.parametrize("content", [None, "hello", "-----BEGIN CERTIFICATE-----\nA\n-----END CERTIFICATE-----\n"])
+    def test_a_ca_bundle_that_is_none(self, node, tmp_path, content):
+        if content is not None:
+            (tmp_path / "ca.pem").write_text(content)
+        node.refused("weights.argument-invalid", ca_bundle=str(tmp_path / "ca.pem"))
+        assert node.hub.requests == [] and not node.root.exists()
 
-    @both
-    def test_a_private_ca(self, capsys, tmp_path, source, monkeypatch):
-        certificate = tmp_path / "ca.pem"
-        subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-             "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", str(certificate) + ".key",
-             "-out", str(certificate)],
-            check=True, capture_output=True,
-        )  # fmt: skip
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate, str(certificate) + ".key")
+    def test_a_private_ca(self, capsys, tmp_path, monkeypatch):
+        certificate, context = tmp_path / "ca.pem", ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        for path, text in zip((certificate, tmp_path / "key"), certificates.made()):
+            path.write_text(text)
+        context.load_cert_chain(certificate, tmp_path / "key")
         with Hub([gpt_oss(REPO, 30_000)], context=context) as hub:
-            node = Node(capsys, tmp_path, hub, source)
+            node = Node(capsys, tmp_path, hub)
             failed = node.run()
             assert failed["problem"] == "network" and "certificate" in failed["msg"].lower()
             foreseen = node.run(True, ca_bundle=str(certificate))

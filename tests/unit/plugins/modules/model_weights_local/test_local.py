@@ -19,9 +19,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as manifests
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations.weights import ARCHIVE
 from ansible_collections.inference.fleet.tests.unit.node_helpers import rot
-from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.weights import (
-    test_draft_heads as heads,
-)
+from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.weights import test_draft_heads as heads
 from ansible_collections.inference.fleet.tests.unit.plugins.modules.model_weights_local.conftest import REPO
 
 SHARD = "model-00001-of-00002.safetensors"
@@ -108,9 +106,6 @@ class TestCopy:
         copied.refused(code)
         assert not copied.destination.exists()
 
-    def test_another_format(self, copied):
-        copied.refused("checkpoint.does-not-fit", format="bf16")
-
     def test_a_source_that_changes_while_it_is_copied(self, copied, monkeypatch):
         real = sources.statuses
 
@@ -175,10 +170,6 @@ class TestRefused:
             weights.destination.mkdir(parents=True)
             (weights.destination / "config.json").write_text("{}")
             weights.refused("weights.destination-occupied")
-
-    def test_another_model(self, copied, stand_in):
-        copied.run()
-        stand_in.refused("weights.destination-occupied", destination=str(copied.destination))
 
     def test_a_file(self, stand_in):
         stand_in.destination.parent.mkdir()

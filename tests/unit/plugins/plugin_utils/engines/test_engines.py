@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import text
 
 
 @pytest.mark.parametrize(
@@ -24,11 +23,6 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base impor
 )  # fmt: skip
 def test_flags(engine, flag, value, argv):
     assert ENGINES[engine].flag_argv(flag, value) == argv
-
-
-@pytest.mark.parametrize(("value", "shown"), [("x y", "x y"), (True, "true"), (1, "1"), (1.0, "1.0"), ({}, "{}")])
-def test_text(value, shown):
-    assert text(value) == shown
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import elsewhere_of, points, scope_of
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import elsewhere_of, points
 
 ENTRIES = [
     {
@@ -113,10 +113,6 @@ def test_a_command_measures_each_server_or_all_of_them_by_its_placeholders():
     assert len(points(ENTRIES, deployment(**command(argv=["bench", "${urls}"]), concurrency=4))) == 1
 
 
-def test_a_queue_may_be_meant():
-    assert points(ENTRIES, deployment(concurrency=17, queue=True))[0]["point"]["concurrency"] == 17
-
-
 def test_profiles_there_are_not_and_servers_there_are_not():
     with pytest.raises(FleetError) as caught:
         points(ENTRIES, deployment(), "fast")
@@ -142,23 +138,8 @@ def test_a_fleet_is_measured_from_one_host_by_all_addresses():
     assert (len(alone["point"]["urls"]), alone["elsewhere"]) == (2, [])
 
 
-@pytest.mark.parametrize(
-    ("variables", "address"),
-    [({"fleet_address": "a", "ansible_host": "b"}, "a"), ({"ansible_host": "b"}, "b"), ({}, "other")],
-)
-def test_where_a_server_of_another_host_is_reached_that_listens_on_all_addresses(variables, address):
-    assert elsewhere_of([{**OTHER, "bind": "0.0.0.0"}], {"other": variables})[0]["address"] == address
-    assert elsewhere_of([OTHER], {"other": variables})[0]["address"] == "10.0.0.2"
-
-
 def test_servers_of_other_hosts_that_cannot_be_measured_together():
     for change in ({"bind": "127.0.0.1"}, {"model_id": "n"}):
         with pytest.raises(FleetError) as caught:
             points(ENTRIES, deployment(scope="fleet"), None, elsewhere_of([{**OTHER, **change}], {"other": {}}))
         assert caught.value.code == "measure.not-together"
-
-
-def test_the_scope_of_a_profile():
-    assert [scope_of(deployment(**one)) for one in ({}, {"tool": "vllm-bench"}, {"scope": "fleet"})] == [
-        "node", "server", "fleet"
-    ]  # fmt: skip

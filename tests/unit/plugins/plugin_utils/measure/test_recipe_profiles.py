@@ -42,14 +42,6 @@ def found_first(entries):
     return next(entry for entry in entries if entry["role"] in ("server", "frontend"))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("cpu-")])
-def test_quick_is_the_same_on_all_accelerators(name):
-    found = [one["point"] for one in points(*planned(name), "quick")]
-    said = [(one["tool"], one["input_tokens"], one["output_tokens"], one["concurrency"], one["requests"])
-            for one in found]  # fmt: skip
-    assert said == [("aiperf", 1024, 128, 1, 8), ("aiperf", 1024, 128, 8, 64)]
-
-
 @pytest.mark.parametrize(
     ("name", "change", "accepted"),
     [
@@ -64,14 +56,3 @@ def test_a_load_that_the_servers_of_a_recipe_do_not_accept(name, change, accepte
     with pytest.raises(FleetError) as caught:
         points(entries, recipe)
     assert caught.value.code == "measure.profile-invalid" and "at most %d" % accepted in caught.value.values[3]
-
-
-def test_data_parallel_ranks_take_requests_each():
-    entries, recipe = planned("ascend-a2", "data-parallel")
-    assert [one["point"]["concurrency"] for one in points(entries, recipe, "quick")] == [1, 8]
-
-
-def test_load_for_each_server():
-    entries, recipe = planned("trn3-eagle3")
-    point = points(entries, recipe)[0]["point"]
-    assert (len(point["urls"]), point["concurrency"], point["requests"]) == (8, 8, 400)

@@ -64,10 +64,10 @@ def test_an_adapter_without_a_repository_is_already_on_the_node():
 @pytest.mark.parametrize(
     ("name", "accelerator", "code", "more"),
     [
-        ("qwen3-embedding-8b", "h200", "plan.adapters-not-served", {}),
-        ("h200-max-throughput", "h200", "plan.adapters-not-served", {}),
-        ("cpu-dynamo", "cpu", "plan.adapters-not-served", {}),
-        ("trn3-eagle3", "trainium3", "plan.adapters-not-served", {}),
+        ("qwen3-embedding-8b", "h200", "input.value-invalid", {}),
+        ("h200-max-throughput", "h200", "input.value-invalid", {}),
+        ("cpu-dynamo", "cpu", "input.value-invalid", {}),
+        ("trn3-eagle3", "trainium3", "input.value-invalid", {}),
         ("qwen3-32b", "h200", "plan.flags-conflict", {"arguments": {"lora-modules": "x=/srv/x"}}),
         ("qwen3-32b", "h200", "plan.config-value-invalid", {"arguments": {"max-lora-rank": 24}}),
         ("qwen3-32b", "h200", "recipe.key-invalid", {"adapters": [SQL, SQL]}),

@@ -99,13 +99,6 @@ def test_the_whole_run_command():
     ]  # fmt: skip
 
 
-def test_each_server_gets_its_own_devices():
-    two = entries(recipe(GUIDE_001, servers=[{"role": "server", "count": "auto", "devices": 4, "port": 8000}]))
-    assert [one["container"]["devices"] for one in two] == [
-        ["nvidia.com/gpu=%d" % number for number in numbers] for numbers in (range(4), range(4, 8))
-    ]
-
-
 def test_only_what_is_named_is_mounted_for_reading():
     config = {"format": "yaml", "content": {"a": "${encodings}/o200k_base.tiktoken"}}
     declared = recipe(command=["serve", "${model}-other"], config=config)
@@ -138,16 +131,6 @@ def test_engine_by_recipe_and_by_site():
     address = {"address": "unix:///run/other.sock"}
     assert engine(address)["launch"][:4] == ["docker", "--host", "unix:///run/other.sock", "run"]
     assert engine({"engine": "podman", **address})["launch"][:4] == ["podman", "--url", "unix:///run/other.sock", "run"]
-
-
-def test_another_root_has_other_names():
-    (one,), (two,) = entries(recipe()), entries(recipe(), root="/srv/fleet")
-    assert "--name=inference-fleet-server-0" in one["launch"]
-    name = container_engine.container_name("server-0", "/srv/fleet")
-    assert name != container_engine.container_name("server-0", "/srv/other") != "inference-fleet-server-0"
-    assert {"--name=" + name, "--label=inference.fleet.root=/srv/fleet", "--env=INFERENCE_FLEET_ROOT=/srv/fleet"} < set(
-        two["launch"]
-    )
 
 
 def test_a_network_of_its_own_publishes_the_ports_where_the_site_wants_them():
@@ -203,15 +186,6 @@ def test_invalid_affinity(near, code):
     with pytest.raises(FleetError) as caught:
         entries(recipe(), dict(H200, cpu_affinity=near))
     assert caught.value.code == code
-
-
-def test_a_server_that_follows_says_so():
-    servers = [{"name": "front", "role": "frontend", "count": 1, "devices": 0, "port": 8000},
-               {"name": "work", "role": "decode", "count": 1, "devices": 8, "after": ["front"]}]  # fmt: skip
-    for value in (True, False):
-        front, work = entries(recipe(servers=servers, start={"restart_with_leader": value}))
-        assert front["start"] == {"after": [], "units": [], "restart_with_leader": False}
-        assert work["start"] == {"after": ["front-0"], "units": [], "restart_with_leader": value}
 
 
 VALUE = "input.value-invalid"
@@ -355,17 +329,3 @@ def test_a_parallelism_that_needs_other_devices_is_refused_wherever_it_is_writte
     assert (caught.value.code, caught.value.values[1:5]) == (
         "plan.flags-conflict", ("arguments.tp_size", "config.content.tensor_parallel_size"),
     )  # fmt: skip
-
-
-def test_an_ascend_container_has_what_the_driver_needs():
-    only = {"accelerators": ["ascend-a2"]}
-    model = {**recipe()["model"], "format": "bf16"}
-    mine = {"image": "quay.io/ascend/vllm-ascend:v0.20.2rc1", "mounts": [{"source": "/opt/dcmi",
-            "target": "/usr/local/dcmi"}]}  # fmt: skip
-    declared = recipe(mine, platform="ascend", engine="vllm", needs=only, model=model)
-    (entry,) = entries(declared, hardware={"accelerator": "ascend-a2", "count": 8})
-    devices = ["/dev/davinci%d" % number for number in range(8)]
-    assert entry["container"]["devices"] == [*devices, "/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"]
-    targets = {one["target"]: one["source"] for one in entry["container"]["mounts"]}
-    assert targets["/usr/local/dcmi"] == "/opt/dcmi"  # the recipe's own
-    assert targets["/usr/local/bin/npu-smi"] == "/usr/local/bin/npu-smi"

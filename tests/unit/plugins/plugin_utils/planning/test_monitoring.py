@@ -9,7 +9,7 @@ import json
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import monitoring
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import endpoint
 
 DEPLOYMENT = {"name": "r", "platform": "nvidia"}
 
@@ -21,9 +21,7 @@ def entry(host="n1", name="server-0", role="server", port=8000, bind="0.0.0.0", 
 
 def found(entries, variables=None, groups=None, ports=None, monitor="mon"):
     hosts = {"n1": {"ansible_host": "10.0.0.1"}, "n2": {}, "mon": {}, **(variables or {})}
-    result = monitoring.targets(
-        [(entries, DEPLOYMENT)], hosts, {"monitoring": ["mon"], **(groups or {})}, monitor, ports
-    )
+    result = endpoint.targets([(entries, DEPLOYMENT)], hosts, {"monitoring": ["mon"], **(groups or {})}, monitor, ports)
     return {job: [one["targets"][0] for one in targets] for job, targets in result.items()}, result
 
 
@@ -98,9 +96,9 @@ def test_limits_of_the_last_good_benchmarks(tmp_path):
         (tmp_path / "measurements").mkdir(exist_ok=True)
         (tmp_path / "measurements" / ("id-%d.json" % number)).write_text(json.dumps(document))
 
-    assert monitoring.limits(str(tmp_path)) == {}
+    assert endpoint.limits(str(tmp_path)) == {}
     write(1, recipe="a", limits={"ttft_ms": 1, "tpot_ms": 2})
     write(2, recipe="a", limits={"ttft_ms": 500, "tpot_ms": None})
     write(3, recipe="a", limits={"ttft_ms": 9}, ok=False)
     write(4, recipe="b", limits=None)
-    assert monitoring.limits(str(tmp_path)) == {"a": {"ttft_ms": 500}}
+    assert endpoint.limits(str(tmp_path)) == {"a": {"ttft_ms": 500}}

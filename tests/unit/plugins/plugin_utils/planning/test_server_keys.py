@@ -62,11 +62,6 @@ def test_a_key_becomes_a_secret_of_every_server_and_its_value_is_nowhere(base):
         )  # nothing is compiled again for a key
 
 
-@pytest.mark.parametrize("value", [None, "", "\n", []])
-def test_nothing_is_no_key(value):
-    assert entries_of({**LOCAL, "fleet_api_key": value}) == entries_of(LOCAL)
-
-
 def test_the_plan_depends_on_the_version_and_not_on_value_or_vault():
     one = entries_of({**LOCAL, "fleet_api_key": KEY})
     for value in ("other", ["a", "b"], locked()):
@@ -147,11 +142,6 @@ def test_an_engine_without_keys_is_not_left_open_silently(engine):
 # -- addresses ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bind", ["127.8.0.1", "::1"])
-def test_on_loopback_no_key_is_needed(bind):
-    assert fleet.exposed_warnings(plan_of({**LOCAL, "fleet_bind_address": bind})) == []
-
-
 @pytest.mark.parametrize("bind", ["0.0.0.0", "fd00::7"])
 def test_beyond_loopback_without_a_key_is_one_warning_for_the_fleet(bind):
     variables = {**LOCAL, "fleet_bind_address": bind}
@@ -224,20 +214,3 @@ def test_a_secret_without_a_value(variables, words):
     found = lacking(variables, {"HF_TOKEN": "vault_token"})
     assert found.startswith((HEAD + LINE % words).rstrip("."))
     assert KEY not in found
-
-
-def test_all_of_them_in_one_message_and_equal_hosts_once():
-    variables = {"fleet_api_key": locked(), "vault_b": ""}
-    assert lacking(variables, {"A": "vault_a", "B": "vault_b"}, hosts=["node1", "node2"]) == HEAD + "\n".join(
-        "node1, node2: server-0, server-1: the secret %s comes from the variable '%s', which %s." % line
-        for line in [
-            ("A", "vault_a", "is not set for this host; set it, best in a vault"),
-            ("B", "vault_b", "is empty; set it, best in a vault"),
-            ("VLLM_API_KEY", "fleet_api_key", LOCKED),
-        ]
-    )
-
-
-@pytest.mark.parametrize("key", [KEY, KEY + "\n", [KEY], [KEY, "b"]])
-def test_secrets_with_values_are_enough(key):
-    assert lacking({"fleet_api_key": key, "vault_token": "t"}, {"HF_TOKEN": "vault_token"}) is None

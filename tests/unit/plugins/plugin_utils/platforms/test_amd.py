@@ -63,7 +63,7 @@ def test_other_gpus_than_the_server_s_own_are_refused(environment, name):
 
 def test_formats_and_weights_that_do_not_fit():
     for layer, code in (
-        ({"model": {"family": "chat", "format": "nvfp4", "repo": "x/unknown"}}, "plan.format-not-supported"),
+        ({"model": {"family": "chat", "format": "nvfp4", "repo": "x/unknown"}}, "input.value-invalid"),
         ({"model": {"format": "bf16", "repo": "unsloth/gpt-oss-120b-BF16"}}, "plan.does-not-fit-memory"),
         ({"arguments": {"attention-backend": "ROCM_AITER_UNIFIED"}}, "plan.config-value-invalid"),
     ):

@@ -217,13 +217,6 @@ def test_all_mistakes_are_said_at_once():
     assert len(message.splitlines()) == 10
 
 
-def test_merge_keys_and_aliases_mean_what_yaml_says(tmp_path):
-    base = {name: value for name, value in {**CPU_TINY, "name": "mine"}.items() if name != "environment"}
-    text = yaml.safe_dump(base) + "environment: {<<: {A: '1', B: '2'}, B: &b '3', C: *b}\n"
-    (entry, _other) = planned(**write(tmp_path, text))["node1"]["servers"]
-    assert {name: entry["environment"][name] for name in "ABC"} == {"A": "1", "B": "3", "C": "3"}
-
-
 @pytest.mark.parametrize(
     "override",
     [

@@ -153,20 +153,6 @@ def test_the_nearest_measured_setting_is_taken(tmp_path):
     assert fleet.tuning_tables(planned(tmp_path)) == []
 
 
-def test_of_two_points_equally_near_the_one_with_more_requests_is_taken():
-    wanted = {"input": 512, "output": 512, "concurrency": 8}
-    assert tuning.nearest(TABLE, wanted, "cpu", 1)["concurrency"] == 16
-
-
-def test_overrides_win_over_a_measured_setting(tmp_path):
-    write(tmp_path, tuning="mine")
-    wanted = {"input": 512, "output": 512, "concurrency": 4}
-    found = planned(tmp_path, fleet_tuning=wanted, fleet_override={"arguments": {"max-num-seqs": 5}})
-    arguments = found["node1"]["servers"][0]["arguments"]
-    assert (arguments["max-model-len"], arguments["max-num-seqs"]) == (1024, 5)
-    assert "nearest" not in found["node1"]["deployment"]["tuning"]
-
-
 def test_what_was_not_measured_is_an_error_that_says_what_was(tmp_path):
     wanted = {"input": 512, "output": 512, "concurrency": 4}
     write(tmp_path, tuning="mine")

@@ -18,11 +18,6 @@ TREES = st.dictionaries(
 )
 
 
-def test_names_are_found_and_sorted():
-    names = ["fleet_override_b", "fleet_override", "fleet_overrides", "my_fleet_override", "fleet_override_a1"]
-    assert overrides.override_names(names) == ["fleet_override", "fleet_override_a1", "fleet_override_b"]
-
-
 def test_host_does_not_wipe_out_group():
     merged, origin = overrides.combine(
         [
@@ -41,20 +36,6 @@ def test_same_leaf_with_two_values_is_an_error():
         "fleet_override_b sets 'x.y' to 2, but fleet_override_a sets 'x.y' to 1; a leaf has one value. "
         "Remove one of the two."
     )
-
-
-def test_scalar_where_a_mapping_goes_on_is_an_error():
-    with pytest.raises(FleetError) as caught:
-        overrides.combine([("fleet_override_a", {"x": {"y": 1}}), ("fleet_override_b", {"x": None})])
-    assert caught.value.message == (
-        "fleet_override_b sets 'x' to null, but fleet_override_a sets 'x.y' to 1; a leaf has one value. "
-        "Remove one of the two."
-    )
-
-
-def test_same_leaf_with_the_same_value_is_fine():
-    merged, _origin = overrides.combine([("fleet_override", {"x": [1]}), ("fleet_override_b", {"x": [1]})])
-    assert merged == {"x": [1]}
 
 
 def test_override_must_be_a_mapping():
@@ -84,12 +65,6 @@ def test_apply_changes_neither_side(base, override):
     before = copy.deepcopy((base, override))
     overrides.apply(base, override)
     assert (base, override) == before
-
-
-@given(TREES, TREES)
-def test_apply_twice_is_apply_once(base, override):
-    once = overrides.apply(base, override)
-    assert overrides.apply(once, override) == once
 
 
 def test_a_null_of_a_group_stays_also_beside_what_the_group_has():

@@ -66,22 +66,6 @@ def test_parts_have_a_number_only_if_something_was_measured():
         assert values(found) == ["597"] and "not evaluated" in found
 
 
-def test_null_is_a_dash_and_no_error():
-    one = benchmark()
-    one["workload"].update(input_tokens=None, output_tokens=None, concurrency=None)
-    for name, value in one["metrics"].items():
-        one["metrics"][name] = dict.fromkeys(value) if isinstance(value, dict) else None
-    other = evaluation(score=0.0, reference=None, verdict="no-reference", effort=None)
-    other.update(score=None, interval=None, correct=None)
-    text = page([one, other])
-    assert "–" in text and "None" not in text
-
-
-@pytest.mark.parametrize(("value", "text"), [(None, "–"), (0, "0"), (0.123, "0.12"), (12.34, "12.3"), (123.4, "123")])
-def test_numbers(value, text):
-    assert measured_page.number(value) == text
-
-
 def test_everything_in_a_result_is_escaped():
     results = [
         benchmark(8, host=HOSTILE, recipe=HOSTILE, servers=[HOSTILE], scope="server", ok=False, reason=HOSTILE),
@@ -119,11 +103,6 @@ def test_charts_are_svg_with_elements_that_draw():
     assert {one.tag.rpartition("}")[2] for one in root.iter()} <= {"svg", "path", "text", "line"}
     marks = [one.attrib["aria-label"] for one in root.iter() if one.attrib.get("role") == "graphics-symbol"]
     assert marks[1] == "b; output tokens/s: 3; ms: 7; concurrent requests: 2" and len(marks) == 2
-
-
-@pytest.mark.parametrize(("high", "marks"), [(100, [0, 20, 40, 60, 80, 100]), (0, [0, 0.2, 0.4, 0.6, 0.8, 1])])
-def test_axes_have_round_numbers(high, marks):
-    assert measured_page.ticks(high) == pytest.approx(marks)
 
 
 def verdict(start):

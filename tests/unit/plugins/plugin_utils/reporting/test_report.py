@@ -44,20 +44,6 @@ def entry(name="server-0", role="server", port=8000):
 # -- one host ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_run_is_the_full_evidence_itself():
-    assert report.host_report("node-1", "full", [verdict()], NOW) == {
-        "schema": 1,
-        "host": "node-1",
-        "ok": True,
-        "generated": NOW,
-        "mode": "full",
-        "problem": None,
-        "deployed": None,
-        "verdicts": [verdict()],
-        "last_full": None,
-    }
-
-
 def test_a_quick_run_keeps_the_last_full_one_however_many_follow():
     full = report.host_report("node-1", "full", [verdict(ok=False)], THEN)
     first = report.host_report("node-1", "quick", [verdict(mode="quick")], NOW, full)
@@ -66,11 +52,6 @@ def test_a_quick_run_keeps_the_last_full_one_however_many_follow():
         assert quick["ok"] is True
         assert quick["last_full"] == {"ok": False, "generated": THEN, "verdicts": [verdict(ok=False)]}
     assert report.host_report("node-1", "full", [verdict()], NOW, second)["last_full"] is None
-
-
-@pytest.mark.parametrize("previous", [None, [], "x", {}, {"mode": "quick"}])
-def test_a_quick_run_after_nothing_has_nothing_to_keep(previous):
-    assert report.host_report("node-1", "quick", [verdict(mode="quick")], NOW, previous)["last_full"] is None
 
 
 @pytest.mark.parametrize(
@@ -172,37 +153,6 @@ def test_what_was_deployed():
     assert report.deployed([], "not a recipe", "all")["simulated"] == "all"
 
 
-@pytest.mark.parametrize(
-    ("venv", "software"),
-    [
-        (None, []),
-        ({"path": "/v", "packages": ["a==1", "b==2"], "torch": "torch==3"}, ["a==1", "b==2", "torch==3"]),
-        ({"path": "/ami/venv", "create": False}, ["packages in /ami/venv"]),
-    ],
-)
-def test_versions_are_what_the_plan_pins(venv, software):
-    assert report.deployed([plan_entry(8000)], {"venv": venv})["software"] == software
-
-
-def test_hosts_that_left_the_inventory_are_dropped_and_ok_follows():
-    fleet = report.merge(None, host("gone", ok=False), ["gone", "node-1"], THEN)
-    fleet = report.merge(fleet, host("node-1"), ["gone", "node-1"], THEN)
-    assert (fleet["ok"], sorted(fleet["hosts"])) == (False, ["gone", "node-1"])
-    fleet = report.merge(fleet, host("node-2"), ["node-1", "node-2"], NOW)
-    assert (fleet["ok"], sorted(fleet["hosts"])) == (True, ["node-1", "node-2"])
-    assert (fleet["schema"], fleet["generated"]) == (1, NOW)
-
-
-def test_an_implicit_localhost_stays_although_the_inventory_does_not_name_it():
-    assert list(report.merge(None, host("localhost"), [], NOW)["hosts"]) == ["localhost"]
-
-
-def test_a_host_without_servers_does_not_keep_the_fleet_from_being_ok():
-    fleet = report.merge(None, host("decode-node", verdicts=[]), ["decode-node", "node-1"], NOW)
-    assert fleet["ok"] is None
-    assert report.merge(fleet, host("node-1"), ["decode-node", "node-1"], NOW)["ok"] is True
-
-
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from([True, False, None])), min_size=1), st.randoms())
 def test_the_fleet_is_the_last_report_of_each_host_in_whatever_order(runs, random):
     fleet = None
@@ -253,23 +203,11 @@ def test_a_host_is_without_a_verdict_until_it_has_one_of_this_run():
     assert again["hosts"]["node-2"]["missing"]["last"] == last
 
 
-def test_a_bad_host_is_worse_than_a_missing_one():
-    fleet = report.begin(None, FIRST, list(PLANNED), PLANNED, THEN)
-    assert report.merge(fleet, host("node-1", ok=False), list(PLANNED), NOW)["ok"] is False
-
-
 def test_a_decode_node_that_was_not_reached_keeps_the_fleet_from_being_ok():
     fleet = report.begin(None, FIRST, ["decode-node", "node-1"], {"decode-node": None, "node-1": None}, THEN)
     fleet = report.merge(fleet, host("node-1"), ["decode-node", "node-1"], NOW)
     assert fleet["ok"] is None
     assert report.merge(fleet, host("decode-node", verdicts=[]), ["decode-node", "node-1"], NOW)["ok"] is True
-
-
-def test_what_is_neither_planned_nor_in_the_run_goes():
-    fleet = report.merge(None, host("gone"), ["gone", "given"], THEN)
-    fleet = report.merge(fleet, host("given"), ["gone", "given"], THEN)
-    # servers may be given to the play by a variable, without a plan; then there is nothing to wait for
-    assert state(report.begin(fleet, FIRST, ["given"], {}, NOW)) == {"given": True}
 
 
 def test_the_same_run_goes_on(tmp_path):
@@ -374,16 +312,6 @@ def test_half_a_character_from_a_server_is_written_and_read(tmp_path):
     assert "name ⟨U+D83D⟩" in (tmp_path / "verdict.html").read_text()
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]"])
-def test_damaged_files_are_replaced(tmp_path, content):
-    (tmp_path / "hosts").mkdir()
-    (tmp_path / "hosts" / "node-1.json").write_text(content)
-    (tmp_path / "verdict.json").write_text(content)
-    write_reports(str(tmp_path), "node-1", "quick", [verdict()], ["node-1"])
-    assert read(tmp_path / "hosts" / "node-1.json")["ok"] is True
-    assert list(read(tmp_path / "verdict.json")["hosts"]) == ["node-1"]
-
-
 @pytest.mark.parametrize("name", ["../../evil", "a/b", "fd00::1", "node 1", "[::1]", ".."])
 def test_any_host_name_is_one_file_in_the_folder(tmp_path, name):
     path = report.host_path(str(tmp_path), name)
@@ -428,32 +356,6 @@ def test_the_table():
             ["node-1", "server-3", 8003, "ok", "1/1", "slowest: alive 1 ms; not measured: a, b, c and 2 more"],
         ],
     }
-
-
-def test_the_message_of_a_failure():
-    verdicts = [
-        verdict(),
-        verdict(
-            "server-1",
-            False,
-            port=8001,
-            probes=[
-                probe("alive"),
-                probe("warm-up", False, 31, got="no answer: connection refused", cause="nothing listens"),
-                probe("chat", None, sent=None, got=None, cause="not run: warm-up failed"),
-                probe("effort", None, cause="not measurable on a stand-in"),
-            ],
-        ),
-    ]
-    assert report.failure_message("node-1", verdicts) == (
-        "1 of 2 servers on node-1 did not pass the verification.\n"
-        "server-1 at http://127.0.0.1:8001 (gpt-oss-120b), full:\n"
-        "  warm-up failed after 31 ms\n"
-        "    sent:  POST /\n"
-        "    got:   no answer: connection refused\n"
-        "    cause: nothing listens\n"
-        "  not run after that: chat"
-    )
 
 
 def test_a_server_that_is_not_the_planned_one_is_told_with_who_answers(tmp_path):

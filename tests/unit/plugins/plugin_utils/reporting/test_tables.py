@@ -7,25 +7,6 @@ import pytest
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import screen as tables
 
 
-def test_rows_of_several_hosts_are_one_table():
-    reports = {}
-    tables.gather(reports, {"title": "Plan", "columns": ["host"], "rows": [["a"]]})
-    tables.gather(reports, None)
-    tables.gather(reports, {"title": "Plan", "columns": ["host"], "rows": [["b"]]})
-    assert reports == {"Plan": {"title": "Plan", "columns": ["host"], "rows": [["a"], ["b"]]}}
-
-
-def test_one_result_may_carry_several_tables():
-    reports = {}
-    tables.gather(
-        reports, [{"title": "Plan", "columns": ["a"], "rows": [[1]]}, {"title": "X", "columns": ["b"], "rows": []}]
-    )
-    assert reports == {
-        "Plan": {"title": "Plan", "columns": ["a"], "rows": [[1]]},
-        "X": {"title": "X", "columns": ["b"], "rows": []},
-    }
-
-
 def test_rows_of_a_sweep_name_their_candidate():
     report = {"title": "Benchmark", "columns": ["host", "result"], "rows": [["a", "good"]]}
     assert tables.of_candidate(report, {}) is report
@@ -34,11 +15,6 @@ def test_rows_of_a_sweep_name_their_candidate():
         tables.gather(of_two, tables.of_candidate(report, {"tune_candidate": {"name": name, "calls": []}}))
     assert of_two["Benchmark of candidates"]["columns"] == ["candidate", "host", "result"]
     assert of_two["Benchmark of candidates"]["rows"] == [["as it is", "a", "good"], ["max-num-seqs=4", "a", "good"]]
-
-
-def test_columns_are_as_wide_as_their_widest_cell():
-    lines = tables.render(["host", "ok", "details"], [["node1", True, None], ["n", False, "two\n lines"]])
-    assert lines == ["host   ok   details", "node1  yes  -", "n      no   two lines"]
 
 
 def test_progress_names_who_is_waited_for_and_why():
@@ -115,14 +91,6 @@ def test_a_transfer_is_one_line(progress, line):
     assert tables.transfer_line(progress) == line
 
 
-@pytest.mark.parametrize(
-    "seconds, text",
-    [(0, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (109, "1 min 49 s"), (3600, "1 h 0 min"), (7500, "2 h 5 min")],
-)
-def test_durations(seconds, text):
-    assert tables.duration(seconds) == text
-
-
 def test_progress_counts_those_that_wait_for_another():
     leader = {"name": "server-0", "ready": False, "reason": "compiling since 10:32:05Z (180 s), health: no answer"}
     followers = [{"name": "server-%d" % index, "reason": "waiting for server-0 since 10:32"} for index in range(1, 8)]
@@ -165,24 +133,9 @@ def test_equal_hosts_share_their_rows():
     assert len(tables.lines({"title": "Status", "columns": COLUMNS, "rows": fleet(1000)})) == 4
 
 
-def test_verdicts_of_equal_hosts_share_a_row():
-    columns = ["host", "server", "port", "verdict", "probes", "details"]
-    details = ["slowest: chat %d ms" % (90 + number) for number in range(20)]
-    rows = [["n%d" % number, "server-0", 8000, "ok", "9/9", words] for number, words in enumerate(details)]
-    rows.append(["n20", "server-0", 8000, "failed", "8/9", "failed: chat"])
-    both = "%s … %s" % (details[0], details[-1])
-    expected = ["n0, n1, n2 and 17 more", "server-0", 8000, "ok", "9/9", both]
-    assert tables.folded(columns, rows) == [expected, rows[20]]
-
-
 @pytest.mark.parametrize("rows", [fleet(3), fleet(4, n1="a", n2="b"), []])
 def test_few_hosts_have_rows_of_their_own(rows):
     assert tables.folded(COLUMNS, rows) == rows
-
-
-def test_a_table_without_hosts_stays():
-    rows = [["a", 1]] * 9
-    assert tables.folded(["server", "x"], rows) == rows
 
 
 def test_the_newest_row_of_a_server_replaces_the_older_ones():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from ansible.utils.context_objects import CLIArgs
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import unreachable
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import screen
 
 SSH = "Failed to connect to the host via ssh: "
 PRINT = "SHA256:9XbXTPMxqNbKM1rRFYN3GEHyrvHkDTHbW9vnGMVjkVo"
@@ -33,7 +33,7 @@ def started_in(tmp_path, monkeypatch):
     """A folder without playbooks, from which the run was started with -i inventories/x."""
     monkeypatch.chdir(tmp_path)
     arguments = CLIArgs({"inventory": [str(tmp_path / "inventories" / "x")]})
-    monkeypatch.setattr(unreachable.context, "CLIARGS", arguments)
+    monkeypatch.setattr(screen.context, "CLIARGS", arguments)
 
 
 CASES = [
@@ -58,15 +58,15 @@ CASES = [
 
 @pytest.mark.parametrize(("message", "reason"), CASES)
 def test_the_reason_is_one_sentence(message, reason):
-    assert unreachable.reason(message, "n1") == reason
+    assert screen.reason(message, "n1") == reason
 
 
 def test_the_command_can_be_typed_where_the_run_was_started(tmp_path, monkeypatch):
     (tmp_path / "playbooks").mkdir()
     (tmp_path / "playbooks" / "replace_node.yml").write_text("")
     sources = [str(tmp_path / "my hosts"), "/etc/more", "localhost,"]
-    monkeypatch.setattr(unreachable.context, "CLIARGS", CLIArgs({"inventory": sources}))
-    assert unreachable.replace_command("n 1", PRINT) == (
+    monkeypatch.setattr(screen.context, "CLIARGS", CLIArgs({"inventory": sources}))
+    assert screen.replace_command("n 1", PRINT) == (
         "ansible-playbook playbooks/replace_node.yml -i 'my hosts' -i /etc/more -i localhost, -e 'fleet_node=n 1' "
         "-e fleet_host_key=" + PRINT
     )

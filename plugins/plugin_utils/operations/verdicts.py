@@ -9,17 +9,16 @@ import json
 import os
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import write_atomic
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.os_errors import remedy
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import now
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import clean
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look, run_plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import Hosts, inference_hosts
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder, run_id
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 
-NOT_ASKED = "not asked: the run ended before; see its output"
+from ...module_utils.fleet_node.host.files import write_atomic
+from ...module_utils.fleet_node.host.os_errors import remedy
+from ...module_utils.fleet_node.host.values import now
+from ..base.checks import clean
+from ..planning import run_look, run_plan
+from ..planning.inventory import Hosts, inference_hosts
+from ..reporting import report
+from ..reporting.folder import reports_folder, run_id
+from ..reporting.screen import show
 
 
 def verification(action, given, task_vars):
@@ -49,7 +48,7 @@ def verification(action, given, task_vars):
 
 def _plan_each(hosts, others):
     """fleet.plan_each(), imported only if a host was not planned in this run."""
-    from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
+    from ..planning import fleet
 
     return fleet.plan_each(hosts, others, run_plan.RunPlan())
 
@@ -105,15 +104,13 @@ def status(action, given, task_vars):
         "differs": any(one["differs"] is not False for one in hosts.values()),
         "hosts": hosts,
     }
-    path = given["file"]
-    if path:
-        path = os.path.abspath(os.path.expanduser(path))
+    if given["file"]:
+        path = os.path.abspath(os.path.expanduser(given["file"]))
         try:
             write_atomic(path, json.dumps(collected, indent=2, sort_keys=True) + "\n")
         except OSError as error:
-            raise AnsibleActionFail(
-                "fleet_status_file %s cannot be written: %s. %s." % (path, error.strerror, remedy(error))
-            ) from error
+            text = "fleet_status_file %s cannot be written: %s. %s." % (path, error.strerror, remedy(error))
+            raise AnsibleActionFail(text) from error
     stats = {"data": {"fleet_status": collected}, "per_host": False, "aggregate": False}
     return {"status": collected, "ansible_stats": stats}
 
@@ -122,7 +119,7 @@ def of_host(found, refused=None):
     """Return {reached, differs, servers, problem} of a host. found: the result of engine_servers_info, or None.
     refused: the reason why the host could not be planned."""
     if found is None:
-        return {"reached": None, "differs": None, "servers": [], "problem": refused or NOT_ASKED}
+        return {"reached": None, "differs": None, "servers": [], "problem": refused or run_look.NOT_ASKED}
     if found.get("unreachable"):
         return {"reached": False, "differs": None, "servers": [], "problem": found.get("msg")}
     if "servers" not in found:

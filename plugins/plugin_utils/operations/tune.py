@@ -1,54 +1,36 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A sweep over the tunable settings of a recipe: candidates, their results, and the best candidate. Pure functions."""
+"""A sweep over the tunable settings of a recipe: plans the candidates, and chooses the best measured candidate."""
 
 from __future__ import annotations
 
+import collections
 import itertools
 import math
+import os
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.http_client import cut
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure import compare, points
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
+import yaml
+from ansible.errors import AnsibleActionFail
+
+from ...module_utils.fleet_node.errors import FleetError
+from ...module_utils.fleet_node.host.files import read_text, write_atomic
+from ...module_utils.fleet_node.host.http_client import cut
+from ...module_utils.fleet_node.measure import result as results
+from ..base.words import some
+from ..measure import compare, points
+from ..planning.fleet import plan_fleet
+from ..planning.variables import LIMITS, limits_of
+from ..recipe import overrides
+from ..reporting.folder import reports_folder
+from ..reporting.screen import show
 
 LAYER = "fleet_override_tuned"
 LONGEST = 160  # characters of a failure in the table
 MOST = 24  # candidates; each candidate starts the servers
-LIMITS = ("ttft_ms", "tpot_ms")
 STATISTICS = ("p95", "p90")  # of a latency with a limit: the first that the tool reports
 AS_IT_IS = "as it is"
 COLUMNS = ("candidate", "output tokens/s", "at once", "TTFT p95, ms", "TPOT p95, ms", "result")
-
-
-def limits_of(given, tune, name="fleet_tune_limits"):
-    """Return {ttft_ms, tpot_ms}, None without a limit: `given`, or the recipe's limits. Raises FleetError."""
-    if given is None:
-        return {key: (tune.get("limits") or {}).get(key) for key in LIMITS}
-    if not isinstance(given, dict) or set(given) - set(LIMITS) or not given:
-        raise _invalid(name, given, "a mapping with %s, such as {ttft_ms: 2000}" % " or ".join(LIMITS))
-    return {key: _milliseconds(given.get(key), "%s.%s" % (name, key)) for key in LIMITS}
-
-
-def _milliseconds(value, name):
-    try:
-        number = None if value is None else float(value) if not isinstance(value, bool) else math.nan
-    except (TypeError, ValueError):
-        number = math.nan
-    if number is not None and not 0 < number < math.inf:
-        raise _invalid(name, value, "a number of milliseconds, more than 0")
-    return number
-
-
-def _invalid(name, value, allowed):
-    return FleetError(
-        "measure.limit-invalid",
-        "%s is %s; allowed: %s. Correct it, or leave it out.",
-        (name, show(value), allowed),
-    )
 
 
 def settings(tune):
@@ -111,9 +93,9 @@ def measured(calls, deployment, history):
     calls: calls_of(); history: results of this inventory, the oldest first.
     """
     found = []
-    recipe = result.recipe_hash(deployment)
+    recipe = results.recipe_hash(deployment)
     for call in calls:
-        plan = result.plan_hash([*call["servers"], *call["elsewhere"]])
+        plan = results.plan_hash([*call["servers"], *call["elsewhere"]])
         wanted = (plan, recipe, call["profile"], call["point"]["tool"], *(call["point"][key] for key in WORKLOAD))
         same = [one for one in history if compare.counts(one) and _of(one) == wanted]
         found.append(same[-1] if same else None)
@@ -199,3 +181,122 @@ def words(limits):
     found = ["%s of %g ms" % (name, limits[key]) for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"))
              if limits.get(key) is not None]  # fmt: skip
     return " and ".join(found) if found else "no limit"
+
+
+FILE = "tuned.yml"
+ARGUMENTS = {
+    "failed": {"type": "dict", "default": {}},
+    "file": {"type": "path"},
+    "limits": {"type": "raw"},
+    "reports_dir": {"type": "path"},
+    "state": {"type": "str", "default": "planned", "choices": ["planned", "chosen"]},
+}
+
+
+def sweep_report(action, given, task_vars):
+    """Return {candidates, limits, best, file, fleet_report, msg}."""
+    folder = reports_folder(given["reports_dir"], task_vars, action._templar)
+    if not folder:
+        raise AnsibleActionFail("A sweep is kept in reports: set fleet_reports_dir to a folder for them.")
+    sweep = Sweep(task_vars, given["limits"])
+    history = results.history(folder)[0]
+    found = {one["name"]: measured(one["calls"], one["deployment"], history) for one in sweep.candidates}
+    found.update({name: [None] for name in found if name in given["failed"]})
+    table = rows(found, sweep.limits, given["failed"])
+    table = {"title": "Tuning", "columns": list(COLUMNS), "rows": table}
+    if given["state"] == "planned":
+        for one in sweep.candidates:
+            one["measured"] = None not in found[one["name"]]
+        result = {"candidates": sweep.candidates, "limits": sweep.limits}
+    else:
+        file = os.path.abspath(given["file"] or os.path.join(folder, FILE))
+        result = _chosen(action, sweep, found, file)
+    if given["state"] == "chosen" or action._task.check_mode:
+        result["fleet_report"] = table
+        show(table)
+    return result
+
+
+def _chosen(action, sweep, found, path):
+    best = choose(found, sweep.limits)
+    result = {"changed": False, "best": best, "limits": sweep.limits, "file": None}
+    if best is None:
+        result.update(failed=True, msg=NONE % (len(found), words(sweep.limits)))
+        return result
+    one = next(item for item in sweep.candidates if item["name"] == best)
+    point = best_point(found[best], sweep.limits)
+    text = HEAD % (best, words(sweep.limits), point["metrics"]["output_tokens_per_s"], path)
+    text += yaml.safe_dump({LAYER: one["override"]}, sort_keys=False)
+    before = read_text(path) or ""
+    result.update(changed=before != text, file=path, msg=BEST % (best, point["metrics"]["output_tokens_per_s"], path))
+    result["diff"] = {"before": before, "after": text, "before_header": path, "after_header": path}
+    if not action._task.check_mode and before != text:
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            write_atomic(path, text)
+        except OSError as error:
+            raise AnsibleActionFail("%s cannot be written: %s." % (path, error.strerror)) from error
+    return result
+
+
+class Sweep:
+    """The candidates of the play's only host: [{name, override, servers, deployment, calls, planned}]."""
+
+    def __init__(self, task_vars, limits):
+        hosts = task_vars["ansible_play_hosts_all"]
+        if len(hosts) != 1:
+            _refuse(some(hosts), "these are several hosts, whose servers would stop in turn")
+        self.task_vars, self.host = task_vars, hosts[0]
+        base = self.plan(None)
+        deployment = base["deployment"]
+        if not base["servers"]:
+            _refuse(self.host, "no server is planned there")
+        if deployment.get("workers_elsewhere"):
+            _refuse(self.host, "it has workers on other hosts, which would have to change with it")
+        wanted = deployment.get("tune") or {}
+        self.limits = limits_of(limits, wanted)
+        self.candidates = []
+        given = task_vars["hostvars"][self.host].get(LAYER) or {}
+        for name, override in candidates(wanted, deployment["name"]):
+            item = self.plan(override) if override else base
+            if override and item["servers"] == base["servers"]:
+                self.candidates[0]["name"] = "%s (%s)" % (name, AS_IT_IS)
+                self.candidates[0]["override"] = override
+                continue
+            calls = calls_of(item["servers"], item["deployment"], wanted.get("profile") or points.QUICK)
+            self.candidates.append(
+                {
+                    "name": name, "override": override or given, "servers": item["servers"],
+                    "deployment": item["deployment"], "calls": calls,
+                }
+            )  # fmt: skip
+
+    def plan(self, override):
+        """Return the plan of the host with the layer of the sweep; for None, the plan of the inventory."""
+        hostvars = self.task_vars["hostvars"]
+
+        def variables(host):
+            if override is None or host != self.host:
+                return hostvars[host]
+            return collections.ChainMap({LAYER: override}, hostvars[host])
+
+        sources = self.task_vars.get("ansible_inventory_sources") or []
+        return plan_fleet([self.host], variables, sources, deploys=True)[self.host]
+
+
+def _refuse(what, reason):
+    raise FleetError(
+        "tune.not-possible",
+        "tune.yml cannot tune %s: %s. Choose one host with --limit.",
+        (what, reason),
+    )
+
+
+NONE = (
+    "None of %d candidates keeps the limits (%s); no file was written. Raise fleet_tune_limits, or mark other values."
+)
+BEST = "Best: %s, %.1f output tokens/s. Written to %s. Use it with -e @FILE, or as a file of group_vars."
+HEAD = """# Written by tune.yml: %s is the best within the limits (%s), with %.1f output tokens/s.
+# ansible-playbook site.yml -i … -e @%s
+"""
+KINDS = {"tune": (ARGUMENTS, sweep_report)}

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The role vllm for real against two package indexes: the pinned list of docs/using/trainium.md, in stand-ins."""
+"""The roles vllm, for real against two package indexes with the pinned list of docs/using/trainium.md, and cpu."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+import yaml
 from ansible_collections.inference.fleet.tests import doc_examples
 from ansible_collections.inference.fleet.tests.nodes import package_indexes
 from ansible_collections.inference.fleet.tests.runs import play
@@ -44,3 +46,31 @@ def test_the_vendors_index_is_used_beside_the_other(tmp_path):
     }  # vLLM and PyTorch are in the one index only, the vendor's packages in the other
     assert (venv / "bin" / "vllm").exists()
     assert play(str(playbook), "localhost,", variables=variables).ok().count("changed") == 0
+
+
+@pytest.fixture
+def run(tmp_path):
+    """run(packages, *arguments): the role on this machine."""
+    host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": {"n1": host}}}))
+
+    def run_role(packages, *arguments):
+        role = {"role": "inference.fleet.cpu", "cpu_packages": packages}
+        (tmp_path / "play.yml").write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "roles": [role]}]))
+        return play(str(tmp_path / "play.yml"), tmp_path / "hosts.yml", *arguments)
+
+    return run_role
+
+
+def test_what_is_there_is_not_installed(run):
+    result = run({"libc.so.6": {"debian": "libc6"}}).ok()
+    assert (result.count("changed"), result.count("skipped")) == (0, 1)
+
+
+def test_what_is_missing_is_a_change_in_check_mode(run):
+    result = run({"libc.so.6": {}, "libnone.so.9": {"debian": "libnone9"}}, "--check").ok()
+    assert (result.count("changed"), result.count("skipped")) == (1, 1)
+
+
+def test_a_library_of_an_unknown_package(run):
+    run({"libnone.so.9": {"abacus": "libnone9"}}).failed("No package is known for libnone.so.9 on ")
