@@ -121,6 +121,12 @@ def call(path, *arguments, **named):
         raise AnsibleFilterError(error.message) from error
 
 
+def engine_modules(servers):
+    """Return {file name: content} of the modules that the engines of plan entries load."""
+    registry = importlib.import_module(PLUGINS + "module_utils.fleet_node.engines.registry")
+    return registry.module_texts([registry.engine_of(one) for one in servers])
+
+
 def image_reference(image, digest=""):
     """Return the name of a pulled image on a node."""
     return call("module_utils.fleet_node.containers.engine.digest_tag", image, digest) if digest else image
@@ -132,8 +138,8 @@ def unit_word(word):
 
 
 OWN = (
-    container_engines, container_images, drift_lines, image_reference, log_lines, poll_delay, poll_retries, registries,
-    reports_dir, restart_gaps, secret_names, unit_word, version_words, wave_entries,
+    container_engines, container_images, drift_lines, engine_modules, image_reference, log_lines, poll_delay,
+    poll_retries, registries, reports_dir, restart_gaps, secret_names, unit_word, version_words, wave_entries,
 )  # fmt: skip
 
 

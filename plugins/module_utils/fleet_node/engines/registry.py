@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 from .. import engines
 from ..discover import discover
 from . import base
@@ -18,3 +20,8 @@ OTHER_API_KEYS = tuple(one.other_api_keys for one in ENGINES.values() if one.oth
 def engine_of(entry):
     """The Engine of a plan entry; for an unknown engine, an Engine with the general causes."""
     return ENGINES.get(entry.get("engine")) or base.Engine()
+
+
+def module_texts(used):
+    """{file name: content} of the modules that the Python of these engines ([Engine]) imports."""
+    return {name + ".py": inspect.getsource(module) for engine in used for name, module in engine.modules}

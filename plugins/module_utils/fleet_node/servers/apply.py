@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
 import json
 import os
 import signal
@@ -16,7 +15,7 @@ import time
 
 from .. import program
 from ..engines import health_request as asking
-from ..engines.registry import ENGINES, engine_of
+from ..engines.registry import ENGINES, engine_of, module_texts
 from ..errors import FleetError
 from ..host import http_client, processes, trust
 from ..host import python as host_python
@@ -334,9 +333,8 @@ def shared_changes(node):
     """{path: content} of the shared files, those of the service manager included, that differ from this collection's.
     The program has None as content."""
     texts = {node.paths.guard: None}
-    for engine in ENGINES.values():
-        for name, module in engine.modules:
-            texts["%s/%s.py" % (node.paths.engine_lib, name)] = inspect.getsource(module)
+    for name, text in module_texts(ENGINES.values()).items():
+        texts["%s/%s" % (node.paths.engine_lib, name)] = text
     texts.update(node.manager.shared_files())
     limits, limits_path = node.manager.log_limits(), node.manager.log_limits_path()
     if limits != LOG_LIMITS or os.path.exists(limits_path):

@@ -26,12 +26,12 @@ SHOWN = 6  # names of layers in a message
 # Trainers save these with every head; they translate between the draft's vocabulary and the target's.
 VOCABULARY_MAPS = ("d2t", "t2d")
 WITHOUT_MAPS = (
-    "write its safetensors again without these tensors, which only map each token to itself in a head with the complete "
-    "vocabulary."
+    "write its safetensors again without these tensors, which only map each token to itself in a head with the "
+    "complete vocabulary."
 )
 INSTEAD = (
-    "serve without a draft: in fleet_override set model.draft and arguments.speculative-config to null and the eagle keys "
-    "of additional-config to false."
+    "serve without a draft: in fleet_override set model.draft and arguments.speculative-config to null and the eagle "
+    "keys of additional-config to false."
 )
 
 

@@ -105,19 +105,13 @@ def test_what_differs_is_repaired(observed, expected):
     assert only_action(decide(desired(entry()), {"server-0": observed}, "started")) == expected
 
 
-def test_an_older_hash_that_runs_and_another_user():
+def test_an_older_hash_that_runs():
     older = running()
     older.state["hash"] = "0" * 64
     assert only_action(decide(desired(entry()), {"server-0": older}, "started")) == (
         "restart",
         "it runs an older entry than the deployed one",
     )
-    target = desired(entry(), user="other")
-    assert only_action(decide(target, {"server-0": running()}, "started")) == (
-        "restart",
-        "it runs as me instead of other",
-    )
-    assert decide(desired(entry(), user="me"), {"server-0": running()}, "started") == []
 
 
 def without_cpus(one):

@@ -487,7 +487,7 @@ def test_the_timer_of_the_watchdog_comes_and_goes(manager, tmp_path):
 
 def test_problems(manager, monkeypatch):
     monkeypatch.setattr(systemd.os, "getuid", lambda: 1000)
-    assert manager.problem() == "only root may change the system's files. Use become."
+    assert manager.problem() == "only root may change the system's units. Use become."
     monkeypatch.setattr(systemd.os, "getuid", lambda: 0)
     assert manager.problem() is None
     monkeypatch.setattr(systemd, "SYSTEMD_RUNS", "/no/such/folder")

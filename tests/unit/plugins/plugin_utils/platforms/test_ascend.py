@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import json
+import pathlib
+
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, plan
@@ -13,6 +16,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware 
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 
+FIXTURES = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "ascend"
 COUNTS = {"a2": 8, "a3": 16}
 MOUNTS = ["/usr/local/dcmi", "/usr/local/bin/npu-smi", "/usr/local/Ascend/driver/lib64",
           "/usr/local/Ascend/driver/version.info", "/usr/local/Ascend/driver/tools/hccn_tool",
@@ -78,6 +82,17 @@ def test_podman_gets_the_same_devices_and_driver():
                        parse_hardware({"accelerator": "ascend-a3", "count": 16}, "h"), site)  # fmt: skip
     problem = caught.value.problems[0]
     assert (problem.code, problem.values[0]) == ("input.value-invalid", "server 'server-0': container.flags")
+
+
+def test_the_docker_runtime_is_a_setting_of_docker():
+    wanted = plan.deployment(resolved("a2", None, ("docker-runtime",)), plan.Site(), "h")["engine_settings"]
+    assert list(wanted) == ["runtimes"] and list(wanted["runtimes"]) == ["ascend"]
+
+
+def test_the_a3_has_sixteen_and_an_excluded_chip_takes_its_server_alone():
+    found = entries("a3", exclude=[5])
+    assert [one["name"] for one in found] == ["server-0", "server-2", "server-3"]
+    assert found[1]["devices"] == [8, 9, 10, 11]
 
 
 @pytest.mark.parametrize(
@@ -168,3 +183,65 @@ def test_what_the_guide_sets_and_nothing_reads():
 def test_what_the_guide_warns_of(arguments, words):
     (note,) = notes({"arguments": arguments})
     assert words in note
+
+
+@pytest.mark.parametrize(
+    ("kind", "overlays", "at_once", "words"),
+    [
+        ("a2", (), 8, None),
+        ("a2", (), 9, "but 8 run at a time; the others wait"),
+        ("a3", ("data-parallel",), 16, None),
+        ("a3", ("data-parallel",), 17, "but 16 run at a time; the others wait"),
+    ],
+)
+def test_max_num_seqs_times_data_parallel_size_is_held_against_what_is_expected(kind, overlays, at_once, words):
+    usual = shown(kind, None, overlays)[0]["warnings"]
+    found = shown(kind, {"benchmark": {"concurrency": at_once}}, overlays)[0]["warnings"]
+    assert found[: len(usual)] == usual
+    added = found[len(usual) :]
+    assert len(added) == (0 if words is None else 1)
+    assert words is None or words in added[0]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        # Of 0.9 x 60.94 GiB the weights leave 434 MiB; a request of 4096 tokens takes 72 MiB.
+        (22528, "one request of max-model-len 4096 needs 72 MiB of KV cache on each device, but 39 MiB are left"),
+        (65536, "weights (54.4 GiB) and activations (about 1.1 GiB) leave no room for a KV cache in the 60.9 GiB"),
+    ],
+)
+def test_more_batched_tokens_take_the_memory_of_the_cache(tokens, words):
+    item = shown("a2", {"arguments": {"max-num-batched-tokens": tokens}})[0]
+    assert item["verdict"] == "warning"
+    assert item["warnings"][0].startswith(words)
+    with_room = shown("a2", {"arguments": {"max-num-batched-tokens": tokens}}, ("tp8",))[0]
+    assert (with_room["verdict"], with_room["warnings"]) == ("ok", [])
+
+
+def misread(words, flags):
+    """Flags of a command line that the recorded parser does not know, or not with what follows them."""
+    wrong, rest = [], list(words)
+    while rest:
+        word = rest.pop(0)
+        kind = next((kind for kind, names in flags.items() if word[2:] in names), None)
+        values = 0
+        while rest and not rest[0].startswith("--"):
+            rest.pop(0)
+            values += 1
+        if kind is None or (kind == "switch") != (values == 0) or (kind == "value" and values != 1):
+            wrong.append(word)
+    return wrong
+
+
+@pytest.mark.parametrize("kind", COUNTS)
+def test_the_flags_are_those_of_the_guide_s_vllm(kind):
+    """As recorded of the real parser; soak runs have the parser itself (tests/e2e/test_parsers.py)."""
+    flags = json.loads((FIXTURES / "vllm-0.20.2-flags.json").read_text())
+    overlays = recipes.load_recipe(recipes.find_recipe("ascend-" + kind, []))["overlays"]
+    lines = {name: entries(kind, overlays=(name,) if name else ())[-1]["command"] for name in ("", *overlays)}
+    assert {line[:2] == ["vllm", "serve"] for line in lines.values()} == {True}
+    assert {name: misread(line[3:], flags) for name, line in lines.items()} == {name: [] for name in lines}
+    assert misread(["--port", "1", "--moe-backnd", "x", "--enable-expert-parallel", "y"], flags) == [
+        "--moe-backnd", "--enable-expert-parallel",
+    ]  # fmt: skip

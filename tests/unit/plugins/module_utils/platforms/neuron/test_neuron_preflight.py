@@ -330,9 +330,7 @@ def test_a_draft_of_another_architecture(node):
     heads.write(node.draft, {**heads.names(), "d2t": [96]})
     ((check, message),) = node.problems()
     assert check == "draft"
-    assert message.startswith(
-        "The draft model in %s is no EAGLE3 head that NxD Inference runs: layer d2t is unknown to it. " % node.draft
-    )
+    assert str(node.draft) in message and "layer d2t" in message
 
 
 def test_a_draft_for_another_target(node):
