@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import options
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES, dynamo, options
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
@@ -127,6 +127,15 @@ def test_connectors_of_a_vendor_s_build(recipe, count, connector, taken):
         assert refused(recipe, count, override).code == bad_arguments.VALUE
 
 
+def test_a_worker_of_dynamo_with_a_connector_of_a_module():
+    """As its KV block manager is set up."""
+    transfer = {"kv_connector": "DynamoConnector", "kv_role": "kv_both"}
+    override = {"arguments": {"kv-transfer-config": transfer}}
+    assert refused("h200-dynamo-vllm", 8, override).code == bad_arguments.VALUE
+    transfer["kv_connector_module_path"] = "kvbm.vllm_integration.connector"
+    planned("h200-dynamo-vllm", 8, override)
+
+
 @pytest.mark.parametrize(
     ("container", "arguments", "code"),
     [
@@ -178,6 +187,13 @@ def test_the_recipes_need_no_other_release_than_those_on_record(name, count, ove
     assert entries and words == []
 
 
+@pytest.mark.parametrize("program", GUIDE)
+@pytest.mark.parametrize("version", dynamo.ENGINE.flags.data["recorded"])
+def test_every_flag_of_the_guide_is_taken_by_all_releases(version, program):
+    fields = dynamo.ENGINE.flags
+    assert all(fields.at(program, name, options.Version(version)) for name in GUIDE[program].split())
+
+
 @pytest.mark.parametrize(
     ("spec", "taken", "not_taken"),
     [
@@ -201,3 +217,8 @@ def test_the_recipes_need_no_other_release_than_those_on_record(name, count, ove
 def test_what_an_option_takes(spec, taken, not_taken):
     assert [value for value in taken if not options.fits(spec, value)] == []
     assert [value for value in not_taken if options.fits(spec, value)] == []
+
+
+def test_each_recorded_engine_has_the_releases_of_the_recipes():
+    assert {"0.11.1", "0.20.2", "0.31.0", "0.32.0", "0.33.0"} <= set(ENGINES["vllm"].flags.data["recorded"])
+    assert {"1.0.2", "1.3.1", "1.6.1"} <= set(ENGINES["dynamo"].flags.data["recorded"])

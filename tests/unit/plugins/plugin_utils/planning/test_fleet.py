@@ -204,3 +204,22 @@ def test_equal_hosts_share_rows_and_others_do_not():
         assert [row[:2] for row in rows] == shown
         expected = ("10.0.0.1:8000 … 10.0.0.100:8000", "differs") if own else ("127.0.0.1:8000", rows[0][8])
         assert (rows[0][3], rows[0][8]) == expected and rows[0][8] != rows[2][8]
+
+
+def test_table_shows_where_each_server_listens():
+    planned = plan_of(
+        {
+            **LOCAL,
+            "fleet_override": {
+                "servers": {"server": {"role": "decode", "count": 1, "port": None}},
+                "arguments": {"port": None},
+            },
+        }
+    )
+    planned["node0"] = plan_of(LOCAL, hosts=["node0"])["node0"]
+    rows = fleet.plan_table(planned)["rows"]
+    assert [row[:7] for row in rows] == [
+        ["node1", "server-0", "decode", "-", "0", "gpt-oss-tiny-standin", "cpu-tiny"],
+        ["node0", "server-0", "server", "127.0.0.1:8000", "0", "gpt-oss-tiny-standin", "cpu-tiny"],
+        ["node0", "server-1", "server", "127.0.0.1:8001", "1", "gpt-oss-tiny-standin", "cpu-tiny"],
+    ]

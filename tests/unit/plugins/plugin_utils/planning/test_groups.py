@@ -72,6 +72,15 @@ def test_a_dead_chip_takes_all_its_cores():
     assert [entry["start"]["after"] for entry in left] == [[]] + [["server-1"]] * 5  # the first that there is
 
 
+def test_a_server_on_a_dead_device_can_be_given_others():
+    fixed = recipe([{**WORK, "count": 3}], instances={"server-1": {"device_list": [6, 7]}})
+    found = devices(planned(fixed, {**H200, "exclude": [3]}))
+    assert found == {"server-0": [0, 1], "server-1": [6, 7]}  # server-2 would have been given the dead one
+    fixed["instances"]["server-2"] = {"device_list": [4, 5]}
+    found = devices(planned(fixed, {**H200, "exclude": [3]}))
+    assert found == {"server-0": [0, 1], "server-1": [6, 7], "server-2": [4, 5]}
+
+
 def test_a_group_takes_the_devices_of_its_list_and_others_the_rest():
     groups = [{**WORK, "name": "decode", "role": "decode"}, {**WORK, "name": "prefill", "role": "prefill",
               "port": 9000, "device_list": [0, 7, 1, 6]}]  # fmt: skip
@@ -80,6 +89,10 @@ def test_a_group_takes_the_devices_of_its_list_and_others_the_rest():
     assert devices(planned(recipe(groups))) == {
         "decode-0": [2, 3], "decode-1": [4, 5], "prefill-0": [0, 7], "prefill-1": [1, 6]
     }  # fmt: skip
+
+
+def test_as_many_servers_as_the_list_holds():
+    assert devices(planned(recipe([{**WORK, "device_list": [7, 6, 5, 4]}]))) == {"server-0": [7, 6], "server-1": [5, 4]}
 
 
 @pytest.mark.parametrize(
@@ -145,6 +158,17 @@ def test_no_device_is_given_twice_and_exclude_moves_nothing(sizes, exclude, rand
         assert (error.code, kept) == ("input.value-invalid", {})
 
 
+def test_devices_as_a_container_sees_them():
+    image = {"image": "docker.io/vllm/vllm-openai:v0.32.0", "devices": ["nvidia.com/gpu=${device}"]}
+    variables = {"CUDA_VISIBLE_DEVICES": "${container_devices}"}
+    given_names = recipe(launcher="container", container=image, environment=variables)
+    found = planned(given_names)
+    assert {entry["environment"]["CUDA_VISIBLE_DEVICES"] for entry in found} == {"0,1"}
+    assert found[1]["container"]["devices"] == ["nvidia.com/gpu=2", "nvidia.com/gpu=3"]
+    found = planned(recipe(environment=variables))  # a process sees the node's
+    assert [entry["environment"]["CUDA_VISIBLE_DEVICES"] for entry in found] == ["0,1", "2,3", "4,5", "6,7"]
+
+
 # -- what a group has differently --------------------------------------------------------------------------------------
 
 
@@ -170,6 +194,13 @@ def test_a_group_has_its_own_start_health_secrets_launcher_model_and_venv():
     assert plan.secrets_of(recipe([front, work], secrets={"TOKEN": "token"})) == {
         "TOKEN": "token", "OTHER": "other_token"
     }  # fmt: skip
+
+
+def test_ports_have_names_of_ones_own():
+    ports = {"bootstrap": 7000, "kv_events": 7100, "metrics": None}
+    found = planned(recipe([{**WORK, "ports": ports}], arguments={"kv": "${kv_events}", "b": "${bootstrap}"}))
+    assert [entry["ports"] for entry in found][1] == {"bootstrap": 7001, "kv_events": 7101}
+    assert found[1]["arguments"]["kv"] == "7101"
 
 
 # -- images ------------------------------------------------------------------------------------------------------------
@@ -254,6 +285,12 @@ def test_a_host_has_each_model_and_each_environment_once_the_recipes_first():
     assert found["servers"][0]["model"]["path"] == MODELS + "/other"
     assert deployed([other, WORK], {"server"})[:2] == ([MODELS + "/gpt-oss-20b"], ["/opt/vllm"])
     assert deployed([other])[:2] == ([MODELS + "/other"], ["/opt/other"])  # nobody runs the recipe's
+
+
+def test_a_container_needs_no_environment():
+    inside = {**WORK, "name": "inside", "launcher": "container", "container": {"image": "x:1"}}
+    assert deployed([inside, WORK])[1] == ["/opt/vllm"]
+    assert deployed([inside])[1] == []
 
 
 def test_a_draft_comes_with_the_first_model_that_has_it():

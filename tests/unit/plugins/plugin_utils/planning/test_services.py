@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
@@ -93,6 +95,16 @@ def test_an_address_that_needs_facts_is_an_error_that_names_the_variable():
 
 def test_a_service_without_hosts_is_an_error():
     assert code(groups={"bus": ["e1"], "all": list(HOSTS)})[0] == "input.value-invalid"
+
+
+def test_hosts_are_not_read_for_services_that_nothing_names():
+    facts = RuntimeError("never read")
+    assert plan_of({"e1": {"ansible_host": facts}, "e2": {"fleet_address": facts}}, override={"services": SERVICES})
+
+
+def test_a_service_cannot_have_the_name_of_a_placeholder():
+    _code, message = code(override={"services": {"model": {"port": 1}}})
+    assert "'services.model' has the name of another placeholder" in message
 
 
 def deployment_of(host, **changes):
@@ -277,3 +289,17 @@ def test_the_inventory_of_nvidias_guide_plans():
     assert [(one["name"], one["devices"]) for one in found] == [
         ("frontend-0", []), ("prefill-0", [0, 1, 2, 3]), ("decode-0", [4, 5, 6, 7])
     ]  # fmt: skip
+
+
+def test_the_example_of_several_hosts_plans():
+    text = (doc_examples.USING / "dynamo.md").read_text(encoding="utf-8")
+    example = next(one for one in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "fleet_overlay: [etcd" in one)
+    shown = yaml.safe_load(example)["all"]
+    hosts, groups = shown["hosts"], {"etcd": list(shown["children"]["etcd"]["hosts"]), "all": list(shown["hosts"])}
+    found = fleet.plan_fleet(
+        list(hosts),
+        lambda host: Lazy(
+            {**shown["vars"], **hosts[host], "groups": groups, "fleet_bind_address": hosts[host]["ansible_host"]}
+        ),
+    )
+    assert [one["role"] for item in found.values() for one in item["servers"]] == ["frontend", "prefill", "decode"]

@@ -115,6 +115,12 @@ def test_an_unknown_name(write, name):
     assert ("did you mean 'h200-vllm'" in error.message) == (name != "" and "h200" in name)
 
 
+@pytest.mark.parametrize("name", [None, 7, ["h200-vllm"], {"a": 1}, True])
+def test_a_name_that_is_no_string(write, name):
+    error = error_of(write("mine", extends=name))
+    assert (error.code, error.values[0]) == ("input.value-invalid", "'extends'")
+
+
 def test_cycles(write):
     assert error_of(write("mine", extends="mine")).code == "recipe.extends-cycle"
     write("other", extends="mine")
@@ -163,6 +169,12 @@ def test_a_family_without_servers(write):
     error = error_of(write("mine", extends="empty", schema=1))
     assert error.code == "recipe.key-invalid"
     assert "'servers'" in error.message
+
+
+def test_extends_cannot_be_overridden():
+    with pytest.raises(FleetError) as caught:
+        recipes.resolve_recipe(recipes.find_recipe("cpu-tiny", []), [("fleet_override", {"extends": "h200-vllm"})])
+    assert caught.value.problems[0].code == "recipe.key-invalid"
 
 
 def test_the_first_example_of_the_page_plans(tmp_path):

@@ -75,6 +75,52 @@ def test_every_key_of_the_schema_is_described():
 
 
 @pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {"engine": "vlm"},
+            "'engine' is \"vlm\"; allowed: dynamo, sglang, trtllm, vllm",
+        ),
+        (
+            {"servers": [{"role": "server", "count": 2, "devices": 1, "port": "http"}]},
+            "'servers[0].port' is \"http\"; allowed: a whole number or null from 1 to 65535",
+        ),
+        (
+            {"servers": [{"role": "server", "count": "all", "devices": 1, "port": 8000}]},
+            '\'servers[0].count\' is "all"; allowed: a whole number from 0 to 1024 or "auto"',
+        ),
+        (
+            {"arguements": {"x": 1}},
+            "unknown key 'arguements' (value {\"x\": 1}); did you mean 'arguments'?; allowed here: "
+            + ", ".join(sorted(recipe_schema.recipe_schema()["properties"])),
+        ),
+        (
+            {"model": ...},
+            "the recipe lacks 'model'; needed here: schema, name, platform, engine, needs, model, servers, command",
+        ),
+        (
+            {"environment": {"A B": "1"}},
+            "'environment' has the name \"A B\"; allowed: letters, digits and _, not beginning with a digit or with "
+            "INFERENCE_FLEET_, which the collection sets, for example HF_HUB_OFFLINE",
+        ),
+        ({"schema": 2}, "'schema' is 2; allowed: 1"),
+        ({"name": "other"}, "'name' is \"other\"; allowed: the file's own name, mine"),
+    ],
+)
+def test_a_wrong_recipe_names_file_key_value_and_what_is_allowed(write, changes, text):
+    path = write(**changes)
+    assert error_of(path) == "%s: %s." % (path, text)
+
+
+def test_all_mistakes_are_told_at_once(write):
+    path = write(engine="vlm", platform="gpu")
+    assert error_of(path).splitlines() == [
+        "%s: 'engine' is \"vlm\"; allowed: dynamo, sglang, trtllm, vllm." % path,
+        "%s: 'platform' is \"gpu\"; allowed: amd, ascend, cpu, neuron, nvidia." % path,
+    ]
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("schema: 1\nname: mine\nname: yours\n", 'line 3 has the key "name" twice'),
@@ -123,6 +169,12 @@ def test_texts_of_the_command_line_are_coerced():
     assert recipe["verify"]["responses_api"] is False
     assert recipe["arguments"]["max-model-len"] == "8"
     assert recipe["needs"]["cpu_flags"] == ["avx2"]
+
+
+def test_auto_stays_a_text():
+    path = recipes.find_recipe("cpu-tiny", [])
+    recipe = recipes.resolve_recipe(path, [("fleet_override", {"servers": {"server": {"count": "auto"}}})])
+    assert recipe["servers"][0]["count"] == "auto"
 
 
 def test_first_folder_wins_and_own_recipes_come_last(write, tmp_path):
