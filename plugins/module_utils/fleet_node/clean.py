@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Finds files of this collection that nothing uses any more, by their place and their record, never by their age.
 
-Used is a path that a planned or deployed server or a running process names, directly or by a link, and everything in it
-or above it. Links are not followed; files without a record of this collection are ignored.
+Used is a path that a planned or deployed server, its service definition or a running process names, directly or by a
+link, and everything in it or above it. Links are not followed; files without a record of this collection are ignored.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from .weights.manifest import INNER_STAGING, MANIFEST, lock_of
 KINDS = ("work", "compile", "artifact", "cache")
 PATH = re.compile(r"/[^\s\"',;:=\\]+")
 KEY = re.compile(r"^[0-9a-f]{16}$")
+UNITS = "/etc/systemd/system/inference-fleet-*"
 
 
 def _unused(path, kind, why):
@@ -63,7 +64,7 @@ def clean(paths, planned, deployment=None, remove=False, remove_shared=False, ch
 
 
 class Used:
-    """The paths that are named. texts: strings of plan entries; others: strings of processes.
+    """The paths that are named. texts: strings of plan entries; others: strings of processes and services.
 
     An entry that names a folder, such as a container's mount, uses everything in it. That does not apply to processes,
     which may name the root.
@@ -116,6 +117,8 @@ def used_places(paths, planned, deployment):
         names.add(os.path.basename(file)[: -len(".json")])
     texts += [json.dumps(entry, ensure_ascii=False) for entry in entries]
     others = _processes(paths)
+    for pattern in (UNITS, UNITS + "/*", glob.escape(paths.etc) + "/supervisor.d/*"):
+        others += [read_text(file) or "" for file in glob.glob(pattern) if os.path.isfile(file)]
     names |= set(processes.marked_processes(paths.root))
     return Used(texts, others, os.path.realpath(paths.lib)), names, entries
 

@@ -162,6 +162,14 @@ def test_any_word_of_an_entry_counts(node, changes):
     assert "models/old" not in node.unused(planned=[entry])
 
 
+def test_a_service_definition_counts(node):
+    folder = os.path.join(NodePaths(node.root).etc, "supervisor.d")
+    os.makedirs(folder)
+    with open(folder + "/inference-fleet-server-0.conf", "w", encoding="utf-8") as stream:
+        stream.write("command=serve %s/models/old\n" % node.lib)
+    assert "models/old" not in node.unused()
+
+
 def test_a_running_process_counts(node):
     os.makedirs(node.lib + "/venvs/old/bin", exist_ok=True)
     with subprocess.Popen(
