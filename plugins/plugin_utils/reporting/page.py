@@ -116,7 +116,7 @@ def view(report):
         "measured": sum(server["measured"] for server in servers),
         "generated": moment(report.get("generated")),
         "on": _on(hosts, servers),
-        "notes": _notes(hosts, servers),
+        "notes": _notes(hosts, servers, report),
         "problems": _problems(hosts),
         **_failures(servers),
         # the overview has the order of the inventory, so that the position of a host is stable
@@ -321,7 +321,7 @@ def _problems(hosts):
     ]
 
 
-def _notes(hosts, servers):
+def _notes(hosts, servers, report):
     """Notes above the results: [{title, text}]."""
     notes = []
     missing = {}
@@ -331,6 +331,12 @@ def _notes(hosts, servers):
     for (cause, run), names in missing.items():
         when = " The run began on %s." % run if run else ""
         notes.append({"title": "Not verified", "text": "%s: %s%s" % (some(names), cause, when)})
+    began = time_of(mapping(report.get("run")).get("began"))
+    verified = {name: time_of(mapping(host).get("generated")) for name, host in mapping(report.get("hosts")).items()}
+    older = sorted((name for name, time in verified.items() if began and time and time < began), key=natural)
+    if older:
+        text = "%s: verified before the last run, which was for other hosts." % some(older)
+        notes.append({"title": "Older verdicts", "text": text})
     standins = sorted({server["model"] for server in servers if server["standin"]})
     if standins or any(host["standin"] for host in hosts):
         notes.append(

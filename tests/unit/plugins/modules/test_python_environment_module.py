@@ -166,7 +166,7 @@ def test_no_network(site):
     index = "http://127.0.0.1:%d/simple" % free_port()
     failed = site.run(packages=["fleet-absent==1.0"], index_url=index.replace("//", "//user:s3cret@"))
     assert failed["code"] == "venv.install-failed"
-    assert "fleet_pip_index_url to a mirror, fleet_proxy_env to a proxy" in failed["msg"]
+    assert "fleet_pip_index_url" in failed["msg"]
     assert "s3cret" not in json.dumps(failed)
 
 
