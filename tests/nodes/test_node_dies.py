@@ -119,7 +119,7 @@ def test_a_node_dies_under_streams_and_an_empty_one_takes_its_place(fleet, nodes
         fleet.furnish(dead)
         command = ("-e", "fleet_node=%s" % dead, "-e", "fleet_host_key=%s" % fleet.fingerprint(dead))
         fleet.run("playbooks/replace_node.yml", *command).ok()
-        wait_for(lambda: {status for status, _ in fleet.statistics(dead)} == {"UP"}, 60, "its servers")
+        wait_for(lambda: {status for status, _most in fleet.statistics(dead)} == {"UP"}, 60, "its servers")
         answered = len(streams.answers)
         wait_for(lambda: len(streams.answers) > answered + 5 * RATE, 60, "more streams")
     failed = streams.result()
