@@ -13,17 +13,18 @@ import gzip
 import http.server
 import itertools
 import json
-import random
 import re
 import socket
 import struct
 import sys
 import threading
 import time
+import zlib
 
 PORTS = range(18200, 18300)
 ADDRESS = "127.0.0.1"
 LONG = 24  # events of a stream that shows whether it is buffered
+SEED = 0  # of lengths by chance
 REASONING = "17*20 is 340 and 17*3 is 51, together 391."
 VOCAB_MISSING = "Error in harmony chat completion: error downloading or loading vocab file"
 CALLS = itertools.count(1)
@@ -468,7 +469,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         )
         reasoning = REASONING * ({"low": 1, "high": 6}.get(effort, 2) if not self.has("effort-ignored") else 2)
         if self.has("effort-by-chance"):
-            reasoning = REASONING * random.randrange(1, 9)
+            # requests come in any order
+            reasoning = REASONING * (1 + zlib.crc32(repr((SEED, question, effort)).encode()) % 8)
         message = {"role": "assistant", "content": know(question, body["messages"]), field: reasoning}
         finish = "stop"
         if "response_format" in body and not self.has("schema-ignored"):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 import json
-import random
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.vllm import ENGINE as VLLM
@@ -811,7 +810,7 @@ def test_a_context_that_is_not_the_planned_one_fails(planned, listed):
 
 @pytest.mark.parametrize("number", range(8))
 def test_a_server_that_ignores_the_effort_does_not_pass_by_chance(number, monkeypatch):
-    monkeypatch.setattr(scripted_engine, "random", random.Random(number))
+    monkeypatch.setattr(scripted_engine, "SEED", number)
     with ScriptedEngine("effort-by-chance") as one:
         acceptance = probes.Acceptance(entry_of(one.port), [], asking.Options(timeout=60), None)
         acceptance.results_of = {}
