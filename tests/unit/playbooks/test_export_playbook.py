@@ -18,7 +18,10 @@ NASTY = "a b$c \"d\" 'e' \\f %g"
 B200 = {
     "fleet_recipe": "b200-low-latency",
     "fleet_hardware": {"accelerator": "b200", "count": 8},
-    "fleet_override": {"environment": {"NASTY": NASTY, "HF_TOKEN": None}, "secrets": {"HF_TOKEN": "fleet_hf_token"}},
+    "fleet_override": {
+        "environment": {"NASTY": NASTY, "PYTHONPATH": "/opt/own", "HF_TOKEN": None},
+        "secrets": {"HF_TOKEN": "fleet_hf_token"},
+    },
     "fleet_hf_token": "hf_NotToBeSeen",
 }
 CPU = {"fleet_recipe": "cpu-tiny", "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2}}
@@ -55,6 +58,7 @@ def test_a_script(tmp_path):
     assert status == 0, output
     done = argv_of(folder / "server-0.sh", tmp_path)  # it asks for its keys
     assert done.returncode != 0 and done.stdout == ""
+    assert "engine/*.py" not in (folder / "server-0.sh").read_text()  # it loads none of our modules
     done = argv_of(folder / "server-0.sh", tmp_path, HF_TOKEN="x")
     argv = json.loads(done.stdout)
     assert argv[:3] == ["run", "--name=server-0", "--env=HF_TOKEN"]
@@ -108,4 +112,5 @@ def test_processes_are_scripts_only(tmp_path):
         "inference_fleet_drains.py",
         "inference_fleet_api_keys.py",
     }
+    assert '/lib/inference-fleet/lib/engine "$(dirname "$0")"/engine/*.py' in (folder / "server-0.sh").read_text()
     assert "-m vllm.entrypoints" in (folder / "server-1.sh").read_text().replace(" \\\n ", "")

@@ -24,8 +24,9 @@ from ..errors import FleetError
 from ..host import commands, processes, server_spec
 from ..host import paths as host_paths
 from ..host import python as host_python
-from ..host.files import is_outdated, names_in, read_text
+from ..host.files import names_in, read_text
 from ..host.paths import PREFIX
+from ..host.units import is_outdated
 from ..model import gpt_oss
 from ..platforms.registry import REGISTERED
 from ..supervise.state import START_LIMIT_EXIT

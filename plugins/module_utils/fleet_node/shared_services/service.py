@@ -17,8 +17,9 @@ from ..containers.engine import Engine, EngineError, pinned_reference
 from ..containers.images import ensure_image
 from ..errors import FleetError
 from ..host import commands
-from ..host.files import is_outdated, read_text
+from ..host.files import read_text
 from ..host.processes import port_holder
+from ..host.units import is_outdated
 from . import certificates
 
 CALL_S = 120

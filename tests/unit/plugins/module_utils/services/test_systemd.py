@@ -12,7 +12,7 @@ import re
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import services
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import commands, files
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import commands
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import (
@@ -557,7 +557,7 @@ def test_another_changed_unit_is_none_of_this_one(manager, monkeypatch, tmp_path
     path = manager.definition_path("server-0")
     loaded = tmp_path / "loaded"
     loaded.touch()
-    monkeypatch.setattr(files, "LOADED", str(loaded))
+    monkeypatch.setattr(units, "LOADED", str(loaded))
     now = os.stat(loaded).st_mtime_ns
     os.utime(path, ns=(now - 1, now - 1))
     if touched == "drop-in":
