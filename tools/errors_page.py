@@ -51,8 +51,7 @@ HEAD = """# Error codes
 <!-- Written by tools/errors_page.py from the source. Do not edit. -->
 
 A failed task returns the `code` (`area.problem`) and message of its error. With several errors, `code` is `several` and
-`errors` lists them. Codes are stable; messages may change. Search this page for the code or words of the message.
-*Italics* are values.
+`errors` lists them. Codes are stable; messages may change. *Italics* are values. The heading of an area links to its page.
 """
 # The areas, each with the page that explains it.
 AREAS = {
@@ -339,7 +338,7 @@ def render(errors):
         if code.partition(".")[0] != area:
             area = code.partition(".")[0]
             page = AREAS[area].format(area=area)
-            lines += ["## %s\n" % area, *(["See [%s](%s).\n" % (page, page)] if page else [])]
+            lines.append("## %s\n" % ("[%s](%s)" % (area, page) if page else area))
         messages = [" ".join(message.split()) for message in sorted(errors[code])]
         if code in IN_VALUES:
             messages[-1] += " " + IN_VALUES[code] + "."

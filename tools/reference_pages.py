@@ -38,13 +38,13 @@ HEAD = """# Recipe keys
 
 <!-- Written by tools/reference_pages.py from recipes/recipe.schema.json. Do not edit. -->
 
-The keys of recipes, all of which `fleet_override` can change ([recipes.md](recipes.md)). **Bold** keys are required.
-`servers[].x` is the key `x` of each item of the list `servers`; `NAME` is any name.
+The keys of recipes, all of which `fleet_override` can change ([recipes.md](recipes.md)), with their values. **Bold** keys
+are required. `NAME` is any name; `x[].y` is the key `y` of each item of the list `x`.
 """
 
 
-def cell(text):
-    return re.sub(r"([|<*])", r"\\\1", " ".join(text.split()))
+def prose(text):
+    return re.sub(r"([<*])", r"\\\1", text)
 
 
 def kinds(schema):
@@ -99,13 +99,27 @@ def resolved(schema, whole):
 
 
 def recipe_keys(schema):
-    lines = [HEAD, "| Key | Value | Meaning |", "| --- | --- | --- |"]
+    """Return the page: a list of the keys without further keys, then a section for each of the others."""
+    groups = {}
     for key, required, one in rows(schema, schema):
-        name = "**`%s`**" % key if required else "`%s`" % key
-        text = one.get("description", "")
-        text += " Default: `%s`." % one["default"] if "default" in one else ""
-        lines.append("| %s | %s | %s |" % (name, cell(kinds(one)), cell(text)))
-    return "\n".join(lines) + "\n"
+        name, _dot, inner = key.partition(".")
+        groups.setdefault(name.removesuffix("[]"), []).append((inner, required, one))
+    single, sections = ["## Single keys\n"], []
+    for name, ((_inner, required, one), *others) in groups.items():
+        if not others:
+            single.append(item(name, required, one))
+            continue
+        bold = "**Required.** " if required else ""
+        sections.append("\n## %s\n\n%s%s\n" % (name, bold, prose(one.get("description", ""))))
+        sections += [item(*other) for other in others]
+    return "\n".join([HEAD, *single, *sections]) + "\n"
+
+
+def item(key, required, schema):
+    name = "**`%s`**" % key if required else "`%s`" % key
+    text = schema.get("description", "") + (" Default: `%s`." % schema["default"] if "default" in schema else "")
+    value = "" if key.endswith("…") else " (%s)" % kinds(schema)
+    return "- %s%s: %s" % (name, prose(value), prose(text))
 
 
 def allowed_values(row):
@@ -166,26 +180,23 @@ def variables(page):
 
 GUIDES = """## The guides, step by step
 
-Each step of the five guides and the tests that prove it. `real`: a real engine, service or tool. `simulated`: a
+The steps of the five guides, each with the tests that prove it. `real`: a real engine, service or tool. `simulated`: a
 simulated node, a stand-in that is as strict as the program that it replaces, or recorded output. `planned`: only the
 plan; the named closed program decides the rest. Real measuring tools run in `make soak` only, their stand-ins in
 `make test`. No step has been seen on an accelerator.
-
-| Step | Content | Proof | How |
-| --- | --- | --- | --- |
 """
 
 
 def steps_of_guides():
-    """Return the table of the guides' steps."""
+    """Return the list of the guides' steps."""
     lines = [GUIDES]
     for number, guide in yaml.safe_load(STEPS.read_text(encoding="utf-8"))["guides"].items():
-        lines.append("| **%s** | **%s** | | |\n" % (number, guide["title"]))
+        lines.append("\n### %s: %s\n\n" % (number, guide["title"]))
         for step in guide["steps"]:
             more = step.get("closed") or step.get("why")
-            how = step["how"] + (" (%s)" % more if more else "")
+            how = "`%s`" % step["how"] + (", %s" % more if more else "")
             proofs = ", ".join("`%s`" % test for test in step["tests"])
-            lines.append("| %s-%s | %s | %s | %s |\n" % (number, step["id"], step["step"], proofs, how))
+            lines.append("- **%s** (%s): %s. %s\n" % (step["id"], how, step["step"], proofs))
     return "".join(lines)
 
 

@@ -363,8 +363,8 @@ def _run(argv, environment, desired):
 def _failed(desired, what, reason, output=""):
     return FleetError(
         "venv.install-failed",
-        "%s failed in %s:\n%s\nCorrect the cause: free space, or name an index that this node reaches and that "
-        "has the packages (fleet_pip_index_url, fleet_proxy_env, fleet_ca_bundle, find_links).",
+        "%s failed in %s:\n%s\nFree space, or set an index that this node reaches and that has the packages "
+        "(fleet_pip_index_url, fleet_proxy_env, fleet_ca_bundle, find_links).",
         (what, desired.path, reason),
         details={"stderr": output},
     )
