@@ -137,21 +137,19 @@ def allowed_values(row):
 
 
 def shared_variables():
-    """Return the tables of the fleet_* variables."""
+    """Return the lists of the fleet_* variables."""
     lines = []
     for section in table()["sections"]:
-        scoped = any("scope" in row for row in section["variables"].values())
-        heads = ["Variable", *(["Playbook"] if scoped else []), "Value", "Default", "Meaning"]
-        lines += ["## %s\n" % section["title"], "| %s |" % " | ".join(heads), "|%s" % (" --- |" * len(heads))]
+        lines.append("## %s\n" % section["title"])
         for name, row in section["variables"].items():
             names = "`%s`" % name + (", `%s_LAYER`" % name if name == "fleet_override" else "")
-            scope = [", ".join("`%s`" % one for one in row["scope"].split(", "))] if scoped else []
-            kind = allowed_values(row)
+            value = allowed_values(row)
             for long, short in SHORTER.items():
-                kind = kind.replace(long, short)
-            kind = re.sub(r", (\d+) to (\d+)$", lambda found: limits(*found.groups()), kind)
-            cells = [names, *scope, kind, str(row.get("default", ""))]
-            lines.append("| %s |" % " | ".join([*cells, row["text"]]))
+                value = value.replace(long, short)
+            value = re.sub(r", (\d+) to (\d+)$", lambda found: limits(*found.groups()), value)
+            scope = "; %s" % ", ".join("`%s`" % one for one in row["scope"].split(", ")) if "scope" in row else ""
+            default = " Default: %s." % row["default"] if "default" in row else ""
+            lines.append("- %s (%s%s): %s%s" % (names, value, scope, row["text"], default))
         lines.append("")
     return "\n".join(lines)
 
