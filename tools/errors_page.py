@@ -51,7 +51,7 @@ HEAD = """# Error codes
 <!-- Written by tools/errors_page.py from the source. Do not edit. -->
 
 A failed task returns the `code` (`area.problem`) and message of its error. With several errors, `code` is `several` and
-`errors` lists them. Codes are stable; messages may change. *Italics* are values. The heading of an area links to its page.
+`errors` lists them. Codes are stable; messages may change. *Italics* are values. Headings of areas link to their pages.
 """
 # The areas, each with the page that explains it.
 AREAS = {

@@ -38,8 +38,8 @@ HEAD = """# Recipe keys
 
 <!-- Written by tools/reference_pages.py from recipes/recipe.schema.json. Do not edit. -->
 
-The keys of recipes, all of which `fleet_override` can change ([recipes.md](recipes.md)), with their values. **Bold** keys
-are required. `NAME` is any name; `x[].y` is the key `y` of each item of the list `x`.
+The keys of recipes, all of which `fleet_override` can change ([recipes.md](recipes.md)), with values. **Bold** keys are
+required. `NAME` is any name; `x[].y` is the key `y` of each item of the list `x`.
 """
 
 

@@ -77,7 +77,7 @@ def _validator():
     if not HAS_JSONSCHEMA:
         raise FleetError(
             "recipe.jsonschema-missing",
-            "The Python package jsonschema is missing on the controller; install it for Ansible's Python: "
+            "The Python package jsonschema is missing on the control node; install it for Ansible's Python: "
             "%s -m pip install '%s'.",
             (sys.executable, REQUIREMENT),
         )
