@@ -181,7 +181,7 @@ GUIDES = """## The guides, step by step
 The steps of the five guides, each with the tests that prove it. `real`: a real engine, service or tool. `simulated`: a
 simulated node, a stand-in that is as strict as the program that it replaces, or recorded output. `planned`: only the
 plan; the named closed program decides the rest. Real measuring tools run in `make soak` only, their stand-ins in
-`make test`. No step has been seen on an accelerator.
+`make test`. No step has been tested on an accelerator.
 """
 
 
