@@ -13,7 +13,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host im
     ("text", "found"),
     [
         ("import one, two.three as four\n", {"one", "two.three"}),
-        ("from one import two as three, four\n", {"one", "one.two", "one.three", "one.four"}),
+        ("from one import two as three, four\n", {"one", "one.two", "one.four"}),
         ("from one import (\n    two,\n    three,\n)\n", {"one", "one.two", "one.three"}),
         ("from one.two import *\n", {"one.two"}),
         ("from . import two\n", {"a.b", "a.b.two"}),
