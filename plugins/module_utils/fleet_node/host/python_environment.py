@@ -324,7 +324,7 @@ def install_uv(python, folder, requirement, environment):
     """Install uv into a virtual environment without pip, and return uv's path. Raises CommandFailed.
 
     python: an interpreter outside; its pip is used if it is of 22.3 or newer. Otherwise ensurepip installs one, which
-    takes some seconds.
+    takes several seconds.
     """
     inside = os.path.join(folder, "bin", "python")
     install = ["install", "--no-input", "--quiet", requirement]
