@@ -157,6 +157,7 @@ def test_where_nothing_can_be_locked_a_run_goes_on(destination, hidden, monkeypa
     def refuse(place, *_more):
         raise OSError(number, os.strerror(number), str(place))
 
+    os.rmdir(os.path.dirname(destination))
     monkeypatch.setattr(owner, name, refuse)
     with WeightLock(destination) as lock:
         assert (lock.waited, len(lock.warnings), hidden()) == (False, warnings, [])
