@@ -36,19 +36,16 @@ FILES_LIMIT = 3000  # ModelScope cuts every listing there, silently
 class Hub:
     """Repositories on an address of this machine. Stops with `stop`, the `with` block, or by `watch`.
 
-    address: where to listen, never a public one. port, cdn_port: 0 for any. cdn_host: the name that redirects use; by
-    default `localhost` where the address is 127.0.0.1, so that it differs, otherwise the address. page: entries of a
-    page of Hugging Face's listing. context: an ssl.SSLContext, for https.
+    address: where to listen, never a public one. port, cdn_port: 0 for any. page: entries of a page of Hugging Face's
+    listing. context: an ssl.SSLContext, for https.
     """
 
-    def __init__(
-        self, repositories=(), address="127.0.0.1", port=0, cdn_port=0, cdn_host=None, page=1000, context=None
-    ):
+    def __init__(self, repositories=(), address="127.0.0.1", port=0, cdn_port=0, page=1000, context=None):
         self.repositories = {repository.name: repository for repository in repositories}
         self.address = address
         self.port = port
         self.cdn_port = cdn_port
-        self.cdn_host = cdn_host or ("localhost" if address == "127.0.0.1" else address)
+        self.cdn_host = "localhost" if address == "127.0.0.1" else address  # so that it differs
         self.page = page
         self.context = context
         self.faults = []
@@ -161,33 +158,30 @@ class Hub:
         with self._lock:
             for entry in self.requests:
                 if entry["kind"] == "get":
-                    one = found.setdefault(entry["repository"], {}).setdefault(
-                        entry["path"], {"requests": 0, "sent": 0}
-                    )
+                    files = found.setdefault(entry["repository"], {})
+                    one = files.setdefault(entry["path"], {"requests": 0, "sent": 0})
                     one["requests"] += 1
                     one["sent"] += entry["sent"]
         return found
 
-    def struck(self, hub, kind, path, start=None, size=None, actions=None):
+    def struck(self, actions, kind, path, start=None, size=None):
         """The faults that happen to a request."""
         with self._lock:
-            return [
-                fault
-                for fault in self.faults
-                if (actions is None or fault.action in actions) and fault.strikes(hub, kind, path, start, size)
-            ]
+            return [one for one in self.faults if one.action in actions and one.strikes(kind, path, start, size)]
 
     def note(self, entry):
         with self._lock:
             self.requests.append(entry)
 
+    @contextlib.contextmanager
     def connected(self, connection):
         with self._lock:
             self._connections.add(connection)
-
-    def disconnected(self, connection):
-        with self._lock:
-            self._connections.discard(connection)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
 
 
 def _matches(entry, repository, path):
@@ -232,15 +226,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     timeout = 120
 
-    def setup(self):
+    def handle(self):
         self.hub = self.server.hub
-        self.hub.connected(self.request)
-        super().setup()
+        with self.hub.connected(self.request):
+            super().handle()
 
     def finish(self):
         with contextlib.suppress(OSError):
             super().finish()
-        self.hub.disconnected(self.request)
 
     def handle_one_request(self):
         """Note when its answer is over, one way or another."""
@@ -255,8 +248,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.begin()
-        if self.path.startswith("/_hub/"):
-            return self.control()
+        if self.path == "/_hub/counts":
+            return self.answer_json(self.hub.counts())
         for pattern, answer in ROUTES:
             match = re.fullmatch(pattern, self.path)
             if match:
@@ -286,33 +279,30 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.entry.update(kind=kind, repository=repository, path=path)
         if kind == "get":
             return True  # faults of files are looked for when the range is known
-        return not self.answered_by_fault(
-            self.hub.struck(self.hub_name, kind, path, actions=("status", "page", "stall"))
-        )
+        return not self.answered_by_fault(self.hub.struck(("status", "page", "stall"), kind, path))
 
     def answered_by_fault(self, faults):
         for fault in faults:
+            given = fault.parameters
             if fault.action == "status":
-                headers = {}
-                if fault.parameters.get("retry_after") is not None:
-                    headers["Retry-After"] = str(fault.parameters["retry_after"])
-                self.fail(fault.parameters["status"], "A fault on demand", fault.parameters.get("code"), headers)
+                headers = {"Retry-After": str(given["retry_after"])} if "retry_after" in given else {}
+                self.fail(given["status"], "A fault on demand", given.get("code"), headers)
                 return True
             if fault.action == "page":
                 self.answer(200, HTML, {"Content-Type": "text/html; charset=utf-8"})
                 return True
             if fault.action == "stall" and self.entry["kind"] != "get":
-                self.hub.stopping.wait(fault.parameters.get("seconds", 3600))
+                self.hub.stopping.wait(3600)
                 self.close_connection = True
                 return True
         return False
 
-    def answer(self, status, body=b"", headers=None, length=None):
+    def answer(self, status, body=b"", headers=None):
         """Answer with a body that is no file."""
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body) if length is None else length))
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
@@ -343,33 +333,26 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if repository.access == "private":
             self.fail(401 if token is None else 404, "Repository not found", "RepoNotFound")
         elif token is None:
-            self.fail(
-                401, "Access to model %s is restricted. You must have access to it." % repository.name, "GatedRepo"
-            )
+            self.fail(401, "Access is restricted. You must have access to it.", "GatedRepo")
         else:
-            self.fail(403, "Access to model %s is restricted and you are not in the authorized list." % repository.name,
-                      "GatedRepo")  # fmt: skip
+            self.fail(403, "Access is restricted and you are not in the authorized list.", "GatedRepo")
         return False
 
     def send_content(self, content, path, headers):
         """Answer with a file's bytes, or with what a fault makes of them."""
-        size = content.size
-        start, end = _range_of(self.headers.get("Range"), size)
-        if self.command == "HEAD":
-            start, end = 0, size
-        head = self.command == "HEAD"
-        kind = "head" if head else "get"
+        size, head = content.size, self.command == "HEAD"
+        start, end = (0, size) if head else _range_of(self.headers.get("Range"), size)
         # Without ranges the answer begins elsewhere, which the other faults have to know.
-        whole = self.hub.struck(self.hub_name, kind, path, start or 0, size, ("no_range",))
-        if whole:
+        faults = [] if head else self.hub.struck(("no_range",), "get", path, start or 0, size)
+        asked = self.headers.get("Range") is not None and not faults and not head
+        if faults:
             start, end = 0, size
-        others = ("length",) if head else [action for action in ACTIONS if action != "no_range"]
-        faults = whole + self.hub.struck(self.hub_name, kind, path, start or 0, size, others)
+        if not head:
+            faults += self.hub.struck(set(ACTIONS) - {"no_range"}, "get", path, start or 0, size)
         if self.answered_by_fault(faults):
             return
         by = {fault.action: fault.parameters for fault in faults}
         hold = next((fault for fault in faults if fault.action == "hold"), None)
-        asked = self.headers.get("Range") is not None and "no_range" not in by and self.command == "GET"
         shown = size + by.get("length", {}).get("by", 0)
         if by.get("length") and (end == size or end > shown):
             end = shown
@@ -385,7 +368,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if "truncate" in by or "cut" in by or "stall" in by:
             self.send_header("Connection", "close")
         self.end_headers()
-        if self.command == "GET":
+        if not head:
             self.send_bytes(content, start, end, by, hold)
 
     def send_bytes(self, content, start, end, by, hold):
@@ -427,7 +410,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         self.close_connection = True
         if "stall" in by:
-            self.hub.stopping.wait(by["stall"].get("seconds", 3600))
+            self.hub.stopping.wait(3600)
         if by.get("cut", {}).get("reset"):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             self.connection.close()
@@ -465,14 +448,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         repository, commit = found
         names = self.listed(repository, commit, "info")
+        siblings = [{"rfilename": path} for path in sorted(names)]
         self.answer_json(
-            {
-                "_id": "0", "id": name, "modelId": name, "sha": commit, "private": repository.access == "private",
-                "gated": "auto" if repository.access == "gated" else False, "disabled": False, "tags": [],
-                "downloads": 0, "likes": 0, "author": name.split("/")[0], "lastModified": "2025-08-26T17:25:03.000Z",
-                "createdAt": "2025-08-04T22:33:06.000Z", "siblings": [{"rfilename": path} for path in sorted(names)],
-            }
-        )  # fmt: skip
+            {"id": name, "sha": commit, "private": False, "downloads": 0, "tags": [], "siblings": siblings}
+        )
 
     def listed(self, repository, commit, kind):
         """{path: {size, sha256, lfs, content}} as the listing has it, lies included."""
@@ -480,7 +459,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             path: {"size": content.size, "sha256": content.sha256, "lfs": is_lfs(path, content), "content": content}
             for path, content in repository.commits[commit].items()
         }
-        for fault in self.hub.struck(self.hub_name, kind, "", actions=("listing",)):
+        for fault in self.hub.struck(("listing",), kind, ""):
             for path in fault.parameters.get("drop", ()):
                 names.pop(path, None)
             for path, size in fault.parameters.get("add", {}).items():
@@ -622,22 +601,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def answer_modelscope(self, data):
         self.answer_json({"Code": 200, "Data": data, "Message": "success", "RequestId": "simulated", "Success": True})
-
-    # For those who run the hub by hand
-
-    def control(self):
-        """GET counts or repositories."""
-        self.entry["kind"] = "control"
-        values = {
-            "counts": self.hub.counts,
-            "repositories": lambda: {
-                name: {"head": repository.head, "access": repository.access,
-                       "files": {path: {"size": content.size, "sha256": content.sha256}
-                                 for path, content in repository.files.items()}}
-                for name, repository in self.hub.repositories.items()
-            },
-        }  # fmt: skip
-        return self.answer_json(values[self.path[len("/_hub/") :]]())
 
 
 NAME = r"(?P<name>[^/]+/[^/]+)"
