@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import ssl
 import time
+from typing import NamedTuple
 
 from ..errors import FleetError
 from ..host import http_client
@@ -166,13 +167,12 @@ def run(params, check_mode):
     return {"changed": False, **action(member, check_mode)}
 
 
-class Decision:
+class Decision(NamedTuple):
     """action; remove: ID of the member to remove, or None; cluster: {name: peer URL} that it begins with."""
 
-    def __init__(self, action, remove=None, cluster=None):
-        self.action = action
-        self.remove = remove
-        self.cluster = dict(cluster or {})
+    action: str
+    remove: str | None = None
+    cluster: dict | None = None
 
 
 def decide(name, planned, data, empty, healthy, members):

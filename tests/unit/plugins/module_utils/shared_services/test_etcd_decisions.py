@@ -46,7 +46,7 @@ def decide(data=False, empty="", healthy="", members=None):
 )
 def test_what_a_member_does(found, action, removed):
     decision = decide(**found)
-    cluster = {} if action == etcd.KEEP else PLANNED
+    cluster = None if action == etcd.KEEP else PLANNED
     assert (decision.action, decision.remove, decision.cluster) == (action, removed, cluster)
 
 
