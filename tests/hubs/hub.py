@@ -323,6 +323,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 headers["X-Error-Code"] = code
         self.answer(status, json.dumps(body).encode(), headers)
 
+    def repository_of(self, name, kind, path="", files=False):
+        """The repository, or None where the request was answered."""
+        if not self.of(kind, name, path):
+            return None
+        repository = self.hub.repositories.get(name)
+        if repository is None:
+            self.fail(404, "Repository not found", "RepoNotFound")
+        elif self.allowed(repository, files):
+            return repository
+        return None
+
     def allowed(self, repository, files):
         """Whether the request may see the listing (files: the files); otherwise it was answered."""
         if repository.access == "public" or (repository.access == "gated" and not files):
@@ -428,19 +439,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def huggingface_repository(self, name, revision, kind, path="", files=False):
         """(repository, commit), or None where the request was answered."""
-        if not self.of(kind, name, path):
-            return None
-        repository = self.hub.repositories.get(name)
-        if repository is None:
-            self.fail(404, "Repository not found", "RepoNotFound")
-            return None
-        if not self.allowed(repository, files):
-            return None
-        commit = repository.resolve(revision)
-        if commit is None:
+        repository = self.repository_of(name, kind, path, files)
+        commit = repository and repository.resolve(revision)
+        if repository and commit is None:
             self.fail(404, "Invalid rev id: %s" % revision, "RevisionNotFound")
-            return None
-        return repository, commit
+        return (repository, commit) if commit else None
 
     def huggingface_info(self, name, revision=""):
         found = self.huggingface_repository(name, revision or "main", "info")
@@ -551,24 +554,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     # ModelScope
 
-    def modelscope_repository(self, name, kind, path="", files=False):
-        if not self.of(kind, name, path):
-            return None
-        repository = self.hub.repositories.get(name)
-        if repository is None:
-            self.fail(404, "Record not found, model %s does not exist" % name)
-            return None
-        return repository if self.allowed(repository, files) else None
-
     def modelscope_info(self, name):
-        repository = self.modelscope_repository(name, "info")
+        repository = self.repository_of(name, "info")
         if repository:
-            data = {"Name": name.split("/")[1], "Path": name.split("/")[0], "Revision": "master", "Visibility": 5}
-            self.answer_modelscope(data)
+            self.answer_modelscope({"Name": name, "Revision": "master", "Visibility": 5})
 
     def modelscope_files(self, name):
         """All entries in one answer, cut silently; an unknown revision is no error but has no files."""
-        repository = self.modelscope_repository(name, "list")
+        repository = self.repository_of(name, "list")
         if not repository:
             return
         commit = repository.resolve(self.query.get("Revision") or "master")
@@ -580,8 +573,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             changed_in = repository.changed_in.get((commit, path), commit)
             entries.append(_modelscope_entry(changed_in, repository.dates[changed_in], path, file))
         entries += [_modelscope_entry(commit, repository.dates[commit], path, None) for path in _folders(files)]
-        latest = {"Id": "", "ShortId": commit[:8], "Message": "", "CommittedDate": repository.dates[commit]}
-        self.answer_modelscope({"Files": entries[:FILES_LIMIT], "IsVisual": 0, "LatestCommitter": latest})
+        self.answer_modelscope({"Files": entries[:FILES_LIMIT], "IsVisual": 0, "LatestCommitter": {}})
 
     def modelscope_repo(self, name):
         path = self.query.get("FilePath", "")
@@ -590,7 +582,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         content = repository.commits[commit].get(path) if commit else None
         direct = content is None or not is_lfs(path, content)
         kind = "head" if self.command == "HEAD" else "get" if direct else "redirect"
-        if not self.modelscope_repository(name, kind, path, files=True):
+        if not self.repository_of(name, kind, path, files=True):
             return
         if content is None:
             self.fail(404, "The file %s does not exist" % path)
@@ -638,13 +630,11 @@ def _huggingface_entry(repository, path, file):
 
 def _modelscope_entry(revision, date, path, file):
     """An entry of a file, or of a folder where `file` is None."""
-    entry = {
+    return {
         "Name": path.rsplit("/", 1)[-1], "Path": path, "Type": "blob" if file else "tree", "Revision": revision,
         "Mode": "33188" if file else "16384", "Size": file["size"] if file else 0, "IsLFS": bool(file and file["lfs"]),
         "Sha256": (file["sha256"] or "") if file else "", "InCheck": False, "CommittedDate": date,
-        "CommitMessage": "", "CommitterName": "somebody",
     }  # fmt: skip
-    return entry
 
 
 def _range_of(text, size):

@@ -22,28 +22,19 @@ from urllib.parse import urlsplit
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import known, transfer
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import lock as weight_lock
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import staging as weight_staging
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.http import (
-    Http,
-    HttpFailure,
-    proxy_for,
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import (
+    http,
+    known,
+    lock,
+    manifest,
+    run,
+    staging,
+    transfer,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.hub import Hub as Client
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.hub import wait_of
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.lock import Busy, WeightLock
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.manifest import (
-    LISTING,
-    MANIFEST,
-    is_inside,
-    read_manifest,
-    write_manifest,
-)
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.run import Run
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.transfer import part_of
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import hub as hub_client
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.manifest import LISTING, MANIFEST
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.wanted import SourceProblem, Wanted
-from ansible_collections.inference.fleet.tests.hubs.hub import Hub
+from ansible_collections.inference.fleet.tests.hubs import hub as hubs
 from ansible_collections.inference.fleet.tests.hubs.repositories import Repository, gpt_oss_files
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 from ansible_collections.inference.fleet.tests.unit.node_helpers import build_checkpoint, rot
@@ -52,12 +43,12 @@ from ansible_collections.inference.fleet.tests.unit.weights_node import HubWeigh
 REPO = "made-up/gpt-oss-tiny"
 SHARD = "model-00001-of-00002.safetensors"
 FILES = {path: content for path, content in gpt_oss_files(90_000, shards=3).items() if "/" not in path}
-PART = part_of("", SHARD, {"size": FILES[SHARD].size, "sha256": FILES[SHARD].sha256, "oid": None})
+PART = transfer.part_of("", SHARD, {"size": FILES[SHARD].size, "sha256": FILES[SHARD].sha256, "oid": None})
 
 
 @pytest.fixture
 def hub():
-    with Hub([Repository(REPO, FILES)]) as running:
+    with hubs.Hub([Repository(REPO, FILES)]) as running:
         yield running
 
 
@@ -72,8 +63,9 @@ class Place(HubWeights):
         )
 
     def prepared(self, sleep=lambda _seconds: None, **changes):
-        http = Http({}, timeout_s=20)
-        return Run(replace(self.plain, **changes), lambda wanted: Client(wanted, None, http), sleep=sleep)
+        client = http.Http({}, timeout_s=20)
+        wanted = replace(self.plain, **changes)
+        return run.Run(wanted, lambda wanted: hub_client.Hub(wanted, None, client), sleep=sleep)
 
     def run(self, check_mode=False, **changes):
         return self.prepared(check_mode=check_mode, **changes).run()
@@ -188,7 +180,7 @@ def test_a_staging_folder_of_another_user_or_that_others_write_to(place):
         place.staging.mkdir()
         (place.staging / SHARD).write_text("planted")
         make()
-        handle, claimed = weight_staging.claim(str(place.staging))
+        handle, claimed = staging.claim(str(place.staging))
         os.close(handle)
         assert len(claimed) == 1 and os.listdir(place.staging) == []
         assert place.staging.stat().st_mode & 0o777 == 0o700
@@ -262,12 +254,12 @@ def pinned(place, monkeypatch):
 @pytest.mark.parametrize("verify", ["quick", "full"])
 def test_known_checksums_win_against_a_manifest(place, pinned, verify):
     place.run(revision=pinned)
-    shard, manifest = place.destination / SHARD, place.manifest()
+    shard, forged = place.destination / SHARD, place.manifest()
     shard.write_bytes(bytes(place.size(SHARD)))
-    manifest["files"][SHARD].update(
+    forged["files"][SHARD].update(
         sha256=hashlib.sha256(shard.read_bytes()).hexdigest(), mtime_ns=shard.stat().st_mtime_ns
     )
-    (place.destination / MANIFEST).write_text(json.dumps(manifest))
+    (place.destination / MANIFEST).write_text(json.dumps(forged))
     assert place.run(revision=pinned, verify=verify)["fetched"] == [SHARD]
     assert place.found() == place.wanted()
 
@@ -310,7 +302,7 @@ class Update:
             path = folder / "tiny" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        write_manifest(self.destination, self.records(self.old), source="s", repo="r")
+        manifest.write_manifest(self.destination, self.records(self.old), source="s", repo="r")
         self.staging.mkdir()
 
     def records(self, files):
@@ -326,10 +318,10 @@ class Update:
                 if not part.exists():
                     part.write_text(text)
                 parts[name] = str(part)
-        gone = sorted(set(read_manifest(self.destination)["files"]) - set(self.new))
+        gone = sorted(set(manifest.read_manifest(self.destination)["files"]) - set(self.new))
         config = ("config.json", str(self.staging / "config.json"))
         records = self.records(self.new)
-        weight_staging.install(str(self.staging), self.destination, parts, config, gone, records, source="s", repo="r")
+        staging.install(str(self.staging), self.destination, parts, config, gone, records, source="s", repo="r")
 
     def found(self):
         return {name: content.decode() for name, content in self.weights.found().items()}
@@ -360,7 +352,7 @@ def test_an_update_that_ends_between_any_two_steps(tmp_path, monkeypatch, update
         assert case.found() in (old, case.new) or "config.json" not in case.found()
         case.run()
         assert case.found() == case.new
-        assert set(read_manifest(case.destination)["files"]) == set(case.new)
+        assert set(manifest.read_manifest(case.destination)["files"]) == set(case.new)
     assert steps > 2
 
 
@@ -381,7 +373,7 @@ def test_a_folder_of_others_where_a_file_has_to_come(place):
     [
         (shutil, "disk_usage", lambda _path: mock.Mock(free=0)),
         (os, "access", lambda *_given: False),
-        (weight_lock.WeightLock, "_taken", mock.Mock(side_effect=OSError(30, "EROFS"))),
+        (lock.WeightLock, "_taken", mock.Mock(side_effect=OSError(30, "EROFS"))),
     ],
 )
 def test_rot_that_cannot_be_repaired_is_named(place, monkeypatch, owner, name, fault):
@@ -490,15 +482,15 @@ def test_a_directory_and_a_list_of_checksums(copied, tmp_path, copy):
     sums = sums_of({path.name: path.read_bytes() for path in share.iterdir()})
     more = {"sha256sums": str(path), **({} if copy else {"copy": False, "destination": str(share)})}
 
-    def run(**changes):
+    def copy_with(**changes):
         path.write_text("".join("%s  %s\n" % (one, name) for name, one in {**sums, **changes}.items()))
         return copied.run(**more)
 
     for wrong in (SHARD, SHARD + ".more"):
-        failed = run(**{wrong: "0" * 64})
+        failed = copy_with(**{wrong: "0" * 64})
         assert failed["failed"] and SHARD in failed["msg"] and "Traceback" not in failed["msg"]
-    assert run()["verified"] == "full"
-    assert not run()["changed"]
+    assert copy_with()["verified"] == "full"
+    assert not copy_with()["changed"]
     path.unlink()
     assert copied.run(**more)["code"] == "weights.sha256sums-invalid"
 
@@ -515,7 +507,7 @@ def test_a_directory_and_a_list_of_checksums(copied, tmp_path, copy):
     ],
 )
 def test_paths_inside(inside, paths):
-    assert [path for path in paths if is_inside(path) is not inside] == []
+    assert [path for path in paths if manifest.is_inside(path) is not inside] == []
 
 
 @pytest.mark.parametrize(
@@ -532,12 +524,12 @@ def test_paths_inside(inside, paths):
     ],
 )
 def test_how_long_a_hub_asks_to_wait(headers, seconds):
-    assert wait_of(headers) == seconds
+    assert hub_client.wait_of(headers) == seconds
 
 
 def test_a_wait_is_shown_with_its_reason_and_has_a_bound(place, monkeypatch):
     seen, waits, clock = [], [50, 10_000], [0.0]
-    run = place.prepared(sleep=lambda _s: seen.append(run.progress.snapshot()["waiting"]), retries=5)
+    prepared = place.prepared(sleep=lambda _s: seen.append(prepared.progress.snapshot()["waiting"]), retries=5)
 
     def call():
         if waits:
@@ -546,76 +538,45 @@ def test_a_wait_is_shown_with_its_reason_and_has_a_bound(place, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(transfer.time, "monotonic", lambda: clock.__setitem__(0, clock[0] + 25.0) or clock[0])
-        assert run.transfer.patiently(call) == "done"
+        assert prepared.transfer.patiently(call) == "done"
     assert seen and all(text.endswith(" s: HTTP 429") for text in seen)
     assert clock[0] < 2 * transfer.LONGEST_WAIT_S
-    assert run.progress.snapshot()["waiting"] is None
+    assert prepared.progress.snapshot()["waiting"] is None
 
 
 # ---- HTTP
 
 
-class Server:
-    """Answers each connection with what the test says."""
-
-    def __init__(self, answer):
-        self.requests = []
-        self._answer = answer
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.url = "http://127.0.0.1:%d" % self._socket.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self):
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _address = self._socket.accept()
-                with connection, contextlib.suppress(OSError):
-                    self.requests.append(connection.recv(65536).decode())
-                    self._answer(connection, self.requests[-1])
-
-    def close(self):
-        self._socket.close()
+def test_a_token_is_sent_to_its_hub_only(monkeypatch):
+    """Neither to the host of a redirect nor to that of the next page."""
+    with hubs.Hub([Repository(REPO, FILES)], page=5) as hub, hubs.Hub([Repository(REPO, FILES)], page=5) as other:
+        monkeypatch.setattr(hubs._Handler, "origin", lambda _self: other.endpoint)  # in links to the next page
+        wanted = Wanted("huggingface", REPO, "main", "/models/x", endpoint=hub.endpoint)
+        client = hub_client.Hub(wanted, "hf_token", http.Http({}, timeout_s=20))
+        listing = client.listing()
+        assert set(listing.files) == set(FILES)
+        assert b"".join(client.read(listing, SHARD, 0, FILES[SHARD].size)) == FILES[SHARD].bytes()
+        assert {(one["on_cdn"], bool(one["token"])) for one in hub.requests} == {(False, True), (True, False)}
+        assert other.requests and not any(one["token"] for one in other.requests)
 
 
-@pytest.fixture
-def serve():
-    with contextlib.ExitStack() as stack:
-        yield lambda answer: stack.enter_context(contextlib.closing(Server(answer)))
+def test_headers_that_drip_have_a_time_limit():
+    def drip(listening):
+        connection, _address = listening.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\n")
+            for _number in range(100):
+                connection.sendall(b"X: y\r\n")
+                time.sleep(0.1)
 
-
-def response(status, text, *headers):
-    return "\r\n".join(["HTTP/1.1 " + status, "Content-Length: %d" % len(text), *headers, "", text]).encode()
-
-
-@pytest.mark.parametrize("way", ["redirect", "next page"])
-def test_a_token_is_sent_to_its_hub_only(serve, way):
-    other = serve(lambda connection, _request: connection.sendall(response("200 OK", "[]")))
-
-    def answer(connection, request):
-        if "/revision/" in request:
-            connection.sendall(response("200 OK", json.dumps({"sha": "a" * 40})))
-        elif way == "redirect":
-            connection.sendall(response("302 Found", "", "Location: %s/x" % other.url))
-        else:
-            connection.sendall(response("200 OK", "[]", 'Link: <%s/x>; rel="next"' % other.url))
-
-    endpoint = serve(answer)
-    wanted = Wanted("huggingface", REPO, "main", "/models/x", endpoint=endpoint.url)
-    Client(wanted, "hf_token", Http({}, timeout_s=5)).listing()
-    assert all("hf_token" in request for request in endpoint.requests)
-    assert len(other.requests) == 1 and "hf_token" not in other.requests[0]
-
-
-def test_headers_that_drip_have_a_time_limit(serve):
-    def drip(connection, _request):
-        connection.sendall(b"HTTP/1.1 200 OK\r\n")
-        for _number in range(100):
-            connection.sendall(b"X: y\r\n")
-            time.sleep(0.1)
-
-    began = time.monotonic()
-    with pytest.raises(HttpFailure, match="no response within"), Http({}, timeout_s=1).get(serve(drip).url):
-        pass
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=drip, args=[listening], daemon=True).start()
+        began, client = time.monotonic(), http.Http({}, timeout_s=1)
+        with (
+            pytest.raises(http.HttpFailure, match="no response within"),
+            client.get("http://127.0.0.1:%d" % listening.getsockname()[1]),
+        ):
+            pass
     assert time.monotonic() - began < 5
 
 
@@ -639,7 +600,7 @@ def test_headers_that_drip_have_a_time_limit(serve):
 def test_addresses_without_a_proxy(no_proxy, host, proxied):
     variables = {"HTTPS_PROXY": "http://upper:1", "https_proxy": "http://proxy:3128", "NO_PROXY": no_proxy}
     expected = "http://proxy:3128" if proxied else None
-    assert proxy_for(urlsplit("https://%s/x" % host), variables) == expected
+    assert http.proxy_for(urlsplit("https://%s/x" % host), variables) == expected
 
 
 # ---- ranges
@@ -654,7 +615,7 @@ def test_a_file_is_downloaded_in_ranges_and_continued_where_each_of_them_was(pla
     def free():
         """The lock of a failed run goes with it, when its threads have ended."""
         gc.collect()
-        with contextlib.suppress(Busy), WeightLock(str(place.destination), patience_s=0):
+        with contextlib.suppress(lock.Busy), lock.WeightLock(str(place.destination), patience_s=0):
             return True
 
     wait_until(free)
