@@ -32,7 +32,6 @@ class Member(Service):
 
     def __init__(self, params):
         super().__init__(params)
-        self.initial = params["initial"]
         self.scheme = "https" if self.tls else "http"
 
     def peer_url(self, name):
@@ -137,7 +136,7 @@ def join(member, check_mode):
         "ETCD_INITIAL_CLUSTER_STATE=" + ("new" if decision.action == BOOTSTRAP else "existing"),
         "ETCD_INITIAL_CLUSTER_TOKEN=" + TOKEN,
     )
-    write_atomic(member.initial, "\n".join(lines) + "\n")
+    write_atomic(member.params["initial"], "\n".join(lines) + "\n")
     return result
 
 
