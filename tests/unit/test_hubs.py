@@ -15,7 +15,6 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import checkpoints
 from ansible_collections.inference.fleet.tests.hubs import hub as hubs
 from ansible_collections.inference.fleet.tests.hubs.repositories import Repository, gpt_oss
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import alive, wait_until
@@ -68,15 +67,6 @@ def test_the_real_client_downloads(hub, tmp_path, command):
     assert hub.counts() == {REPO: {path: {"requests": 1, "sent": files[path].size} for path in wanted(hub)}}
     on_cdn = {entry["path"] for entry in hub.requests if entry["on_cdn"]}
     assert on_cdn == {path for path in wanted(hub) if path.endswith(".safetensors")}
-
-
-@pytest.mark.parametrize("model_format", ["mxfp4", "bf16"])
-def test_the_made_up_repository_is_a_whole_checkpoint(tmp_path, model_format):
-    for path, content in gpt_oss(model_format=model_format).files.items():
-        if "/" not in path:
-            (tmp_path / path).write_bytes(content.bytes())
-    seen = checkpoints.inspect(str(tmp_path))
-    assert (seen["format"], len(seen["shards"]), seen["hidden_size"]) == (model_format, 15, 2880)
 
 
 def test_the_listing_of_a_repository():

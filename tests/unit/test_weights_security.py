@@ -164,7 +164,7 @@ def test_what_is_planted_in_the_staging_folder(place, elsewhere, name, plant):
 def test_what_is_planted_in_place_of_the_lock_or_the_manifest(place, elsewhere, plant, check_mode):
     plant(place.models / ".small.inference-fleet-lock", elsewhere.path)
     with contextlib.suppress(FleetError) if plant is folder else contextlib.nullcontext():
-        place.run(check_mode=check_mode)
+        assert len(place.run(check_mode=check_mode).get("warnings", [])) == (not check_mode)
     assert elsewhere.unchanged()
     shutil.rmtree(place.models)
     place.destination.mkdir(parents=True)

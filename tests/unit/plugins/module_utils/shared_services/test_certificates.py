@@ -20,6 +20,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import services
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_services import certificates
 from ansible_collections.inference.fleet.tests.runs import play
+from ansible_collections.inference.fleet.tests.unit.engines.certificates import made
 
 TASKS = Path(__file__).resolve().parents[5] / "roles" / "shared_service" / "tasks"
 NAMES = ("etcd-1", "127.0.0.1", "fd00::1")
@@ -67,9 +68,12 @@ def member(create, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def other(create, tmp_path_factory):
-    """A member of another service."""
-    return create(tmp_path_factory.mktemp("other") / "tls", days=365)
+def other(tmp_path_factory):
+    """A service with another authority."""
+    folder, (certificate, key) = tmp_path_factory.mktemp("other"), made()
+    for name, text in (("ca.crt", certificate), ("tls.crt", certificate), ("tls.key", key)):
+        (folder / name).write_text(text)
+    return folder
 
 
 @pytest.fixture(scope="module")

@@ -94,14 +94,6 @@ def test_a_gated_repository(tmp_path, source):
         assert node.found() == node.wanted()
 
 
-def test_no_room(node):
-    node.hub.fault("listing", sizes={SHARD: 1 << 50})
-    total = (1 << 50) + sum(node.size(path) for path in node.wanted() if path != SHARD)
-    failed = node.refused("weights.disk-full", check_too=False)
-    assert failed["needed_bytes"] == total > failed["free_bytes"]
-    assert not node.destination.exists()
-
-
 def test_files_of_unknown_origin_and_other_models(node):
     node.destination.mkdir(parents=True)
     (node.destination / "thesis.txt").write_text("three years")

@@ -287,10 +287,6 @@ class TestDraft:
         assert not weights.run(draft=draft)["changed"]
         assert weights.run(draft=draft, verify="full")["rotted"] == [shard]
 
-    def test_it_does_not_fit(self, copied, tmp_path):
-        draft = heads.write(tmp_path / "draft", hidden_size=32, vocab_size=100)
-        copied.refused(UNFIT, draft=draft)
-
     def test_a_head_that_the_engine_does_not_run(self, weights, tmp_path):
         draft = heads.write(tmp_path / "draft", {**heads.names(), "d2t": [96]}, **SIZES)
         assert weights.run(draft=draft, draft_eagle3=True)["faults"]
