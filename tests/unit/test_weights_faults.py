@@ -141,6 +141,8 @@ CASES = [
     Case("no ranges, and a wrong byte where it was right before",
          [fault("cut", at=AT, count=1), fault("no_range", count=1), fault("flip", at=5000, count=1, skip=1)],
          always=HF),
+    Case("no such range after a break",
+         [fault("cut", at=AT, count=1), fault("length", by=AT - BYTES - PIECE, count=1, skip=1)], always=HF, times=2),
     Case("a page of HTML for a shard", [fault("page", count=1)], always=HF),
     Case("many at once",
          [fault("status", "*1-of*", status=429, retry_after=1, count=1), fault("cut", "*2-of*", at=5000, count=1),
