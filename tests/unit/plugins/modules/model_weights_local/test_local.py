@@ -135,6 +135,7 @@ class TestCopy:
         assert (first["changed"], first["finished"]) == (False, False)
         assert copied.run(wait_s=300)["changed"]
         assert not copied.run()["changed"]
+        assert not in_place.run(wait_s=0)["finished"]
         assert in_place.run(wait_s=300)["verified"] == "structure"
         rot(copied.destination / SHARD)
         assert copied.run(verify="full", wait_s=300)["repaired"] == [SHARD]
