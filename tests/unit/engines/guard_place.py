@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -15,6 +16,12 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import readable_json
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import PATH
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
+
+
+def end(process, sign=signal.SIGTERM):
+    """Send the signal and wait for the end."""
+    process.send_signal(sign)
+    process.wait(60)
 
 
 def altered(folder, module, old, new):
@@ -55,6 +62,12 @@ class Place:
     def start(self, entry, *options):
         self.write(entry)
         return subprocess.Popen(self.command(entry, *options), start_new_session=True)
+
+    def started(self, entry, phase, *options):
+        """start(), and wait for that phase of its record."""
+        process = self.start(entry, *options)
+        small_node.wait_until(lambda: self.state(entry).get("phase") == phase, what=phase)
+        return process
 
     def state(self, entry):
         return readable_json(self.node.paths.server_state(entry["name"])) or {}

@@ -149,6 +149,12 @@ def _has(text, key, value):
     return re.search(pattern % (key, re.escape(value)), text) is not None
 
 
+def process_leftovers(root, entry):
+    """[{id, what}] of the processes of an entry's server."""
+    pids = processes.marked_processes(root).get(entry["name"], [])
+    return [{"id": pid, "what": "process %d: %s" % (pid, processes.command(pid) or "gone")} for pid in pids]
+
+
 class ContainerLauncher:
     """See launchers/__init__.py for the three methods."""
 
@@ -229,10 +235,7 @@ class ContainerLauncher:
         except EngineError as error:
             raise self._unknown_end(entry, error) from error
         found = [{"id": one.id, "what": "container %s (%s)" % (one.name, one.id[:12])} for one in containers]
-        return found + [
-            {"id": pid, "what": "process %d: %s" % (pid, processes.command(pid) or "gone")}
-            for pid in self._processes(entry)
-        ]
+        return found + process_leftovers(self.root, entry)
 
     def stop_leftovers(self, entry):
         problem = None

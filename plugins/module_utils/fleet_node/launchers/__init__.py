@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import shutil
 
-from ..containers.launcher import ContainerLauncher
+from ..containers.launcher import ContainerLauncher, process_leftovers
 from ..errors import FleetError
 from ..host import paths as host_paths
 from ..host import processes
@@ -46,20 +46,16 @@ class ProcessLauncher:
         self.root = root
 
     def prepare(self, entry):
-        program = entry["launch"][0] if entry["launch"] else ""
         if program_problem(entry):
             raise FleetError(
                 "launch.not-prepared",
                 "Server '%s': its program '%s' is missing or cannot be executed. Nothing was changed. Run prepare.yml, "
                 "which installs it.",
-                (entry["name"], program),
+                (entry["name"], "".join(entry["launch"][:1])),
             )
 
     def leftovers(self, entry):
-        return [
-            {"id": pid, "what": "process %d: %s" % (pid, processes.command(pid) or "gone")}
-            for pid in processes.marked_processes(self.root).get(entry["name"], [])
-        ]
+        return process_leftovers(self.root, entry)
 
     def stop_leftovers(self, entry):
         processes.terminate_found(lambda: processes.marked_processes(self.root).get(entry["name"], []), TERM_S, KILL_S)

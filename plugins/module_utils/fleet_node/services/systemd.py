@@ -92,10 +92,8 @@ class Systemd(ServiceManager):
 
     name = "systemd"
 
-    def __init__(self, paths, python=None, units=UNITS):
-        self.paths = paths
-        self.python = python or host_python.link(paths)
-        self.interpreter = python
+    def __init__(self, paths, units=UNITS):
+        super().__init__(paths)
         self.units = units
 
     # ---- files
@@ -119,9 +117,6 @@ class Systemd(ServiceManager):
                 "%s', or remove the server from the plan.",
                 (name, unit_of(name), unit_of(name)),
             )
-        argv = [self.python, "-I", self.paths.guard, "run", self.paths.entry(name)]
-        argv += ["--state", self.paths.server_state(name), "--secrets", self.paths.secret(name)]
-        argv += ["--root", self.paths.root]
         # Only the order of starts; the guard waits until a leader is healthy. Leaders that only compile are left out: a
         # server that loads must not start them again or wait for them.
         compiling = server_spec.artifact_leaders(entry)
@@ -147,7 +142,7 @@ class Systemd(ServiceManager):
             "[Service]",
             "Type=simple",
             *self._folders(entry, user),
-            "ExecStart=" + unit_command(argv),
+            "ExecStart=" + unit_command(self.guard_argv(name)),
             *self._endings(entry),
             "Restart=always",
             "RestartSec=%d" % RESTART_S,

@@ -90,8 +90,7 @@ def test_a_stopped_server_and_one_whose_port_somebody_took(node):
 @pytest.mark.parametrize(("call", "name"), [("mkstemp", "EROFS"), ("rename", "ENOSPC")])
 def test_a_file_that_cannot_be_written_leaves_all_as_it_was(node, monkeypatch, name, call):
     entry = node.entry("server-0")
-    node.servers([entry])
-    node.ready([entry])
+    node.serving([entry])
     files = {path: path.read_bytes() for path in pathlib.Path(node.paths.etc).rglob("*") if path.is_file()}
     code = getattr(errno, name)
     module = server_files.files.tempfile if call == "mkstemp" else server_files.os

@@ -118,8 +118,7 @@ def test_info(node):
         ("missing", "it is not deployed")
     ] * 3
     assert not os.path.exists(node.paths.servers)
-    node.servers(entries)
-    node.ready(entries)
+    node.serving(entries)
     pids = [one["pid"] for one in node.servers(entries)["servers"]]
 
     changed = rehash(entries[0], command=[*entries[0]["command"], "--x"], environment={})
@@ -166,8 +165,7 @@ def test_a_server_that_listens_on_all_addresses_against_its_plan(node):
     assert failed["final"] is True
     assert node.servers([entry])["answering"] is False
     wide = rehash(entry, bind="0.0.0.0")
-    node.servers([wide])
-    node.ready([wide])
+    node.serving([wide])
     assert node.servers([wide])["answering"] is True
 
 

@@ -52,8 +52,7 @@ def test_an_engine_that_ignores_term_is_killed(node, monkeypatch):
     monkeypatch.setattr(supervisord, "STOP_WAIT_S", 0)
     monkeypatch.setattr(process_launcher, "TERM_S", 0.2)
     entry = node.entry("server-0", "--ignore-term", "--child", "--away")
-    node.servers([entry])
-    node.ready([entry])
+    node.serving([entry])
     old = wait_until(lambda: _both(node.running("server-0")))
     result = node.servers([entry], state="stopped")
     assert row(result, "server-0")["state"] == "stopped"
@@ -66,8 +65,7 @@ def test_a_follower_restarts_with_its_leader_where_it_says_so(node):
     lead = node.entry("lead")
     bound = node.entry("bound", start={"after": ["lead"], "restart_with_leader": True})
     loose = node.entry("loose", start={"after": ["lead"], "restart_with_leader": False})
-    node.servers([lead, bound, loose])
-    node.ready([lead, bound, loose])
+    node.serving([lead, bound, loose])
 
     def pids():
         return {row["name"]: row["pid"] for row in node.module("engine_servers_info", [lead, bound, loose])["servers"]}
@@ -109,8 +107,7 @@ def test_a_follower_waits_for_its_leader(node, tmp_path):
 
 def test_a_server_that_always_dies_fails_and_is_started_by_the_next_run(node):
     entry = node.entry("server-0")
-    first = pids(node.servers([entry]))["server-0"]
-    node.ready([entry])
+    first = pids(node.serving([entry]))["server-0"]
     path = node.paths.server_state("server-0")
     state = read_json(path)
     state["starts"] = [state["started"]] * 5
@@ -140,8 +137,7 @@ def test_a_server_that_always_dies_fails_and_is_started_by_the_next_run(node):
 def test_a_killed_supervisord_is_replaced_without_double_processes(node):
     entries = [node.entry("server-0"), node.entry("server-1", start={"after": ["server-0"]})]
     node.servers(entries)
-    first = pids(node.servers(entries))
-    node.ready(entries)
+    first = pids(node.serving(entries))
     for pid in node.daemons():
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: node.daemons() == [])
@@ -173,8 +169,7 @@ def test_a_foreign_process_on_the_port_is_named_before_anything_stops(node):
 
     # servers that swap their ports are no conflict
     swapped = [node.entry("server-0", port=entries[1]["port"]), node.entry("server-1", port=entries[0]["port"])]
-    second = pids(node.servers(swapped))
-    node.ready(swapped)
+    second = pids(node.serving(swapped))
     assert second.keys() == first.keys()
     # nor is a port that a server gives up, but one that a server keeps is
     result = node.module("engine_servers", [swapped[0], node.entry("server-1", port=swapped[0]["port"])])

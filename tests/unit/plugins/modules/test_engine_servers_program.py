@@ -67,8 +67,7 @@ def test_a_program_that_was_damaged_is_repaired_under_running_servers(node):
 
 def test_two_controllers_of_different_versions_restart_nothing(node, monkeypatch):
     entry = node.entry("server-0")
-    first = pids(node.servers([entry]))
-    node.ready([entry])
+    first = pids(node.serving([entry]))
     own, files = program.own_version(), program.files_of()
     files["fleet_node/more.py"] = b""
     other = program.version(files)
@@ -84,8 +83,7 @@ def test_two_controllers_of_different_versions_restart_nothing(node, monkeypatch
     assert started_by(node) == os.path.join(node.paths.program, other)
     assert pids(node.servers([entry])) == {"server-0": second}
     assert {own, other} <= set(os.listdir(node.paths.program))
-    node.servers([entry], state="restarted")
-    node.ready([entry])
+    node.serving([entry], state="restarted")
     assert started_by(node) == os.path.join(node.paths.program, own)
 
 

@@ -33,8 +33,7 @@ def stop_by_signal(pid):
 
 def test_a_server_without_the_record_of_its_start_restarts(node):
     entries = [node.entry("server-0"), node.entry("server-1")]
-    first = pids(node.servers(entries))
-    node.ready(entries)
+    first = pids(node.serving(entries))
     os.unlink(node.paths.server_state("server-0"))
     words = "the record of its start is gone"
     status = node.module("engine_servers_info", entries, probe=True)["servers"][0]
@@ -153,8 +152,7 @@ def test_the_nodes_own_watchdog(node):
     entries = [node.entry("server-0"), node.entry("server-1")]
     watch = {"interval": 1, "failures": 2, "timeout": 1}
     assert "watchdog: runs\n" in node.servers(entries, watchdog=watch, check=True)["diff"]["after"]
-    first = pids(node.servers(entries, watchdog=watch))
-    node.ready(entries)
+    first = pids(node.serving(entries, watchdog=watch))
     assert node.servers(entries, watchdog=watch)["changed"] is False
     memory = node.paths.run + "/watchdog.json"
     wait_until(lambda: (read_json(memory) or {}).get("server-0", {}).get("answered"), what="its first answer")

@@ -28,25 +28,18 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers
 )
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.base import Status
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.supervisord import Supervisord
-from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
 from hypothesis import given
 from hypothesis import strategies as st
 
 
 def entry(name="server-0", port=8000, command=("engine", "--port", "8000"), **changes):
     words = {"command": list(command), "launch": list(command)}
-    return plan_entry(port, name, **{"host": "h", "devices": [], "model_id": "m", **words, **changes})
+    return plan_entries.plan_entry(port, name, **{"host": "h", "devices": [], "model_id": "m", **words, **changes})
 
 
 def running(one=None, **changes):
-    """An Observed server that runs as deployed."""
-    one = one or entry()
-    record = {"name": one["name"], "hash": one["hash"], "user": "me", "pid": 7, "phase": "running", "since": 1000.0,
-              "started": 1000.0, "starts": [1000.0], "count": 1}  # fmt: skip
-    values = {"entry": one, "definition": "d", "state": record, "fresh": True, "service": Status("up", 7), "pids": [7],
-              "files": ["e"]}  # fmt: skip
-    values.update(changes)
-    return Observed(one["name"], **values)
+    return plan_entries.running(one or entry(), **changes)
 
 
 def stopped(one=None, **changes):
@@ -297,7 +290,6 @@ def applied(plan, observed, actions):
         if action.kind in STARTS:
             target = plan[action.name]
             after[action.name] = running(target.entry, secrets=target.secrets, definition=target.definition)
-            after[action.name].state["user"] = target.user
         elif action.kind in ("redefine", "enable"):
             old = observed[action.name]
             service = Status(old.service.state, old.service.pid, old.service.reason)
