@@ -92,10 +92,10 @@ class Site:
         report = json.loads((self.reports / "verdict.json").read_text())
         return [name for name, host in report["hosts"].items() if host["ok"]]
 
-    def healthy(self, name, node=None):
+    def healthy(self, name):
         port = 8000 + int(name[-1])
         code = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:%d/health', timeout=5).status)" % port
-        return (node or self.node).ssh('/usr/bin/python3 -c "%s"' % code, check=False).strip() == "200"
+        return self.node.ssh('/usr/bin/python3 -c "%s"' % code, check=False).strip() == "200"
 
 
 @contextlib.contextmanager

@@ -180,14 +180,14 @@ def test_from_the_start_to_nothing(each_node):
     assert each_node.running("server-0") == []
 
 
-def restarted(node, entry, container, seconds=300):
+def restarted(node, entry, container):
     """The one container of the server, another one than this."""
 
     def look():
         found = node.containers(entry["name"])
         return found[0] if len(found) == 1 and found[0].running and found[0].id != container.id else None
 
-    return small_node.wait_until(look, seconds, "another container")
+    return small_node.wait_until(look, 300, "another container")
 
 
 def test_of_a_killed_engine_there_is_one_container_afterwards(each_node):

@@ -10,9 +10,9 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.base import Status
 
 
-def compile_cache(key, leaders=(), variable="NEURON_COMPILED_ARTIFACTS"):
+def compile_cache(key, leaders=()):
     """The hooks of an entry whose engine compiles."""
-    return {"compile_cache": {"key": key, "leaders": list(leaders), "variable": variable}}
+    return {"compile_cache": {"key": key, "leaders": list(leaders), "variable": "NEURON_COMPILED_ARTIFACTS"}}
 
 
 def plan_entry(port, name="server-0", **changes):
