@@ -92,7 +92,7 @@ def entry(name="server-0", **changes):
 def manager(tmp_path, monkeypatch):
     """A Systemd of a folder of units, with `calls` and `answers` in place of the programs."""
     monkeypatch.setattr(systemd, "SYSTEMD_RUNS", str(tmp_path))
-    made = systemd.Systemd(NodePaths(""), str(tmp_path))
+    made = systemd.Systemd(NodePaths(""), units=str(tmp_path))
     made.python = made.interpreter = "/usr/bin/python3"
     made.calls, made.answers = [], {}
 
@@ -493,7 +493,7 @@ def test_problems(manager, monkeypatch):
 
 def test_a_program_that_fails_is_told_with_its_words(tmp_path, monkeypatch):
     monkeypatch.setattr(systemd.host_paths, "PATH", "%s:/usr/bin:/bin" % tmp_path)
-    made = systemd.Systemd(NodePaths(""), str(tmp_path))
+    made = systemd.Systemd(NodePaths(""), units=str(tmp_path))
     monkeypatch.setattr(systemd.host_paths, "PATH", str(tmp_path))
     with pytest.raises(FleetError) as caught:
         made.log_tail("server-0", 5)
