@@ -24,13 +24,14 @@ def end(process, sign=signal.SIGTERM):
     process.wait(60)
 
 
-def altered(folder, module, old, new):
-    """A program with another text in one of its modules, below `folder`."""
+def altered(folder, *changes):
+    """A program below `folder` with other texts in its modules: (module, old, new)."""
     shutil.copytree(program.start(None), folder / "altered")
-    path = folder / "altered" / program.ROOT / module
-    text = path.read_text(encoding="utf-8")
-    assert old in text
-    path.write_text(text.replace(old, new), encoding="utf-8")
+    for module, old, new in changes:
+        path = folder / "altered" / program.ROOT / module
+        text = path.read_text(encoding="utf-8")
+        assert old in text
+        path.write_text(text.replace(old, new), encoding="utf-8")
     return str(folder / "altered")
 
 

@@ -18,13 +18,9 @@ from __future__ import annotations
 import os
 import shutil
 
-from ..containers.launcher import ContainerLauncher, process_leftovers
+from ..containers.launcher import ContainerLauncher, end_processes, process_leftovers
 from ..errors import FleetError
 from ..host import paths as host_paths
-from ..host import processes
-
-TERM_S = 15  # the time of service managers
-KILL_S = 5
 
 
 def program_problem(entry):
@@ -58,7 +54,7 @@ class ProcessLauncher:
         return process_leftovers(self.root, entry)
 
     def stop_leftovers(self, entry):
-        processes.terminate_found(lambda: processes.marked_processes(self.root).get(entry["name"], []), TERM_S, KILL_S)
+        end_processes(self.root, entry)
         return self.leftovers(entry)
 
 

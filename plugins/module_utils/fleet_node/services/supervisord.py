@@ -148,10 +148,7 @@ class Supervisord(ServiceManager):
             "childlogdir=" + ini_value(self.paths.log),
             "nocleanup=true",
             "umask=027",  # of logs; the guard sets the engine's own
-        ]
-        if os.getuid() == 0:
-            lines.append("user=root")
-        lines += [
+            *(["user=root"] if os.getuid() == 0 else []),
             "",
             "[rpcinterface:supervisor]",
             "supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface",
@@ -185,9 +182,8 @@ class Supervisord(ServiceManager):
             "stdout_logfile=" + ini_value(self.paths.log_file(name), expansions=2),
             "stdout_logfile_maxbytes=%dMB" % self.log_limits()["file_mb"],
             "stdout_logfile_backups=%d" % (self.log_limits()["files"] - 1),
+            *(["user=" + ini_value(user)] if user is not None and os.getuid() == 0 else []),
         ]
-        if user is not None and os.getuid() == 0:
-            lines.append("user=" + ini_value(user))
         return "\n".join(lines) + "\n"
 
     def definition_path(self, name):

@@ -149,10 +149,7 @@ class Systemd(ServiceManager):
             "RestartPreventExitStatus=%d" % START_LIMIT_EXIT,
             "KillMode=control-group",
             "TimeoutStopSec=%d" % (CONTAINER_STOP_WAIT_S if container else STOP_WAIT_S),
-        ]
-        if user is not None:
-            lines.append("User=" + user.replace("%", "%%"))
-        lines += [
+            *(["User=" + user.replace("%", "%%")] if user is not None else []),
             *("Limit%s=%s" % (name, "infinity" if most < 0 else most) for name, most in LIMITS.items()),
             "TasksMax=infinity",
             "# where guards leave their records; it is made anew after a reboot and stays when a server stops",

@@ -16,8 +16,8 @@ import sys
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import launchers as process_launcher
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers import launcher
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import paths as host_paths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
@@ -58,7 +58,7 @@ def _both(found):
 
 def test_an_engine_that_ignores_term_is_killed(node, monkeypatch):
     monkeypatch.setattr(supervisord, "STOP_WAIT_S", 0)
-    monkeypatch.setattr(process_launcher, "TERM_S", 0.2)
+    monkeypatch.setattr(launcher, "TERM_S", 0.2)
     entry = node.entry("server-0", "--ignore-term", "--child", "--away")
     node.serving([entry])
     old = wait_until(lambda: _both(node.running("server-0")))

@@ -123,6 +123,7 @@ def etcd(*ports, scheme="http", **more):
 
 def test_starts_that_end_while_a_service_is_away_do_not_count(place):
     """More often than the start limit allows; the server returns by itself when the service does."""
+    place.guard = guard_place.altered(place.folder, ("supervise/order.py", "POLL_S = 2.0", "POLL_S = 0.1"))
     port = closed()
     base = place.node.entry("server-0")
     entry = small_node.rehash(base, command=["true"], start={**base["start"], "needs": [etcd(port)]})
