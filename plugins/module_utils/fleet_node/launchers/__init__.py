@@ -42,12 +42,13 @@ class ProcessLauncher:
         self.root = root
 
     def prepare(self, entry):
+        program = "".join(entry["launch"][:1])
         if program_problem(entry):
             raise FleetError(
                 "launch.not-prepared",
                 "Server '%s': its program '%s' is missing or cannot be executed. Nothing was changed. Run prepare.yml, "
                 "which installs it.",
-                (entry["name"], "".join(entry["launch"][:1])),
+                (entry["name"], program),
             )
 
     def leftovers(self, entry):
