@@ -4,7 +4,7 @@
 """Faults in NVIDIA's gpt-oss guide for Dynamo, section Troubleshooting, made in the recipe: the plan refuses them.
 
 Other tests produce the rest: the log of a worker without GPU memory (test_trtllm_logs.py, test_engine_ready.py), a
-service that is away (supervise/test_needs.py), a port that is held, no toolkit and no space (test_preflight.py), an
+service that is away (supervise/test_order.py), a port that is held, no toolkit and no space (test_preflight.py), an
 answer without end (verify/test_probes.py). Molecule's soak_dynamo_trtllm has a GPU that another process holds.
 """
 

@@ -190,6 +190,7 @@ def terminate_found(find, term_s, kill_s):
                 signalled.add(pid)
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, sign)
+                    os.kill(pid, signal.SIGCONT)  # as systemd does: a stopped process would not see TERM
             if time.monotonic() >= end:
                 break
             time.sleep(pause)

@@ -92,10 +92,8 @@ class Systemd(ServiceManager):
 
     name = "systemd"
 
-    def __init__(self, paths, python=None, units=UNITS):
-        self.paths = paths
-        self.python = python or host_python.link(paths)
-        self.interpreter = python
+    def __init__(self, paths, units=UNITS):
+        super().__init__(paths)
         self.units = units
 
     # ---- files
@@ -119,9 +117,6 @@ class Systemd(ServiceManager):
                 "%s', or remove the server from the plan.",
                 (name, unit_of(name), unit_of(name)),
             )
-        argv = [self.python, "-I", self.paths.guard, "run", self.paths.entry(name)]
-        argv += ["--state", self.paths.server_state(name), "--secrets", self.paths.secret(name)]
-        argv += ["--root", self.paths.root]
         # Only the order of starts; the guard waits until a leader is healthy. Leaders that only compile are left out: a
         # server that loads must not start them again or wait for them.
         compiling = server_spec.artifact_leaders(entry)
@@ -147,17 +142,14 @@ class Systemd(ServiceManager):
             "[Service]",
             "Type=simple",
             *self._folders(entry, user),
-            "ExecStart=" + unit_command(argv),
+            "ExecStart=" + unit_command(self.guard_argv(name)),
             *self._endings(entry),
             "Restart=always",
             "RestartSec=%d" % RESTART_S,
             "RestartPreventExitStatus=%d" % START_LIMIT_EXIT,
             "KillMode=control-group",
             "TimeoutStopSec=%d" % (CONTAINER_STOP_WAIT_S if container else STOP_WAIT_S),
-        ]
-        if user is not None:
-            lines.append("User=" + user.replace("%", "%%"))
-        lines += [
+            *(["User=" + user.replace("%", "%%")] if user is not None else []),
             *("Limit%s=%s" % (name, "infinity" if most < 0 else most) for name, most in LIMITS.items()),
             "TasksMax=infinity",
             "# where guards leave their records; it is made anew after a reboot and stays when a server stops",

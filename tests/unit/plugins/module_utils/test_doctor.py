@@ -110,20 +110,6 @@ def top_p(case):
     (case.folder / "generation_config.json").write_text('{"top_p": 0.9}')
 
 
-def no_room(monkeypatch):
-    def statvfs(path):
-        return types.SimpleNamespace(f_bavail=10, f_blocks=10000, f_frsize=4096, f_files=100000, f_favail=90000)
-
-    monkeypatch.setattr(checks.os, "statvfs", statvfs)
-
-
-def no_files(monkeypatch):
-    def statvfs(path):
-        return types.SimpleNamespace(f_bavail=9000, f_blocks=10000, f_frsize=4 << 20, f_files=100000, f_favail=7)
-
-    monkeypatch.setattr(checks.os, "statvfs", statvfs)
-
-
 FAULTS = [
     ("hardware", lost_gpu, "doctor.device-faulty", "GPU 0"),
     ("kernel", lambda case: kernel(case, "NVRM: Xid (PCI:0000:8f:00): 48, pid=1, DBE (double bit error)"),
@@ -175,9 +161,10 @@ def test_a_fault_is_named(case, check, make, code, words):
     assert found["server"] == ("server-0" if check in OF_SERVERS else None)
 
 
-@pytest.mark.parametrize("fault", [no_room, no_files])
-def test_a_full_disk_is_named(case, monkeypatch, fault):
-    fault(monkeypatch)
+@pytest.mark.parametrize("free", [{"f_bavail": 10, "f_frsize": 4096}, {"f_favail": 7}])
+def test_a_full_disk_is_named(case, monkeypatch, free):
+    found = {"f_bavail": 9000, "f_blocks": 10000, "f_frsize": 4 << 20, "f_files": 100000, "f_favail": 90000, **free}
+    monkeypatch.setattr(checks.os, "statvfs", lambda path: types.SimpleNamespace(**found))
     assert {one["code"] for one in checked("disk", case)} == {"doctor.disk-full"}
 
 
