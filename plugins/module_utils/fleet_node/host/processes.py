@@ -253,7 +253,7 @@ def open_to_all(bind, port, sockets):
 
 
 class Sockets:
-    """The TCP sockets that listen at one time, and the processes that hold sockets: reading them takes long."""
+    """The TCP sockets that listen at one time, and the processes with sockets: reading them takes long."""
 
     def __init__(self):
         self.listeners = _listeners()
