@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..base.checks import invalid, number
 from . import options
-from .base import PARALLEL, SHARE, WHOLE, Engine, cache_bytes_of, read_degree, read_number
+from .base import PARALLEL, SHARE, WHOLE, Engine
 from .vllm import Vllm
 
 TENSOR, PIPELINE, DATA = Engine.parallel[0], Engine.parallel[1], "data-parallel-size"
@@ -35,6 +35,7 @@ class Sglang(Engine):
     }  # fmt: skip
     lengths = (LENGTH,)
     knobs = (SEQUENCES, LENGTH, FRACTION, TENSOR)
+    usual = (256, 0.85, ("chunked-prefill-size", 8192))
     flags = options.Options("sglang_flags.json", label)
     parsers, parser_plugins = Vllm.parsers, ()
     check_parsers = Vllm.check_parsers
@@ -73,19 +74,11 @@ class Sglang(Engine):
         memory_hook.py). Its default leaves 10 GiB or more. Layers with a window have 0.8 of the tokens of others."""
         values = entry["arguments"]
         return {
-            "tensor": read_degree(values, TENSOR),
-            "pipeline": read_degree(values, PIPELINE),
+            **self.sizes(values, model),
             "attention_dp": self.attention_whole(values),
             "whole_experts": (number(values.get("expert-parallel-size")) or 1) > 1,
-            "fraction": read_number(values, (FRACTION,), 0.85, float),
-            "max_seqs": read_number(values, (SEQUENCES,), 256),
-            "max_seqs_given": SEQUENCES in values,
-            "max_len": read_number(values, (LENGTH,), model.max_len),
-            "batched": read_number(values, ("chunked-prefill-size",), 8192),
-            "kv_bytes": cache_bytes_of(values.get("kv-cache-dtype")),
             "budget": "capped",
             "windowed": False,
-            "knobs": self.knobs,
         }
 
 

@@ -16,7 +16,6 @@ from .base import (
     SHARE,
     WHOLE,
     Engine,
-    cache_bytes_of,
     conflict,
     not_as_planned,
     read_degree,
@@ -55,6 +54,7 @@ class TensorRtLlm(Engine):
     lengths = ("max-seq-len",)
     versions = r"(?:^tensorrt[-_]llm==|(?:^|/)tensorrt-llm/release:)([^@;\s]+)"
     knobs = ("max_batch_size", "max_seq_len", "kv_cache_free_gpu_memory_fraction", "tp_size")
+    usual = (2048, DEFAULT_FRACTION, ("max-num-tokens", 8192))
     fields = options.Options("trtllm_fields.json", label)
 
     # -- checks --------------------------------------------------------------------------------------------------------
@@ -170,18 +170,10 @@ class TensorRtLlm(Engine):
             fraction = cache.get("free_gpu_memory_fraction") or (fraction if merges else None)
             window = cache.get("max_attention_window") or window
         return {
-            "tensor": read_degree(values, TENSOR),
-            "pipeline": read_degree(values, "pipeline-parallel-size"),
+            **self.sizes({**values, FRACTION: fraction, "kv-cache-dtype": dtype}, model),
             "attention_dp": _is_on(values.get("enable-attention-dp")),
             "whole_experts": read_degree(values, EXPERTS) == read_degree(values, TENSOR),
-            "fraction": read_number({FRACTION: fraction}, (FRACTION,), DEFAULT_FRACTION, float),
-            "max_seqs": read_number(values, ("max-batch-size",), 2048),
-            "max_seqs_given": "max-batch-size" in values,
-            "max_len": read_number(values, ("max-seq-len",), model.max_len),
-            "batched": read_number(values, ("max-num-tokens",), 8192),
-            "kv_bytes": cache_bytes_of(dtype),
             "budget": "free",
-            "knobs": self.knobs,
             "windowed": bool(window),
             "buffer_tokens": read_number(transfer, ("max_tokens_in_buffer",), 0) if isinstance(transfer, dict) else 0,
         }

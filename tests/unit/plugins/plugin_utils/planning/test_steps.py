@@ -434,7 +434,7 @@ def test_the_known_roles_and_playbooks_are_those_of_the_collection():
 
 
 def test_a_default_that_is_a_template_must_be_said_here():
-    role = steps.Role("serve", planned(HOSTS["cpu"])[1])
+    role = steps.Host("serve", planned(HOSTS["cpu"])[1], [], {}).role("serve")
     assert role.value("serve_manager") == "auto"
     with pytest.raises(AssertionError, match="the default of serve_changes is a template"):
         role.value("serve_changes")
