@@ -60,11 +60,7 @@ def entries_of(recipe, hardware=None, override=None, overlays=(), host="h", **si
 
 
 def _given(recipe, hardware, override, overlays):
-    if isinstance(recipe, str):
-        recipe = resolved(recipe, override, overlays)
-    else:
-        assert problems(recipe) == []
-        recipe = copy.deepcopy(recipe)
+    recipe = resolved(recipe, override, overlays) if isinstance(recipe, str) else copy.deepcopy(recipe)
     given = hardware if isinstance(hardware, dict) else node_of(recipe, hardware)
     return recipe, parse_hardware(given, "inventory")
 
@@ -105,7 +101,9 @@ def written(**changes):
     }  # fmt: skip
     if made["launcher"] != "container":
         made["container"] = changes.get("container")
-    return {key: value for key, value in made.items() if value is not None}
+    made = {key: value for key, value in made.items() if value is not None}
+    assert problems(made) == []
+    return made
 
 
 def plan_of(variables, hosts=("node1",), **more):
