@@ -323,6 +323,13 @@ class Engine:
         }
 
 
+def content_of(entry, block=None):
+    """Return the content of a plan entry's configuration file, or one of its blocks; {} if it is missing."""
+    content = (entry["config"] or {}).get("content") or {}
+    found = content if block is None else content.get(block)
+    return found if isinstance(found, dict) else {}
+
+
 def _splits(model, size):
     """Return whether the heads divide evenly over this number of devices. KV heads are split, or repeated evenly."""
     low, high = sorted((size, model.kv_heads))

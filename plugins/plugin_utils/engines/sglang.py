@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..base.checks import invalid, number
 from . import options
 from .base import PARALLEL, SHARE, WHOLE, Engine
-from .vllm import Vllm
+from .vllm import Vllm, given_of
 
 TENSOR, PIPELINE, DATA = Engine.parallel[0], Engine.parallel[1], "data-parallel-size"
 FRACTION, SEQUENCES, LENGTH = "mem-fraction-static", "max-running-requests", "context-length"
@@ -55,19 +55,17 @@ class Sglang(Engine):
 
     def check_options(self, where, server):
         super().check_options(where, server)
-        words = own_words(server.command)
-        if words is not None:
-            given = [("command: --" + flag, flag, value) for flag, value in options.command_flags(words).items()]
-            given += [("arguments." + flag, flag, value) for flag, value in server.values.items()]
-            options.check(where, self._sources(self.version(server.recipe)), given)
+        program = program_of(server.command)
+        if program is not None:
+            options.check(where, self._sources(self.version(server.recipe)), given_of(server, program))
             self.check_parsers(where, server, self.name)
 
     def _sources(self, version):
         return [options.Program(self.flags, ("--",), version)]
 
     def notes(self, entry, version, hardware):
-        words = own_words(entry["command"])
-        return [] if words is None else options.notes(self._sources(version), words)
+        program = program_of(entry["command"])
+        return [] if program is None else options.notes(self._sources(version), entry["command"][program + 1 :])
 
     def memory(self, entry, hardware, model):
         """mem-fraction-static is the share of weights and KV cache, and the rest is for activations and graphs (SGLang,
@@ -82,9 +80,9 @@ class Sglang(Engine):
         }
 
 
-def own_words(command):
-    """Return the words of a command after the server's program; None for a script."""
-    return next((command[place + 1 :] for place, word in enumerate(command) if word in PROGRAMS), None)
+def program_of(command):
+    """Return the index of the word that starts the server; None for a script."""
+    return next((place for place, word in enumerate(command) if word in PROGRAMS), None)
 
 
 ENGINE = Sglang()

@@ -17,6 +17,7 @@ from .base import (
     WHOLE,
     Engine,
     conflict,
+    content_of,
     not_as_planned,
     read_degree,
     read_number,
@@ -133,10 +134,9 @@ class TensorRtLlm(Engine):
 
     def notes(self, entry, version, hardware):
         """Return warnings about options that are not recorded, and about a known defect."""
-        content = (entry["config"] or {}).get("content") or {}
         found = self.fields.not_recorded(None) if version is None else []
-        found += self.fields.check_file("", content, version)
-        speculates = _block(content, "speculative_config").get("decoding_type")
+        found += self.fields.check_file("", content_of(entry), version)
+        speculates = content_of(entry, "speculative_config").get("decoding_type")
         if str(speculates).startswith("Eagle"):
             found.append(
                 "speculation with %s drops tool calls silently (TensorRT-LLM#16377, seen in 1.3.0rc13). Where "

@@ -16,7 +16,6 @@ contains their names.
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
 
@@ -27,7 +26,7 @@ from ..base.words import is_true
 from ..engines import ENGINES
 from ..models import DEFAULT
 from ..platforms import PLATFORMS
-from ..seen_files import COLLECTION
+from ..seen_files import COLLECTION, digest_of
 from . import server_lists
 from .run_look import LATER
 
@@ -471,11 +470,8 @@ def known():
 
 def content_of(path):
     """Return a digest of a playbook, or of all files of a role that affect its tasks."""
-    path, digest = os.fspath(path), hashlib.sha256()
-    for name in sorted(_files(path)):
-        with open(os.path.join(path, name) if name else path, "rb") as stream:
-            digest.update(b"%s\0%s" % (os.fsencode(name), hashlib.sha256(stream.read()).digest()))
-    return digest.hexdigest()
+    path = os.fspath(path)
+    return digest_of(path, sorted(_files(path)))
 
 
 def _files(path):
