@@ -87,7 +87,7 @@ def each(name, overlay):
     return planned(name, overlays=overlays, clustered=clustered, endpoints=(("etcd", "http://etcd-1:2379"),))
 
 
-def written(**changes):
+def written(valid=True, **changes):
     """A short recipe: containers of vLLM on two NVIDIA GPUs each. changes: other keys; None removes one."""
     made = {
         "schema": 1, "name": "mine", "platform": "nvidia", "engine": "vllm", "launcher": "container",
@@ -102,7 +102,7 @@ def written(**changes):
     if made["launcher"] != "container":
         made["container"] = changes.get("container")
     made = {key: value for key, value in made.items() if value is not None}
-    assert problems(made) == []
+    assert not valid or problems(made) == []
     return made
 
 

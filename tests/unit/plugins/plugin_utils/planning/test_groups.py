@@ -246,7 +246,7 @@ def test_every_image_of_the_recipes_is_one_of_the_map():
 
 
 def deployed(servers, used=None, **changes):
-    found = plan.deployment(recipe(servers, **changes), plan.Site(), "h", used)
+    found = plan.deployment(recipe(servers, valid=False, **changes), plan.Site(), "h", used)
     return [one["path"] for one in found["models"]], [one["path"] for one in found["venvs"]], found
 
 
@@ -322,10 +322,10 @@ def test_the_backend_says_how_memory_is_counted():
 @pytest.mark.parametrize(
     ("declared", "text"),
     [
-        (wrapped(), "'servers[0].backend' is not set; needed for the engine dynamo: trtllm or vllm"),
-        (wrapped(backend="sglang"), "'backend' is \"sglang\"; allowed: trtllm, vllm"),
-        (recipe(backend="vllm"), "'backend' is \"vllm\"; allowed for the engine vllm: none, remove it"),
-        (recipe([{**WORK, "backend": "vllm"}]),
+        (wrapped(valid=False), "'servers[0].backend' is not set; needed for the engine dynamo: trtllm or vllm"),
+        (wrapped(backend="sglang", valid=False), "'backend' is \"sglang\"; allowed: trtllm, vllm"),
+        (recipe(backend="vllm", valid=False), "'backend' is \"vllm\"; allowed for the engine vllm: none, remove it"),
+        (recipe([{**WORK, "backend": "vllm"}], valid=False),
          "'servers[0].backend' is \"vllm\"; allowed for the engine vllm: none, remove it"),
     ],
 )  # fmt: skip
