@@ -134,7 +134,7 @@ def test_recipes_inside_the_inventory_directory_are_refused_by_every_run(tmp_pat
     (folder / "recipes" / "ours.yml").write_text(json.dumps({"all": {"vars": {"fleet_recipe": jinja}}}))
     environment = {"ANSIBLE_NOCOLOR": "1", "COLUMNS": "4000"}
     run = ansible_playbook(["playbooks/site.yml", "-i", folder], environment=environment)
-    refused(run.status, run.output, "%s/recipes contains recipes inside the inventory directory" % folder)
+    refused(run.status, run.output, "%s/recipes is inside the inventory directory" % folder)
     assert not (tmp_path / "x").exists()
 
 

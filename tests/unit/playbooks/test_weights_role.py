@@ -129,7 +129,7 @@ def test_a_draft_is_looked_at_as_the_engine_of_the_plan_needs_it(tmp_path):
         }  # fmt: skip
         servers = [{"environment": {}}, {"environment": {"VLLM_NEURON_FRAMEWORK": "neuronx-distributed-inference"}}]
         status, screen = site.play(fleet_servers=servers)
-        assert status == 2 and "config.json is no EAGLE3 head that NxD Inference runs" in screen, screen
+        assert status == 2 and "config.json is not an EAGLE3 head for NxD Inference" in screen, screen
         assert hub.sent(REPO, SHARD) == 0
         status, screen = site.play(fleet_servers=servers[:1])
         assert status == 0 and "changed=1" in screen, screen
