@@ -42,6 +42,8 @@ def test_a_process_is_told_its_gpus():
     found = [one["environment"] for one in entries(recipe("process"))]
     assert [one["CUDA_VISIBLE_DEVICES"] for one in found] == ["0,1", "2,3"]
     assert {one["CUDA_DEVICE_ORDER"] for one in found} == {"PCI_BUS_ID"}
+    given = entries(recipe("process", environment={"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}))[0]["environment"]
+    assert given["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
 
 
 @pytest.mark.parametrize("launcher", ["process", "container"])
