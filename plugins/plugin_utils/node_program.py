@@ -8,7 +8,6 @@ If this version of the program is missing or damaged on a node, it is copied to 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
@@ -110,7 +109,7 @@ def _python_error(answer):
 def archive():
     """Return (path of this version as one file on the control node, its sha256). Raises FleetError."""
     path = os.path.join(cache_folder.folder("program"), NAME % program.own_version())
-    with _os_errors(path):
+    try:
         cache_folder.prepare(os.path.dirname(path))
         data = _known(path)
         if data is not None:
@@ -119,13 +118,6 @@ def archive():
             data = program.packed(program.files_of())
             write_atomic(path, data, 0o600)
             cache_folder.prune(os.path.dirname(path), KEPT, age_s=KEPT_S)
-    return path, hashlib.sha256(data).hexdigest()
-
-
-@contextlib.contextmanager
-def _os_errors(path):
-    try:
-        yield
     except OSError as error:
         raise FleetError(
             "node.program-not-packed",
@@ -133,6 +125,7 @@ def _os_errors(path):
             "XDG_CACHE_HOME to another folder.",
             (path, error.strerror),
         ) from error
+    return path, hashlib.sha256(data).hexdigest()
 
 
 def _known(path):

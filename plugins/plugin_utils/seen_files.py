@@ -48,6 +48,15 @@ def files_in(folder):
     return _note("names", folder, _files_in(folder))
 
 
+def digest_of(folder, names):
+    """Return a digest of files of a folder and of their names; "" is the name of a folder that is a file itself."""
+    digest = hashlib.sha256()
+    for name in names:
+        with open(os.path.join(folder, name) if name else folder, "rb") as stream:
+            digest.update(b"%s\0%s" % (os.fsencode(name), hashlib.sha256(stream.read()).digest()))
+    return digest.hexdigest()
+
+
 def seen():
     """Return {(kind, path): result} of all calls of this process."""
     return dict(_seen)

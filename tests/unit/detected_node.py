@@ -24,6 +24,11 @@ class DetectedNode:
         place.write_text(text)
         place.chmod(mode)
 
+    def installed(self, packages):
+        """dpkg knows of these packages: {name: version}."""
+        blocks = ("Package: %s\nStatus: install ok installed\nVersion: %s\n" % item for item in packages.items())
+        self.write("/var/lib/dpkg/status", "\n".join(blocks))
+
     def detect(self, vendor=None):
         return registry.detect(vendor or self.vendor, self.root)
 

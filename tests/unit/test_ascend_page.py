@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import re
 
-import pytest
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.tests import doc_examples
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import flags_and_keys
 
 PAGE = (doc_examples.USING / "ascend.md").read_text(encoding="utf-8")
@@ -40,10 +37,8 @@ SERVE = """vllm serve unsloth/gpt-oss-120b-BF16 --served-model-name gpt-oss-120b
 NONE = ""
 
 
-def entry(overlays=()):
-    resolved = recipes.resolve_recipe(recipes.find_recipe("ascend-a3", []), [], overlays)
-    hardware = parse_hardware({"accelerator": "ascend-a3", "count": 16}, "h")
-    return plan.plan_host("h", resolved, hardware, plan.Site())[0]
+def entry(overlay=""):
+    return plans.each("ascend-a3", overlay).entries[0]
 
 
 def launch_lines():
@@ -60,8 +55,8 @@ def lines_of(words, variables):
     return {**found, **{line.partition("=")[0]: line for line in variables}}
 
 
-def started(overlays=()):
-    one = entry(overlays)
+def started(overlay=""):
+    one = entry(overlay)
     return lines_of(one["command"], ["%s=%s" % pair for pair in one["environment"].items()])
 
 
@@ -89,7 +84,7 @@ def test_the_container_is_started_as_the_page_says():
 
 def test_the_engine_is_started_as_the_page_says():
     rows = table("The engine")
-    theirs, guide, ours = lines_of(SERVE.split(), VARIABLES), started(("guide",)), started()
+    theirs, guide, ours = lines_of(SERVE.split(), VARIABLES), started("guide"), started()
     assert sorted(row[0] for row in rows if row[0] != NONE) == sorted(theirs.values())
     assert sorted(row[1] for row in rows if row[1] != NONE) == sorted(guide.values())
     assert sorted(row[2] for row in rows if row[2] != NONE) == sorted(ours.values())
@@ -102,7 +97,7 @@ def test_the_engine_is_started_as_the_page_says():
 
 def test_the_overlay_guide_differs_where_a_node_must():
     """Paths and the address that is listened on; the rest is to the letter."""
-    theirs, guide = lines_of(SERVE.split(), VARIABLES), started(("guide",))
+    theirs, guide = lines_of(SERVE.split(), VARIABLES), started("guide")
     differing = {key for key, line in theirs.items() if guide.get(key) != line}
     assert differing == {"", "VLLM_USE_MODELSCOPE", "TIKTOKEN_ENCODINGS_BASE", "--gpu-memory-utilization"}
     assert guide["--gpu-memory-utilization"] == "--gpu-memory-utilization 0.9"
@@ -112,8 +107,7 @@ def test_the_overlay_guide_differs_where_a_node_must():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["ascend-a2", "ascend-a3"])
-def test_each_overlay_is_in_the_table_of_recipes(kind):
-    overlays = recipes.load_recipe(recipes.find_recipe(kind, []))["overlays"]
+def test_each_overlay_is_in_the_table_of_recipes():
     section = PAGE.partition("| Recipe, overlay |")[2].partition("\n\n")[0]
-    assert sorted(re.findall(r"^\| `([a-z0-9-]+)` \|", section, re.MULTILINE)) == sorted(overlays)
+    listed = sorted(re.findall(r"^\| `([a-z0-9-]+)` \|", section, re.MULTILINE))
+    assert listed == sorted(plans.OWN["ascend-a2"]["overlays"]) == sorted(plans.OWN["ascend-a3"]["overlays"])

@@ -13,16 +13,13 @@ import shlex
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity
 from ansible_collections.inference.fleet.tests import doc_examples
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import flags_and_keys
 
 PAGE = doc_examples.USING / "dynamo-recipes.md"
 TUTORIAL = doc_examples.USING / "dynamo.md"
-GPUS = {"gb200": 4}
 TRT = (
     "CUDA_VISIBLE_DEVICES=%s python3 -m dynamo.trtllm --model-path /model --served-model-name openai/gpt-oss-120b "
     "--extra-engine-args examples/backends/trtllm/engine_configs/gpt-oss-120b/%s.yaml --dyn-reasoning-parser gpt_oss "
@@ -156,25 +153,15 @@ GUIDES = {
     ),
 }
 EACH = [(name, server) for name, (_shared, servers) in GUIDES.items() for server in servers]
-WORKERS = {"b200-dynamo-disagg": (4, 4), "b200-dynamo-vllm": (0, 1), "b200-dynamo-vllm-disagg": (1, 1),
-           "h200-dynamo-vllm": (0, 1), "h200-dynamo-vllm-disagg": (1, 1)}  # fmt: skip
 
 
-def planned(name, overlays=(), layer=None):
-    """{server: entry} of a recipe on a node of its own GPUs, its deployment and the hardware."""
-    resolved = recipes.resolve_recipe(
-        recipes.find_recipe(name, []), [("fleet_override", layer)] if layer else [], overlays
-    )
-    kind = resolved["needs"]["accelerators"][0]
-    hardware = parse_hardware({"accelerator": kind, "count": GPUS.get(kind, 8)}, "x")
-    site = plan.Site(clustered="etcd" in overlays or name[:2] == "gb", endpoints=(("etcd", "http://etcd-1:2379"),))
-    entries = plan.plan_host("node-1", resolved, hardware, site)
-    return {entry["name"]: entry for entry in entries}, plan.deployment(resolved, site, "node-1"), hardware
+def planned(name, overlay=""):
+    """{server: entry} of a recipe on a node of its own GPUs."""
+    return plans.each(name, overlay).by_name
 
 
 def entry_of(name, server):
-    own = ("prefill",) if name == "gb200-dynamo-disagg" and server == "prefill-0" else ()
-    return planned(name, own)[0][server]
+    return planned(name, "prefill" if (name, server) == ("gb200-dynamo-disagg", "prefill-0") else "")[server]
 
 
 def lines_of(words, content):
@@ -191,7 +178,7 @@ def lines_of(words, content):
 def started(name, server):
     """(the server's own lines, those of variables that all servers have) as we start it."""
     entry = entry_of(name, server)
-    shared = recipes.load_recipe(recipes.find_recipe(name, []))["environment"]
+    shared = plans.OWN[name]["environment"]
     own = ["%s=%s" % item for item in entry["environment"].items() if item[0] not in shared]
     lines = lines_of([*own, *entry["command"]], (entry["config"] or {}).get("content") or {})
     return lines, {key: "%s=%s" % (key, entry["environment"][key]) for key in shared}
@@ -242,26 +229,26 @@ def test_the_page_shows_how_the_containers_are_started():
 
 @pytest.mark.parametrize("name", GUIDES)
 def test_no_token_and_no_workspace_reaches_a_container(name):
-    for entry in planned(name)[0].values():
+    for entry in planned(name).values():
         words = " ".join(entry["launch"])
         assert "HF_TOKEN" not in words and "/workspace" not in words and "HF_TOKEN" not in entry["secrets"]
 
 
 @pytest.mark.parametrize("name", GUIDES)
 def test_each_recipe_and_overlay_plans_and_fits(name):
-    for overlay in (None, *recipes.load_recipe(recipes.find_recipe(name, [])).get("overlays", {})):
-        entries, deployment, hardware = planned(name, (overlay,) if overlay else ())
-        found = capacity.check(list(entries.values()), deployment, hardware)
+    for overlay in ("", *plans.OWN[name]["overlays"]):
+        entries, deployment, found, _recipe, hardware = plans.each(name, overlay)
         assert found and not any(one["refusal"] for one in found), overlay
         # with the guide's own load some requests wait: docs/using/capacity.md has which
-        assert all("others wait" in text for one in found for text in one["warnings"]), overlay
-        for entry in entries.values():
+        fits = capacity.check(entries, deployment, hardware)
+        assert all("others wait" in text for one in fits for text in one["warnings"]), overlay
+        for entry in entries:
             assert entry["container"]["image"].startswith("nvcr.io/nvidia/ai-dynamo/")
             assert ("ETCD_ENDPOINTS" in entry["environment"]) == (overlay == "etcd" or name[:2] == "gb")
 
 
 def test_the_guides_split():
-    entries = planned("b200-dynamo-disagg")[0]
+    entries = planned("b200-dynamo-disagg")
     assert {name: entry["devices"] for name, entry in entries.items()} == {
         "frontend-0": [], "prefill-0": [0, 1, 2, 3], "decode-0": [4, 5, 6, 7],
     }  # fmt: skip
@@ -274,7 +261,7 @@ def test_the_guides_split():
 
 @pytest.mark.parametrize(("name", "prefill", "decode"), [("b200", 2, 6), ("h200", 4, 4)])
 def test_workers_of_one_gpu_see_their_own_first_and_then_all_others(name, prefill, decode):
-    entries = planned(name + "-dynamo-vllm-disagg")[0]
+    entries = planned(name + "-dynamo-vllm-disagg")
     workers = [entry for entry in entries.values() if entry["devices"]]
     assert [entry["role"] for entry in workers] == ["prefill"] * prefill + ["decode"] * decode
     for gpu, entry in enumerate(workers):
@@ -287,20 +274,18 @@ def test_workers_of_one_gpu_see_their_own_first_and_then_all_others(name, prefil
 
 @pytest.mark.parametrize("name", ["b200-dynamo-vllm", "h200-dynamo-vllm"])
 def test_aggregated_there_is_a_worker_on_each_gpu(name):
-    entries = planned(name)[0]
+    entries = planned(name)
     assert [entry["devices"] for entry in entries.values()] == [[], *([gpu] for gpu in range(8))]
     assert entries["worker-3"]["container"]["devices"] == ["nvidia.com/gpu=3"]
 
 
 def test_a_tag_that_does_not_tell_the_release_is_refused():
     image = "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:my-tag"
-    with pytest.raises(FleetError) as caught:
-        planned("b200-dynamo-disagg", layer={"container": {"image": image}})
-    assert {one.code for one in caught.value.problems} == {"plan.dynamo-unknown"}
+    override = {"container": {"image": image}}
+    assert plans.codes(plans.entries_of, "b200-dynamo-disagg", override=override) == {"plan.dynamo-unknown"}
 
 
-@pytest.mark.parametrize("name", GUIDES)
-def test_the_page_lists_each_overlay(name):
+def test_the_page_lists_each_overlay():
     text = PAGE.read_text(encoding="utf-8").partition("| Overlay |")[2].partition("\n\n")[0]
     shown = set(re.findall(r"`([a-z-]+)`", "".join(row.split(" | ")[0] for row in text.splitlines())))
-    assert set(recipes.load_recipe(recipes.find_recipe(name, []))["overlays"]) <= shown
+    assert {one for name in GUIDES for one in plans.OWN[name]["overlays"]} <= shown

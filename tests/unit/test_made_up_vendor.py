@@ -136,9 +136,8 @@ def node(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("vendor", ["abacus", "auto"])
-def test_accelerator_info(node, vendor):
-    found = node("accelerator_info", vendor=vendor)
+def test_accelerator_info(node):
+    found = node("accelerator_info", vendor="auto")
     assert (found["accelerator"], found["vendor"], len(found["devices"])) == ("abacus1", "Abacus", 2)
 
 

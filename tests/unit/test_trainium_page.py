@@ -11,14 +11,11 @@ import re
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.tests import doc_examples
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 
 CELL = re.compile(r"^\| .*? \| `(.*)` \| [^|]* \|$", re.MULTILINE)
 CLONE = pathlib.Path(__file__).resolve().parents[2]
-OWN = [recipes.load_recipe(recipes.find_recipe(name, [])) for name in recipes.available([recipes.OWN_RECIPES])]
 
 
 def table(heading, ours=()):
@@ -53,13 +50,11 @@ def started(entry):
 
 
 def entries(recipe, variables):
-    layers = [item for item in variables.items() if item[0].startswith("fleet_override")]
-    resolved = recipes.resolve_recipe(recipes.find_recipe(recipe, []), layers)
-    hardware = parse_hardware({"accelerator": "trainium3", "count": 16}, "x")
-    return plan.plan_host("trn3-1", resolved, hardware, plan.Site())
+    layers = [one for name, one in variables.items() if name.startswith("fleet_override")]
+    return plans.entries_of(recipe, variables.get("fleet_hardware", plans.TRN3), layers[0] if layers else None)
 
 
-@pytest.mark.parametrize("recipe", [recipe["name"] for recipe in OWN if recipe["platform"] == "neuron"])
+@pytest.mark.parametrize("recipe", [name for name, own in plans.OWN.items() if own["platform"] == "neuron"])
 def test_the_page_shows_what_a_recipe_starts(recipe):
     ours = started(entries(recipe, {})[1])
     assert table(recipe, ours.values()) == ours
@@ -73,43 +68,30 @@ def test_the_page_shows_how_the_container_is_started():
 
 
 @pytest.mark.parametrize(
-    ("name", "recipe", "servers"),
+    ("name", "recipe", "servers", "variables"),
     [
-        ("gpt-oss-20b", "trn3-vllm-neuron", ["server-%d" % number for number in range(8)]),
-        ("without-draft", "trn3-eagle3", ["server-%d" % number for number in range(8)]),
-        ("lnc-1", "trn3-eagle3", ["server-%d" % number for number in range(16)]),
-        ("prefill", "trn3-vllm-neuron", ["prefill-%d" % number for number in range(16)]),
-        ("decode", "trn3-vllm-neuron", ["decode-0"]),
+        ("gpt-oss-20b", "trn3-vllm-neuron", ["server-%d" % number for number in range(8)], {}),
+        ("without-draft", "trn3-eagle3", ["server-%d" % number for number in range(8)], {}),
+        ("lnc-1", "trn3-eagle3", ["server-%d" % number for number in range(16)],
+         {"NEURON_RT_VIRTUAL_CORE_SIZE": "1", "NEURON_LOGICAL_NC_CONFIG": "1", "NEURON_RT_VISIBLE_CORES": "120-127"}),
+        ("prefill", "trn3-vllm-neuron", ["prefill-%d" % number for number in range(16)],
+         {"NEURON_VISIBLE_DEVICES": "60-63", "VLLM_NIXL_SIDE_CHANNEL_PORT": "5574"}),
+        ("decode", "trn3-vllm-neuron", ["decode-0"], {"NEURON_VISIBLE_DEVICES": "0-63"}),
     ],
-)
-def test_the_examples_plan(name, recipe, servers):
-    shown = doc_examples.example(name)
-    resolved = recipes.resolve_recipe(recipes.find_recipe(recipe, []), [("fleet_override", shown["fleet_override"])])
-    hardware = parse_hardware(shown.get("fleet_hardware", {"accelerator": "trainium3", "count": 16}), "x")
-    entries = plan.plan_host("node1", resolved, hardware, plan.Site(bind="10.0.0.5"))
-    assert [entry["name"] for entry in entries] == servers
-    if name == "lnc-1":
-        assert entries[15]["environment"]["NEURON_RT_VIRTUAL_CORE_SIZE"] == "1"
-        assert entries[15]["environment"]["NEURON_LOGICAL_NC_CONFIG"] == "1"
-        assert entries[15]["environment"]["NEURON_RT_VISIBLE_CORES"] == "120-127"
-    if name == "prefill":
-        assert entries[15]["environment"]["NEURON_VISIBLE_DEVICES"] == "60-63"
-        assert entries[15]["environment"]["VLLM_NIXL_SIDE_CHANNEL_PORT"] == "5574"
-        assert len({entry["directories"]["artifact"] for entry in entries}) == 1
-    if name == "decode":
-        assert entries[0]["environment"]["NEURON_VISIBLE_DEVICES"] == "0-63"
+)  # fmt: skip
+def test_the_examples_plan(name, recipe, servers, variables):
+    found = entries(recipe, doc_examples.example(name))
+    assert [entry["name"] for entry in found] == servers
+    assert variables.items() <= found[-1]["environment"].items()
 
 
 def test_the_example_with_the_vendors_index():
     variables = doc_examples.example("environment", doc_examples.TUTORIAL)
-    layers = [("fleet_override_venv", variables["fleet_override_venv"])]
-    resolved = recipes.resolve_recipe(recipes.find_recipe(variables["fleet_recipe"], []), layers)
-    hardware = parse_hardware({"accelerator": "trainium3", "count": 16}, "x")
-    entries = plan.plan_host("node1", resolved, hardware, plan.Site())
-    assert len(entries) == 8
-    assert resolved["venv"]["create"] is True
-    assert all("==" in package for package in resolved["venv"]["packages"])
-    assert {entry["command"][0] for entry in entries} == {"/var/lib/inference-fleet/venvs/vllm-neuron/bin/vllm"}
+    venv = plans.resolved(variables["fleet_recipe"], variables["fleet_override_venv"])["venv"]
+    found = entries(variables["fleet_recipe"], variables)
+    assert len(found) == 8
+    assert venv["create"] is True and all("==" in package for package in venv["packages"])
+    assert {entry["command"][0] for entry in found} == {"/var/lib/inference-fleet/venvs/vllm-neuron/bin/vllm"}
     options = yaml.safe_load((CLONE / "roles/vllm/meta/argument_specs.yml").read_text())["argument_specs"]["main"]
     assert set(variables) - {"fleet_recipe", "fleet_override_venv"} <= set(options["options"])
 
@@ -128,6 +110,5 @@ def test_the_example_with_the_vendors_image():
 def test_the_example_of_lnc_1_without_arguments_is_for_the_others(recipe):
     shown = doc_examples.example("lnc-1")
     del shown["fleet_override"]["arguments"]
-    resolved = recipes.resolve_recipe(recipes.find_recipe(recipe, []), [("fleet_override", shown["fleet_override"])])
-    entries = plan.plan_host("node1", resolved, parse_hardware(shown["fleet_hardware"], "x"), plan.Site())
-    assert [entry["environment"]["NEURON_LOGICAL_NC_CONFIG"] for entry in entries] == ["1"] * 16
+    found = entries(recipe, shown)
+    assert [entry["environment"]["NEURON_LOGICAL_NC_CONFIG"] for entry in found] == ["1"] * 16

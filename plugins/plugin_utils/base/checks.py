@@ -16,7 +16,7 @@ import re
 import unicodedata
 
 from ...module_utils.fleet_node.errors import FleetError
-from .words import FALSE, NUMBER, TRUE, WHOLE, close_to, odd_characters, path_text, show, visible
+from .words import NUMBER, SWITCHES, WHOLE, close_to, odd_characters, path_text, show, visible
 
 MAX_DEPTH = 32
 MAX_VALUES = 100_000  # of one variable or recipe, with aliases expanded
@@ -232,7 +232,7 @@ def check_choice(where, value, allowed):
 
 def check_switch(where, value):
     """Raises FleetError if ``value`` is neither true, false, nor a word for them."""
-    if isinstance(value, float) or str(value).strip().lower() not in TRUE | FALSE | {"1", "0"}:
+    if isinstance(value, float) or str(value).strip().lower() not in SWITCHES:
         raise invalid(where, value, "true or false")
 
 

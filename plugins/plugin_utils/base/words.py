@@ -14,6 +14,7 @@ from ...module_utils.fleet_node.host.redact import LOOSE_USER, URL_USER
 
 TRUE = frozenset(("true", "yes", "on"))
 FALSE = frozenset(("false", "no", "off"))
+SWITCHES = TRUE | FALSE | {"1", "0"}
 SECRET_NAME = re.compile(
     r"(?i)(?:^|_)(?:(?:api|access|secret|private|auth)_?key|secret|passw(?:or)?d|passphrase|credentials?|authorization"
     r"|(?:hf|hub|api|auth|access|bearer|secret|github|gitlab|git|ngc|wandb|ms|modelscope|session|refresh|client|id)_?token)$"
@@ -23,6 +24,11 @@ TOKEN = re.compile(
 )
 WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 NUMBER = re.compile(r"[+-]?([0-9]{1,18}(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]{1,2})?")
+
+
+def is_true(value):
+    """Return whether a valid switch is on."""
+    return str(value).strip().lower() in TRUE | {"1"}
 
 
 def names_secret(name):

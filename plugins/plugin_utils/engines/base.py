@@ -37,7 +37,8 @@ class Engine:
     version of the engine. forks: {platform: the same pattern for the vendor's build}. wraps: names of the engines that
     its workers can run; a recipe's `backend` selects one of them. knobs: names of sequences, length, share of memory
     and tensor parallelism in messages about memory. any_model_name: whether servers answer requests for a model of any
-    name. metrics_path: of a server's metrics for Prometheus. unserved: families of models that it cannot serve.
+    name. metrics_path: of a server's metrics for Prometheus. unserved: families of models that it cannot serve. usual:
+    see sizes().
     """
 
     name = label = port = bind = api_key = versions = ""
@@ -49,6 +50,7 @@ class Engine:
     lengths = wraps = ()
     unserved = ("embedding",)
     variables = forks = {}
+    usual = ()
     knobs = ("max-num-seqs", "max-model-len", "gpu-memory-utilization", "tensor-parallel-size")
 
     def running(self, backend):
@@ -302,6 +304,30 @@ class Engine:
         Raises Unreadable, with the reason, if an argument cannot be parsed.
         """
         raise Unreadable("the memory of %s is not known" % self.label)
+
+    def sizes(self, values, model):
+        """Return the part of memory()'s result that flags of every engine determine: those in `knobs` and the tokens of
+        a step. `usual`: (default of sequences, of the share of memory, (flag for tokens of a step, its default))."""
+        sequences, length, fraction, tensor = map(self.canonical_flag, self.knobs)
+        most, share, (step, batched) = self.usual
+        return {
+            "tensor": read_degree(values, tensor),
+            "pipeline": read_degree(values, Engine.parallel[1]),
+            "fraction": read_number(values, (fraction,), share, float),
+            "max_seqs": read_number(values, (sequences,), most),
+            "max_seqs_given": sequences in values,
+            "max_len": read_number(values, (length,), model.max_len),
+            "batched": read_number(values, (step,), batched),
+            "kv_bytes": cache_bytes_of(values.get("kv-cache-dtype")),
+            "knobs": self.knobs,
+        }
+
+
+def content_of(entry, block=None):
+    """Return the content of a plan entry's configuration file, or one of its blocks; {} if it is missing."""
+    content = (entry["config"] or {}).get("content") or {}
+    found = content if block is None else content.get(block)
+    return found if isinstance(found, dict) else {}
 
 
 def _splits(model, size):

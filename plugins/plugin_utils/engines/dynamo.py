@@ -13,7 +13,7 @@ from ...module_utils.fleet_node.errors import FleetError
 from ..base.checks import invalid
 from ..base.words import show
 from . import options, trtllm, vllm
-from .base import Engine, Unreadable, not_as_planned, read_mapping
+from .base import Engine, Unreadable, content_of, not_as_planned, read_mapping
 from .options import Version
 
 WORKERS = {one.name: one for one in (trtllm.ENGINE, vllm.ENGINE)}
@@ -295,7 +295,8 @@ def _check_alike(entries, frontends, workers, mistakes):
         ([*frontends, *workers], "model.id", lambda one: one["model_id"]),
         (split, "model.path", lambda one: one["weights"][0]),
         *((split, "arguments." + name, lambda one, name=name: one["arguments"].get(name)) for name in ALIKE),
-        *((split, "config.content.kv_cache_config." + name, lambda one, name=name: _cache(one).get(name))
+        *((split, "config.content.kv_cache_config." + name,
+           lambda one, name=name: content_of(one, "kv_cache_config").get(name))
           for name in ("dtype", "tokens_per_block")),
         # with a draft the KV cache has other layers
         (mixed, "arguments." + DRAFT, lambda one: _canonical(one["arguments"].get(DRAFT))),
@@ -373,19 +374,12 @@ def _listed(value):
 
 def _transfer(worker):
     """Return (place, mapping) of a worker's settings for the transfer of its KV cache."""
-    content = (worker["config"] or {}).get("content") or {}
     if TRANSFER in worker["arguments"] or not worker["config"]:
         try:
             return "arguments." + TRANSFER, read_mapping(worker["arguments"], TRANSFER)
         except Unreadable:
             return "arguments." + TRANSFER, {}
-    return "config.content." + BUFFER, content.get(BUFFER) or {}
-
-
-def _cache(worker):
-    """Return the block of a worker's file that configures its KV cache."""
-    block = ((worker["config"] or {}).get("content") or {}).get("kv_cache_config")
-    return block if isinstance(block, dict) else {}
+    return "config.content." + BUFFER, content_of(worker, BUFFER)
 
 
 def _block_size(entry):

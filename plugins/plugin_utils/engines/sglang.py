@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from ..base.checks import invalid, number
 from . import options
-from .base import PARALLEL, SHARE, WHOLE, Engine, cache_bytes_of, read_degree, read_number
-from .vllm import Vllm
+from .base import PARALLEL, SHARE, WHOLE, Engine
+from .vllm import Vllm, given_of
 
 TENSOR, PIPELINE, DATA = Engine.parallel[0], Engine.parallel[1], "data-parallel-size"
 FRACTION, SEQUENCES, LENGTH = "mem-fraction-static", "max-running-requests", "context-length"
@@ -35,6 +35,7 @@ class Sglang(Engine):
     }  # fmt: skip
     lengths = (LENGTH,)
     knobs = (SEQUENCES, LENGTH, FRACTION, TENSOR)
+    usual = (256, 0.85, ("chunked-prefill-size", 8192))
     flags = options.Options("sglang_flags.json", label)
     parsers, parser_plugins = Vllm.parsers, ()
     check_parsers = Vllm.check_parsers
@@ -54,44 +55,34 @@ class Sglang(Engine):
 
     def check_options(self, where, server):
         super().check_options(where, server)
-        words = own_words(server.command)
-        if words is not None:
-            given = [("command: --" + flag, flag, value) for flag, value in options.command_flags(words).items()]
-            given += [("arguments." + flag, flag, value) for flag, value in server.values.items()]
-            options.check(where, self._sources(self.version(server.recipe)), given)
+        program = program_of(server.command)
+        if program is not None:
+            options.check(where, self._sources(self.version(server.recipe)), given_of(server, program))
             self.check_parsers(where, server, self.name)
 
     def _sources(self, version):
         return [options.Program(self.flags, ("--",), version)]
 
     def notes(self, entry, version, hardware):
-        words = own_words(entry["command"])
-        return [] if words is None else options.notes(self._sources(version), words)
+        program = program_of(entry["command"])
+        return [] if program is None else options.notes(self._sources(version), entry["command"][program + 1 :])
 
     def memory(self, entry, hardware, model):
         """mem-fraction-static is the share of weights and KV cache, and the rest is for activations and graphs (SGLang,
         memory_hook.py). Its default leaves 10 GiB or more. Layers with a window have 0.8 of the tokens of others."""
         values = entry["arguments"]
         return {
-            "tensor": read_degree(values, TENSOR),
-            "pipeline": read_degree(values, PIPELINE),
+            **self.sizes(values, model),
             "attention_dp": self.attention_whole(values),
             "whole_experts": (number(values.get("expert-parallel-size")) or 1) > 1,
-            "fraction": read_number(values, (FRACTION,), 0.85, float),
-            "max_seqs": read_number(values, (SEQUENCES,), 256),
-            "max_seqs_given": SEQUENCES in values,
-            "max_len": read_number(values, (LENGTH,), model.max_len),
-            "batched": read_number(values, ("chunked-prefill-size",), 8192),
-            "kv_bytes": cache_bytes_of(values.get("kv-cache-dtype")),
             "budget": "capped",
             "windowed": False,
-            "knobs": self.knobs,
         }
 
 
-def own_words(command):
-    """Return the words of a command after the server's program; None for a script."""
-    return next((command[place + 1 :] for place, word in enumerate(command) if word in PROGRAMS), None)
+def program_of(command):
+    """Return the index of the word that starts the server; None for a script."""
+    return next((place for place, word in enumerate(command) if word in PROGRAMS), None)
 
 
 ENGINE = Sglang()

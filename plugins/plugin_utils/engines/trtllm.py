@@ -16,8 +16,8 @@ from .base import (
     SHARE,
     WHOLE,
     Engine,
-    cache_bytes_of,
     conflict,
+    content_of,
     not_as_planned,
     read_degree,
     read_number,
@@ -55,6 +55,7 @@ class TensorRtLlm(Engine):
     lengths = ("max-seq-len",)
     versions = r"(?:^tensorrt[-_]llm==|(?:^|/)tensorrt-llm/release:)([^@;\s]+)"
     knobs = ("max_batch_size", "max_seq_len", "kv_cache_free_gpu_memory_fraction", "tp_size")
+    usual = (2048, DEFAULT_FRACTION, ("max-num-tokens", 8192))
     fields = options.Options("trtllm_fields.json", label)
 
     # -- checks --------------------------------------------------------------------------------------------------------
@@ -133,10 +134,9 @@ class TensorRtLlm(Engine):
 
     def notes(self, entry, version, hardware):
         """Return warnings about options that are not recorded, and about a known defect."""
-        content = (entry["config"] or {}).get("content") or {}
         found = self.fields.not_recorded(None) if version is None else []
-        found += self.fields.check_file("", content, version)
-        speculates = _block(content, "speculative_config").get("decoding_type")
+        found += self.fields.check_file("", content_of(entry), version)
+        speculates = content_of(entry, "speculative_config").get("decoding_type")
         if str(speculates).startswith("Eagle"):
             found.append(
                 "speculation with %s drops tool calls silently (TensorRT-LLM#16377, seen in 1.3.0rc13). Where "
@@ -170,18 +170,10 @@ class TensorRtLlm(Engine):
             fraction = cache.get("free_gpu_memory_fraction") or (fraction if merges else None)
             window = cache.get("max_attention_window") or window
         return {
-            "tensor": read_degree(values, TENSOR),
-            "pipeline": read_degree(values, "pipeline-parallel-size"),
+            **self.sizes({**values, FRACTION: fraction, "kv-cache-dtype": dtype}, model),
             "attention_dp": _is_on(values.get("enable-attention-dp")),
             "whole_experts": read_degree(values, EXPERTS) == read_degree(values, TENSOR),
-            "fraction": read_number({FRACTION: fraction}, (FRACTION,), DEFAULT_FRACTION, float),
-            "max_seqs": read_number(values, ("max-batch-size",), 2048),
-            "max_seqs_given": "max-batch-size" in values,
-            "max_len": read_number(values, ("max-seq-len",), model.max_len),
-            "batched": read_number(values, ("max-num-tokens",), 8192),
-            "kv_bytes": cache_bytes_of(dtype),
             "budget": "free",
-            "knobs": self.knobs,
             "windowed": bool(window),
             "buffer_tokens": read_number(transfer, ("max_tokens_in_buffer",), 0) if isinstance(transfer, dict) else 0,
         }

@@ -14,7 +14,7 @@ from ..base.checks import invalid, number, unknown_key
 from ..base.words import FALSE, TRUE
 from ..models import family_of
 from . import options
-from .base import SHARE, WHOLE, Engine, Unreadable, cache_bytes_of, read_degree, read_mapping, read_number
+from .base import SHARE, WHOLE, Engine, Unreadable, read_degree, read_mapping, read_number
 
 LENGTH, SEQUENCES, BATCHED = "max-model-len", "max-num-seqs", "max-num-batched-tokens"
 FRACTION, CACHE, HYBRID = "gpu-memory-utilization", "kv-cache-memory-bytes", "disable-hybrid-kv-cache-manager"
@@ -60,6 +60,7 @@ class Vllm(Engine):
         BATCHED: "size", CACHE: "size", LENGTH: "size auto", FRACTION: SHARE,
     }  # fmt: skip
     lengths = (LENGTH,)
+    usual = (256, 0.9, (BATCHED, 2048))
     variables = {"VLLM_CPU_KVCACHE_SPACE": WHOLE, "VLLM_NEURON_KV_GMU_BUDGET_CAP_FRACTION": SHARE}
 
     def operations(self, host, venv):
@@ -77,8 +78,7 @@ class Vllm(Engine):
             "index_url": role.later("vllm_index_url", "fleet_pip_index_url", "", omits=True),
             "extra_index_urls": role.later("vllm_extra_index_urls"),
             "fallback_indexes": [{"package": torch, "index": role.later("vllm_torch_index_url")}] if torch else [],
-            "environment": host.environment(role),
-            "ca_bundle": host.ca_bundle(role) or None,
+            **host.network(role),
         }
         return [("python_environment", arguments)]
 
@@ -182,22 +182,16 @@ class Vllm(Engine):
 
     def memory(self, entry, hardware, model):
         values = entry["arguments"]
-        max_len = read_number(values, (LENGTH,), model.max_len) if values.get(LENGTH) != "auto" else None
+        automatic = str(values.get(LENGTH)) in ("auto", "-1")
         settings = {
-            "tensor": read_degree(values, "tensor-parallel-size"),
-            "pipeline": read_degree(values, "pipeline-parallel-size"),
+            **self.sizes({**values, LENGTH: None} if automatic else values, model),
             "data": read_degree(values, "data-parallel-size"),
             "whole_experts": values.get("enable-expert-parallel") is True,
-            "fraction": read_number(values, (FRACTION,), 0.9, float),
-            "max_seqs": read_number(values, (SEQUENCES,), 256),
-            "max_seqs_given": SEQUENCES in values,
-            "max_len": max_len if max_len and max_len > 0 else None,
-            "batched": read_number(values, (BATCHED,), 2048),
-            "kv_bytes": cache_bytes_of(values.get("kv-cache-dtype")),
             "budget": "utilization",
             "windowed": not values.get(HYBRID),
-            "knobs": self.knobs,
         }
+        if automatic:  # the engine chooses it
+            settings["max_len"] = None
         cache = read_number(values, (CACHE,))
         if cache is not None:
             settings.update(fixed_cache(cache))

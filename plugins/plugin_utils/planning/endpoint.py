@@ -25,7 +25,7 @@ from ..engines.base import SERVED
 from ..models import family_of
 from . import services
 from .server_keys import is_loopback
-from .variables import table
+from .variables import LIMITS, table
 
 ROLES = ("server", "frontend")  # of servers that clients send requests to; a deployment is represented by its frontends
 LOCAL = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # addresses of servers that listen on all addresses of this host
@@ -270,7 +270,6 @@ def hosts(members, limited):
 
 NODE_EXPORTER = 9100  # port of Debian's package
 ETCD_METRICS = 2381  # of the role's default
-LIMITS = ("ttft_ms", "tpot_ms")
 
 
 def targets(plans, variables_of, groups, monitor, accelerator_ports=None):

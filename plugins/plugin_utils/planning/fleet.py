@@ -17,7 +17,7 @@ from ...module_utils.fleet_node.host.server_spec import canonical
 from ...module_utils.fleet_node.host.values import format_cpu_list
 from ...module_utils.fleet_node.servers.api_keys import is_file
 from ..base import checks as input_checks
-from ..base.words import TRUE, some
+from ..base.words import is_true, some
 from ..engines import ENGINES
 from ..measure import points
 from ..platforms import PLATFORMS
@@ -152,7 +152,7 @@ def _site(variables, recipe, deploys, mistakes):
     )
     site = plan.Site(
         str(root).rstrip("/"), str(bind), versions, engine, has_key,
-        require_digests=str(digests).strip().lower() in TRUE | {"1"},
+        require_digests=is_true(digests),
         clustered=variables.get(services.CLUSTER) is not None,
     )  # fmt: skip
     return site, rule
@@ -267,11 +267,11 @@ def with_notes(found, entries, deployment, hardware):
     result = []
     for item in found:
         entry = entries[item["server"]]
-        recipe = plan.for_group(deployment, capacity.group_of(entry, deployment))
         own = (deployment.get("instances") or {}).get(entry["name"]) or {}
-        container = {**(recipe.get("container") or {}), **(own.get("container") or {})} if entry["container"] else None
+        recipe = plan.layered(plan.for_group(deployment, capacity.group_of(entry, deployment)), own)
+        recipe["container"] = recipe.get("container") if entry["container"] else None
         engine = ENGINES[entry["engine"]].running(recipe.get("backend"))
-        notes = engine.notes(entry, engine.version({**recipe, "container": container}), hardware)
+        notes = engine.notes(entry, engine.version(recipe), hardware)
         notes = [*notes, *PLATFORMS[entry["platform"]].notes(entry)]
         result.append({**item, "warnings": [*item["warnings"], *notes]})
     return result

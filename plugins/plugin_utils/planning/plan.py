@@ -150,11 +150,11 @@ def entry_of(host, recipe, group, own, name, devices):
 
     recipe: plan.deployment for this group. own: settings that differ for this instance.
     """
-    index, site = int(name.rpartition("-")[2]), host.site
+    index, site, recipe = int(name.rpartition("-")[2]), host.site, layered(recipe, own)
     engine = ENGINES[recipe["engine"]].running(recipe.get("backend"))
     platform = PLATFORMS[recipe["platform"]]
     where = "server '%s'" % name
-    declared = _container(recipe, platform, own, where)
+    declared = _container(recipe, platform, where)
     if declared and site.require_digests and not declared.get("digest"):
         allowed = "an image with container.digest (fleet_require_digests); `docker buildx imagetools inspect` prints it"
         raise invalid(where + ": container.image", declared["image"], allowed)
@@ -289,17 +289,15 @@ def _draft(host, recipe, group, own, name, devices, declared, where):
     if declared and container.has_own_network(declared):
         # inside; the ports are published on the host's address
         local.update(bind="0.0.0.0", bind_device="all", bind_interface="")
-    config = None
-    for layer in (recipe.get("config"), own.get("config")):
-        config = apply(config, layer) if config and layer else layer or config
+    config = recipe.get("config") or None
     if config:
         local["config"] = "%s/%s.%s" % (host.paths.configs, local["name"], ENDINGS[config["format"]])
-    flags = _adapter_flags(where, recipe, _merged("arguments", recipe, own))
+    flags = _adapter_flags(where, recipe, _set(recipe.get("arguments", {})))
     sequences = {flag.replace("_", "-"): value for flag, value in flags.items()}.get("max-num-seqs")
     local["max_num_seqs"] = None if "${" in str(sequences) else sequences
     return Draft(
         where, {**recipe, "container": declared}, host.hardware, devices, local, recipe["command"], flags,
-        _merged("environment", recipe, own), config, declared,
+        _set(recipe.get("environment", {})), config, declared,
         own_names=frozenset((*PORT_NAMES, *group.get("ports", {}), *dict(host.site.endpoints))),
     )  # fmt: skip
 
@@ -396,23 +394,15 @@ def _user(recipe):
     return recipe.get("user") or (home.group(1) if home and not venv["create"] else SYSTEM_USER)
 
 
-def _container(recipe, platform, own, where):
+def _container(recipe, platform, where):
     """Return the container of a server, with the platform's defaults; None if its engine runs as a process."""
     if recipe.get("launcher", "process") != "container":
         return None
-    result = recipe.get("container") or {}
-    result = apply_container(result, own["container"]) if own.get("container") else result
-    result = _set(result)
+    result = _set(recipe.get("container") or {})
     result["ulimits"] = _set(result.get("ulimits", {}))
     if not result.get("image"):
         raise invalid(where + ": container.image", None, "an image for the launcher container")
     return container.with_defaults(result, platform.container_defaults(result))
-
-
-def _merged(key, recipe, own):
-    result = recipe.get(key, {})
-    result = apply(result, own[key]) if own.get(key) else result
-    return _set(result)
 
 
 def _set(values):
@@ -423,7 +413,7 @@ def _set(values):
 HUB_DEFAULTS = {"include": [], "exclude": list(hub.DEFAULT_EXCLUDE), "workers": 8}
 START = {"order": "together", "restart_with_leader": False, "budget_s": 300, "poll_s": 2, "health_path": "/health",
          "units": []}  # fmt: skip
-# Keys of the recipe that a group of servers may override.
+# Keys of the recipe that a group of servers or, some of them, an instance may override.
 LAYERS = (
     "arguments", "environment", "config", "container", "command", "launcher", "start", "secrets", "model", "venv",
     "backend",
@@ -593,14 +583,19 @@ def for_group(recipe, group):
     """Return the recipe for a group of servers."""
     if group["role"] == "frontend":  # a different program than the workers, which the recipe's own settings are for
         recipe = {**recipe, "arguments": {}, "config": None}
-    result = dict(recipe)
-    health = group.get("health") or {}
-    for key in LAYERS:
-        if group.get(key):
-            merge = apply_container if key == "container" else apply
-            result[key] = merge(recipe[key], group[key]) if recipe.get(key) else group[key]
+    result, health = layered(recipe, group), group.get("health") or {}
     given = _set({"health_path": health.get("path"), "budget_s": health.get("budget_s")})
     return {**result, "start": {**result.get("start", {}), **given}} if given else result
+
+
+def layered(recipe, layer):
+    """Return the recipe with what a group of servers or an instance overrides."""
+    result = dict(recipe)
+    for key in LAYERS:
+        if layer.get(key):
+            merge = apply_container if key == "container" else apply
+            result[key] = merge(recipe[key], layer[key]) if recipe.get(key) else layer[key]
+    return result
 
 
 def secrets_of(recipe):

@@ -19,6 +19,7 @@ import operator
 import os
 
 from ansible import constants as C
+from ansible.utils.vars import merge_hash
 
 FILES = LOOKS, STOPPED, VERDICTS, REPORTED = tuple(
     "inference-fleet-%s.jsonl" % name for name in ("look", "stopped", "verdicts", "reported")
@@ -174,13 +175,4 @@ def filled(value, plan, variables, only):
         found = how["default"]
     if not found and how.get("omits"):
         return OMITTED
-    return _merged(how["over"], found or {}) if "over" in how else found
-
-
-def _merged(under, over):
-    """Return a mapping merged over another mapping, like the filter combine with recursive."""
-    found = dict(under)
-    for key, value in over.items():
-        both = isinstance(found.get(key), dict) and isinstance(value, dict)
-        found[key] = _merged(found[key], value) if both else value
-    return found
+    return merge_hash(how["over"], found or {}) if "over" in how else found

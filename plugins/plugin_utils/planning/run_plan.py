@@ -287,11 +287,7 @@ def _digest(kept, others, content):
 
 def code():
     """Return a digest of the collection's files that determine plans."""
-    digest = hashlib.sha256()
-    for path in _code_files():
-        with open(os.path.join(COLLECTION, path), "rb") as stream:
-            digest.update(b"%s\0%s" % (os.fsencode(path), hashlib.sha256(stream.read()).digest()))
-    return digest.hexdigest()
+    return seen_files.digest_of(COLLECTION, _code_files())
 
 
 def _code_files():

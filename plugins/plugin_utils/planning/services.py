@@ -17,7 +17,7 @@ from ...module_utils.fleet_node.host.values import url_host
 from ...module_utils.fleet_node.shared_services.service import check_members
 from ...module_utils.fleet_node.verify.probes import ROLES
 from ..base.checks import PLACEHOLDER, address_of, invalid, strings
-from ..base.words import TRUE
+from ..base.words import is_true
 from ..recipe.overrides import group_name
 from .hardware import assign, group_counts, server_names
 from .inventory import PROVIDED
@@ -59,7 +59,7 @@ def has_tls(name, hosts, variables):
     """Return whether the members of etcd or nats use TLS: NAME_tls in a member's variables, else if there are several.
     hosts: the members."""
     given = variables.get(name + "_tls")
-    return len(hosts) > 1 if given is None else str(given).strip().lower() in TRUE | {"1"}
+    return len(hosts) > 1 if given is None else is_true(given)
 
 
 def endpoints(host, recipe, named, takes_one):

@@ -16,18 +16,17 @@ contains their names.
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
 
 import yaml
 
 from ...module_utils.fleet_node.errors import FleetError
-from ..base.words import TRUE
+from ..base.words import is_true
 from ..engines import ENGINES
 from ..models import DEFAULT
 from ..platforms import PLATFORMS
-from ..seen_files import COLLECTION
+from ..seen_files import COLLECTION, digest_of
 from . import server_lists
 from .run_look import LATER
 
@@ -72,7 +71,7 @@ class Host:
     """A host in a step, for the operations() of its platform and its engine.
 
     servers, deployment: references to parts of the plan, for arguments. entries, recipe: the values of these. root:
-    fleet_root. environment, ca_bundle: see the roles.
+    fleet_root. network, ca_bundle: see the roles.
     """
 
     def __init__(self, step, variables, servers, deployment):
@@ -89,13 +88,13 @@ class Host:
     def shared(self, name, default):
         """Return the value of a variable that several roles read; `default` if it is empty or not set.
         Not for secrets."""
-        return shared(self._variables, name, default)
+        return self.read(name) or default
 
     def role(self, name):
         """Return the variables of a role that the step runs."""
         if not is_known("roles/" + name):
             self.runs_always(CHANGED % ("roles/" + name))
-        return Role(name, self._variables)
+        return Role(name, self)
 
     def groups(self):
         """Return {group: [hosts]} of the inventory."""
@@ -106,16 +105,21 @@ class Host:
         return self._variables.has(name)
 
     def read(self, name, default=None):
-        """Return the value of a variable, `default` if it is not set."""
-        return read(self._variables, name) if self.set(name) else default
+        """Return the value of a variable, `default` if it is not set. The plan depends on it, unless it cannot be
+        evaluated here. Raises FleetError."""
+        if not self.set(name):
+            return default
+        self._variables.peek(name)
+        return self._variables.get(name)
 
     def part(self, name, default):
         """Return a part of the deployment, `default` if it does not have the part."""
         return of_plan("deployment", name) if name in self.recipe else default
 
-    def environment(self, role):
-        """Return the environment variables of a role, such as proxies."""
-        return role.later(role.name + "_environment", "fleet_proxy_env", {})
+    def network(self, role):
+        """Return the arguments with the environment variables of a role, such as proxies, and its certificates."""
+        variables = role.later(role.name + "_environment", "fleet_proxy_env", {})
+        return {"environment": variables, "ca_bundle": self.ca_bundle(role) or None}
 
     def ca_bundle(self, role):
         """Return the certificates that a role trusts."""
@@ -157,7 +161,7 @@ def _preflight(host):
         models=of_plan("deployment", "models"),
         venvs=of_plan("deployment", "venvs"),
         prepares=if_prepared(True, False),
-        adopt=str(host.shared("fleet_adopt", False)).lower() in TRUE,
+        adopt=is_true(host.shared("fleet_adopt", False)),
         installs=if_prepared(packages, {}),
         satisfied_by=[one["path"] for one in parts],
     )
@@ -190,8 +194,7 @@ def _toolkit(host):
         python=role.value("toolkit_python") or None,
         find_links=role.later("toolkit_find_links"),
         index_url=role.later("toolkit_index_url", "fleet_pip_index_url", "", omits=True),
-        environment=host.environment(role),
-        ca_bundle=host.ca_bundle(role) or None,
+        **host.network(role),
     )
 
 
@@ -256,8 +259,7 @@ def _encodings(host):
         directory=role.value("tiktoken_encodings_directory", host.root + LIBRARY + "/encodings"),
         encodings=role.value("tiktoken_encodings_names"),
         sources=role.later("tiktoken_encodings_sources", default=sources),
-        environment=host.environment(role),
-        ca_bundle=host.ca_bundle(role) or None,
+        **host.network(role),
     )
 
 
@@ -295,8 +297,7 @@ def _model(host, model):
         retries=role.value("model_weights_retries"),
         timeout_s=role.value("model_weights_timeout_s"),
         wait_s=0 if begins else role.value("model_weights_poll_s"),
-        environment=host.environment(role),
-        ca_bundle=host.ca_bundle(role) or None,
+        **host.network(role),
         sha256sums=role.value("model_weights_sha256sums") or None,
         min_rate=role.value("model_weights_min_rate", host.shared("fleet_weights_min_rate", 10240)),
     )
@@ -411,52 +412,37 @@ def if_prepared(value, other):
 class Role:
     """A role's variables on a host."""
 
-    def __init__(self, name, variables):
-        """variables: HostVariables."""
-        self.name = name
+    def __init__(self, name, host):
+        """host: Host."""
+        self.name, self.has = name, host.set
         self.defaults = defaults_of(name)
-        self._variables = variables
+        self._host = host
 
     def value(self, name, default=LITERAL):
         """Return the host's variable, else `default`, else the literal of the role. Raises FleetError."""
-        if self._variables.has(name):
-            return read(self._variables, name)
+        if self.has(name):
+            return self._host.read(name)
         return self._literal(name) if default is LITERAL else default
 
     def switch(self, name, default=LITERAL):
         """value() of a switch."""
-        return str(self.value(name, default)).strip().lower() in TRUE | {"1"}
+        return is_true(self.value(name, default))
 
     def later(self, name, shared=None, default=LITERAL, omits=False):
         """value() of a variable that may contain a password. shared: the fleet variable that is its default; if it is
         empty or not set, `default` applies."""
-        if self._variables.has(name):
+        if self.has(name):
             return later(name, omits=omits)
-        if shared is not None and self._variables.has(shared):
+        if shared is not None and self.has(shared):
             return later(shared, omits=omits, **({} if default is LITERAL else {"default": default}))
         value = self._literal(name) if default is LITERAL else default
         return None if omits and not value else value
-
-    def has(self, name):
-        """Return whether the host has the variable."""
-        return self._variables.has(name)
 
     def _literal(self, name):
         value = self.defaults[name]
         if "{{" in json.dumps(value):
             raise AssertionError("the default of %s is a template: specify its value here" % name)
         return value
-
-
-def read(variables, name):
-    """Return a variable's value. The plan depends on it, unless it cannot be evaluated here. Raises FleetError."""
-    variables.peek(name)
-    return variables.get(name)
-
-
-def shared(variables, name, default):
-    """Return the value of a fleet_* variable; `default` if it is empty or not set. Raises FleetError."""
-    return (read(variables, name) if variables.has(name) else None) or default
 
 
 @functools.cache
@@ -484,11 +470,8 @@ def known():
 
 def content_of(path):
     """Return a digest of a playbook, or of all files of a role that affect its tasks."""
-    path, digest = os.fspath(path), hashlib.sha256()
-    for name in sorted(_files(path)):
-        with open(os.path.join(path, name) if name else path, "rb") as stream:
-            digest.update(b"%s\0%s" % (os.fsencode(name), hashlib.sha256(stream.read()).digest()))
-    return digest.hexdigest()
+    path = os.fspath(path)
+    return digest_of(path, sorted(_files(path)))
 
 
 def _files(path):

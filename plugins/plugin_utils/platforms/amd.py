@@ -32,6 +32,7 @@ class Amd(Platform):
         "flags": ["--group-add=video", "--cap-add=SYS_PTRACE", "--security-opt=seccomp=unconfined"],
         "ipc": "host",
     }
+    visible = {VISIBLE: None}
 
     def lacks(self, hardware):
         return ("nvfp4",)
@@ -52,12 +53,6 @@ class Amd(Platform):
         for name, value in given.items():
             if name == RENUMBERING or value is None or value.replace(" ", "").split(",") != own:
                 raise wrong_devices(where, name, value, server.devices, server.devices, "devices")
-
-    def finish(self, entries, leader_first):
-        """Set the numbers of a process's GPUs."""
-        for entry in entries:
-            if entry["devices"] and not entry["container"]:
-                entry["environment"] = {VISIBLE: ",".join(map(str, entry["devices"])), **entry["environment"]}
 
     def memory(self, settings, entry, hardware, model):
         settings = {**settings, "aligned": ALIGNED[KINDS[hardware.accelerator][0]]}

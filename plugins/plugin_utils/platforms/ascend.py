@@ -43,6 +43,7 @@ class Ascend(Platform):
         "mounts": [{"source": path, "read_only": True} for path in MOUNTS],
         "shm_size": "1g",
     }
+    visible = {VISIBLE: None}
 
     def lacks(self, hardware):
         return ("fp8", "nvfp4", "awq", "gptq")  # vllm-ascend 0.20 to 0.23: only its own quantization
@@ -86,15 +87,13 @@ class Ascend(Platform):
                 raise wrong_devices(where, name, given, server.devices, numbers, placeholder)
 
     def finish(self, entries, leader_first):
-        """Set the numbers of a process's NPUs; a container contains no other NPUs.
-        Require docker for the vendor's runtime."""
+        """Require docker for the vendor's runtime."""
+        super().finish(entries, leader_first)
         for entry in entries:
             container = entry["container"]
             if container and RUNTIME in container["flags"] and container["engine"] != "docker":
                 allowed = "no overlay docker-runtime, which only docker supports; containers get devices without it"
                 raise invalid("server '%s': container.flags" % entry["name"], RUNTIME, allowed)
-            if entry["devices"] and not container:
-                entry["environment"] = {VISIBLE: ",".join(map(str, entry["devices"])), **entry["environment"]}
 
     def notes(self, entry):
         """Return warnings from the vendor's guide, and about variables without effect."""

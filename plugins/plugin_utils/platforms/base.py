@@ -36,7 +36,8 @@ class Platform:
     resident: {format of weights: factor of their size in an engine's memory}. splits: whether more devices give a
     server more memory. container: defaults of the recipe's container; mounts and devices are added to the recipe's.
     engine_settings: keys of docker's daemon.json that its containers require. unserved: families of models that its
-    engines cannot serve. adapters: whether its engines load LoRA adapters.
+    engines cannot serve. adapters: whether its engines load LoRA adapters. visible: {variable that selects the devices
+    of a process: its value, None for their numbers}.
     """
 
     name = label = ""
@@ -48,6 +49,7 @@ class Platform:
     engine_settings = {}
     unserved = ()
     adapters = True
+    visible = {}
 
     def lacks(self, hardware):
         """Formats of weights that the hardware does not compute."""
@@ -86,8 +88,14 @@ class Platform:
     def finish(self, entries, leader_first):
         """Complete the entries of a host, before their hashes are computed. Raises FleetError if they conflict.
 
-        leader_first: names of the servers of which the first starts before the others.
+        By default a process gets the variables in `visible`; a container contains no other devices. leader_first: names
+        of the servers of which the first starts before the others.
         """
+        for entry in entries if self.visible else ():
+            if entry["devices"] and not entry["container"]:
+                numbers = ",".join(map(str, entry["devices"]))
+                own = {name: value or numbers for name, value in self.visible.items()}
+                entry["environment"] = {**own, **entry["environment"]}
 
     def notes(self, entry):
         """Sentences on a valid entry that the plan shows as warnings."""

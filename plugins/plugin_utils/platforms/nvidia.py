@@ -38,6 +38,7 @@ class Nvidia(Platform):
     resident = {"mxfp4": 1.06}
     container = {"devices": ["nvidia.com/gpu=${device}"]}  # CDI devices persist across a daemon-reload of systemd
     engine_settings = {"features": {"cdi": True}}  # docker 25 to 28.1 require it for CDI names
+    visible = {VISIBLE: None, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # the numbers of nvidia-smi
 
     def lacks(self, hardware):
         return [one for one, since in SINCE.items() if float(hardware.compute_capability or 0) < since]
@@ -74,13 +75,6 @@ class Nvidia(Platform):
         doubled = len(set(others)) != len(others)
         if sorted(first) != sorted(map(str, own)) or doubled or not set(map(str, reached)).issuperset(others):
             raise wrong_devices(where, VISIBLE, given, server.devices, own, "devices" if every else "container_devices")
-
-    def finish(self, entries, leader_first):
-        """Set the numbers of a process's GPUs as in nvidia-smi; a container contains no other GPUs."""
-        for entry in entries:
-            if entry["devices"] and not entry["container"]:
-                own = {VISIBLE: ",".join(map(str, entry["devices"])), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-                entry["environment"] = {**own, **entry["environment"]}
 
     def memory(self, settings, entry, hardware, model):
         if float(hardware.compute_capability or 0) >= BLACKWELL and model.hidden > ALIGNED[0]:

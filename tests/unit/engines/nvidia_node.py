@@ -8,8 +8,8 @@ from __future__ import annotations
 import pathlib
 from xml.etree import ElementTree
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import registry
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.nvidia import smi
+from ansible_collections.inference.fleet.tests.unit.detected_node import DetectedNode
 
 FIXTURES = pathlib.Path(__file__).resolve().parents[1] / "fixtures" / "nvidia"
 # Each answer is a file whose first line is the exit status.
@@ -26,18 +26,12 @@ exit "$status"
 """
 
 
-class NvidiaNode:
-    def __init__(self, root):
-        self.path = root
-        self.root = str(root)
-        (root / "answers").mkdir(parents=True)
+class NvidiaNode(DetectedNode):
+    vendor = "nvidia"
 
-    def write(self, path, text, mode=0o644):
-        """A file of the node."""
-        place = self.path / path[1:]
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
-        place.chmod(mode)
+    def __init__(self, root):
+        super().__init__(root)
+        (root / "answers").mkdir(parents=True)
 
     def program(self, name, script):
         self.write("/usr/bin/" + name, script, 0o755)
@@ -93,6 +87,3 @@ class NvidiaNode:
         for name in ("q-x", "csv"):
             self.answer(name, words, int(status))
         return self
-
-    def detect(self):
-        return registry.detect("nvidia", self.root)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 
-NAMES = [one for one in recipes.available([recipes.OWN_RECIPES]) if "embedding" not in one]  # which nothing measures
-COUNTS = {"gb200": 4, "trainium3": 16, "910c": 16, "cpu": 2, "910b": 8}
+NAMES = [one for one in plans.OWN if "embedding" not in one]  # which nothing measures
 SWEEP = [32, 64, 128, 256, 512]
 FULL = [*SWEEP, 1024, 2048, 4096]
 # {recipe: (tool of its profile guide, its numbers of concurrency)}
@@ -54,12 +54,10 @@ GUIDES = {
 
 
 def hardware_of(recipe):
-    """A node of the kind that a recipe is for."""
+    """Half a node of an Atlas A3, and two cores; for other recipes a node of the first kind that they are for."""
     kind = recipe["needs"]["accelerators"][0]
-    hardware = {"accelerator": kind, "count": COUNTS.get(kind, 8)}
-    if kind == "trainium3":
-        hardware["lnc"] = 2
-    return parse_hardware(hardware, "x")
+    count = {"ascend-a3": 8, "cpu": 2}.get(kind, plans.COUNTS.get(kind, 8))
+    return parse_hardware({"accelerator": kind, "count": count}, "x")
 
 
 def planned(name, overlay=None, layers=()):

@@ -12,7 +12,7 @@ import typing
 
 from ..errors import FleetError
 from . import base
-from .base import Accelerators, Detector, Device
+from .base import Accelerators, Card, Detector
 from .host import MIB, run_tool, whole_number
 
 VENDOR, CLASS = "0x1002", "0x1200"  # AMD; processing accelerators
@@ -40,14 +40,10 @@ UNITS = {"B": 1 / MIB, "KB": 1 / 1024, "MB": 1, "GB": 1024}
 
 
 @dataclasses.dataclass
-class GpuDevice(Device):
-    """A GPU, by its number in HIP. address: on the PCI bus. product: its name, kind: its name in KINDS; None if
-    unknown. faults: sentences on what prevents servers from using it."""
+class GpuDevice(Card):
+    """A GPU, by its number in HIP. kind: its name in KINDS, None if unknown."""
 
-    address: str = ""
-    product: str | None = None
     kind: str | None = None
-    faults: list = dataclasses.field(default_factory=list)
 
 
 def parse(text):

@@ -12,7 +12,7 @@ import typing
 
 from ..errors import FleetError
 from . import base
-from .base import Accelerators, Detector, Device
+from .base import Accelerators, Card, Detector
 from .host import run_tool
 
 BUS = re.compile(r"^[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]$")
@@ -157,15 +157,11 @@ REASONS_FOR_NO_ANSWER = (
 
 
 @dataclasses.dataclass
-class NpuDevice(Device):
-    """A chip, by the number of its /dev/davinci. address: on the PCI bus. product: its name. npu, chip: npu-smi's two
-    numbers. faults: sentences on what prevents servers from using it."""
+class NpuDevice(Card):
+    """A chip, by the number of its /dev/davinci. npu, chip: npu-smi's two numbers."""
 
-    address: str = ""
-    product: str | None = None
     npu: int = 0
     chip: int = 0
-    faults: list = dataclasses.field(default_factory=list)
 
 
 def on_the_bus(system):

@@ -45,6 +45,16 @@ class Device:
 
 
 @dataclasses.dataclass
+class Card(Device):
+    """A device on the PCI bus. address: its address there. product: its name, None if unknown. faults: sentences on
+    what prevents servers from using it."""
+
+    address: str = ""
+    product: str | None = None
+    faults: list = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
 class Accelerators:
     """The accelerators of a node.
 

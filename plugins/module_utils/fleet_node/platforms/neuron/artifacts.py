@@ -23,7 +23,7 @@ import shutil
 import socket
 import time
 
-from ...host.files import fits, folder_lock, readable_json, write_json
+from ...host.files import fits, folder_lock, read_text, readable_json, write_json
 from ...host.paths import PATH
 from ...host.processes import ENDED, process
 from ...host.server_spec import ARTIFACT_RECORD as RECORD
@@ -34,6 +34,7 @@ from ...supervise.state import digest, read_record, say, weight_records
 NAME = "compile_cache"  # of the hook in an entry's hooks
 VARIABLE = "NEURON_COMPILED_ARTIFACTS"
 SCHEMA = 1
+MACHINE_ID, BOOT_ID = "/etc/machine-id", "/proc/sys/kernel/random/boot_id"
 IDENTITY = ("versions", "weights")  # of a record, kept in archives
 # Distributions that a compilation depends on, if an environment has them.
 PACKAGES = ("vllm", "vllm-neuron", "neuronx-cc", "neuronx-distributed-inference", "libneuronxla", "torch-neuronx")
@@ -213,18 +214,16 @@ def _versions_in(folder):
     return versions
 
 
-def machine_id():
-    """The system's ID of this machine, None if it has none."""
-    try:
-        with open("/etc/machine-id", encoding="ascii") as stream:
-            return stream.read().strip() or None
-    except (OSError, ValueError):
-        return None
+def _line_of(path):
+    """The line in a file of the system, None if it has none."""
+    with contextlib.suppress(OSError):
+        return (read_text(path) or "").strip() or None
+    return None
 
 
 def is_here(record):
     """Whether the record was written on this machine. Two machines may have one name, and a machine may have no ID."""
-    there, here = record.get("machine"), machine_id()
+    there, here = record.get("machine"), _line_of(MACHINE_ID)
     return record.get("host") == socket.gethostname() and (there is None or here is None or there == here)
 
 
@@ -235,20 +234,11 @@ def compiler_lives(record):
         return time.time() - record.get("since", 0) < record.get("budget_s", 0)
     found = process(record.get("pid") or 0)
     return (
-        record.get("boot") == boot_id()
+        record.get("boot") == _line_of(BOOT_ID)
         and found is not None
         and found.ticks == record.get("ticks")
         and found.state not in ENDED
     )
-
-
-def boot_id():
-    """The kernel's ID of this boot."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
-            return stream.read().strip()
-    except OSError:
-        return None
 
 
 def clear(path):
@@ -322,10 +312,10 @@ def compiling_record(entry):
         "state": "compiling",
         "server": entry["name"],
         "host": socket.gethostname(),
-        "boot": boot_id(),
+        "boot": _line_of(BOOT_ID),
         "pid": os.getpid(),
         "ticks": process(os.getpid()).ticks,
-        "machine": machine_id(),
+        "machine": _line_of(MACHINE_ID),
         "since": round(time.time(), 3),
         "budget_s": entry["health"]["budget_s"],
         **identity_of(entry),

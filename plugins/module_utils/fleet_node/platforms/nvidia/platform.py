@@ -14,7 +14,7 @@ from ...containers.engine import Engine, EngineError
 from ...errors import FleetError
 from ...host.packages import numbers
 from .. import base
-from ..base import Accelerators, Detector, Device, used
+from ..base import Accelerators, Card, Detector, used
 from ..host import run_tool
 from . import smi
 
@@ -123,14 +123,10 @@ DRIVEN = "/proc/driver/nvidia/gpus"
 
 
 @dataclasses.dataclass
-class GpuDevice(Device):
-    """A GPU. address: on the PCI bus. product, compute_capability, fabric (its state in NVLink): None if unknown.
-    faults: sentences on what prevents servers from using it."""
+class GpuDevice(Card):
+    """A GPU. compute_capability, fabric (its state in NVLink): None if unknown."""
 
-    address: str = ""
-    product: str | None = None
     compute_capability: str | None = None
-    faults: list = dataclasses.field(default_factory=list)
     fabric: str | None = None
 
     @property

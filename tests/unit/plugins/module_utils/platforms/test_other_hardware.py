@@ -8,12 +8,13 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import registry
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import preflight
 from ansible_collections.inference.fleet.tests.runs import CLONE
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 
 GIB = 1 << 30
+INTEL = {"vendor": "0x8086", "class": "0x038000"}
 MI100 = {"vendor": "0x1002", "class": "0x038000", "device": "0x738c", "mem_info_vram_total": 32 * GIB, "numa_node": 1}
 
 
@@ -42,12 +43,7 @@ def node(tmp_path):
         ({"vendor": "0x1002", "class": "0x038000", "device": "0x9999"}, "AMD", "PCI 0x1002:0x9999", None),
         ({**MI100, "class": "0x030000", "device": "0x744c"}, "AMD", "PCI 0x1002:0x744c", 32768),
         ({"vendor": "0x1da3", "class": "0x120000", "device": "0x1020"}, "Intel Habana", "Gaudi 2", None),
-        (
-            {"vendor": "0x8086", "class": "0x038000", "device": "0x0bd5", "lmem_total_bytes": GIB},
-            "Intel",
-            "PCI 0x8086:0x0bd5",
-            None,
-        ),
+        ({**INTEL, "device": "0x0bd5", "lmem_total_bytes": GIB}, "Intel", "PCI 0x8086:0x0bd5", None),
         ({"vendor": "0x1e52", "class": "0x120000", "device": "0x401e"}, "Tenstorrent", "PCI 0x1e52:0x401e", None),
     ],
 )
@@ -63,7 +59,7 @@ def test_an_accelerator_without_a_platform_is_named(node, device, vendor, model,
     [
         {"vendor": "0x1a03", "class": "0x030000", "device": "0x2000"},
         {"vendor": "0x1002", "class": "0x030000", "device": "0x164e", "mem_info_vram_total": GIB // 2},
-        {"vendor": "0x8086", "class": "0x038000", "device": "0x9a60"},
+        {**INTEL, "device": "0x9a60"},
         {"vendor": "0x8086", "class": "0x030000", "device": "0x4c8a"},
         {"vendor": "0x1d0f", "class": "0x020000", "device": "0xec20"},
         {},
@@ -79,7 +75,6 @@ def test_preflight_names_accelerators_without_a_platform(node):
     result = preflight.preflight(platform="cpu", sysroot=root, root=str(root) + "/r")
     assert any("1 x AMD (Instinct MI100)" in warning for warning in result["warnings"])
     for platform in ("nvidia", "neuron", "ascend"):
-        with pytest.raises(FleetError) as caught:
-            preflight.preflight(platform=platform, sysroot=root, root=str(root) + "/r")
-        (message,) = [each["message"] for each in caught.value.details["problems"] if each["check"] == "hardware"]
+        found = error(preflight.preflight, platform=platform, sysroot=root, root=str(root) + "/r")
+        (message,) = [each["message"] for each in found.details["problems"] if each["check"] == "hardware"]
         assert "1 x AMD (Instinct MI100)" in message

@@ -10,11 +10,11 @@ import pathlib
 import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.discover import discover
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import (
     PLATFORMS,
     platform_of,
 )
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 
 CLONE = pathlib.Path(__file__).resolve().parents[5]
 
@@ -38,9 +38,8 @@ def test_the_cpu_is_asked_last():
 
 
 def test_an_unknown_one_lists_those_there_are():
-    with pytest.raises(FleetError) as caught:
-        platform_of("abacus")
-    assert (caught.value.code, caught.value.values) == ("platform.unknown", ("abacus", ", ".join(PLATFORMS)))
+    found = error(platform_of, "abacus")
+    assert (found.code, found.values) == ("platform.unknown", ("abacus", ", ".join(PLATFORMS)))
 
 
 def lacking(name, root=CLONE):

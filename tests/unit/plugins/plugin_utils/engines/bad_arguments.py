@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What people write wrongly in a recipe's arguments, and the code that the plan refuses it with.
 
-Rows are (recipe, number of devices, override, code).
+Rows are (recipe, override, code).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 UNKNOWN, VALUE, INVALID = "plan.config-key-unknown", "plan.config-value-invalid", "input.value-invalid"
 ROLES, DIFFER = "plan.dynamo-roles-incomplete", "plan.dynamo-servers-differ"
 PLANNED = "plan.argument-not-as-planned"
-RECIPES = {"h200-vllm": 8, "cpu-tiny": 1, "ascend-a2": 8, "trn3-vllm-neuron": 16, "trn3-eagle3": 16}
 
 
 def given(recipe, code, *rows):

@@ -6,14 +6,10 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES, dynamo, options
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.engines import bad_arguments
 
-PARTS = ("frontend", "prefill", "decode")  # overlays of a host that has one of them alone
 GUIDE = {
     "dynamo.frontend": "router-mode http-port",
     "dynamo.trtllm": "model-path served-model-name extra-engine-args dyn-reasoning-parser dyn-tool-call-parser "
@@ -23,25 +19,12 @@ GUIDE = {
 OFFICIAL = "docker.io/vllm/vllm-openai:v%s"
 
 
-def planned(name, count, override=None, overlays=(), clustered=False):
-    """(servers, what the plan notes of them) of a recipe."""
-    layers = [("fleet_override", override)] if override else []
-    recipe = load.resolve_recipe(load.find_recipe(name, []), layers, overlays)
-    kind = recipe["needs"]["accelerators"][0]
-    hardware = parse_hardware(
-        {"accelerator": kind, "count": count, **({"cores": 2} if kind == "cpu" else {})}, "inventory"
-    )
-    site = plan.Site(root="/r", clustered=clustered, endpoints=(("etcd", "http://x:2379"),))
-    entries = plan.plan_host("h", recipe, hardware, site)
-    items = [{"server": entry["name"], "warnings": []} for entry in entries]
-    found = fleet.with_notes(items, entries, plan.deployment(recipe, site, "h"), hardware)
-    return entries, [warning for item in found for warning in item["warnings"]]
+def warnings(recipe, override=None):
+    return [one for item in plans.planned(recipe, override=override).capacity for one in item["warnings"]]
 
 
-def refused(*args, **kwargs):
-    with pytest.raises(FleetError) as caught:
-        planned(*args, **kwargs)
-    return caught.value.problems[0]
+def refused(recipe, override):
+    return plans.problem(plans.entries_of, recipe, override=override)
 
 
 def named(rows):
@@ -50,39 +33,34 @@ def named(rows):
 
 @pytest.mark.parametrize(("recipe", "override", "code"), named(bad_arguments.VLLM))
 def test_what_vllm_would_refuse(recipe, override, code):
-    assert refused(recipe, bad_arguments.RECIPES[recipe], override).code == code
+    assert refused(recipe, override).code == code
 
 
 @pytest.mark.parametrize(("override", "code"), named(bad_arguments.DYNAMO))
 def test_what_dynamo_would_refuse_or_never_serve(override, code):
-    assert refused("cpu-dynamo", 1, override).code == code
+    assert refused("cpu-dynamo", override).code == code
 
 
 @pytest.mark.parametrize(
-    ("recipe", "override", "values"),
+    ("recipe", "override", "release", "place", "meant"),
     [
-        ("h200-vllm", {"arguments": {"max-num-sequence": 4}},
-         ("vLLM 0.33.0", "arguments.max-num-sequence", " (did you mean max-num-seqs?)", "Correct or remove it")),
-        ("h200-vllm", {"arguments": {"tensor-paralel-size": 4}},
-         ("vLLM 0.33.0", "arguments.tensor-paralel-size", " (did you mean tensor-parallel-size?)",
-          "Correct or remove it")),
-        ("h200-vllm", {"arguments": {"compilation-config": {"cudagraph_moed": "FULL"}}},
-         ("vLLM 0.33.0", "arguments.compilation-config.cudagraph_moed", " (did you mean cudagraph_mode?)",
-          "Correct or remove it")),
-        ("h200-vllm", {"command": ["vllm", "serve", "${model}", "--max-num-sequence", "4"]},
-         ("vLLM 0.33.0", "command: --max-num-sequence", " (did you mean max-num-seqs?)", "Correct or remove it")),
-        ("h200-vllm", {"config": {"format": "yaml", "content": {"max-num-sequence": 4}}},
-         ("vLLM 0.33.0", "config.content.max-num-sequence", " (did you mean max-num-seqs?)",
-          "Correct or remove it")),
-        ("cpu-dynamo", bad_arguments.flag("decode", "dyn-reasoning-parsr", "gpt_oss"),
-         ("vLLM 0.31.0", "arguments.dyn-reasoning-parsr", " (did you mean dyn-reasoning-parser?)",
-          "Correct or remove it")),
-        ("cpu-dynamo", bad_arguments.flag("frontend", "router-moed", "kv"),
-         ("Dynamo 1.6.1", "arguments.router-moed", " (did you mean router-mode?)", "Correct or remove it")),
+        ("h200-vllm", {"arguments": {"max-num-sequence": 4}}, "vLLM 0.33.0", "arguments.max-num-sequence",
+         "max-num-seqs"),
+        ("h200-vllm", {"arguments": {"compilation-config": {"cudagraph_moed": "FULL"}}}, "vLLM 0.33.0",
+         "arguments.compilation-config.cudagraph_moed", "cudagraph_mode"),
+        ("h200-vllm", {"command": ["vllm", "serve", "${model}", "--max-num-sequence", "4"]}, "vLLM 0.33.0",
+         "command: --max-num-sequence", "max-num-seqs"),
+        ("h200-vllm", {"config": {"format": "yaml", "content": {"max-num-sequence": 4}}}, "vLLM 0.33.0",
+         "config.content.max-num-sequence", "max-num-seqs"),
+        ("cpu-dynamo", bad_arguments.flag("decode", "dyn-reasoning-parsr", "gpt_oss"), "vLLM 0.31.0",
+         "arguments.dyn-reasoning-parsr", "dyn-reasoning-parser"),
+        ("cpu-dynamo", bad_arguments.flag("frontend", "router-moed", "kv"), "Dynamo 1.6.1",
+         "arguments.router-moed", "router-mode"),
     ],
 )  # fmt: skip
-def test_what_was_meant(recipe, override, values):
-    assert refused(recipe, {"h200-vllm": 8}.get(recipe, 1), override).values[1:] == values
+def test_what_was_meant(recipe, override, release, place, meant):
+    values = (release, place, " (did you mean %s?)" % meant, "Correct or remove it")
+    assert refused(recipe, override).values[1:] == values
 
 
 @pytest.mark.parametrize(
@@ -106,34 +84,34 @@ def test_what_was_meant(recipe, override, values):
     ],
 )  # fmt: skip
 def test_what_vllm_takes(arguments):
-    assert planned("h200-vllm", 8, {"arguments": arguments})[1] == []
+    assert warnings("h200-vllm", {"arguments": arguments}) == []
 
 
 @pytest.mark.parametrize(
-    ("recipe", "count", "connector", "taken"),
+    ("recipe", "taken", "refuses"),
     [
-        ("trn3-vllm-neuron", 16, "NeuronNixlConnector", True), ("trn3-vllm-neuron", 16, "NixlConnector", True),
-        ("trn3-vllm-neuron", 16, "MooncakeConnectorV1", False), ("trn3-vllm-neuron", 16, "NeuronNixleConnector", False),
-        ("ascend-a2", 8, "MooncakeConnectorV1", True), ("ascend-a2", 8, "AscendStoreConnector", True),
-        ("ascend-a2", 8, "NeuronNixlConnector", False), ("ascend-a2", 8, "AscendStorConnector", False),
-        ("h200-vllm", 8, "MooncakeConnectorV1", False), ("h200-vllm", 8, "NeuronNixlConnector", False),
+        ("trn3-vllm-neuron", "NeuronNixlConnector", "MooncakeConnectorV1"),
+        ("trn3-vllm-neuron", "NixlConnector", "NeuronNixleConnector"),
+        ("ascend-a2", "MooncakeConnectorV1", "NeuronNixlConnector"),
+        ("ascend-a2", "AscendStoreConnector", "AscendStorConnector"),
+        ("h200-vllm", "NixlConnector", "MooncakeConnectorV1"),
     ],
-)  # fmt: skip
-def test_connectors_of_a_vendor_s_build(recipe, count, connector, taken):
-    override = {"arguments": {"kv-transfer-config": {"kv_connector": connector, "kv_role": "kv_both"}}}
-    if taken:
-        planned(recipe, count, override)
-    else:
-        assert refused(recipe, count, override).code == bad_arguments.VALUE
+)
+def test_connectors_of_a_vendor_s_build(recipe, taken, refuses):
+    def override(connector):
+        return {"arguments": {"kv-transfer-config": {"kv_connector": connector, "kv_role": "kv_both"}}}
+
+    assert plans.entries_of(recipe, override=override(taken))
+    assert refused(recipe, override(refuses)).code == bad_arguments.VALUE
 
 
 def test_a_worker_of_dynamo_with_a_connector_of_a_module():
     """As its KV block manager is set up."""
     transfer = {"kv_connector": "DynamoConnector", "kv_role": "kv_both"}
     override = {"arguments": {"kv-transfer-config": transfer}}
-    assert refused("h200-dynamo-vllm", 8, override).code == bad_arguments.VALUE
+    assert refused("h200-dynamo-vllm", override).code == bad_arguments.VALUE
     transfer["kv_connector_module_path"] = "kvbm.vllm_integration.connector"
-    planned("h200-dynamo-vllm", 8, override)
+    assert plans.entries_of("h200-dynamo-vllm", override=override)
 
 
 @pytest.mark.parametrize(
@@ -152,39 +130,15 @@ def test_a_release_that_is_not_on_record(container, arguments, code):
     """Its own parser on the node has the last word, and the plan says so."""
     override = {"container": container, "arguments": arguments}
     if code:
-        assert refused("h200-vllm", 8, override).code == code
+        assert refused("h200-vllm", override).code == code
         return
-    warnings = planned("h200-vllm", 8, override)[1]
-    assert any("is not on record: its options are checked" in one for one in warnings)
-    (name,) = arguments
-    assert any("arguments.%s" % name in one for one in warnings)
+    found, (name,) = warnings("h200-vllm", override), arguments
+    for words in ("is not on record: its options are checked", "arguments." + name):
+        assert any(words in one for one in found)
 
 
 def test_a_script_of_one_s_own_decides_what_it_takes():
-    override = {"arguments": {"max-num-sequence": 4}}
-    assert planned("trn3-start-script", 16, override)[1] == []
-
-
-def of_all_recipes():
-    """Every recipe with every overlay, on the hardware that it is for."""
-    for name in load.available([load.OWN_RECIPES]):
-        recipe = load.load_recipe(load.find_recipe(name, []))
-        for overlay in (None, *(recipe.get("overlays") or {})):
-            part = overlay in PARTS and "etcd" in recipe["overlays"]
-            kind = recipe["needs"]["accelerators"][0]
-            count = {"cpu": 1, "gb200": 4, "trainium3": 16, "ascend-a3": 16}.get(kind, 8)
-            chosen = ("etcd", overlay) if part else (overlay,) if overlay else ()
-            clustered = kind == "gb200" or part or overlay == "etcd"
-            yield pytest.param(name, count, chosen, clustered, id="-".join([name, overlay or ""]))
-
-
-@pytest.mark.parametrize(("name", "count", "overlays", "clustered"), list(of_all_recipes()))
-def test_the_recipes_need_no_other_release_than_those_on_record(name, count, overlays, clustered):
-    entries, warnings = planned(name, count, None, overlays, clustered)
-    words = [
-        one for one in warnings if "on record" in one and not one.startswith(("config.", "The release of TensorRT-LLM"))
-    ]
-    assert entries and words == []
+    assert warnings("trn3-start-script", {"arguments": {"max-num-sequence": 4}}) == []
 
 
 @pytest.mark.parametrize("program", GUIDE)

@@ -10,12 +10,8 @@ import types
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import nixl_waits
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import dynamo
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import all_problems
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 
 TRANSFER = {"kv_connector": "NixlConnector", "kv_buffer_device": "cpu"}
 ETCD = {"DYN_DISCOVERY_BACKEND": "etcd", "DYN_FILE_KV": None, "ETCD_ENDPOINTS": "http://10.0.0.1:2379"}
@@ -25,11 +21,10 @@ AGGREGATED = {
 }
 
 
-def planned(cores=2, site=None, **layers):
-    recipe = load.resolve_recipe(load.find_recipe("cpu-dynamo", []), [("fleet_override", layers)])
-    assert all_problems(recipe) == []
-    hardware = parse_hardware({"accelerator": "cpu", "count": 1, "cores": cores}, "inventory")
-    return {entry["name"]: entry for entry in plan.plan_host("h", recipe, hardware, site or plan.Site(root="/r"))}
+def planned(cores=2, clustered=False, **layers):
+    hardware = {**plans.CPU, "cores": cores}
+    found = plans.entries_of("cpu-dynamo", hardware, layers, root="/r", clustered=clustered)
+    return {entry["name"]: entry for entry in found}
 
 
 def servers(**groups):
@@ -63,8 +58,7 @@ def test_one_frontend_one_prefill_one_decode():
 
 
 def test_each_recipe_sends_the_requests_of_the_guide():
-    found = [load.load_recipe(load.find_recipe(name, [])) for name in load.available([load.OWN_RECIPES])]
-    found = [recipe for recipe in found if recipe["engine"] == "dynamo"]
+    found = [recipe for recipe in plans.OWN.values() if recipe["engine"] == "dynamo"]
     assert len(found) == 7
     for recipe in found:
         names = [probe["name"] for probe in recipe["probes"]]
@@ -94,11 +88,6 @@ def test_aggregated():
     assert "kv-transfer-config" not in entries["decode-0"]["arguments"]
 
 
-def test_etcd_instead_of_a_folder():
-    entries = planned(environment=ETCD, site=plan.Site(clustered=True))
-    assert {entry["environment"]["ETCD_ENDPOINTS"] for entry in entries.values()} == {"http://10.0.0.1:2379"}
-
-
 @pytest.mark.parametrize("packages", [["ai-dynamo[vllm]==1.6.1", "vllm==0.31"], ["ai_dynamo==1.4.2", "vllm==0.26.0"]])
 def test_versions_that_pair(packages):
     assert planned(venv={"packages": packages})
@@ -117,27 +106,20 @@ def test_the_version_of_an_image(image, version):
 
 
 def codes(**layers):
-    with pytest.raises(FleetError) as caught:
-        planned(site=plan.Site(root="/r", clustered=True), **layers)
-    return {error.code for error in caught.value.problems}
-
-
-def test_discovery_by_file_is_for_one_host():
-    assert codes() == {"input.value-invalid"}
+    return plans.codes(planned, clustered=True, **layers)
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("ETCD_ENDPOINTS", "http://127.0.0.1:1"), ("NATS_SERVER", "nats://localhost:1"),
-        *((key, value) for key in ("ETCD_ENDPOINTS", "NATS_SERVER")
-          for value in ("[::1]:1", "127.0.0.1:1,127.0.0.2:1")),
+        ("ETCD_ENDPOINTS", "http://127.0.0.1:1"), ("NATS_SERVER", "nats://localhost:1"), ("ETCD_ENDPOINTS", "[::1]:1"),
+        ("NATS_SERVER", "127.0.0.1:1,127.0.0.2:1"),
     ],
 )  # fmt: skip
 def test_loopback_is_another_service_on_each_host_of_a_cluster(key, value):
     layers = {"environment": {**ETCD, key: value}}
     assert planned(**layers)
-    assert codes(**layers) == {"input.value-invalid"}
+    assert codes(**layers) == codes() == {plans.VALUE}  # and discovery by files is for one host
 
 
 @pytest.mark.parametrize(
@@ -159,7 +141,7 @@ def test_services_that_a_start_needs(environment, needs):
 
 
 def test_a_part_of_a_cluster_may_be_prefill_alone():
-    assert planned(site=plan.Site(clustered=True), environment=ETCD, **servers(decode={"count": 0}))
+    assert planned(clustered=True, environment=ETCD, **servers(decode={"count": 0}))
 
 
 def test_the_environment_says_what_no_flag_says():

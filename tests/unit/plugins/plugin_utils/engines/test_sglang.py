@@ -9,28 +9,17 @@ import re
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.sglang import ENGINE as NODE_ENGINE
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.sglang import ENGINE
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
-
-
-def planned(layer=None, name="h200-sglang", accelerator="h200", site=None):
-    layers = [("fleet_override", layer)] if layer else []
-    recipe = recipes.resolve_recipe(recipes.find_recipe(name, []), layers, ())
-    hardware = parse_hardware({"accelerator": accelerator, "count": 8}, "h")
-    entries = plan.plan_host("h", recipe, hardware, site or plan.Site())
-    return entries, capacity.check(entries, plan.deployment(recipe, plan.Site(), "h"), hardware)
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 
 
 @pytest.mark.parametrize(("name", "accelerator", "cache"), [
     ("h200-sglang", "h200", 54.3), ("mi300x-sglang", "mi300x", 99.9),
 ])  # fmt: skip
 def test_the_static_share_without_the_weights_is_the_cache(name, accelerator, cache):
-    entries, found = planned(None, name, accelerator)
+    entries, _deployment, (found, *_others), *_given = plans.planned(name, accelerator)
     assert len(entries) == 8 and entries[1]["command"][:2] == ["sglang", "serve"]
-    assert (found[0]["verdict"], found[0]["kv_gib"]) == ("ok", pytest.approx(cache, abs=0.1))
+    assert (found["verdict"], found["kv_gib"]) == ("ok", pytest.approx(cache, abs=0.1))
     assert entries[1]["arguments"]["tensor-parallel-size"] == "1"
 
 
@@ -50,14 +39,13 @@ def test_the_static_share_without_the_weights_is_the_cache(name, accelerator, ca
 def test_what_a_plan_refuses(arguments, code, value):
     variables = {"fleet_recipe": "h200-sglang", "fleet_hardware": {"accelerator": "h200", "count": 8},
                  "fleet_override": {"arguments": arguments}}  # fmt: skip
-    with pytest.raises(FleetError) as caught:
-        fleet.plan_hosts(["h"], fleet.Hosts(lambda name: variables), True)
-    problem = caught.value.problems[0]
+    problem = plans.problem(plans.plan_of, variables, deploys=True)
     assert problem.code == code and value in "%s %s" % (problem.values, problem.message)
 
 
 def test_a_release_that_is_not_recorded_is_a_warning():
-    entry = planned({"container": {"image": "docker.io/lmsysorg/sglang:v0.5.23", "digest": None}})[0][0]
+    image = {"container": {"image": "docker.io/lmsysorg/sglang:v0.5.23", "digest": None}}
+    entry = plans.entries_of("h200-sglang", override=image)[0]
     recipe = {"container": {"image": entry["container"]["image"]}, "platform": "nvidia"}
     version = ENGINE.version(recipe)
     assert str(version) == "0.5.23" and "0.5.21" in ENGINE.notes(entry, version, None)[0]
@@ -67,9 +55,7 @@ def test_a_release_that_is_not_recorded_is_a_warning():
 
 
 def test_an_api_key_is_refused():
-    with pytest.raises(FleetError) as caught:
-        planned(site=plan.Site(api_key=True))
-    assert caught.value.problems[0].code == "plan.engine-without-api-keys"
+    assert plans.codes(plans.entries_of, "h200-sglang", api_key=True) == {"plan.engine-without-api-keys"}
 
 
 def test_requests_are_counted_and_causes_named():

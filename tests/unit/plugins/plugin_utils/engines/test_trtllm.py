@@ -5,21 +5,18 @@
 
 from __future__ import annotations
 
-import copy
 import pathlib
 
 import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import trtllm
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import all_problems
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 from packaging.version import Version
 
 ENGINE = trtllm.ENGINE
 FIELDS = ENGINE.fields
-RECORDED = FIELDS.data["recorded"]
 RELEASE = "nvcr.io/nvidia/tensorrt-llm/release:"
 PUBLISHED = yaml.safe_load(
     (pathlib.Path(__file__).parents[3] / "fixtures" / "trtllm" / "published.yml").read_text(encoding="utf-8")
@@ -27,44 +24,34 @@ PUBLISHED = yaml.safe_load(
 WHERE = "server 'server-0'"
 
 
-def recipe(content=None, image=RELEASE + "1.2.1", accelerator="b200", devices=8, model_id="gpt-oss-120b", **changes):
+def recipe(content=None, image=RELEASE + "1.2.1", accelerator="b200", model_id="gpt-oss-120b", **changes):
+    arguments = {"tp_size": "${device_count}", "extra_llm_api_options": "${config}", **changes.pop("arguments", {})}
     made = {
-        "schema": 1, "name": "mine", "platform": "nvidia", "engine": "trtllm", "launcher": "container",
-        "needs": {"accelerators": [accelerator]},
-        "model": {"repo": "openai/gpt-oss-120b", "format": "mxfp4", "source": "huggingface", "id": model_id,
-                  "path": "${models}/gpt-oss-120b"},
+        "engine": "trtllm", "needs": {"accelerators": [accelerator]},
+        "model": {**plans.written()["model"], "id": model_id},
         "container": image if isinstance(image, dict) else {"image": image},
-        "command": ["trtllm-serve", "${model}"],
-        "arguments": {"tp_size": "${device_count}", "extra_llm_api_options": "${config}"},
+        "command": ["trtllm-serve", "${model}"], "arguments": arguments,
         "config": {"format": "yaml", "content": content or {}},
-        "servers": [{"role": "server", "count": 1, "devices": devices, "port": 8000}],
+        "servers": [{"role": "server", "count": 1, "devices": 8, "port": 8000}],
     }  # fmt: skip
-    arguments = {**made["arguments"], **changes.pop("arguments", {})}
-    return {**made, **changes, "arguments": arguments}
+    return plans.written(**{**made, **changes})
 
 
 def planned(declared):
-    declared = copy.deepcopy(declared)
-    assert all_problems(declared) == []
-    hardware = parse_hardware({"accelerator": declared["needs"]["accelerators"][0], "count": 8}, "h")
-    entries = plan.plan_host("h", declared, hardware, plan.Site())
-    deployment = plan.deployment(declared, plan.Site(), "h")
-    return entries, fleet.with_notes(capacity.check(entries, deployment, hardware), entries, deployment, hardware)
+    found = plans.planned(declared)
+    return found.entries, found.capacity
 
 
 def error(declared):
-    with pytest.raises(FleetError) as caught:
-        planned(declared)
-    return caught.value.code, caught.value.values
+    found = plans.error(planned, declared)
+    return found.code, found.values
 
 
 def said(declared):
     """The engine's own notes; capacity's warnings name other things."""
-    declared = copy.deepcopy(declared)
-    entries, fits = planned(declared)
-    hardware = parse_hardware({"accelerator": declared["needs"]["accelerators"][0], "count": 8}, "h")
-    fit = capacity.check(entries, plan.deployment(declared, plan.Site(), "h"), hardware)
-    return fits[0]["warnings"][len(fit[0]["warnings"]) :]
+    found = plans.planned(declared)
+    fits = capacity.check(found.entries, found.deployment, found.hardware)
+    return found.capacity[0]["warnings"][len(fits[0]["warnings"]) :]
 
 
 def refused_paths(content, version):
@@ -129,11 +116,7 @@ def test_values_that_a_release_does_not_take(content, key, allowed):
     ("content", "image", "place"),
     [
         ({"stream_intervall": 2}, "1.4.0", "config.content.stream_intervall"),
-        (
-            {"cache_transceiver_config": {"backend": "ucx"}},
-            "1.0.0rc6",
-            "config.content.cache_transceiver_config.backend",
-        ),
+        ({"cache_transceiver_config": {"backend": "ucx"}}, "1.0.0rc6", "cache_transceiver_config.backend"),
         ({"scheduler_config": {"shiny": 1}}, "1.3.0rc27", "config.content.scheduler_config.shiny"),
         ({"enable_mixed_sampler": True}, "gpt-oss-dev", "config.content.enable_mixed_sampler"),
     ],

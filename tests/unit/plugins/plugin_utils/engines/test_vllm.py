@@ -6,19 +6,13 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import vllm
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 
 
 def planned(**arguments):
     """The servers of h200-vllm with other arguments."""
-    resolved = recipes.resolve_recipe(
-        recipes.find_recipe("h200-vllm", []), [("fleet_override", {"arguments": arguments})], ()
-    )
-    return plan.plan_host("h", resolved, parse_hardware({"accelerator": "h200", "count": 8}, "h"), plan.Site())
+    return plans.entries_of("h200-vllm", override={"arguments": arguments})
 
 
 @pytest.mark.parametrize(
@@ -35,9 +29,7 @@ def planned(**arguments):
     ],
 )  # fmt: skip
 def test_what_the_engine_refuses_as_it_starts(arguments, key, allowed):
-    with pytest.raises(FleetError) as caught:
-        planned(**arguments)
-    problem = caught.value.problems[0]
+    problem = plans.problem(planned, **arguments)
     assert (problem.code, problem.values[0]) == ("input.value-invalid", "server 'server-0': " + key)
     assert allowed in problem.values[-1]
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes, preflight
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import endpoint, plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import endpoint
 from ansible_collections.inference.fleet.tests.hubs.repositories import Repository, safetensors
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import by_name, verdict_of
@@ -26,14 +24,10 @@ BASE = "Qwen/Qwen3-32B"
 PEFT = {"peft_type": "LORA", "r": 16, "base_model_name_or_path": BASE}
 
 
-def planned(name, accelerator, adapters=(SQL,), arguments=None, **model):
-    change = {"model": {"adapters": list(adapters), **model}, "arguments": arguments or {}}
-    recipe = recipes.resolve_recipe(recipes.find_recipe(name, []), [("fleet_override", change)], ())
-    count = 2 if accelerator == "cpu" else 64 if accelerator == "trainium3" else 8
-    entries = plan.plan_host(
-        "h", recipe, parse_hardware({"accelerator": accelerator, "count": count}, "h"), plan.Site()
-    )
-    return entries, plan.deployment(recipe, plan.Site(), "h")
+def planned(name, accelerator, adapters=(SQL,), arguments=None):
+    change = {"model": {"adapters": list(adapters)}, "arguments": arguments or {}}
+    found = plans.planned(name, accelerator, change)
+    return found.entries, found.deployment
 
 
 @pytest.mark.parametrize(
@@ -75,9 +69,7 @@ def test_an_adapter_without_a_repository_is_already_on_the_node():
     ],
 )
 def test_what_a_plan_refuses(name, accelerator, code, more):
-    with pytest.raises(FleetError) as caught:
-        planned(name, accelerator, **more)
-    assert caught.value.code == code
+    assert plans.problem(planned, name, accelerator, **more).code == code
 
 
 def test_a_recipe_without_adapters_has_the_plan_of_before():
@@ -154,5 +146,4 @@ def test_the_endpoint_has_a_route_for_each_adapter():
     assert (adapter["model"], [(one["server"], one["track"]) for one in adapter["servers"]]) == (
         "sql", [("server-0", model["name"])],
     )  # fmt: skip
-    with pytest.raises(FleetError):
-        endpoint.backends([([*entries, plan_entry(8002, "server-2", model_id="sql")], deployment)], variables)
+    plans.error(endpoint.backends, [([*entries, plan_entry(8002, "server-2", model_id="sql")], deployment)], variables)

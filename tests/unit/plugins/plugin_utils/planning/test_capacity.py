@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import load_of
-from ansible_collections.inference.fleet.plugins.plugin_utils.models import model_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.models.gpt_oss import GPT_OSS_20B, GPT_OSS_120B, MODELS
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.capacity import (
@@ -25,6 +24,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.capacity 
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import Hardware, parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.neuron import bucket as nxdi_bucket
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.tests.unit.engines.plans import plan_of
 from ansible_collections.inference.fleet.tests.unit.engines.recipe_profiles import NAMES, hardware_of, planned
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[5]
 STANDIN = ROOT / "tools" / "standin" / "standin.json"
 H100 = Hardware("h100", "nvidia", count=1, cores=0, lnc=1, memory_gib=79.65)
 NXDI = {"VLLM_NEURON_FRAMEWORK": "neuronx-distributed-inference"}
+STAND_IN = {"repo": "inference-fleet/gpt-oss-tiny-standin", "weights_format": "bf16"}
 TRANSFER = {"backend": "UCX", "max_tokens_in_buffer": 65536}
 
 
@@ -40,52 +41,33 @@ def hardware(accelerator, **keys):
     return parse_hardware({"accelerator": accelerator, "count": 8, **keys}, "x")
 
 
-def entry_of(
-    command,
-    platform="nvidia",
-    config=None,
-    environment=None,
-    role="server",
-    name="server-0",
-    devices=(0,),
-    engine="vllm",
-    backend=None,
-):
+def entry_of(command, platform="nvidia", config=None, environment=None, engine="vllm", backend=None, **changes):
     words, content = command.split() if isinstance(command, str) else command, {"content": config or {}}
     return {
-        "name": name, "role": role, "devices": list(devices), "platform": platform, "command": words,
+        "name": "server-0", "role": "server", "devices": [0], "platform": platform, "command": words,
         "engine": engine, "arguments": ENGINES[engine].running(backend).effective(words, {}, content),
-        "config": {"content": config} if config is not None else None, "environment": environment or {},
+        "config": {"content": config} if config is not None else None, "environment": environment or {}, **changes,
     }  # fmt: skip
 
 
-def recipe_of(engine, repo="openai/gpt-oss-120b", weights_format="mxfp4", draft=None, benchmark=None, backend=None):
-    return {
-        "engine": engine,
-        "backend": backend,
-        "model": {"repo": repo, "format": weights_format, "draft": draft},
-        "benchmark": benchmark,
-    }
+def recipe_of(engine, repo="openai/gpt-oss-120b", weights_format="mxfp4", draft=None, **more):
+    return {"engine": engine, "model": {"repo": repo, "format": weights_format, "draft": draft}, **more}
 
 
 def verdict(declared, engine, command, config=None, environment=None, role="server", **recipe):
     """assess() of one server given by its command line."""
-    entry = entry_of(
-        command, declared.platform, config, environment, role, engine=engine, backend=recipe.get("backend")
-    )
+    entry = entry_of(command, declared.platform, config, environment, engine, recipe.get("backend"), role=role)
     return assess(capacity.server_of(entry, recipe_of(engine, **recipe), declared))
 
 
 def ascend(tensor, accelerator="ascend-a2", fraction=0.9):
     """The vllm-ascend guide's command line with another tensor parallelism."""
-    return verdict(
-        hardware(accelerator),
-        "vllm",
+    command = (
         "vllm serve /models/x --max-num-seqs 4 --gpu-memory-utilization %g --tensor-parallel-size %d "
-        "--max-model-len 4096 --max-num-batched-tokens 4096 --enable-expert-parallel" % (fraction, tensor),
-        repo="unsloth/gpt-oss-120b-BF16",
-        weights_format="bf16",
+        "--max-model-len 4096 --max-num-batched-tokens 4096 --enable-expert-parallel" % (fraction, tensor)
     )
+    model = {"repo": "unsloth/gpt-oss-120b-BF16", "weights_format": "bf16"}
+    return verdict(hardware(accelerator), "vllm", command, **model)
 
 
 def trtllm(declared, size, fraction, batch=None, attention_dp=False, more=""):
@@ -141,11 +123,6 @@ def test_dimensions_of_the_stand_in_are_its_config_s():
     assert config["layer_types"] == ["sliding_attention", "full_attention"]
 
 
-def test_recipes_name_models_that_are_known():
-    for name in recipes.available([recipes.OWN_RECIPES]):
-        assert model_of(recipes.resolve_recipe(recipes.find_recipe(name, []), [])), name
-
-
 def test_kv_cache_of_one_request_is_what_vllm_asks_for():
     # "4.54 GiB KV cache is needed": 131072 tokens, --max-num-batched-tokens 1024 (vllm#27508)
     needs = capacity.request_bytes(GPT_OSS_120B, 131072, batched=1024)
@@ -174,15 +151,6 @@ def test_kernels_of_blackwell_pad_mxfp4(tensor, more, experts):
     # bf16 has no such kernels, and Hopper's do not pad
     assert verdict(hardware("b200"), "vllm", "vllm serve x", weights_format="bf16")["weights_gib"] < 217.7
     assert "%.1f" % verdict(hardware("h200"), "vllm", "vllm serve x")["weights_gib"] == "64.4"
-
-
-def test_sliding_layers_hold_their_window_while_requests_generate():
-    found = verdict(hardware("h200"), "vllm", "vllm serve x")
-    # 18 full layers hold 2048 tokens, 18 sliding ones 9 blocks of 16 (127 tokens and the new one, and one block for
-    # the edges), each of 2048 bytes: 77 MiB. 53.65 GiB / 77 MiB = 712; counted with 8192 tokens of a step it was 381.
-    each = 18 * 2048 * (2048 + 9 * 16)
-    assert (found["requests"], each) == (int(found["kv_gib"] * GIB // each), 80_805_888)
-    assert found["requests"] == 712
 
 
 def test_the_draft_s_layer_widens_both_groups_of_layers():
@@ -281,13 +249,8 @@ def test_ascend_on_four_chips_of_64_gib(accelerator):
 
 
 def test_local_servers_on_cpu():
-    found = verdict(
-        hardware("cpu", count=1, cores=2),
-        "vllm",
-        "python -m vllm --max-model-len 4096 --max-num-seqs 8 --kv-cache-memory-bytes 64M",
-        repo="inference-fleet/gpt-oss-tiny-standin",
-        weights_format="bf16",
-    )
+    command = "python -m vllm --max-model-len 4096 --max-num-seqs 8 --kv-cache-memory-bytes 64M"
+    found = verdict(hardware("cpu", count=1, cores=2), "vllm", command, **STAND_IN)
     assert found["verdict"] == "ok"
     # 64 MiB / (128 blocks of the full layer + 9 of the sliding layer, each 16 x 2 KV heads x 2 x 64 x 2 bytes)
     assert found["requests"] == 2**26 // ((128 + 9) * 16 * 512)
@@ -308,7 +271,7 @@ def test_local_servers_on_cpu():
          ["max-num-seqs 64 x max-model-len 131072", "36.0 GiB", "28.4 GiB"]),
         (lambda: verdict(hardware("cpu", count=1, cores=2), "vllm",
                          "python -m vllm --max-model-len 130000 --kv-cache-memory-bytes 32M",
-                         repo="inference-fleet/gpt-oss-tiny-standin", weights_format="bf16"),
+                         **STAND_IN),
          ["64 MiB", "32 MiB", "kv-cache-memory-bytes"]),
     ],
 )  # fmt: skip
@@ -440,20 +403,12 @@ def test_what_cannot_be_read_is_not_checked(command, repo, text):
     ]
 
 
-def test_buffers_of_the_kv_transfer_and_the_draft_s_layer_take_their_share():
+def test_buffers_of_the_kv_transfer_take_their_share():
     with_buffer, without = (
         dynamo("decode", {"enable_attention_dp": True, **more}, "")["kv_gib"]
         for more in ({"cache_transceiver_config": TRANSFER}, {})
     )
     assert without - with_buffer == pytest.approx(0.9 * 65536 * 36 * 2048 / GIB, abs=0.001)
-    command = "--max-num-seqs 16 --max-model-len 16384"
-    server = capacity.server_of(
-        entry_of("vllm --tensor-parallel-size 8 " + command, "neuron", environment=NXDI),
-        recipe_of("vllm", draft={"tokens": 5}),
-        hardware("trainium3"),
-    )
-    assert capacity.request_of(server, 16384) == (18 * (16384 + 128) + 16384) * 256
-    assert capacity.request_of(dataclasses.replace(server, draft=False), 16384) == 18 * (16384 + 128) * 256
 
 
 def test_servers_on_a_cpu_share_the_host():
@@ -471,25 +426,16 @@ def test_a_kv_cache_in_fp8_holds_twice_as_much():
     narrow = verdict(hardware("b200"), "vllm", "vllm serve x --kv-cache-dtype fp8")
     wide = verdict(hardware("b200"), "vllm", "vllm serve x")
     assert narrow["tokens"] == pytest.approx(2 * wide["tokens"], abs=2)
-    assert trtllm(hardware("b200"), 1, 0.9)["tokens"] * 2 == pytest.approx(
-        verdict(
-            hardware("b200"),
-            "trtllm",
-            "trtllm-serve x --kv_cache_free_gpu_memory_fraction 0.5",
-            {"kv_cache_config": {"dtype": "fp8"}},  # and with it 0.9: the block replaces the flag
-        )["tokens"],
-        abs=2,
-    )
+    block = {"kv_cache_config": {"dtype": "fp8"}}  # and with it 0.9: the block replaces the flag
+    command = "trtllm-serve x --kv_cache_free_gpu_memory_fraction 0.5"
+    narrow, wide = verdict(hardware("b200"), "trtllm", command, block), trtllm(hardware("b200"), 1, 0.9)
+    assert narrow["tokens"] == pytest.approx(2 * wide["tokens"], abs=2)
 
 
 # --- in the plan ---------------------------------------------------------------------------------------------------
 
 TRN3 = {"fleet_recipe": "trn3-eagle3", "fleet_hardware": {"accelerator": "trainium3", "count": 16}}
 TOO_LARGE = {**TRN3, "fleet_override": {"arguments": {"max-num-seqs": 64, "max-model-len": 131072}}}
-
-
-def plan_of(variables, hosts=("node1",), deploys=True):
-    return fleet.plan_fleet(hosts, lambda host: variables, deploys=deploys)
 
 
 def test_the_plan_says_for_each_server_whether_it_fits():
@@ -509,21 +455,15 @@ def test_the_plan_says_for_each_server_whether_it_fits():
 
 def test_a_refusal_holds_for_who_deploys_and_can_be_overruled():
     assert len(plan_of(TOO_LARGE, deploys=False)["node1"]["servers"]) == 8
-    planned = plan_of({**TOO_LARGE, "fleet_capacity": "warn"})
+    planned = plan_of({**TOO_LARGE, "fleet_capacity": "warn"}, deploys=True)
     (warning,) = fleet.capacity_warnings(planned)
     assert warning.startswith("node1: server-0 to server-7: max-num-seqs 64 x max-model-len 131072")
     assert {item["verdict"] for item in planned["node1"]["capacity"]} == {"warning"}
 
 
 def test_warnings_of_many_hosts_are_told_once_and_name_the_servers():
-    variables = {
-        **TRN3,
-        "fleet_override": {
-            "instances": {"server-2": {"arguments": {"max-num-seqs": 2}}},
-            "benchmark": {"concurrency": 500},
-        },
-    }
-    (warning,) = fleet.capacity_warnings(plan_of(variables, ["a", "b"]))
+    own = {"instances": {"server-2": {"arguments": {"max-num-seqs": 2}}}, "benchmark": {"concurrency": 500}}
+    (warning,) = fleet.capacity_warnings(plan_of({**TRN3, "fleet_override": own}, ["a", "b"], deploys=True))
     assert warning.startswith("a, b: server-0 to server-7: 500 requests") and "114 run at a time" in warning
 
 

@@ -10,13 +10,11 @@ import io
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers import engine as container_engine
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container as container_launch
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import problems
-from hypothesis import given
+from ansible_collections.inference.fleet.tests.unit.engines import plans
+from ansible_collections.inference.fleet.tests.unit.engines.plans import VALUE
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 DIGEST = "sha256:" + "1" * 64
@@ -38,27 +36,15 @@ GUIDE_001 = {
 
 def recipe(container=None, **changes):
     made = {
-        "schema": 1, "name": "mine", "platform": "nvidia", "engine": "trtllm", "launcher": "container",
-        "needs": {"accelerators": ["h200", "b200", "ascend-a2"]},
-        "model": {"repo": "openai/gpt-oss-120b", "format": "mxfp4", "source": "huggingface", "id": "gpt-oss-120b",
-                  "path": "${models}/gpt-oss-120b"},
-        "container": {"image": IMAGE} if container is None else container,
+        "engine": "trtllm", "container": {"image": IMAGE} if container is None else container,
         "command": ["trtllm-serve", "${model}"],
         "servers": [{"role": "server", "count": 1, "devices": 8, "port": 8000}],
     }  # fmt: skip
-    made.update(changes)
-    return made
+    return plans.written(**{**made, **changes})
 
 
 def entries(declared, hardware=None, **site):
-    assert problems(declared) == []
-    return plan.plan_host("h", declared, parse_hardware(hardware or H200, "h"), plan.Site(**site))
-
-
-def refused(declared, **others):
-    with pytest.raises(FleetError) as caught:
-        entries(declared, **others)
-    return caught.value.problems[0].code
+    return plans.entries_of(declared, hardware or H200, **site)
 
 
 def mount(source, target=None, read_only=False):
@@ -173,22 +159,11 @@ def test_cpus_are_the_containers():
     assert [one["cpus"] for one in entries(recipe(servers=servers))] == [None, None]
 
 
-@pytest.mark.parametrize(
-    ("near", "code"),
-    [
-        ("0-3", "input.value-invalid"),
-        ({"0-3": "0-"}, "input.value-invalid"),
-        ({"0-3": "0", "3": "1"}, "input.value-invalid"),
-        ({"0-3": "0"}, "input.value-invalid"),
-    ],
-)  # fmt: skip
-def test_invalid_affinity(near, code):
-    with pytest.raises(FleetError) as caught:
-        entries(recipe(), dict(H200, cpu_affinity=near))
-    assert caught.value.code == code
+@pytest.mark.parametrize("near", ["0-3", {"0-3": "0-"}, {"0-3": "0", "3": "1"}, {"0-3": "0"}])
+def test_invalid_affinity(near):
+    assert plans.codes(entries, recipe(), dict(H200, cpu_affinity=near)) == {VALUE}
 
 
-VALUE = "input.value-invalid"
 BAD = [
     *[({"flags": [flag]}, VALUE) for flag in (
         "--publish=8000:8000", "--name=x", "--env-file=/x", "--gpus=all", "--label=inference.fleet.hash=x",
@@ -212,9 +187,7 @@ BAD = [
 
 @pytest.mark.parametrize(("container", "code"), BAD, ids=[str(one)[:70] for one, _code in BAD])
 def test_values_that_defeat_the_plan_or_that_no_engine_takes(container, code):
-    with pytest.raises(FleetError) as caught:
-        entries(recipe({"image": IMAGE, **container}))
-    assert caught.value.problems[0].code == code
+    assert plans.problem(entries, recipe({"image": IMAGE, **container})).code == code
 
 
 @pytest.mark.parametrize(
@@ -241,10 +214,17 @@ def test_gpus_by_flag_only_on_purpose():
     assert "--gpus=all" in entry["launch"]
 
 
-def test_secrets_that_would_steer_the_client_and_texts_that_do_not_arrive():
-    assert refused(recipe({})) == VALUE
-    assert refused(recipe(secrets={"DOCKER_HOST": "fleet_x"})) == VALUE
-    assert refused(recipe(environment={"A": "\udcff"})) == VALUE
+@pytest.mark.parametrize(
+    ("container", "changes"),
+    [
+        ({}, {}),
+        ({"image": IMAGE}, {"secrets": {"DOCKER_HOST": "fleet_x"}}),
+        ({"image": IMAGE}, {"environment": {"A": "\udcff"}}),
+        ({"image": IMAGE, "engine": "podman"}, {"environment": {"PATH": "\r\n"}}),
+    ],
+)
+def test_secrets_that_would_steer_the_client_and_texts_that_do_not_arrive(container, changes):
+    assert plans.codes(entries, recipe(container, **changes)) == {VALUE}
 
 
 def test_what_podman_would_change_goes_by_name():
@@ -253,7 +233,6 @@ def test_what_podman_would_change_goes_by_name():
     assert {"--env=A", "--env=B=\r"} < set(entry["launch"])
     (entry,) = entries(recipe(environment=environment))
     assert "--env=A=a\r\nb" in entry["launch"]
-    assert refused(recipe({"image": IMAGE, "engine": "podman"}, environment={"PATH": "\r\n"})) == VALUE
 
 
 TEXT = st.text(st.characters(min_codepoint=1, exclude_categories=["Cs"]))
@@ -262,6 +241,7 @@ PATH = st.text(st.characters(min_codepoint=32, exclude_categories=["Cs", "Cc"]),
 )
 
 
+@settings(max_examples=25)
 @given(st.lists(TEXT, min_size=1), st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,9}", fullmatch=True), TEXT),
        st.lists(PATH, max_size=4, unique_by=lambda path: path.rstrip("/")))  # fmt: skip
 def test_every_word_stays_what_it_is(command, environment, paths):
@@ -317,15 +297,6 @@ def test_every_flag_of_ours_is_refused_in_flags():
 def test_a_parallelism_that_needs_other_devices_is_refused_wherever_it_is_written(arguments, content):
     servers = [{"role": "server", "count": 1, "devices": 4, "port": 8000}]
     config = {"format": "yaml", "content": content}
-    with pytest.raises(FleetError) as caught:
-        entries(recipe(servers=servers, arguments=arguments, config=config))
+    error = plans.problem(entries, recipe(servers=servers, arguments=arguments, config=config))
     place = "config.content.tensor_parallel_size" if content else "arguments.tp_size"
-    assert (caught.value.code, caught.value.values[1:4]) == ("plan.parallel-not-devices", (place + " 8", 8, 4))
-    config["content"] = {"tensor_parallel_size": 4}
-    (entry,) = entries(recipe(servers=servers, arguments={"tp_size": "4"}, config=config))
-    assert entry["arguments"]["tensor-parallel-size"] == 4
-    with pytest.raises(FleetError) as caught:  # the file would win
-        entries(recipe(servers=servers, arguments={"tp_size": 8}, config=config))
-    assert (caught.value.code, caught.value.values[1:5]) == (
-        "plan.flags-conflict", ("arguments.tp_size", "config.content.tensor_parallel_size"),
-    )  # fmt: skip
+    assert (error.code, error.values[1:4]) == ("plan.parallel-not-devices", (place + " 8", 8, 4))

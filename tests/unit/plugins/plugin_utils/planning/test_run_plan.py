@@ -10,14 +10,9 @@ import os
 import stat
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, inventory, run_plan
+from ansible_collections.inference.fleet.tests.unit.engines.plans import LOCAL, error
 
-LOCAL = {
-    "fleet_recipe": "cpu-tiny",
-    "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2},
-    "fleet_root": "/r",
-}
 KEY = "sk-never-in-a-file"
 TOO_LARGE = {"fleet_override": {"arguments": {"max-model-len": 131072, "kv-cache-memory-bytes": "32M"}}}
 
@@ -28,9 +23,8 @@ def kept(tmp_path, monkeypatch):
     made = []
     plan_one = fleet.plan_one
     monkeypatch.setattr(run_plan.C, "DEFAULT_LOCAL_TMP", str(tmp_path))
-    monkeypatch.setattr(run_plan, "_loaded", {})
-    monkeypatch.setattr(run_plan, "_settled", {})
-    monkeypatch.setattr(run_plan, "_right", set())
+    for name, value in (("_loaded", {}), ("_settled", {}), ("_right", set())):
+        monkeypatch.setattr(run_plan, name, value)
     monkeypatch.setattr(fleet, "plan_one", lambda given, *more: made.append(given.host) or plan_one(given, *more))
     return tmp_path / run_plan.NAME, made
 
@@ -82,9 +76,7 @@ def test_a_variable_that_no_plan_reads_changes_nothing(kept):
 
 def test_what_may_not_be_deployed_is_not_taken_for_it(kept):
     planned({**LOCAL, **TOO_LARGE}, deploys=False, save=True)
-    with pytest.raises(FleetError) as caught:
-        planned({**LOCAL, **TOO_LARGE})
-    assert caught.value.code == "plan.does-not-fit-memory"
+    assert error(planned, {**LOCAL, **TOO_LARGE}).code == "plan.does-not-fit-memory"
 
 
 def test_the_task_of_a_host_compares_its_variables_once(kept, monkeypatch):

@@ -11,39 +11,28 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import Hosts
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
+from ansible_collections.inference.fleet.tests.unit.engines.plans import LOCAL, plan_of
 
 KEY = "sk-never-in-a-plan"
-LOCAL = {
-    "fleet_recipe": "cpu-tiny",
-    "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2},
-    "fleet_root": "/r",
-}
-TRN3 = {"fleet_recipe": "trn3-eagle3", "fleet_hardware": {"accelerator": "trainium3", "count": 16}}
+TRN3 = {"fleet_recipe": "trn3-eagle3", "fleet_hardware": plans.TRN3}
 SECRETS = {"VLLM_API_KEY": "fleet_api_key", "INFERENCE_FLEET_OTHER_API_KEYS": "fleet_api_key"}
 MIDDLEWARE = ["--middleware", "inference_fleet_api_keys.ApiKeys"]
 
 
-def locked():
-    error = FleetError("test.unresolvable", "variable x cannot be worked out for the plan: locked")
-    error.__cause__ = RuntimeError(
-        "Attempt to use undecryptable variable: Attempting to decrypt but no vault secrets found."
-    )
+def unresolvable(cause):
+    """What reading a variable raises."""
+    error = FleetError("test.unresolvable", "variable vault_token cannot be worked out for the plan: %s" % cause)
+    error.__cause__ = RuntimeError(cause)
     return error
 
 
-def plan_of(variables, deploys=True, hosts=("node1",)):
-    return fleet.plan_fleet(hosts, lambda host: Lazy(variables), deploys=deploys)
+LOCKED = unresolvable("Attempt to use undecryptable variable: Attempting to decrypt but no vault secrets found.")
 
 
-def entries_of(variables, **kwargs):
-    return plan_of(variables, **kwargs)["node1"]["servers"]
-
-
-def refused(function, *args, **kwargs):
-    with pytest.raises(FleetError) as caught:
-        function(*args, **kwargs)
-    return caught.value.message
+def entries_of(variables, deploys=True):
+    return plan_of(variables, deploys=deploys)["node1"]["servers"]
 
 
 @pytest.mark.parametrize("base", [LOCAL, TRN3, {**TRN3, "fleet_recipe": "trn3-start-script"}])
@@ -57,14 +46,12 @@ def test_a_key_becomes_a_secret_of_every_server_and_its_value_is_nowhere(base):
         assert entry["command"] == [*plain["command"], *MIDDLEWARE]
         folder = base.get("fleet_root", "") + "/var/lib/inference-fleet/lib/engine"
         assert entry["environment"] == {**plain["environment"], "PYTHONPATH": folder}
-        assert entry["hooks"].get("compile_cache") == plain["hooks"].get(
-            "compile_cache"
-        )  # nothing is compiled again for a key
+        assert entry["hooks"] == plain["hooks"]  # nothing is compiled again for a key
 
 
 def test_the_plan_depends_on_the_version_and_not_on_value_or_vault():
     one = entries_of({**LOCAL, "fleet_api_key": KEY})
-    for value in ("other", ["a", "b"], locked()):
+    for value in ("other", ["a", "b"], LOCKED):
         assert entries_of({**LOCAL, "fleet_api_key": value}) == one
     two = entries_of({**LOCAL, "fleet_api_key": KEY, "fleet_api_key_version": 2})
     assert two[0]["secret_versions"] == dict.fromkeys(SECRETS, "2")
@@ -73,9 +60,8 @@ def test_the_plan_depends_on_the_version_and_not_on_value_or_vault():
 
 def test_what_is_no_key_stops_a_deployment_and_nothing_else():
     wrong = {**LOCAL, "fleet_api_key": KEY + " x"}
-    message = refused(plan_of, wrong)
-    assert message.startswith("node1: fleet_api_key ")
-    assert KEY not in message
+    message = plans.error(plan_of, wrong, deploys=True).message
+    assert message.startswith("node1: fleet_api_key ") and KEY not in message
     assert entries_of(wrong, deploys=False)[0]["secrets"] == SECRETS
 
 
@@ -110,16 +96,15 @@ def test_a_container_gets_the_module_mounted_and_the_key_by_name_alone():
     ],
 )
 def test_a_key_in_the_open_is_an_error(layer, where):
-    with pytest.raises(FleetError) as caught:
-        plan_of({**LOCAL, "fleet_override": layer})
-    problem = caught.value.problems[0]
+    problem = plans.problem(plan_of, {**LOCAL, "fleet_override": layer})
     assert (problem.code, problem.values[1]) == ("plan.api-key-in-the-open", where)
 
 
 def test_two_variables_for_one_key():
     layer = {"secrets": {"VLLM_API_KEY": "vault_key"}}
     assert entries_of({**LOCAL, "fleet_override": layer})[0]["secrets"] == {"VLLM_API_KEY": "vault_key"}
-    assert "secrets.VLLM_API_KEY" in refused(plan_of, {**LOCAL, "fleet_override": layer, "fleet_api_key": KEY})
+    variables = {**LOCAL, "fleet_override": layer, "fleet_api_key": KEY}
+    assert "secrets.VLLM_API_KEY" in plans.error(plan_of, variables).message
     same = {"secrets": {"VLLM_API_KEY": "fleet_api_key"}}
     assert entries_of({**LOCAL, "fleet_override": same, "fleet_api_key": KEY})[0]["secrets"] == SECRETS
 
@@ -133,9 +118,7 @@ def test_an_engine_without_keys_is_not_left_open_silently(engine):
         )
     variables = {**LOCAL, "fleet_override": layer}
     assert entries_of(variables)[0]["secrets"] == {}
-    with pytest.raises(FleetError) as caught:
-        plan_of({**variables, "fleet_api_key": KEY})
-    assert caught.value.problems[0].code == "plan.engine-without-api-keys"
+    assert plans.problem(plan_of, {**variables, "fleet_api_key": KEY}).code == "plan.engine-without-api-keys"
     assert entries_of({**variables, "fleet_api_key": None})[0]["secrets"] == {}
 
 
@@ -160,57 +143,32 @@ def test_beyond_loopback_without_a_key_is_one_warning_for_the_fleet(bind):
 # -- secrets without a value -------------------------------------------------------------------------------------------
 
 
-def lacking(variables, secrets, **kwargs):
-    """What check_secrets says, None where nothing is missing."""
+def lacking(variables, secrets):
     variables = Lazy({**LOCAL, "fleet_override": {"secrets": secrets}, **variables})
     planned = fleet.plan_fleet(["node1", "node2"], lambda host: variables, deploys=True)
     hostvars = {"node1": variables, "node2": variables}
-    try:
-        fleet.check_secrets(planned, kwargs.get("hosts", ["node1"]), Hosts(hostvars.get))
-    except FleetError as error:
-        return error.message
-    return None
+    return plans.error(fleet.check_secrets, planned, ["node1"], Hosts(hostvars.get)).message
 
 
 HEAD = "Secrets of servers have no value, nothing was changed:\n"
-LINE = "node1: server-0, server-1: the secret HF_TOKEN comes from the variable 'vault_token', which %s."
-LOCKED = (
-    "is in a vault that is locked, or opened with another password; give its password (--ask-vault-pass, "
-    "--vault-password-file)"
-)
-
-
-def undefined(name="vault_other"):
-    error = FleetError("test.unresolvable", "variable vault_token cannot be worked out for the plan")
-    error.__cause__ = RuntimeError("Error rendering template: '%s' is undefined" % name)
-    return error
-
-
-def broken():
-    error = FleetError(
-        "test.unresolvable", "variable vault_token cannot be worked out for the plan: syntax error in '%s{{'" % KEY
-    )
-    error.__cause__ = RuntimeError("syntax error in '%s{{'" % KEY)
-    return error
+LINE = "node1: server-0, server-1: the secret HF_TOKEN comes from the variable 'vault_token', which %s"
+UNDEFINED = unresolvable("Error rendering template: 'vault_other' is undefined")
 
 
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
-        ({}, "is not set for this host; set it, best in a vault"),
-        ({"vault_token": None}, "is empty; set it, best in a vault"),
-        ({"vault_token": ""}, "is empty; set it, best in a vault"),
-        ({"vault_token": locked()}, LOCKED),
-        ({"vault_token": undefined()}, "names 'vault_other', which is not set for this host; set it, best in a vault"),
-        ({"vault_token": broken()}, "cannot be templated; look at what it refers to"),
+        ({}, "is not set for this host"),
+        ({"vault_token": None}, "is empty"),
+        ({"vault_token": ""}, "is empty"),
+        ({"vault_token": LOCKED}, "is in a vault that is locked, or opened with another password"),
+        ({"vault_token": UNDEFINED}, "names 'vault_other', which is not set for this host"),
+        ({"vault_token": unresolvable("syntax error in '%s{{'" % KEY)}, "cannot be templated"),
         ({"vault_token": [KEY]}, "cannot be used: vault_token is a list"),
-        (
-            {"vault_token": KEY + "\0"},
-            "cannot be used: vault_token contains a NUL character",
-        ),
+        ({"vault_token": KEY + "\0"}, "cannot be used: vault_token contains a NUL character"),
     ],
 )
 def test_a_secret_without_a_value(variables, words):
     found = lacking(variables, {"HF_TOKEN": "vault_token"})
-    assert found.startswith((HEAD + LINE % words).rstrip("."))
+    assert found.startswith(HEAD + LINE % words)
     assert KEY not in found

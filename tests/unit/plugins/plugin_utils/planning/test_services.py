@@ -9,9 +9,9 @@ import re
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
 from ansible_collections.inference.fleet.tests import doc_examples
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
 
 HOSTS = {
@@ -20,6 +20,7 @@ HOSTS = {
 }  # fmt: skip
 SERVICES = {"etcd": {"port": 2379, "endpoint": "http://{address}:{port}"}, "nats": {"port": 4222, "group": "bus"}}
 SCHEME = "{scheme}://{address}:{port}"
+WITH_SCHEME = {"environment": {"ETCD": "${etcd}"}, "services": {"etcd": {"port": 2379, "endpoint": SCHEME}}}
 OVERRIDE = {"services": SERVICES, "environment": {"ETCD": "${etcd}", "NATS": "${nats}", "N": "${total_server}"}}
 
 
@@ -35,9 +36,8 @@ def plan_of(changes=None, groups=None, override=None, **shared):
 
 
 def code(*args, **kwargs):
-    with pytest.raises(FleetError) as caught:
-        plan_of(*args, **kwargs)
-    return caught.value.code, caught.value.message
+    found = plans.error(plan_of, *args, **kwargs)
+    return found.code, found.message
 
 
 def test_addresses_of_services_are_the_declared_ones():
@@ -48,8 +48,7 @@ def test_addresses_of_services_are_the_declared_ones():
 
 def test_a_host_that_is_alone_is_reached_over_loopback_by_itself_only():
     groups = {"etcd": ["n1"], "bus": ["n1"], "all": list(HOSTS)}
-    scheme = {"environment": {"ETCD": "${etcd}"}, "services": {"etcd": {"port": 2379, "endpoint": SCHEME}}}
-    declared = {"n1": {"fleet_address": "10.0.0.1"}}
+    scheme, declared = WITH_SCHEME, {"n1": {"fleet_address": "10.0.0.1"}}
     assert plan_of(declared, groups, scheme)[0]["environment"]["ETCD"] == "http://127.0.0.1:2379"
     other = {**groups, "etcd": ["e1"]}
     found, message = code(declared, other, scheme)
@@ -69,13 +68,10 @@ def test_two_members_are_refused_by_the_plan():
 
 
 def test_the_scheme_says_whether_a_cluster_has_tls():
-    scheme = {"environment": {"ETCD": "${etcd}"}, "services": {"etcd": {"port": 2379, "endpoint": SCHEME}}}
-    assert (
-        plan_of(override=scheme)[0]["environment"]["ETCD"]
-        == "https://10.0.0.7:2379,https://[fd00::7]:2379,https://e-3:2379"
-    )
+    found = plan_of(override=WITH_SCHEME)[0]["environment"]["ETCD"]
+    assert found == "https://10.0.0.7:2379,https://[fd00::7]:2379,https://e-3:2379"
     plain = {"e1": {"etcd_tls": False}, "e2": {"etcd_tls": False}}
-    assert plan_of(plain, override=scheme)[0]["environment"]["ETCD"].startswith("http://10.0.0.7:2379,")
+    assert plan_of(plain, override=WITH_SCHEME)[0]["environment"]["ETCD"].startswith("http://10.0.0.7:2379,")
 
 
 def test_a_total_counts_the_hosts_of_a_cluster():
@@ -187,19 +183,15 @@ def test_certificates_that_are_given_count_instead():
     ids=["one of three", "the cluster's are given, and the clients' are not"],
 )
 def test_certificates_that_nobody_gives_are_an_error(override, shared):
-    with pytest.raises(FleetError) as caught:
-        dynamo_on("m1", override, **shared)
-    assert caught.value.code == "plan.dynamo-certificates"
+    assert plans.error(dynamo_on, "m1", override, **shared).code == "plan.dynamo-certificates"
 
 
-DYNAMO = {"b200-dynamo-disagg": "b200", "b200-dynamo-vllm": "b200", "b200-dynamo-vllm-disagg": "b200",
-          "h200-dynamo-vllm": "h200", "h200-dynamo-vllm-disagg": "h200", "cpu-dynamo": "cpu"}  # fmt: skip
+DYNAMO = [name for name, own in plans.OWN.items() if own["engine"] == "dynamo" and "etcd" in own["overlays"]]
 
 
 def with_overlay(recipe, groups, **shared):
     """The entries of one host with the overlay etcd."""
-    kind = DYNAMO[recipe]
-    hardware = {"accelerator": kind, **({"count": 1, "cores": 2} if kind == "cpu" else {"count": 8})}
+    hardware = plans.node_of(plans.OWN[recipe])
     base = {"fleet_recipe": recipe, "fleet_overlay": "etcd", "fleet_hardware": hardware, "groups": groups, **shared}
     given = {"m1": {**base, **CLUSTER["m1"]}, **{one: {**shared, **CLUSTER[one]} for one in ("m2", "m3")}}
     return fleet.plan_fleet(["m1"], lambda one: Lazy(given[one]))["m1"]["servers"]
@@ -224,10 +216,8 @@ def test_the_overlay_etcd_is_the_group_etcd(recipe):
     assert endpoints(groups={**groups, "etcd": list(CLUSTER)}) == "https://10.0.0.1:2379"
     assert endpoints(etcd_client_port=3379) == "http://127.0.0.1:3379"
     assert endpoints(groups={**groups, "etcd": ["m2"]}, etcd_tls=True) == "https://10.0.0.2:2379"
-    for members, expected in (([], "input.value-invalid"), (["m2"], "input.value-invalid")):
-        with pytest.raises(FleetError) as caught:
-            endpoints(groups={**groups, "etcd": members})
-        assert caught.value.code == expected
+    for members in ([], ["m2"]):
+        assert plans.codes(endpoints, groups={**groups, "etcd": members}) == {plans.VALUE}
     own = {"fleet_override": {"environment": {"ETCD_ENDPOINTS": "http://10.9.9.9:2379"}}}
     assert endpoints(groups={"all": list(CLUSTER)}, **own) == "http://10.9.9.9:2379"
 
@@ -253,26 +243,30 @@ def test_dynamo_gets_one_server_of_nats_its_own_host_s_where_that_has_one():
 
 
 def test_a_dynamo_without_tls_for_nats_is_refused():
-    with pytest.raises(FleetError) as caught:
-        nats_of("m1", "1.0.2")
-    assert caught.value.code == "input.value-invalid"
-    assert "1.0.2" in caught.value.message
+    error = plans.error(nats_of, "m1", "1.0.2")
+    assert error.code == plans.VALUE and "1.0.2" in error.message
+
+
+def inventory_of(name):
+    """(variables of all hosts, hosts.yml) of one of the inventories."""
+    folder = doc_examples.USING.parents[1] / "inventories" / name
+    return [yaml.safe_load((folder / one).read_text()) for one in ("group_vars/all.yml", "hosts.yml")]
+
+
+def plan_hosts(hosts, etcd, shared, **more):
+    groups = {"etcd": list(etcd), "all": list(hosts)}
+    variables = {
+        host: {**shared, **own, "groups": groups, "fleet_bind_address": own["ansible_host"]}
+        for host, own in hosts.items()
+    }
+    return fleet.plan_fleet(list(hosts), variables.get, **more)
 
 
 def test_the_inventory_of_three_hosts_plans():
     """inventories/b200_dynamo, and the example of docs/using/dynamo.md."""
-    folder = doc_examples.USING.parents[1] / "inventories" / "b200_dynamo"
-    shared = yaml.safe_load((folder / "group_vars" / "all.yml").read_text())
-    declared = yaml.safe_load((folder / "hosts.yml").read_text())
+    shared, declared = inventory_of("b200_dynamo")
     hosts = declared["b200"]["hosts"]
-    groups = {"etcd": list(declared["etcd"]["hosts"]), "all": list(hosts)}
-    found = fleet.plan_fleet(
-        list(hosts),
-        lambda host: Lazy(
-            {**shared, **hosts[host], "groups": groups, "fleet_bind_address": hosts[host]["ansible_host"]}
-        ),
-        deploys=True,
-    )
+    found = plan_hosts(hosts, declared["etcd"]["hosts"], shared, deploys=True)
     roles = {host: [one["role"] for one in item["servers"]] for host, item in found.items()}
     assert roles == {"b200-1": ["frontend"] + 8 * ["prefill"], "b200-2": 8 * ["decode"], "b200-3": 8 * ["decode"]}
     assert len(found["b200-1"]["deployment"]["workers_elsewhere"]) == 16
@@ -282,9 +276,8 @@ def test_the_inventory_of_three_hosts_plans():
 
 
 def test_the_inventory_of_nvidias_guide_plans():
-    folder = doc_examples.USING.parents[1] / "inventories" / "b200_dynamo_disagg"
-    shared = yaml.safe_load((folder / "group_vars" / "all.yml").read_text())
-    (host,) = yaml.safe_load((folder / "hosts.yml").read_text())["b200"]["hosts"]
+    shared, declared = inventory_of("b200_dynamo_disagg")
+    (host,) = declared["b200"]["hosts"]
     found = fleet.plan_fleet([host], lambda _host: shared, deploys=True)[host]["servers"]
     assert [(one["name"], one["devices"]) for one in found] == [
         ("frontend-0", []), ("prefill-0", [0, 1, 2, 3]), ("decode-0", [4, 5, 6, 7])
@@ -295,11 +288,5 @@ def test_the_example_of_several_hosts_plans():
     text = (doc_examples.USING / "dynamo.md").read_text(encoding="utf-8")
     example = next(one for one in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "fleet_overlay: [etcd" in one)
     shown = yaml.safe_load(example)["all"]
-    hosts, groups = shown["hosts"], {"etcd": list(shown["children"]["etcd"]["hosts"]), "all": list(shown["hosts"])}
-    found = fleet.plan_fleet(
-        list(hosts),
-        lambda host: Lazy(
-            {**shown["vars"], **hosts[host], "groups": groups, "fleet_bind_address": hosts[host]["ansible_host"]}
-        ),
-    )
+    found = plan_hosts(shown["hosts"], shown["children"]["etcd"]["hosts"], shown["vars"])
     assert [one["role"] for item in found.values() for one in item["servers"]] == ["frontend", "prefill", "decode"]

@@ -13,6 +13,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning import ru
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import HostVariables
 
 CLONE = pathlib.Path(__file__).resolve().parents[5]
+DEEP = {"k": {"l": 5, "m": [6]}}
 STEPS = [{"step": step, "operation": step, "arguments": {}} for step in run_look.STEPS]
 
 
@@ -57,24 +58,19 @@ def test_a_changed_playbook_may_have_other_tags():
         ({"variable": "empty", "default": {}}, {"x": "y", "a": {}}),
         ({"variable": "empty", "default": "", "omits": True}, {"x": "y"}),
         ({"variable": "empty", "over": {"k": 2}}, {"x": "y", "a": {"k": 2}}),
-        (
-            {"variable": "deep", "over": {"k": {"l": 2, "m": [3]}, "n": 4}},
-            {"x": "y", "a": {"k": {"l": 5, "m": [6]}, "n": 4}},
-        ),
+        ({"variable": "deep", "over": {"k": {"l": 2, "m": [3]}, "n": 4}}, {"x": "y", "a": {**DEEP, "n": 4}}),
         ({"plan": ["deployment", "models"]}, {"x": "y", "a": ["m"]}),
     ],
 )
 def test_what_is_filled_in(how, found):
-    variables = HostVariables("n1", {"full": {"k": 1}, "empty": "", "deep": {"k": {"l": 5, "m": [6]}}})
+    variables = HostVariables("n1", {"full": {"k": 1}, "empty": "", "deep": DEEP})
     plan = {"servers": [], "deployment": {"models": ["m"]}}
     given = {"x": "y", "a": {run_look.LATER: how}}
     assert run_look.filled(given, plan, variables, ["all"]) == found
     assert run_look.filled([{"list": given}], plan, variables, ["all"]) == [{"list": found}]
 
 
-@pytest.mark.parametrize(
-    ("only", "prepares"), [(["all"], True), (["preflight"], True), (["tagged"], True), (["serve"], False)]
-)
+@pytest.mark.parametrize(("only", "prepares"), [("all", True), ("preflight", True), ("tagged", True), ("serve", False)])
 def test_a_run_that_does_not_prepare(only, prepares):
     given = {"prepares": {run_look.LATER: {"prepared": True, "unprepared": False}}}
-    assert run_look.filled(given, {}, HostVariables("n1", {}), only) == {"prepares": prepares}
+    assert run_look.filled(given, {}, HostVariables("n1", {}), [only]) == {"prepares": prepares}

@@ -8,23 +8,16 @@ from __future__ import annotations
 import json
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.tests import doc_examples
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 
 PAGE = (doc_examples.USING / "amd.md").read_text(encoding="utf-8")
 KINDS = {"mi300x": 191.98, "mi325x": 255.98, "mi355x": 287.98}
 
 
-def planned(layer=None, overlays=(), accelerator="mi300x", count=8):
-    """(recipe, hardware, entries) of mi300x-vllm."""
-    layers = [("fleet_override", layer)] if layer else []
-    recipe = recipes.resolve_recipe(recipes.find_recipe("mi300x-vllm", []), layers, overlays)
-    hardware = parse_hardware({"accelerator": accelerator, "count": count}, "h")
-    return recipe, hardware, plan.plan_host("h", recipe, hardware, plan.Site())
+def entries(layer=None, **more):
+    return plans.entries_of("mi300x-vllm", override=layer, **more)
 
 
 def test_accelerators():
@@ -32,7 +25,7 @@ def test_accelerators():
 
 
 def test_containers_get_all_gpus_and_a_variable_selects_their_own():
-    found = planned({"servers": {"server": {"devices": 2}}})[2]
+    found = entries({"servers": {"server": {"devices": 2}}})
     assert [one["environment"]["HIP_VISIBLE_DEVICES"] for one in found] == ["0,1", "2,3", "4,5", "6,7"]
     for one in found:
         assert one["container"]["devices"] == ["/dev/kfd", "/dev/dri"]
@@ -41,7 +34,7 @@ def test_containers_get_all_gpus_and_a_variable_selects_their_own():
 
 def test_a_process_is_given_its_gpus():
     process = {"launcher": "process", "container": None, "venv": {"path": "/v", "create": False}, "command": ["vllm"]}
-    found = planned({**process, "environment": {"HIP_VISIBLE_DEVICES": None}})[2]
+    found = entries({**process, "environment": {"HIP_VISIBLE_DEVICES": None}})
     assert [one["environment"]["HIP_VISIBLE_DEVICES"] for one in found] == [str(number) for number in range(8)]
 
 
@@ -55,23 +48,21 @@ def test_a_process_is_given_its_gpus():
     ],
 )
 def test_other_gpus_than_the_server_s_own_are_refused(environment, name):
-    with pytest.raises(FleetError) as caught:
-        planned({"environment": environment})
-    problem = caught.value.problems[0]
+    problem = plans.problem(entries, {"environment": environment})
     assert (problem.code, problem.values[1]) == ("plan.visible-devices", name)
 
 
-def test_formats_and_weights_that_do_not_fit():
-    for layer, code in (
+@pytest.mark.parametrize(
+    ("layer", "code"),
+    [
         ({"model": {"family": "chat", "format": "nvfp4", "repo": "x/unknown"}}, "input.value-invalid"),
         ({"model": {"format": "bf16", "repo": "unsloth/gpt-oss-120b-BF16"}}, "plan.does-not-fit-memory"),
         ({"arguments": {"attention-backend": "ROCM_AITER_UNIFIED"}}, "plan.config-value-invalid"),
-    ):
-        variables = {"fleet_recipe": "mi300x-vllm", "fleet_override": layer,
-                     "fleet_hardware": {"accelerator": "mi300x", "count": 8}}  # fmt: skip
-        with pytest.raises(FleetError) as caught:
-            fleet.plan_hosts(["h"], fleet.Hosts(lambda name, found=variables: found), True)
-        assert caught.value.problems[0].code == code
+    ],
+)
+def test_formats_and_weights_that_do_not_fit(layer, code):
+    variables = {"fleet_recipe": "mi300x-vllm", "fleet_hardware": {"accelerator": "mi300x", "count": 8}}
+    assert plans.problem(plans.plan_of, {**variables, "fleet_override": layer}, deploys=True).code == code
 
 
 @pytest.mark.parametrize(
@@ -80,14 +71,13 @@ def test_formats_and_weights_that_do_not_fit():
 )
 def test_memory(accelerator, overlays, weights, cache):
     """vLLM pads the experts to 128, and on a MI355X to 256; its defaults for large GPUs are 1024 sequences."""
-    recipe, hardware, entries = planned(None, overlays, accelerator)
-    found = capacity.check(entries, plan.deployment(recipe, plan.Site(), "h"), hardware)[0]
+    found = plans.planned("mi300x-vllm", accelerator, overlays=overlays).capacity[0]
     assert (found["verdict"], found["max_seqs"]) == ("ok", 1024)
     assert (found["weights_gib"], found["kv_gib"]) == (pytest.approx(weights, abs=0.1), pytest.approx(cache, abs=0.1))
 
 
 def test_the_page_shows_what_is_started():
-    entry = planned(None, ("tp8",))[2][0]
+    entry = entries(overlays=("tp8",))[0]
     words = " ".join(entry["command"])
     rows = [line.strip("| ").split(" | ") for line in PAGE.splitlines() if line.startswith("| `-")]
     lines = [*(row[1].strip("`") for row in rows), *doc_examples.listed(PAGE, "Unchanged")]

@@ -9,12 +9,8 @@ import json
 import pathlib
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import with_notes
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 
 FIXTURES = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "ascend"
 COUNTS = {"a2": 8, "a3": 16}
@@ -23,20 +19,17 @@ MOUNTS = ["/usr/local/dcmi", "/usr/local/bin/npu-smi", "/usr/local/Ascend/driver
           "/etc/ascend_install.info"]  # fmt: skip
 
 
-def resolved(kind, layer=None, overlays=()):
-    layers = [("fleet_override", layer)] if layer else []
-    return recipes.resolve_recipe(recipes.find_recipe("ascend-" + kind, []), layers, overlays)
+def planned(kind, layer=None, overlays=()):
+    return plans.planned("ascend-" + kind, override=layer, overlays=overlays)
 
 
-def entries(kind, layer=None, overlays=(), **hardware):
-    declared = parse_hardware({"accelerator": "ascend-" + kind, "count": COUNTS[kind], **hardware}, "h")
-    return plan.plan_host("h", resolved(kind, layer, overlays), declared, plan.Site())
+def entries(kind, layer=None, overlays=(), **site):
+    return plans.entries_of("ascend-" + kind, override=layer, overlays=overlays, **site)
 
 
-def refused(kind, layer):
-    with pytest.raises(FleetError) as caught:
-        entries(kind, layer)
-    return caught.value.problems[0]
+def refused(kind, layer, **more):
+    found = plans.problem(entries, kind, layer, **more)
+    return found.code, found.values
 
 
 def davinci(entry):
@@ -46,10 +39,8 @@ def davinci(entry):
 @pytest.mark.parametrize(
     ("kind", "overlays", "sizes"),
     [
-        ("a2", (), [4, 4]), ("a3", (), [4] * 4), ("a2", ("tp8",), [8]), ("a3", ("tp8",), [8, 8]),
-        ("a2", ("gpt-oss-20b",), [1] * 8), ("a3", ("gpt-oss-20b",), [2] * 8),
-        ("a2", ("piecewise",), [4, 4]), ("a3", ("guide",), [4] * 4),
-        ("a3", ("guide", "huggingface"), [4] * 4),
+        ("a2", (), [4, 4]), ("a3", (), [4] * 4), ("a2", ("tp8",), [8]),
+        ("a2", ("gpt-oss-20b",), [1] * 8), ("a3", ("gpt-oss-20b",), [2] * 8), ("a3", ("guide", "huggingface"), [4] * 4),
     ],
 )  # fmt: skip
 def test_servers_share_no_chip_and_count_from_zero(kind, overlays, sizes):
@@ -71,26 +62,16 @@ def test_servers_share_no_chip_and_count_from_zero(kind, overlays, sizes):
 
 
 def test_podman_gets_the_same_devices_and_driver():
-    site = plan.Site(container_engine="podman")
-    found = plan.plan_host("h", resolved("a3"), parse_hardware({"accelerator": "ascend-a3", "count": 16}, "h"), site)
-    assert found[1]["launch"][:2] == ["podman", "run"]
-    docker = entries("a3")[1]["launch"]
-    driver = [word for word in docker if "/usr/local/" in word or "/dev/" in word]
-    assert len(driver) == 12 and set(driver) <= set(found[1]["launch"])
-    with pytest.raises(FleetError) as caught:
-        plan.plan_host("h", resolved("a3", None, ("docker-runtime",)),
-                       parse_hardware({"accelerator": "ascend-a3", "count": 16}, "h"), site)  # fmt: skip
-    problem = caught.value.problems[0]
-    assert (problem.code, problem.values[0]) == ("input.value-invalid", "server 'server-0': container.flags")
-
-
-def test_the_docker_runtime_is_a_setting_of_docker():
-    wanted = plan.deployment(resolved("a2", None, ("docker-runtime",)), plan.Site(), "h")["engine_settings"]
-    assert list(wanted) == ["runtimes"] and list(wanted["runtimes"]) == ["ascend"]
+    found = entries("a3", container_engine="podman")[1]["launch"]
+    assert found[:2] == ["podman", "run"]
+    driver = [word for word in entries("a3")[1]["launch"] if "/usr/local/" in word or "/dev/" in word]
+    assert len(driver) == 12 and set(driver) <= set(found)
+    code, values = refused("a3", None, overlays=("docker-runtime",), container_engine="podman")
+    assert (code, values[0]) == (plans.VALUE, "server 'server-0': container.flags")
 
 
 def test_the_a3_has_sixteen_and_an_excluded_chip_takes_its_server_alone():
-    found = entries("a3", exclude=[5])
+    found = plans.entries_of("ascend-a3", {"accelerator": "ascend-a3", "count": 16, "exclude": [5]})
     assert [one["name"] for one in found] == ["server-0", "server-2", "server-3"]
     assert found[1]["devices"] == [8, 9, 10, 11]
 
@@ -105,8 +86,8 @@ def test_the_a3_has_sixteen_and_an_excluded_chip_takes_its_server_alone():
     ],
 )
 def test_an_image_of_another_generation(kind, image):
-    problem = refused(kind, {"container": {"image": image}})
-    assert (problem.code, problem.values[0]) == ("input.value-invalid", "server 'server-0': container.image")
+    code, values = refused(kind, {"container": {"image": image}})
+    assert (code, values[0]) == (plans.VALUE, "server 'server-0': container.image")
 
 
 @pytest.mark.parametrize(
@@ -121,15 +102,13 @@ def test_images_that_fit(kind, image):
 
 
 def test_weights_that_no_npu_loads():
-    problem = refused("a2", {"model": {"format": "mxfp4", "repo": "openai/gpt-oss-120b"}})
-    assert (problem.code, problem.values[0]) == ("input.value-invalid", "server 'server-0': model.format")
+    code, values = refused("a2", {"model": {"format": "mxfp4", "repo": "openai/gpt-oss-120b"}})
+    assert (code, values[0]) == (plans.VALUE, "server 'server-0': model.format")
 
 
 @pytest.mark.parametrize("value", ["${devices}", "0,1,2,3,4,5,6,7", "0"])
 def test_other_numbers_than_the_server_s_own(value):
-    with pytest.raises(FleetError) as caught:
-        entries("a3", {"environment": {"ASCEND_RT_VISIBLE_DEVICES": value}})
-    assert {one.code for one in caught.value.problems} == {"plan.visible-devices"}
+    assert plans.codes(entries, "a3", {"environment": {"ASCEND_RT_VISIBLE_DEVICES": value}}) == {"plan.visible-devices"}
 
 
 def test_the_vendor_s_runtime_brings_devices_and_driver():
@@ -137,11 +116,11 @@ def test_the_vendor_s_runtime_brings_devices_and_driver():
     assert [one["container"]["devices"] for one in found] == [[]] * 4
     assert not {mount["source"] for mount in found[0]["container"]["mounts"]} & set(MOUNTS)
     assert [one["environment"]["ASCEND_VISIBLE_DEVICES"] for one in found][1] == "4,5,6,7"
-    settings = plan.deployment(resolved("a3", overlays=("docker-runtime",)), plan.Site(), "h")["engine_settings"]
-    assert list(settings["runtimes"]) == ["ascend"]
-    assert plan.deployment(resolved("a3"), plan.Site(), "h")["engine_settings"] == {}
-    problem = refused("a3", {"container": {"flags": ["--runtime=ascend"]}})
-    assert (problem.code, problem.values[1]) == ("plan.visible-devices", "ASCEND_VISIBLE_DEVICES")
+    settings = planned("a3", overlays=("docker-runtime",)).deployment["engine_settings"]
+    assert list(settings) == ["runtimes"] and list(settings["runtimes"]) == ["ascend"]
+    assert planned("a3").deployment["engine_settings"] == {}
+    code, values = refused("a3", {"container": {"flags": ["--runtime=ascend"]}})
+    assert (code, values[1]) == ("plan.visible-devices", "ASCEND_VISIBLE_DEVICES")
 
 
 def test_a_process_is_told_its_chips():
@@ -150,11 +129,8 @@ def test_a_process_is_told_its_chips():
 
 
 def shown(kind, layer=None, overlays=()):
-    """What the plan shows of each server: memory, verdict and warnings."""
-    declared = parse_hardware({"accelerator": "ascend-" + kind, "count": COUNTS[kind]}, "h")
-    deployment = plan.deployment(resolved(kind, layer, overlays), plan.Site(), "h")
-    found = entries(kind, layer, overlays)
-    return with_notes(capacity.check(found, deployment, declared), found, deployment, declared)
+    """What the plan shows of the first server: memory, verdict and warnings."""
+    return planned(kind, layer, overlays).capacity[0]
 
 
 def notes(layer=None, overlays=()):
@@ -171,10 +147,7 @@ def test_what_the_guide_sets_and_nothing_reads():
     ("arguments", "words"),
     [
         ({"gpu-memory-utilization": 0.95}, "arguments.gpu-memory-utilization is 0.95; with expert parallelism"),
-        (
-            {"compilation-config": {"cudagraph_mode": "FULL"}},
-            "compilation-config.cudagraph_mode is FULL; vllm-ascend's",
-        ),
+        ({"compilation-config": {"cudagraph_mode": "FULL"}}, "compilation-config.cudagraph_mode is FULL; vllm-"),
         ({"compilation-config": {"cudagraph_capture_sizes": [1, 2]}}, "cudagraph_capture_sizes ends at 2 and max-num-"),
         ({"compilation-config": {"cudagraph_capture_sizes": [8]}}, "the larger graphs are never used"),
         ({"cudagraph-capture-sizes": [1, 2]}, "cudagraph_capture_sizes ends at 2 and max-num-seqs is 4"),
@@ -195,8 +168,8 @@ def test_what_the_guide_warns_of(arguments, words):
     ],
 )
 def test_max_num_seqs_times_data_parallel_size_is_held_against_what_is_expected(kind, overlays, at_once, words):
-    usual = shown(kind, None, overlays)[0]["warnings"]
-    found = shown(kind, {"benchmark": {"concurrency": at_once}}, overlays)[0]["warnings"]
+    usual = shown(kind, None, overlays)["warnings"]
+    found = shown(kind, {"benchmark": {"concurrency": at_once}}, overlays)["warnings"]
     assert found[: len(usual)] == usual
     added = found[len(usual) :]
     assert len(added) == (0 if words is None else 1)
@@ -212,10 +185,10 @@ def test_max_num_seqs_times_data_parallel_size_is_held_against_what_is_expected(
     ],
 )
 def test_more_batched_tokens_take_the_memory_of_the_cache(tokens, words):
-    item = shown("a2", {"arguments": {"max-num-batched-tokens": tokens}})[0]
+    item = shown("a2", {"arguments": {"max-num-batched-tokens": tokens}})
     assert item["verdict"] == "warning"
     assert item["warnings"][0].startswith(words)
-    with_room = shown("a2", {"arguments": {"max-num-batched-tokens": tokens}}, ("tp8",))[0]
+    with_room = shown("a2", {"arguments": {"max-num-batched-tokens": tokens}}, ("tp8",))
     assert (with_room["verdict"], with_room["warnings"]) == ("ok", [])
 
 
@@ -238,8 +211,8 @@ def misread(words, flags):
 def test_the_flags_are_those_of_the_guide_s_vllm(kind):
     """As recorded of the real parser; soak runs have the parser itself (tests/e2e/test_parsers.py)."""
     flags = json.loads((FIXTURES / "vllm-0.20.2-flags.json").read_text())
-    overlays = recipes.load_recipe(recipes.find_recipe("ascend-" + kind, []))["overlays"]
-    lines = {name: entries(kind, overlays=(name,) if name else ())[-1]["command"] for name in ("", *overlays)}
+    overlays = plans.OWN["ascend-" + kind]["overlays"]
+    lines = {name: plans.each("ascend-" + kind, name).entries[-1]["command"] for name in ("", *overlays)}
     assert {line[:2] == ["vllm", "serve"] for line in lines.values()} == {True}
     assert {name: misread(line[3:], flags) for name, line in lines.items()} == {name: [] for name in lines}
     assert misread(["--port", "1", "--moe-backnd", "x", "--enable-expert-parallel", "y"], flags) == [

@@ -4,32 +4,18 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 
 NVIDIA = PLATFORMS["nvidia"]
-KINDS = list(NVIDIA.accelerators)
 
 
 def recipe(launcher="container", **changes):
-    made = {
-        "schema": 1, "name": "mine", "platform": "nvidia", "engine": "vllm", "launcher": launcher,
-        "needs": {"accelerators": KINDS},
-        "model": {"repo": "openai/gpt-oss-120b", "format": "mxfp4", "source": "huggingface", "id": "gpt-oss-120b",
-                  "path": "${models}/gpt-oss-120b"},
-        "command": ["vllm", "serve", "${model}"],
-        "servers": [{"role": "server", "count": "auto", "devices": 2, "port": 8000}],
-    }  # fmt: skip
-    made.update({"container": {"image": "docker.io/vllm/vllm-openai:v0.32.0"}} if launcher == "container" else {})
-    made.update(changes)
-    return made
+    return plans.written(launcher=launcher, **changes)
 
 
-def entries(declared, accelerator="h200", count=4):
-    hardware = parse_hardware({"accelerator": accelerator, "count": count}, "h")
-    return plan.plan_host("h", declared, hardware, plan.Site())
+def entries(declared):
+    return plans.entries_of(declared, {"accelerator": "h200", "count": 4})
 
 
 def devices(container):
@@ -43,6 +29,7 @@ def test_a_container_gets_its_own_gpus_by_cdi_and_no_others():
     assert devices({"devices": ["nvidia.com/gpu=${device}"]}) == own
     assert devices({"devices": ["/dev/infiniband"]}) == [["/dev/infiniband", *one] for one in own]
     assert "CUDA_VISIBLE_DEVICES" not in entries(recipe())[1]["environment"]
+    assert plans.planned(recipe()).deployment["engine_settings"] == {"features": {"cdi": True}}
 
 
 def test_who_names_gpus_another_way_gets_those_alone():
@@ -55,6 +42,8 @@ def test_a_process_is_told_its_gpus():
     found = [one["environment"] for one in entries(recipe("process"))]
     assert [one["CUDA_VISIBLE_DEVICES"] for one in found] == ["0,1", "2,3"]
     assert {one["CUDA_DEVICE_ORDER"] for one in found} == {"PCI_BUS_ID"}
+    given = entries(recipe("process", environment={"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}))[0]["environment"]
+    assert given["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
 
 
 @pytest.mark.parametrize("launcher", ["process", "container"])
@@ -69,13 +58,8 @@ def test_the_placeholder_counts_as_the_server_does(launcher):
     [("process", "0,1,2,3"), ("container", "${devices}"), ("process", ""), ("container", "GPU-0")],
 )
 def test_other_gpus_than_its_own_are_refused(launcher, value):
-    with pytest.raises(FleetError) as caught:
-        entries(recipe(launcher, environment={"CUDA_VISIBLE_DEVICES": value}))
-    assert {one.code for one in caught.value.problems} == {"plan.visible-devices"}
-
-
-def test_containers_need_docker_s_cdi():
-    assert plan.deployment(recipe(), plan.Site(), "h")["engine_settings"] == {"features": {"cdi": True}}
+    declared = recipe(launcher, environment={"CUDA_VISIBLE_DEVICES": value})
+    assert plans.codes(entries, declared) == {"plan.visible-devices"}
 
 
 def test_what_is_known_of_each_gpu():
@@ -103,9 +87,7 @@ def test_gpt_oss_120b_on_one_gpu(accelerator, verdict, requests):
     MiB. An H100 holds no 128 of them at once, which is a warning."""
     one = [{"role": "server", "count": 1, "devices": 1, "port": 8000}]
     declared = recipe(servers=one, arguments={"max-num-seqs": 128, "gpu-memory-utilization": 0.95})
-    hardware = parse_hardware({"accelerator": accelerator, "count": 1}, "h")
-    planned = plan.plan_host("h", declared, hardware, plan.Site())
-    (found,) = capacity.check(planned, plan.deployment(declared, plan.Site(), "h"), hardware)
+    (found,) = plans.planned(declared, {"accelerator": accelerator, "count": 1}).capacity
     assert (found["verdict"], found["requests"]) == (verdict, requests)
 
 
@@ -117,9 +99,7 @@ def test_a_container_of_all_gpus_says_which_are_its_own():
     assert [one["environment"]["CUDA_VISIBLE_DEVICES"] for one in found] == ["0,1,2,3", "2,3,0,1"]
 
 
-@pytest.mark.parametrize("value", [None, "0,1", "1,0,0,2", "0,1,2,4", "0"])
+@pytest.mark.parametrize("value", [None, "0,1", "1,0,0,2", "0,1,2,4"])
 def test_a_container_of_all_gpus_that_takes_others_is_refused(value):
-    with pytest.raises(FleetError) as caught:
-        entries(recipe(**EVERY, environment={"CUDA_VISIBLE_DEVICES": value}))
-    assert {one.code for one in caught.value.problems} == {"plan.visible-devices"}
-    assert "write ${devices}" in caught.value.message
+    error = plans.problem(entries, recipe(**EVERY, environment={"CUDA_VISIBLE_DEVICES": value}))
+    assert error.code == "plan.visible-devices" and "write ${devices}" in error.message

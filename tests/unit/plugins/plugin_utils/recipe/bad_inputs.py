@@ -32,6 +32,12 @@ def server(**changes):
     return {"servers": {"server": changes}}
 
 
+def two(*changes):
+    """An override that gives two groups."""
+    return {"servers": [{"role": "server", "count": 1, "devices": 1, "port": 1024 + number, **one}
+                        for number, one in enumerate(changes)]}  # fmt: skip
+
+
 def probe(**changes):
     """An override that gives one probe."""
     return {"probes": [{"name": "mine", "body": {"messages": []}, **changes}]}
@@ -44,19 +50,15 @@ FILES = [
     ("- schema: 1\n", "mine.yml"),
     ("just words\n", "mine.yml"),
     ("schema: [1\n", "line 2"),
-    ("schema:\t1\n\tname: x\n", "line 2"),
     ("schema: 1\n---\nschema: 1\n", "line 2"),
-    ("x: *nobody\n", "line 1"),
     ("x: !!python/object/apply:os.system [id]\n", "python/object/apply:os.system"),
     ("x: !vault abc\n", "!vault"),
     ("x: !!int abc\n", "mine.yml"),
     ("x: !!float {}\n", "mine.yml"),
-    ("x: 2024-99-99\n", "mine.yml"),
     ("x: %s\n" % ("1" * 5000), "mine.yml"),
     ("a: " + "[" * 100_000, "line 1"),
     ("a: " + "{b: " * 40 + "1" + "}" * 40, "line 1"),
     (b"name: \xff\xfe\n", "mine.yml"),
-    ("schema: 1\n".encode("utf-16"), "mine.yml"),
     ("x: '\x00'\n", "mine.yml"),
     ("# %s\n" % ("x" * 2**20), "mine.yml"),
     ("? [1]\n: 2\n", "line 1"),
@@ -67,14 +69,12 @@ FILES = [
 LINES = [
     ("on: 1", '"on"'),
     ("yes: 1", '"yes"'),
-    ("1: x", '"1"'),
     ("2024-01-01: x", '"2024-01-01"'),
     ("arguments: {y: 1, no: 2}", '"no"'),
     ("environment: {A: 1, A: 2}", '"A"'),
     ("arguments: {<<: {a: 1}, <<: {b: 2}}", '"<<"'),
     ("arguments: {<<: 3}", "mine.yml"),
     ("start: {budget_s: 010}", "010"),
-    ("start: {budget_s: 1:30}", "1:30"),
     ("arguments: {x: .nan}", "arguments.x"),
     ("arguments: {x: [1, {y: .nan}]}", "arguments.x[1].y"),
     ("arguments: {x: &a [*a]}", "arguments.x[0]"),
@@ -130,33 +130,9 @@ OVERRIDES = [
     ({"servers": {"srv": {"port": 9000}}}, "'srv'"),
     ({"servers": {"server": None}}, "servers"),
     ({"servers": None}, "'servers'"),
-    (
-        {
-            "servers": [
-                {"role": "server", "count": 1, "devices": 1, "port": 1024, "name": "a"},
-                {"role": "server", "count": 1, "devices": 1, "port": 1025, "name": "a"},
-            ]
-        },
-        "servers[1].name",
-    ),
-    (
-        {
-            "servers": [
-                {"role": "server", "count": "auto", "devices": 1, "port": 1024, "name": "a"},
-                {"role": "server", "count": "auto", "devices": 1, "port": 1025, "name": "b"},
-            ]
-        },
-        "servers.a.count and servers.b.count",
-    ),
-    (
-        {
-            "servers": [
-                {"role": "server", "count": 1, "devices": 1, "port": 1024, "name": "a", "after": ["b"]},
-                {"role": "server", "count": 1, "devices": 1, "port": 1025, "name": "b", "after": ["a"]},
-            ]
-        },
-        "servers[0].after",
-    ),
+    (two({"name": "a"}, {"name": "a"}), "servers[1].name"),
+    (two({"name": "a", "count": "auto"}, {"name": "b", "count": "auto"}), "servers.a.count and servers.b.count"),
+    (two({"name": "a", "after": ["b"]}, {"name": "b", "after": ["a"]}), "servers[0].after"),
     ({"instances": {"server-7": {"port": 9000}}}, "server-7"),
     ({"instances": {"server-1": {"port": None}}}, "instances.server-1.port"),
     ({"instances": {"server-1": {"prot": 9000}}}, "instances.server-1.prot"),
@@ -186,10 +162,7 @@ OVERRIDES = [
     ({"arguments": {"tp": 1}}, "unknown key 'tp'"),
     ({"arguments": {"tp": 1, "tensor-parallel-size": 1}}, "arguments.tp"),
     ({"arguments": {"max_num_seqs": 4}}, "arguments.max_num_seqs"),
-    (
-        {"arguments": {"enable-prefix-caching": True, "no-enable-prefix-caching": True}},
-        "arguments.no-enable-prefix-caching",
-    ),
+    ({"arguments": {"a": True, "no-a": True}}, "arguments.no-a"),
     ({"arguments": {"no-enforce-eager": True}}, "arguments.no-enforce-eager"),
     ({"arguments": {"enforce-eager": "false"}}, "arguments.enforce-eager"),
     ({"arguments": {"--max-num-seqs": 4}}, '"--max-num-seqs"'),
@@ -206,10 +179,7 @@ OVERRIDES = [
     ({"environment": {"VLLM_CPU_KVCACHE_SPACE": "-4"}}, "environment.VLLM_CPU_KVCACHE_SPACE"),
     ({"environment": {"OMP_NUM_THREAD": None}}, "environment.OMP_NUM_THREAD"),
     ({"secrets": {"OMP_NUM_THREADS": "vault_x"}}, "environment.OMP_NUM_THREADS"),
-    (
-        {"secrets": {"A": "vault_x"}, "instances": {"server-0": {"environment": {"A": "1"}}}},
-        "instances.server-0.environment.A",
-    ),
+    ({"secrets": {"A": "x"}, "instances": {"server-0": {"environment": {"A": "1"}}}}, "server-0.environment.A"),
     ({"secrets": {"HF_TOKEN": "vault-x"}}, "secrets.HF_TOKEN"),
     ({"config": {"format": "yaml", "content": []}}, "config.content"),
     ({"config": {"format": "yaml", "content": {"max_model_len": 10**9}}}, "config.content.max_model_len"),
@@ -261,6 +231,7 @@ HARDWARE = [
     ({**CPU, "cpu_affinity": {"0": "3-1"}}, "fleet_hardware.cpu_affinity"),
 ]
 
+ARGUMENT = {"arguments": {"x": 1}}
 # Further variables of the host; the key is the variable's name where it is not given.
 VARIABLES = [
     ({"fleet_recipe": "cpu-tini"}, "fleet_recipe"),
@@ -284,10 +255,7 @@ VARIABLES = [
     ({"fleet_override": {"secrets": {"A": "vault_a"}}, "vault_a_version": ["2"]}, "vault_a_version"),
     ({"fleet_override_a": [1]}, "fleet_override_a"),
     ({"fleet_override_a": {"start": {"budget_s": "x"}}}, "fleet_override_a: 'start.budget_s'"),
-    (
-        {"fleet_override_a": {"servers": {"server": {"port": "x"}}}, "fleet_override_b": {"arguments": {"x": 1}}},
-        "fleet_override_a: 'servers.server.port'",
-    ),
+    ({"fleet_override_a": server(port="x"), "fleet_override_b": ARGUMENT}, "fleet_override_a: 'servers.server.port'"),
     ({"fleet_override": ValueError("Decryption failed (no vault secrets were found)")}, "fleet_override"),
 ]
 
@@ -311,28 +279,13 @@ VALUES = {
         "etcd_install": ["package", "docker", ""],
         "dynamo_backend": ["sglang9"],
         "tiktoken_encodings_names": [["p50k_base"]],
-        "fleet_pip_index_url": [
-            "pypi.example.org/simple",
-            "htp://pypi",
-            "https://",
-            "https://a b/simple",
-            "https://x\n",
-            "https://x:99999/simple",
-            3,
-            ["https://index.example.com/simple"],
-        ],
-        "fleet_hf_endpoint": ["hf-mirror.example", "ftp://hf", "https:///x", True, "https://hf\nX: y", "/srv/hub"],
-        "etcd_url": ["/srv/etcd.tar.gz", "", "https://example.org/{flavour}/etcd.tar.gz"],
+        "fleet_pip_index_url": ["pypi.example.org", "htp://pypi", "https://a b/simple", "https://x:99999", ["https://a"]],
+        "fleet_hf_endpoint": ["hf-mirror.example", "https:///x", True, "https://hf\nX: y", "/srv/hub"],
+        "etcd_url": ["/srv/etcd.tar.gz", "https://example.org/{flavour}/etcd.tar.gz"],
         "vllm_extra_index_urls": [["pypi.example"], ["https://a b"]],
         "fleet_plan_file": ["", "plan\x1b[31m.json", 7, ["plan.json"]],
         "fleet_ca_bundle": ["ca.pem", "./ca.pem", "~/ca.pem", "/etc/../ca.pem", "/", "/etc/ca\n.pem", 3, ["/ca.pem"]],
-        "etcd_certificates": [
-            {"ca": "ca.crt", "certificate": "/c", "key": "/k"},
-            "/etc/etcd/tls",
-            ["/ca"],
-            {"ca": "/ca"},
-            {"ca": "/a", "cert": "/b", "key": "/c"},
-        ],
+        "etcd_certificates": [{"ca": "ca.crt", "certificate": "/c", "key": "/k"}, "/etc/etcd/tls", {"ca": "/ca"}],
         "etcd_data_dir": ["data", "/var/../etc", "/", "/var/lib", "/etc", "", "/var/lib/etcd\n"],
         "fleet_play_hosts": ["a\nb", "", ["a"]],
         "toolkit_packages": [["uv", 3], [""], "uv"],
@@ -353,38 +306,18 @@ VALUES = {
         "container_engine_insecure_registries": [["http://registry"], [5]],
         "fleet_proxy_env": [{"HTTPS PROXY": "x"}, {"https-proxy": "x"}, {"1X": "x"}],
         "container_engine_settings": ["{}", ["x"]],
-        "etcd_settings": [
-            "quota",
-            ["a"],
-            {"quota bytes": 1},
-            {"--quota": 1},
-            {"quota-backend-bytes": [1]},
-            {"a": "x\ny"},
-            {"a": None},
-        ],
+        "etcd_settings": [["a"], {"quota bytes": 1}, {"quota-backend-bytes": [1]}, {"a": "x\ny"}, {"a": None}],
         "benchmark_llmperf_patches": [["neuron_perf"]],
         "fleet_api_key_version": [[1], {"a": 1}],
     },
     "input.secret-invalid": {
         "fleet_proxy_env": [
-            {"HTTPS_PROXY": "a b"},
-            {"HTTPS_PROXY": "http://p:99999"},
-            {"HTTPS_PROXY": ["x"]},
-            {"http_proxy": "http://u:%s@p\nX: y" % SECRET},
-            {"NO_PROXY": "a\nb"},
-            {"A": None},
-            {"HTTPS_PROXY": "mailto://x"},
-            {"NO_PROXY": ["localhost"]},
+            {"HTTPS_PROXY": "a b"}, {"HTTPS_PROXY": "http://p:99999"}, {"HTTPS_PROXY": ["x"]}, {"A": None},
+            {"http_proxy": "http://u:%s@p\nX: y" % SECRET}, {"NO_PROXY": "a\nb"},
         ],
         "fleet_registry_auth": [
-            {"nvcr.io": SECRET},
-            {"nvcr.io": {"username": "a"}},
-            {"a b": login("a", SECRET)},
-            {"nvcr.io": login("a", 3)},
-            {"nvcr.io": login("", SECRET)},
-            {"nvcr.io": {**login("a", SECRET), "x": 1}},
-            {"nvcr.io": login("a", SECRET + "\n")},
-            "me:" + SECRET,
+            {"nvcr.io": SECRET}, {"nvcr.io": {"username": "a"}}, {"a b": login("a", SECRET)}, "me:" + SECRET,
+            {"nvcr.io": login("a", 3)}, {"nvcr.io": login("", SECRET)}, {"nvcr.io": {**login("a", SECRET), "x": 1}},
         ],
         "fleet_hf_token": [SECRET + " x", 3, [SECRET], {"a": SECRET}, SECRET + "\nX: y", True],
         "nats_password": [SECRET + " ", SECRET + "\nx: y", 12345],
@@ -393,22 +326,10 @@ VALUES = {
     "images.setting-invalid": {
         "fleet_registry_mirror": ["https://m.example", "m example", 3, "me:%s@m.io" % SECRET, {"a b": "m.example"}],
     },
-    "secrets.invalid": {
-        "fleet_api_key": [12345678, True, SECRET + " x", SECRET + "\nX", [SECRET, SECRET]],
-    },
-    "measure.profile-unknown": {
-        "benchmark_profile": ["nope", "guid"],
-    },
-    "inventory.variable-unknown": {
-        "fleet_watchdog_interval": [60],
-        "fleet_watch_dog": [True],
-        "fleet_ca_bundles": ["/x"],
-        "fleet_bind_adress": ["0.0.0.0"],
-        "fleet-log-rate": [1],
-        "fleet_registry_mirrors": ["x"],
-        "fleet_apikey": ["x"],
-    },
-}
+    "secrets.invalid": {"fleet_api_key": [12345678, True, SECRET + " x", [SECRET, SECRET]]},
+    "measure.profile-unknown": {"benchmark_profile": ["guid"]},
+    "inventory.variable-unknown": {"fleet_watchdog_interval": [60], "fleet_bind_adress": ["::"], "fleet-log-rate": [1]},
+}  # fmt: skip
 
 # Values that are as they should be, also those that -e gives as strings.
 SOUND = {

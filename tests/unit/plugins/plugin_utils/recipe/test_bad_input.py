@@ -18,14 +18,13 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables
     shared,
     table,
 )
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import schema as recipe_schema
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
 from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.recipe import bad_inputs
 from hypothesis import given
 from hypothesis import strategies as st
 
-CPU_TINY = recipes.load_recipe(recipes.find_recipe("cpu-tiny", []))
 # A message ends with what to do, or with what is allowed in its place.
 REMEDY = re.compile(
     r"allowed|did you mean|needed here|\b(Use|Set|Remove|Write|Keep|Put|Give|Save|Correct|Lower|Move|Change|declare"
@@ -34,14 +33,7 @@ REMEDY = re.compile(
 
 
 def variables(**changes):
-    return Lazy(
-        {
-            "fleet_recipe": "cpu-tiny",
-            "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2},
-            "fleet_root": "/srv/fleet",
-            **changes,
-        }
-    )
+    return Lazy({**plans.LOCAL, "fleet_root": "/srv/fleet", **changes})
 
 
 def planned(sources=(), **changes):
@@ -51,10 +43,9 @@ def planned(sources=(), **changes):
 def refusal(sources=(), **changes):
     """The message that a plan is refused with, within a second or two."""
     begin = time.process_time()
-    with pytest.raises(FleetError) as caught:
-        planned(sources, **changes)
+    message = plans.error(planned, sources, **changes).message
     assert time.process_time() - begin < 10, "a refusal must not cost what the input asks for"
-    return caught.value.message
+    return message
 
 
 def check(message, key):
@@ -85,11 +76,10 @@ BAD_VALUES = [(code, *row) for code, table in bad_inputs.VALUES.items() for row 
 @pytest.mark.parametrize(("code", "name", "value"), BAD_VALUES)
 def test_a_value_of_a_variable(code, name, value):
     """Its error, and a message that has the name, and no secret."""
-    with pytest.raises(FleetError) as caught:
-        planned(**{name: value})
-    assert [one.code for one in caught.value.problems] == [code]
-    check(caught.value.message, name)
-    assert bad_inputs.SECRET not in caught.value.message
+    error = plans.error(planned, **{name: value})
+    assert [one.code for one in error.problems] == [code]
+    check(error.message, name)
+    assert bad_inputs.SECRET not in error.message
 
 
 @pytest.mark.parametrize(("name", "value"), bad_inputs.rows(bad_inputs.SOUND))
@@ -111,11 +101,8 @@ def test_each_variable_has_a_kind_or_a_type_that_is_checked():
 def test_variables_of_roles_count_where_a_host_has_their_role():
     """A host without fleet_recipe may have variables of the same names for somebody else's roles."""
     wrong = {"benchmark_root": "here", "etcd_client_port": 0}
-    plan = fleet.plan_fleet(["gpu1"], lambda host: wrong)
-    assert plan["gpu1"]["servers"] == []
-    with pytest.raises(FleetError) as caught:
-        fleet.plan_fleet(["gpu1"], lambda host: {**wrong, "group_names": ["etcd"]})
-    assert [one.code for one in caught.value.problems] == ["input.value-invalid"]
+    assert plans.plan_of(wrong)["node1"]["servers"] == []
+    assert plans.codes(plans.plan_of, {**wrong, "group_names": ["etcd"]}) == {plans.VALUE}
 
 
 def test_what_a_play_templates_is_left_to_it():
@@ -123,9 +110,8 @@ def test_what_a_play_templates_is_left_to_it():
     locked = ValueError("Decryption failed (no vault secrets were found)")
     planned(fleet_hf_token=locked, fleet_proxy_env=locked, fleet_ca_bundle=locked, etcd_name=ValueError("no facts"))
     planned(fleet_hf_endpoint=ValueError("'hostvars' is undefined"))
-    with pytest.raises(FleetError) as caught:
-        planned(fleet_ca_bundle=ValueError("'ansible_env' is undefined"))
-    assert caught.value.code == "inventory.variable-unresolvable"
+    undefined = ValueError("'ansible_env' is undefined")
+    assert plans.codes(planned, fleet_ca_bundle=undefined) == {"inventory.variable-unresolvable"}
 
 
 @pytest.mark.parametrize(("content", "key"), named(bad_inputs.FILES))
@@ -138,7 +124,7 @@ def test_a_file_that_is_no_recipe(tmp_path, content, key):
 @pytest.mark.parametrize(("line", "key"), named(bad_inputs.LINES))
 def test_a_line_of_a_recipe(tmp_path, line, key):
     replaced = line.partition(":")[0].strip()
-    base = {name: value for name, value in {**CPU_TINY, "name": "mine"}.items() if name != replaced}
+    base = {name: value for name, value in {**plans.OWN["cpu-tiny"], "name": "mine"}.items() if name != replaced}
     if replaced == "model":  # with the keys beside the one that is wrong
         others = "" if "path:" in line else "path: '${models}/x', "
         line = line.replace("{", "{repo: a/b, format: bf16, source: standin, id: x, " + others, 1)
@@ -305,8 +291,7 @@ def test_any_value_of_a_variable_is_a_plan_or_one_of_our_errors(name, value):
 @given(st.text(max_size=60) | st.binary(max_size=60))
 def test_any_file_is_a_recipe_or_one_of_our_errors(tmp_path_factory, content):
     content = content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
-    with pytest.raises(FleetError):
-        planned(**write(tmp_path_factory.mktemp("recipe"), content))
+    plans.error(planned, **write(tmp_path_factory.mktemp("recipe"), content))
 
 
 def two_hosts(first, second):
@@ -325,9 +310,7 @@ OTHER_PORT = {"fleet_override": {"servers": {"server": {"port": 9000}}}}
     ],
 )
 def test_two_names_of_one_machine(first, second, words):
-    with pytest.raises(FleetError) as caught:
-        two_hosts(first, second)
-    problem = caught.value.problems[0]
+    problem = plans.problem(two_hosts, first, second)
     assert problem.code == "inventory.one-machine-twice"
     assert problem.message.startswith("a, b: ") and words in problem.message
 

@@ -11,10 +11,9 @@ import re
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import extend
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 
 CLONE = pathlib.Path(recipes.__file__).resolve().parents[3]
 FAMILIES = recipes.available([os.path.join(recipes.OWN_RECIPES, recipes.FAMILIES)])
@@ -33,14 +32,8 @@ def write(tmp_path):
     return make
 
 
-def own(name):
-    return recipes.load_recipe(recipes.find_recipe(name, []))
-
-
 def error_of(path, folders=()):
-    with pytest.raises(FleetError) as caught:
-        recipes.load_recipe(path, folders)
-    (error,) = caught.value.problems
+    (error,) = plans.error(recipes.load_recipe, path, folders).problems
     return error
 
 
@@ -78,7 +71,7 @@ def test_new_keys_have_their_place(recipe, order):
 def test_a_chain_of_a_site_and_the_collection(write, tmp_path):
     write("ours", extends="h100-vllm", arguments={"max-num-seqs": 8, "stream-interval": None})
     path = write("special", extends="ours", servers={"server": {"devices": 2}}, overlays={"eagle3": None})
-    base, recipe = own("h100-vllm"), recipes.load_recipe(path)
+    base, recipe = plans.OWN["h100-vllm"], recipes.load_recipe(path)
     assert (recipe["name"], recipe["arguments"]["max-num-seqs"]) == ("special", 8)
     assert "stream-interval" in base["arguments"]
     assert "stream-interval" not in recipe["arguments"]
@@ -129,18 +122,16 @@ def test_cycles(write):
     assert error.values[1].count("mine.yml") == 2
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_a_family_is_neither_listed_nor_deployed(name):
-    assert name not in recipes.available([recipes.OWN_RECIPES])
+def test_a_family_is_neither_listed_nor_deployed():
+    assert not set(FAMILIES) & set(plans.OWN)
+    name = FAMILIES[0]
     variables = {"fleet_recipe": name, "fleet_hardware": {"accelerator": "h200", "count": 8}}
-    with pytest.raises(FleetError) as caught:
-        fleet.plan_fleet(["node-1"], lambda host: variables)
-    (error,) = caught.value.problems
+    (error,) = plans.error(plans.plan_of, variables).problems
     assert (error.code, error.values[0]) == ("recipe.family-not-deployable", name)
 
 
 def test_each_family_is_extended():
-    chains = [recipes.chain_of(recipes.find_recipe(name, [])) for name in recipes.available([recipes.OWN_RECIPES])]
+    chains = [recipes.chain_of(recipes.find_recipe(name, [])) for name in plans.OWN]
     used = {recipes.label_of(path) for chain in chains for path, _stamp in chain}
     assert {"recipes/families/%s.yml" % name for name in FAMILIES} <= used
 
@@ -148,9 +139,8 @@ def test_each_family_is_extended():
 def test_errors_name_the_file_with_the_key(write, tmp_path):
     write("ours", extends="cpu-tiny", arguements={}, servers={"server": {"port": "http"}}, overlays={"o": {"start": 1}})
     path = write("mine", extends="ours", engine="vlm")
-    with pytest.raises(FleetError) as caught:
-        recipes.load_recipe(path)
-    found = {re.search(r"'([^']*)'", one.message).group(1): one.message.split(": ")[0] for one in caught.value.problems}
+    error = plans.error(recipes.load_recipe, path)
+    found = {re.search(r"'([^']*)'", one.message).group(1): one.message.split(": ")[0] for one in error.problems}
     ours = str(tmp_path / "ours.yml")
     assert found == {"arguements": ours, "servers[0].port": ours, "engine": path}
     write("ours", extends="cpu-tiny", overlays={"o": {"start": 1}})
@@ -172,9 +162,7 @@ def test_a_family_without_servers(write):
 
 
 def test_extends_cannot_be_overridden():
-    with pytest.raises(FleetError) as caught:
-        recipes.resolve_recipe(recipes.find_recipe("cpu-tiny", []), [("fleet_override", {"extends": "h200-vllm"})])
-    assert caught.value.problems[0].code == "recipe.key-invalid"
+    assert plans.codes(plans.resolved, "cpu-tiny", {"extends": "h200-vllm"}) == {"recipe.key-invalid"}
 
 
 def test_the_first_example_of_the_page_plans(tmp_path):
@@ -182,10 +170,7 @@ def test_the_first_example_of_the_page_plans(tmp_path):
     text = re.search(r"```yaml\n(.*?)```", page, re.DOTALL).group(1)
     assert len(text.splitlines()) == 6  # the first line names the file
     (tmp_path / "ours.yml").write_text(text)
-    variables = {
-        "fleet_recipe": "ours",
-        "fleet_recipe_paths": [str(tmp_path)],
-        "fleet_hardware": {"accelerator": "h200", "count": 8},
-    }
-    entry = fleet.plan_fleet(["node-1"], lambda host: variables)["node-1"]["servers"][0]
+    hardware = {"accelerator": "h200", "count": 8}
+    variables = {"fleet_recipe": "ours", "fleet_recipe_paths": [str(tmp_path)], "fleet_hardware": hardware}
+    entry = plans.plan_of(variables)["node1"]["servers"][0]
     assert entry["arguments"]["max-num-seqs"] == 256

@@ -8,11 +8,9 @@ import sys
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import schema as recipe_schema
-
-OWN = [name + ".yml" for name in recipes.available([recipes.OWN_RECIPES])]
+from ansible_collections.inference.fleet.tests.unit.engines.plans import OWN, error, resolved
 
 
 @pytest.fixture
@@ -35,15 +33,7 @@ def write(tmp_path):
 
 
 def error_of(path, layers=()):
-    with pytest.raises(FleetError) as caught:
-        recipes.resolve_recipe(path, list(layers))
-    return caught.value.message
-
-
-@pytest.mark.parametrize("name", OWN)
-def test_own_recipes_are_valid(name):
-    recipe = recipes.load_recipe(os.path.join(recipes.OWN_RECIPES, name))
-    assert recipe["name"] == name[:-4]
+    return error(recipes.resolve_recipe, path, list(layers)).message
 
 
 def test_schema_itself_is_valid():
@@ -55,10 +45,8 @@ def test_schema_itself_is_valid():
 def test_a_missing_jsonschema_is_named_with_the_command_that_brings_it(monkeypatch):
     monkeypatch.setattr(recipe_schema, "HAS_JSONSCHEMA", False)
     monkeypatch.setattr(recipe_schema, "_validator", recipe_schema._validator.__wrapped__)
-    with pytest.raises(FleetError) as caught:
-        recipe_schema.problems({})
-    assert caught.value.code == "recipe.jsonschema-missing"
-    assert caught.value.values == (sys.executable, "jsonschema>=4.23,<5")
+    found = error(recipe_schema.problems, {})
+    assert (found.code, found.values) == ("recipe.jsonschema-missing", (sys.executable, recipe_schema.REQUIREMENT))
 
 
 def test_every_key_of_the_schema_is_described():
@@ -75,10 +63,7 @@ def test_every_key_of_the_schema_is_described():
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        (
-            {"engine": "vlm"},
-            "'engine' is \"vlm\"; allowed: dynamo, sglang, trtllm, vllm",
-        ),
+        ({"engine": "vlm"}, "'engine' is \"vlm\"; allowed: dynamo, sglang, trtllm, vllm"),
         (
             {"servers": [{"role": "server", "count": 2, "devices": 1, "port": "http"}]},
             "'servers[0].port' is \"http\"; allowed: a whole number or null from 1 to 65535",
@@ -130,10 +115,9 @@ def test_all_mistakes_are_told_at_once(write):
 )
 def test_a_file_that_cannot_be_read(write, text, words):
     path = write(text)
-    with pytest.raises(FleetError) as caught:
-        recipes.resolve_recipe(path, [])
-    assert (caught.value.code, caught.value.values[0]) == ("recipe.file-invalid", path)
-    assert words in caught.value.values[1]
+    found = error(recipes.resolve_recipe, path, [])
+    assert (found.code, found.values[0]) == ("recipe.file-invalid", path)
+    assert words in found.values[1]
 
 
 def test_override_at_fault_names_its_variable(write):
@@ -146,14 +130,12 @@ def test_override_at_fault_names_its_variable(write):
 
 
 def test_name_cannot_be_overridden():
-    path = recipes.find_recipe("cpu-tiny", [])
-    assert error_of(path, [("fleet_override", {"name": "other"})]) == (
+    assert error(resolved, "cpu-tiny", {"name": "other"}).message == (
         "fleet_override: 'name' of a recipe cannot be overridden; write a recipe that extends recipes/cpu-tiny.yml."
     )
 
 
 def test_texts_of_the_command_line_are_coerced():
-    path = recipes.find_recipe("cpu-tiny", [])
     layer = {
         "servers": {"server": {"count": "3", "port": "9000"}},
         "start": {"budget_s": "2.5"},
@@ -161,18 +143,13 @@ def test_texts_of_the_command_line_are_coerced():
         "arguments": {"max-model-len": "8"},
         "needs": {"cpu_flags": '["avx2"]'},
     }
-    recipe = recipes.resolve_recipe(path, [("fleet_override", layer)])
+    recipe = resolved("cpu-tiny", layer)
     assert (recipe["servers"][0]["count"], recipe["servers"][0]["port"]) == (3, 9000)
     assert recipe["start"]["budget_s"] == 2.5
     assert recipe["verify"]["responses_api"] is False
     assert recipe["arguments"]["max-model-len"] == "8"
     assert recipe["needs"]["cpu_flags"] == ["avx2"]
-
-
-def test_auto_stays_a_text():
-    path = recipes.find_recipe("cpu-tiny", [])
-    recipe = recipes.resolve_recipe(path, [("fleet_override", {"servers": {"server": {"count": "auto"}}})])
-    assert recipe["servers"][0]["count"] == "auto"
+    assert resolved("cpu-tiny", {"servers": {"server": {"count": "auto"}}})["servers"][0]["count"] == "auto"
 
 
 def test_first_folder_wins_and_own_recipes_come_last(write, tmp_path):
@@ -183,8 +160,6 @@ def test_first_folder_wins_and_own_recipes_come_last(write, tmp_path):
 
 @pytest.mark.parametrize("name", ["cpu-tny", "../cpu-tiny", "", 7])
 def test_unknown_recipe_names_what_there_is(tmp_path, name):
-    with pytest.raises(FleetError) as caught:
-        recipes.find_recipe(name, [str(tmp_path)])
-    values = caught.value.values
-    assert (caught.value.code, values[0]) == ("recipe.name-unknown", "fleet_recipe")
-    assert values[3] == ", ".join(recipes.available([recipes.OWN_RECIPES]))
+    found = error(recipes.find_recipe, name, [str(tmp_path)])
+    assert (found.code, found.values[0]) == ("recipe.name-unknown", "fleet_recipe")
+    assert found.values[3] == ", ".join(OWN)

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import tuning
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 from hypothesis import given
 from hypothesis import strategies as st
 
-LOCAL = {"accelerator": "cpu", "count": 1, "cores": 2}
 OVERLAYS = {
     "short": {"arguments": {"max-model-len": 1024, "enforce-eager": None}},
     "one": {"servers": {"server": {"count": 1}}, "arguments": {"max-model-len": 2048}},
@@ -38,7 +37,7 @@ TABLE = {
 
 def write(folder, name="mine", **changes):
     """A recipe made of cpu-tiny in a folder, with a table `mine` beside it. Returns its path."""
-    content = {**recipes.load_recipe(recipes.find_recipe("cpu-tiny", [])), "name": name, **changes}
+    content = {**plans.OWN["cpu-tiny"], "name": name, **changes}
     path = folder / (name + ".yml")
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     (folder / "tuning").mkdir(exist_ok=True)
@@ -47,14 +46,13 @@ def write(folder, name="mine", **changes):
 
 
 def planned(folder, **variables):
-    given = {"fleet_recipe": "mine", "fleet_recipe_paths": [str(folder)], "fleet_hardware": LOCAL, **variables}
-    return fleet.plan_fleet(["node1"], lambda host: given, deploys=True)
+    given = {"fleet_recipe": "mine", "fleet_recipe_paths": [str(folder)], "fleet_hardware": plans.CPU}
+    return plans.plan_of({**given, **variables}, deploys=True)
 
 
 def refusal(folder, **variables):
-    with pytest.raises(FleetError) as caught:
-        planned(folder, **variables)
-    return caught.value.problems[0].code, caught.value.message
+    found = plans.error(planned, folder, **variables)
+    return found.problems[0].code, found.message
 
 
 def test_an_overlay_is_merged_before_the_overrides(tmp_path):
@@ -76,7 +74,7 @@ def test_requests_come_from_a_file_beside_the_recipe_or_of_the_collection(tmp_pa
     (tmp_path / "probes" / "own.yml").write_text(yaml.safe_dump({"probes": own}))
     write(tmp_path, probes="own", overlays={"theirs": {"probes": "dynamo"}})
     assert planned(tmp_path)["node1"]["deployment"]["probes"] == own
-    theirs = recipes.load_recipe(recipes.find_recipe("cpu-dynamo", []))["probes"]
+    theirs = plans.OWN["cpu-dynamo"]["probes"]
     assert theirs[0]["name"] == "guide-responses"
     assert planned(tmp_path, fleet_overlay="theirs")["node1"]["deployment"]["probes"] == theirs
     overridden = planned(tmp_path, fleet_override={"probes": "dynamo"})["node1"]
@@ -85,9 +83,7 @@ def test_requests_come_from_a_file_beside_the_recipe_or_of_the_collection(tmp_pa
 
 def test_a_file_of_requests_that_is_not_there_is_named(tmp_path):
     path = write(tmp_path, probes="dynamos")
-    with pytest.raises(FleetError) as caught:
-        recipes.load_recipe(path)
-    problem = caught.value.problems[0]
+    problem = plans.problem(recipes.load_recipe, path)
     assert (problem.code, problem.values[:3]) == (
         "recipe.name-unknown", ("'probes'", '"dynamos"', "; did you mean 'dynamo'?"),
     )  # fmt: skip
@@ -98,9 +94,8 @@ def test_a_file_of_requests_that_is_not_there_is_named(tmp_path):
 def test_what_is_wrong_in_a_file_of_requests_is_said(tmp_path):
     (tmp_path / "probes").mkdir()
     (tmp_path / "probes" / "own.yml").write_text(yaml.safe_dump({"probes": [{"nam": "mine"}]}))
-    with pytest.raises(FleetError) as caught:
-        recipes.load_recipe(write(tmp_path, probes="own"))
-    assert "unknown key 'probes[0].nam' (value \"mine\"); did you mean 'name'?" in caught.value.message
+    message = plans.error(recipes.load_recipe, write(tmp_path, probes="own")).message
+    assert "unknown key 'probes[0].nam' (value \"mine\"); did you mean 'name'?" in message
 
 
 @pytest.mark.parametrize("given", [["short", "one"], "short, one"])
@@ -194,14 +189,12 @@ def test_some_point_is_nearest_and_each_is_nearest_to_itself(**wanted):
     assert tuning.nearest(TABLE, {key: found[key] for key in tuning.WANTED}, "cpu", 1) == found
 
 
-WITH_TABLES = [name for name in recipes.available([recipes.OWN_RECIPES])
-               if recipes.load_recipe(recipes.find_recipe(name, [])).get("tuning")]  # fmt: skip
+WITH_TABLES = [name for name, own in plans.OWN.items() if own.get("tuning")]
 
 
 @pytest.mark.parametrize("name", WITH_TABLES)
 def test_the_recipes_tables_have_points_for_their_servers(name):
-    path = recipes.find_recipe(name, [])
-    own = recipes.load_recipe(path)
+    path, own = recipes.find_recipe(name, []), plans.OWN[name]
     seen = tuning.points(recipes._table_of(own, [recipes.OWN_RECIPES]))
     keys = [tuple(one[key] for key in ("accelerator", "devices", *tuning.WANTED)) for one in seen]
     assert len(set(keys)) == len(keys)

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import copy
 
-import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,27 +19,22 @@ TREES = st.dictionaries(
 
 
 def test_host_does_not_wipe_out_group():
-    merged, origin = overrides.combine(
-        [
-            ("fleet_override_group", {"arguments": {"max-num-seqs": 4}, "environment": {"A": "1"}}),
-            ("fleet_override_host", {"arguments": {"max-model-len": 8}}),
-        ]
-    )
-    assert merged == {"arguments": {"max-num-seqs": 4, "max-model-len": 8}, "environment": {"A": "1"}}
-    assert origin[("arguments", "max-model-len")] == "fleet_override_host"
+    group, host = {"arguments": {"a": 4}, "environment": {"A": "1"}}, {"arguments": {"b": 8}}
+    merged, origin = overrides.combine([("fleet_override_group", group), ("fleet_override_host", host)])
+    assert merged == {"arguments": {"a": 4, "b": 8}, "environment": {"A": "1"}}
+    assert origin[("arguments", "b")] == "fleet_override_host"
 
 
 def test_same_leaf_with_two_values_is_an_error():
-    with pytest.raises(FleetError) as caught:
-        overrides.combine([("fleet_override_a", {"x": {"y": 1}}), ("fleet_override_b", {"x": {"y": 2}})])
-    assert caught.value.code == "override.leaf-set-twice"
-    assert caught.value.values == ("fleet_override_b", "x.y", "2", "fleet_override_a", "x.y", "1")
+    layers = [("fleet_override_a", {"x": {"y": 1}}), ("fleet_override_b", {"x": {"y": 2}})]
+    found = error(overrides.combine, layers)
+    values = ("fleet_override_b", "x.y", "2", "fleet_override_a", "x.y", "1")
+    assert (found.code, found.values) == ("override.leaf-set-twice", values)
 
 
 def test_override_must_be_a_mapping():
-    with pytest.raises(FleetError) as caught:
-        overrides.combine([("fleet_override", ["x"])])
-    assert (caught.value.code, caught.value.values[:2]) == ("input.value-invalid", ("fleet_override", '["x"]'))
+    found = error(overrides.combine, [("fleet_override", ["x"])])
+    assert (found.code, found.values[:2]) == ("input.value-invalid", ("fleet_override", '["x"]'))
 
 
 def test_apply_null_removes_list_replaces_mapping_merges():
@@ -53,9 +48,8 @@ def test_apply_mapping_over_named_list():
         "servers": [{"name": "prefill", "port": 1}, {"role": "decode", "port": 7}]
     }
     assert overrides.apply(base, {"servers": {"prefill": None}}) == {"servers": [{"role": "decode", "port": 2}]}
-    with pytest.raises(FleetError) as caught:
-        overrides.apply(base, {"servers": {"decoder": {"port": 7}}})
-    assert (caught.value.code, caught.value.values[1]) == ("input.key-unknown", "decoder")
+    found = error(overrides.apply, base, {"servers": {"decoder": {"port": 7}}})
+    assert (found.code, found.values[1]) == ("input.key-unknown", "decoder")
 
 
 @given(TREES, TREES)

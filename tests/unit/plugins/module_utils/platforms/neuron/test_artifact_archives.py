@@ -12,13 +12,12 @@ import pathlib
 import tarfile
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import (
     artifact_archives as compiled_artifact,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import artifacts
-from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
+from ansible_collections.inference.fleet.tests.unit.engines import plan_entries, plans
 
 KEY = "0123456789abcdef"
 
@@ -57,9 +56,8 @@ def exported(tmp_path):
 
 def error(function, *args, **kwargs):
     """(code, last value)."""
-    with pytest.raises(FleetError) as caught:
-        function(*args, **kwargs)
-    return caught.value.code, caught.value.values[-1]
+    found = plans.error(function, *args, **kwargs)
+    return found.code, found.values[-1]
 
 
 def tree(path):

@@ -131,7 +131,6 @@ def fleet(tmp_path):
 def test_one_compiles_and_the_other_waits_without_any_order(fleet):
     first, _process = fleet.start("server-0", seconds=-1)
     small_node.wait_until(lambda: fleet.compiles() == ["server-0"])
-    time.sleep(1.1)  # of which the record tells
     assert fleet.state("server-0")["artifact"] == "compiles"
     assert artifacts.state_of(str(fleet.artifact))[0] == "compiling"
     second, _process = fleet.start("server-1")
@@ -145,7 +144,7 @@ def test_one_compiles_and_the_other_waits_without_any_order(fleet):
     record = fleet.completed()
     assert (record["server"], record["files"], record["found"]) == ("server-0", {"model.pt": 6}, False)
     assert (record["schema"], record["key"]) == (1, "f1")  # the plan's, not the folder's name
-    assert record["seconds"] >= 1
+    assert record["seconds"] > 0
     words = "the artifact %s is complete: 1 files, 6 bytes" % fleet.artifact
     assert words in fleet.text("server-0") + fleet.text("server-1")  # the one that waits may see it first
 

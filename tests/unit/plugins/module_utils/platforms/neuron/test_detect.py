@@ -5,19 +5,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import pathlib
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import registry
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import kinds, platform
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
+from ansible_collections.inference.fleet.tests.unit.engines import plans
+from ansible_collections.inference.fleet.tests.unit.engines.neuron_node import NeuronNode, records
 from hypothesis import given
 from hypothesis import strategies as st
 
-FIXTURES = pathlib.Path(__file__).resolve().parents[4] / "fixtures" / "neuron"
 # name: (kind, chips, MiB of a chip)
 SHAPES = {"trn2-16": ("trainium2", 16, 98304), "trn3-16": ("trainium3", 16, 147456), "trn3-4": ("trainium3", 4, 147456)}
 PLATFORM = registry.PLATFORMS["neuron"]
@@ -29,24 +25,14 @@ def node(tmp_path):
     """node(output, files={path: content}): Accelerators of a node whose `neuron-ls -j` prints the output."""
 
     def detect(output=None, files=(), platform="neuron", script="cat"):
-        root = tmp_path / "sysroot"
+        made = NeuronNode(tmp_path / "sysroot")
         for path, content in dict(files).items():
-            (root / path.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
-            (root / path.lstrip("/")).write_text(content)
+            made.write(path, content)
         if output is not None:
-            folder = root / "opt/aws/neuron/bin"
-            folder.mkdir(parents=True)
-            (folder / "output").write_text(output if isinstance(output, str) else json.dumps(output))
-            (folder / "neuron-ls").write_text('#!/bin/sh\n[ "$1" = -j ] && %s "$(dirname "$0")/output"\n' % script)
-            (folder / "neuron-ls").chmod(0o755)
-        root.mkdir(exist_ok=True)
-        return registry.detect(platform, str(root))
+            made.lists(output, script)
+        return made.detect(platform)
 
     return detect
-
-
-def records(name):
-    return json.loads((FIXTURES / (name + ".json")).read_text())
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -66,11 +52,11 @@ def test_every_shape(node, name):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("source", ["record", "dmi"])
 @pytest.mark.parametrize(
-    ("instance", "kind"),
-    [("inf2.48xlarge", "inferentia2"), ("trn1n.32xlarge", "trainium1"), ("trn2u.48xlarge", "trainium2")],
-)
+    ("instance", "kind", "source"),
+    [("inf2.48xlarge", "inferentia2", "record"), ("trn1n.32xlarge", "trainium1", "dmi"),
+     ("trn2u.48xlarge", "trainium2", "record")],
+)  # fmt: skip
 def test_the_instance_type_decides_the_kind(node, instance, kind, source):
     known, files = records("trn1"), {}
     if source == "record":
@@ -84,23 +70,15 @@ def test_the_instance_type_decides_the_kind(node, instance, kind, source):
 def test_a_device_on_the_bus_without_tools_is_an_error(node, device, kind):
     bus = "/sys/bus/pci/devices/0000:00:1e.0/"
     files = {bus + "vendor": "0x1d0f\n", bus + "device": device + "\n"}
-    with pytest.raises(FleetError) as caught:
-        node(files=files, platform="auto")
-    assert caught.value.code == "neuron.no-device"
+    assert plans.error(node, files=files, platform="auto").code == "neuron.no-device"
     assert node(records("trn1"), platform="auto").accelerator == kind
 
 
 def test_an_older_json_without_lnc_and_numa(node):
     found = node(records("trn1"), {"/sys/class/dmi/id/product_name": "trn1.2xlarge\n"})
     (device,) = found.devices
-    assert (device.memory_mib, device.cores, device.numa, device.cpus, device.core_ids) == (
-        32768,
-        2,
-        None,
-        "0-7",
-        [0, 1],
-    )
-    assert (found.lnc, found.warnings) == (1, [])
+    assert (device.memory_mib, device.cores, device.numa, device.core_ids) == (32768, 2, None, [0, 1])
+    assert (device.cpus, found.lnc, found.warnings) == ("0-7", 1, [])
 
 
 def test_lnc_1(node):
@@ -130,15 +108,11 @@ def test_unreadable_fields_are_unknown_and_the_others_are_read(node):
 
 @pytest.mark.parametrize("output", [None, "", "[]", "no JSON", '{"devices": []}'])
 def test_a_node_without_devices(node, output):
-    with pytest.raises(FleetError) as caught:
-        node(output)
-    assert caught.value.code == "neuron.no-device"
+    assert plans.error(node, output).code == "neuron.no-device"
 
 
 def test_a_tool_that_fails(node):
-    with pytest.raises(FleetError) as caught:
-        node("", script="exit 3 #")
-    assert "status 3" in caught.value.values[1]
+    assert "status 3" in plans.error(node, "", script="exit 3 #").values[1]
 
 
 @pytest.mark.parametrize(
@@ -153,8 +127,7 @@ def test_driver_and_runtime(driver, runtime, fits):
 def test_an_excluded_device_may_be_missing(node, gone):
     """Its cores are nobody's, and the others keep their numbers."""
     hardware = {"accelerator": "trainium3", "count": 16, "cores": 8, "lnc": 2, "memory_gib": 144, "exclude": [*gone]}
-    recipe = load.resolve_recipe(load.find_recipe("trn3-eagle3", []), [])
-    entries = plan.plan_host("n", recipe, parse_hardware(hardware, "n"), plan.Site())
+    entries = plans.entries_of("trn3-eagle3", hardware)
     left = [record for record in records("trn3-16") if record["neuron_device"] not in gone]
     found = node(left)
     assert PLATFORM.shortfalls(found, hardware, {"device_memory_gib": 144}) == []

@@ -10,23 +10,19 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import (
     platform as neuron_preflight,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import preflight
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
+from ansible_collections.inference.fleet.tests.unit.engines import plans
+from ansible_collections.inference.fleet.tests.unit.engines.neuron_node import NeuronNode, records
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.weights import (
     test_draft_heads as heads,
 )
 
-HERE = pathlib.Path(__file__).resolve()
-FIXTURES = HERE.parents[4] / "fixtures" / "neuron"
 SCRIPT = """#!/bin/bash
 # serves on port 8000 by itself
 export NEURON_RT_VISIBLE_CORES=${NEURON_RT_VISIBLE_CORES:-0-7}
@@ -43,7 +39,7 @@ class Node:
         self.driver = "2.25.4.0"
         self.packages = None
         self.root = str(folder / "root")
-        self.records = json.loads((FIXTURES / "trn3-4.json").read_text())
+        self.system, self.records = NeuronNode(folder), records("trn3-4")
         self.venv = self.home / "venv"
         (self.venv / "lib/python3.11/site-packages/vllm").mkdir(parents=True)
         (self.venv / "bin").mkdir()
@@ -69,22 +65,14 @@ class Node:
 
     def plan(self, name="trn3-eagle3", **override):
         layer = overrides.apply(self.layers(name), override)
-        recipe = recipes.resolve_recipe(recipes.find_recipe(name, []), [("fleet_override", layer)])
         hardware = {"accelerator": "trainium3", "count": 4, "cores": 8, "lnc": 2, "memory_gib": 144}
-        site = plan.Site(root=self.root)
-        entries = plan.plan_host("node1", recipe, parse_hardware(hardware, "x"), site)
-        return entries, plan.deployment(recipe, site, "node1"), hardware
+        found = plans.planned(name, hardware, layer, root=self.root)
+        return found.entries, found.deployment, hardware
 
     def check(self, name="trn3-eagle3", only=(), change=None, **override):
         entries, deployment, hardware = self.plan(name, **override)
-        tool = self.folder / "opt/aws/neuron/bin/neuron-ls"
-        tool.parent.mkdir(parents=True, exist_ok=True)
-        (tool.parent / "json").write_text(json.dumps(self.records))
-        tool.write_text('#!/bin/sh\ncat "$(dirname "$0")/json"\n')
-        tool.chmod(0o755)
-        driver = self.folder / "sys/module/neuron/version"
-        driver.parent.mkdir(parents=True, exist_ok=True)
-        driver.write_text("%s\n" % self.driver)
+        self.system.lists(self.records)
+        self.system.loads(self.driver)
         return preflight.preflight(
             root=self.root, servers=entries, only=list(only), hardware={**hardware, **(change or {})},
             needs=deployment["needs"], platform="neuron", models=deployment["models"], venvs=deployment["venvs"],
@@ -92,16 +80,8 @@ class Node:
         )  # fmt: skip
 
     def problems(self, *args, **kwargs):
-        with pytest.raises(FleetError) as caught:
-            self.check(*args, **kwargs)
-        return [(item["check"], item["message"]) for item in caught.value.details["problems"]]
-
-    def installed(self, **packages):
-        """What dpkg knows of."""
-        status = self.folder / "var/lib/dpkg/status"
-        status.parent.mkdir(parents=True, exist_ok=True)
-        blocks = ("Package: %s\nStatus: install ok installed\nVersion: %s\n" % item for item in packages.items())
-        status.write_text("\n".join(blocks))
+        error = plans.error(self.check, *args, **kwargs)
+        return [(item["check"], item["message"]) for item in error.details["problems"]]
 
 
 PACKAGES = {
@@ -164,10 +144,8 @@ def test_our_own_servers_may_hold_their_cores(node, holder):
     node.records[3]["neuron_processes"] = [{"pid": other, "command": "vllm"}]
     ((check, message),) = node.problems()
     assert check == "cores" and message.startswith("pid %d (" % other)
-    assert (
-        ", server server-7 below the root /elsewhere) holds Neuron device 3 (cores 12-15), assigned to server-1"
-        in message
-    )
+    words = ", server server-7 below the root /elsewhere) holds Neuron device 3 (cores 12-15), assigned to server-1"
+    assert words in message
 
 
 HALF = {"servers": {"server": {"devices": 2, "count": 1}}}  # cores 0-1 of chip 0
@@ -211,7 +189,7 @@ def test_a_server_that_runs_as_planned_is_not_refused_for_who_shares_its_chip(no
 
 
 def test_a_chip_that_is_missing_between_others(node):
-    node.records = [one for one in json.loads((FIXTURES / "trn3-16.json").read_text()) if one["neuron_device"] != 3]
+    node.records = [one for one in records("trn3-16") if one["neuron_device"] != 3]
     assert [check for check, _message in node.problems()] == ["hardware"]
     undeclared = {"count": None}
     ((check, message),) = node.problems(change=undeclared)
@@ -238,7 +216,7 @@ def test_a_driver_and_a_runtime_that_do_not_fit(node, monkeypatch):
     """It is the role's own rules that say whether this run mends that."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     node.driver = "2.30.2.0"
-    node.installed(**{"aws-neuronx-dkms": "2.30.2.0", "aws-neuronx-runtime-lib": "2.20.0.0"})
+    node.system.installed({"aws-neuronx-dkms": "2.30.2.0", "aws-neuronx-runtime-lib": "2.20.0.0"})
     ((check, message),) = node.problems()
     assert check == "hardware" and "aws-neuronx-runtime-lib 2.20.0.0" in message, "nobody installs anything"
     node.packages = PACKAGES
@@ -248,7 +226,7 @@ def test_a_driver_and_a_runtime_that_do_not_fit(node, monkeypatch):
     assert warning == message + " This run installs aws-neuronx-runtime-lib 2.34.10.0."
     assert (result["accelerators"]["driver"], result["accelerators"]["runtime"]) == ("2.30.2.0", "2.20.0.0")
     # of an image whose runtime stays
-    node.installed(**{"aws-neuronx-dkms": "2.30.2.0", "aws-neuronx-runtime-lib": "2.29.40.0"})
+    node.system.installed({"aws-neuronx-dkms": "2.30.2.0", "aws-neuronx-runtime-lib": "2.29.40.0"})
     ((check, message),) = node.problems()
     assert check == "packages" and "neuron_packages" in message
 
@@ -326,18 +304,14 @@ def test_an_artifact_that_is_compiled_again_is_a_warning(node, changes):
     assert node.check(only=["server-1"])["warnings"] == [warning], "it loads the same artifact"
 
 
-def test_a_draft_of_another_architecture(node):
-    heads.write(node.draft, {**heads.names(), "d2t": [96]})
+@pytest.mark.parametrize(
+    ("tensors", "config", "words"),
+    [({"d2t": [96]}, {}, ["layer d2t"]), ({}, {"hidden_size": 64}, ["hidden_size is 64", "is 32"])],
+)
+def test_a_draft_of_another_architecture(node, tensors, config, words):
+    heads.write(node.draft, {**heads.names(), **tensors}, **config)
     ((check, message),) = node.problems()
-    assert check == "draft"
-    assert str(node.draft) in message and "layer d2t" in message
-
-
-def test_a_draft_for_another_target(node):
-    heads.write(node.draft, hidden_size=64)
-    ((check, message),) = node.problems()
-    assert check == "draft"
-    assert str(node.draft) in message and "hidden_size is 64" in message and "is 32" in message
+    assert check == "draft" and [word for word in (str(node.draft), *words) if word not in message] == []
 
 
 def test_everything_at_once_is_one_error(node):
@@ -346,11 +320,5 @@ def test_everything_at_once_is_one_error(node):
     (node.venv / "lib/python3.11/site-packages/vllm").rmdir()
     heads.write(node.draft, {**heads.names(), "t2d": [96]})
     problems = node.problems("trn3-start-script", change={"count": 16, "lnc": 1})
-    assert [check for check, _message in problems] == [
-        "hardware",
-        "hardware",
-        "cores",
-        "environment",
-        "script",
-        "draft",
-    ]
+    expected = ["hardware", "hardware", "cores", "environment", "script", "draft"]
+    assert [check for check, _message in problems] == expected

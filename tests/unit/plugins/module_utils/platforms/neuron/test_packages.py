@@ -5,20 +5,18 @@
 
 from __future__ import annotations
 
-import json
 import os
-import pathlib
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.base import Context
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import (
     operations as neuron_packages,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import PLATFORMS
+from ansible_collections.inference.fleet.tests.unit.engines import plans
+from ansible_collections.inference.fleet.tests.unit.engines.neuron_node import NeuronNode, records
 
-FIXTURE = pathlib.Path(__file__).resolve().parents[4] / "fixtures/neuron/trn3-4.json"
 PACKAGES = {
     "aws-neuronx-dkms": {"version": "2.30.2.0", "least": "2.25"},
     "aws-neuronx-runtime-lib": {"version": "2.34.10.0", "least": "2.29"},
@@ -38,29 +36,19 @@ RELEASES = {
 NEW = {"aws-neuronx-dkms": "2.30.2.0", "aws-neuronx-runtime-lib": "2.34.10.0-1", "aws-neuronx-tools": "2.32.28.0"}
 
 
-class Node:
+class Node(NeuronNode):
     """A root with an os-release, dpkg's list of packages, and neuron-ls of four chips."""
 
     def __init__(self, root):
-        self.root = root
+        super().__init__(root)
         self.be("ubuntu")
-        tool = root / "opt/aws/neuron/bin/neuron-ls"
-        tool.parent.mkdir(parents=True)
-        tool.write_text("#!/bin/sh\ncat %s\n" % FIXTURE)
-        tool.chmod(0o755)
+        self.lists(records("trn3-4"))
 
     def be(self, name):
-        (self.root / "etc").mkdir(parents=True, exist_ok=True)
-        (self.root / "etc" / "os-release").write_text(RELEASES[name])
-
-    def have(self, packages):
-        path = self.root / "var/lib/dpkg/status"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        blocks = ("Package: %s\nStatus: install ok installed\nVersion: %s\n" % item for item in packages.items())
-        path.write_text("\n".join(blocks))
+        self.write("/etc/os-release", RELEASES[name])
 
     def look(self, packages=None, check=False, **changes):
-        return neuron_packages.compare(packages or PACKAGES, check_mode=check, sysroot=str(self.root), **changes)
+        return neuron_packages.compare(packages or PACKAGES, check_mode=check, sysroot=self.root, **changes)
 
 
 @pytest.fixture
@@ -70,13 +58,11 @@ def node(tmp_path, monkeypatch):
 
 
 def error(node, *args, **kwargs):
-    with pytest.raises(FleetError) as caught:
-        node.look(*args, **kwargs)
-    return caught.value
+    return plans.error(node.look, *args, **kwargs)
 
 
 def test_what_a_machine_image_has_stays(node):
-    node.have(IMAGE)
+    node.installed(IMAGE)
     result = node.look()
     assert (result["changed"], result["packages"], result["due"], result["manager"]) == (False, IMAGE, {}, None)
 
@@ -90,49 +76,43 @@ def test_a_bare_ubuntu(node, monkeypatch):
     found = node.look()
     assert (found["changed"], found["due"], found["load"]) == (False, due, True)
     assert found["kernel"] == os.uname().release
-    node.have(NEW)
+    node.installed(NEW)
     assert node.look(installed=True)["due"] == {}
 
 
 def test_a_bare_amazon_linux(node):
     node.be("amzn")
-    node.have({"aws-neuronx-tools": "2.32.28.0-1"})
+    node.installed({"aws-neuronx-tools": "2.32.28.0-1"})
     found = node.look()
     assert (found["manager"], sorted(found["due"])) == ("dnf", ["aws-neuronx-dkms", "aws-neuronx-runtime-lib"])
 
 
 def test_a_driver_without_its_runtime_is_an_error_that_names_both(node):
-    node.have({**IMAGE, "aws-neuronx-dkms": "2.30.2.0"})
+    node.installed({**IMAGE, "aws-neuronx-dkms": "2.30.2.0"})
     found = error(node)
     assert found.code == "neuron.packages-do-not-fit"
     assert "2.30.2.0" in found.values[0] and "2.29.40.0-f954cd7a5" in found.values[0]
     # also if only the driver would be installed
-    node.have({"aws-neuronx-runtime-lib": "2.29.40.0", "aws-neuronx-tools": "2.27.33.0"})
+    node.installed({"aws-neuronx-runtime-lib": "2.29.40.0", "aws-neuronx-tools": "2.27.33.0"})
     assert error(node).code == "neuron.packages-do-not-fit"
 
 
-def loads(node, version):
-    path = node.root / "sys/module/neuron/version"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(version + "\n")
-
-
 def test_another_driver_than_the_loaded_one_is_a_warning_if_it_fits(node):
-    node.have(IMAGE)
-    loads(node, "2.26.5.0")
+    node.installed(IMAGE)
+    node.loads("2.26.5.0")
     result = node.look()
     assert (result["reboot"], result["loaded_driver"], len(result["warnings"])) == (False, "2.26.5.0", 1)
-    loads(node, "2.25.4.0")
+    node.loads("2.25.4.0")
     assert "warnings" not in node.look()
 
 
 def test_a_loaded_driver_that_is_too_old_is_an_error_before_anything_starts(node):
     """An image with 2.24 gets 2.30.2, and the kernel keeps its driver until a reboot."""
-    node.have({"aws-neuronx-dkms": "2.24.7.0"})
-    loads(node, "2.24.7.0")
+    node.installed({"aws-neuronx-dkms": "2.24.7.0"})
+    node.loads("2.24.7.0")
     assert node.look(check=True)["changed"]
     assert (node.look()["load"], node.look()["reboot"], node.look(reboot=True)["reboot"]) == (False, False, True)
-    node.have({**NEW, "aws-neuronx-dkms": "2.30.2.0-1"})
+    node.installed({**NEW, "aws-neuronx-dkms": "2.30.2.0-1"})
     for installed in (True, False):  # the next run reports it as well
         found = error(node, installed=installed)
         assert (found.code, found.values[:2]) == ("neuron.driver-unfit", ("2.24.7.0", "2.30.2.0-1"))
@@ -140,25 +120,25 @@ def test_a_loaded_driver_that_is_too_old_is_an_error_before_anything_starts(node
     assert node.look(reboot=True)["reboot"]
     assert neuron_packages.neuron_packages_due(node.look(reboot=True))
     assert error(node, installed=True, reboot=True).code == "neuron.driver-unfit"  # the reboot did not help
-    loads(node, "2.30.2.0")
+    node.loads("2.30.2.0")
     assert neuron_packages.neuron_packages_due(node.look(reboot=True)) is None
 
 
 def test_a_loaded_driver_that_does_not_fit_the_runtime(node):
-    node.have({**IMAGE, "aws-neuronx-dkms": "2.28.0.0", "aws-neuronx-runtime-lib": "2.32.0.0"})
-    loads(node, "2.30.2.0")  # the package was downgraded
+    node.installed({**IMAGE, "aws-neuronx-dkms": "2.28.0.0", "aws-neuronx-runtime-lib": "2.32.0.0"})
+    node.loads("2.30.2.0")  # the package was downgraded
     assert error(node).values[2] == "it does not fit the runtime 2.32.0.0"
 
 
 def test_a_driver_that_the_recipe_cannot_run_on_is_replaced(node):
-    node.have(IMAGE)
-    loads(node, "2.25.4.0")
+    node.installed(IMAGE)
+    node.loads("2.25.4.0")
     assert node.look(needs={"driver": "2.25"})["changed"] is False
     needs = {"driver": "2.29"}
     assert error(node, needs=needs).code == "neuron.packages-do-not-fit"
-    node.have({**IMAGE, "aws-neuronx-runtime-lib": "2.34.10.0"})
+    node.installed({**IMAGE, "aws-neuronx-runtime-lib": "2.34.10.0"})
     assert node.look(check=True, needs=needs)["due"] == {"aws-neuronx-dkms": "2.30.2.0"}
-    node.have(NEW)
+    node.installed(NEW)
     assert error(node, needs=needs).code == "neuron.driver-unfit"
     assert error(node, needs={"driver": "2.31"}).code == "neuron.packages-do-not-fit"
     # somebody else installs the driver here
@@ -168,15 +148,13 @@ def test_a_driver_that_the_recipe_cannot_run_on_is_replaced(node):
 
 def test_devices_of_a_new_driver_are_compared_with_the_plan(node):
     """Preflight compared them if the driver was present before."""
-    node.have(NEW)
+    node.installed(NEW)
     hardware = {"accelerator": "trainium3", "count": 16, "cores": 8, "lnc": 2}
     assert node.look(hardware=hardware)["due"] == {}
     found = error(node, hardware=hardware, installed=True)
     assert (found.code, "fleet_hardware.count" in found.values[0]) == ("neuron.devices-not-as-declared", True)
     assert node.look(hardware=dict(hardware, count=4), installed=True)["due"] == {}
-    records = [record for record in json.loads(FIXTURE.read_text()) if record["neuron_device"] != 1]
-    (node.root / "left.json").write_text(json.dumps(records))
-    (node.root / "opt/aws/neuron/bin/neuron-ls").write_text("#!/bin/sh\ncat %s\n" % (node.root / "left.json"))
+    node.lists([record for record in records("trn3-4") if record["neuron_device"] != 1])
     servers = [{"name": "server-0", "devices": [0, 1, 2, 3]}, {"name": "server-1", "devices": [4, 5, 6, 7]}]
     assert node.look(servers=servers[:1], installed=True)["due"] == {}
     assert "server-1" in error(node, servers=servers, installed=True).values[0]
@@ -187,17 +165,14 @@ def test_a_node_whose_driver_is_yet_to_come(tmp_path):
         context = Context("", system, {}, installs={"aws-neuronx-dkms": {}})
         return PLATFORMS["neuron"].driver_missing(context)
 
-    system = System(str(tmp_path))
+    made, system = NeuronNode(tmp_path), System(str(tmp_path))
     assert not missing(system)
     for name, vendor, device in (("00:1e.0", "0x1d0f", "0x8061"), ("10:00.0", "0x1d0f", "0x7364")):
         assert not missing(system)
-        folder = tmp_path / "sys/bus/pci/devices" / name
-        folder.mkdir(parents=True)
-        (folder / "vendor").write_text(vendor + "\n")
-        (folder / "device").write_text(device + "\n")
+        for key, value in (("vendor", vendor), ("device", device)):
+            made.write("/sys/bus/pci/devices/%s/%s" % (name, key), value + "\n")
     assert missing(system)
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "dev/neuron0").write_text("")
+    made.write("/dev/neuron0")
     assert not missing(system)
 
 

@@ -15,8 +15,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platfor
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.nvidia import platform
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import PLATFORMS
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 from ansible_collections.inference.fleet.tests.unit.engines.nvidia_node import NvidiaNode
 
 NVIDIA = PLATFORMS["nvidia"]
@@ -44,18 +43,10 @@ def node(tmp_path):
 
 
 def entries(accelerator="h100", count=8, devices=2, launcher="container", **hardware):
-    declared = {
-        "schema": 1, "name": "mine", "platform": "nvidia", "engine": "vllm", "launcher": launcher,
-        "needs": {"accelerators": [accelerator]},
-        "model": {"repo": "openai/gpt-oss-120b", "format": "mxfp4", "source": "huggingface", "id": "gpt-oss-120b",
-                  "path": "${models}/gpt-oss-120b"},
-        "command": ["vllm", "serve", "${model}"],
-        "servers": [{"role": "server", "count": "auto", "devices": devices, "port": 18000}],
-    }  # fmt: skip
-    if launcher == "container":
-        declared["container"] = {"image": "docker.io/vllm/vllm-openai:v0.32.0"}
-    given = parse_hardware({"accelerator": accelerator, "count": count, **hardware}, "h")
-    return {entry["name"]: entry for entry in plan.plan_host("h", declared, given, plan.Site())}
+    servers = [{"role": "server", "count": "auto", "devices": devices, "port": 18000}]
+    declared = plans.written(launcher=launcher, servers=servers)
+    found = plans.entries_of(declared, {"accelerator": accelerator, "count": count, **hardware})
+    return {entry["name"]: entry for entry in found}
 
 
 def look(node, needs=None, planned=None, hardware=None, **context):
@@ -159,9 +150,8 @@ def test_fabric_manager_if_nvidia_smi_reports_no_state(node):
 def test_imex(node, state, problem):
     service(node, state)
     node.write("/etc/cdi/nvidia.yaml", CDI % "580.173.02")
-    found, _warnings = look(
-        node.has("gb200-4"), planned=entries("gb200", 4), hardware={"accelerator": "gb200", "count": 4}
-    )
+    hardware = {"accelerator": "gb200", "count": 4}
+    found, _warnings = look(node.has("gb200-4"), planned=entries("gb200", 4), hardware=hardware)
     assert ["nvidia-imex" in text for text in found.get("fabric", [])] == [True] * problem
 
 

@@ -10,11 +10,12 @@ import os
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import EngineError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.nvidia import (
     operations as nvidia_toolkit,
 )
+from ansible_collections.inference.fleet.tests.unit.detected_node import DetectedNode
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 
 NAMES = ("nvidia-container-toolkit", "nvidia-container-toolkit-base", "libnvidia-container-tools",
          "libnvidia-container1")  # fmt: skip
@@ -62,40 +63,30 @@ def server(devices=("nvidia.com/gpu=0",), engine="docker", flags=(), address=Non
     return plan_entry(8000, platform="nvidia", container=container)
 
 
-class Node:
+class Node(DetectedNode):
     """A root with an os-release, what dpkg knows of, and two GPUs."""
 
     def __init__(self, root):
-        self.root = root
+        super().__init__(root)
         self.write("/etc/os-release", RELEASES["debian"])
         self.write("/proc/sys/kernel/random/boot_id", "boot-1\n")
         for path in ("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia-uvm", *NAMED):
-            self.write(path, "")
-
-    def write(self, path, text):
-        place = self.root / path[1:]
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
+            self.write(path)
 
     def have(self, version="1.20.0-1", **others):
-        versions = {**dict.fromkeys(NAMES, version), **{name.replace("_", "-"): one for name, one in others.items()}}
-        blocks = ("Package: %s\nStatus: install ok installed\nVersion: %s\n" % item for item in versions.items())
-        self.write("/var/lib/dpkg/status", "\n".join(blocks))
+        self.installed({**dict.fromkeys(NAMES, version), **others})
 
     def be_ready(self):
         self.have()
         self.write("/etc/cdi/nvidia.yaml", SPEC)
 
     def look(self, servers=None, packages=PACKAGES, **more):
-        return nvidia_toolkit.compare(
-            [server()] if servers is None else servers, packages, sysroot=str(self.root), **more
-        )
+        return nvidia_toolkit.compare([server()] if servers is None else servers, packages, sysroot=self.root, **more)
 
     def fails(self, code, **more):
-        with pytest.raises(FleetError) as caught:
-            self.look(**more)
-        assert caught.value.code == code
-        return caught.value
+        found = error(self.look, **more)
+        assert found.code == code
+        return found
 
 
 @pytest.fixture
@@ -139,12 +130,8 @@ def test_a_bare_node(node):
     found = node.look()
     assert list(found["due"]) == ["packages", "cdi", "proof"]
     assert found["due"]["packages"] == dict.fromkeys(NAMES, "1.20.0")
-    assert (found["manager"], found["cdi"], found["keep"], found["changed"]) == (
-        "apt",
-        ["/etc/cdi/nvidia.yaml"],
-        False,
-        False,
-    )
+    assert (found["manager"], found["cdi"]) == ("apt", ["/etc/cdi/nvidia.yaml"])
+    assert (found["keep"], found["changed"]) == (False, False)
     checked = node.look(check_mode=True)
     assert (checked["changed"], checked["due"]) == (True, found["due"])
     assert checked["diff"]["after"].startswith("packages: libnvidia-container-tools 1.20.0, ")
@@ -170,7 +157,7 @@ def test_servers_without_gpus_in_containers_need_nothing(node, servers):
         ("1.17.8-1", {}, False),
         ("1.21.0-1", {}, False),
         ("1.17.7-1", {}, True),
-        ("1.20.0-1", {"libnvidia_container1": "1.18.0-1"}, True),
+        ("1.20.0-1", {"libnvidia-container1": "1.18.0-1"}, True),
     ],
 )
 def test_packages_stay_where_they_fit_and_are_of_one_version(node, version, others, due):
@@ -194,7 +181,7 @@ def test_a_description_is_written_again_after_a_change_of_the_driver(node, form,
         node.write("/etc/cdi/nvidia.yaml", json.dumps({"a": [{"path": "/dev/nvidia0"}, {"path": "/dev/nvidia1"}],
                                                        "b": [{"hostPath": path} for path in NAMED]}))  # fmt: skip
     for path, text in change.items():
-        (node.root / path[1:]).unlink() if text is None else node.write(path, text)
+        (node.path / path[1:]).unlink() if text is None else node.write(path, text)
     expected = None if why is None else "/etc/cdi/nvidia.yaml: " + why
     assert node.look()["due"].get("cdi") == expected
 
@@ -222,26 +209,13 @@ def test_a_container_lists_the_gpus_once(node, engine):
     assert node.look()["due"].keys() == {"proof"}
 
 
-def test_each_engine_of_the_node_is_proven(node, engine):
-    """podman takes the same description by the same name, without docker's settings."""
-    node.be_ready()
-    podman = [server(engine="podman")]
-    assert node.look(podman)["due"] == {"proof": "no container of podman has listed the present GPUs"}
-    assert node.look(podman, installed=True)["due"] == {}
-    assert engine.calls[0][:5] == ("run", "--rm", "--pull=never", "--network=none", "--device=nvidia.com/gpu=all")
-    assert node.look(podman)["due"] == {}
-    assert node.look([server(), *podman])["due"] == {"proof": "no container of docker has listed the present GPUs"}
-    assert node.look([server(), *podman], installed=True)["due"] == node.look([server(), *podman])["due"] == {}
-    assert node.look(podman)["keep"] is False
-
-
 def test_fewer_gpus_in_the_container_than_on_the_node(node, engine):
     node.be_ready()
     engine.text = "GPU 0: NVIDIA B200\n"
     assert node.fails("nvidia.container-lacks-gpus", installed=True).values[:3] == ("docker", 1, 2)
     engine.text = EngineError("other", "unresolvable CDI devices nvidia.com/gpu=all")
-    error = node.fails("nvidia.container-lacks-gpus", installed=True)
-    assert (error.values[1], error.values[3]) == (0, "unresolvable CDI devices nvidia.com/gpu=all")
+    values = node.fails("nvidia.container-lacks-gpus", installed=True).values
+    assert (values[1], values[3]) == (0, "unresolvable CDI devices nvidia.com/gpu=all")
     assert node.look()["due"].keys() == {"proof"}
 
 
@@ -295,7 +269,5 @@ def test_packages_that_are_wrong(node, package, code):
 
 def test_a_node_without_driver(monkeypatch):
     monkeypatch.setattr(nvidia_toolkit.shutil, "which", lambda *arguments, **more: None)
-    with pytest.raises(FleetError) as caught:
-        nvidia_toolkit.compare([server()], PACKAGES)
-    assert caught.value.code == "nvidia.driver-missing"
+    assert error(nvidia_toolkit.compare, [server()], PACKAGES).code == "nvidia.driver-missing"
     assert nvidia_toolkit.compare([], PACKAGES)["due"] == {}

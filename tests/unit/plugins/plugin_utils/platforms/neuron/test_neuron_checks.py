@@ -4,13 +4,10 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.neuron import checks
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 
-TRN3 = {"accelerator": "trainium3", "count": 16}
 TRN2 = {"accelerator": "trainium2", "count": 16}
 TRN2_NEEDS = {"needs": {"accelerators": ["trainium2"], "device_memory_gib": 0}}
 SERVER = "server 'server-0'"
@@ -20,22 +17,12 @@ PLUGIN = PLACE + ".neuron_config"
 
 
 def plan_of(name="trn3-eagle3", hardware=None, **layers):
-    recipe = recipes.resolve_recipe(recipes.find_recipe(name, []), [("fleet_override", layers)] if layers else [])
-    return plan.plan_host("node1", recipe, parse_hardware(hardware or TRN3, "inventory"), plan.Site())
+    return plans.entries_of(name, hardware or plans.TRN3, layers)
 
 
-def planned(name="trn3-eagle3", hardware=None, **layers):
-    entries = plan_of(name, hardware, **layers)
-    recipe = recipes.resolve_recipe(recipes.find_recipe(name, []), [("fleet_override", layers)] if layers else [])
-    declared = parse_hardware(hardware or TRN3, "inventory")
-    assert not capacity.refusals(capacity.check(entries, plan.deployment(recipe, plan.Site(), "node1"), declared))
-    return entries
-
-
-def refused(*args, **kwargs):
-    with pytest.raises(FleetError) as caught:
-        planned(*args, **kwargs)
-    return caught.value.code, caught.value.values
+def refused(**layers):
+    error = plans.error(plan_of, **layers)
+    return error.code, error.values
 
 
 def nxdi(**config):
@@ -211,7 +198,7 @@ def test_servers_that_do_not_have_whole_chips_are_refused(layers, words):
     assert code == CHIPS and words in values[1] and values[2] == 4
 
 
-@pytest.mark.parametrize("layers", [{"servers": {"server": {"devices": 5}}}, {"hardware": {**TRN3, "lnc": 3}}])
+@pytest.mark.parametrize("layers", [{"servers": {"server": {"devices": 5}}}, {"hardware": {**plans.TRN3, "lnc": 3}}])
 def test_the_plan_itself_refuses_what_no_chip_has(layers):
     assert not refused(**layers)[0].startswith("neuron.")
 
@@ -234,18 +221,13 @@ def test_the_plan_itself_refuses_what_no_chip_has(layers):
                 "num-gpu-blocks-override": 999,
             }
         },
-        {"arguments": {"additional-config": {"override_neuron_config": {"is_full_model_shuffled": True}}}},
+        nxdi(is_full_model_shuffled=True),
         {"arguments": {"max_num_seqs": 8, "max-num-seqs": None}},
         {"arguments": {"speculative-config": '{"method": "eagle3", "model": "${draft}", "num_speculative_tokens": 5}'}},
         nxdi(router_config={"act_fn": "softmax", "dtype": "float32"}, blockwise_matmul_config={"block_size": 256}),
         nxdi(router_act_fn="softmax", router_dtype="float32", lora_config=None),
         plugin(tensor_capture={"modules": ["lm_head"]}, tensor_replacement={"tensors_path": "/x"}),
-        {
-            "name": "trn3-vllm-neuron",
-            "arguments": {
-                "additional-config": {"vision_neuron_config": {"tp_size": 8}, "mm_language_model_only": True}
-            },
-        },
+        additional({"vision_neuron_config": {"tp_size": 8}, "mm_language_model_only": True}, "trn3-vllm-neuron"),
         {"name": "trn3-start-script", **nxdi(seq_len=8192)},
         {"name": "trn3-start-script", "arguments": {"speculative-config": {"num_speculative_tokens": 5}}},
         {"name": "trn3-vllm-neuron", "config": {"format": "yaml", "content": {"speculative-config": {}}}},
@@ -254,7 +236,9 @@ def test_the_plan_itself_refuses_what_no_chip_has(layers):
     ],
 )
 def test_what_is_let_through(layers):
-    assert len(planned(**layers)) == 8
+    layers = dict(layers)
+    found = plans.planned(layers.pop("name", "trn3-eagle3"), plans.TRN3, layers)
+    assert len(found.entries) == 8 and not capacity.refusals(found.capacity)
 
 
 def test_an_unknown_key_is_let_through_by_its_own_name_only():
@@ -263,26 +247,12 @@ def test_an_unknown_key_is_let_through_by_its_own_name_only():
     assert (code, values[0]) == (INVALID, OVERRIDE + ".other_key")
 
 
-GPT_OSS_20B = {"model": {"repo": "openai/gpt-oss-20b", "revision": None}}
-WITHOUT_DRAFT = {
-    "model": {"draft": None},
-    "arguments": {
-        "speculative-config": None,
-        "additional-config": {
-            "override_neuron_config": dict.fromkeys(
-                ("enable_fused_speculation", "enable_eagle_speculation", "is_eagle3", "speculation_length")
-            )
-        },
-    },
-}
-
-
 def test_every_key_of_the_recipes_is_on_the_lists():
     for name, key, known in (
         ("trn3-eagle3", "override_neuron_config", checks.KEYS["override_neuron_config"]),
         ("trn3-vllm-neuron", "neuron_config", checks.KEYS["neuron_config"]),
     ):
-        recipe = recipes.load_recipe(recipes.find_recipe(name, []))
+        recipe = plans.OWN[name]
         assert set(recipe["arguments"]["additional-config"][key]) <= known
         assert "allow_unknown_config" not in recipe
 
