@@ -8,11 +8,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.tests import doc_examples
-from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import flags_and_keys
+from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import by_key, planned
 
 PAGE = (doc_examples.USING / "ascend.md").read_text(encoding="utf-8")
 # The tutorial's own lines: its container, and the script that is started inside.
@@ -37,13 +35,10 @@ SERVE = """vllm serve unsloth/gpt-oss-120b-BF16 --served-model-name gpt-oss-120b
     --max-num-seqs 4 --gpu-memory-utilization 0.90 --tensor-parallel-size 4 --max-model-len 4096
     --max-num-batched-tokens 4096 --enable-expert-parallel --compilation-config
     {"cudagraph_mode":"FULL_DECODE_ONLY","cudagraph_capture_sizes":[1,2,3,4]}"""
-NONE = ""
 
 
 def entry(overlays=()):
-    resolved = recipes.resolve_recipe(recipes.find_recipe("ascend-a3", []), [], overlays)
-    hardware = parse_hardware({"accelerator": "ascend-a3", "count": 16}, "h")
-    return plan.plan_host("h", resolved, hardware, plan.Site())[0]
+    return planned("ascend-a3", overlays)[0][0]
 
 
 def launch_lines():
@@ -56,18 +51,12 @@ def launch_lines():
 
 def lines_of(words, variables):
     """{flag or variable: its line}; "" is `vllm serve MODEL`."""
-    found = {"": " ".join(words[:3]), **flags_and_keys(words[3:], {})}
-    return {**found, **{line.partition("=")[0]: line for line in variables}}
+    return {**by_key(words, {}, 3), **{line.partition("=")[0]: line for line in variables}}
 
 
 def started(overlays=()):
     one = entry(overlays)
     return lines_of(one["command"], ["%s=%s" % pair for pair in one["environment"].items()])
-
-
-def table(heading):
-    """Rows of a section of the page, "" for –."""
-    return doc_examples.guide_rows(doc_examples.USING / "ascend.md", heading)
 
 
 def as_ours(line):
@@ -79,20 +68,20 @@ def as_ours(line):
 
 
 def test_the_container_is_started_as_the_page_says():
-    rows = table("The container")
-    assert sorted(as_ours(row[0]) for row in rows if row[0] != NONE) == sorted(map(as_ours, CONTAINER))
-    assert sorted(row[1] for row in rows if row[1] != NONE) == sorted(launch_lines())
+    rows = doc_examples.guide_rows(doc_examples.USING / "ascend.md", "The container")
+    assert sorted(as_ours(row[0]) for row in rows if row[0]) == sorted(map(as_ours, CONTAINER))
+    assert sorted(row[1] for row in rows if row[1]) == sorted(launch_lines())
     for theirs, ours, why in rows:
         same = as_ours(theirs) == ours
         assert why and why.startswith("the same") is same, (theirs, ours)
 
 
 def test_the_engine_is_started_as_the_page_says():
-    rows = table("The engine")
+    rows = doc_examples.guide_rows(doc_examples.USING / "ascend.md", "The engine")
     theirs, guide, ours = lines_of(SERVE.split(), VARIABLES), started(("guide",)), started()
-    assert sorted(row[0] for row in rows if row[0] != NONE) == sorted(theirs.values())
-    assert sorted(row[1] for row in rows if row[1] != NONE) == sorted(guide.values())
-    assert sorted(row[2] for row in rows if row[2] != NONE) == sorted(ours.values())
+    assert sorted(row[0] for row in rows if row[0]) == sorted(theirs.values())
+    assert sorted(row[1] for row in rows if row[1]) == sorted(guide.values())
+    assert sorted(row[2] for row in rows if row[2]) == sorted(ours.values())
     for row in rows:
         keys = {key for known, cell in zip((theirs, guide, ours), row) for key, line in known.items() if line == cell}
         assert len(keys) == 1, row

@@ -15,14 +15,13 @@ import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.tests import doc_examples
-from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import flags_and_keys
+from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import by_key, variables
+from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import planned as planned_recipe
 
 PAGE = doc_examples.USING / "dynamo-recipes.md"
 TUTORIAL = doc_examples.USING / "dynamo.md"
-GPUS = {"gb200": 4}
 TRT = (
     "CUDA_VISIBLE_DEVICES=%s python3 -m dynamo.trtllm --model-path /model --served-model-name openai/gpt-oss-120b "
     "--extra-engine-args examples/backends/trtllm/engine_configs/gpt-oss-120b/%s.yaml --dyn-reasoning-parser gpt_oss "
@@ -162,13 +161,8 @@ WORKERS = {"b200-dynamo-disagg": (4, 4), "b200-dynamo-vllm": (0, 1), "b200-dynam
 
 def planned(name, overlays=(), layer=None):
     """{server: entry} of a recipe on a node of its own GPUs, its deployment and the hardware."""
-    resolved = recipes.resolve_recipe(
-        recipes.find_recipe(name, []), [("fleet_override", layer)] if layer else [], overlays
-    )
-    kind = resolved["needs"]["accelerators"][0]
-    hardware = parse_hardware({"accelerator": kind, "count": GPUS.get(kind, 8)}, "x")
     site = plan.Site(clustered="etcd" in overlays or name[:2] == "gb", endpoints=(("etcd", "http://etcd-1:2379"),))
-    entries = plan.plan_host("node-1", resolved, hardware, site)
+    entries, resolved, hardware = planned_recipe(name, overlays, layer, site=site)
     return {entry["name"]: entry for entry in entries}, plan.deployment(resolved, site, "node-1"), hardware
 
 
@@ -179,22 +173,18 @@ def entry_of(name, server):
 
 def lines_of(words, content):
     """{variable, flag or key of the YAML: its line}; "" is the program."""
-    found, number = {}, 0
-    while re.match(r"[A-Z_]+=", words[number]):
-        found[words[number].partition("=")[0]] = words[number]
-        number += 1
-    found[""] = " ".join(words[number : number + 3])
-    found.update(flags_and_keys(words[number + 3 :], content))
-    return found
+    begin = next(number for number, word in enumerate(words) if not re.match(r"[A-Z_]+=", word))
+    own = {word.partition("=")[0]: word for word in words[:begin]}
+    return {**own, **by_key(words[begin:], content, 3)}
 
 
 def started(name, server):
     """(the server's own lines, those of variables that all servers have) as we start it."""
     entry = entry_of(name, server)
     shared = recipes.load_recipe(recipes.find_recipe(name, []))["environment"]
-    own = ["%s=%s" % item for item in entry["environment"].items() if item[0] not in shared]
-    lines = lines_of([*own, *entry["command"]], (entry["config"] or {}).get("content") or {})
-    return lines, {key: "%s=%s" % (key, entry["environment"][key]) for key in shared}
+    own = variables({key: value for key, value in entry["environment"].items() if key not in shared})
+    lines = lines_of([*own.values(), *entry["command"]], (entry["config"] or {}).get("content") or {})
+    return lines, variables({key: entry["environment"][key] for key in shared})
 
 
 def guides(name, server):
@@ -224,7 +214,7 @@ def test_the_page_shows_nvidias_lines_beside_ours(name, server):
 
 @pytest.mark.parametrize("name", GUIDES)
 def test_the_page_shows_the_variables_of_all_processes(name):
-    theirs = {key: "%s=%s" % item for key, item in zip(GUIDES[name][0], GUIDES[name][0].items())}
+    theirs = variables(GUIDES[name][0])
     server = next(iter(GUIDES[name][1]))
     ours = started(name, server)[1]
     check(table("%s: variables" % name, theirs, ours), theirs, ours)
@@ -304,3 +294,38 @@ def test_the_page_lists_each_overlay(name):
     text = PAGE.read_text(encoding="utf-8").partition("| Overlay |")[2].partition("\n\n")[0]
     shown = set(re.findall(r"`([a-z-]+)`", "".join(row.split(" | ")[0] for row in text.splitlines())))
     assert set(recipes.load_recipe(recipes.find_recipe(name, []))["overlays"]) <= shown
+
+
+# -- the guide's section Troubleshooting, made in the recipe -----------------------------------------------------------
+# Other tests produce the rest: the log of a worker without GPU memory (test_trtllm_logs.py, test_engine_ready.py), a
+# service that is away (supervise/test_needs.py), a port that is held, no toolkit and no space (test_preflight.py), an
+# answer without end (verify/test_false_servers.py). Molecule's soak_dynamo_trtllm has a GPU that another process holds.
+
+CACHE = "config.content.kv_cache_config"
+
+
+def decode(**layers):
+    return {"servers": {"decode": layers}}
+
+
+@pytest.mark.parametrize(
+    ("layers", "code", "value"),
+    [
+        # "Verify CUDA_VISIBLE_DEVICES settings match your GPU configuration"
+        (decode(environment={"CUDA_VISIBLE_DEVICES": "3,4,5,6"}), "plan.visible-devices", "4,5,6,7"),
+        # "Ensure that batch sizes in manual commands match those in configuration files"
+        (decode(config={"content": {"max_batch_size": 64}}), "plan.flags-conflict", "config.content.max_batch_size"),
+        # what the workers must have in common to connect
+        (decode(config={"content": {"kv_cache_config": {"tokens_per_block": 64}}}), "plan.dynamo-servers-differ",
+         CACHE + ".tokens_per_block"),
+        (decode(config={"content": {"cache_transceiver_config": {"backend": "NIXL"}}}), "plan.dynamo-servers-differ",
+         "config.content.cache_transceiver_config.backend"),
+        (decode(environment={"DYN_DISCOVERY_BACKEND": "etcd", "ETCD_ENDPOINTS": "http://127.0.0.1:2379"}),
+         "plan.dynamo-servers-differ", "DYN_DISCOVERY_BACKEND"),
+    ],
+)  # fmt: skip
+def test_a_fault_of_the_section_troubleshooting_is_refused(layers, code, value):
+    with pytest.raises(FleetError) as found:
+        planned("b200-dynamo-disagg", layer=layers)
+    assert {error.code for error in found.value.problems} == {code}
+    assert value in found.value.problems[0].values

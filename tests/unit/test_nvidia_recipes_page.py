@@ -11,11 +11,10 @@ import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides, tuning
 from ansible_collections.inference.fleet.tests import doc_examples
-from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import flags_and_keys
+from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import GPUS, by_key, planned, variables
 
 PAGE = doc_examples.USING / "nvidia-recipes.md"
 TUTORIAL = doc_examples.USING / "nvidia.md"
@@ -31,7 +30,6 @@ NVIDIA = sorted(
 # They have the lines of h100-vllm and h200-vllm on GPUs that the project's recipe does not name.
 OTHER_GPUS = ("a100-vllm", "l40s-vllm", "rtx-pro-6000-vllm")
 GUIDED = [name for name in NVIDIA if name not in OTHER_GPUS]
-GPUS = {"gb200": 4, "gb300": 4}  # of a node; 8 of the others
 
 # The guides' own lines: the command, and the YAML file. Where the guide has a line for each number of GPUs, for 8.
 QUICKSTART = """trtllm-serve openai/gpt-oss-120b --host 0.0.0.0 --port 8000 --backend pytorch --max_batch_size 720
@@ -116,22 +114,10 @@ OURS = {
 }  # fmt: skip
 
 
-def lines_of(words, content, variables):
+def lines_of(words, content, environment):
     """{flag, key of the YAML or variable: its line}; "" is the first argv words."""
     serve = next(number for number, word in enumerate(words) if word in ("trtllm-serve", "serve"))
-    found = {"": " ".join(words[: serve + 2])}
-    found.update(flags_and_keys(words[serve + 2 :], content))
-    found.update((name, "%s=%s" % (name, value)) for name, value in variables.items())
-    return found
-
-
-def planned(name, overlays=(), accelerator=None, layer=None, count=None):
-    """The servers of a recipe on a node of its own GPUs."""
-    kind = accelerator or OWN[name]["needs"]["accelerators"][0]
-    layers = [("fleet_override", layer)] if layer else []
-    resolved = recipes.resolve_recipe(recipes.find_recipe(name, []), layers, overlays)
-    hardware = parse_hardware({"accelerator": kind, "count": count or GPUS.get(kind, 8)}, "x")
-    return plan.plan_host("node-1", resolved, hardware, plan.Site()), resolved, hardware
+    return {**by_key(words, content, serve + 2), **variables(environment)}
 
 
 def started(name, overlays=()):
@@ -140,8 +126,8 @@ def started(name, overlays=()):
 
 
 def guides(name):
-    _overlays, command, content, variables = GUIDES[name]
-    return lines_of(command.split(), yaml.safe_load(content) or {}, variables)
+    _overlays, command, content, environment = GUIDES[name]
+    return lines_of(command.split(), yaml.safe_load(content) or {}, environment)
 
 
 @pytest.mark.parametrize("name", GUIDED)
@@ -192,7 +178,7 @@ EACH = [(name, kind, size) for name in NVIDIA for kind in OWN[name]["needs"]["ac
 @pytest.mark.parametrize(("name", "kind", "size"), EACH)
 def test_each_recipe_plans_on_its_gpus(name, kind, size):
     layer = {"servers": {"server": {"devices": size}}}
-    entries, resolved, hardware = planned(name, (), kind, layer)
+    entries, resolved, hardware = planned(name, (), layer, {"accelerator": kind})
     assert len(entries) == GPUS.get(kind, 8) // size
     assert [entry["devices"] for entry in entries][-1][-1] == GPUS.get(kind, 8) - 1
     for entry in entries:
@@ -251,7 +237,7 @@ def test_a_site_that_requires_digests_gets_an_error_for_an_image_without_one():
 def test_every_measured_setting_is_one_that_the_release_takes(name):
     path, own = recipes.find_recipe(name, []), OWN[name]
     base, kind = recipes.resolve_recipe(path, []), own["needs"]["accelerators"][0]
-    hardware, seen = parse_hardware({"accelerator": kind, "count": 8}, "x"), 0
+    hardware, seen = planned(name)[2], 0
     for point in tuning.points(recipes._table_of(own, [recipes.OWN_RECIPES])):
         if point["accelerator"] == kind:
             tuned = overrides.apply(base, tuning.override_of(point, point))
