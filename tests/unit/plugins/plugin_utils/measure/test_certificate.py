@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An evaluation as a result: its published score, the verdict, and why it is good or not."""
+"""Certificates, comparisons with earlier runs, and evaluations beside published scores."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_files_in_the_folder_of_reports(tmp_path):
     assert again["benchmarks"] == again["evaluations"] == []
 
 
-def verdicts(now, *earlier, percent=compare.LIMIT):
+def changes(now, *earlier, percent=compare.LIMIT):
     found = compare.before(now, [now, *earlier])
     return {row["metric"]: row["verdict"] for row in compare.compare(now, found, percent)}
 
@@ -142,12 +142,9 @@ def verdicts(now, *earlier, percent=compare.LIMIT):
 def test_twenty_percent_is_flagged_and_noise_is_not(pair):
     earlier = benchmark(8, noise=0.04, seed=2 * pair)
     equal = benchmark(8, noise=0.04, seed=2 * pair + 1, day=2)
-    assert set(verdicts(equal, earlier).values()) == {compare.SAME}
-    found = verdicts(benchmark(8, slower=1.2, day=2), benchmark(8))
+    assert set(changes(equal, earlier).values()) == {compare.SAME}
+    found = changes(benchmark(8, slower=1.2, day=2), benchmark(8))
     assert set(found.values()) == {compare.WORSE} and len(found) == 4
-
-
-# Of servers that nobody changed: requests, at once, before, now: output tokens/s, p50 and p90 of TTFT, TPOT and E2E.
 
 
 def test_a_throughput_of_few_and_different_requests_is_not_told_apart():
@@ -156,8 +153,8 @@ def test_a_throughput_of_few_and_different_requests_is_not_told_apart():
         one["metrics"]["e2e_ms"]["p90"] = 1.5 * one["metrics"]["e2e_ms"]["p50"]
         return one
 
-    assert verdicts(wide(benchmark(8, slower=1.3, day=2)), wide(benchmark(8)))["output_tokens_per_s"] == compare.UNCLEAR
-    assert verdicts(wide(benchmark(8, slower=2.0, day=2)), wide(benchmark(8)))["output_tokens_per_s"] == compare.WORSE
+    assert changes(wide(benchmark(8, slower=1.3, day=2)), wide(benchmark(8)))["output_tokens_per_s"] == compare.UNCLEAR
+    assert changes(wide(benchmark(8, slower=2.0, day=2)), wide(benchmark(8)))["output_tokens_per_s"] == compare.WORSE
 
 
 def test_before_is_the_same_point_that_counts():
@@ -184,7 +181,7 @@ def test_what_a_tool_does_not_tell_is_not_compared():
     now, earlier = benchmark(8, day=2), benchmark(8)
     now["metrics"]["ttft_ms"] = dict.fromkeys(now["metrics"]["ttft_ms"])
     earlier["metrics"]["tpot_ms"]["p50"] = 0
-    assert set(verdicts(now, earlier)) == {"output_tokens_per_s", "e2e_ms"}
+    assert set(changes(now, earlier)) == {"output_tokens_per_s", "e2e_ms"}
 
 
 FACTORS = st.floats(0.05, 20)

@@ -12,7 +12,6 @@ import subprocess
 import pytest
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import page, report, runs
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
-from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.reporting.test_report import verdict
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,17 +25,10 @@ def probe(name, ok=True, ms=5, **more):
 
 def verdict(server="server-0", ok=True, mode="full", probes=None, port=8000):
     return {
-        "schema": 1,
-        "host": "node-1",
-        "server": server,
-        "ok": ok,
-        "mode": mode,
-        "at": NOW,
-        "url": "http://127.0.0.1:%d" % port,
-        "model_id": "gpt-oss-120b",
-        "hash": "hash of " + server,
+        "schema": 1, "host": "node-1", "server": server, "ok": ok, "mode": mode, "at": NOW, "model_id": "gpt-oss-120b",
+        "url": "http://127.0.0.1:%d" % port, "hash": "hash of " + server,
         "probes": [probe("chat", ok)] if probes is None else probes,
-    }
+    }  # fmt: skip
 
 
 def entry(name="server-0", role="server", port=8000):
@@ -129,29 +121,16 @@ def test_what_was_deployed():
         plan_entry(8000, devices=[0, 1, 2, 3], command=["/v/bin/vllm", "serve"]),
         plan_entry(None, "decode-0", role="decode", container={"image": "engine:1.2", "digest": "sha256:ab"}),
     ]
+    model = {"id": "gpt-oss-120b", "repo": None, "revision": None, "format": None, "source": None}
+    nothing = dict.fromkeys(("recipe", "description", "guide", "simulated", "memory_gib"))
     assert report.deployed(entries) == {
-        "recipe": None,
-        "description": None,
-        "guide": None,
-        "platform": "cpu",
-        "engine": "vllm",
-        "software": ["engine:1.2@sha256:ab"],
-        "model": {"id": "gpt-oss-120b", "repo": None, "revision": None, "format": None, "source": None},
-        "simulated": None,
-        "memory_gib": None,
+        **nothing, "platform": "cpu", "engine": "vllm", "software": ["engine:1.2@sha256:ab"], "model": model,
         "servers": [
-            {
-                "name": entry["name"],
-                "role": entry["role"],
-                "bind": "127.0.0.1",
-                "port": entry["port"],
-                "launcher": "process",
-                "hash": entry["hash"],
-                "devices": devices,
-            }
+            {"bind": "127.0.0.1", "launcher": "process", "devices": devices,
+             **{key: entry[key] for key in ("name", "role", "port", "hash")}}
             for entry, devices in zip(entries, ("0-3", "0"))
         ],
-    }
+    }  # fmt: skip
     assert report.deployed([], "not a recipe", "all")["simulated"] == "all"
 
 
@@ -212,56 +191,59 @@ def test_a_decode_node_that_was_not_reached_keeps_the_fleet_from_being_ok():
     assert report.merge(fleet, host("decode-node", verdicts=[]), ["decode-node", "node-1"], NOW)["ok"] is True
 
 
+class Runs:
+    """Runs that begin and write verdicts in a folder."""
+
+    def __init__(self, folder):
+        self.folder, self.planned = str(folder), 0
+
+    def begin(self, run, hosts, going=None):
+        def planned():
+            self.planned += 1
+            return PLANNED
+
+        return report.begin_run(self.folder, run, hosts, hosts if going is None else going, planned)
+
+    def write(self, host, ok=True, **more):
+        write_reports(self.folder, host, "full", [verdict(ok=ok)], list(PLANNED), **more)
+
+    @property
+    def fleet(self):
+        return read(os.path.join(self.folder, "verdict.json"))
+
+    def states(self):
+        return list(state(self.fleet).values())
+
+
 def test_the_same_run_goes_on(tmp_path):
-    folder, hosts = str(tmp_path / "new"), list(PLANNED)
-    made = []
-
-    def planned():
-        made.append(1)
-        return PLANNED
-
-    def begin(run, going):
-        return report.begin_run(folder, run, hosts, going, planned)
-
-    def now_there():
-        return state(read(os.path.join(folder, "verdict.json")))
-
-    run = begin("a", hosts)
+    runs, hosts = Runs(tmp_path / "new"), list(PLANNED)
+    run = runs.begin("a", hosts)
     assert (run["id"], run["hosts"]) == ("a", hosts)
     # The verdict of what failed while it was served stays; what goes on is asked, perhaps once more.
-    write_reports(folder, "node-1", "full", [verdict(ok=False)], hosts)
-    written = os.stat(os.path.join(folder, "verdict.json")).st_mtime_ns
-    assert begin("a", ["node-2", "node-3"]) == run
-    assert os.stat(os.path.join(folder, "verdict.json")).st_mtime_ns == written
-    assert made == [1]
-    assert now_there() == {"node-1": False, "node-2": "missing", "node-3": "missing"}
-    write_reports(folder, "node-2", "full", [verdict()], hosts)
-    assert begin("a", ["node-2"]) == run
-    assert now_there() == {"node-1": False, "node-2": "missing", "node-3": "missing"}
-    assert begin("b", hosts)["id"] == "b"
-    assert now_there() == dict.fromkeys(hosts, "missing")
+    runs.write("node-1", ok=False)
+    written = os.stat(os.path.join(runs.folder, "verdict.json")).st_mtime_ns
+    assert runs.begin("a", hosts, ["node-2", "node-3"]) == run
+    assert os.stat(os.path.join(runs.folder, "verdict.json")).st_mtime_ns == written
+    assert (runs.planned, runs.states()) == (1, [False, "missing", "missing"])
+    runs.write("node-2")
+    assert runs.begin("a", hosts, ["node-2"]) == run
+    assert runs.states() == [False, "missing", "missing"]
+    assert runs.begin("b", hosts)["id"] == "b"
+    assert runs.states() == ["missing"] * 3
 
 
 def test_two_runs_at_once_keep_their_verdicts(tmp_path):
     """Each for hosts of its own, and the one begins while the other serves."""
-    folder, hosts = str(tmp_path), list(PLANNED)
-
-    def begin(run, mine, going):
-        return report.begin_run(folder, run, mine, going, lambda: PLANNED)
-
-    def now_there():
-        return state(read(os.path.join(folder, "verdict.json")))
-
-    first = begin("a", ["node-1", "node-2"], ["node-1", "node-2"])
-    write_reports(folder, "node-1", "full", [verdict(ok=False)], hosts, problem="not ready")
-    assert begin("b", ["node-3"], ["node-3"])["id"] == "b"
-    again = begin("a", ["node-1", "node-2"], ["node-2"])
+    runs, mine = Runs(tmp_path), ["node-1", "node-2"]
+    first = runs.begin("a", mine)
+    runs.write("node-1", ok=False, problem="not ready")
+    assert runs.begin("b", ["node-3"])["id"] == "b"
+    again = runs.begin("a", mine, ["node-2"])
     assert (again["id"], again["began"]) == ("a", first["began"])
-    assert now_there() == {"node-1": False, "node-2": "missing", "node-3": "missing"}
-    write_reports(folder, "node-3", "full", [verdict()], hosts)
-    write_reports(folder, "node-2", "full", [verdict()], hosts)
-    assert now_there() == {"node-1": False, "node-2": True, "node-3": True}
-    assert read(os.path.join(folder, "verdict.json"))["hosts"]["node-1"]["problem"] == "not ready"
+    assert runs.states() == [False, "missing", "missing"]
+    runs.write("node-3")
+    runs.write("node-2")
+    assert (runs.states(), runs.fleet["hosts"]["node-1"]["problem"]) == ([False, True, True], "not ready")
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -441,10 +423,7 @@ def test_a_run_with_another_id_or_time_is_not_kept(tmp_path, run):
     assert os.listdir(tmp_path) == []
 
 
-BAD = ["", "[]", "{", json.dumps({**record(), "schema": 2})]
-
-
-@pytest.mark.parametrize("content", BAD)
+@pytest.mark.parametrize("content", ["", "[]", "{", json.dumps({**record(), "schema": 2})])
 def test_other_content_is_left_out_with_its_name(tmp_path, content):
     runs.keep(str(tmp_path), record(1))
     path = tmp_path / "history" / "20260102T030404Z-000000000004.json"
