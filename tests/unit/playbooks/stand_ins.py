@@ -71,11 +71,11 @@ def tasks_play(tasks, **keys):
     return {"hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": tasks, **keys}
 
 
-def play_tasks(folder, tasks, *options, variables=None, inventory="localhost,", **keys):
+def play_tasks(folder, tasks, *options, variables=None, inventory="localhost,", environment=None, **keys):
     """The Run of tasks on this machine, of a playbook in the folder."""
     (folder / "play.yml").write_text(json.dumps([tasks_play(tasks, **keys)]))
     variables = {"ansible_python_interpreter": sys.executable, **(variables or {})}
-    return play(str(folder / "play.yml"), inventory, *options, variables=variables)
+    return play(str(folder / "play.yml"), inventory, *options, variables=variables, environment=environment)
 
 
 def hosts_file(folder, hosts, groups=("cpu", "vllm"), **more):
@@ -89,3 +89,19 @@ def hosts_file(folder, hosts, groups=("cpu", "vllm"), **more):
 def flat(text):
     """A text without its line breaks and indents."""
     return " ".join(text.split())
+
+
+# Each word and sign is a token, and none is known.
+TOKENIZER = {
+    "version": "1.0", "truncation": None, "padding": None, "normalizer": None, "post_processor": None, "decoder": None,
+    "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"},
+    "model": {"type": "WordLevel", "vocab": {"<unk>": 0}, "unk_token": "<unk>"},
+}  # fmt: skip
+
+
+def model_folder(folder):
+    """A folder of weights that has a tokenizer and nothing else."""
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    return {"path": str(folder)}
