@@ -68,7 +68,9 @@ def called(folder):
 
 
 def tasks_play(tasks, **keys):
-    return {"hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": tasks, **keys}
+    """A play of tasks on this machine, or on other hosts that keys name."""
+    here = {} if "hosts" in keys else {"hosts": "localhost", "connection": "local"}
+    return {**here, "gather_facts": False, "tasks": tasks, **keys}
 
 
 def play_tasks(folder, tasks, *options, variables=None, inventory="localhost,", environment=None, **keys):

@@ -146,7 +146,10 @@ def unit(tmp_path):
         content = "{{ %s_files['/etc/systemd/system/%s.service'] }}" % (role, role)
         task = {"ansible.builtin.copy": {"content": content, "dest": str(folder / "unit")}}
         (folder / "hosts").write_text("[%s]\nn1\n" % role)
-        play_tasks(folder, [task], variables=variables, inventory=folder / "hosts", hosts=role, vars_files=files).ok()
+        play_tasks(
+            folder, [task], variables=variables, inventory=folder / "hosts", hosts=role, connection="local",
+            vars_files=files,
+        ).ok()  # fmt: skip
         return (folder / "unit").read_text()
 
     return render

@@ -110,7 +110,7 @@ def test_processes_are_scripts_only(tmp_path):
     assert "-m vllm.entrypoints" in (folder / "server-1.sh").read_text().replace(" \\\n ", "")
 
 
-# -- import.yml ---------------------------------------------------------------------------------------------------------
+# -- import.yml --------------------------------------------------------------------------------------------------------
 
 KEY = "key-not-to-be-seen"
 

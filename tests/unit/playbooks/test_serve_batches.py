@@ -37,7 +37,7 @@ class LookupModule(LookupBase):
 def test_bare_hosts_first_then_one_alone(tmp_path, variables, expected):
     (tmp_path / "lookup_plugins").mkdir()
     (tmp_path / "lookup_plugins" / "look.py").write_text(LOOKUP % FOUND)
-    inventory = hosts_file(tmp_path, dict.fromkeys(FOUND, {**LOCAL, "fleet_recipe": "cpu-tiny"}))
+    inventory = hosts_file(tmp_path, {host: {**LOCAL, "fleet_recipe": "cpu-tiny"} for host in FOUND})
     (step,) = yaml.safe_load((CLONE / "playbooks/steps/serve.yml").read_text())
     show = {"ansible.builtin.debug": {"msg": "batch {{ ansible_play_batch | join(' ') }}."}, "run_once": True}
     note = {"ansible.builtin.debug": {"msg": "{{ lookup('look') }}"}, "run_once": True}
