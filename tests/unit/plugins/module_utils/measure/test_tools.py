@@ -32,17 +32,10 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points imp
 
 SAMPLES = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "measure"
 POINT = Point(
-    tool="aiperf",
-    spec=tools()["aiperf"],
-    model="gpt-oss",
-    tokenizer="/srv/models/m",
-    urls=("http://127.0.0.1:8000", "http://127.0.0.1:8001"),
-    input_tokens=64,
-    output_tokens=32,
-    requests=8,
-    concurrency=2,
-    limits={"ttft_ms": 500, "tpot_ms": 20},
-)
+    tool="aiperf", spec=tools()["aiperf"], model="gpt-oss", tokenizer="/srv/models/m",
+    urls=("http://127.0.0.1:8000", "http://127.0.0.1:8001"), input_tokens=64, output_tokens=32, requests=8,
+    concurrency=2, limits={"ttft_ms": 500, "tpot_ms": 20},
+)  # fmt: skip
 AISBENCH = "20261122_120000"
 DIED = "Exception in thread Thread-1:\nTraceback:\nZeroDivisionError: division by zero\n" * 2
 
@@ -237,13 +230,9 @@ def test_aiperf_gets_a_key_in_its_process_and_not_in_its_arguments(tmp_path):
     (package / "cli.py").write_text("import sys\n\n\ndef app():\n    print(sys.argv)\n", encoding="utf-8")
     argv = POINT.command(with_key("aiperf", ["/v/bin/aiperf"]), "/out")
     assert argv[0] == "/v/bin/python" and argv[3] == "profile" and "sk-secret" not in " ".join(argv)
-    done = subprocess.run(
-        [sys.executable, *argv[1:5]],
-        env={"OPENAI_API_KEY": "sk-secret", "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    environment = {"OPENAI_API_KEY": "sk-secret", "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, *argv[1:5]]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "['aiperf', 'profile', '--model', '--api-key', 'sk-secret']\n"
 
 
