@@ -88,12 +88,8 @@ def lost_gpu(case):
 
 
 def starts(case):
-    record = {
-        "name": "server-0",
-        "phase": "restarting",
-        "reason": "it ended with status 1",
-        "starts": [time.time()] * 3,
-    }
+    record = {"name": "server-0", "phase": "restarting", "reason": "it ended with status 1",
+              "starts": [time.time()] * 3}  # fmt: skip
     with open(case.paths.server_state("server-0"), "w", encoding="utf-8") as stream:
         json.dump(record, stream)
 
@@ -108,20 +104,6 @@ def logged(line):
 
 def top_p(case):
     (case.folder / "generation_config.json").write_text('{"top_p": 0.9}')
-
-
-def no_room(monkeypatch):
-    def statvfs(path):
-        return types.SimpleNamespace(f_bavail=10, f_blocks=10000, f_frsize=4096, f_files=100000, f_favail=90000)
-
-    monkeypatch.setattr(checks.os, "statvfs", statvfs)
-
-
-def no_files(monkeypatch):
-    def statvfs(path):
-        return types.SimpleNamespace(f_bavail=9000, f_blocks=10000, f_frsize=4 << 20, f_files=100000, f_favail=7)
-
-    monkeypatch.setattr(checks.os, "statvfs", statvfs)
 
 
 FAULTS = [
@@ -175,9 +157,13 @@ def test_a_fault_is_named(case, check, make, code, words):
     assert found["server"] == ("server-0" if check in OF_SERVERS else None)
 
 
-@pytest.mark.parametrize("fault", [no_room, no_files])
-def test_a_full_disk_is_named(case, monkeypatch, fault):
-    fault(monkeypatch)
+@pytest.mark.parametrize(
+    "full",
+    [{"f_bavail": 10, "f_frsize": 4096, "f_favail": 90000}, {"f_bavail": 9000, "f_frsize": 4 << 20, "f_favail": 7}],
+)
+def test_a_full_disk_is_named(case, monkeypatch, full):
+    found = types.SimpleNamespace(f_blocks=10000, f_files=100000, **full)
+    monkeypatch.setattr(checks.os, "statvfs", lambda path: found)
     assert {one["code"] for one in checked("disk", case)} == {"doctor.disk-full"}
 
 
@@ -229,15 +215,9 @@ def test_a_check_that_fails_is_a_finding():
     assert (found[0]["code"], found[0]["cause"]) == ("test.first", "It is bad")
     assert found[1]["code"] == "doctor.check-failed"
     assert findings("two", impossible) == [row("two", None, "no such thing here")]
-    problems = FleetError(
-        "preflight.problems", "Two.", details={"problems": [{"check": "ports", "message": "It is bad. Stop it."}]}
-    )
-    (of_preflight,) = findings("node_preflight", lambda: [problems])
-    assert [of_preflight[key] for key in ("check", "cause", "remedy")] == [
-        "node_preflight: ports",
-        "It is bad",
-        "Stop it.",
-    ]
+    details = {"problems": [{"check": "ports", "message": "It is bad. Stop it."}]}
+    (found,) = findings("node_preflight", lambda: [FleetError("preflight.problems", "Two.", details=details)])
+    assert (found["check"], found["cause"], found["remedy"]) == ("node_preflight: ports", "It is bad", "Stop it.")
 
 
 @pytest.fixture
@@ -350,10 +330,7 @@ def test_real_operations_name_their_faults(tmp_path, monkeypatch, make, check, c
 def test_a_bundle_has_no_secret(case):
     """Not in another encoding either, nor in pieces."""
     token, password = "hf_AbCdEfGhIjKlMnOpQrStUv", "pr0xy/w0rd"
-    deployed, logged = (
-        "sk-Dp4Wn8Xc2Vb6Jm0Lq5Tz",
-        "Lg7-t3apot-9Vx",
-    )  # in a file, in an address of a log
+    deployed, logged = "sk-Dp4Wn8Xc2Vb6Jm0Lq5Tz", "Lg7-t3apot-9Vx"  # in a file, in an address of a log
     change(case, environment={"HTTPS_PROXY": "http://me:%s@proxy:3128" % password, "MY_TOKEN": token})
     case.secrets = lambda name: {"VLLM_API_KEY": deployed}
     os.makedirs(case.paths.secrets)

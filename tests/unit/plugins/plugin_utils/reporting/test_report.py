@@ -184,13 +184,6 @@ def test_a_host_is_without_a_verdict_until_it_has_one_of_this_run():
     assert again["hosts"]["node-2"]["missing"]["last"] == last
 
 
-def test_a_decode_node_that_was_not_reached_keeps_the_fleet_from_being_ok():
-    fleet = report.begin(None, FIRST, ["decode-node", "node-1"], {"decode-node": None, "node-1": None}, THEN)
-    fleet = report.merge(fleet, host("node-1"), ["decode-node", "node-1"], NOW)
-    assert fleet["ok"] is None
-    assert report.merge(fleet, host("decode-node", verdicts=[]), ["decode-node", "node-1"], NOW)["ok"] is True
-
-
 class Runs:
     """Runs that begin and write verdicts in a folder."""
 
@@ -344,22 +337,18 @@ def test_the_table():
 
 def test_a_server_that_is_not_the_planned_one_is_told_with_who_answers(tmp_path):
     words = "nothing is deployed as server-0; the port 8000 is held by process 12 of eve (nc -l 8000)"
-    failed = {"name": "identity", "ok": False, "ms": 3, "sent": None, "got": words, "cause": "not verified: " + words}
-    skipped = {"name": "chat", "ok": None, "ms": 0, "sent": None, "got": None, "cause": "not run: identity failed"}
-    verdict = {
-        "schema": 1, "host": "node-1", "server": "server-0", "ok": False, "mode": "full", "at": "2026-01-01T00:00:00Z",
-        "url": "http://127.0.0.1:8000", "model_id": "m", "hash": "h", "not_verified": words,
-        "probes": [failed, skipped],
-    }  # fmt: skip
-    written = write_reports(str(tmp_path), "node-1", "full", [verdict], ["node-1"])
+    failed = probe("identity", False, 3, sent=None, got=words, cause="not verified: " + words)
+    skipped = probe("chat", None, 0, sent=None, got=None, cause="not run: identity failed")
+    stranger = {**verdict(ok=False, probes=[failed, skipped]), "not_verified": words}
+    written = write_reports(str(tmp_path), "node-1", "full", [stranger], ["node-1"])
     assert written["ok"] is False
     page = (tmp_path / "verdict.html").read_text(encoding="utf-8")
     assert "0 of 1 server verified" in page
     assert "<b>not verified: %s</b>" % words in page
-    assert report.table("node-1", [verdict])["rows"] == [
+    assert report.table("node-1", [stranger])["rows"] == [
         ["node-1", "server-0", 8000, "not verified", "0/0", "not verified: " + words]
     ]
-    assert report.failure_message("node-1", [verdict]).endswith(
+    assert report.failure_message("node-1", [stranger]).endswith(
         "  identity failed after 3 ms\n    cause: not verified: %s" % words
     )
 
