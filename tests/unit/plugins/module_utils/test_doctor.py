@@ -16,9 +16,9 @@ import time
 import types
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import doctor as checks
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.discover import Operation
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor import bundle, checks
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor.checks import NotChecked, findings, row
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor import NotChecked, findings, row
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.commands import TimedOut
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
@@ -344,7 +344,7 @@ def test_a_bundle_has_no_secret(case):
     os.makedirs(case.paths.servers)
     with open(case.paths.entry("server-0"), "w", encoding="utf-8") as stream:
         json.dump(case.entries["server-0"], stream)
-    found = bundle.files(case, list(case.entries.values()), [])
+    found = checks.bundle(case, list(case.entries.values()), [])
     assert {"findings.json", "plan.json", "deployed/server-0.json", "logs/server-0.log", "logs/kernel.log",
             "versions.json"} <= set(found)  # fmt: skip
     assert found["logs/server-0.log"].endswith("hello")
