@@ -24,10 +24,10 @@ import signal
 import statistics
 import subprocess
 import sys
-import tarfile
 import tempfile
 import threading
 import time
+import zipfile
 from pathlib import Path
 
 import nodes
@@ -35,7 +35,7 @@ import run
 
 ROOT = Path(__file__).resolve().parent.parent
 ENGINE = [ROOT / "tests" / "nodes" / "engine.py", ROOT / "tests" / "unit" / "engines" / "scripted_engine.py"]
-STANDIN = ROOT / "roles" / "model_weights" / "files" / "gpt-oss-tiny-standin.tgz"
+STANDIN = ROOT / "roles" / "model_weights" / "files" / "gpt-oss-tiny-standin.zip"
 FIRST_PORT = 21000
 AIM = 1.2  # maximum ratio to ten times the run of a tenth of the hosts
 
@@ -162,8 +162,8 @@ def deploy(folder, most):
     sys.path.insert(0, str(ROOT / ".ansible" / "collections"))
     from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import accounts
 
-    with tarfile.open(STANDIN) as archive:
-        archive.extractall(shared / "model", filter="data")
+    with zipfile.ZipFile(STANDIN) as archive:
+        archive.extractall(shared / "model")
     for number in range(most):  # so that only servers remain to be deployed
         for path in accounts.shared_directories(str(folder / ("host-%03d" % number))):
             os.makedirs(path)

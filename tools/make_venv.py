@@ -10,7 +10,6 @@ installs uv, which uses the package indexes that are configured for pip.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -45,27 +44,23 @@ def main():
         fail("Linux is needed, this is %s." % sys.platform)
     if shutil.which("git") is None:
         fail("git is needed on PATH.")
-    python = VENV / "bin" / "python"
-    if not python.exists():
-        made = subprocess.run([sys.executable, "-m", "venv", str(VENV)], capture_output=True, text=True, check=False)
-        if made.returncode:
-            shutil.rmtree(VENV, ignore_errors=True)
-            fail("python -m venv failed; on Debian and Ubuntu install python3-venv.\n" + made.stdout + made.stderr)
     link_collection()
     sys.path.insert(0, str(ROOT / ".ansible" / "collections"))
     from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python_environment as uv_tool
 
-    pip = [str(python), "-m", "pip"]
-    quiet = ["--quiet", "--disable-pip-version-check"]
-    pyproject = ROOT / "pyproject.toml"
-    subprocess.run([*pip, "install", *quiet, "uv>=0.9,<0.14"], check=True)
-    environment = dict(os.environ)
-    places, flags = uv_tool.places(uv_tool.pip_configuration([str(python)], environment), environment)
-    uv = [str(VENV / "bin" / "uv"), "pip", "install", "--quiet", "--python", str(python), *flags]
+    python, pyproject, environment = VENV / "bin" / "python", ROOT / "pyproject.toml", dict(os.environ)
+    try:
+        if not python.exists():
+            subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(VENV)], check=True)
+        uv = uv_tool.install_uv(sys.executable, str(VENV), "uv>=0.9,<0.14", environment)
+    except uv_tool.CommandFailed as error:
+        fail("uv cannot be installed; on Debian and Ubuntu install python3-pip or python3-venv.\n" + error.output)
+    places, flags = uv_tool.places(uv_tool.pip_configuration([sys.executable], environment), environment)
+    environment.update(places)
     wanted = ["-r", str(pyproject), "--group", str(pyproject) + ":test"]
-    subprocess.run([*uv, *wanted], check=True, env={**environment, **places})
-    versions = json.loads(subprocess.run([*pip, "list", "--format=json"], check=True, capture_output=True).stdout)
-    (VENV / ".ready").write_text("".join("%(name)s==%(version)s\n" % item for item in versions))
+    subprocess.run([uv, "pip", "install", "--quiet", "--python", python, *flags, *wanted], check=True, env=environment)
+    packages = subprocess.run([uv, "pip", "freeze", "--python", python], check=True, capture_output=True).stdout
+    (VENV / ".ready").write_bytes(packages)
 
 
 if __name__ == "__main__":

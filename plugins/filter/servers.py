@@ -23,16 +23,16 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.server_li
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.runs import reports_dir
 
 
-def poll_delay(servers):
-    """Return the seconds between two checks: the shortest interval of the servers, at least 1."""
-    return max(1, math.ceil(min((entry["health"]["poll_s"] for entry in servers), default=1)))
+def poll_wait(servers):
+    """Return the seconds that a call waits for servers: enough for two checks, at least 9."""
+    return max(9, math.ceil(min((entry["health"]["poll_s"] for entry in servers), default=1)))
 
 
 def poll_retries(servers):
-    """Return the number of checks: the longest budget, plus that of servers that start after another server."""
+    """Return the number of calls, a second apart: for the longest budget, twice for servers that start after others."""
     budget = max((entry["health"]["budget_s"] for entry in servers), default=1)
     chains = 2 if any(entry["start"]["after"] for entry in servers) else 1
-    return max(1, math.ceil(budget * chains / poll_delay(servers)))
+    return max(1, math.ceil(budget * chains / (poll_wait(servers) + 1)))
 
 
 def log_lines(servers):
@@ -138,8 +138,8 @@ def unit_word(word):
 
 
 OWN = (
-    container_engines, container_images, drift_lines, engine_modules, image_reference, log_lines, poll_delay,
-    poll_retries, registries, reports_dir, restart_gaps, secret_names, unit_word, version_words, wave_entries,
+    container_engines, container_images, drift_lines, engine_modules, image_reference, log_lines, poll_retries,
+    poll_wait, registries, reports_dir, restart_gaps, secret_names, unit_word, version_words, wave_entries,
 )  # fmt: skip
 
 

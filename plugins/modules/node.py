@@ -45,8 +45,9 @@ options:
         C(drain_s), seconds for the requests of a server; C(watchdog), a mapping with C(interval), C(failures) and
         C(timeout); C(logs) with C(rate), C(file_mb) and C(files); C(start_on_boot) for supervisord.
       - V(doctor) has C(bundle), whether files for the bundle are collected.
-      - V(engine_ready) has C(timeout), seconds for each request. V(engine_servers_info) has C(log_lines), C(probe),
-        whether each server is asked for a completion, and C(report), whether a table is shown.
+      - V(engine_ready) has C(timeout), seconds for each request, and C(wait_s), seconds that the call may wait.
+      - V(engine_servers_info) has C(log_lines), C(probe), whether each server is asked for a completion, and C(report),
+        whether a table is shown.
     type: dict
     default: {}
   version:
@@ -101,10 +102,11 @@ EXAMPLES = r"""
     operation: engine_ready
     arguments:
       servers: "{{ lookup('inference.fleet.plan') }}"
+      wait_s: 29
   register: ready
   until: ready is success or ready.final | default(false)
-  retries: 180
-  delay: 10
+  retries: 60
+  delay: 1
 
 - name: Show the status of the servers and the end of their logs
   inference.fleet.node:

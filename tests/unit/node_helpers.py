@@ -68,7 +68,8 @@ def weights_came(root):
 
 
 def build_wheel(folder, name, version, requires=(), requires_python=None):
-    """A wheel of one module that carries its own version, in `folder` (pathlib). Returns its path."""
+    """A wheel in `folder` (pathlib) of a module with its version, and of a command that imports the required ones.
+    Returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     module = name.replace("-", "_")
     metadata = ["Metadata-Version: 2.1", "Name: " + name, "Version: " + version]
@@ -80,6 +81,11 @@ def build_wheel(folder, name, version, requires=(), requires_python=None):
         "%s-%s.dist-info/METADATA" % (module, version): "\n".join(metadata) + "\n",
         "%s-%s.dist-info/WHEEL" % (module, version): "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
+    if requires:
+        imports = ["    import " + re.split("[=<>]", one)[0].replace("-", "_") for one in requires]
+        contents[module + "/cli.py"] = "\n".join(["def main():", *imports]) + "\n"
+        commands = "[console_scripts]\n%s = %s.cli:main\n" % (name, module)
+        contents["%s-%s.dist-info/entry_points.txt" % (module, version)] = commands
     record = "%s-%s.dist-info/RECORD" % (module, version)
     contents[record] = "".join("%s,,%d\n" % (path, len(text)) for path, text in contents.items()) + record + ",,\n"
     with zipfile.ZipFile(wheel, "w") as archive:

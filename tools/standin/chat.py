@@ -10,11 +10,9 @@ gets the words of ANSWER, in form of a chat completion that ends by itself.
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 import struct
-import tarfile
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -116,17 +114,10 @@ def main():
     files = {"config.json": config(), "tokenizer.json": tokenizer(), "tokenizer_config.json": tokens}
     files = {name: json.dumps(content, indent=1).encode() + b"\n" for name, content in files.items()}
     files["model.safetensors"] = safetensors(tensors())
-    archive = ROOT / "roles/model_weights/files" / (NAME + ".tgz")
-    # without times, so that the same source gives the same archive
-    with (
-        archive.open("wb") as raw,
-        gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar,
-    ):
-        for name, data in sorted(files.items()):
-            member = tarfile.TarInfo(name)
-            member.size, member.mode = len(data), 0o644
-            tar.addfile(member, io.BytesIO(data))
+    archive = ROOT / "roles/model_weights/files" / (NAME + ".zip")
+    with zipfile.ZipFile(archive, "w") as packed:
+        for name, data in sorted(files.items()):  # without times, so that the same source gives the same archive
+            packed.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED, 9)
     (ROOT / "recipes/models" / (NAME + ".json")).write_bytes(files["config.json"])
     print(archive, archive.stat().st_size)
 

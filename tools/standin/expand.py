@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import gzip
 import hashlib
 import io
 import itertools
@@ -25,7 +24,7 @@ import json
 import math
 import os
 import struct
-import tarfile
+import zipfile
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import checkpoints
 
@@ -117,16 +116,10 @@ def expand(packed, folder, encodings_file):
 
 def write_archive(folder, archive):
     """Write the checkpoint in `folder` as the archive that nodes install. The same zlib gives the same bytes."""
-    with (
-        open(archive, "wb") as out,
-        gzip.GzipFile("", "wb", 9, out, mtime=0) as stream,
-        tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar,
-    ):
+    with zipfile.ZipFile(archive, "w") as packed:
         for name in sorted(os.listdir(folder)):
-            entry = tarfile.TarInfo(name)
-            entry.size = os.path.getsize(os.path.join(folder, name))
             with open(os.path.join(folder, name), "rb") as content:
-                tar.addfile(entry, content)
+                packed.writestr(zipfile.ZipInfo(name), content.read(), zipfile.ZIP_DEFLATED, 9)
 
 
 # --- inputs --------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ import expand
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "tools/standin"
-ARCHIVE = ROOT / "roles/model_weights/files/gpt-oss-tiny-standin.tgz"
+ARCHIVE = ROOT / "roles/model_weights/files/gpt-oss-tiny-standin.zip"
 VOCABULARY = 201088
 SPECIAL = {
     "start": 200006,

@@ -13,7 +13,7 @@ from ..actions import is_here, to_node
 from ..seen_files import COLLECTION
 
 ARCHIVES = os.path.join(COLLECTION, "roles", "model_weights", "files")
-ARCHIVE = os.path.join(ARCHIVES, "gpt-oss-tiny-standin.tgz")
+ARCHIVE = os.path.join(ARCHIVES, "gpt-oss-tiny-standin.zip")
 SUFFIX = ".tiktoken"
 
 
@@ -49,7 +49,7 @@ def model_weights_sent(action, given):
 def _archive(given):
     if given.get("archive"):
         return os.path.abspath(os.path.expanduser(given["archive"]))
-    own = os.path.join(ARCHIVES, str(given.get("repo")).rpartition("/")[2] + ".tgz")
+    own = os.path.join(ARCHIVES, str(given.get("repo")).rpartition("/")[2] + ".zip")
     return own if os.path.isfile(own) else ARCHIVE
 
 

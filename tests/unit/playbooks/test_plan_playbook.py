@@ -220,7 +220,7 @@ def test_the_plan_is_made_once_in_a_run(mixed, tmp_path):
 
 
 def test_a_run_whose_plan_is_kept_imports_no_planner(tmp_path):
-    took = "{{ query('inference.fleet.plan', *query('inference.fleet.hosts')) | flatten | inference.fleet.poll_delay }}"
+    took = "{{ query('inference.fleet.plan', *query('inference.fleet.hosts')) | flatten | inference.fleet.poll_wait }}"
     book = book_of(
         tmp_path,
         [debug("{{ fleet_deployment.name }} " + took), {"inference.fleet.node": {"operation": "check"}}],
@@ -236,7 +236,7 @@ def test_a_run_whose_plan_is_kept_imports_no_planner(tmp_path):
             "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]]),
         }
         arguments = [book, "-i", "inventories/local", "--tags", "weights"]
-        assert "cpu-tiny 2" in ansible_playbook(arguments, environment=environment, cold=True).ok().output
+        assert "cpu-tiny 9" in ansible_playbook(arguments, environment=environment, cold=True).ok().output
         names = set((tmp_path / turn).read_text().splitlines())
         for name in ("planning/run_plan.py", "planning/run_look.py", "filter/servers.py"):  # with one filter come all
             assert [one for one in names if one.endswith("/" + name)]

@@ -18,10 +18,11 @@ import os
 import re
 import shutil
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from ..errors import FleetError, argument_invalid
-from . import commands, files
+from . import bytecode, commands, files
 from .files import make_directory
 from .os_errors import os_error
 from .paths import NodePaths
@@ -39,8 +40,8 @@ REQUIREMENT = re.compile(r"^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[
 PIN = re.compile(r"^==\s*([A-Za-z0-9.!+_-]+)$")
 IMPORT = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")
 VERSION = re.compile(r"^\d+\.\d+$")
-# Tests, and single models of a collection of models: a fifth of an engine's code, and rarely imported.
-SELDOM = r"/(tests?|models/[^/]+)/"
+NO_PIP = re.compile("No module named '?pip|no such option: --python")
+SCRIPT = re.compile(r"^[^=\[#]+= *([\w.]+)", re.MULTILINE)
 CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 # These would lead a child interpreter elsewhere, or keep it from writing bytecode.
 DROPPED = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "UV_PYTHON", "UV_SYSTEM_PYTHON")
@@ -217,11 +218,17 @@ def same_version(pin, version):
 
 def installed(path):
     """{normalised name: version} of the packages at `path`. Imports nothing."""
-    found = {}
-    for folder in glob.glob(os.path.join(glob.escape(path), "lib", "python3*", "site-packages", "*.dist-info")):
-        name, _dash, version = os.path.basename(folder)[: -len(".dist-info")].rpartition("-")
-        found[normalized(name)] = version
-    return found
+    return dict(_name_and_version(folder) for folder in _metadata(path))
+
+
+def _metadata(path, name=""):
+    """The paths of the packages' metadata folders at `path`, or of a file in them."""
+    return glob.glob(os.path.join(glob.escape(path), "lib", "python3*", "site-packages", "*.dist-info", name))
+
+
+def _name_and_version(path):
+    name, _dash, version = os.path.basename(os.path.dirname(path))[: -len(".dist-info")].rpartition("-")
+    return normalized(name), version
 
 
 def compare(desired, present):
@@ -271,12 +278,15 @@ def _apply(desired, marker):
     if marker is None:
         _clear(desired.path)
         python = find_python(desired.python)
-        make = [desired.uv, "venv", "--allow-existing", "--python"] if desired.uv else [python, "-m", "venv"]
-        _run([*make, *([python] if desired.uv else []), desired.path], environment, desired)
+        make = [desired.uv, "venv", "--allow-existing", "--python", python]
+        _run([*(make if desired.uv else [python, "-m", "venv", "--without-pip"]), desired.path], environment, desired)
     else:
         os.unlink(os.path.join(desired.path, MARKER))
     _install(desired, desired.uv or _bootstrap(desired, environment), environment)
-    found = _verify(desired, environment)
+    with ThreadPoolExecutor() as pool:
+        compiling = pool.submit(_compile, desired, environment)
+        found = _verify(desired, environment)
+    compiling.result()
     folder = next(iter(glob.glob(os.path.join(glob.escape(desired.path), "lib", "python3*"))), "")
     content = {
         "schema": SCHEMA,
@@ -304,9 +314,28 @@ def _bootstrap(desired, environment):
     given = {"PIP_INDEX_URL": desired.index_url, "PIP_EXTRA_INDEX_URL": " ".join(desired.extra_index_urls),
              "PIP_FIND_LINKS": " ".join(desired.find_links)}  # fmt: skip
     environment = {**environment, **{name: value for name, value in given.items() if value}}
-    pip = [desired.interpreter, "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
-    _run([*pip, _own_uv(desired)], environment, desired)
-    return os.path.join(desired.path, "bin", "uv")
+    try:
+        return install_uv(find_python(desired.python), desired.path, _own_uv(desired), environment)
+    except CommandFailed as error:
+        raise _failed(desired, "python -m pip install " + _own_uv(desired), error.tail(), error.output) from error
+
+
+def install_uv(python, folder, requirement, environment):
+    """Install uv into a virtual environment without pip, and return uv's path. Raises CommandFailed.
+
+    python: an interpreter outside; its pip is used if it is of 22.3 or newer. Otherwise ensurepip installs one, which
+    takes some seconds.
+    """
+    inside = os.path.join(folder, "bin", "python")
+    install = ["install", "--no-input", "--quiet", requirement]
+    try:
+        run([python, "-m", "pip", "--python", inside, *install], environment)
+    except CommandFailed as error:
+        if not NO_PIP.search(error.output):
+            raise
+        run([inside, "-m", "ensurepip"], environment)
+        run([inside, "-m", "pip", *install], environment)
+    return os.path.join(folder, "bin", "uv")
 
 
 def _install(desired, uv, environment):
@@ -329,9 +358,17 @@ def _install(desired, uv, environment):
                 files.write_atomic(os.path.join(folder, option), "".join(line + "\n" for line in lines))
                 argv += ["--" + option, os.path.join(folder, option)]
         _run([*argv, *desired.requirements], environment, desired)
-    folder = os.path.join(desired.path, "lib")
-    with contextlib.suppress(CommandFailed):  # packages contain templates that are no Python
-        run([desired.interpreter, "-m", "compileall", "-qq", "-j", "0", "-x", SELDOM, folder], environment)
+
+
+def _compile(desired, environment):
+    """Write the bytecode of what the programs of the required packages import. Without it they only start slower."""
+    names, roots = {required_name(one) for one in desired.requirements}, set(desired.verify_imports)
+    for path in _metadata(desired.path, "entry_points.txt"):
+        if _name_and_version(path)[0] in names:
+            scripts = (files.read_text(path) or "").partition("[console_scripts]")[2].partition("\n[")[0]
+            roots.update(SCRIPT.findall(scripts))
+    with contextlib.suppress(CommandFailed):
+        run([desired.interpreter, "-I", os.path.splitext(bytecode.__file__)[0] + ".py", *sorted(roots)], environment)
 
 
 def _verify(desired, environment):

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import time
+
 from ..clean import clean
 from ..containers.launcher import our_containers
 from ..discover import Operation
@@ -162,26 +164,33 @@ ENGINE_READY = {
     "timeout": {"type": "int", "default": 30},
     "deployed": {"type": "bool", "default": False},
     "restarts": {"type": "int"},
+    "wait_s": {"type": "int", "default": 0},
     "secrets": {"type": "dict", "no_log": True, "default": {}},
 }
 
 
 def engine_ready(params, check_mode):
-    """Raises FleetError while a server is not ready; it is final if waiting cannot help.
+    """Check the servers until they are ready or wait_s seconds are over. Raises FleetError if a server is not ready; it
+    is final if waiting cannot help.
 
     `secrets` are masked, because a server that empties its file of secrets could log them.
     """
-    redactor = given_redactor(params["secrets"])
-    try:
-        found = check_ready(
-            Node.of_parameters(params), params["servers"], params["only"], timeout=params["timeout"], check=check_mode,
-            deployed=params["deployed"], restarts=params["restarts"],
-        )  # fmt: skip
-        return redactor.value(found)
-    except FleetError as error:
-        masked = error.rewritten(redactor.text)
-        masked.details = redactor.value(masked.details)
-        raise masked from None
+    redactor, end = given_redactor(params["secrets"]), time.monotonic() + params["wait_s"]
+    while True:
+        try:
+            found = check_ready(
+                Node.of_parameters(params), params["servers"], params["only"], timeout=params["timeout"],
+                check=check_mode, deployed=params["deployed"], restarts=params["restarts"],
+            )  # fmt: skip
+            return redactor.value(found)
+        except FleetError as error:
+            final = error.details.get("final", True)
+            interval = 0 if final else min(entry["health"]["poll_s"] for entry in params["servers"])
+            if final or time.monotonic() + interval > end:
+                masked = error.rewritten(redactor.text)
+                masked.details = redactor.value(masked.details)
+                raise masked from None
+        time.sleep(interval)
 
 
 ENDPOINT_VERIFY = {

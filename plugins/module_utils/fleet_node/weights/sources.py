@@ -10,7 +10,8 @@ The source of hubs is hub.Hub.
 from __future__ import annotations
 
 import os
-import tarfile
+import zipfile
+import zlib
 
 from ..errors import FleetError
 from . import known
@@ -80,7 +81,7 @@ def _blocks(stream, start, end, problem):
 
 
 class Archive:
-    """A stand-in, a tar archive of this collection with known checksums."""
+    """A stand-in, a zip archive of this collection with known checksums."""
 
     def __init__(self, wanted):
         self._wanted = wanted
@@ -94,9 +95,9 @@ class Archive:
         """The bytes from `start` to `end` of a file."""
         archive = self._wanted.path
         try:
-            with tarfile.open(archive) as tar, tar.extractfile(path) as stream:
+            with zipfile.ZipFile(archive) as packed, packed.open(path) as stream:
                 yield from _blocks(stream, start, end, "shorter than listed")
-        except (OSError, EOFError, KeyError, AttributeError, tarfile.TarError) as error:
+        except (OSError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
             raise invalid(archive, "it cannot be read: %s" % error) from error
 
 

@@ -46,7 +46,7 @@ def run(monkeypatch):
     return run
 
 
-ARCHIVE = {"source": "standin", "archive": "/c/standin.tgz"}
+ARCHIVE = {"source": "standin", "archive": "/c/standin.zip"}
 
 
 def test_a_node_that_has_the_stand_in_is_called_once(run):
@@ -55,7 +55,7 @@ def test_a_node_that_has_the_stand_in_is_called_once(run):
     assert asked == [{"source": "standin", "caller": "run"}]
 
 
-@pytest.mark.parametrize(("given", "path"), [(ARCHIVE, "/c/standin.tgz"), ({"source": "standin"}, weights.ARCHIVE)])
+@pytest.mark.parametrize(("given", "path"), [(ARCHIVE, "/c/standin.zip"), ({"source": "standin"}, weights.ARCHIVE)])
 def test_the_archive_is_copied_to_a_node_that_needs_it(run, given, path):
     result, asked, sent = run("model_weights", given, [{"changed": False, "archive_needed": True}, {"changed": True}])
     assert (result, sent) == ({"changed": True}, [(path, "/tmp/node/archive")])

@@ -22,18 +22,17 @@ def test_secret_names_once_and_sorted():
 
 
 @pytest.mark.parametrize(
-    ("entries", "delay", "retries"),
+    ("entries", "wait", "retries"),
     [
-        ([], 1, 1),
-        ([entry()], 2, 150),
-        ([entry(poll_s=0.5)], 1, 300),
-        ([entry(), entry(budget_s=5400, poll_s=10)], 2, 2700),
+        ([], 9, 1),
+        ([entry()], 9, 30),
+        ([entry(), entry(budget_s=5400, poll_s=10)], 9, 540),
         # A follower starts its own budget when its leader is ready.
-        ([entry(5400, 10), entry(5400, 10, ["server-0"])], 10, 1080),
+        ([entry(5400, 19.5), entry(5400, 20, ["server-0"])], 20, 515),
     ],
 )
-def test_polling_lasts_as_long_as_the_longest_budget(entries, delay, retries):
-    assert (servers.poll_delay(entries), servers.poll_retries(entries)) == (delay, retries)
+def test_polling_lasts_as_long_as_the_longest_budget(entries, wait, retries):
+    assert (servers.poll_wait(entries), servers.poll_retries(entries)) == (wait, retries)
 
 
 def test_log_lines_have_a_heading_each():

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, runner
@@ -33,6 +34,17 @@ def test_a_key_that_a_server_logs_and_has_deleted_from_its_file_is_masked(node):
     masked = fails(node, [entry], secrets={"fleet_api_key": ["other", "k3y-of-a-server"], "none": None})
     assert "the key is ***" in masked["msg"]
     assert "k3y" not in json.dumps(masked)
+
+
+def test_a_call_waits_for_a_server(node, tmp_path):
+    entry = node.entry("server-0", "--wait-for", str(tmp_path / "go"))
+    node.servers([entry])
+    waiting = fails(node, [entry], wait_s=1)
+    assert waiting["final"] is False
+    with ThreadPoolExecutor() as pool:
+        ready = pool.submit(node.module, READY, [entry], wait_s=30)
+        (tmp_path / "go").touch()
+        assert ready.result()["msg"] == "1 of 1 servers ready."
 
 
 def test_from_nothing_to_ready(node, tmp_path, monkeypatch):

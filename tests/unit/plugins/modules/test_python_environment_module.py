@@ -283,12 +283,21 @@ def test_an_environment_with_its_own_uv(site, own, monkeypatch):
     check, applied = site.four_steps(**own)
     assert check["diff"]["after"] == "fleet-demo==1.0\nuv>=0.9\n"
     assert applied["packages"] == {"fleet-demo": "1.0", "uv": "0.99"}
-    assert "pip==" in applied["diff"]["after"] and "fleet-needed==0.1\n" in applied["diff"]["after"]
+    assert applied["diff"]["after"] == "fleet-demo==1.0\nfleet-needed==0.1\nuv==0.99\n"
     assert list(site.path.glob("lib/python3*/site-packages/fleet_needed/__pycache__/*.pyc"))
     _check, applied = site.four_steps(**{**own, "packages": ["uv>=0.9"], "verify_imports": ["uv"]})
-    assert "fleet-demo" not in applied["diff"]["after"] and "pip==" in applied["diff"]["after"]
+    assert applied["diff"]["after"] == "uv==0.99\n"
     failed = site.run(**{**own, "packages": ["uv==3"]})
     assert failed["code"] == "venv.install-failed" and "python -m pip" in failed["msg"]
+
+
+def test_an_interpreter_without_pip(site, own, tmp_path):
+    python = tmp_path / "python"
+    python.write_text(
+        '#!/bin/sh\n[ "$2" = pip ] && { echo No module named pip >&2; exit 1; }\nexec %s "$@"\n' % sys.executable
+    )
+    python.chmod(0o755)
+    assert "pip==" in site.run(**own, python=str(python))["diff"]["after"]
 
 
 def test_an_override_counts_instead_of_what_a_package_asks_for(site):

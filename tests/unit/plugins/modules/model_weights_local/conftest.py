@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tarfile
+import zipfile
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files
@@ -74,9 +74,9 @@ def stand_in(tmp_path, capsys, monkeypatch):
     contents = {path.name: path.read_bytes() for path in folder.iterdir()}
     sums = {name: (len(content), hashlib.sha256(content).hexdigest()) for name, content in contents.items()}
     monkeypatch.setattr(known, "STANDIN", sums)
-    with tarfile.open(tmp_path / "standin.tgz", "w:gz") as archive:
+    with zipfile.ZipFile(tmp_path / "standin.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(contents):
-            archive.add(folder / name, name)
+            archive.write(folder / name, name)
     return Weights(
         capsys,
         tmp_path / "models" / "standin",
@@ -84,7 +84,7 @@ def stand_in(tmp_path, capsys, monkeypatch):
         repo="inference-fleet/gpt-oss-tiny-standin",
         revision="1",
         format="bf16",
-        archive=str(tmp_path / "standin.tgz"),
+        archive=str(tmp_path / "standin.zip"),
         root=str(tmp_path / "root"),
     )
 
