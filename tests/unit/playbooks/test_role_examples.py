@@ -68,8 +68,8 @@ def collections(whole):
 
 def without_clone(folder):
     """This process's environment with the folder's collection in place of the clone's, and its settings."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "PYTHONPATH"))}
-    return {**kept, "ANSIBLE_COLLECTIONS_PATH": str(folder / "collections"), "ANSIBLE_HOME": str(folder / "home")}
+    home = {"ANSIBLE_COLLECTIONS_PATH": str(folder / "collections"), "ANSIBLE_HOME": str(folder / "home")}
+    return runs.without_ansible(**home)
 
 
 def play(folder, collections, plays, host):

@@ -82,10 +82,17 @@ def test_a_certificate_says_only_what_was_measured(fleet, results, words, comple
         assert reason == "gpqa, high effort of trn3-1: " + certificate.WHY_OPEN[results[1]["verdict"]]
 
 
+def run_of(roles):
+    """The verdicts of a run for these hosts, each with a server of this role."""
+    fleet = {**verdicts(), "run": {"id": "x", "began": NOW, "hosts": list(roles)}}
+    for host, role in roles.items():
+        server = {"role": role, "port": 8000 if role == "server" else None}
+        fleet["hosts"].setdefault(host, {})["deployed"] = {"servers": [server]}
+    return fleet
+
+
 def test_an_evaluation_that_is_missing_on_a_host_is_more_than_one_that_tells_nothing():
-    fleet = {**verdicts(), "run": {"id": "x", "began": NOW, "hosts": ["trn3-1", "trn3-2"]}}
-    for host in ("trn3-1", "trn3-2"):
-        fleet["hosts"].setdefault(host, {})["deployed"] = {"servers": [{"role": "server", "port": 8000}]}
+    fleet = run_of({"trn3-1": "server", "trn3-2": "server"})
     results = [benchmark(host=host) for host in ("trn3-1", "trn3-2")] + [evaluation(verdict="too-few")]
     value = made(fleet, results, since=NOW, kept={one["id"] for one in results})
     assert (states(value), value["complete"]) == ([None, True, True, None], False)
@@ -94,10 +101,7 @@ def test_an_evaluation_that_is_missing_on_a_host_is_more_than_one_that_tells_not
 
 def test_only_what_this_run_measured_counts_and_each_host_of_it_has_to_be_measured():
     old, new = benchmark(8, day=1), benchmark(4, day=3)
-    fleet = {**verdicts(), "run": {"id": "x", "began": NOW, "hosts": ["trn3-1", "trn3-2", "worker"]}}
-    servers = {"server": {"role": "server", "port": 8000}, "decode": {"role": "decode", "port": None}}
-    for host, role in (("trn3-1", "server"), ("trn3-2", "server"), ("worker", "decode")):
-        fleet["hosts"].setdefault(host, {})["deployed"] = {"servers": [servers[role]]}
+    fleet = run_of({"trn3-1": "server", "trn3-2": "server", "worker": "decode"})
     value = made(fleet, [old, new], since=NOW, kept={new["id"]})
     assert [one["id"] for one in value["benchmarks"]] == [new["id"]]
     assert value["parts"]["evaluate"]["ok"] is None

@@ -26,29 +26,37 @@ def test_rows_of_a_sweep_name_their_candidate():
     assert of_two["Benchmark of candidates"]["rows"] == [["as it is", "a", "good"], ["max-num-seqs=4", "a", "good"]]
 
 
-def test_progress_names_who_is_waited_for_and_why():
-    servers = [
-        {"name": "server-0", "ready": True},
-        {"name": "server-1", "ready": False, "reason": "compiling for 34 s"},
-    ]
-    assert tables.progress_line({"servers": servers}) == "1 of 2 ready; server-1: compiling for 34 s"
-    many = [{"name": "server-%d" % index, "state": "waiting"} for index in range(8)]
-    assert tables.progress_line({"servers": many}) == ("0 of 8 ready; server-0, server-1, server-2 and 5 more: waiting")
-    loading = [
-        {
-            "name": "server-%d" % index,
-            "reason": "starting since 10:32:05Z (4%d s), health: no" % index,
-            "progress": "loading, 4%d s of at most 300 (last time 15%d)" % (index, index),
-        }
-        for index in range(2)
-    ]
-    assert tables.progress_line({"servers": loading}) == (
-        "0 of 2 ready; server-0, server-1: loading, 40 s of at most 300 (last time 150)"
-    )
-    others = [{"name": "server-%d" % index, "reason": "reason " + "abcdef"[index]} for index in range(6)]
-    assert tables.progress_line({"servers": others}).endswith("server-3: reason d; and 2 more")
-    assert tables.progress_line({"servers": []}) is None
-    assert tables.progress_line({"msg": "x"}) is None
+def waiting(*reasons, **keys):
+    return [{"name": "server-%d" % number, "reason": one, **keys} for number, one in enumerate(reasons)]
+
+
+COMPILING = "compiling since 10:32:05Z (180 s), health: no answer"
+FOLLOWS = "waiting for server-0 since 10:32"
+LOADING = "loading, 4%d s of at most 300 (last time 15%d)"
+
+
+@pytest.mark.parametrize(
+    ("servers", "line"),
+    [
+        ([{"name": "server-0", "ready": True}, {"name": "server-1", "ready": False, "reason": "compiling for 34 s"}],
+         "1 of 2 ready; server-1: compiling for 34 s"),
+        ([{"name": "server-%d" % index, "state": "waiting"} for index in range(8)],
+         "0 of 8 ready; server-0, server-1, server-2 and 5 more: waiting"),
+        # those in one state are listed together, whatever their seconds
+        ([{**one, "progress": LOADING % (index, index)}
+          for index, one in enumerate(waiting("starting since 10:32:05Z (40 s)", "starting since 10:32:05Z (41 s)"))],
+         "0 of 2 ready; server-0, server-1: loading, 40 s of at most 300 (last time 150)"),
+        (waiting(*("reason " + one for one in "abcdef")),
+         "0 of 6 ready; server-0: reason a; server-1: reason b; server-2: reason c; server-3: reason d; and 2 more"),
+        # those that wait for another one are counted, if there are several
+        (waiting(COMPILING, *[FOLLOWS] * 7), "0 of 8 ready; server-0: %s; 7 wait for server-0" % COMPILING),
+        (waiting(COMPILING, FOLLOWS), "0 of 2 ready; server-0: %s; server-1: %s" % (COMPILING, FOLLOWS)),
+        ([], None),
+        (None, None),
+    ],
+)  # fmt: skip
+def test_progress_names_who_is_waited_for_and_why(servers, line):
+    assert tables.progress_line({"servers": servers}) == line
 
 
 def test_status_is_readable():
@@ -98,18 +106,6 @@ GIB = 1 << 30
 )  # fmt: skip
 def test_a_transfer_is_one_line(progress, line):
     assert tables.transfer_line(progress) == line
-
-
-def test_progress_counts_those_that_wait_for_another():
-    leader = {"name": "server-0", "ready": False, "reason": "compiling since 10:32:05Z (180 s), health: no answer"}
-    followers = [{"name": "server-%d" % index, "reason": "waiting for server-0 since 10:32"} for index in range(1, 8)]
-    assert tables.progress_line({"servers": [leader, *followers]}) == (
-        "0 of 8 ready; server-0: compiling since 10:32:05Z (180 s), health: no answer; 7 wait for server-0"
-    )
-    assert tables.progress_line({"servers": [leader, followers[0]]}) == (
-        "0 of 2 ready; server-0: compiling since 10:32:05Z (180 s), health: no answer; "
-        "server-1: waiting for server-0 since 10:32"
-    )
 
 
 COLUMNS = ["host", "server", "since", "memory", "drift"]
