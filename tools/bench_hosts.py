@@ -18,7 +18,6 @@ import argparse
 import contextlib
 import json
 import os
-import resource
 import shutil
 import signal
 import statistics
@@ -30,11 +29,11 @@ import time
 import zipfile
 from pathlib import Path
 
+import fleet
 import nodes
 import run
 
 ROOT = Path(__file__).resolve().parent.parent
-ENGINE = [ROOT / "tests" / "nodes" / "engine.py", ROOT / "tests" / "unit" / "engines" / "scripted_engine.py"]
 STANDIN = ROOT / "roles" / "model_weights" / "files" / "gpt-oss-tiny-standin.zip"
 FIRST_PORT = 21000
 AIM = 1.2  # maximum ratio to ten times the run of a tenth of the hosts
@@ -84,7 +83,7 @@ def inventory(folder, count):
 def play(playbook, inventory, *arguments):
     """Return {seconds, cpu, main, all, changed} of a playbook; memory in MiB.
     Raises SystemExit with the output if it fails."""
-    before, began = _spent(), time.monotonic()
+    before, began = fleet.processor_seconds(), time.monotonic()
     with tempfile.TemporaryFile("w+") as screen:
         process = subprocess.Popen(
             [str(ROOT / ".venv" / "bin" / "ansible-playbook"), playbook, "-i", str(inventory), *arguments],
@@ -94,7 +93,7 @@ def play(playbook, inventory, *arguments):
         memory = Memory(process.pid)
         memory.start()
         status = process.wait()
-        seconds, cpu = time.monotonic() - began, _spent() - before
+        seconds, cpu = time.monotonic() - began, fleet.processor_seconds() - before
         memory.join()
         screen.seek(0)
         text = screen.read()
@@ -102,11 +101,6 @@ def play(playbook, inventory, *arguments):
         raise SystemExit(text[-6000:] + "\nbench-hosts: %s failed, exit status %d." % (playbook, status))
     changed = sum(int(word.partition("=")[2]) for word in text.split() if word.startswith("changed="))
     return {"seconds": seconds, "cpu": cpu, "main": memory.main, "all": memory.all, "changed": changed}
-
-
-def _spent():
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 class Memory(threading.Thread):
@@ -155,7 +149,7 @@ def deploy(folder, most):
     """Deploy everything that the hosts share with one host, then the servers of all hosts."""
     shared = folder / "shared"
     (shared / "engine").mkdir(parents=True)
-    for path in ENGINE:
+    for path in fleet.ENGINE:
         shutil.copy(path, shared / "engine")
     encodings = nodes.share_encodings()[0][0]
     shutil.copytree(encodings, shared / "encodings")

@@ -17,7 +17,7 @@ import argparse
 import contextlib
 import json
 import os
-import resource
+import shlex
 import statistics
 import subprocess
 import sys
@@ -97,7 +97,7 @@ def pyinfra():
 def candidates(node, inventory):
     """Return [(name, argv, variables)]; each leaves a converged node unchanged and fails if the node differs."""
     expected = FOLDER / "expected.json"
-    facts = json.loads(node.ssh("/usr/bin/python3 -c %s %s %s %s" % (nodes._quoted(FACTS), LIB, VENV, MODEL)))
+    facts = json.loads(node.ssh("/usr/bin/python3 -c %s %s %s %s" % (shlex.quote(FACTS), LIB, VENV, MODEL)))
     if len(facts["units"]) != SERVERS:
         raise SystemExit("bench-noop: %d servers, not %d" % (len(facts["units"]), SERVERS))
     expected.write_text(json.dumps({"expected": facts}))
@@ -137,21 +137,16 @@ def own_connections():
                 subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False)
 
 
-def used():
-    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return spent.ru_utime + spent.ru_stime
-
-
 def measure(node, argv, variables):
     """Return (seconds, processor seconds, remote calls) of a run.
     Raises SystemExit with the output if it fails or changes anything."""
     before = calls(node)
     with own_connections() as folder:
         environment = {**run.environment(), "ANSIBLE_SSH_CONTROL_PATH_DIR": folder, **variables}
-        began, spent = time.monotonic(), used()
+        began, spent = time.monotonic(), fleet.processor_seconds()
         done = subprocess.run(argv, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, check=False)  # fmt: skip
-        seconds, processor = time.monotonic() - began, used() - spent
+        seconds, processor = time.monotonic() - began, fleet.processor_seconds() - spent
     if done.returncode or "changed=1" in done.stdout:
         raise SystemExit("%s\nbench-noop: %s failed or changed something" % (done.stdout, argv[0]))
     return seconds, processor, calls(node) - before - 1

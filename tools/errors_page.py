@@ -44,15 +44,14 @@ VERBS = (
     "split|start|stop|take|tell|try|turn|type|unmask|update|upgrade|use|wait|write"
 )
 REMEDY = re.compile(
-    r"(?<=[^\s][.;:,)\]*`\u2019]) (?=(?:either |first |then |best |or |and |so |please )?(?:%s)\b)" % VERBS, re.I
+    r"(?<=[^\s][.;:,?)\]*`\u2019]) (?=(?:either |first |then |best |or |and |so |please )?(?:%s)\b)" % VERBS, re.I
 )
 HEAD = """# Error codes
 
 <!-- Written by tools/errors_page.py from the source. Do not edit. -->
 
 A failed task returns the `code` (`area.problem`) and message of its error. With several errors, `code` is `several` and
-`errors` lists them. Codes are stable; messages may change. Search this page for the code or words of the message.
-*Italics* are values.
+`errors` lists them. Codes are stable; messages may change. *Italics* are values. Headings of areas link to their pages.
 """
 # The areas, each with the page that explains it.
 AREAS = {
@@ -74,13 +73,12 @@ AREAS = {
 
 # The remedies of templates that contain their remedy as a value.
 IN_VALUES = {
-    "doctor.device-faulty": "The message contains it",
+    "doctor.device-faulty": "The message contains the remedy",
     "inventory.one-machine-twice": "Give each host its own address, or remove all but one of them",
     "inventory.secret-missing": "Set the variables that the message lists, for example in a vault",
-    "inventory.variable-unknown": "Use the suggested name",
-    "node.os-error": "Depends on the error of the operating system; the message contains it",
+    "node.os-error": "The message contains the remedy",
     "recipe.key-invalid": "Correct the key that the message names",
-    "weights.job-failed": "The message is the error of the job, with its remedy",
+    "weights.job-failed": "The message contains the remedy",
 }
 
 
@@ -233,8 +231,6 @@ class Reader:
                     message = message.replace("%%", "%")
                 if isinstance(code, ast.Constant) and isinstance(code.value, str):
                     codes = {code.value: message}
-                elif isinstance(code, ast.BinOp) and isinstance(code.left, ast.Constant):
-                    codes = self.computed(source, function, code.left.value)
                 else:
                     codes = self.raised_again(code)
                 if codes is None:
@@ -275,27 +271,6 @@ class Reader:
         if isinstance(code, ast.Attribute) and code.attr == "code":
             return {}
         return {} if isinstance(code, ast.Name) and code.id == "code" else None
-
-    def computed(self, source, function, prefix):
-        """Return {code: message} of codes such as `"hub." + kind`,
-        from the mapping of kinds to messages in that function."""
-        for node in ast.walk(function):
-            if isinstance(node, ast.Dict) and node.keys and all(isinstance(key, ast.Constant) for key in node.keys):
-                codes = {prefix + key.value: self.text(source, value) for key, value in zip(node.keys, node.values)}
-                return {**{prefix + kind: "*hub* does not give *what*: *text*." for kind in self.hub_kinds()}, **codes}
-        return None
-
-    def hub_kinds(self):
-        return {
-            node.args[0].value
-            for source in self.sources.values()
-            for node in ast.walk(source.tree)
-            if isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id == "HubProblem"
-            and node.args
-            and isinstance(node.args[0], ast.Constant)
-        }
 
 
 def own_nodes(function):
@@ -339,7 +314,7 @@ def render(errors):
         if code.partition(".")[0] != area:
             area = code.partition(".")[0]
             page = AREAS[area].format(area=area)
-            lines += ["## %s\n" % area, *(["See [%s](%s).\n" % (page, page)] if page else [])]
+            lines.append("## %s\n" % ("[%s](%s)" % (area, page) if page else area))
         messages = [" ".join(message.split()) for message in sorted(errors[code])]
         if code in IN_VALUES:
             messages[-1] += " " + IN_VALUES[code] + "."

@@ -16,6 +16,7 @@ import argparse
 import concurrent.futures
 import json
 import re
+import resource
 import subprocess
 import sys
 import time
@@ -66,6 +67,12 @@ def calls(made):
     count = "journalctl --identifier=sudo --output=cat --no-pager | grep --count 'BECOME-SUCCES[S]' || true"
     with concurrent.futures.ThreadPoolExecutor(10) as pool:
         return sum(int(one) for one in pool.map(lambda node: node.ssh(count), made))
+
+
+def processor_seconds():
+    """Return the seconds of all child processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def play(playbook, inventory, made):

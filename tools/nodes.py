@@ -20,6 +20,7 @@ import hashlib
 import ipaddress
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -71,7 +72,7 @@ class Node:
 
     def ssh(self, command, check=True, timeout=60):
         """Run a shell command on the node as root and return its output, including stderr."""
-        argv = ["ssh", *ssh_options(), "%s@%s" % (USER, self.address), "sudo -n sh -c " + _quoted(command)]
+        argv = ["ssh", *ssh_options(), "%s@%s" % (USER, self.address), "sudo -n sh -c " + shlex.quote(command)]
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               text=True, timeout=timeout, check=False)  # fmt: skip
         if check and done.returncode:
@@ -97,10 +98,6 @@ class Node:
             "ansible_ssh_private_key_file": str(KEY),
             "ansible_ssh_common_args": " ".join(ssh_options(with_key=False)),
         }
-
-
-def _quoted(text):
-    return "'" + text.replace("'", "'\\''") + "'"
 
 
 def ssh_options(with_key=True):

@@ -38,13 +38,13 @@ HEAD = """# Recipe keys
 
 <!-- Written by tools/reference_pages.py from recipes/recipe.schema.json. Do not edit. -->
 
-The keys of recipes, all of which `fleet_override` can change ([recipes.md](recipes.md)). **Bold** keys are required.
-`servers[].x` is the key `x` of each item of the list `servers`; `NAME` is any name.
+The keys of recipes, all of which `fleet_override` can change ([recipes.md](recipes.md)), with values. **Bold** keys are
+required. `NAME` is any name; `x[].y` is the key `y` of each item of the list `x`.
 """
 
 
-def cell(text):
-    return re.sub(r"([|<*])", r"\\\1", " ".join(text.split()))
+def prose(text):
+    return re.sub(r"([<*])", r"\\\1", text)
 
 
 def kinds(schema):
@@ -99,13 +99,27 @@ def resolved(schema, whole):
 
 
 def recipe_keys(schema):
-    lines = [HEAD, "| Key | Value | Meaning |", "| --- | --- | --- |"]
+    """Return the page: a list of the keys without further keys, then a section for each of the others."""
+    groups = {}
     for key, required, one in rows(schema, schema):
-        name = "**`%s`**" % key if required else "`%s`" % key
-        text = one.get("description", "")
-        text += " Default: `%s`." % one["default"] if "default" in one else ""
-        lines.append("| %s | %s | %s |" % (name, cell(kinds(one)), cell(text)))
-    return "\n".join(lines) + "\n"
+        name, _dot, inner = key.partition(".")
+        groups.setdefault(name.removesuffix("[]"), []).append((inner, required, one))
+    single, sections = ["## Single keys\n"], []
+    for name, ((_inner, required, one), *others) in groups.items():
+        if not others:
+            single.append(item(name, required, one))
+            continue
+        bold = "**Required.** " if required else ""
+        sections.append("\n## %s\n\n%s%s\n" % (name, bold, prose(one.get("description", ""))))
+        sections += [item(*other) for other in others]
+    return "\n".join([HEAD, *single, *sections]) + "\n"
+
+
+def item(key, required, schema):
+    name = "**`%s`**" % key if required else "`%s`" % key
+    text = schema.get("description", "") + (" Default: `%s`." % schema["default"] if "default" in schema else "")
+    value = "" if key.endswith("…") else " (%s)" % kinds(schema)
+    return "- %s%s: %s" % (name, prose(value), prose(text))
 
 
 def allowed_values(row):
@@ -123,21 +137,19 @@ def allowed_values(row):
 
 
 def shared_variables():
-    """Return the tables of the fleet_* variables."""
+    """Return the lists of the fleet_* variables."""
     lines = []
     for section in table()["sections"]:
-        scoped = any("scope" in row for row in section["variables"].values())
-        heads = ["Variable", *(["Playbook"] if scoped else []), "Value", "Default", "Meaning"]
-        lines += ["## %s\n" % section["title"], "| %s |" % " | ".join(heads), "|%s" % (" --- |" * len(heads))]
+        lines.append("## %s\n" % section["title"])
         for name, row in section["variables"].items():
             names = "`%s`" % name + (", `%s_LAYER`" % name if name == "fleet_override" else "")
-            scope = [", ".join("`%s`" % one for one in row["scope"].split(", "))] if scoped else []
-            kind = allowed_values(row)
+            value = allowed_values(row)
             for long, short in SHORTER.items():
-                kind = kind.replace(long, short)
-            kind = re.sub(r", (\d+) to (\d+)$", lambda found: limits(*found.groups()), kind)
-            cells = [names, *scope, kind, str(row.get("default", ""))]
-            lines.append("| %s |" % " | ".join([*cells, row["text"]]))
+                value = value.replace(long, short)
+            value = re.sub(r", (\d+) to (\d+)$", lambda found: limits(*found.groups()), value)
+            scope = "; %s" % ", ".join("`%s`" % one for one in row["scope"].split(", ")) if "scope" in row else ""
+            default = " Default: %s." % row["default"] if "default" in row else ""
+            lines.append("- %s (%s%s): %s%s" % (names, value, scope, row["text"], default))
         lines.append("")
     return "\n".join(lines)
 
@@ -166,26 +178,23 @@ def variables(page):
 
 GUIDES = """## The guides, step by step
 
-Each step of the five guides and the tests that prove it. `real`: a real engine, service or tool. `simulated`: a
+The steps of the five guides, each with the tests that prove it. `real`: a real engine, service or tool. `simulated`: a
 simulated node, a stand-in that is as strict as the program that it replaces, or recorded output. `planned`: only the
 plan; the named closed program decides the rest. Real measuring tools run in `make soak` only, their stand-ins in
-`make test`. No step has been seen on an accelerator.
-
-| Step | Content | Proof | How |
-| --- | --- | --- | --- |
+`make test`. No step has been tested on an accelerator.
 """
 
 
 def steps_of_guides():
-    """Return the table of the guides' steps."""
+    """Return the list of the guides' steps."""
     lines = [GUIDES]
     for number, guide in yaml.safe_load(STEPS.read_text(encoding="utf-8"))["guides"].items():
-        lines.append("| **%s** | **%s** | | |\n" % (number, guide["title"]))
+        lines.append("\n### %s: %s\n\n" % (number, guide["title"]))
         for step in guide["steps"]:
             more = step.get("closed") or step.get("why")
-            how = step["how"] + (" (%s)" % more if more else "")
+            how = "`%s`" % step["how"] + (", %s" % more if more else "")
             proofs = ", ".join("`%s`" % test for test in step["tests"])
-            lines.append("| %s-%s | %s | %s | %s |\n" % (number, step["id"], step["step"], proofs, how))
+            lines.append("- **%s** (%s): %s. %s\n" % (step["id"], how, step["step"], proofs))
     return "".join(lines)
 
 

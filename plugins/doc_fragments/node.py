@@ -69,7 +69,7 @@ options:
     default: ''
   reports_dir:
     description:
-      - Directory on the controller for the reports, with the history in C(measurements). An empty string keeps none.
+      - Directory on the control node for the reports, with the history in C(measurements). An empty string keeps none.
       - By default as for M(inference.fleet.report).
     type: path
 """

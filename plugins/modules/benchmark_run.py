@@ -21,7 +21,7 @@ description:
     result with failed requests is not good. Servers that restart or change during the run void it.
   - Some tools start an engine. The servers of the node stop for it after all checks, and the job starts them again
     when the tool has ended. The result is returned when they are ready.
-  - The action plugin adds the recipe to the result, stores it in the history on the controller, and fails the task if
+  - The action plugin adds the recipe to the result, stores it in the history on the control node, and fails the task if
     it is not good.
 options:
   servers:
@@ -95,7 +95,7 @@ attributes:
     support: full
     description: A point with a valid result is not repeated.
 notes:
-  - This module has an action plugin on the controller.
+  - This module has an action plugin on the control node.
 author:
   - inference.fleet contributors (!UNKNOWN)
 """
@@ -151,7 +151,7 @@ restarted:
   elements: str
   returned: success
 path:
-  description: The file of the result on the controller, added by the action plugin.
+  description: The file of the result on the control node, added by the action plugin.
   type: str
   returned: if it was stored
 """

@@ -17,7 +17,7 @@ description:
     response and the usual cause.
   - Entries with the role C(server) or C(frontend) and a port are probed, in parallel. Others are ignored.
   - The module runs on the node, because ports may be bound to loopback. Its action plugin writes the reports on the
-    controller and fails the task if a verdict is V(false).
+    control node and fails the task if a verdict is V(false).
   - A verdict applies to the planned process. Before and after the probes, the process with the port must be that of
     the deployed entry, for containers by their labels, and the deployed and the running entry must have the plan's
     hash. Otherwise the verdict is V(false) and contains the process that answers.
@@ -143,7 +143,7 @@ options:
     default: 20
   reports_dir:
     description:
-      - Directory on the controller for the reports, which is created. Empty for no reports. For the action plugin.
+      - Directory on the control node for the reports, which is created. Empty for no reports. For the action plugin.
       - A relative path is relative to the directory of C(ansible-playbook).
       - A report is not a change. Nothing is written in check mode.
       - If it cannot be written, the module warns and does not fail.
@@ -306,7 +306,7 @@ verdict:
       description: For each server C(ok), C(url) and C(failed), the causes of failed probes by the probes' names.
       type: dict
 fleet_page:
-  description: The page of all verdicts on the controller, added by the action plugin.
+  description: The page of all verdicts on the control node, added by the action plugin.
   type: str
   returned: where reports are written
 fleet_report:

@@ -18,7 +18,7 @@ description:
     long enough. A server restart during the run voids the result.
   - A good result of the same plan, dataset and options is reused.
   - A killed job is started again; AISBench then resumes.
-  - The action plugin compares the score with the published score, stores the result in the history on the controller,
+  - The action plugin compares the score with the published score, stores the result in the history on the control node,
     and fails the task if it is not good.
 options:
   servers:
@@ -147,7 +147,7 @@ extends_documentation_fragment:
   - inference.fleet.node.measured
   - inference.fleet.node
 notes:
-  - This module has an action plugin on the controller.
+  - This module has an action plugin on the control node.
 author:
   - inference.fleet contributors (!UNKNOWN)
 """
@@ -191,7 +191,7 @@ evaluation:
   type: dict
   returned: when it has ended, outside check mode
 path:
-  description: The file of the result in the history on the controller.
+  description: The file of the result in the history on the control node.
   type: str
   returned: where it was kept
 fleet_report:

@@ -154,11 +154,11 @@ options:
     type: path
   sha256sums:
     description:
-      - List of required checksums in the format of C(sha256sum), a file on the controller or on the node.
+      - List of required checksums in the format of C(sha256sum), a file on the control node or on the node.
       - An existing checkpoint is adopted without a hub if the list contains all of its files.
     type: str
   sums:
-    description: Set by the action plugin. The content of O(sha256sums) of the controller.
+    description: Set by the action plugin. The content of O(sha256sums) of the control node.
     type: str
   min_rate:
     description:
@@ -195,7 +195,7 @@ attributes:
     support: full
     description: A second run changes nothing and, with O(verify=quick), reads no weights.
 notes:
-  - This module has an action plugin on the controller.
+  - This module has an action plugin on the control node.
 author:
   - inference.fleet contributors (!UNKNOWN)
 """

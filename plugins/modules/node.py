@@ -85,7 +85,7 @@ attributes:
     description: Depends on the operation.
     support: full
 notes:
-  - This module has an action plugin on the controller.
+  - This module has an action plugin on the control node.
 author:
   - inference.fleet contributors (!UNKNOWN)
 """

@@ -10,7 +10,7 @@ short_description: Plan the servers of all hosts without contacting them
 version_added: 0.1.0
 description:
   - Plans the servers of every host from its recipe (C(fleet_recipe)), overrides and declared hardware. It runs on the
-    controller and reads no facts, so hosts that are down are planned too.
+    control node and reads no facts, so hosts that are down are planned too.
   - All mistakes are reported in a single error, each with its key, value and valid values. An inventory without
     C(fleet_recipe), and two hosts that are the same machine, are mistakes.
   - It first checks all variables C(fleet_*) and of roles.
@@ -31,7 +31,7 @@ options:
     type: list
     elements: str
   file:
-    description: File on the controller for the plan as JSON, a list of entries per host.
+    description: File on the control node for the plan as JSON, a list of entries per host.
     type: path
   only_check:
     description: Only check the variables of the play's hosts, which need no C(fleet_recipe).

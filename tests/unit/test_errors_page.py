@@ -79,16 +79,9 @@ def f():
     text = "a message of some length: %s" % error
     raise FleetError("plan.b", text + HOW)
 HOW = ". Set it."
-FleetError("x." + kind, texts[kind])
 """
-    text = text.rpartition("FleetError")[0]
     assert read(tmp_path, text) == {
         "plan.a": ["*place*: mode is *mode*, allowed: full, quick, 5 % of *size*.", "no values: 5 %"],
         "plan.b": ["a message of some length: *error*. Set it."],
         "plan.c": ["*lacking*-*old name*"],
     }
-
-
-def test_codes_that_are_made_of_a_mapping(tmp_path):
-    text = "def f(kind):\n    texts = {'disk': 'Full: %s' % path}\n    raise FleetError('hub.' + kind, texts[kind])\n"
-    assert read(tmp_path, text) == {"hub.disk": ["Full: *path*"]}

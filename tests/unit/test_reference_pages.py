@@ -28,8 +28,7 @@ NO_VARIABLES = {
 
 def documented():
     page = reference_pages.VARIABLES.read_text(encoding="utf-8")
-    rows = [line for line in page.splitlines() if line.startswith("| `")]
-    return set(re.findall(r"`(fleet_\w+)`", "\n".join(row.split(" | ")[0] for row in rows)))
+    return set(re.findall(r"`(fleet_\w+)`", " ".join(re.findall(r"^- (`[^(]*) \(", page, re.MULTILINE))))
 
 
 def used():

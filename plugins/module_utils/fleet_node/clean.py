@@ -110,7 +110,7 @@ def used_places(paths, planned, deployment):
         except (ValueError, KeyError, TypeError):
             raise FleetError(
                 "clean.entry-unreadable",
-                "%s is no plan entry, so the files that its server uses are unknown. Run site.yml, or remove it.",
+                "%s is not a plan entry, so the files of its server are unknown. Run site.yml, or remove it.",
                 (file,),
             ) from None
         entries.append({**entry, "directories": directories})

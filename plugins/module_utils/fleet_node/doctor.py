@@ -108,7 +108,7 @@ def clock(case):
         yield FleetError(
             "doctor.clock",
             "The clock of this node is %d s %s that of the control node. Start chrony or systemd-timesyncd on both: "
-            "certificates and tokens are refused with a wrong clock.",
+            "a wrong clock invalidates certificates and tokens.",
             (abs(ahead), "ahead of" if ahead > 0 else "behind"),
         )
 

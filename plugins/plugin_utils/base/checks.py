@@ -75,7 +75,7 @@ def unusable(where, allowed):
     """Return the FleetError of a value that may contain a password."""
     return FleetError(
         "input.secret-invalid",
-        "%s is not usable (it is not shown, because it may contain a password); allowed: %s. Correct the value.",
+        "%s is invalid (not shown: it may contain a password); allowed: %s. Correct the value.",
         (where, allowed),
     )
 
@@ -161,8 +161,8 @@ def _check_key(inner, key, mistakes):
             instead = "on" if inner else "off"
         mistakes.add(
             "input.key-invalid",
-            "%s has the key %s%s; allowed: a string without spaces around it or characters that cannot be seen. Put it "
-            'into quotes: "%s".',
+            "%s has the key %s%s; allowed: a string without spaces around it or invisible characters. Put it into "
+            'quotes: "%s".',
             (key, show(inner), odd_characters(inner), visible(instead)),
         )
 

@@ -314,7 +314,7 @@ def conflict(where, place, other):
     """Return the FleetError of an option that is set twice."""
     return FleetError(
         "plan.flags-conflict",
-        "%s: %s and %s set one option of the engine, and only one of them counts. Keep one; null removes the recipe's.",
+        "%s: %s and %s set the same option of the engine. Keep one; null removes the recipe's.",
         (where, place, other),
     )
 

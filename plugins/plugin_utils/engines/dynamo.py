@@ -174,9 +174,8 @@ class Dynamo(Engine):
         if version is None or str(version) not in self.flags.data["pairs"]:
             raise FleetError(
                 "plan.dynamo-unknown",
-                "%s: it is not known which Dynamo it runs (%s); allowed: %s. Name it in venv.packages as "
-                "ai-dynamo==VERSION, in container.image as the tag of a vllm-runtime or tensorrtllm-runtime image, or "
-                "in container.version.",
+                "%s: unknown version of Dynamo (%s); allowed: %s. Set it in venv.packages (ai-dynamo==VERSION), in "
+                "the tag of a vllm-runtime or tensorrtllm-runtime image, or in container.version.",
                 (where, version or "no version in packages or image", ", ".join(self.flags.data["pairs"])),
             )
         backend = recipe.get("backend")
@@ -362,8 +361,8 @@ def _client_files(where, given, endpoint, scheme, files, folder):
         return {}  # with a login the server requires no certificate
     raise FleetError(
         "plan.dynamo-certificates",
-        "%s: %s is %s, with TLS, and %s is not set. Give all of %s in secrets or environment; or none of them, with "
-        "the placeholder of a service whose role here makes certificates.",
+        "%s: %s is %s, with TLS, but %s is not set. Set all of %s in secrets or environment; or none, with the "
+        "placeholder of a service that is deployed here, such as ${etcd}.",
         (where, endpoint, given[endpoint], missing[0], ", ".join(files)),
     )
 

@@ -204,8 +204,8 @@ def accepted(node, options, shown, accept):
     if not right:
         raise FleetError(
             "host-key.fingerprint-differs",
-            "The host key of %s is not the expected one. It shows:\n%s\nfleet_host_key has:\n%s\nThat is of another or "
-            "the previous machine, or the connection is intercepted. Check the fingerprint on the node's console.",
+            "The host key of %s is not the expected one. It shows:\n%s\nfleet_host_key has:\n%s\nIt belongs to another "
+            "or the previous machine, or the connection is intercepted. Check the fingerprint on the node's console.",
             (node, keys, "\n".join("  " + one for one in sorted(accept))),
         )
     return {

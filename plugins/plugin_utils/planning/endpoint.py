@@ -195,8 +195,7 @@ def key_names(keys):
             if digest in found:
                 raise FleetError(
                     "endpoint.key-twice",
-                    "endpoint_keys.%s and endpoint_keys.%s have the same key, so its requests have no single name. "
-                    "Change one of them.",
+                    "endpoint_keys.%s and endpoint_keys.%s have the same key. Change one of them.",
                     (found[digest], name),
                 )
             found[digest] = name

@@ -167,8 +167,8 @@ def check_outside(folder, sources):
         if inside and not any(part.startswith(".") for part in os.path.relpath(real, root).split("/") if part != "."):
             raise FleetError(
                 "inventory.recipes-inside",
-                "%s contains recipes inside the inventory directory %s, where Ansible reads all files as inventories; "
-                "allowed: %s, or a folder elsewhere that fleet_recipe_paths names. Move the folder there.",
+                "%s is inside the inventory directory %s, whose files Ansible reads as inventories; allowed: %s, or "
+                "another folder in fleet_recipe_paths. Move the folder there.",
                 (folder, source, recipes_of(source)[-1]),
             )
 

@@ -47,8 +47,8 @@ def check_engine(where, engine, secrets):
     if not name:
         raise FleetError(
             "plan.engine-without-api-keys",
-            "%s is set, but the engine %s has no API keys: it would answer any client. Set %s to null for this "
-            "host, and put a gateway that asks for the key in front.",
+            "%s is set, but the engine %s cannot check API keys. Set %s to null for this host, and put a gateway "
+            "that checks keys in front.",
             (VARIABLE, engine.label, VARIABLE),
         )
     if secrets.get(name, VARIABLE) != VARIABLE:
@@ -67,8 +67,8 @@ def check_not_in_the_open(where, engine, server):
     if found:
         raise FleetError(
             "plan.api-key-in-the-open",
-            "%s: %s contains an API key, which everybody who sees the plan or the node's processes could read; remove "
-            "it, and set %s, best in a vault.",
+            "%s: %s contains an API key, readable in the plan and the node's processes. Remove it, and set %s, best "
+            "in a vault.",
             (where, found[0], VARIABLE),
         )
 

@@ -109,8 +109,8 @@ def find_recipe(name, paths):
     if path is None and _file(name, [os.path.join(folder, FAMILIES) for folder in folders]):
         raise FleetError(
             "recipe.family-not-deployable",
-            "fleet_recipe is '%s', a family, which recipes extend and which cannot be deployed; allowed: %s. Use one "
-            "of these, or write a recipe with 'extends: %s'.",
+            "fleet_recipe is '%s', a family, which cannot be deployed; allowed: %s. Use one of these, or a recipe "
+            "with 'extends: %s'.",
             (name, ", ".join(available(folders)), name),
         )
     if path is None:

@@ -49,7 +49,7 @@ def combine(layers):
                     mistakes.append(
                         FleetError(
                             "override.leaf-set-twice",
-                            "%s sets '%s' to %s, but %s sets '%s' to %s; a leaf has one value. Remove one of the two.",
+                            "%s sets '%s' to %s, but %s sets '%s' to %s. Remove one of the two.",
                             (
                                 name,
                                 path_text(path),

@@ -77,7 +77,7 @@ def _validator():
     if not HAS_JSONSCHEMA:
         raise FleetError(
             "recipe.jsonschema-missing",
-            "The Python package jsonschema is missing on the controller; install it for Ansible's Python: "
+            "The Python package jsonschema is missing on the control node; install it for Ansible's Python: "
             "%s -m pip install '%s'.",
             (sys.executable, REQUIREMENT),
         )
@@ -237,8 +237,8 @@ FREE = (
 EMPTY = ("entrypoint",)
 JINJA = re.compile(r"\{\{.*\}\}|\{%.*%\}", re.DOTALL)
 OPEN_SECRET = (
-    "contains a secret, which everybody who sees the plan or the node's processes could read. Remove it, and name the "
-    "variable that contains it in 'secrets', as {HF_TOKEN: fleet_hf_token}, with its value in a vault"
+    "contains a secret, readable in the plan and the node's processes. Remove it, and set the variable that contains "
+    "it in 'secrets', such as {HF_TOKEN: fleet_hf_token}, with its value in a vault"
 )
 NO_SECRET = ("", "empty", "none", "null", "dummy", "unused", "not-needed", "auto", "true", "false")
 WITH_CHECK = ("api-key", *API_KEYS)  # of an engine: planning/server_keys.py reports what to set instead

@@ -1,43 +1,39 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An SSH server on loopback that shows the host keys it is given, and lets nobody in."""
+"""An SSH server on loopback with given host keys, which lets nobody in."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import socket
 import threading
 
-import paramiko
+import asyncssh
 
 
 class SshServer(contextlib.AbstractContextManager):
-    """Listens while it is entered, at `port`. keys: paramiko's; they may be changed between two connections."""
+    """Listens while it is entered, at `port`. keys: asyncssh's private keys; connections: their number so far."""
 
     def __init__(self, *keys):
-        self.keys = list(keys)
         self.connections = 0
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.port = self._socket.getsockname()[1]
+        self._keys = list(keys)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
     def __enter__(self):
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._thread.start()
+        self.port = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
         return self
 
     def __exit__(self, *_error):
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
 
-    def _serve(self):
-        while True:
-            try:
-                connection, _address = self._socket.accept()
-            except OSError:
-                return
-            self.connections += 1
-            transport = paramiko.Transport(connection)
-            for key in self.keys:
-                transport.add_server_key(key)
-            with contextlib.suppress(paramiko.SSHException, EOFError):
-                transport.start_server(event=threading.Event(), server=paramiko.ServerInterface())
+    async def _listen(self):
+        options = {"server_host_keys": self._keys, "server_factory": self._connected}
+        return (await asyncssh.listen("127.0.0.1", 0, **options)).get_port()
+
+    def _connected(self):
+        self.connections += 1
+        return asyncssh.SSHServer()

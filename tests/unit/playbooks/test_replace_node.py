@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 
-import paramiko
+import asyncssh
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations import host_key
@@ -66,10 +66,10 @@ class Fleet:
 
 
 def line(name, key):
-    return "%s %s %s" % (name, key.get_name(), key.get_base64())
+    return "%s %s" % (name, key.export_public_key().decode().strip())
 
 
-OLD, NEW, RSA = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate(), paramiko.RSAKey.generate(2048)
+OLD, NEW, RSA = map(asyncssh.generate_private_key, ("ecdsa-sha2-nistp256", "ecdsa-sha2-nistp256", "ssh-rsa"))
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_changed_host_key_is_reported_as_such(tmp_path, server):
     assert run.status == 4, run.output
     reason = (
         "its host key has changed to %s (ECDSA), %s:1 has another; if the node was replaced, and that is its "
-        "fingerprint: %s" % (NEW.fingerprint, fleet.known, fleet.command(NEW.fingerprint))
+        "fingerprint: %s" % (NEW.get_fingerprint(), fleet.known, fleet.command(NEW.get_fingerprint()))
     )
     assert reason in flat(run.output)
     assert "fatal: [n1]: UNREACHABLE!\n    its host key has changed" in run.output
@@ -110,13 +110,13 @@ def test_none_or_a_wrong_fingerprint_is_refused_and_the_right_one_replaces(tmp_p
     fleet.knows(OLD, OTHER, "# mine")
     before = fleet.known.read_bytes()
     run = fleet.play(variables={"fleet_node": "n1"}).failed()
-    assert NEW.fingerprint in run.output and RSA.fingerprint in run.output
-    assert fleet.command(NEW.fingerprint) in flat(run.output)
-    run = fleet.play(variables={"fleet_node": "n1", "fleet_host_key": OLD.fingerprint}).failed()
+    assert NEW.get_fingerprint() in run.output and RSA.get_fingerprint() in run.output
+    assert fleet.command(NEW.get_fingerprint()) in flat(run.output)
+    run = fleet.play(variables={"fleet_node": "n1", "fleet_host_key": OLD.get_fingerprint()}).failed()
     assert run.count("unreachable") == 0, "nothing comes after it"
     assert fleet.known.read_bytes() == before
 
-    right = {"fleet_node": "n1", "fleet_host_key": NEW.fingerprint}
+    right = {"fleet_node": "n1", "fleet_host_key": NEW.get_fingerprint()}
     fleet.play("--check", variables=right)
     assert fleet.known.read_bytes() == before
     run = fleet.play(variables=right)
@@ -131,7 +131,7 @@ def test_none_or_a_wrong_fingerprint_is_refused_and_the_right_one_replaces(tmp_p
 
 
 def test_any_key_type_may_match_and_that_one_is_written(tmp_path, server):
-    fleet = Fleet(tmp_path, server, fleet_host_key=[OLD.fingerprint, RSA.fingerprint])
+    fleet = Fleet(tmp_path, server, fleet_host_key=[OLD.get_fingerprint(), RSA.get_fingerprint()])
     fleet.knows(OLD)
     run = fleet.play(variables={"fleet_node": "n1"})
     assert fleet.lines == [line(fleet.name, RSA)]
@@ -143,7 +143,7 @@ def test_any_key_type_may_match_and_that_one_is_written(tmp_path, server):
     [
         ({"fleet_node": "cpu"}, "host-key.node-unknown"),
         ({"fleet_node": "here"}, "host-key.connection-without-key"),
-        ({"fleet_node": "n2", "fleet_host_key": NEW.fingerprint}, "host-key.not-fetched"),
+        ({"fleet_node": "n2", "fleet_host_key": NEW.get_fingerprint()}, "host-key.not-fetched"),
     ],
 )
 def test_invalid_input_is_one_error(tmp_path, server, variables, words):

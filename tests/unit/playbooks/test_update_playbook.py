@@ -103,7 +103,7 @@ def site(tmp_path_factory):
 
 def test_without_a_plan_before_a_rollback_changes_nothing(site):
     run = site.update("-e", "fleet_rollback=true")
-    run.failed("n1 has no plan to return to. Nothing was changed.")
+    run.failed("hosts without a previous plan: n1. Nothing was changed.")
     assert run.count("changed") == 0
 
 

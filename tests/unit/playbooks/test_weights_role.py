@@ -103,6 +103,6 @@ def test_a_draft_is_looked_at_as_the_engine_of_the_plan_needs_it(tmp_path):
             "method": "eagle3", "repo": "made-up/head", "path": str(tmp_path / "models" / "head")
         }  # fmt: skip
         servers = [{"environment": {}}, {"environment": {"VLLM_NEURON_FRAMEWORK": "neuronx-distributed-inference"}}]
-        site.play(fleet_servers=servers).failed("config.json is no EAGLE3 head that NxD Inference runs")
+        site.play(fleet_servers=servers).failed("config.json is not an EAGLE3 head for NxD Inference")
         assert hub.sent(REPO, SHARD) == 0
         assert site.play(fleet_servers=servers[:1]).ok().count("changed") == 1

@@ -270,8 +270,8 @@ def check_architecture(engine, wanted, found):
     if own and found["architecture"] not in (None, own):
         raise FleetError(
             "containers.image-architecture",
-            "The image %s is for %s, and this node is %s (%s). Set container.image and container.digest to an image "
-            "for this node, or remove this image if its registry has both: %s rmi %s.",
+            "The image %s is for %s; this node is %s (%s). Set container.image and container.digest to an image for "
+            "this node, or, if its registry has both, remove it: %s rmi %s.",
             (wanted, found["architecture"], own, machine, engine.kind, wanted),
         )
 

@@ -101,7 +101,7 @@ class Host:
         except ValueError as error:
             raise FleetError(
                 "containers.daemon-json-invalid",
-                "%s is no valid JSON (%s), and docker does not start with it. Correct or remove the file.",
+                "%s is not valid JSON (%s), so docker does not start. Correct or remove the file.",
                 (DAEMON_JSON, error),
             ) from error
         return "%04o" % stat.S_IMODE(os.stat(path).st_mode) if os.path.exists(path) else None
@@ -146,7 +146,7 @@ def check(host, inputs):
     if bundle and "-----BEGIN CERTIFICATE-----" not in (read_text(bundle) or ""):
         raise FleetError(
             "containers.ca-bundle-unreadable",
-            "fleet_ca_bundle is %s, which is no file with certificates (PEM) on this node. Correct the path.",
+            "fleet_ca_bundle is %s, which is not a file with certificates (PEM) on this node. Correct the path.",
             (bundle,),
         )
     error = host.error()

@@ -103,8 +103,8 @@ class DetachedJob:
                 return
         raise FleetError(
             "jobs.cannot-end",
-            "The job of process %s cannot be ended: another process still has %s locked. End what does (`fuser -v %s` "
-            "shows it) and run again.",
+            "The job of process %s cannot be ended: another process has locked %s. End it (`fuser -v %s` shows it) "
+            "and run again.",
             (self.pid(), self.path("lock"), self.path("lock")),
         )
 

@@ -35,8 +35,8 @@ def check_packages(packages, variable):
         if unknown or not versions or not NAME.match(name) or (least and not at_least(version, least)):
             raise FleetError(
                 "packages.invalid",
-                "%s has %r: %r. Set the name of a package to a mapping of version and least, strings such as '2.30' or "
-                "'1.20.0'; the version must be at least `least`.",
+                "%s has %r: %r. Set each package to strings, such as {version: '2.30', least: '2.20'}; the version "
+                "must be at least `least`.",
                 (variable, name, package),
             )
 
@@ -139,8 +139,7 @@ def package_manager(system):
         return "dnf", None
     raise FleetError(
         "packages.distribution-unsupported",
-        "The vendor has no packages for %s. Use Ubuntu or Debian (apt), or RHEL, Fedora or Amazon Linux (dnf), or a "
-        "distribution that derives from them.",
+        "The vendor has no packages for %s. Use Ubuntu, Debian, RHEL, Fedora, Amazon Linux or a derivative.",
         (release.get("PRETTY_NAME") or release.get("ID") or "this distribution",),
     )
 
@@ -179,7 +178,7 @@ def _missing(names):
         reason = (child.stderr.strip().splitlines() or ["exit status %d" % child.returncode])[-1]
     raise FleetError(
         "libraries.lookup-failed",
-        "Whether the shared libraries %s are there cannot be found out: %s -c 'import ctypes' fails (%s). Install the "
-        "full Python of the distribution.",
+        "The shared libraries %s cannot be looked up: %s -c 'import ctypes' fails (%s). Install the full Python of "
+        "the distribution.",
         (", ".join(names), sys.executable, reason),
     )

@@ -324,7 +324,7 @@ def install_uv(python, folder, requirement, environment):
     """Install uv into a virtual environment without pip, and return uv's path. Raises CommandFailed.
 
     python: an interpreter outside; its pip is used if it is of 22.3 or newer. Otherwise ensurepip installs one, which
-    takes some seconds.
+    takes several seconds.
     """
     inside = os.path.join(folder, "bin", "python")
     install = ["install", "--no-input", "--quiet", requirement]
@@ -400,8 +400,8 @@ def _run(argv, environment, desired):
 def _failed(desired, what, reason, output=""):
     return FleetError(
         "venv.install-failed",
-        "%s failed in %s:\n%s\nCorrect the cause: free space, or name an index that this node reaches and that "
-        "has the packages (fleet_pip_index_url, fleet_proxy_env, fleet_ca_bundle, find_links).",
+        "%s failed in %s:\n%s\nFree space, or set an index that this node reaches and that has the packages "
+        "(fleet_pip_index_url, fleet_proxy_env, fleet_ca_bundle, find_links).",
         (what, desired.path, reason),
         details={"stderr": output},
     )

@@ -50,8 +50,7 @@ def clean_token(name, value):
     if not PRINTABLE.fullmatch(token):
         raise FleetError(
             "token.invalid",
-            "%s is not a token, which consists of printable ASCII without blanks. Copy the token again, and encrypt it "
-            "again if it is in a vault.",
+            "%s is not a token, which is printable ASCII without blanks. Copy it again; in a vault, encrypt it again.",
             (name,),
         )
     return token

@@ -180,9 +180,8 @@ class Evaluation(Run):
             return allowed
         raise FleetError(
             "evaluate.context-too-short",
-            "%s requires answers of %d tokens, and a server's context of %d has room for %d after a question; a "
-            "shortened answer counts as failed. Choose an overlay with a longer context, or lower max_tokens of the "
-            "recipe's evaluate.",
+            "%s requires answers of %d tokens, but a context of %d leaves %d after a question. Choose an overlay "
+            "with a longer context, or lower evaluate.max_tokens.",
             (self.params["eval"], wanted, min(contexts), max(allowed, 0)),
         )
 

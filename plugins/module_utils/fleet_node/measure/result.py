@@ -71,7 +71,7 @@ def keep(folder, document):
     if not ID.match(str(document["id"])):  # it becomes a file name
         raise FleetError(
             "measure.bad-result",
-            "The node returned a result with the id %r, which is no id. Run the measurement again.",
+            "The node returned a result with the invalid id %r. Run the measurement again.",
             (document["id"],),
         )
     path = path_of(folder, document["id"])

@@ -84,8 +84,8 @@ def rows_of(system):
     if tool is None and legacy is None:
         raise FleetError(
             "amd.driver-missing",
-            "This node has neither amd-smi nor rocm-smi; AMD GPUs on its PCI bus: %d. Install the driver and amd-smi "
-            "(docs/using/amd.md has the commands) and reboot, or remove the node from this group.",
+            "This node has neither amd-smi nor rocm-smi; AMD GPUs on its PCI bus: %d. Install the driver and "
+            "amd-smi (docs/using/amd.md) and reboot, or remove the node from this group.",
             (len(on_the_bus(system)),),
         )
     status, text = run_tool([tool, *STATIC]) if tool else (None, "")

@@ -206,8 +206,8 @@ def detect(system):
     if tool is None:
         raise FleetError(
             "ascend.driver-missing",
-            "This node has no npu-smi; Huawei NPUs on its PCI bus: %d. Install driver and firmware (Ascend HDK; "
-            "docs/using/ascend.md has the commands) and reboot, or remove the node from this group.",
+            "This node has no npu-smi; Huawei NPUs on its PCI bus: %d. Install driver and firmware (Ascend HDK: "
+            "docs/using/ascend.md) and reboot, or remove the node from this group.",
             (on_the_bus(system),),
         )
     status, text = run_tool([tool, "info"])

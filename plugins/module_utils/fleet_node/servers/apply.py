@@ -159,8 +159,8 @@ def stop(node, names, observed):
 def _does_not_end(name, words, stopped, details=None):
     return FleetError(
         "servers.does-not-end",
-        "Server '%s' does not end: %s. Servers that were stopped before: %s. Check what it waits for (state D in ps), "
-        "end it, and run again.",
+        "Server '%s' does not end: %s. Already stopped: %s. Check what it waits for (state D in ps), end it, and "
+        "run again.",
         (name, words, stopped),
         details=details,
     )

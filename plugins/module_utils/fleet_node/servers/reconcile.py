@@ -230,8 +230,7 @@ def locked(paths, create=False, wait_s=LOCK_S):
                 if time.monotonic() >= end:
                     raise FleetError(
                         "servers.locked",
-                        "Another run is changing the servers of %s, and this run waited %d s for it. Run again when it "
-                        "has ended.",
+                        "Another run is changing the servers of %s (waited %d s). Run again after it.",
                         (paths.root or "this node", wait_s),
                     ) from None
                 time.sleep(0.2)

@@ -188,8 +188,8 @@ def decide(name, planned, data, empty, healthy, members):
         if members is not None and mine is None:
             raise FleetError(
                 "etcd.removed-member",
-                "Member '%s' has data of a member that the others have removed, and would not start. Move the data "
-                "folder away and run again; it joins as a new member then.",
+                "Member '%s' has the data of a removed member and would not start. Move its data folder away and "
+                "run again; it joins as a new member.",
                 (name,),
             )
         return Decision(KEEP)

@@ -56,8 +56,8 @@ def check_configuration(draft):
 def _unsupported(where, faults, remedy):
     return FleetError(
         "neuron.draft-unsupported",
-        "%s is no EAGLE3 head that NxD Inference runs: %s. It runs heads of the Llama 3 dense architecture with the "
-        "layers %s. Choose such a head, or %s",
+        "%s is not an EAGLE3 head for NxD Inference: %s. Required: the Llama 3 dense architecture with the layers "
+        "%s. Choose such a head, or %s",
         (where, "; ".join(faults), LAYERS, remedy),
         details={"faults": faults},
     )

@@ -36,8 +36,8 @@ def explained(problem, wanted):
     if problem.kind in ("repository", "revision", "entry"):
         return FleetError(
             "hub.not-found",
-            "%s has no %s for %s (%s), or hides it. Check repo and revision (a commit, a tag or a branch); if the "
-            "repository is private, set a token that may read it.",
+            "%s has no %s for %s (%s), or hides it. Check repo and revision (commit, tag or branch), and the token "
+            "for a private repository.",
             (wanted.origin, {"entry": "file"}.get(problem.kind, problem.kind), *values[1:]),
             details=details,
         )

@@ -64,7 +64,7 @@ class WeightLock:
             if self._patience_s is not None and time.monotonic() - began >= self._patience_s:
                 raise Busy(
                     "weights.locked",
-                    "Weights are installed in %s by %s already. Wait until that has ended, or end it; then run again.",
+                    "Weights in %s are being installed by %s. Wait for it or end it, then run again.",
                     (self._destination, self._holder()),
                 )
             if self._progress is not None:

@@ -415,8 +415,8 @@ class Run:
         if wrong:
             raise FleetError(
                 "weights.rotted",
-                "The checkpoint in %s is not what it was when it was recorded: %s. Copy those files again, or, if the "
-                "change was intended, remove %s and run again.",
+                "The checkpoint in %s differs from its record: %s. Copy those files again, or, if the change was "
+                "intended, remove %s and run again.",
                 (folder, manifests.faults_text(wrong), os.path.join(folder, manifests.MANIFEST)),
                 details={"rotted": sorted(wrong)},
             )

@@ -229,7 +229,7 @@ def read_sums(path):
 def _sums_invalid(where, what):
     return FleetError(
         "weights.sha256sums-invalid",
-        "The list of checksums %s cannot be used: %s. Write it with `sha256sum *` in a directory that is right, or "
+        "The list of checksums %s cannot be used: %s. Write it with `sha256sum *` in a correct directory, or "
         "correct its path.",
         (where, what),
     )

@@ -86,8 +86,8 @@ def replaced(path):
     """The FleetError for a folder that was swapped during a run."""
     return FleetError(
         "weights.staging-replaced",
-        "%s, or a folder above it, was replaced by something else meanwhile. Nothing was installed. Check which other "
-        "accounts write there, and run again.",
+        "%s or a folder above it was replaced meanwhile. Nothing was installed. Check which other accounts write "
+        "there, and run again.",
         (path,),
     )
 

@@ -238,8 +238,8 @@ class Transfer:
                         os.unlink(place)
             raise FleetError(
                 "weights.wrong-data",
-                "%s of %s was received %d times from %s, and was %s. Nothing was replaced. If the revision is a branch "
-                "that moved, run again. Otherwise check the source, and proxies for one that alters data.",
+                "%s of %s was received %d times from %s, and was %s. Nothing was replaced. If the revision is a "
+                "branch that moved, run again. Otherwise check the source and the proxies.",
                 (path, self.wanted.name, attempts, self.wanted.origin, wrong),
             )
         finally:

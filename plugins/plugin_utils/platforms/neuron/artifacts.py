@@ -159,8 +159,8 @@ def _check_compile(entries):
                 if is_within(other["directories"][kind], path):
                     raise FleetError(
                         "plan.compile-directory-not-own",
-                        "server '%s' compiles in directories.compile %s and empties it first, with directories.%s %s "
-                        "of server '%s' in it. Write ${name} into directories.compile.",
+                        "server '%s' empties directories.compile %s before it compiles; this contains "
+                        "directories.%s %s of server '%s'. Write ${name} into directories.compile.",
                         (entry["name"], path, kind, other["directories"][kind], other["name"]),
                     )
 

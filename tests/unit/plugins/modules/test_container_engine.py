@@ -158,8 +158,8 @@ FAULTS = [
     ({"errors": {"*": "down"}}, True, [], ["the step prepare starts it"]),
     ({"errors": {"*": "down"}}, False, ["docker does not answer"], []),
     ({"errors": {"*": "permission"}}, True, ["may not use docker"], []),
-    ({"errors": {"*": "down"}, "daemon": "{"}, True, ["daemon.json is no valid JSON"], []),
-    ({"daemon": "[]"}, True, ["daemon.json is no valid JSON"], []),
+    ({"errors": {"*": "down"}, "daemon": "{"}, True, ["daemon.json is not valid JSON"], []),
+    ({"daemon": "[]"}, True, ["daemon.json is not valid JSON"], []),
     ({"gone": True}, True, [], ["the step prepare installs it"]),
     ({"gone": True}, False, ["There is no docker on this node"], []),
 ]

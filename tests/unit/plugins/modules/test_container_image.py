@@ -351,7 +351,7 @@ def test_an_image_of_another_architecture_is_refused_as_it_comes_and_where_it_is
     engine.write(registry={source: image("a", PINNED, architecture="amd64")})
     for check_mode, pulls in ((False, 1), (True, 1), (False, 1)):  # where it is, nothing is pulled again
         result = pull(check_mode, digest=digest)
-        assert result["msg"].startswith("The image %s is for amd64, and this node is arm64 (aarch64)" % source)
+        assert result["msg"].startswith("The image %s is for amd64; this node is arm64 (aarch64)" % source)
         assert len(sources(engine)) == pulls
     assert KEPT1 not in engine.read()["images"]  # a digest's tag is of what servers can run
     engine.write(images={}, registry={source: image("a", PINNED, architecture="arm64")})

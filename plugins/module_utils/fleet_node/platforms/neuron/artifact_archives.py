@@ -92,9 +92,8 @@ def read_manifest(archive):
 def _unfit(archive, servers, problem):
     return FleetError(
         "artifact.archive-does-not-fit",
-        "%s was compiled with another configuration, other packages or other weights than %s: %s. Use the same recipe, "
-        "packages and weights on this node, or export the artifact of a node that has these (-e "
-        "fleet_artifact_force=true replaces an older archive).",
+        "%s was compiled with another configuration than %s: %s. Use the same recipe, packages and weights on this "
+        "node, or export the artifact again from a node that has these (-e fleet_artifact_force=true).",
         (archive, ", ".join(servers), problem),
     )
 
@@ -244,8 +243,8 @@ def find_archive(folder, key, servers):
     if not os.path.isfile(path):
         raise FleetError(
             "artifact.archive-missing",
-            "%s has no archive %s, which %s would load. Deploy one node without a source of "
-            "artifacts, export its artifact with playbooks/artifact_export.yml, and run again.",
+            "%s has no archive %s, which %s would load. Deploy one node without fleet_artifact_source, run "
+            "playbooks/artifact_export.yml there, and run again.",
             (folder, key + SUFFIX, ", ".join(servers)),
         )
     manifest = read_manifest(path)

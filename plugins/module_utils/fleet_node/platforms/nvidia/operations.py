@@ -227,8 +227,8 @@ def _check_holders(packages):
     if held:
         raise FleetError(
             "nvidia.install-takes-gpus",
-            "The installation of the container toolkit %s reloads systemd, which removes the GPUs from the containers "
-            "%s, started with --gpus. Nothing was changed. Stop these containers, or start them with CDI names "
+            "Installing the container toolkit %s reloads systemd, which removes the GPUs of the containers %s, "
+            "started with --gpus. Nothing was changed. Stop these containers, or start them with CDI names "
             "(--device nvidia.com/gpu=all).",
             (packages[min(packages)]["version"], ", ".join(held)),
         )

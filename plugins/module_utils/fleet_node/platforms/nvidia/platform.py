@@ -148,8 +148,8 @@ def driver_missing(system):
     """The FleetError for a node without nvidia-smi."""
     return FleetError(
         "nvidia.driver-missing",
-        "This node has no nvidia-smi; NVIDIA GPUs on its PCI bus: %d. Install the driver (docs/using/nvidia.md has the "
-        "commands for each distribution), reboot, and run again, or remove the node from this group.",
+        "This node has no nvidia-smi; NVIDIA GPUs on its PCI bus: %d. Install the driver (docs/using/nvidia.md) and "
+        "reboot, or remove the node from this group.",
         (len(on_the_bus(system)),),
     )
 

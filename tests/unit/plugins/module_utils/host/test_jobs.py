@@ -84,9 +84,7 @@ def test_a_group_of_somebody_else_is_not_ended_for_one_that_cannot_be(job, stran
     pathlib.Path(job.path("pid")).write_text("%d\n" % stranger.pid)
     with pytest.raises(FleetError) as error:
         job.stop()
-    assert error.value.message == (
-        "The job of process %d cannot be ended: another process still has %s/lock locked. End what does (`fuser -v "
-        "%s/lock` shows it) and run again." % (stranger.pid, job.folder, job.folder)
-    )
+    lock = "%s/lock" % job.folder
+    assert (error.value.code, error.value.values) == ("jobs.cannot-end", (str(stranger.pid), lock, lock))
     assert small_node.alive(stranger.pid)
     pathlib.Path(job.path("pid")).write_text("%d\n" % first.pid)

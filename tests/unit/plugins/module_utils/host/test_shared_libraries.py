@@ -40,7 +40,6 @@ def test_a_python_that_cannot_load_libraries(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(python))
     with pytest.raises(FleetError) as caught:
         missing_libraries([NAME])
-    assert caught.value.message == (
-        "Whether the shared libraries libfleettest.so.1 are there cannot be found out: %s -c 'import ctypes' fails "
-        "(ModuleNotFoundError: No module named '_ctypes'). Install the full Python of the distribution." % python
-    )
+    reason = "ModuleNotFoundError: No module named '_ctypes'"
+    assert caught.value.code == "libraries.lookup-failed"
+    assert caught.value.values == ("libfleettest.so.1", str(python), reason)

@@ -183,8 +183,8 @@ def test_libraries_that_cannot_be_looked_for(tmp_path, monkeypatch):
     assert refused(tmp_path, needs={"libraries": ["libc.so.6"]}) == [
         (
             "libraries",
-            "Whether the shared libraries libc.so.6 are there cannot be found out: /bin/false -c 'import ctypes' fails "
-            "(exit status 1). Install the full Python of the distribution.",
+            "The shared libraries libc.so.6 cannot be looked up: /bin/false -c 'import ctypes' fails (exit status 1). "
+            "Install the full Python of the distribution.",
         )
     ]
 

@@ -52,10 +52,17 @@ def write(folder, tensors=None, shards=1, **changes):
     return str(folder)
 
 
-def refused(draft):
+def error_of(draft):
     with pytest.raises(FleetError) as caught:
         draft_heads.check(draft)
-    return caught.value.message
+    return caught.value
+
+
+def refused(draft):
+    """The faults of a draft."""
+    error = error_of(draft)
+    assert error.code == "neuron.draft-unsupported"
+    return error.values[1]
 
 
 @pytest.mark.parametrize("prefix", ["midlayer.", "layers.0.", "model.layers.0.", "model.midlayer."])
@@ -71,7 +78,7 @@ def test_what_may_be_left_out(tmp_path):
 def test_a_bias_of_fc_where_the_configuration_has_one(tmp_path):
     tensors = {**names(), "fc.bias": [32]}
     draft_heads.check(write(tmp_path, tensors, fc_bias=True))
-    assert "layer fc.bias is unknown to it." in refused(write(tmp_path, tensors))
+    assert refused(write(tmp_path, tensors)) == "layer fc.bias is unknown to it"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +103,7 @@ def test_a_bias_of_fc_where_the_configuration_has_one(tmp_path):
     ],
 )
 def test_configurations_that_are_refused(tmp_path, changes, fault):
-    assert ": %s. It" % fault in refused(write(tmp_path, **changes))
+    assert refused(write(tmp_path, **changes)) == fault
 
 
 @pytest.mark.parametrize("missing", sorted(draft_heads.shapes(CONFIG)))
@@ -104,7 +111,7 @@ def test_every_layer_is_needed(tmp_path, missing):
     tensors = {name: shape for name, shape in names().items() if not name.endswith(missing) or name.count(missing) > 1}
     if missing == "norm.weight":
         tensors = {name: shape for name, shape in names().items() if name != "norm.weight"}
-    assert ": layer %s is missing. It" % missing in refused(write(tmp_path, tensors, shards=2))
+    assert refused(write(tmp_path, tensors, shards=2)) == "layer %s is missing" % missing
 
 
 @pytest.mark.parametrize(
@@ -131,14 +138,14 @@ def test_every_layer_is_needed(tmp_path, missing):
     ],
 )
 def test_layers_of_another_architecture(tmp_path, tensor, shape, fault):
-    assert ": %s. It" % fault in refused(write(tmp_path, {**names(), tensor: shape}))
+    assert refused(write(tmp_path, {**names(), tensor: shape})) == fault
 
 
 @pytest.mark.parametrize("maps", [["d2t"], ["t2d"], ["d2t", "t2d"]])
 def test_a_head_with_the_whole_vocabulary_needs_no_maps(tmp_path, maps):
     tensors = {**names(), **{name: [96] for name in maps}}
-    assert refused(write(tmp_path / "a", tensors)).endswith(draft_heads.WITHOUT_MAPS)
-    assert refused(write(tmp_path / "b", {**tensors, "x": [1]})).endswith(draft_heads.INSTEAD)
+    assert error_of(write(tmp_path / "a", tensors)).message.endswith(draft_heads.WITHOUT_MAPS)
+    assert error_of(write(tmp_path / "b", {**tensors, "x": [1]})).message.endswith(draft_heads.INSTEAD)
     draft_heads.check(write(tmp_path / "c", names()))
 
 
@@ -151,14 +158,12 @@ def test_a_head_with_the_whole_vocabulary_needs_no_maps(tmp_path, maps):
 )
 def test_a_layer_in_the_wrong_place(tmp_path, right, wrong, short):
     tensors = {wrong if name == right else name: shape for name, shape in names().items()}
-    assert "runs: layer %s is missing; layer %s is unknown to it. It runs" % (short, wrong) in refused(
-        write(tmp_path, tensors)
-    )
+    assert refused(write(tmp_path, tensors)) == "layer %s is missing; layer %s is unknown to it" % (short, wrong)
 
 
 def test_many_faults_are_cut(tmp_path):
-    message = refused(write(tmp_path, {"model.layers.%d.x" % number: [1] for number in range(40)}))
-    assert message.count("is missing") == 6 and "; and 48 layers more. It runs" in message
+    faults = refused(write(tmp_path, {"model.layers.%d.x" % number: [1] for number in range(40)}))
+    assert faults.count("is missing") == 6 and faults.endswith("; and 48 layers more")
 
 
 def test_no_safetensors_and_damaged_ones(tmp_path):
@@ -166,8 +171,8 @@ def test_no_safetensors_and_damaged_ones(tmp_path):
     whole = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(whole[:-1])
     text = "model.safetensors is %d bytes long, its header implies %d" % (len(whole) - 1, len(whole))
-    assert text in refused(draft)
+    assert text in error_of(draft).message
     (tmp_path / "model.safetensors").unlink()
-    assert "model.safetensors.index.json" in refused(draft)
+    assert "model.safetensors.index.json" in error_of(draft).message
     (tmp_path / "config.json").unlink()
-    assert "is incomplete, missing: config.json" in refused(draft)
+    assert "is incomplete, missing: config.json" in error_of(draft).message

@@ -364,17 +364,16 @@ def with_the_guide_s_load(name):
     entries, recipe = planned(name)
     node, load = hardware_of(recipe), load_of(recipe)
     before = {item["server"]: item for item in capacity.check(entries, {**recipe, "benchmark": None}, node)}
-    at_once = "%d" % load["concurrency"] if load["concurrency"] else "-"
+    at_once = ", %d at once" % load["concurrency"] if load["concurrency"] else ""
     for names, item in capacity.grouped(capacity.check(entries, recipe, node)):
         fits = [one["requests"] if one["ok"] is not None else "-" for one in (before[names[0]], item)]
         takes = "-"
         if item["ok"] is not None:
-            takes = "%d%s" % (item["max_seqs"], " x %d" % item["ranks"] if item["ranks"] > 1 else "")
+            takes = "%d%s" % (item["max_seqs"], "×%d" % item["ranks"] if item["ranks"] > 1 else "")
+        each = " each" * bool(load["concurrency"] and (load["per_server"] or load["scope"] == "server"))
         cells = [
-            "`%s`" % name, "%d x %s" % (node.count, node.accelerator), capacity.servers_text(names), takes,
-            "%d + %d" % (load["input_tokens"], load["output_tokens"]),
-            at_once + " each" * bool(load["concurrency"] and (load["per_server"] or load["scope"] == "server")),
-            *fits, item["verdict"],
+            "`%s`" % name, "%d×%s" % (node.count, node.accelerator), capacity.servers_text(names), takes,
+            "%d+%d%s" % (load["input_tokens"], load["output_tokens"], at_once + each), *fits, item["verdict"],
         ]  # fmt: skip
         yield "| %s |" % " | ".join(map(str, cells))
 

@@ -57,10 +57,8 @@ def test_a_missing_jsonschema_is_named_with_the_command_that_brings_it(monkeypat
     monkeypatch.setattr(recipe_schema, "_validator", recipe_schema._validator.__wrapped__)
     with pytest.raises(FleetError) as caught:
         recipe_schema.problems({})
-    assert caught.value.message == (
-        "The Python package jsonschema is missing on the controller; install it for Ansible's Python: "
-        "%s -m pip install 'jsonschema>=4.23,<5'." % sys.executable
-    )
+    assert caught.value.code == "recipe.jsonschema-missing"
+    assert caught.value.values == (sys.executable, "jsonschema>=4.23,<5")
 
 
 def test_every_key_of_the_schema_is_described():

@@ -32,10 +32,8 @@ def test_host_does_not_wipe_out_group():
 def test_same_leaf_with_two_values_is_an_error():
     with pytest.raises(FleetError) as caught:
         overrides.combine([("fleet_override_a", {"x": {"y": 1}}), ("fleet_override_b", {"x": {"y": 2}})])
-    assert caught.value.message == (
-        "fleet_override_b sets 'x.y' to 2, but fleet_override_a sets 'x.y' to 1; a leaf has one value. "
-        "Remove one of the two."
-    )
+    assert caught.value.code == "override.leaf-set-twice"
+    assert caught.value.values == ("fleet_override_b", "x.y", "2", "fleet_override_a", "x.y", "1")
 
 
 def test_override_must_be_a_mapping():
