@@ -150,5 +150,5 @@ def test_a_specification_that_cannot_be_read_is_not_installed(role, tmp_path):
     path = tmp_path / "library" / "stand_in_command.py"
     path.write_text(path.read_text().replace("nvidia.com/gpu=all", "none"))
     calls, done = role({"due": {"cdi": "x"}, "cdi": ["/etc/cdi/nvidia.yaml"]})
-    done.failed("Check the specification")
+    done.failed("Check the CDI specification")
     assert of(calls, "copy") == []
