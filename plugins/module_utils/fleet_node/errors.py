@@ -81,6 +81,12 @@ def visible(text, lines=False):
     return text if lines else text.replace("\n", "\u240a").replace("\t", "\u2409")
 
 
+def cut(text, limit):
+    """`text` on one line of at most `limit` characters, with an ellipsis if it is longer."""
+    line = visible(" ".join(text.split()))
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
 def visible_all(value):
     """A JSON value with all strings in it, keys too, as visible() of several lines shows them."""
     if isinstance(value, str):

@@ -13,9 +13,8 @@ import os
 import yaml
 from ansible.errors import AnsibleActionFail
 
-from ...module_utils.fleet_node.errors import FleetError
+from ...module_utils.fleet_node.errors import FleetError, cut
 from ...module_utils.fleet_node.host.files import read_text, write_atomic
-from ...module_utils.fleet_node.host.http_client import cut
 from ...module_utils.fleet_node.measure import result as results
 from ..base.words import some
 from ..measure import compare, points

@@ -16,8 +16,8 @@ import json
 import os
 import urllib.parse
 
+from ...module_utils.fleet_node.errors import cut
 from ...module_utils.fleet_node.host.files import read_json, read_text, write_atomic
-from ...module_utils.fleet_node.host.http_client import cut
 from ...module_utils.fleet_node.host.server_spec import PROBED_ROLES
 from ...module_utils.fleet_node.host.values import all_ok, format_cpu_list, items_of, now
 from ..base.words import some

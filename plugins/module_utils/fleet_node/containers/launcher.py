@@ -85,10 +85,10 @@ def our_containers(root, entries):
     return found
 
 
-def port_holder(bind, port, root, containers):
+def port_holder(bind, port, root, containers, sockets=None):
     """processes.port_holder(). A port that one of `containers` ({server: [Container]} of this root) publishes belongs
     to its server, although a process of the engine listens on it."""
-    holder = processes.port_holder(bind, port)
+    holder = processes.port_holder(bind, port, sockets)
     if holder is not None and holder["server"] is None:
         for server, ones in containers.items():
             if any(port in one.ports for one in ones):

@@ -14,7 +14,6 @@ The engine's Python imports a copy on the node, so this module uses only the sta
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import signal
@@ -39,6 +38,8 @@ class Drains:
 
     async def __call__(self, scope, receive, send):
         if self.until is None:
+            import asyncio  # in an engine only: the program of a node imports this module for its name
+
             self.until = 0.0
             with contextlib.suppress(RuntimeError, ValueError):  # not the main thread, which alone has signals
                 asyncio.get_running_loop().add_signal_handler(SIGNAL, self.refuse)

@@ -19,7 +19,7 @@ import time
 import urllib.parse
 import zlib
 
-from ..errors import visible
+from ..errors import cut
 from .values import url_host
 
 MAX_BODY = 16 << 20  # bytes; a chat answer is kilobytes, a log poured into the port must not fill the node's memory
@@ -115,12 +115,6 @@ def _parsed(text):
         return json.loads(text)
     except ValueError:
         return None
-
-
-def cut(text, limit):
-    """`text` on one line of at most `limit` characters, with an ellipsis if it is longer."""
-    line = visible(" ".join(text.split()))
-    return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def connect_host(bind):

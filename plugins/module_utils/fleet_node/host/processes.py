@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pwd
 import re
@@ -250,18 +251,35 @@ def open_to_all(bind, port, sockets):
     return next((address for address, found, _inode in sockets if found == port and address in WILDCARDS), None)
 
 
-def port_holder(bind, port):
+class Sockets:
+    """The TCP sockets that listen at one time, and the processes that hold sockets: reading them takes long."""
+
+    def __init__(self):
+        self.listeners = _listeners()
+
+    @functools.cached_property
+    def owners(self):
+        """{inode: pid} of the visible sockets, with the first process by pid."""
+        found = {}
+        for pid in sorted(process_table()):
+            for inode in _socket_inodes(pid):
+                found.setdefault(inode, pid)
+        return found
+
+
+def port_holder(bind, port, sockets=None):
     """The listener on the port of a server bound to (bind, port), or None. Wildcards on either side count.
 
     {pid, command, user, server, root}: pid and command are None if the process is not visible (the user always is);
-    server and root are set if the process belongs to a server.
+    server and root are set if the process belongs to a server. sockets: Sockets that were read before.
     """
-    listeners = {inode: uid for address, found, inode, uid in _listeners() if found == port and _overlap(bind, address)}
-    holders = _holders(listeners)
+    sockets = sockets or Sockets()
+    found = [one for one in sockets.listeners if one[1] == port and _overlap(bind, one[0])]
+    holders = _holders({inode: uid for _address, _port, inode, uid in found}, sockets)
     return next((holder for holder in holders if holder["pid"] is not None), holders[0]) if holders else None
 
 
-def port_holders(bind, port):
+def port_holders(bind, port, sockets=None):
     """[port_holder()] of all sockets that a request to a server bound to (bind, port) can reach.
 
     A socket of the address precedes a wildcard socket; several may share a port (SO_REUSEPORT).
@@ -272,26 +290,26 @@ def port_holders(bind, port):
 
     host = http_client.connect_host(bind)
     host = "127.0.0.1" if host == "localhost" else host
-    found = [(address, inode, uid) for address, number, inode, uid in _listeners() if number == port]
+    sockets = sockets or Sockets()
+    found = [(address, inode, uid) for address, number, inode, uid in sockets.listeners if number == port]
     for reached in ((host,), ("0.0.0.0",) if ":" not in host else (), ("::",)):
         listeners = {inode: uid for address, inode, uid in found if address in reached}
         if listeners:
-            return _holders(listeners)
+            return _holders(listeners, sockets)
     return []
 
 
-def _holders(listeners):
+def _holders(listeners, sockets):
     """[{pid, command, user, server, root}] of sockets ({inode: uid}) by pid; invisible processes are last."""
-    holders, missing = [], dict(listeners)
-    for pid in sorted(process_table()) if missing else ():
-        held = missing.keys() & _socket_inodes(pid)
-        if held:
-            root, server = markers_of(pid) or (None, None)
-            user = user_name(missing[min(held)])
-            holders.append({"pid": pid, "command": command(pid), "user": user, "server": server, "root": root})
-            missing = {inode: uid for inode, uid in missing.items() if inode not in held}
-    for uid in missing.values():
-        holders.append({"pid": None, "command": None, "user": user_name(uid), "server": None, "root": None})
+    held = {}
+    for inode in sorted(listeners):
+        held.setdefault(sockets.owners.get(inode), []).append(user_name(listeners[inode]))
+    holders = []
+    for pid in sorted(held.keys() - {None}):
+        root, server = markers_of(pid) or (None, None)
+        holders.append({"pid": pid, "command": command(pid), "user": held[pid][0], "server": server, "root": root})
+    for user in held.get(None, ()):
+        holders.append({"pid": None, "command": None, "user": user, "server": None, "root": None})
     return holders
 
 

@@ -88,8 +88,11 @@ def _problem(python, users):
     if others:
         return "may be replaced by others than root: " + others
     try:
-        done = commands.run([python, "-I", "-S", "-c", PROBE])
-        major, minor, virtual = map(int, done.stdout.split())
+        if sys.prefix == sys.base_prefix and os.path.realpath(sys.executable) == os.path.realpath(python):
+            major, minor, virtual = (*sys.version_info[:2], False)  # this process proves that it works
+        else:
+            done = commands.run([python, "-I", "-S", "-c", PROBE])
+            major, minor, virtual = map(int, done.stdout.split())
     except (OSError, ValueError, commands.TimedOut):
         return "does not work"
     if (major, minor) < OLDEST:

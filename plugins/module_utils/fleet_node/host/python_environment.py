@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from ..errors import FleetError, argument_invalid
-from . import bytecode, commands, files
+from . import commands, files
 from .files import make_directory
 from .os_errors import os_error
 from .paths import NodePaths
@@ -41,6 +41,7 @@ PIN = re.compile(r"^==\s*([A-Za-z0-9.!+_-]+)$")
 IMPORT = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")
 VERSION = re.compile(r"^\d+\.\d+$")
 NO_PIP = re.compile("No module named '?pip|no such option: --python")
+COMPILER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bytecode.py")
 SCRIPT = re.compile(r"^[^=\[#]+= *([\w.]+)", re.MULTILINE)
 CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 # These would lead a child interpreter elsewhere, or keep it from writing bytecode.
@@ -368,7 +369,7 @@ def _compile(desired, environment):
             scripts = (files.read_text(path) or "").partition("[console_scripts]")[2].partition("\n[")[0]
             roots.update(SCRIPT.findall(scripts))
     with contextlib.suppress(CommandFailed):
-        run([desired.interpreter, "-I", os.path.splitext(bytecode.__file__)[0] + ".py", *sorted(roots)], environment)
+        run([desired.interpreter, "-I", COMPILER, *sorted(roots)], environment)
 
 
 def _verify(desired, environment):

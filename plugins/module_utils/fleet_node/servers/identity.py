@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 
 from ..host import http_client, processes
 from ..host.paths import NodePaths
@@ -29,14 +31,16 @@ class Stranger(Exception):
 class Watch:
     """Observes a node: a call with an entry returns who_answers() for it.
 
-    All entries share the first observation; further calls observe the node again.
+    All entries share the first observation. For further calls the node is observed again, once for those that wait for
+    it at the same time.
     """
 
     def __init__(self, node):
         self.node = node
         self.planned = {}
-        self._first = {}
+        self._first, self._again = None, (0.0, None)  # (began, observation)
         self._last = {}  # {name: Observed} of each entry's last call
+        self._lock = threading.Lock()
 
     def over(self, planned):
         """Observe all of these: {name: entry}. Returns itself."""
@@ -46,9 +50,9 @@ class Watch:
 
     def __call__(self, entry):
         name = entry["name"]
-        observed = self._look() if name in self._last else self._first
+        observed, sockets = self._look_again() if name in self._last else self._first
         self._last[name] = observed.get(name) or Observed(name)
-        return who_answers(self.node, entry, observed)
+        return who_answers(self.node, entry, observed, sockets)
 
     def note_ready(self, names):
         """Record that these were ready: the processes of the last observation, which followed the probes."""
@@ -57,19 +61,27 @@ class Watch:
 
     def starts(self):
         """{name: start_times()} of all entries, by another observation."""
-        observed = self._look()
+        observed, _sockets = self._look()
         return {
             name: start_times(self.node.paths, entry, observed.get(name) or Observed(name))
             for name, entry in self.planned.items()
         }
 
     def _look(self):
-        return observe(self.node.paths, self.node.manager, self.planned)
+        return observe(self.node.paths, self.node.manager, self.planned), processes.Sockets()
+
+    def _look_again(self):
+        """An observation that began after this call."""
+        called = time.monotonic()
+        with self._lock:
+            if self._again[0] < called:
+                self._again = time.monotonic(), self._look()
+            return self._again[1]
 
 
-def who_answers(node, entry, observed):
-    """Describes the process that answers for `entry`. observed: of observe(). Raises Stranger if it does not belong to
-    that entry."""
+def who_answers(node, entry, observed, sockets=None):
+    """Describes the process that answers for `entry`. observed: of observe(); sockets: processes.Sockets of that time.
+    Raises Stranger if it does not belong to that entry."""
     one = observed.get(entry["name"]) or Observed(entry["name"])
     deployed_as_planned(node, entry, one)
     pid, runs = _running(entry, one)
@@ -84,7 +96,7 @@ def who_answers(node, entry, observed):
     if port is None:
         return words
     published = any(port in container.ports for container in one.containers if container.running)
-    holders = processes.port_holders(entry["bind"], port)
+    holders = processes.port_holders(entry["bind"], port, sockets)
     if not holders:
         return "%s; %s" % (words, "its container publishes the port %d" % port if published else
                            "nothing listens on the port %d" % port)  # fmt: skip

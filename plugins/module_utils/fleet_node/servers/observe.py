@@ -319,10 +319,10 @@ def foreign_holders(root, entries, containers, leaving=()):
 
     containers: {name: [Container]} of this root; leaving: names of servers of this root that release their ports.
     """
-    found = []
+    found, sockets = [], processes.Sockets()
     for entry in entries:
         for port, what in server_ports(entry):
-            holder = port_holder(entry["bind"], port, root, containers)
+            holder = port_holder(entry["bind"], port, root, containers, sockets)
             own = (
                 holder is not None and holder["root"] == (root or "/") and holder["server"] in (entry["name"], *leaving)
             )

@@ -310,7 +310,7 @@ def test_containers_of_two_engines_and_ports_that_they_publish(engine, tmp_path)
 
 def test_a_published_port_is_its_servers_though_a_process_of_the_engine_listens(engine, tmp_path, monkeypatch):
     proxy = {"pid": 5, "command": "docker-proxy", "user": "root", "server": None, "root": None}
-    monkeypatch.setattr(processes, "port_holder", lambda bind, port: dict(proxy))
+    monkeypatch.setattr(processes, "port_holder", lambda bind, port, sockets: dict(proxy))
     engine.write(containers=[held(ports="127.0.0.1:18000->18000/tcp")])
     found = container.our_containers(ROOT, [entry(tmp_path)])
     assert container.port_holder("127.0.0.1", 18000, ROOT, found) == dict(proxy, server="server-0", root=ROOT)

@@ -165,7 +165,7 @@ def test_the_socket_that_takes_the_requests_counts(monkeypatch, bind, sockets, r
     """One of the very address comes before one of all addresses."""
     found = [(address, 8000, inode, 0) for address, inode in sockets.items()]
     monkeypatch.setattr(processes, "_listeners", lambda: found)
-    monkeypatch.setattr(processes, "_holders", set)
+    monkeypatch.setattr(processes, "_holders", lambda listeners, sockets: set(listeners))
     assert set(processes.port_holders(bind, 8000)) == reached
 
 
@@ -219,7 +219,7 @@ def test_a_container_is_known_by_its_labels(monkeypatch, tmp_path, running, its_
     one = Container("a" * 64, "c", running, "server-0", str(tmp_path), its_hash or entry["hash"], ports)
     seen = {"server-0": Observed("server-0", entry=entry, containers=[one])}
     hidden = {"pid": None, "command": None, "user": "root", "server": None, "root": None}
-    monkeypatch.setattr(processes, "port_holders", lambda bind, port: [hidden] if holder else [])
+    monkeypatch.setattr(processes, "port_holders", lambda bind, port, sockets=None: [hidden] if holder else [])
     try:
         words = identity.who_answers(node_below(tmp_path), entry, seen)
     except identity.Stranger as stranger:
