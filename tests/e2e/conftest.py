@@ -24,6 +24,11 @@ from ansible_collections.inference.fleet.tools import engine_venv
 
 JUDGE = Path(__file__).with_name("parser_judge.py")
 FIRST_PORT = 18500
+# probes that a stand-in need not pass
+UNTOLD = {
+    "tool-arguments", "tool-result", "second-tool-round", "system-message", "developer-message", "multi-turn",
+    "long-prompt", "long-answer", "exact-text", "unbuffered",
+}  # fmt: skip
 KEYS = ['sk-e2e-"first"\\&/%41', "sk-e2e-second"]  # the servers ask for one of them, clients of ours send the first
 
 
@@ -36,18 +41,19 @@ class Deployment:
     """A fleet_root with its reports, ports and the playbooks run against it."""
 
     wait_for = staticmethod(wait_for)
-    api_keys = KEYS
+    first_port, api_keys = FIRST_PORT, KEYS
 
-    def __init__(self, folder, venv, first_port=FIRST_PORT):
+    def __init__(self, folder, venv):
         self.root = folder / "r"
         self.reports = folder / "reports"
-        self.ports = [first_port, first_port + 1]
+        self.ports = [self.first_port, self.first_port + 1]
         # The environment with vLLM is shared by all runs of the tests; everything else is made anew.
         # A start has longer than a play: the machine may do other work too, and what waits in vain is seen.
         self.keys = folder.parent / "e2e-keys.json"  # not in a command line, as a vault's would not be
         self.keys.parent.mkdir(parents=True, exist_ok=True)
-        self.keys.write_text(json.dumps({"fleet_api_key": KEYS}))
-        self.layers = {"venv": venv, "servers": {"server": {"port": first_port}}, "start": {"budget_s": 1800}}
+        self.keys.write_text(json.dumps({"fleet_api_key": self.api_keys} if self.api_keys else {}))
+        servers = {"server": {"port": self.first_port}}
+        self.layers = {"venv": venv, "servers": servers, "start": {"budget_s": 1800}}
 
     def play(self, playbook, *arguments, override=None, cold=False):
         """Run a playbook of the clone; ``override`` is laid over the recipe as a layer of its own."""
@@ -102,15 +108,17 @@ class Dynamo(Deployment):
     """The recipe cpu-dynamo; Dynamo has no API keys."""
 
     recipe = "cpu-dynamo"
+    first_port, api_keys = FIRST_PORT + 50, None
 
-    def __init__(self, folder, venv, first_port=FIRST_PORT + 50):
-        super().__init__(folder, venv, first_port)
-        groups = {"frontend": {"port": first_port}}
+    def __init__(self, folder, venv):
+        super().__init__(folder, venv)
+        groups = {"frontend": {"port": self.first_port}}
         for number, name in enumerate(("prefill", "decode")):
             ports = ("system", "side_channel", "kv_events")
-            groups[name] = {"ports": {kind: first_port + 1 + 10 * number + 3 * at for at, kind in enumerate(ports)}}
+            groups[name] = {
+                "ports": {kind: self.first_port + 1 + 10 * number + 3 * at for at, kind in enumerate(ports)}
+            }
         self.layers["servers"] = groups
-        self.keys.write_text("{}")
 
     def play(self, playbook, *arguments, **options):
         return super().play(playbook, "-e", "fleet_recipe=" + self.recipe, *arguments, **options)
@@ -119,9 +127,7 @@ class Dynamo(Deployment):
 class Measured(Deployment):
     """The local deployment as people have it: without API keys."""
 
-    def __init__(self, folder, venv, first_port=FIRST_PORT + 80):
-        super().__init__(folder, venv, first_port)
-        self.keys.write_text("{}")
+    first_port, api_keys = FIRST_PORT + 80, None
 
     def benchmark(self, name, profile, *arguments):
         """(the Run of benchmark.yml with this profile, the results that it added to the history, the newest last)."""
@@ -178,39 +184,35 @@ def debian_programs(package):
     return programs
 
 
-@pytest.fixture(scope="module")
-def measured():
-    """Two servers that are measured, taken down at the end whatever happens."""
-    folder = CLONE / ".cache" / "e2e-measured" / "m"
-    one = Measured(folder, {"path": str(engine_venv.ensure()), "create": not engine_venv.borrowed()})
+@contextlib.contextmanager
+def deployed(kind, folder, *recipe):
+    """A deployment of this kind in an empty folder of the cache, taken down at the end whatever happens."""
+    folder = CLONE / ".cache" / folder
+    one = kind(folder, {"path": str(engine_venv.ensure(*recipe)), "create": not engine_venv.borrowed(*recipe)})
     if folder.exists():
         one.play("playbooks/stop.yml")
         shutil.rmtree(folder)
-    one.site().ok()
     yield one
     one.play("playbooks/stop.yml")
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """Two servers that are measured."""
+    with deployed(Measured, "e2e-measured/m") as one:
+        one.site().ok()
+        yield one
 
 
 @pytest.fixture(scope="module")
 def dynamo():
-    """A frontend, a prefill and a decode worker, taken down at the end whatever happens."""
-    folder, recipe = CLONE / ".cache" / "e2e-dynamo" / "d", Dynamo.recipe
-    venv = {"path": str(engine_venv.ensure(recipe)), "create": not engine_venv.borrowed(recipe)}
-    one = Dynamo(folder, venv)
-    if folder.exists():
-        one.play("playbooks/stop.yml")
-        shutil.rmtree(folder)
-    yield one
-    one.play("playbooks/stop.yml")
+    """A frontend, a prefill and a decode worker."""
+    with deployed(Dynamo, "e2e-dynamo/d", Dynamo.recipe) as one:
+        yield one
 
 
 @pytest.fixture(scope="session")
 def deployment():
-    """One deployment for all tests of the session, taken down at the end whatever happens."""
-    folder = CLONE / ".cache" / "e2e"
-    one = Deployment(folder, {"path": str(engine_venv.ensure()), "create": not engine_venv.borrowed()})
-    if folder.exists():
-        one.play("playbooks/stop.yml")
-        shutil.rmtree(folder)
-    yield one
-    one.play("playbooks/stop.yml")
+    """One deployment for all tests of the session."""
+    with deployed(Deployment, "e2e") as one:
+        yield one

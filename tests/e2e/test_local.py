@@ -21,7 +21,7 @@ import openai
 import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
-from ansible_collections.inference.fleet.tests.e2e.conftest import debian_programs, killed_while_asked, patience
+from ansible_collections.inference.fleet.tests.e2e.conftest import UNTOLD, debian_programs, killed_while_asked, patience
 from ansible_collections.inference.fleet.tests.runs import CLONE
 
 MODEL = "gpt-oss-tiny-standin"
@@ -40,20 +40,6 @@ PROBES = {
     "sampling", "stop-sequence", "responses", "responses-stream", "responses-tools", "streaming", "unbuffered",
     "keep-alive", "concurrent", "still-right", "how-are-you",
 }  # fmt: skip
-UNTOLD = {
-    "tool-arguments",
-    "tool-result",
-    "second-tool-round",
-    "system-message",
-    "developer-message",
-    "multi-turn",
-    "long-prompt",
-    "long-answer",
-    "exact-text",
-    "unbuffered",
-}  # what a stand-in need not know
-
-
 ONLY_1 = "{{ fleet_servers | selectattr('name', 'eq', 'server-1') }}"
 
 

@@ -8,45 +8,41 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import threading
+from typing import NamedTuple
 
 # What a request is for. info: revisions and descriptions; list: file listings; head: HEAD of a file; redirect: the
 # answer that sends a client to the CDN; get: an answer that carries a file's bytes.
 KINDS = ("info", "list", "head", "redirect", "get")
-HUBS = ("huggingface", "modelscope")
+
+
+class Action(NamedTuple):
+    """What a fault does, and its parameters."""
+
+    text: str
+    required: tuple = ()
+    optional: tuple = ()
+
+
 ACTIONS = {
-    "status": "answers `status`, with `retry_after` seconds and Hugging Face's `code`, where given",
-    "cut": "closes the connection at byte `at` of the file; with `reset`, by a TCP reset",
-    "flip": "the right length, with the byte at `at` changed (by default the middle one)",
-    "length": "a file that is `by` bytes longer than it should be, or shorter where negative, consistently announced",
-    "truncate": "announces the whole length, and ends cleanly `by` bytes before it",
-    "stall": "sends up to byte `at` of the file, then nothing for `seconds`, then closes",
-    "hold": "sends up to byte `at` of the file, waits until the fault is released (or mended), then goes on",
-    "slow": "`rate` bytes a second",
-    "no_range": "ignores Range: status 200 and the whole file",
-    "page": "status 200 and a page of HTML, as a captive portal or a proxy's login does",
-    "listing": "a listing that lies: `drop` names, `sizes` and `sha256` {name: value}, `add` {name: size}",
-}
-PARAMETERS = {
-    "status": {"status", "retry_after", "code"},
-    "cut": {"at", "reset"},
-    "flip": {"at"},
-    "length": {"by"},
-    "truncate": {"by"},
-    "stall": {"at", "seconds"},
-    "hold": {"at"},
-    "slow": {"rate"},
-    "no_range": set(),
-    "page": set(),
-    "listing": {"drop", "sizes", "sha256", "add"},
-}
-REQUIRED = {
-    "status": {"status"},
-    "cut": {"at"},
-    "length": {"by"},
-    "truncate": {"by"},
-    "stall": {"at"},
-    "hold": {"at"},
-    "slow": {"rate"},
+    "status": Action(
+        "answers `status`, with `retry_after` seconds and Hugging Face's `code`, where given",
+        ("status",),
+        ("retry_after", "code"),
+    ),
+    "cut": Action("closes the connection at byte `at` of the file; with `reset`, by a TCP reset", ("at",), ("reset",)),
+    "flip": Action("the right length, with the byte at `at` changed (by default the middle one)", (), ("at",)),
+    "length": Action("a file that is `by` bytes longer than it should be, consistently announced", ("by",)),
+    "truncate": Action("announces the whole length, and ends cleanly `by` bytes before it", ("by",)),
+    "stall": Action("sends up to byte `at` of the file, then nothing", ("at",)),
+    "hold": Action("sends up to byte `at` of the file, waits until the fault is released, then goes on", ("at",)),
+    "slow": Action("`rate` bytes a second", ("rate",)),
+    "no_range": Action("ignores Range: status 200 and the whole file"),
+    "page": Action("status 200 and a page of HTML, as a captive portal or a proxy's login does"),
+    "listing": Action(
+        "a listing that lies: `drop` names, `sizes` and `sha256` {name: value}, `add` {name: size}",
+        (),
+        ("drop", "sizes", "sha256", "add"),
+    ),
 }
 
 
@@ -55,7 +51,7 @@ class Fault:
     """One fault. path: pattern of names in the repository. count: with how many requests, None for all of them.
 
     skip: requests that match and pass unharmed first. on: KINDS; by default list for `listing` and get for the others.
-    hub: one of HUBS, None for both. happened: how often it did. released: set once a `hold` shall go on.
+    happened: how often it did. released: set once a `hold` shall go on.
     """
 
     action: str
@@ -63,32 +59,24 @@ class Fault:
     count: int | None = None
     skip: int = 0
     on: tuple = ()
-    hub: str | None = None
     parameters: dict = dataclasses.field(default_factory=dict)
     happened: int = 0
     released: threading.Event = dataclasses.field(default_factory=threading.Event, repr=False, compare=False)
 
     @classmethod
-    def make(cls, action, path="*", count=None, skip=0, on=None, hub=None, **parameters):
+    def make(cls, action, path="*", count=None, skip=0, on=None, **parameters):
         """A fault from its description. Raises ValueError for what does not exist."""
-        if action not in ACTIONS:
-            raise ValueError("No fault %r; there are %s." % (action, ", ".join(ACTIONS)))
         kinds = (on,) if isinstance(on, str) else tuple(on or (("list",) if action == "listing" else ("get",)))
-        if set(kinds) - set(KINDS):
-            raise ValueError("on is %r, allowed: %s." % (on, ", ".join(KINDS)))
-        if hub not in (None, *HUBS):
-            raise ValueError("hub is %r, allowed: %s." % (hub, ", ".join(HUBS)))
-        unknown = set(parameters) - PARAMETERS[action]
-        if unknown:
-            raise ValueError("Fault %s has no %s." % (action, ", ".join(sorted(unknown))))
-        lacking = REQUIRED.get(action, set()) - set(parameters)
-        if lacking:
-            raise ValueError("Fault %s needs %s." % (action, ", ".join(sorted(lacking))))
-        return cls(action, path, count, skip, kinds, hub, parameters)
+        found = ACTIONS.get(action)
+        if found is None or set(kinds) - set(KINDS):
+            raise ValueError("action: one of %s; on: some of %s" % (", ".join(ACTIONS), ", ".join(KINDS)))
+        if not set(found.required) <= set(parameters) <= {*found.required, *found.optional}:
+            raise ValueError("%s needs %s, and may have %s" % (action, found.required, found.optional))
+        return cls(action, path, count, skip, kinds, parameters)
 
-    def strikes(self, hub, kind, path, start=None, size=None):
+    def strikes(self, kind, path, start=None, size=None):
         """Whether it happens to this request, which is counted then. start: of the answer's bytes, with a file."""
-        if kind not in self.on or self.hub not in (None, hub) or not fnmatch.fnmatchcase(path, self.path):
+        if kind not in self.on or not fnmatch.fnmatchcase(path, self.path):
             return False
         if start is not None and not self._touches(start, size):
             return False
@@ -106,9 +94,7 @@ class Fault:
             return start <= self.parameters["at"] < size
         if self.action == "flip":
             return start <= self.parameters.get("at", size // 2) < size
-        if self.action == "no_range":
-            return start > 0
-        return True
+        return start > 0 or self.action != "no_range"
 
     def release(self):
         """Let go on what a `hold` holds, and hold nothing more."""

@@ -36,19 +36,16 @@ FILES_LIMIT = 3000  # ModelScope cuts every listing there, silently
 class Hub:
     """Repositories on an address of this machine. Stops with `stop`, the `with` block, or by `watch`.
 
-    address: where to listen, never a public one. port, cdn_port: 0 for any. cdn_host: the name that redirects use; by
-    default `localhost` where the address is 127.0.0.1, so that it differs, otherwise the address. page: entries of a
-    page of Hugging Face's listing. context: an ssl.SSLContext, for https.
+    address: where to listen, never a public one. port, cdn_port: 0 for any. page: entries of a page of Hugging Face's
+    listing. context: an ssl.SSLContext, for https.
     """
 
-    def __init__(
-        self, repositories=(), address="127.0.0.1", port=0, cdn_port=0, cdn_host=None, page=1000, context=None
-    ):
+    def __init__(self, repositories=(), address="127.0.0.1", port=0, cdn_port=0, page=1000, context=None):
         self.repositories = {repository.name: repository for repository in repositories}
         self.address = address
         self.port = port
         self.cdn_port = cdn_port
-        self.cdn_host = cdn_host or ("localhost" if address == "127.0.0.1" else address)
+        self.cdn_host = "localhost" if address == "127.0.0.1" else address  # so that it differs
         self.page = page
         self.context = context
         self.faults = []
@@ -161,33 +158,30 @@ class Hub:
         with self._lock:
             for entry in self.requests:
                 if entry["kind"] == "get":
-                    one = found.setdefault(entry["repository"], {}).setdefault(
-                        entry["path"], {"requests": 0, "sent": 0}
-                    )
+                    files = found.setdefault(entry["repository"], {})
+                    one = files.setdefault(entry["path"], {"requests": 0, "sent": 0})
                     one["requests"] += 1
                     one["sent"] += entry["sent"]
         return found
 
-    def struck(self, hub, kind, path, start=None, size=None, actions=None):
+    def struck(self, actions, kind, path, start=None, size=None):
         """The faults that happen to a request."""
         with self._lock:
-            return [
-                fault
-                for fault in self.faults
-                if (actions is None or fault.action in actions) and fault.strikes(hub, kind, path, start, size)
-            ]
+            return [one for one in self.faults if one.action in actions and one.strikes(kind, path, start, size)]
 
     def note(self, entry):
         with self._lock:
             self.requests.append(entry)
 
+    @contextlib.contextmanager
     def connected(self, connection):
         with self._lock:
             self._connections.add(connection)
-
-    def disconnected(self, connection):
-        with self._lock:
-            self._connections.discard(connection)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
 
 
 def _matches(entry, repository, path):
@@ -232,15 +226,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     timeout = 120
 
-    def setup(self):
+    def handle(self):
         self.hub = self.server.hub
-        self.hub.connected(self.request)
-        super().setup()
+        with self.hub.connected(self.request):
+            super().handle()
 
     def finish(self):
         with contextlib.suppress(OSError):
             super().finish()
-        self.hub.disconnected(self.request)
 
     def handle_one_request(self):
         """Note when its answer is over, one way or another."""
@@ -255,8 +248,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.begin()
-        if self.path.startswith("/_hub/"):
-            return self.control()
+        if self.path == "/_hub/counts":
+            return self.answer_json(self.hub.counts())
         for pattern, answer in ROUTES:
             match = re.fullmatch(pattern, self.path)
             if match:
@@ -286,33 +279,30 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.entry.update(kind=kind, repository=repository, path=path)
         if kind == "get":
             return True  # faults of files are looked for when the range is known
-        return not self.answered_by_fault(
-            self.hub.struck(self.hub_name, kind, path, actions=("status", "page", "stall"))
-        )
+        return not self.answered_by_fault(self.hub.struck(("status", "page", "stall"), kind, path))
 
     def answered_by_fault(self, faults):
         for fault in faults:
+            given = fault.parameters
             if fault.action == "status":
-                headers = {}
-                if fault.parameters.get("retry_after") is not None:
-                    headers["Retry-After"] = str(fault.parameters["retry_after"])
-                self.fail(fault.parameters["status"], "A fault on demand", fault.parameters.get("code"), headers)
+                headers = {"Retry-After": str(given["retry_after"])} if "retry_after" in given else {}
+                self.fail(given["status"], "A fault on demand", given.get("code"), headers)
                 return True
             if fault.action == "page":
                 self.answer(200, HTML, {"Content-Type": "text/html; charset=utf-8"})
                 return True
             if fault.action == "stall" and self.entry["kind"] != "get":
-                self.hub.stopping.wait(fault.parameters.get("seconds", 3600))
+                self.hub.stopping.wait(3600)
                 self.close_connection = True
                 return True
         return False
 
-    def answer(self, status, body=b"", headers=None, length=None):
+    def answer(self, status, body=b"", headers=None):
         """Answer with a body that is no file."""
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body) if length is None else length))
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
@@ -333,6 +323,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 headers["X-Error-Code"] = code
         self.answer(status, json.dumps(body).encode(), headers)
 
+    def repository_of(self, name, kind, path="", files=False):
+        """The repository, or None where the request was answered."""
+        if not self.of(kind, name, path):
+            return None
+        repository = self.hub.repositories.get(name)
+        if repository is None:
+            self.fail(404, "Repository not found", "RepoNotFound")
+        elif self.allowed(repository, files):
+            return repository
+        return None
+
     def allowed(self, repository, files):
         """Whether the request may see the listing (files: the files); otherwise it was answered."""
         if repository.access == "public" or (repository.access == "gated" and not files):
@@ -343,33 +344,26 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if repository.access == "private":
             self.fail(401 if token is None else 404, "Repository not found", "RepoNotFound")
         elif token is None:
-            self.fail(
-                401, "Access to model %s is restricted. You must have access to it." % repository.name, "GatedRepo"
-            )
+            self.fail(401, "Access is restricted. You must have access to it.", "GatedRepo")
         else:
-            self.fail(403, "Access to model %s is restricted and you are not in the authorized list." % repository.name,
-                      "GatedRepo")  # fmt: skip
+            self.fail(403, "Access is restricted and you are not in the authorized list.", "GatedRepo")
         return False
 
     def send_content(self, content, path, headers):
         """Answer with a file's bytes, or with what a fault makes of them."""
-        size = content.size
-        start, end = _range_of(self.headers.get("Range"), size)
-        if self.command == "HEAD":
-            start, end = 0, size
-        head = self.command == "HEAD"
-        kind = "head" if head else "get"
+        size, head = content.size, self.command == "HEAD"
+        start, end = (0, size) if head else _range_of(self.headers.get("Range"), size)
         # Without ranges the answer begins elsewhere, which the other faults have to know.
-        whole = self.hub.struck(self.hub_name, kind, path, start or 0, size, ("no_range",))
-        if whole:
+        faults = [] if head else self.hub.struck(("no_range",), "get", path, start or 0, size)
+        asked = self.headers.get("Range") is not None and not faults and not head
+        if faults:
             start, end = 0, size
-        others = ("length",) if head else [action for action in ACTIONS if action != "no_range"]
-        faults = whole + self.hub.struck(self.hub_name, kind, path, start or 0, size, others)
+        if not head:
+            faults += self.hub.struck(set(ACTIONS) - {"no_range"}, "get", path, start or 0, size)
         if self.answered_by_fault(faults):
             return
         by = {fault.action: fault.parameters for fault in faults}
         hold = next((fault for fault in faults if fault.action == "hold"), None)
-        asked = self.headers.get("Range") is not None and "no_range" not in by and self.command == "GET"
         shown = size + by.get("length", {}).get("by", 0)
         if by.get("length") and (end == size or end > shown):
             end = shown
@@ -385,7 +379,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if "truncate" in by or "cut" in by or "stall" in by:
             self.send_header("Connection", "close")
         self.end_headers()
-        if self.command == "GET":
+        if not head:
             self.send_bytes(content, start, end, by, hold)
 
     def send_bytes(self, content, start, end, by, hold):
@@ -427,7 +421,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         self.close_connection = True
         if "stall" in by:
-            self.hub.stopping.wait(by["stall"].get("seconds", 3600))
+            self.hub.stopping.wait(3600)
         if by.get("cut", {}).get("reset"):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             self.connection.close()
@@ -445,19 +439,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def huggingface_repository(self, name, revision, kind, path="", files=False):
         """(repository, commit), or None where the request was answered."""
-        if not self.of(kind, name, path):
-            return None
-        repository = self.hub.repositories.get(name)
-        if repository is None:
-            self.fail(404, "Repository not found", "RepoNotFound")
-            return None
-        if not self.allowed(repository, files):
-            return None
-        commit = repository.resolve(revision)
-        if commit is None:
+        repository = self.repository_of(name, kind, path, files)
+        commit = repository and repository.resolve(revision)
+        if repository and commit is None:
             self.fail(404, "Invalid rev id: %s" % revision, "RevisionNotFound")
-            return None
-        return repository, commit
+        return (repository, commit) if commit else None
 
     def huggingface_info(self, name, revision=""):
         found = self.huggingface_repository(name, revision or "main", "info")
@@ -465,14 +451,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         repository, commit = found
         names = self.listed(repository, commit, "info")
+        siblings = [{"rfilename": path} for path in sorted(names)]
         self.answer_json(
-            {
-                "_id": "0", "id": name, "modelId": name, "sha": commit, "private": repository.access == "private",
-                "gated": "auto" if repository.access == "gated" else False, "disabled": False, "tags": [],
-                "downloads": 0, "likes": 0, "author": name.split("/")[0], "lastModified": "2025-08-26T17:25:03.000Z",
-                "createdAt": "2025-08-04T22:33:06.000Z", "siblings": [{"rfilename": path} for path in sorted(names)],
-            }
-        )  # fmt: skip
+            {"id": name, "sha": commit, "private": False, "downloads": 0, "tags": [], "siblings": siblings}
+        )
 
     def listed(self, repository, commit, kind):
         """{path: {size, sha256, lfs, content}} as the listing has it, lies included."""
@@ -480,7 +462,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             path: {"size": content.size, "sha256": content.sha256, "lfs": is_lfs(path, content), "content": content}
             for path, content in repository.commits[commit].items()
         }
-        for fault in self.hub.struck(self.hub_name, kind, "", actions=("listing",)):
+        for fault in self.hub.struck(("listing",), kind, ""):
             for path in fault.parameters.get("drop", ()):
                 names.pop(path, None)
             for path, size in fault.parameters.get("add", {}).items():
@@ -572,24 +554,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     # ModelScope
 
-    def modelscope_repository(self, name, kind, path="", files=False):
-        if not self.of(kind, name, path):
-            return None
-        repository = self.hub.repositories.get(name)
-        if repository is None:
-            self.fail(404, "Record not found, model %s does not exist" % name)
-            return None
-        return repository if self.allowed(repository, files) else None
-
     def modelscope_info(self, name):
-        repository = self.modelscope_repository(name, "info")
+        repository = self.repository_of(name, "info")
         if repository:
-            data = {"Name": name.split("/")[1], "Path": name.split("/")[0], "Revision": "master", "Visibility": 5}
-            self.answer_modelscope(data)
+            self.answer_modelscope({"Name": name, "Revision": "master", "Visibility": 5})
 
     def modelscope_files(self, name):
         """All entries in one answer, cut silently; an unknown revision is no error but has no files."""
-        repository = self.modelscope_repository(name, "list")
+        repository = self.repository_of(name, "list")
         if not repository:
             return
         commit = repository.resolve(self.query.get("Revision") or "master")
@@ -601,8 +573,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             changed_in = repository.changed_in.get((commit, path), commit)
             entries.append(_modelscope_entry(changed_in, repository.dates[changed_in], path, file))
         entries += [_modelscope_entry(commit, repository.dates[commit], path, None) for path in _folders(files)]
-        latest = {"Id": "", "ShortId": commit[:8], "Message": "", "CommittedDate": repository.dates[commit]}
-        self.answer_modelscope({"Files": entries[:FILES_LIMIT], "IsVisual": 0, "LatestCommitter": latest})
+        self.answer_modelscope({"Files": entries[:FILES_LIMIT], "IsVisual": 0, "LatestCommitter": {}})
 
     def modelscope_repo(self, name):
         path = self.query.get("FilePath", "")
@@ -611,7 +582,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         content = repository.commits[commit].get(path) if commit else None
         direct = content is None or not is_lfs(path, content)
         kind = "head" if self.command == "HEAD" else "get" if direct else "redirect"
-        if not self.modelscope_repository(name, kind, path, files=True):
+        if not self.repository_of(name, kind, path, files=True):
             return
         if content is None:
             self.fail(404, "The file %s does not exist" % path)
@@ -622,22 +593,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def answer_modelscope(self, data):
         self.answer_json({"Code": 200, "Data": data, "Message": "success", "RequestId": "simulated", "Success": True})
-
-    # For those who run the hub by hand
-
-    def control(self):
-        """GET counts or repositories."""
-        self.entry["kind"] = "control"
-        values = {
-            "counts": self.hub.counts,
-            "repositories": lambda: {
-                name: {"head": repository.head, "access": repository.access,
-                       "files": {path: {"size": content.size, "sha256": content.sha256}
-                                 for path, content in repository.files.items()}}
-                for name, repository in self.hub.repositories.items()
-            },
-        }  # fmt: skip
-        return self.answer_json(values[self.path[len("/_hub/") :]]())
 
 
 NAME = r"(?P<name>[^/]+/[^/]+)"
@@ -675,13 +630,11 @@ def _huggingface_entry(repository, path, file):
 
 def _modelscope_entry(revision, date, path, file):
     """An entry of a file, or of a folder where `file` is None."""
-    entry = {
+    return {
         "Name": path.rsplit("/", 1)[-1], "Path": path, "Type": "blob" if file else "tree", "Revision": revision,
         "Mode": "33188" if file else "16384", "Size": file["size"] if file else 0, "IsLFS": bool(file and file["lfs"]),
         "Sha256": (file["sha256"] or "") if file else "", "InCheck": False, "CommittedDate": date,
-        "CommitMessage": "", "CommitterName": "somebody",
     }  # fmt: skip
-    return entry
 
 
 def _range_of(text, size):

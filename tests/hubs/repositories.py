@@ -1,14 +1,13 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Repositories of the simulated hub: folders, or bytes made from a seed, so that big files need no disk."""
+"""Repositories of the simulated hub: bytes made from a seed, so that big files need no disk."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import json
-import os
 import random
 
 # A prime, so that no offset that somebody could get wrong is a multiple of it.
@@ -62,24 +61,6 @@ class Content:
     @functools.cached_property
     def git_sha1(self):
         return _digest(hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False), self)
-
-
-class FileContent(Content):
-    """The bytes of a file on disk, as they are when the hub starts; a change of them is a change of the repository."""
-
-    def __init__(self, path):
-        super().__init__()
-        self.path = path
-        self._size = os.path.getsize(path)
-
-    @property
-    def size(self):
-        return self._size
-
-    def read(self, start, length):
-        with open(self.path, "rb") as stream:
-            stream.seek(start)
-            return stream.read(max(0, min(length, self._size - start)))
 
 
 def _digest(digest, content):
@@ -145,16 +126,6 @@ class Repository:
         return commit if commit in self.commits else None
 
 
-def from_folder(name, folder, **options):
-    """The repository of the files below `folder`, hidden ones and all."""
-    files = {}
-    for parent, _folders, names in os.walk(folder):
-        for one in names:
-            path = os.path.join(parent, one)
-            files[os.path.relpath(path, folder)] = FileContent(path)
-    return Repository(name, files, **options)
-
-
 def safetensors(tensor, size, seed):
     """A shard of `size` bytes with one tensor, its header included."""
     length = 160
@@ -166,30 +137,18 @@ def gpt_oss(name="openai/gpt-oss-120b", shard_bytes=65_536, shards=15, model_for
     """A repository laid out as openai/gpt-oss-120b: 26 files in its root, and original/ and metal/ with the same again.
 
     Its 15 shards are numbered 00000 to 00014 "of-00014", as the real ones are. shard_bytes: of every other shard; the
-    ones between are a little smaller. hidden_size, vocab_size, model_type: for what must be refused.
+    ones between are a little smaller. vocab_size, model_type: for what must be refused.
     """
-    shape = {key: options.pop(key) for key in ("hidden_size", "vocab_size", "model_type") if key in options}
+    shape = {key: options.pop(key) for key in ("vocab_size", "model_type") if key in options}
     return Repository(name, gpt_oss_files(shard_bytes, shards, model_format, seed, **shape), **options)
 
 
-def gpt_oss_files(
-    shard_bytes=65_536,
-    shards=15,
-    model_format="mxfp4",
-    seed=1,
-    hidden_size=2880,
-    vocab_size=201088,
-    model_type="gpt_oss",
-):
+def gpt_oss_files(shard_bytes=65_536, shards=15, model_format="mxfp4", seed=1, **changes):
     """{path: Content} of such a repository."""
     config = {
-        "architectures": ["GptOssForCausalLM"],
-        "model_type": model_type,
-        "hidden_size": hidden_size,
-        "vocab_size": vocab_size,
-        "num_hidden_layers": 36,
-        "num_local_experts": 128,
-    }
+        "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_size": 2880, "vocab_size": 201088,
+        "num_hidden_layers": 36, "num_local_experts": 128, **changes,
+    }  # fmt: skip
     if model_format == "mxfp4":
         config["quantization_config"] = {"quant_method": "mxfp4"}
     files = {

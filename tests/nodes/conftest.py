@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -18,6 +20,16 @@ from ansible_collections.inference.fleet.tools import nodes as tool
 
 HERE = Path(__file__).resolve().parent
 RUN = "/run/inference-fleet/servers"
+
+
+def host_key(node):
+    """The type and the key that the node's ssh server shows."""
+    return " ".join(node.ssh("cat /etc/ssh/ssh_host_ed25519_key.pub").split()[:2])
+
+
+def fingerprint(node):
+    command = ["ssh-keygen", "-lf", "-"]
+    return subprocess.run(command, input=host_key(node), capture_output=True, text=True, check=True).stdout.split()[1]
 
 
 class Site:
@@ -80,10 +92,20 @@ class Site:
         report = json.loads((self.reports / "verdict.json").read_text())
         return [name for name, host in report["hosts"].items() if host["ok"]]
 
-    def healthy(self, name, node=None):
+    def healthy(self, name):
         port = 8000 + int(name[-1])
         code = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:%d/health', timeout=5).status)" % port
-        return (node or self.node).ssh('/usr/bin/python3 -c "%s"' % code, check=False).strip() == "200"
+        return self.node.ssh('/usr/bin/python3 -c "%s"' % code, check=False).strip() == "200"
+
+
+@contextlib.contextmanager
+def created(names, *arguments):
+    """The nodes of tool.create() for a `with` statement, removed at its end whatever happens."""
+    try:
+        yield tool.create(names, *arguments)
+    finally:
+        for name in names:
+            tool.docker("rm", "--force", "--volumes", tool.container_name(name), check=False)
 
 
 @pytest.fixture(scope="session")
@@ -109,27 +131,20 @@ def make_site(tmp_path_factory):
 def site(nodes, make_site):
     """One node for all tests of a file, removed at the end whatever happens."""
     began = time.monotonic()
-    name = "test-%d" % os.getpid()
-    try:
-        made = nodes.create([name])
+    with created(["test-%d" % os.getpid()]) as made:
         print("node: %.1f s" % (time.monotonic() - began))
         yield make_site(made)
-    finally:
-        nodes.docker("rm", "--force", "--volumes", nodes.container_name(name), check=False)
 
 
 @pytest.fixture(scope="module")
 def make_guide_node(nodes, tmp_path_factory):
     """Make a GuideNode of a platform with these variables, removed with the last test of the file."""
-    made = []
+    with contextlib.ExitStack() as stack:
 
-    def make(platform, **variables):
-        folder = tmp_path_factory.mktemp(platform)
-        name = "guide-%s-%d" % (platform, os.getpid())
-        made.append(name)
-        (node,) = nodes.create([name], platform=platform, shares=[guide_node.share(folder / "tools")])
-        return guide_node.GuideNode(node, folder, **variables)
+        def make(platform, **variables):
+            folder = tmp_path_factory.mktemp(platform)
+            names, shares = ["guide-%s-%d" % (platform, os.getpid())], [guide_node.share(folder / "tools")]
+            (node,) = stack.enter_context(created(names, platform, shares))
+            return guide_node.GuideNode(node, folder, **variables)
 
-    yield make
-    for name in made:
-        nodes.docker("rm", "--force", "--volumes", nodes.container_name(name), check=False)
+        yield make

@@ -56,9 +56,9 @@ class GuideNode:
         self.play("playbooks/" + playbook, **{prefix + name: value for name, value in given.items()}, **variables).ok()
         return [one for one in self.results if one["id"] not in known]
 
-    def address(self, path, port=8000):
-        """What a server of the node answers to a GET."""
-        code = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:%d%s').read().decode())" % (port, path)
+    def address(self, path):
+        """What the node's first server answers to a GET."""
+        code = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:8000%s').read().decode())" % path
         return json.loads(self.node.ssh('/usr/bin/python3 -c "%s"' % code))
 
 

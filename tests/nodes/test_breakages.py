@@ -13,6 +13,7 @@ import os
 
 import pytest
 from ansible_collections.inference.fleet.tests.nodes.breakages import BREAKAGES, ENTRY, HARMLESS, UNIT
+from ansible_collections.inference.fleet.tests.nodes.conftest import created
 
 VARIABLES = {
     "fleet_recipe": "cpu-tiny",
@@ -67,14 +68,11 @@ BY_NAME = {one.name: one for one in BREAKAGES}
 @pytest.fixture(scope="module")
 def converged(nodes, make_site):
     """A node on which site.yml has nothing to do."""
-    name = "break-%d" % os.getpid()
-    try:
-        site = make_site(nodes.create([name], "cpu", ["wheels", "encodings"]))
+    with created(["break-%d" % os.getpid()], "cpu", ["wheels", "encodings"]) as made:
+        site = make_site(made)
         site.play("playbooks/site.yml", **VARIABLES).ok()
         assert again(site).count("changed") == 0
         yield site
-    finally:
-        nodes.docker("rm", "--force", "--volumes", nodes.container_name(name), check=False)
 
 
 def again(site, *arguments, **others):

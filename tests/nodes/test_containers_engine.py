@@ -148,8 +148,7 @@ def test_from_the_start_to_nothing(each_node):
     entries = [each_node.contained(each_node.entry(name)) for name in ("server-0", "server-1")]
     assert each_node.module("engine_servers", entries, check=True)["changed"]
     assert each_node.containers() == []
-    each_node.servers(entries)
-    each_node.ready(entries)
+    each_node.serving(entries)
     assert not each_node.servers(entries)["changed"]
     info = rows(each_node.module("engine_servers_info", entries, log_lines=5, probe=True))
     for entry in entries:
@@ -169,8 +168,7 @@ def test_from_the_start_to_nothing(each_node):
         each_node.contained(each_node.entry("server-0", port=entries[0]["port"], environment={"B": "1"})),
         entries[1],
     ]
-    assert "server-0" in each_node.servers(changed)["diff"]["after"]
-    each_node.ready(changed)
+    assert "server-0" in each_node.serving(changed)["diff"]["after"]
     after = {one.server: one.id for one in each_node.containers()}
     assert (after["server-0"] == before["server-0"], after["server-1"] == before["server-1"]) == (False, True)
 
@@ -182,21 +180,20 @@ def test_from_the_start_to_nothing(each_node):
     assert each_node.running("server-0") == []
 
 
-def restarted(node, entry, container, seconds=300):
+def restarted(node, entry, container):
     """The one container of the server, another one than this."""
 
     def look():
         found = node.containers(entry["name"])
         return found[0] if len(found) == 1 and found[0].running and found[0].id != container.id else None
 
-    return small_node.wait_until(look, seconds, "another container")
+    return small_node.wait_until(look, 300, "another container")
 
 
 def test_of_a_killed_engine_there_is_one_container_afterwards(each_node):
     """Molecule's scenario containers kills the client and dockerd."""
     entry = each_node.contained(each_node.entry("server-0", "--child", "--away"))
-    each_node.servers([entry])
-    each_node.ready([entry])
+    each_node.serving([entry])
     (container,) = each_node.containers("server-0")
     pids = each_node.running("server-0")
     client = each_node.record("server-0")["pid"]
@@ -222,8 +219,7 @@ def kill_managers(node):
 
 def test_a_container_without_its_service_manager_is_found_and_ended(node):
     entry = node.contained(node.entry("server-0"))
-    node.servers([entry])
-    node.ready([entry])
+    node.serving([entry])
     kill_managers(node)
     small_node.wait_until(lambda: not node.daemons())
     row = node.module("engine_servers_info", [entry])["servers"][0]
@@ -244,8 +240,7 @@ def test_process_and_container_make_way_for_each_other(node):
     process = node.entry("server-0")
     container = node.contained(process)
     for entry, inside in ((process, 0), (container, 1), (process, 0)):
-        node.servers([entry])
-        node.ready([entry])
+        node.serving([entry])
         assert len(node.containers()) == inside
         assert not node.servers([entry])["changed"]
 
@@ -265,8 +260,7 @@ def test_a_foreign_container_of_the_same_name_is_left_alone(node):
         # and where it comes later, the guard says so and does not start
         holder = node.engine.container(name)["Id"]
         node.engine.call("rename", holder, name + "-x")
-        node.servers([entry])
-        node.ready([entry])
+        node.serving([entry])
         (ours,) = node.containers()
         node.engine.call("rename", ours.id, name + "-y")
         node.engine.call("rename", holder, name)
@@ -289,8 +283,7 @@ def test_a_secret_is_in_no_argv(node):
     entry = node.entry("server-0", secrets={"HF_TOKEN": "fleet_hf_token"}, secret_versions={"HF_TOKEN": "1"})
     entry = node.contained(entry)
     secret = "s3cr3t $(id) \"'\n%"
-    node.servers([entry], secrets={"fleet_hf_token": secret})
-    node.ready([entry])
+    node.serving([entry], secrets={"fleet_hf_token": secret})
     engine = node.inside("server-0", "--port")
     assert [environment_of(pid)["HF_TOKEN"] for pid in engine] and not [
         pid for pid in engine if environment_of(pid)["HF_TOKEN"] != secret
@@ -328,8 +321,7 @@ def test_a_separate_network(node):
             entry["container"]["flags"].append("--publish=127.0.0.1:%d:%d" % (plain["port"], plain["port"]))
             entry["launch"] = container_launch.launch_argv(entry, node.root)
             entry = small_node.rehash(entry)
-            assert node.servers([entry])["changed"]
-            node.ready([entry])
+            assert node.serving([entry])["changed"]
             assert not node.servers([entry])["changed"]
         node.servers([entry], state="absent")
     finally:

@@ -9,6 +9,7 @@ import os
 
 import pytest
 import yaml
+from ansible_collections.inference.fleet.tests.nodes.conftest import created
 from ansible_collections.inference.fleet.tests.nodes.package_indexes import DEBS
 from ansible_collections.inference.fleet.tests.runs import play
 
@@ -17,8 +18,7 @@ from ansible_collections.inference.fleet.tests.runs import play
 def bare(nodes, tmp_path_factory):
     """run(*arguments, **variables) of the role on a node with Neuron devices on its bus and none of the packages."""
     folder, name = tmp_path_factory.mktemp("packages"), "neuron-packages-%d" % os.getpid()
-    try:
-        (node,) = nodes.create([name], "neuron16-bare")
+    with created([name], "neuron16-bare") as (node,):
         inventory = folder / "hosts.yml"
         host = {**node.variables(), "ansible_python_interpreter": "/usr/bin/python3"}
         inventory.write_text(yaml.safe_dump({"all": {"hosts": {name: host}}}))
@@ -35,8 +35,6 @@ def bare(nodes, tmp_path_factory):
             return play(str(playbook), inventory, *options)
 
         yield node, run
-    finally:
-        nodes.docker("rm", "--force", "--volumes", nodes.container_name(name), check=False)
 
 
 def installed(node):

@@ -8,10 +8,10 @@ from __future__ import annotations
 import csv
 import io
 import os
-import subprocess
 
 import pytest
 import yaml
+from ansible_collections.inference.fleet.tests.nodes.conftest import fingerprint, host_key
 from ansible_collections.inference.fleet.tests.nodes.test_services import Cluster
 from ansible_collections.inference.fleet.tests.runs import CLONE, play, wait_for
 from ansible_collections.inference.fleet.tests.unit.playbooks.test_update_load import Streams
@@ -34,7 +34,7 @@ class Fleet(Cluster):
         super().__init__(names, folder)
         for name in names:
             self.furnish(name)
-        self.known.write_text("".join("%s %s\n" % (name, self.key(name)) for name in (*names, proxy)))
+        self.known.write_text("".join("%s %s\n" % (name, host_key(self.node(name))) for name in (*names, proxy)))
 
     def furnish(self, name):
         """What the step prepare installs from a network."""
@@ -42,15 +42,6 @@ class Fleet(Cluster):
         node.ssh("mkdir -p /opt/engine && useradd --system --user-group inference-fleet")
         node.copy(HERE / "engine.py", "/opt/engine/")
         node.copy(CLONE / "tests" / "unit" / "engines" / "scripted_engine.py", "/opt/engine/")
-
-    def key(self, name):
-        return " ".join(self.node(name).ssh("cat /etc/ssh/ssh_host_ed25519_key.pub").split()[:2])
-
-    def fingerprint(self, name):
-        command = ["ssh-keygen", "-lf", "-"]
-        return subprocess.run(command, input=self.key(name), capture_output=True, text=True, check=True).stdout.split()[
-            1
-        ]
 
     def write(self):
         super().write(fleet_reports_dir=str(self.folder / "reports"), endpoint_keys={"alice": "key-of-alice"})
@@ -117,7 +108,7 @@ def test_a_node_dies_under_streams_and_an_empty_one_takes_its_place(fleet, nodes
         wait_for(lambda: "DOWN" in {status for status, _count in fleet.statistics(dead)}, 60, "the end of its servers")
         fleet.replace(dead)
         fleet.furnish(dead)
-        command = ("-e", "fleet_node=%s" % dead, "-e", "fleet_host_key=%s" % fleet.fingerprint(dead))
+        command = ("-e", "fleet_node=%s" % dead, "-e", "fleet_host_key=%s" % fingerprint(fleet.node(dead)))
         fleet.run("playbooks/replace_node.yml", *command).ok()
         wait_for(lambda: {status for status, _most in fleet.statistics(dead)} == {"UP"}, 60, "its servers")
         answered = len(streams.answers)

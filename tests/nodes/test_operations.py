@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 
 import markupsafe
 import pytest
 import yaml
+from ansible_collections.inference.fleet.tests.nodes.conftest import created, fingerprint, host_key
 
 OTHER = "other.example ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgIC somebody else's"
 LIB = "/var/lib/inference-fleet"
@@ -34,27 +34,14 @@ class Pair:
         self.known.write_text("\n".join([*(self.line(node) for node in site.nodes), OTHER]) + "\n")
 
     def write_config(self):
-        lines = [
-            "IdentitiesOnly yes",
-            "StrictHostKeyChecking yes",
-            "UserKnownHostsFile %s" % self.known,
-            "HashKnownHosts yes",
-        ]
+        lines = ["IdentitiesOnly yes", "StrictHostKeyChecking yes", "UserKnownHostsFile %s" % self.known]
+        lines.append("HashKnownHosts yes")
         for node in self.site.nodes:
             lines += ["Host " + node.name, "  HostName " + node.address, "  HostKeyAlias " + node.name]
         self.config.write_text("\n".join(lines) + "\n")
 
-    @staticmethod
-    def public(node):
-        return " ".join(node.ssh("cat /etc/ssh/ssh_host_ed25519_key.pub").split()[:2])
-
     def line(self, node):
-        return "%s %s" % (node.name, self.public(node))
-
-    def fingerprint(self, node):
-        command = ["ssh-keygen", "-lf", "-"]
-        shown = subprocess.run(command, input=self.public(node), capture_output=True, text=True, check=True)
-        return shown.stdout.split()[1]
+        return "%s %s" % (node.name, host_key(node))
 
     def play(self, playbook, *arguments, **variables):
         return self.site.play(playbook, *arguments, **variables)
@@ -74,14 +61,11 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def pair(nodes, make_site):
-    names = ["pair-%d-%d" % (os.getpid(), index) for index in range(2)]
-    try:
-        one = Pair(make_site(nodes.create(names)))
+    with created(["pair-%d-%d" % (os.getpid(), index) for index in range(2)]) as made:
+        one = Pair(make_site(made))
         one.site.site().ok()
         assert one.verified == one.names
         yield one
-    finally:
-        nodes.destroy(names)
 
 
 def test_one_server_is_restarted_and_the_others_are_not(pair):
@@ -157,7 +141,7 @@ def test_a_node_that_is_down_does_not_hold_up_the_other(pair, nodes):
 def test_a_replaced_node_comes_back_by_one_command(pair, nodes):
     """An empty machine under the old name. Its host key counts only with the right fingerprint."""
     first, second = pair.site.nodes
-    before, stale = pair.pids(second), pair.fingerprint(first)
+    before, stale = pair.pids(second), fingerprint(first)
     first = nodes.create([first.name])[0]
     pair.site.__init__([first, second], pair.folder)  # puts the engine there too
     inventory = yaml.safe_load(pair.site.inventory.read_text())
@@ -166,7 +150,7 @@ def test_a_replaced_node_comes_back_by_one_command(pair, nodes):
     pair.site.inventory.write_text(yaml.safe_dump(inventory))
     pair.write_config()
     first.ssh("useradd --system --user-group inference-fleet")  # the step prepare installs from a network
-    right, known = pair.fingerprint(first), pair.known.read_bytes()
+    right, known = fingerprint(first), pair.known.read_bytes()
 
     run = pair.site.site()
     assert run.status == 4

@@ -13,6 +13,7 @@ import subprocess
 
 import pytest
 import yaml
+from ansible_collections.inference.fleet.tests.nodes.conftest import created
 from ansible_collections.inference.fleet.tests.nodes.test_breakages import VARIABLES
 from ansible_collections.inference.fleet.tests.runs import BIN, CLONE
 
@@ -88,10 +89,8 @@ class Pulling:
 
 @pytest.fixture(scope="module")
 def pulling(nodes, tmp_path_factory):
-    try:
-        yield Pulling(nodes.create(NAMES, "pull"), tmp_path_factory.mktemp("pull"))
-    finally:
-        nodes.destroy(NAMES)
+    with created(NAMES, "pull") as made:
+        yield Pulling(made, tmp_path_factory.mktemp("pull"))
 
 
 def test_a_node_converges_itself_and_writes_its_own_verdict(pulling):

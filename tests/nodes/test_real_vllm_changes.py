@@ -12,6 +12,7 @@ import contextlib
 import os
 
 import pytest
+from ansible_collections.inference.fleet.tests.nodes.conftest import created
 from ansible_collections.inference.fleet.tests.nodes.test_real_vllm_in_containers import ROWS, Real
 
 pytestmark = pytest.mark.soak
@@ -25,8 +26,7 @@ PROGRAM = "#!/bin/sh\\necho libcudart.so.13: cannot open shared object file >&2\
 def real(nodes, tmp_path_factory):
     """Two verified servers."""
     name, folder = "changes-%d" % os.getpid(), tmp_path_factory.mktemp("changes")
-    try:
-        (node,) = nodes.create([name], ROWS["nvidia"]["platform"], ["venv"])
+    with created([name], ROWS["nvidia"]["platform"], ["venv"]) as (node,):
         node.ssh(ROWS["nvidia"]["before"])
         made = Real(node, ROWS["nvidia"], folder, servers=2)
         node.ssh("cp /usr/local/bin/vllm /usr/local/bin/vllm.sound && printf '%s' > /usr/local/bin/vllm" % PROGRAM)
@@ -34,8 +34,6 @@ def real(nodes, tmp_path_factory):
         node.ssh("mv /usr/local/bin/vllm.sound /usr/local/bin/vllm")
         made.play("site.yml", fleet_verify="full").ok()
         yield made
-    finally:
-        nodes.docker("rm", "--force", "--volumes", nodes.container_name(name), check=False)
 
 
 @contextlib.contextmanager

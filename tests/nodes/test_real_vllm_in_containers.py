@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.inference.fleet.tests.nodes.conftest import created
 from ansible_collections.inference.fleet.tests.runs import play, wait_for
 from ansible_collections.inference.fleet.tools import engine_venv
 from ansible_collections.inference.fleet.tools import nodes as tool
@@ -195,12 +196,9 @@ class Real:
 @pytest.fixture(scope="module")
 def real(request, nodes, tmp_path_factory):
     name, row = "real-%s-%d" % (request.param, os.getpid()), ROWS[request.param]
-    try:
-        (node,) = nodes.create([name], row["platform"], ["venv"])
+    with created([name], row["platform"], ["venv"]) as (node,):
         node.ssh(row["before"])
         yield Real(node, row, tmp_path_factory.mktemp("real"))
-    finally:
-        nodes.docker("rm", "--force", "--volumes", nodes.container_name(name), check=False)
 
 
 @pytest.mark.parametrize("real", ROWS, indirect=True)

@@ -10,7 +10,7 @@ import os
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.tests.runs import play
+from ansible_collections.inference.fleet.tests.nodes.test_services import Cluster
 from ansible_collections.inference.fleet.tools import nodes as tool
 
 pytestmark = pytest.mark.soak  # in `make test` molecule/dynamo_trtllm has both in containers
@@ -41,7 +41,7 @@ print(base64.b64decode(ask("range", key=coded("key"))["kvs"][0]["value"]).decode
 """
 
 
-class Services:
+class Services(Cluster):
     """Nodes with Docker in the groups of the services, and the playbook run against them."""
 
     def __init__(self, names, folder):
@@ -88,12 +88,6 @@ class Services:
         }
         groups = {service: {"hosts": {name: {} for name in self.names}} for service in UNITS}
         self.inventory.write_text(yaml.safe_dump({"all": {"hosts": hosts, "vars": variables, "children": groups}}))
-
-    def node(self, name):
-        return next(node for node in tool.nodes() if node.name == name)
-
-    def play(self, *arguments, playbook="playbooks/services.yml"):
-        return play(playbook, self.inventory, *arguments, timeout=900)
 
     def key(self, name, what="get", value=""):
         """The key's value, after it was put."""

@@ -298,7 +298,7 @@ def test_the_page_lists_each_overlay(name):
 
 # -- the guide's section Troubleshooting, made in the recipe -----------------------------------------------------------
 # Other tests produce the rest: the log of a worker without GPU memory (test_trtllm_logs.py, test_engine_ready.py), a
-# service that is away (supervise/test_needs.py), a port that is held, no toolkit and no space (test_preflight.py), an
+# service that is away (supervise/test_order.py), a port that is held, no toolkit and no space (test_preflight.py), an
 # answer without end (verify/test_false_servers.py). Molecule's soak_dynamo_trtllm has a GPU that another process holds.
 
 CACHE = "config.content.kv_cache_config"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -17,13 +18,20 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.pa
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 
 
-def altered(folder, module, old, new):
-    """A program with another text in one of its modules, below `folder`."""
+def end(process, sign=signal.SIGTERM):
+    """Send the signal and wait for the end."""
+    process.send_signal(sign)
+    process.wait(60)
+
+
+def altered(folder, *changes):
+    """A program below `folder` with other texts in its modules: (module, old, new)."""
     shutil.copytree(program.start(None), folder / "altered")
-    path = folder / "altered" / program.ROOT / module
-    text = path.read_text(encoding="utf-8")
-    assert old in text
-    path.write_text(text.replace(old, new), encoding="utf-8")
+    for module, old, new in changes:
+        path = folder / "altered" / program.ROOT / module
+        text = path.read_text(encoding="utf-8")
+        assert old in text
+        path.write_text(text.replace(old, new), encoding="utf-8")
     return str(folder / "altered")
 
 
@@ -55,6 +63,12 @@ class Place:
     def start(self, entry, *options):
         self.write(entry)
         return subprocess.Popen(self.command(entry, *options), start_new_session=True)
+
+    def started(self, entry, phase, *options):
+        """start(), and wait for that phase of its record."""
+        process = self.start(entry, *options)
+        small_node.wait_until(lambda: self.state(entry).get("phase") == phase, what=phase)
+        return process
 
     def state(self, entry):
         return readable_json(self.node.paths.server_state(entry["name"])) or {}

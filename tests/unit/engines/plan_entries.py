@@ -1,16 +1,18 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Plan entries for tests that need a server's entry and no plan."""
+"""Plan entries for tests that need a server's entry and no plan, and servers that are observed as deployed."""
 
 from __future__ import annotations
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import entry_hash
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Observed
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.base import Status
 
 
-def compile_cache(key, leaders=(), variable="NEURON_COMPILED_ARTIFACTS"):
+def compile_cache(key, leaders=()):
     """The hooks of an entry whose engine compiles."""
-    return {"compile_cache": {"key": key, "leaders": list(leaders), "variable": variable}}
+    return {"compile_cache": {"key": key, "leaders": list(leaders), "variable": "NEURON_COMPILED_ARTIFACTS"}}
 
 
 def plan_entry(port, name="server-0", **changes):
@@ -48,3 +50,12 @@ def plan_entry(port, name="server-0", **changes):
     entry.update(changes)
     entry["hash"] = entry_hash(entry)
     return entry
+
+
+def running(entry, record=None, **changes):
+    """An Observed server that runs as the entry says; `record` changes the record of its start."""
+    state = {"name": entry["name"], "hash": entry["hash"], "pid": 7, "phase": "running", "since": 1000.0,
+             "started": 1000.0, "starts": [1000.0], "count": 1, **(record or {})}  # fmt: skip
+    values = {"entry": entry, "definition": "d", "state": state, "fresh": True, "service": Status("up", 7),
+              "pids": [7], "files": ["e"]}  # fmt: skip
+    return Observed(entry["name"], **{**values, **changes})

@@ -9,6 +9,7 @@ It proves nothing about any engine: it is there so that every failure has a test
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gzip
 import http.server
 import itertools
@@ -28,6 +29,11 @@ SEED = 0  # of lengths by chance
 REASONING = "17*20 is 340 and 17*3 is 51, together 391."
 VOCAB_MISSING = "Error in harmony chat completion: error downloading or loading vocab file"
 CALLS = itertools.count(1)
+# {fault: the content of answers}
+CONTENTS = {
+    "empty": None, "exclamation": "!" * 40,
+    "leak": "<|channel|>analysis<|message|>17*23?<|end|><|start|>assistant 391",
+}  # fmt: skip
 TOOL_CALL = {"id": "call-0", "type": "function", "function": {"name": "get_system_health", "arguments": "{}"}}
 
 
@@ -82,6 +88,7 @@ def free_port():
     raise RuntimeError("all ports of %s are taken" % PORTS)
 
 
+@dataclasses.dataclass(eq=False)
 class ScriptedEngine:
     """A server on 127.0.0.1 for a `with` statement.
 
@@ -92,38 +99,26 @@ class ScriptedEngine:
     is answered when so many requests are there at once. requests: [(method, path, body, headers)] as they came.
     """
 
-    def __init__(
-        self,
-        faults=(),
-        model="gpt-oss-120b",
-        listed=None,
-        reasoning_field="reasoning",
-        effort="reasoning_effort",
-        context=None,
-        tells_context="max_model_len",
-        pages=None,
-        seconds=0.0,
-        api_key=None,
-        together=None,
-    ):
-        self.faults = frozenset((faults,) if isinstance(faults, str) else faults)
-        self.model = model
-        self.listed = [model] if listed is None else listed
-        self.reasoning_field = reasoning_field
-        self.effort = effort
-        self.context = context
-        self.tells_context = tells_context
-        self.pages = dict(pages or {})
-        self.seconds = seconds
-        self.api_key = api_key
-        self.requests = []
-        self.busy = 0
-        self.most_busy = 0
-        self.together = together
+    faults: tuple = ()
+    model: str = "gpt-oss-120b"
+    listed: list = None
+    reasoning_field: str = "reasoning"
+    effort: str = "reasoning_effort"
+    context: int = None
+    tells_context: str = "max_model_len"
+    pages: dict = None
+    seconds: float = 0.0
+    api_key: str = None
+    together: tuple = None
+
+    def __post_init__(self):
+        self.faults = frozenset((self.faults,) if isinstance(self.faults, str) else self.faults)
+        self.listed = [self.model] if self.listed is None else self.listed
+        self.pages = dict(self.pages or {})
+        self.requests, self.busy, self.most_busy = [], 0, 0
         self.done = []  # Faults that happen once and have
         self.held = []  # the questions that `together` brought together
-        self.lock = threading.Condition()
-        self.stopped = threading.Event()
+        self.lock, self.stopped = threading.Condition(), threading.Event()
 
     def __enter__(self):
         for port in PORTS:
@@ -479,14 +474,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             message["content"] += "0"
         if self.has("length"):
             message["content"], finish = None, "length"
-        if self.has("empty"):
-            message["content"] = None
         if self.has("endless"):
             message["content"], finish = "391 391 391", "length"
-        if self.has("exclamation"):
-            message["content"] = "!" * 40
-        if self.has("leak"):
-            message["content"] = "<|channel|>analysis<|message|>17*23?<|end|><|start|>assistant 391"
+        for fault, text in CONTENTS.items():
+            if self.has(fault):
+                message["content"] = text
         if self.has("leak-in-new-york") and "New York" in question:
             message["content"] = "<|channel|>final<|message|>In the north-east."
         if self.has("leak-stripped"):

@@ -215,6 +215,12 @@ class SmallNode:
         """engine_ready until it succeeds."""
         return wait_until(lambda: _success(self.module("engine_ready", entries)), seconds, "readiness")
 
+    def serving(self, entries, **params):
+        """servers(), and wait until all are ready."""
+        result = self.servers(entries, **params)
+        self.ready(entries)
+        return result
+
     def running(self, name):
         """Pids of the server, from /proc."""
         return processes.marked_processes(self.root).get(name, [])

@@ -21,7 +21,7 @@ from ..host.files import read_text
 from ..host.paths import NodePaths
 from .engine import EngineError, check_architecture, container_name, engine_of_entry, pinned_reference
 
-TERM_S = 15
+TERM_S = 15  # the time of service managers
 KILL_S = 5
 GONE_S = 15  # a container that ends is removed by its own --rm as well, in the engine's own time
 # CDI's qualified name: VENDOR/CLASS=NAME.
@@ -149,6 +149,17 @@ def _has(text, key, value):
     return re.search(pattern % (key, re.escape(value)), text) is not None
 
 
+def process_leftovers(root, entry):
+    """[{id, what}] of the processes of an entry's server."""
+    pids = processes.marked_processes(root).get(entry["name"], [])
+    return [{"id": pid, "what": "process %d: %s" % (pid, processes.command(pid) or "gone")} for pid in pids]
+
+
+def end_processes(root, entry):
+    """End the processes of an entry's server: TERM, then KILL."""
+    processes.terminate_found(lambda: processes.marked_processes(root).get(entry["name"], []), TERM_S, KILL_S)
+
+
 class ContainerLauncher:
     """See launchers/__init__.py for the three methods."""
 
@@ -207,11 +218,8 @@ class ContainerLauncher:
         engine = engine_of_entry(entry)  # None if only its name is known
         return engine, engine.containers(self.root, entry["name"]) if engine is not None else []
 
-    def _processes(self, entry):
-        return processes.marked_processes(self.root).get(entry["name"], [])
-
     def _unknown_end(self, entry, error):
-        pids = self._processes(entry)
+        pids = processes.marked_processes(self.root).get(entry["name"], [])
         return FleetError(
             "launch.container-end-unknown",
             "Server '%s': the state of its container is unknown: %s Its processes %s. Check the container engine's log "
@@ -229,10 +237,7 @@ class ContainerLauncher:
         except EngineError as error:
             raise self._unknown_end(entry, error) from error
         found = [{"id": one.id, "what": "container %s (%s)" % (one.name, one.id[:12])} for one in containers]
-        return found + [
-            {"id": pid, "what": "process %d: %s" % (pid, processes.command(pid) or "gone")}
-            for pid in self._processes(entry)
-        ]
+        return found + process_leftovers(self.root, entry)
 
     def stop_leftovers(self, entry):
         problem = None
@@ -244,7 +249,7 @@ class ContainerLauncher:
         except EngineError as error:
             problem = error
         # an engine that hangs keeps no process alive
-        processes.terminate_found(lambda: self._processes(entry), TERM_S, KILL_S)
+        end_processes(self.root, entry)
         if problem is not None:
             raise self._unknown_end(entry, problem) from problem
         end = time.monotonic() + GONE_S

@@ -8,6 +8,7 @@ Proxies of the environment are never used: these requests go to loopback and bin
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import http.client
@@ -221,13 +222,14 @@ class _EventReader(_Collector):
                 self.after = data
 
 
-class _Watchdog:
-    """Shuts a socket down at the timeout of the exchange, because a socket's timeout restarts with every byte."""
+class Deadline:
+    """Shuts a connection down after some seconds, because a socket's timeout restarts with every byte. passed: whether
+    it did. The connection may connect within it."""
 
-    def __init__(self, sock, seconds):
-        self.fired = False
-        self._sock = sock
-        self._timer = threading.Timer(max(seconds, 0.001), self._fire)
+    def __init__(self, connection, seconds):
+        self.passed = False
+        self._connection, self._sock = connection, connection.sock  # a response without keep-alive owns it
+        self._timer = threading.Timer(max(seconds, 0.001), self._end)
         self._timer.daemon = True
 
     def __enter__(self):
@@ -237,12 +239,11 @@ class _Watchdog:
     def __exit__(self, *unused):
         self._timer.cancel()
 
-    def _fire(self):
-        self.fired = True
-        try:
-            self._sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return  # the peer was faster
+    def _end(self):
+        self.passed = True
+        with contextlib.suppress(OSError, AttributeError, TypeError):  # not connected, or the peer was faster
+            # not SSLSocket.shutdown(), which is not safe from another thread
+            socket.socket.shutdown(self._sock or self._connection.sock, socket.SHUT_RDWR)
 
 
 def _exchange(method, url, body, timeout, headers, collector, kept=None, context=None):
@@ -267,13 +268,13 @@ def _exchange(method, url, body, timeout, headers, collector, kept=None, context
             connection.connect()
         sock = connection.sock
         sock.settimeout(timeout)
-        with _Watchdog(sock, timeout - (time.monotonic() - started)) as watchdog:
+        with Deadline(connection, timeout - (time.monotonic() - started)) as deadline:
             try:
                 connection.request(method, target, body=payload, headers=send_headers)
                 _read(connection.getresponse(), sock, result, collector, started)
             except (OSError, http.client.HTTPException, zlib.error) as error:
                 result.error, result.detail = _failure(error, result)
-            if watchdog.fired and not collector.done:
+            if deadline.passed and not collector.done:
                 result.error = "timeout"
     except OSError as error:
         result.error, result.detail = _failure(error, result)

@@ -190,6 +190,7 @@ def terminate_found(find, term_s, kill_s):
                 signalled.add(pid)
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, sign)
+                    os.kill(pid, signal.SIGCONT)  # as systemd does: a stopped process would not see TERM
             if time.monotonic() >= end:
                 break
             time.sleep(pause)
@@ -252,7 +253,7 @@ def open_to_all(bind, port, sockets):
 
 
 class Sockets:
-    """The TCP sockets that listen at one time, and the processes that hold sockets: reading them takes long."""
+    """The TCP sockets that listen at one time, and the processes with sockets: reading them takes long."""
 
     def __init__(self):
         self.listeners = _listeners()

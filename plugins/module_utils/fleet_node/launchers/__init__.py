@@ -18,13 +18,9 @@ from __future__ import annotations
 import os
 import shutil
 
-from ..containers.launcher import ContainerLauncher
+from ..containers.launcher import ContainerLauncher, end_processes, process_leftovers
 from ..errors import FleetError
 from ..host import paths as host_paths
-from ..host import processes
-
-TERM_S = 15  # the time of service managers
-KILL_S = 5
 
 
 def program_problem(entry):
@@ -46,7 +42,7 @@ class ProcessLauncher:
         self.root = root
 
     def prepare(self, entry):
-        program = entry["launch"][0] if entry["launch"] else ""
+        program = "".join(entry["launch"][:1])
         if program_problem(entry):
             raise FleetError(
                 "launch.not-prepared",
@@ -56,13 +52,10 @@ class ProcessLauncher:
             )
 
     def leftovers(self, entry):
-        return [
-            {"id": pid, "what": "process %d: %s" % (pid, processes.command(pid) or "gone")}
-            for pid in processes.marked_processes(self.root).get(entry["name"], [])
-        ]
+        return process_leftovers(self.root, entry)
 
     def stop_leftovers(self, entry):
-        processes.terminate_found(lambda: processes.marked_processes(self.root).get(entry["name"], []), TERM_S, KILL_S)
+        end_processes(self.root, entry)
         return self.leftovers(entry)
 
 

@@ -181,6 +181,8 @@ def _stage(node, staging, action, one):
     entry = one.entry
     name = entry["name"]
     owner = owner_of(name, one.user)
+    for path in entry["directories"].values():
+        make_folder(path, container_owner(entry) or owner)
     path = node.manager.definition_path(name)
     if read_text(path) != one.definition:  # a new file of the same text would make systemd read all units again
         staging.add(path, one.definition)
@@ -188,7 +190,6 @@ def _stage(node, staging, action, one):
         for path, mode, uid, gid in one.files:
             if os.path.exists(path):
                 place(path, mode, uid, gid)
-        _make_directories(entry, owner)
         return
     text = json.dumps(entry, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     for path, mode, uid, gid in one.files:
@@ -198,12 +199,6 @@ def _stage(node, staging, action, one):
         staging.add(node.paths.secret(name), json.dumps(one.secrets), 0o600, owner)
     if one.config is not None:
         staging.add(config_path(entry), one.config)
-    _make_directories(entry, owner)
-
-
-def _make_directories(entry, owner):
-    for path in entry["directories"].values():
-        make_folder(path, container_owner(entry) or owner)
 
 
 def _probe_folders(node, starts):

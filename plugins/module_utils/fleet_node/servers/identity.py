@@ -58,12 +58,13 @@ class Watch:
         """Record that these were ready: the processes of the last observation, which followed the probes."""
         for name in names:
             note_ready(self.node.paths, name, self._last[name].state)
+            self._last[name].was_ready = True
 
     def starts(self):
-        """{name: start_times()} of all entries, by another observation."""
-        observed, _sockets = self._look()
+        """{name: start_times()} of all entries, by their last observations."""
+        last = {**self._first[0], **self._last}
         return {
-            name: start_times(self.node.paths, entry, observed.get(name) or Observed(name))
+            name: start_times(self.node.paths, entry, last.get(name) or Observed(name))
             for name, entry in self.planned.items()
         }
 

@@ -44,12 +44,13 @@ def run(node, params, check):
     try:
         with contextlib.nullcontext() if check else locked(node.paths, bool(entries) and state in DEPLOYS):
             if state in CLOSINGS:
-                result = _close(node, planned, state, params["only"], check)
+                found = _close(node, planned, state, params["only"], check)
             else:
-                result = _reconcile(node, planned, params, check)
+                found = _reconcile(node, planned, params, check)
     except OSError as error:
         raise os_error("The servers cannot be changed as planned", error,
                        "Run again then; what is done already is not done again.") from error  # fmt: skip
+    result = {"repaired": {}, "pending": {}, "waves": [], **found}
     warnings = list(node.warnings)
     if params["only"] is None and state in (*DEPLOYS, "absent"):
         deploys = state != "absent" and entries
@@ -163,9 +164,6 @@ def _close(node, planned, state, only, check):
         "changed": changed,
         "diff": {"before": "", "after": "".join("%s: %s\n" % (name, ROLLED_BACK) for name in names if changed)},
         "servers": [row(node, observed.get(name) or Observed(name)) for name in shown],
-        "repaired": {},
-        "pending": {},
-        "waves": [],
         "removed": gone,
         "actions": acted(node.acted),
         "back": back,

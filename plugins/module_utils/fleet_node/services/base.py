@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 from ..errors import FleetError
+from ..host import python as host_python
 from ..host.files import read_json
 
 SYSTEMD_RUNS = "/run/systemd/system"  # sd_booted(3)
@@ -91,6 +92,16 @@ class ServiceManager:
     name = ""
     interpreter = None  # target of the link to the node's Python, if it was determined already
     new_log_limits = None  # of this run, if it sets them
+
+    def __init__(self, paths):
+        self.paths = paths
+        self.python = host_python.link(paths)
+
+    def guard_argv(self, name):
+        """argv of the guard that becomes the engine of a server."""
+        paths = self.paths
+        return [self.python, "-I", paths.guard, "run", paths.entry(name), "--state", paths.server_state(name),
+                "--secrets", paths.secret(name), "--root", paths.root]  # fmt: skip
 
     def log_limits(self):
         """LOG_LIMITS of this run, or as an earlier run recorded them."""

@@ -26,7 +26,6 @@ import xmlrpc.client
 from ..errors import FleetError
 from ..host import commands, processes
 from ..host import paths as host_paths
-from ..host import python as host_python
 from ..host.files import names_in, read_end
 from ..host.paths import PREFIX
 from ..supervise.state import START_LIMIT_EXIT
@@ -107,10 +106,9 @@ class Supervisord(ServiceManager):
 
     name = "supervisord"
 
-    def __init__(self, paths, toolkit, python=None):
-        self.paths = paths
+    def __init__(self, paths, toolkit):
+        super().__init__(paths)
         self.toolkit = toolkit
-        self.python = python or host_python.link(paths)
         self.program = toolkit + "/bin/supervisord"
         self.conf = paths.etc + "/supervisord.conf"
         self.programs = paths.etc + "/supervisor.d"
@@ -150,10 +148,7 @@ class Supervisord(ServiceManager):
             "childlogdir=" + ini_value(self.paths.log),
             "nocleanup=true",
             "umask=027",  # of logs; the guard sets the engine's own
-        ]
-        if os.getuid() == 0:
-            lines.append("user=root")
-        lines += [
+            *(["user=root"] if os.getuid() == 0 else []),
             "",
             "[rpcinterface:supervisor]",
             "supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface",
@@ -169,13 +164,10 @@ class Supervisord(ServiceManager):
 
     def definition(self, entry, user):
         name = entry["name"]
-        argv = [self.python, "-I", self.paths.guard, "run", self.paths.entry(name)]
-        argv += ["--state", self.paths.server_state(name), "--secrets", self.paths.secret(name)]
-        argv += ["--root", self.paths.root]
         lines = [
             "; Written by inference.fleet; the next run overwrites it.",
             "[program:%s%s]" % (PREFIX, name),
-            "command=" + ini_command(argv),
+            "command=" + ini_command(self.guard_argv(name)),
             "directory=/",
             "autostart=true",
             "autorestart=unexpected",
@@ -190,9 +182,8 @@ class Supervisord(ServiceManager):
             "stdout_logfile=" + ini_value(self.paths.log_file(name), expansions=2),
             "stdout_logfile_maxbytes=%dMB" % self.log_limits()["file_mb"],
             "stdout_logfile_backups=%d" % (self.log_limits()["files"] - 1),
+            *(["user=" + ini_value(user)] if user is not None and os.getuid() == 0 else []),
         ]
-        if user is not None and os.getuid() == 0:
-            lines.append("user=" + ini_value(user))
         return "\n".join(lines) + "\n"
 
     def definition_path(self, name):

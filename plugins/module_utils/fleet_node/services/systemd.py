@@ -92,10 +92,8 @@ class Systemd(ServiceManager):
 
     name = "systemd"
 
-    def __init__(self, paths, python=None, units=UNITS):
-        self.paths = paths
-        self.python = python or host_python.link(paths)
-        self.interpreter = python
+    def __init__(self, paths, units=UNITS):
+        super().__init__(paths)
         self.units = units
 
     # ---- files
@@ -119,9 +117,6 @@ class Systemd(ServiceManager):
                 "%s', or remove the server from the plan.",
                 (name, unit_of(name), unit_of(name)),
             )
-        argv = [self.python, "-I", self.paths.guard, "run", self.paths.entry(name)]
-        argv += ["--state", self.paths.server_state(name), "--secrets", self.paths.secret(name)]
-        argv += ["--root", self.paths.root]
         # Only the order of starts; the guard waits until a leader is healthy. Leaders that only compile are left out: a
         # server that loads must not start them again or wait for them.
         compiling = server_spec.artifact_leaders(entry)
@@ -132,7 +127,7 @@ class Systemd(ServiceManager):
             HEADER.rstrip("\n"),
             "[Unit]",
             "Description=" + DESCRIPTION + name,
-            "# systemd holds a removed unit until its next reload, and docker or a follower would start it again",
+            "# systemd keeps a removed unit until its next reload, and docker or a follower would start it again",
             "ConditionPathExists=" + self.definition_path(name),
             "Wants=" + " ".join(["network-online.target", *leaders, *others]),
             "After=" + " ".join(["network-online.target", *needed, *leaders, *others]),
@@ -140,27 +135,24 @@ class Systemd(ServiceManager):
             *("PartOf=" + unit for unit in leaders if entry["start"].get("restart_with_leader")),
             *("RequiresMountsFor=" + unit_word(path, variables=False) for path in self._needed_paths(entry)),
             "# the guard keeps the start limit, since its interval follows from the start budget",
-            "# this one is for what ends before it: a user or an interpreter that is gone",
+            "# this limit is for starts that end before the guard: a user or an interpreter that is gone",
             "StartLimitIntervalSec=%d" % LIMIT_INTERVAL_S,
             "StartLimitBurst=%d" % LIMIT_BURST,
             "",
             "[Service]",
             "Type=simple",
             *self._folders(entry, user),
-            "ExecStart=" + unit_command(argv),
+            "ExecStart=" + unit_command(self.guard_argv(name)),
             *self._endings(entry),
             "Restart=always",
             "RestartSec=%d" % RESTART_S,
             "RestartPreventExitStatus=%d" % START_LIMIT_EXIT,
             "KillMode=control-group",
             "TimeoutStopSec=%d" % (CONTAINER_STOP_WAIT_S if container else STOP_WAIT_S),
-        ]
-        if user is not None:
-            lines.append("User=" + user.replace("%", "%%"))
-        lines += [
+            *(["User=" + user.replace("%", "%%")] if user is not None else []),
             *("Limit%s=%s" % (name, "infinity" if most < 0 else most) for name, most in LIMITS.items()),
             "TasksMax=infinity",
-            "# where guards leave their records; it is made anew after a reboot and stays when a server stops",
+            "# where guards leave their records; it is made again after a reboot and stays when a server stops",
             "RuntimeDirectory=inference-fleet/servers",
             "RuntimeDirectoryPreserve=yes",
             "SyslogIdentifier=" + PREFIX + name,

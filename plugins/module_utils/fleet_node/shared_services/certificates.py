@@ -97,10 +97,9 @@ def faults_of(member, files, names, renew_days, given):
 def faults_of_client(folder, names, renew_days, endpoints):
     """faults() of a client's folder, or that the first endpoint that answers has another authority."""
     files = paths(folder)
-    return faults(files, names, renew_days) or _authority_faults(files, endpoints)
-
-
-def _authority_faults(files, endpoints):
+    found = faults(files, names, renew_days)
+    if found:
+        return found
     context = ssl.create_default_context(cafile=files["ca"])
     context.load_cert_chain(files["certificate"], files["key"])
     for endpoint in endpoints:

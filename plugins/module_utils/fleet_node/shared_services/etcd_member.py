@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import ssl
 import time
+from typing import NamedTuple
 
 from ..errors import FleetError
 from ..host import http_client
@@ -31,7 +32,6 @@ class Member(Service):
 
     def __init__(self, params):
         super().__init__(params)
-        self.initial = params["initial"]
         self.scheme = "https" if self.tls else "http"
 
     def peer_url(self, name):
@@ -136,7 +136,7 @@ def join(member, check_mode):
         "ETCD_INITIAL_CLUSTER_STATE=" + ("new" if decision.action == BOOTSTRAP else "existing"),
         "ETCD_INITIAL_CLUSTER_TOKEN=" + TOKEN,
     )
-    write_atomic(member.initial, "\n".join(lines) + "\n")
+    write_atomic(member.params["initial"], "\n".join(lines) + "\n")
     return result
 
 
@@ -166,13 +166,12 @@ def run(params, check_mode):
     return {"changed": False, **action(member, check_mode)}
 
 
-class Decision:
+class Decision(NamedTuple):
     """action; remove: ID of the member to remove, or None; cluster: {name: peer URL} that it begins with."""
 
-    def __init__(self, action, remove=None, cluster=None):
-        self.action = action
-        self.remove = remove
-        self.cluster = dict(cluster or {})
+    action: str
+    remove: str | None = None
+    cluster: dict | None = None
 
 
 def decide(name, planned, data, empty, healthy, members):

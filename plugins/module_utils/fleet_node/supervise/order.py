@@ -63,7 +63,7 @@ def is_healthy(entry, state_path, secrets_path=None):
     return asking.health(entry, REQUEST_S, read_secrets(secrets_path) if secrets_path else {}).healthy
 
 
-def wait_for_services(needs, given, state, pause=time.sleep):
+def wait_for_services(needs, given, state):
     """Wait until all services are available. given: {variable: value} of the entry, including secrets.
 
     The previous start does not count if its engine ended while a service was not available.
@@ -79,7 +79,7 @@ def wait_for_services(needs, given, state, pause=time.sleep):
             reported = lack
             say("waiting for %s: %s" % lack)
             state.write("waiting for " + lack[0], lack[1])
-        pause(POLL_S)
+        time.sleep(POLL_S)
     if reported:
         say("%s is available after %d s" % (reported[0], time.monotonic() - began))
 

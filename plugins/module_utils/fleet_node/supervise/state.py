@@ -67,7 +67,7 @@ def read_secrets(path):
 class State:
     """The server's state file.
 
-    {name, hash, user, pid, ticks, program, phase, since, started, starts, count, reason, artifact, weights, encodings}:
+    {name, hash, pid, ticks, program, phase, since, started, starts, count, reason, artifact, weights, encodings}:
     pid and ticks name the process that wrote it, program: the program of that process; phase is "restarting",
     "waiting for NAME", "running" or "failed", since when: epoch seconds; started: when the engine was executed; starts:
     the latest of such times, without those of engines that were ended on request; count: the number of all starts since
@@ -117,7 +117,6 @@ class State:
         state = {
             "name": self.name,
             "hash": self.hash,
-            "user": user_of_process().pw_name,
             "pid": os.getpid(),
             "ticks": process(os.getpid()).ticks,
             "program": sys.path[0],

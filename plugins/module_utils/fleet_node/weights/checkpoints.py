@@ -130,8 +130,6 @@ def describe_draft(path):
 
 def check_draft(draft):
     """Raises FleetError unless the draft model's folder contains a complete one. None and "": there is no draft."""
-    if draft and not os.path.isfile(os.path.join(draft, CONFIG)):
-        raise incomplete(draft, [CONFIG])
     if draft:
         inspect_draft(draft)
 
@@ -224,24 +222,14 @@ def read_header(file):
     Only the header is read, never the data. Raises ValueError if it is missing or broken, OSError.
     """
     with open(file, "rb") as stream:
-        size = os.fstat(stream.fileno()).st_size
-        tensors, implied = parse_header(stream.read, size)
-    return tensors, implied, size
-
-
-def parse_header(read, size):
-    """({tensor: {dtype, shape, data_offsets}}, bytes that the file must have) of a safetensors file of `size` bytes.
-
-    read(count): its next bytes. Raises ValueError if the header is missing or broken.
-    """
-    length = int.from_bytes(read(8), "little")
-    if size < 8 or not 2 <= length <= LONGEST_HEADER or 8 + length > size:
-        raise ValueError("has no safetensors header (%d bytes long)" % size)
+        size, length = os.fstat(stream.fileno()).st_size, int.from_bytes(stream.read(8), "little")
+        if size < 8 or not 2 <= length <= LONGEST_HEADER or 8 + length > size:
+            raise ValueError("has no safetensors header (%d bytes long)" % size)
+        text = stream.read(length)
     try:
-        header = json.loads(read(length).decode("utf-8"))
-        tensors = {key: entry for key, entry in header.items() if key != "__metadata__"}
-        ends = [entry["data_offsets"][1] for entry in tensors.values()]
-        return tensors, 8 + length + max(ends, default=0)
+        found = {key: entry for key, entry in json.loads(text.decode("utf-8")).items() if key != "__metadata__"}
+        ends = [entry["data_offsets"][1] for entry in found.values()]
+        return found, 8 + length + max(ends, default=0), size
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         raise ValueError("has a broken safetensors header") from None
 

@@ -14,10 +14,10 @@ import contextlib
 import http.client
 import ipaddress
 import re
-import socket
-import threading
 import time
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
+
+from ..host.http_client import Deadline
 
 BLOCK = 1 << 20
 REDIRECTS = (301, 302, 303, 307, 308)
@@ -79,29 +79,17 @@ class Http:
     def _request(self, url, headers):
         parts = urlsplit(url)
         connection, target, more = self._connection(parts, url)
-        expired = threading.Event()
-
-        def abort():
-            expired.set()
-            with contextlib.suppress(OSError, AttributeError, TypeError):
-                # not SSLSocket.shutdown(), which is not safe from another thread
-                socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
-
-        timer = threading.Timer(self._timeout_s, abort)
-        timer.daemon = True
-        timer.start()
-        try:
-            connection.request("GET", target, headers={"Accept-Encoding": "identity", **headers, **more})
-            response = connection.getresponse()
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        failure = None
+        with Deadline(connection, self._timeout_s) as deadline:
+            try:
+                connection.request("GET", target, headers={"Accept-Encoding": "identity", **headers, **more})
+                response = connection.getresponse()
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                failure = error
+        if failure or deadline.passed:  # headers that were cut off look complete
             connection.close()
-            text = "no response within %g s" % self._timeout_s if expired.is_set() else described(error)
-            raise HttpFailure(text, url) from error
-        finally:
-            timer.cancel()
-        if expired.is_set():  # headers that were cut off look complete
-            connection.close()
-            raise HttpFailure("no response within %g s" % self._timeout_s, url)
+            text = "no response within %g s" % self._timeout_s if deadline.passed else described(failure)
+            raise HttpFailure(text, url) from failure
         return connection, response
 
     def _connection(self, parts, url):

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode, urljoin
 
 from ..errors import FleetError
 from .http import HttpFailure, origin
-from .wanted import COMMIT, Listing, SourceProblem
+from .wanted import COMMIT, Listing, SourceProblem, untrusted
 
 LONGEST = 64 << 20  # bytes of a listing
 PAGES = 1000
@@ -64,18 +64,7 @@ def explained(problem, wanted):
             values,
             details=details,
         )
-    return response_invalid(wanted, "the request for %s gets %s" % (what, problem.text), details)
-
-
-def response_invalid(wanted, what, details=None):
-    """The FleetError for a response that cannot be used or trusted."""
-    return FleetError(
-        "hub.response-invalid",
-        "The response of %s cannot be used: %s. Check repo, revision and endpoint; a mirror, a proxy or a portal may "
-        "alter responses.",
-        (wanted.origin, what),
-        details=details,
-    )
+    return untrusted(wanted, "the request for %s gets %s" % (what, problem.text), details)
 
 
 class Hub:
@@ -224,7 +213,7 @@ def modelscope_listing(revision, entries):
     for entry in entries:
         if (entry.get("Type") or "blob") == "tree":
             continue
-        path, changed = _path(entry), entry.get("Revision") or ""
+        path, changed = entry.get("Path") or entry.get("Name"), entry.get("Revision") or ""
         sha256 = (entry.get("Sha256") or "").lower() or None
         found[path] = {"size": entry.get("Size"), "sha256": sha256, "oid": None}
         if COMMIT.match(changed) and not COMMIT.match(revision):
@@ -233,7 +222,3 @@ def modelscope_listing(revision, entries):
         newest = max(newest, (date if isinstance(date, (int, float)) else 0, changed))
     commit = revision if COMMIT.match(revision) else newest[1] or revision
     return Listing(commit, revision, found)
-
-
-def _path(entry):
-    return entry.get("Path") or entry.get("Name")

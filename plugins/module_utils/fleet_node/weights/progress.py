@@ -45,15 +45,15 @@ class Progress:
         with self._lock:
             self.phase, self.total, self._done, self._samples, self.file = phase, total, done, [], None
 
-    def counting(self, phase, total):
-        """Begin a phase that reads `total` bytes; returns the read(name, bytes) that counts them."""
+    def verifying(self, total):
+        """Begin to read `total` bytes that are on the node; returns the read(name, bytes) that counts them."""
         counts = {}
 
         def read(name, count):
             counts[name] = counts.get(name, 0) + count
             self.file = name
 
-        self.begin(phase, total, lambda: sum(list(counts.values())))
+        self.begin("verifying", total, lambda: sum(list(counts.values())))
         return read
 
     def snapshot(self):

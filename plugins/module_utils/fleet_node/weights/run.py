@@ -110,7 +110,7 @@ class Run:
         names = [path for path in recorded if path not in wrong] if self.wanted.verify == "full" else touched
         size = sum(recorded[path]["size"] for path in names)
         self._long(size)
-        read = self.progress.counting("verifying", size) if names else None
+        read = self.progress.verifying(size) if names else None
         hashed = manifests.hash_files(folder, names, read) if names else {}
         for path, found in hashed.items():
             if found != recorded[path]["sha256"]:
@@ -226,7 +226,7 @@ class Run:
                 if read is None:
                     size = sum(one["size"] for one in target.values())
                     self._long(size)
-                    read = self.progress.counting("verifying", size)
+                    read = self.progress.verifying(size)
                 from .transfer import difference
 
                 sha256 = hashed.get(path) or files.sha256_file(there, read=functools.partial(read, path))
@@ -434,7 +434,7 @@ class Run:
         if not recorded and not wanted.check_mode and (writable or (required and wanted.verify == "full")):
             size = sum(record["size"] for record in records.values())
             self._long(size)
-            hashes = manifests.hash_files(folder, records, self.progress.counting("verifying", size))
+            hashes = manifests.hash_files(folder, records, self.progress.verifying(size))
             records = {path: dict(record, sha256=hashes[path]) for path, record in records.items()}
             selection.check_required(wanted, records)
             verified = "full" if required else "structure"

@@ -13,7 +13,7 @@ import re
 from ..errors import FleetError
 from . import checkpoints, draft_heads, known
 from .manifest import OURS, faults_text, is_inside
-from .wanted import COMMIT, DEFAULT_EXCLUDE, Listing
+from .wanted import COMMIT, DEFAULT_EXCLUDE, Listing, untrusted
 
 SHOWN = 5  # names in a message
 SUM = re.compile(r"([0-9a-fA-F]{64}) [ *](?:\./)?(.+)")  # a line of sha256sum
@@ -60,13 +60,6 @@ def choose(wanted, listing):
     if bare:
         raise untrusted(wanted, "it lists no checksum of %s" % some(bare))
     return Listing(listing.commit, listing.at, files), kept
-
-
-def untrusted(wanted, what):
-    """The FleetError for a listing that cannot be used or trusted."""
-    from .hub import response_invalid  # a quick check needs no HTTP
-
-    return response_invalid(wanted, what)
 
 
 def agree(old, record):

@@ -9,6 +9,7 @@ import os
 import re
 from dataclasses import dataclass, field
 
+from ..errors import FleetError
 from ..model import gpt_oss
 from . import checkpoints, known
 
@@ -131,6 +132,17 @@ class SourceProblem(Exception):
         self.retry = retry
         self.wait = wait
         self.path = None
+
+
+def untrusted(wanted, what, details=None):
+    """The FleetError for the response of a hub that cannot be used or trusted."""
+    return FleetError(
+        "hub.response-invalid",
+        "The response of %s cannot be used: %s. Check repo, revision and endpoint; a mirror, a proxy or a portal may "
+        "alter responses.",
+        (wanted.origin, what),
+        details=details,
+    )
 
 
 def default_revision(source, repo):

@@ -157,13 +157,10 @@ def test_a_fault_is_named(case, check, make, code, words):
     assert found["server"] == ("server-0" if check in OF_SERVERS else None)
 
 
-@pytest.mark.parametrize(
-    "full",
-    [{"f_bavail": 10, "f_frsize": 4096, "f_favail": 90000}, {"f_bavail": 9000, "f_frsize": 4 << 20, "f_favail": 7}],
-)
-def test_a_full_disk_is_named(case, monkeypatch, full):
-    found = types.SimpleNamespace(f_blocks=10000, f_files=100000, **full)
-    monkeypatch.setattr(checks.os, "statvfs", lambda path: found)
+@pytest.mark.parametrize("free", [{"f_bavail": 10, "f_frsize": 4096}, {"f_favail": 7}])
+def test_a_full_disk_is_named(case, monkeypatch, free):
+    found = {"f_bavail": 9000, "f_blocks": 10000, "f_frsize": 4 << 20, "f_files": 100000, "f_favail": 90000, **free}
+    monkeypatch.setattr(checks.os, "statvfs", lambda path: types.SimpleNamespace(**found))
     assert {one["code"] for one in checked("disk", case)} == {"doctor.disk-full"}
 
 

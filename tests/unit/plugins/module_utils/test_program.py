@@ -104,40 +104,13 @@ def test_nothing_is_kept_before_the_node_has_its_folder_or_in_check_mode(tmp_pat
         assert os.listdir(lib) == []
 
 
-def edited(folder):
-    with open(folder / "fleet_node/words.py", "a") as stream:
-        stream.write("#")
-
-
-def same_size(folder):
-    rot(folder / "fleet_node/words.py")
-
-
-def compiled(folder):
-    rot(next((folder / "fleet_node/__pycache__").glob("words*.pyc")))
-
-
-def missing(folder):
-    (folder / "fleet_node/words.py").unlink()
+def words_of(folder):
+    return folder / "fleet_node/words.py"
 
 
 def link(folder):
-    path = folder / "fleet_node/words.py"
-    path.rename(folder.parent / "elsewhere.py")
-    path.symlink_to(folder.parent / "elsewhere.py")
-
-
-def writable(folder):
-    (folder / "fleet_node/words.py").chmod(0o666)
-
-
-def closed(folder):
-    """Servers of other accounts read it."""
-    (folder / "fleet_node/words.py").chmod(0o600)
-
-
-def odd_manifest(folder):
-    (folder / program.MANIFEST).write_text('{"files": [1]}')
+    words_of(folder).rename(folder.parent / "elsewhere.py")
+    words_of(folder).symlink_to(folder.parent / "elsewhere.py")
 
 
 def other_manifest(folder):
@@ -148,12 +121,20 @@ def other_manifest(folder):
     path.write_text(json.dumps(known))
 
 
-DAMAGES = (
-    edited, same_size, compiled, missing, link, writable, closed, odd_manifest, other_manifest,
-)  # fmt: skip
+DAMAGES = {
+    "edited": lambda folder: words_of(folder).write_bytes(words_of(folder).read_bytes() + b"#"),
+    "same size": lambda folder: rot(words_of(folder)),
+    "compiled": lambda folder: rot(next((folder / "fleet_node/__pycache__").glob("words*.pyc"))),
+    "missing": lambda folder: words_of(folder).unlink(),
+    "link": link,
+    "writable": lambda folder: words_of(folder).chmod(0o666),
+    "closed to the servers of other accounts": lambda folder: words_of(folder).chmod(0o600),
+    "odd manifest": lambda folder: (folder / program.MANIFEST).write_text('{"files": [1]}'),
+    "other manifest": other_manifest,
+}
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_damage_is_found_and_mended(lib, files, damage):
     folder = pathlib.Path(program.keep(lib))
     program.make_current(lib)

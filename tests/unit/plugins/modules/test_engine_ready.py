@@ -26,10 +26,29 @@ def fails(node, entries, **params):
     return result
 
 
+def fails_with(node, entries, condition, what="it"):
+    """The first failure for which the condition is true."""
+
+    def look():
+        result = fails(node, entries)
+        return result if condition(result) else None
+
+    return wait_until(look, what=what)
+
+
+def says(pattern):
+    """Whether the message of a failure is of this pattern."""
+    return lambda result: re.fullmatch(pattern, result["msg"])
+
+
+def all_listen(result):
+    return "refused" not in result["msg"]
+
+
 def test_a_key_that_a_server_logs_and_has_deleted_from_its_file_is_masked(node):
     entry = rehash(node.entry("server-0"), command=["sh", "-c", "echo the key is k3y-of-a-server; exec sleep 900"])
     node.servers([entry])
-    said = wait_until(lambda: _that_says(re.compile(".*the key is.*"), fails(node, [entry])), what="its log")
+    said = fails_with(node, [entry], says(".*the key is.*"), "its log")
     assert "k3y-of-a-server" in json.dumps(said)
     masked = fails(node, [entry], secrets={"fleet_api_key": ["other", "k3y-of-a-server"], "none": None})
     assert "the key is ***" in masked["msg"]
@@ -62,12 +81,10 @@ def test_from_nothing_to_ready(node, tmp_path, monkeypatch):
     assert missing["final"] is True
 
     node.servers(entries)
-    message = re.compile(
-        r"3 of 4 servers ready after \d+ s\. server-1: starting %s, health: .*"
-        r"Last log lines: small engine \d+ starts \| token none\..*" % SINCE
-    )
+    message = r"3 of 4 servers ready after \d+ s\. server-1: starting %s, health: .*" % SINCE
+    message += r"Last log lines: small engine \d+ starts \| token none\..*"
     # until then others start as well, and its log has not reached the disk
-    waiting = wait_until(lambda: _that_says(message, fails(node, entries)), what=message.pattern)
+    waiting = fails_with(node, entries, says(message), message)
     assert waiting["final"] is False
     assert [server["ready"] for server in waiting["servers"]] == [True, False, True, True]
     assert waiting["servers"][1]["log_tail"][1:] == ["token none"]
@@ -93,10 +110,6 @@ def test_from_nothing_to_ready(node, tmp_path, monkeypatch):
     assert fails(node, entries)["servers"][0]["reason"] == "it is stopped; run engine_servers to start it"
 
 
-def _that_says(message, result):
-    return result if message.fullmatch(result["msg"]) else None
-
-
 def test_a_healthy_server_that_cannot_complete_is_not_ready(node):
     entries = [
         node.entry("broken", "--broken", "the scheduler is busy"),
@@ -104,23 +117,15 @@ def test_a_healthy_server_that_cannot_complete_is_not_ready(node):
         rehash(node.entry("unhealthy"), health={"path": "/nothing", "budget_s": 1, "poll_s": 1}),
     ]
     node.servers(entries)
-    result = wait_until(lambda: _all_listen(fails(node, entries)))
+    result = fails_with(node, entries, all_listen)
     reasons = {server["name"]: server["reason"] for server in result["servers"]}
     assert 'completion: HTTP 500 {"error": "the scheduler is busy"}' in reasons["broken"]
     assert "models: 'gpt-oss-120b' is not listed (small)" in reasons["other"]
     assert "health: HTTP 404" in reasons["unhealthy"]
     assert result["final"] is ("over its start budget of 1 s" in reasons["unhealthy"])
-    late = wait_until(lambda: _final(fails(node, entries)))
+    late = fails_with(node, entries, lambda result: result["final"])
     reasons = {server["name"]: server["reason"] for server in late["servers"]}
     assert reasons["unhealthy"].endswith("; that is over its start budget of 1 s")
-
-
-def _all_listen(result):
-    return None if "refused" in result["msg"] else result
-
-
-def _final(result):
-    return result if result["final"] else None
 
 
 def test_info(node):
@@ -130,8 +135,7 @@ def test_info(node):
         ("missing", "it is not deployed")
     ] * 3
     assert not os.path.exists(node.paths.servers)
-    node.servers(entries)
-    node.ready(entries)
+    node.serving(entries)
     pids = [one["pid"] for one in node.servers(entries)["servers"]]
 
     changed = rehash(entries[0], command=[*entries[0]["command"], "--x"], environment={})
@@ -172,14 +176,11 @@ def test_a_server_that_listens_on_all_addresses_against_its_plan(node):
     entry = node.entry("server-0", "--bind", "0.0.0.0")
     node.servers([entry])
     words = "it listens on all addresses (0.0.0.0:%d), the plan binds it to 127.0.0.1; " % entry["port"]
-    failed = wait_until(
-        lambda: _that_says(re.compile(".*" + re.escape(words) + ".*"), fails(node, [entry])), what=words
-    )
+    failed = fails_with(node, [entry], says(".*" + re.escape(words) + ".*"), words)
     assert failed["final"] is True
     assert node.servers([entry])["answering"] is False
     wide = rehash(entry, bind="0.0.0.0")
-    node.servers([wide])
-    node.ready([wide])
+    node.serving([wide])
     assert node.servers([wide])["answering"] is True
 
 
@@ -219,7 +220,7 @@ def test_a_server_with_an_api_key_becomes_ready(node):
 def test_a_refused_key_is_final_at_once_and_never_shown(node, keyed, words):
     entry = node.entry("server-0", "--wants-key", "sk-another", **keyed)
     node.servers([entry], secrets={"fleet_api_key": KEY})
-    result = wait_until(lambda: _all_listen(fails(node, [entry])))
+    result = fails_with(node, [entry], all_listen)
     assert result["final"] is True
     reason = result["servers"][0]["reason"]
     assert words + "models: HTTP 401" in reason and ('"sent": "Bearer ***"' in reason) == bool(keyed)
@@ -245,10 +246,6 @@ def test_a_server_that_dies_before_it_answers_says_why_by_its_log(node):
     command = ["/bin/sh", "-c", "echo '%s'; sleep 0.2; exit 1" % words, "dynamo.trtllm"]
     entry = rehash(node.entry("server-0", engine="dynamo"), command=command)
     node.servers([entry])
-    found = wait_until(lambda: _because(fails(node, [entry])))
+    found = fails_with(node, [entry], lambda result: "because" in result["msg"])
     assert ", because a GPU ran out of memory: lower max_batch_size, " in found["servers"][0]["reason"]
     assert words in found["servers"][0]["log_tail"]
-
-
-def _because(result):
-    return result if "because" in result["msg"] else None

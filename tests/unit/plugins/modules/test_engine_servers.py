@@ -13,11 +13,9 @@ import signal
 import tempfile
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import services
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import apply, reconcile
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import SmallNode, alive, rehash, wait_until
@@ -278,8 +276,7 @@ def test_a_server_of_another_user():
             port = small_node.free_port()
             command = [*command[:4], "--port", str(port), "--model", "small"]
             second = node.entry("server-1", command=command, port=port, user="daemon")
-            node.servers([entry, second], only=["server-1"])
-            node.ready([entry, second])
+            node.serving([entry, second], only=["server-1"])
             assert oct(os.stat(node.paths.state).st_mode & 0o7777) == "0o1777"
             os.kill(pid, signal.SIGKILL)
             wait_until(lambda: node.running("server-0") not in ([], [pid]))
@@ -290,10 +287,3 @@ def test_a_server_of_another_user():
     finally:
         node.end()
         shutil.rmtree(folder)
-
-
-def test_auto_is_supervisord_on_a_root_of_its_own(node, monkeypatch):
-    assert services.get_manager("auto", node.paths).name == "supervisord"
-    monkeypatch.setattr(services, "SYSTEMD_RUNS", "/")
-    assert services.get_manager("auto", node.paths).name == "supervisord"
-    assert services.get_manager("auto", NodePaths("")).name == "systemd"

@@ -1,25 +1,32 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Servers that run and do not serve: engine_servers repairs them, one at a time, and says why."""
+"""Servers that run and do not serve, or whose files somebody changed: status reports it, a run repairs only that."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import json
 import os
 import pathlib
+import shutil
 import signal
+import socket
 import subprocess
 import time
 
 import pytest
+from ansible_collections.inference.fleet.plugins.filter import servers as filters
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import UNSEEN
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files, http_client, processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_json
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import observe, readiness
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import observe, readiness, server_files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import supervisord
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import render, status_report
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
-from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
-from ansible_collections.inference.fleet.tests.unit.plugins.modules.engine_servers_calls import pids
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import rehash, wait_until
+from ansible_collections.inference.fleet.tests.unit.plugins.modules.engine_servers_calls import SECRET, pids
 
 
 def reasons(result):
@@ -31,21 +38,30 @@ def stop_by_signal(pid):
     wait_until(lambda: processes.process(pid).state == "T", what="the signal")
 
 
-def test_a_server_without_the_record_of_its_start_restarts(node):
-    entries = [node.entry("server-0"), node.entry("server-1")]
-    first = pids(node.servers(entries))
-    node.ready(entries)
-    os.unlink(node.paths.server_state("server-0"))
-    words = "the record of its start is gone"
-    status = node.module("engine_servers_info", entries, probe=True)["servers"][0]
-    assert (status["state"], status["pid"], status["drift"]) == ("running", first["server-0"], words)
-    assert reasons(node.servers(entries, check=True))["server-0"] == "would restart: " + words
-    result = node.servers(entries)
-    assert (result["changed"], result["repaired"]) == (True, {"server-0": words})
-    assert reasons(result) == {"server-0": "restarted: " + words, "server-1": None}
+def test_a_server_without_a_record_of_its_start_restarts(node):
+    """Its account can write anything there; the guard of the next start writes a true record."""
+    entries, words = [node.entry("server-0"), node.entry("server-1")], "the record of its start is gone"
+    before = pids(node.serving(entries))
+    record = pathlib.Path(node.paths.server_state("server-0"))
+    for write in (lambda: None, lambda: record.write_text("[]"), lambda: record.write_text('{"pid": "x", "starts": 7}'),
+                  lambda: os.mkfifo(record)):  # fmt: skip
+        record.unlink()
+        write()
+        signal.alarm(120)
+        try:
+            status = node.module("engine_servers_info", entries, probe=True)["servers"][0]
+            assert (status["state"], [status["pid"]], status["drift"]) == ("running", node.running("server-0"), words)
+            assert reasons(node.servers(entries, check=True))["server-0"] == "would restart: " + words
+            result = node.serving(entries)
+        finally:
+            signal.alarm(0)
+        assert (result["changed"], result["repaired"]) == (True, {"server-0": words})
+        assert reasons(result) == {"server-0": "restarted: " + words, "server-1": None}
+        before["server-0"], old = pids(result)["server-0"], before["server-0"]
+        assert old != before["server-0"]
+    assert read_json(str(record))["hash"] == entries[0]["hash"] and record.stat().st_mode & 0o777 == 0o640
     again = node.servers(entries)
-    assert again["changed"] is False
-    assert pids(again)["server-0"] != first["server-0"] and pids(again)["server-1"] == first["server-1"]
+    assert (again["changed"], pids(again)) == (False, before)
 
 
 def test_one_that_was_never_seen_ready_is_given_its_budget_and_no_more(node):
@@ -153,8 +169,7 @@ def test_the_nodes_own_watchdog(node):
     entries = [node.entry("server-0"), node.entry("server-1")]
     watch = {"interval": 1, "failures": 2, "timeout": 1}
     assert "watchdog: runs\n" in node.servers(entries, watchdog=watch, check=True)["diff"]["after"]
-    first = pids(node.servers(entries, watchdog=watch))
-    node.ready(entries)
+    first = pids(node.serving(entries, watchdog=watch))
     assert node.servers(entries, watchdog=watch)["changed"] is False
     memory = node.paths.run + "/watchdog.json"
     wait_until(lambda: (read_json(memory) or {}).get("server-0", {}).get("answered"), what="its first answer")
@@ -235,3 +250,152 @@ def test_servers_are_listed_although_a_signal_stopped_their_supervisord(node, mo
     finally:
         os.kill(daemon, signal.SIGCONT)
     wait_until(lambda: pids(node.servers([entry])) == served)
+
+
+SECRETS = {"fleet_hf_token": SECRET}
+
+
+def differences(node, entries, **params):
+    found = node.module("engine_servers_info", entries, **params)["servers"]
+    return {row["name"]: [(one["kind"], one["text"]) for one in row["differences"]] for row in found}
+
+
+def two(node):
+    """Two servers that run, the first with a secret; their pids."""
+    secret = {"secrets": {"HF_TOKEN": "fleet_hf_token"}, "secret_versions": {"HF_TOKEN": "1"}}
+    entries = [node.entry("server-0", **secret), node.entry("server-1")]
+    return entries, pids(node.serving(entries, secrets=SECRETS))
+
+
+def test_faults_are_reported_and_repaired_without_a_restart(node):
+    entries, before = two(node)
+    assert differences(node, entries, secrets=SECRETS) == {"server-0": [], "server-1": []}
+    folder = node.paths.directories("server-0")["work"]
+    program = os.path.realpath(node.paths.guard) + "/fleet_node/cli.py"
+    os.chmod(node.paths.secret("server-0"), 0o644)
+    shutil.rmtree(folder)
+    with open(program, "a", encoding="utf-8") as stream:
+        stream.write("# edited\n")
+    found = differences(node, entries, secrets=SECRETS)
+    shared = ("shared file", "%s is damaged: %s has another size" % (node.paths.guard, program))
+    assert found["server-1"] == [shared]
+    assert sorted(found["server-0"]) == [
+        ("directory", "its directory %s is missing" % folder),
+        ("file mode", "%s has mode 0644 instead of 0600" % node.paths.secret("server-0")),
+        shared,
+    ]
+    assert SECRET not in repr(found)
+
+    check = node.servers(entries, secrets=SECRETS, check=True)
+    assert check["changed"]
+    applied = node.serving(entries, secrets=SECRETS)
+    assert (applied["diff"], pids(applied)) == (check["diff"], before)
+    assert differences(node, entries, secrets=SECRETS) == {"server-0": [], "server-1": []}
+    for check_mode in (True, False):
+        assert not node.servers(entries, secrets=SECRETS, check=check_mode)["changed"]
+
+
+def test_a_stopped_server_and_one_whose_port_somebody_took(node):
+    entries, _before = two(node)
+    node.servers(entries, state="stopped", only=["server-0"])
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", entries[0]["port"]))
+        taken.listen()
+        found = differences(node, entries, probe=True)
+    me = processes.user_name(os.getuid())
+    held = "its port %d on 127.0.0.1 is held by process %d of %s (" % (entries[0]["port"], os.getpid(), me)
+    assert found["server-0"][0] == ("stopped", "it is stopped")
+    assert found["server-0"][-1][0] == "port" and found["server-0"][-1][1].startswith(held)
+    assert found["server-1"] == []
+
+
+@pytest.mark.parametrize(("call", "name"), [("mkstemp", "EROFS"), ("rename", "ENOSPC")])
+def test_a_file_that_cannot_be_written_leaves_all_as_it_was(node, monkeypatch, name, call):
+    entry = node.entry("server-0")
+    node.serving([entry])
+
+    def files():
+        return {path: path.read_bytes() for path in pathlib.Path(node.paths.etc).rglob("*") if path.is_file()}
+
+    before = files()
+    code = getattr(errno, name)
+    module = server_files.files.tempfile if call == "mkstemp" else server_files.os
+    real = getattr(module, call)
+
+    def fail(*arguments, **named):
+        folders = [os.readlink("/proc/self/fd/%d" % one) for one in arguments if isinstance(one, int)]
+        about = repr((arguments, named, folders))
+        if "/servers" in about and "/etc/" in about:
+            raise OSError(code, os.strerror(code))
+        return real(*arguments, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, call, fail)
+        result = node.module("engine_servers", [rehash(entry, environment={"OMP_NUM_THREADS": "3"})])
+    assert (result["failed"], result["errno"]) == (True, name)
+    assert "%s: %s. " % (node.paths.entry("server-0"), os.strerror(code)) in result["msg"]
+    assert files() == before
+    node.ready([entry])
+    assert not node.servers([entry])["changed"]
+
+
+SAYS = "a\x1b[2J\x1b]0;t\x07b\x00c\x9bd\u202ee\u2066f\u200bg\u2028h\rfatal: [node]: ok\x85i\ufeff\U000e0041j"
+
+
+def strings(value):
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, (list, tuple)):
+        return [one for item in value for one in strings(item)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_what_a_server_lists_and_prints_is_shown(node):
+    entry = node.entry("server-0", "--says", json.dumps(SAYS))
+    node.servers([entry])
+    log = pathlib.Path(node.paths.log_file("server-0"))
+    wait_until(lambda: log.exists() and "listening" in log.read_text(errors="replace"))
+    failed = node.module("engine_ready", [entry])
+    info = node.module("engine_servers_info", [entry], log_lines=20, probe=True)
+    assert (failed["failed"], failed["code"]) == (True, "readiness.not-ready")
+    assert "a\u241b[2J" in failed["msg"] and "\n" not in failed["msg"]
+    assert any("a\u241b[2J\u241b]0;t\u2407b\u2400c\u27e8U+009B\u27e9d\u27e8U+202E\u27e9e" in line
+               for line in info["servers"][0]["log_tail"])  # fmt: skip
+    lines = [*filters.log_lines(info["servers"]), *filters.drift_lines(info["servers"])]
+    report = status_report("node", info["servers"])
+    lines += render(report["columns"], report["rows"])
+    assert [one for one in strings([failed, info]) if UNSEEN.search(one)] == []
+    assert [one for one in lines if UNSEEN.search(one) or "\n" in one] == []
+
+
+def test_a_planted_root_is_refused_before_anything_is_written(node):
+    if os.getuid() != 0:
+        pytest.skip("for root alone")
+    os.makedirs(node.root)
+    os.chmod(node.root, 0o777)
+    for module in ("engine_servers", "engine_servers_info", "engine_ready"):
+        result = node.module(module, [node.entry("server-0")])
+        assert (result["failed"], result["code"]) == (True, "node.root-not-safe")
+    assert os.listdir(node.root) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives files away")
+def test_rights_of_what_root_starts_are_repaired(node):
+    entry = node.entry("server-0")
+    before = node.servers([entry])["servers"][0]["pid"]
+    program, settings = os.path.realpath(node.paths.guard) + "/fleet_node/cli.py", node.paths.etc + "/supervisord.conf"
+    for file, change in (
+        (program, lambda path: os.chmod(path, 0)),
+        (program, lambda path: os.chmod(path, 0o666)),
+        (program, lambda path: os.chown(path, 4_000_000, 0)),
+        (settings, lambda path: os.chmod(path, 0o666)),
+    ):
+        change(file)
+        (drift,) = node.module("engine_servers_info", [entry])["servers"][0]["differences"]
+        assert drift["kind"] == "shared file" and file in drift["text"]
+        assert node.servers([entry], check=True)["diff"]["before"].startswith(drift["text"].partition(" ")[0])
+        assert node.servers([entry])["servers"][0]["pid"] == before
+        status = os.lstat(file)
+        assert (status.st_mode & 0o7777, status.st_uid) == (0o644, 0)
+        assert node.servers([entry])["changed"] is False

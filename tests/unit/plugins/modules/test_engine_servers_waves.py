@@ -46,8 +46,7 @@ def is_old(node, entries, result):
 def two(node):
     """Two servers that answer, and the plan's new entries of both."""
     old = [node.entry("server-0"), node.entry("server-1")]
-    node.servers(old)
-    node.ready(old)
+    node.serving(old)
     return node, old, [changed(one) for one in old]
 
 
@@ -76,8 +75,7 @@ def test_a_new_definition_that_does_not_work_gives_way_to_the_old_one(node, how,
     config = {"path": str(tmp_path / "old.json"), "format": "json", "content": {"a": 1}}
     old = node.entry("server-0", config=config, **SECRET)
     other = node.entry("server-1")
-    node.servers([old, other], secrets={"token": "hf_old"})
-    node.ready([old, other])
+    node.serving([old, other], secrets={"token": "hf_old"})
     before, kept = pids(node.servers([old, other], secrets={"token": "hf_old"})), pathlib.Path(node.paths.etc)
     files = {path: path.read_bytes() for path in kept.rglob("*") if path.is_file() and path.name != "server-0.conf"}
     waiting = [*old["command"], "--wait-for", "/nowhere"]
@@ -134,8 +132,7 @@ def test_what_was_never_verified_is_nothing_to_go_back_to(two):
 
 def test_servers_that_need_each_others_devices_go_and_come_back_together(node):
     old = [node.entry("server-%d" % number, devices=[number]) for number in range(3)]
-    node.servers(old)
-    node.ready(old)
+    node.serving(old)
     large = changed(old[0], devices=[0, 1, 2], command=["false"])
     fresh = node.entry("server-9", devices=[2])
     plan = [large, fresh]
@@ -166,8 +163,7 @@ def test_absent_servers_have_no_old_definitions(two):
 
 def test_a_request_is_answered_before_its_server_is_stopped(node):
     entry = node.entry("server-0", "--held")
-    node.servers([entry])
-    node.ready([entry])
+    node.serving([entry])
     url, body = "http://127.0.0.1:%d/v1/chat/completions" % entry["port"], {"model": "small", "hold": True}
     metrics = url.replace("v1/chat/completions", "metrics")
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
@@ -183,8 +179,7 @@ def test_a_request_is_answered_before_its_server_is_stopped(node):
 def test_requests_are_refused_while_the_last_one_is_answered(node):
     """Else one that comes between the last answer and the end is lost."""
     entry = node.entry("server-0", "--held", "--refuses")
-    node.servers([entry])
-    node.ready([entry])
+    node.serving([entry])
     url = "http://127.0.0.1:%d/v1/chat/completions" % entry["port"]
     metrics = url.replace("v1/chat/completions", "metrics")
     with concurrent.futures.ThreadPoolExecutor(2) as pool:

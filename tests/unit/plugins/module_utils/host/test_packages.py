@@ -1,17 +1,26 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is to be installed, by versions and the oldest that stay. That of platforms is tested with them."""
+"""Packages that are due by their versions, and shared libraries. The packages of platforms are tested with them."""
 
 from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shutil
+import sys
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import packages
+from ansible_collections.inference.fleet.tests.unit.node_helpers import script
+
+LIBRARY = "libfleettest.so.1"
 
 
 @pytest.mark.parametrize(
-    "version,least,fits",
+    ("version", "least", "fits"),
     [
         ("2.29.40.0-f954cd7a5", "2.29", True),
         ("2.9.0", "2.29", False),
@@ -36,36 +45,53 @@ def test_versions_of_all_vendors_compare(version, least, fits):
 @pytest.mark.parametrize(
     ("package", "installed", "due"),
     [
-        ({"version": "2.30"}, None, {"a": "2.30"}),
-        ({"version": "2.30"}, "2.30.1", {}),
-        ({"version": "2.30"}, "2.31", {"a": "2.30"}),
-        ({"version": "2.30", "least": None}, "2.29", {"a": "2.30"}),
-        ({"version": "2.30", "least": "2.29"}, "2.31", {}),
+        ({"version": "2.30"}, {}, True),
+        ({"version": "2.30"}, {"a": "2.30.1"}, False),
+        ({"version": "2.30"}, {"a": "2.31"}, True),
+        ({"version": "2.30", "least": None}, {"a": "2.29"}, True),
+        ({"version": "2.30", "least": "2.29"}, {"a": "2.31"}, False),
     ],
 )
 def test_what_is_lacking(package, installed, due):
-    assert packages.lacking({"a": package}, {"a": installed} if installed else {}) == due
+    packages.check_packages({"a": package}, "x_packages")
+    assert packages.lacking({"a": package}, installed) == ({"a": "2.30"} if due else {})
 
 
 @pytest.mark.parametrize(
-    ("name", "package", "code"),
+    ("name", "package"),
     [
-        ("a", {"version": "2.30", "least": "2.29"}, None),
-        ("a", {"version": "2.30", "least": None}, None),
-        ("a", {"version": "latest"}, "packages.invalid"),
-        ("a", {"version": 2.3}, "packages.invalid"),  # what YAML makes of 2.30
-        ("a", {"version": "2.30", "least": ""}, "packages.invalid"),
-        ("a", {"version": "2.30", "most": "3"}, "packages.invalid"),
-        ("a", {}, "packages.invalid"),
-        ("a", "2.30", "packages.invalid"),
-        ("A b", {"version": "2.30"}, "packages.invalid"),
-        ("a", {"version": "2.25", "least": "2.29"}, "packages.invalid"),
+        ("a", {"version": "latest"}),
+        ("a", {"version": 2.3}),  # what YAML makes of 2.30
+        ("a", {"version": "2.30", "least": ""}),
+        ("a", {"version": "2.30", "most": "3"}),
+        ("a", {}),
+        ("a", "2.30"),
+        ("A b", {"version": "2.30"}),
+        ("a", {"version": "2.25", "least": "2.29"}),
     ],
 )
-def test_packages_as_they_are_given(name, package, code):
-    if code is None:
-        return packages.check_packages({name: package}, "x_packages")
+def test_packages_that_are_not_valid(name, package):
     with pytest.raises(FleetError) as caught:
         packages.check_packages({name: package}, "x_packages")
-    assert (caught.value.code, caught.value.values) == (code, ("x_packages", name, package))
-    return None
+    assert (caught.value.code, caught.value.values) == ("packages.invalid", ("x_packages", name, package))
+
+
+def test_only_libraries_that_do_not_resolve_are_missing(tmp_path, monkeypatch):
+    maps = pathlib.Path("/proc/self/maps").read_text()
+    libc = re.search(r"(/\S*/libc[.-]\S*)$", maps, re.MULTILINE).group(1)  # of this process
+    shutil.copy(libc, tmp_path / LIBRARY)
+    (tmp_path / "libbroken.so.1").write_text("no library")
+    assert packages.missing_libraries([]) == []
+    names = [os.path.basename(libc), "libnone.so.7", LIBRARY]
+    assert packages.missing_libraries(names) == ["libnone.so.7", LIBRARY]
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    assert packages.missing_libraries(["libbroken.so.1", LIBRARY]) == ["libbroken.so.1"]
+
+
+def test_a_python_that_cannot_load_libraries(tmp_path, monkeypatch):
+    reason = "ModuleNotFoundError: No module named '_ctypes'"
+    python = script(tmp_path / "python", 'echo "%s" >&2\nexit 1\n' % reason)
+    monkeypatch.setattr(sys, "executable", python)
+    with pytest.raises(FleetError) as caught:
+        packages.missing_libraries([LIBRARY])
+    assert (caught.value.code, caught.value.values) == ("libraries.lookup-failed", (LIBRARY, python, reason))

@@ -96,13 +96,8 @@ def test_the_holder_of_a_port_may_be_a_server_of_ours_or_unseen(monkeypatch):
         holder = processes.port_holder("127.0.0.1", port)
         assert (holder["root"], holder["server"]) == ("/r", "server-0")
         monkeypatch.setattr(processes, "_socket_inodes", lambda pid: set())
-        assert processes.port_holder("127.0.0.1", port) == {
-            "pid": None,
-            "command": None,
-            "user": processes.user_name(os.getuid()),
-            "server": None,
-            "root": None,
-        }
+        unseen = {"pid": None, "command": None, "user": processes.user_name(os.getuid()), "server": None, "root": None}
+        assert processes.port_holder("127.0.0.1", port) == unseen
 
 
 def test_marked_processes_and_their_children_are_found_and_nothing_else(tmp_path):
@@ -112,17 +107,14 @@ def test_marked_processes_and_their_children_are_found_and_nothing_else(tmp_path
     script = "import os, subprocess, sys; subprocess.run([sys.executable, '-I', '-S', '-c', '%s'], env={})" % SLEEP[-1]
     with child([*SLEEP[:-1], script], env=marks) as parent, child(env=dict(marks, INFERENCE_FLEET_ROOT="/")) as other:
         with child(env={"A": "INFERENCE_FLEET_SERVER=server-0"}):
-            found = wait_until(lambda: _two(processes.marked_processes(root).get("server-0", [])))
+            wait_until(lambda: len(processes.marked_processes(root).get("server-0", [])) == 2)
+            found = processes.marked_processes(root)["server-0"]
             (below,) = set(found) - {parent.pid}
             wait_until(lambda: processes.environment_of(below) == {})  # a fork has its parent's until it is executed
             assert processes.marked_processes(root).get("server-1", []) == []
             assert other.pid in processes.marked_processes("").get("server-0", [])
         assert processes.terminate(found, 60, 60) == []
         parent.wait()
-
-
-def _two(found):
-    return found if len(found) == 2 else None
 
 
 def test_terminate_ends_what_ignores_term_and_takes_a_zombie_for_ended():
@@ -140,15 +132,12 @@ def test_terminate_ends_what_ignores_term_and_takes_a_zombie_for_ended():
 
 def test_a_pid_that_went_over_to_another_process_is_left_alone(monkeypatch):
     with child() as process:
-        real = processes.process
-        seen = []
+        real, seen = processes.process, []
 
         def recycled(pid):
-            found = real(pid)
-            if pid == process.pid and seen:
-                found = found._replace(ticks=found.ticks + 1)
             seen.append(pid)
-            return found
+            found = real(pid)
+            return found if len(seen) == 1 or pid != process.pid else found._replace(ticks=found.ticks + 1)
 
         monkeypatch.setattr(processes, "process", recycled)
         assert processes.terminate([process.pid], 1, 1) == []
@@ -157,9 +146,8 @@ def test_a_pid_that_went_over_to_another_process_is_left_alone(monkeypatch):
 
 def test_memory_and_start_time():
     before = time.time()
-    with child(
-        [*SLEEP[:-1], "x = bytearray(40 << 20); print(1, flush=True); " + SLEEP[-1]], stdout=subprocess.PIPE
-    ) as one:
+    large = "x = bytearray(40 << 20); print(1, flush=True); " + SLEEP[-1]
+    with child([*SLEEP[:-1], large], stdout=subprocess.PIPE) as one:
         one.stdout.readline()
         assert 40 <= processes.memory_mib([one.pid]) < 80
         assert processes.memory_mib([one.pid, 2**22 + 1]) == processes.memory_mib([one.pid])
@@ -201,22 +189,18 @@ def test_a_process_in_the_middle_of_execve_is_found(tmp_path, monkeypatch, looks
     """It shows neither variables nor arguments then; done: execve ends after the last look in vain at the first."""
     seen, real = [], processes.shown
     marks = {processes.MARKER_SERVER: "server-0", processes.MARKER_ROOT: str(tmp_path)}
-    child = subprocess.Popen(["sleep", "900"], env=marks)
 
     def shown(pid, name):
-        if name == "stat":
+        if name == "stat" or pid != one.pid:
             return real(pid, name)
-        seen.extend([name] if pid == child.pid else [])
-        return b"" if pid == child.pid and len(seen) <= 2 * looks - done else real(pid, name)
+        seen.append(name)
+        return b"" if len(seen) <= 2 * looks - done else real(pid, name)
 
-    try:
-        wait_until(lambda: real(child.pid, "cmdline").startswith(b"sleep"))
+    with child(["sleep", "900"], env=marks) as one:
+        wait_until(lambda: real(one.pid, "cmdline").startswith(b"sleep"))
         monkeypatch.setattr(processes, "shown", shown)
-        assert processes.marked_processes(str(tmp_path)) == {"server-0": [child.pid]}
+        assert processes.marked_processes(str(tmp_path)) == {"server-0": [one.pid]}
         assert seen == ["environ", "cmdline"] * looks + ["environ"]
-    finally:
-        child.kill()
-        child.wait()
 
 
 def test_a_process_that_shows_nothing_at_all_is_not_waited_for_long(monkeypatch):

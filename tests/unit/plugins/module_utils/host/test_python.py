@@ -17,15 +17,9 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.pa
 WORKS = "3 11 0"
 
 
-@pytest.fixture
-def node(tmp_path, monkeypatch):
-    """Makes interpreters that answer the probe, in two folders of the system's and anywhere else."""
-    monkeypatch.setattr(host_python, "DIRECTORIES", (str(tmp_path / "usr"), str(tmp_path / "local")))
-    monkeypatch.setattr(host_python, "base_executable", lambda: str(tmp_path / "base" / "python3"))
-    return Node(tmp_path)
-
-
 class Node:
+    """Makes interpreters that answer the probe, in two folders of the system's and anywhere else."""
+
     def __init__(self, folder):
         self.folder = folder
         self.paths = NodePaths(str(folder / "r"))
@@ -43,6 +37,13 @@ class Node:
     def record(self, target):
         os.makedirs(os.path.dirname(host_python.link(self.paths)), exist_ok=True)
         host_python.put(self.paths, str(self.folder / target))
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    monkeypatch.setattr(host_python, "DIRECTORIES", (str(tmp_path / "usr"), str(tmp_path / "local")))
+    monkeypatch.setattr(host_python, "base_executable", lambda: str(tmp_path / "base" / "python3"))
+    return Node(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -85,18 +86,17 @@ def test_a_choice_is_kept_while_it_works(node, recorded, chosen):
 
 def test_a_shim_in_a_virtual_environment_is_refused_by_its_place(node):
     node.python("usr/python3")
-    node.python("clone/.venv/bin/python3")
-    (node.folder / "clone" / ".venv" / "pyvenv.cfg").touch()
-    node.record("clone/.venv/bin/python3")
+    node.python("env/bin/python3")
+    (node.folder / "env" / "pyvenv.cfg").touch()
+    node.record("env/bin/python3")
     assert node.chosen() == "usr/python3"
 
 
 def test_users_must_be_able_to_start_it(node, monkeypatch):
-    node.python("usr/python3")
-    node.python("local/python3")
-    monkeypatch.setattr(host_python, "can_execute", lambda user, python: user != "blind" or "local" in python)
-    assert host_python.choose(node.paths, ["seeing"]) == str(node.folder / "usr" / "python3")
-    assert host_python.choose(node.paths, ["seeing", "blind"]) == str(node.folder / "local" / "python3")
+    usr, local = node.python("usr/python3"), node.python("local/python3")
+    monkeypatch.setattr(host_python, "can_execute", lambda user, python: user != "blind" or python == local)
+    assert host_python.choose(node.paths, ["seeing"]) == usr
+    assert host_python.choose(node.paths, ["seeing", "blind"]) == local
 
 
 def test_where_none_is_fit_it_says_why_of_each(node, monkeypatch):

@@ -28,25 +28,18 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers
 )
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.base import Status
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.supervisord import Supervisord
-from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
 from hypothesis import given
 from hypothesis import strategies as st
 
 
 def entry(name="server-0", port=8000, command=("engine", "--port", "8000"), **changes):
     words = {"command": list(command), "launch": list(command)}
-    return plan_entry(port, name, **{"host": "h", "devices": [], "model_id": "m", **words, **changes})
+    return plan_entries.plan_entry(port, name, **{"host": "h", "devices": [], "model_id": "m", **words, **changes})
 
 
 def running(one=None, **changes):
-    """An Observed server that runs as deployed."""
-    one = one or entry()
-    record = {"name": one["name"], "hash": one["hash"], "user": "me", "pid": 7, "phase": "running", "since": 1000.0,
-              "started": 1000.0, "starts": [1000.0], "count": 1}  # fmt: skip
-    values = {"entry": one, "definition": "d", "state": record, "fresh": True, "service": Status("up", 7), "pids": [7],
-              "files": ["e"]}  # fmt: skip
-    values.update(changes)
-    return Observed(one["name"], **values)
+    return plan_entries.running(one or entry(), **changes)
 
 
 def stopped(one=None, **changes):
@@ -62,23 +55,23 @@ def decide(*arguments, **named):
     return deciding.decide(*arguments, **named).actions
 
 
-def only_action(actions):
-    assert len(actions) == 1, actions
-    return (actions[0].kind, actions[0].reason)
+def kinds(actions):
+    return {action.name: (action.kind, action.reason) for action in actions}
 
 
-def test_what_runs_as_planned_is_left_alone():
-    assert decide(desired(entry()), {"server-0": running()}, "started") == []
-    waiting = running()
-    waiting.state.update(phase="waiting for server-1")
-    assert decide(desired(entry()), {"server-0": waiting}, "started") == []
-    restarting = running(service=Status("restarting", None, "it ended with exit status 1"), pids=[])
-    assert decide(desired(entry()), {"server-0": restarting}, "started") == []
+def found(observed, planned=None, state="started"):
+    """(kind, reason) of the action on server-0, None without one."""
+    return kinds(decide(desired(planned or entry()), {"server-0": observed}, state)).get("server-0")
 
 
 @pytest.mark.parametrize(
     ("observed", "expected"),
     [
+        (running(), None),
+        (running(state={**running().state, "phase": "waiting for server-1"}), None),
+        (running(service=Status("restarting", None, "it ended with exit status 1"), pids=[]), None),
+        (running(state={**running().state, "hash": "0" * 64}),
+         ("restart", "it runs an older entry than the deployed one")),
         (Observed("server-0"), ("create", "it is not deployed")),
         (running(entry(port=1)), ("change", "changed: port")),
         (running(entry(environment={"A": "1"}, command=["other"])), ("change", "changed: command, environment")),
@@ -102,16 +95,7 @@ def test_what_runs_as_planned_is_left_alone():
     ],
 )  # fmt: skip
 def test_what_differs_is_repaired(observed, expected):
-    assert only_action(decide(desired(entry()), {"server-0": observed}, "started")) == expected
-
-
-def test_an_older_hash_that_runs():
-    older = running()
-    older.state["hash"] = "0" * 64
-    assert only_action(decide(desired(entry()), {"server-0": older}, "started")) == (
-        "restart",
-        "it runs an older entry than the deployed one",
-    )
+    assert found(observed) == expected
 
 
 def without_cpus(one):
@@ -126,15 +110,9 @@ def read_otherwise(one):
     return dict(content, hash=entry_hash(content))
 
 
-@pytest.mark.parametrize(
-    "deployed",
-    [
-        entry(host="old-name"),
-        without_cpus(entry()),
-        without_cpus(entry(host="old-name")),
-        read_otherwise(entry()),
-    ],
-)
+@pytest.mark.parametrize("deployed", [
+    entry(host="old-name"), without_cpus(entry()), without_cpus(entry(host="old-name")), read_otherwise(entry()),
+])  # fmt: skip
 @pytest.mark.parametrize("contained", [False, True])
 def test_what_no_process_depends_on_is_no_difference(tmp_path, deployed, contained, monkeypatch):
     paths = NodePaths(str(tmp_path))
@@ -144,13 +122,13 @@ def test_what_no_process_depends_on_is_no_difference(tmp_path, deployed, contain
         pathlib.Path(path).write_text(json.dumps(value))
     containers = [Container("c" * 64, "n", True, "server-0", str(tmp_path), deployed["hash"])] if contained else []
     monkeypatch.setattr(observing, "our_containers", lambda root, entries: {"server-0": containers})
-    found = observing.observe(paths, Manager(paths), {"server-0": entry()})["server-0"]
-    found.fresh, found.pids, found.running = True, [7], None
-    assert condition(found).hash == entry()["hash"]
-    assert decide(desired(entry()), {"server-0": found}, "started") == []
+    seen = observing.observe(paths, Manager(paths), {"server-0": entry()})["server-0"]
+    seen.fresh, seen.pids, seen.running = True, [7], None
+    assert condition(seen).hash == entry()["hash"]
+    assert found(seen) is None
     other = entry(port=1)
-    found = observing.observe(paths, Manager(paths), {"server-0": other})["server-0"]
-    assert only_action(decide(desired(other), {"server-0": found}, "started")) == ("change", "changed: port")
+    seen = observing.observe(paths, Manager(paths), {"server-0": other})["server-0"]
+    assert found(seen, other) == ("change", "changed: port")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +146,7 @@ def test_what_a_process_depends_on_is_a_difference_of_entries(key, value):
     state = {"hash": now["hash"]}
     assert observing._by_content(now, entry(), state, []) == now
     assert state["hash"] == now["hash"]
-    assert only_action(decide(desired(entry()), {"server-0": running(now)}, "started")) == ("change", "changed: " + key)
+    assert found(running(now)) == ("change", "changed: " + key)
 
 
 class Manager(Supervisord):
@@ -194,9 +172,9 @@ def test_a_server_that_runs_is_observed_though_its_entry_was_deleted(tmp_path, m
     for path, text in ((paths.server_state("server-0"), json.dumps(record)), (paths.etc + "/x", "")):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         pathlib.Path(path).write_text(text)
-    found = observing.observe(paths, manager)["server-0"]
-    assert (found.fresh, found.entry, condition(found).state) == (True, None, "running")
-    assert only_action(decide({}, {"server-0": found}, "started")) == ("remove", "it is not in the plan")
+    seen = observing.observe(paths, manager)["server-0"]
+    assert (seen.fresh, seen.entry, condition(seen).state) == (True, None, "running")
+    assert kinds(decide({}, {"server-0": seen}, "started")) == {"server-0": ("remove", "it is not in the plan")}
 
 
 def test_the_hash_does_not_count_the_host_and_counts_all_else():
@@ -209,12 +187,8 @@ def test_the_hash_does_not_count_the_host_and_counts_all_else():
 def test_the_order_is_the_plans_and_orphaned_servers_come_last_unless_names_are_given():
     plan = desired(entry("b"), entry("a"))
     observed = {"z": running(entry("z")), "c": running(entry("c")), "gone": Observed("gone")}
-    assert [(action.name, action.kind) for action in decide(plan, observed, "started")] == [
-        ("b", "create"),
-        ("a", "create"),
-        ("c", "remove"),
-        ("z", "remove"),
-    ]
+    order = [("b", "create"), ("a", "create"), ("c", "remove"), ("z", "remove")]
+    assert [(action.name, action.kind) for action in decide(plan, observed, "started")] == order
     assert [action.name for action in decide(plan, observed, "started", only=["a"])] == ["a"]
     assert [action.name for action in decide(plan, observed, "absent", only=["c"])] == ["c"]
     assert decide(plan, observed, "started", only=["c"]) == []
@@ -297,7 +271,6 @@ def applied(plan, observed, actions):
         if action.kind in STARTS:
             target = plan[action.name]
             after[action.name] = running(target.entry, secrets=target.secrets, definition=target.definition)
-            after[action.name].state["user"] = target.user
         elif action.kind in ("redefine", "enable"):
             old = observed[action.name]
             service = Status(old.service.state, old.service.pid, old.service.reason)
@@ -345,10 +318,6 @@ def follows(leader, name="work", **start):
     return entry(name, port=8001, start={"after": [leader], "restart_with_leader": True, **start})
 
 
-def kinds(actions):
-    return {action.name: (action.kind, action.reason) for action in actions}
-
-
 def test_an_unnamed_follower_starts_as_the_plan_has_it_now():
     lead, work = entry("lead"), follows("lead")
     observed = {"lead": running(entry("lead", port=1)), "work": running(follows("lead", environment={"A": "1"}))}
@@ -387,24 +356,18 @@ def test_a_follower_that_runs_restarts_though_nobody_named_it_and_a_stopped_one_
         assert set(kinds(decide(desired(lead, work, last), observed, "started", only=["lead"]))) == {"lead"}
 
 
-def container(hash_, running_=True):
-    return Container("c" * 64, "inference-fleet-server-0", running_, "server-0", "/", hash_)
+def container(hash_):
+    return Container("c" * 64, "inference-fleet-server-0", True, "server-0", "/", hash_)
 
 
 def test_a_container_says_itself_what_runs():
-    one = entry()
-    assert decide(desired(one), {"server-0": running(containers=[container(one["hash"])])}, "started") == []
-    assert only_action(decide(desired(one), {"server-0": running(containers=[container("0" * 64)])}, "started")) == (
-        "restart",
-        "it runs an older entry than the deployed one",
-    )
-    left = running(one, service=None, pids=[], state={}, containers=[container("1" * 64)])
-    now = condition(left)
-    assert (now.state, now.hash, now.managed, now.reason) == (
-        "running", "1" * 64, False, "it runs without its service manager",
-    )  # fmt: skip
-    assert only_action(decide(desired(one), {"server-0": left}, "started"))[0] == "restart"
-    assert only_action(decide(desired(one), {"server-0": left}, "stopped"))[0] == "stop"
+    assert found(running(containers=[container(entry()["hash"])])) is None
+    older = ("restart", "it runs an older entry than the deployed one")
+    assert found(running(containers=[container("0" * 64)])) == older
+    left = running(service=None, pids=[], state={}, containers=[container("1" * 64)])
+    now, words = condition(left), "it runs without its service manager"
+    assert (now.state, now.hash, now.managed, now.reason) == ("running", "1" * 64, False, words)
+    assert [found(left, state=state)[0] for state in ("started", "stopped")] == ["restart", "stop"]
 
 
 def with_weights(one, noted="a" * 64, now="b" * 64, **changes):
@@ -434,4 +397,4 @@ def test_a_server_is_restarted_when_its_weights_changed_since_it_was_started():
     ],
 )
 def test_weights_of_which_nothing_is_known_are_no_reason(observed):
-    assert decide(desired(entry()), {"server-0": observed}, "started") == []
+    assert found(observed) is None

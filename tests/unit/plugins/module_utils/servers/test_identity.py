@@ -1,14 +1,14 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who answers on a server's port: verdicts are about the planned entry's own process."""
+"""Who answers on a server's port: verdicts are about the planned entry's own process; the times of its start."""
 
 from __future__ import annotations
 
-import contextlib
 import getpass
 import json
 import os
+import pathlib
 import re
 import socket
 from types import SimpleNamespace
@@ -18,6 +18,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.contain
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import identity
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.identity import start_times
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Node, Observed
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, runner
 from ansible_collections.inference.fleet.tests.unit.engines.deployed import a_port, deployed, holding, write_down
@@ -57,15 +58,25 @@ def words_of(verdict):
     return re.sub(r"process \d+ of %s \([^)]*\)" % re.escape(USER), "PROCESS", verdict["not_verified"])
 
 
-def test_the_planned_entry_that_runs_and_holds_its_port_is_verified(tmp_path):
+@pytest.fixture
+def serving(tmp_path):
+    """(the engine behind the port, the deployed entry, the path of the record of its start)."""
     with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
-        (verdict,) = verify(tmp_path, entry)
+        yield engine, entry, pathlib.Path(NodePaths(str(tmp_path)).server_state("server-0"))
+
+
+def held(entry, name="server-0", runs=None):
+    """How a port is described that a server of ours holds."""
+    words = "the port %d is held by our server '%s', PROCESS, entry %s"
+    return words % (entry["port"], name, (runs or entry["hash"])[:12])
+
+
+def test_the_planned_entry_that_runs_and_holds_its_port_is_verified(tmp_path, serving):
+    _engine, entry, _record = serving
+    (verdict,) = verify(tmp_path, entry)
     assert (verdict["ok"], verdict["not_verified"]) == (True, None)
-    first = verdict["probes"][0]
-    assert re.fullmatch(
-        r"process \d+ \(.*\) runs the planned entry %s and holds the port %d" % (entry["hash"][:12], entry["port"]),
-        first["got"],
-    )  # fmt: skip
+    words = r"process \d+ \(.*\) runs the planned entry %s and holds the port %d" % (entry["hash"][:12], entry["port"])
+    assert re.fullmatch(words, verdict["probes"][0]["got"])
 
 
 def test_nothing_is_deployed_and_somebody_elses_server_answers(tmp_path):
@@ -77,41 +88,30 @@ def test_nothing_is_deployed_and_somebody_elses_server_answers(tmp_path):
         assert engine.requests == []
 
 
-def test_another_entry_is_deployed_than_the_planned_one(tmp_path):
+def test_another_entry_is_deployed_than_the_planned_one(tmp_path, serving):
     """Of an older or a newer plan, or of another run at the same time."""
-    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
-        planned = plan_entry(entry["port"], environment={"A": "1"}, model_id="gpt-oss-20b")
-        (verdict,) = verify(tmp_path, planned)
-        port, old, new = entry["port"], entry["hash"][:12], planned["hash"][:12]
-        assert words_of(verdict) == (
-            "server-0 is deployed as the entry %s, and the plan's is %s; they differ in environment, model_id; the "
-            "port %d is held by our server 'server-0', PROCESS, entry %s" % (old, new, port, old)
-        )
-        assert engine.requests == []
+    engine, entry, _record = serving
+    planned = plan_entry(entry["port"], environment={"A": "1"}, model_id="gpt-oss-20b")
+    words = words_of(verify(tmp_path, planned)[0])
+    assert all(one["hash"][:12] in words for one in (entry, planned))
+    assert words.endswith("; they differ in environment, model_id; " + held(entry))
+    assert engine.requests == []
 
 
-def test_an_entry_that_was_edited_on_the_node_is_not_the_planned_one(tmp_path):
-    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
-        with open(NodePaths(str(tmp_path)).entry("server-0"), "w", encoding="utf-8") as stream:
-            json.dump(dict(entry, devices=[7]), stream)
-        assert "; they differ in devices; the port" in words_of(verify(tmp_path, entry)[0])
+def test_an_entry_that_was_edited_on_the_node_is_not_the_planned_one(tmp_path, serving):
+    _engine, entry, _record = serving
+    pathlib.Path(NodePaths(str(tmp_path)).entry("server-0")).write_text(json.dumps(dict(entry, devices=[7])))
+    assert "; they differ in devices; the port" in words_of(verify(tmp_path, entry)[0])
 
 
-def test_an_older_entry_runs_than_the_deployed_one(tmp_path):
-    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
-        state = NodePaths(str(tmp_path)).server_state("server-0")
-        with open(state, encoding="utf-8") as stream:
-            pid = json.load(stream)["pid"]
-        write_down(tmp_path, entry, pid, runs="0" * 64)
-        assert words_of(verify(tmp_path, entry)[0]).startswith(
-            "server-0 runs the entry 000000000000, and the plan's is %s; site.yml restarts it; the port %d is held by "
-            "our server 'server-0', PROCESS, entry 000000000000" % (entry["hash"][:12], entry["port"])
-        )
-        os.unlink(state)
-        assert re.fullmatch(
-            r"server-0 runs as process \d+, and which entry that is, is not known: its record is missing; site.yml "
-            r"restarts it", words_of(verify(tmp_path, entry)[0])
-        )  # fmt: skip
+def test_an_older_entry_runs_than_the_deployed_one(tmp_path, serving):
+    _engine, entry, record = serving
+    write_down(tmp_path, entry, json.loads(record.read_text())["pid"], runs="0" * 64)
+    words = words_of(verify(tmp_path, entry)[0])
+    assert words.startswith("server-0 runs the entry 000000000000, and the plan's is %s" % entry["hash"][:12])
+    assert held(entry, runs="0" * 64) in words
+    record.unlink()
+    assert re.match(r"server-0 runs as process \d+, .*: its record is missing", words_of(verify(tmp_path, entry)[0]))
 
 
 def test_another_server_of_ours_has_its_port(tmp_path):
@@ -126,10 +126,8 @@ def test_another_server_of_ours_has_its_port(tmp_path):
         write_down(tmp_path, entries[1], first)
         found = [words_of(verdict) for verdict in verify(tmp_path, *entries)]
     assert found == [
-        "the port %d is held by our server '%s', PROCESS, entry %s"
-        % (entry["port"], name, entries[number]["hash"][:12])
-        for entry, name, number in ((entries[0], "server-1", 1), (entries[1], "server-0", 0))
-    ]
+        held(entries[0], "server-1", entries[1]["hash"]), held(entries[1], "server-0", entries[0]["hash"])
+    ]  # fmt: skip
 
 
 def test_a_port_that_two_share_is_not_ours_alone(tmp_path):
@@ -175,19 +173,14 @@ def test_a_deployed_server_that_does_not_run(tmp_path):
     assert words_of(verify(tmp_path, entry)[0]) == "server-0 does not run (stopped)"
 
 
-def test_a_swap_in_the_middle_of_the_verification_is_noticed(tmp_path):
+def test_a_swap_in_the_middle_of_the_verification_is_noticed(tmp_path, serving):
     """What answered is gone by the end, and another entry is deployed: none of the answers is about the plan."""
-    with contextlib.ExitStack() as stack:
-        engine = stack.enter_context(ScriptedEngine())
-        entry = stack.enter_context(deployed(tmp_path, engine.port, plan_entry))
-        state = NodePaths(str(tmp_path)).server_state("server-0")
-        with open(state, encoding="utf-8") as stream:
-            pid = json.load(stream)["pid"]
-        newer = plan_entry(entry["port"], environment={"A": "1"})
-        engine.pages["/v1/models"] = lambda: (
-            write_down(tmp_path, newer, pid) or json.dumps({"data": [{"id": "gpt-oss-120b"}]})
-        )
-        (verdict,) = verify(tmp_path, entry)
+    engine, entry, record = serving
+    pid, newer = json.loads(record.read_text())["pid"], plan_entry(entry["port"], environment={"A": "1"})
+    engine.pages["/v1/models"] = lambda: (
+        write_down(tmp_path, newer, pid) or json.dumps({"data": [{"id": "gpt-oss-120b"}]})
+    )
+    (verdict,) = verify(tmp_path, entry)
     assert [(probe["name"], probe["ok"]) for probe in verdict["probes"]] == [
         ("identity", False), ("model-id", True), ("completion", True),
     ]  # fmt: skip
@@ -236,14 +229,50 @@ def test_the_workers_behind_a_frontend_are_the_planned_ones_too(tmp_path):
         assert words_of(verify(tmp_path, entry, worker)[0]) == "nothing is deployed as decode-0"
 
 
-def test_check_mode_verifies_what_is_planned_and_nothing_else(tmp_path):
-    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
-        assert verify(tmp_path, entry, check_mode=True)[0]["ok"] is True
-        engine.requests.clear()
-        planned = plan_entry(entry["port"], environment={"A": "1"})
-        (verdict,) = verify(tmp_path, planned, check_mode=True)
-        assert (verdict["ok"], verdict["not_verified"]) == (None, None)
-        assert {probe["cause"] for probe in verdict["probes"]} == {"not verified (check)"}
-        # a run that says that it changed nothing is held to it
-        assert verify(tmp_path, planned, check_mode=True, servers_changed=False)[0]["ok"] is False
-        assert [path for method, path, *_rest in engine.requests if method == "POST"] == []
+def test_check_mode_verifies_what_is_planned_and_nothing_else(tmp_path, serving):
+    engine, entry, _record = serving
+    assert verify(tmp_path, entry, check_mode=True)[0]["ok"] is True
+    engine.requests.clear()
+    planned = plan_entry(entry["port"], environment={"A": "1"})
+    (verdict,) = verify(tmp_path, planned, check_mode=True)
+    assert (verdict["ok"], verdict["not_verified"]) == (None, None)
+    assert {probe["cause"] for probe in verdict["probes"]} == {"not verified (check)"}
+    # a run that says that it changed nothing is held to it
+    assert verify(tmp_path, planned, check_mode=True, servers_changed=False)[0]["ok"] is False
+    assert [path for method, path, *_rest in engine.requests if method == "POST"] == []
+
+
+NOTHING = dict.fromkeys(("installed", "weights", "started", "ready", "artifact", "memory_mib"))
+
+
+def marked(path, seconds):
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    os.utime(path, (seconds, seconds))
+
+
+def test_times_are_those_of_the_files_that_the_steps_leave(tmp_path):
+    paths = NodePaths(str(tmp_path))
+    entry = {"name": "server-0", "container": None, "command": [str(tmp_path / "venv" / "bin" / "python"), "-m", "x"]}
+    marked(tmp_path / "venv" / ".inference-fleet.json", 1000)
+    for number in (1, 2):
+        marked(tmp_path / ("model%d" % number) / ".inference-fleet-manifest.json", 2000 * number)
+    marked(tmp_path / "run" / "inference-fleet" / "ready" / "server-0.json", 6000)
+    weights = {str(tmp_path / one): "x" for one in ("model1", "model2", "gone")}
+    state = {"pid": 1, "started": 5000.5, "weights": weights, "artifact": "compiles"}
+    one = Observed("server-0", state=state, pids=[os.getpid()], was_ready=True)
+    found = start_times(paths, entry, one)
+    assert found.pop("memory_mib") > 0
+    assert found == {
+        "installed": "1970-01-01T00:16:40Z", "weights": "1970-01-01T01:06:40Z", "started": "1970-01-01T01:23:20Z",
+        "ready": "1970-01-01T01:40:00Z", "artifact": "compiles",
+    }  # fmt: skip
+    # a file of another process says nothing about this one; a container's environment is its image
+    one = Observed("server-0", state={"started": 5000.5}, was_ready=False)
+    found = start_times(paths, {**entry, "container": {"image": "x"}}, one)
+    assert found == {**NOTHING, "started": "1970-01-01T01:23:20Z"}
+
+
+def test_what_is_not_known_is_null(tmp_path):
+    entry = {"name": "server-0", "container": None, "command": ["engine"]}
+    assert start_times(NodePaths(str(tmp_path)), entry, Observed("server-0")) == NOTHING

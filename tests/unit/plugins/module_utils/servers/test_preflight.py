@@ -17,10 +17,10 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import entry_hash
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import registry as accelerators
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import preflight
 from ansible_collections.inference.fleet.tests.unit import node_helpers
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import port_block
 
 FIXTURES = pathlib.Path(__file__).resolve().parents[3] / "fixtures"
@@ -37,16 +37,7 @@ select.select([sys.stdin], [], [], 900)
 
 
 def entry(name="server-0", port=PORT, ports=None):
-    made = {
-        "schema": 2, "engine": "vllm", "arguments": {},
-        "host": "node1", "name": name, "role": "server", "launcher": "process", "platform": "cpu",
-        "devices": [0], "bind": "127.0.0.1", "port": port, "ports": ports or {}, "command": ["true"], "environment": {},
-        "secrets": {}, "secret_versions": {}, "config": None, "container": None, "launch": ["true"], "directories": {},
-        "user": None, "model_id": "m", "reasoning_field": "reasoning",
-        "health": {"path": "/health", "budget_s": 300, "poll_s": 2}, "start": {"after": []},
-        "cpus": None, "hooks": {}, "weights": [],
-    }  # fmt: skip
-    return dict(made, hash=entry_hash(made))
+    return plan_entry(port, name, host="node1", ports=ports or {}, command=["true"], launch=["true"])
 
 
 @pytest.fixture
@@ -77,25 +68,31 @@ def check(root, **options):
 
 
 def refused(root, **options):
-    """[(check, message)] of a node that is refused; the whole message is held to them."""
+    """The problems of a node that is refused."""
     with pytest.raises(FleetError) as caught:
         check(root, **options)
     problems = caught.value.details["problems"]
-    lines = ["%d. %s" % (number, item["message"]) for number, item in enumerate(problems, 1)]
     host = "node1" if options.get("servers") else platform.node()
-    assert caught.value.code == "preflight.problems"
-    assert caught.value.values == (
-        len(problems), "problem" if len(problems) == 1 else "problems", host, "\n".join(" " + line for line in lines)
-    )  # fmt: skip
-    return [(item["check"], item["message"]) for item in problems]
+    count = (len(problems), "problem" if len(problems) == 1 else "problems", host)
+    lines = "\n".join(" %d. %s" % (number, item["message"]) for number, item in enumerate(problems, 1))
+    assert (caught.value.code, caught.value.values) == ("preflight.problems", (*count, lines))
+    return problems
 
 
-def run_state(root, name, pid, phase="running", ticks=None):
-    """What a guard records of a server's process."""
-    path = pathlib.Path(NodePaths(str(root)).server_state(name))
+def problem(root, kind, *words, **options):
+    """The message of the one problem of a node, which is of this kind and has the words."""
+    (found,) = refused(root, **options)
+    assert found["check"] == kind
+    assert [one for one in map(str, words) if one not in found["message"]] == []
+    return found["message"]
+
+
+def run_state(root, pid, phase="running", ticks=None):
+    """What a guard records of the process of server-1."""
+    path = pathlib.Path(NodePaths(str(root)).server_state("server-1"))
     path.parent.mkdir(parents=True, exist_ok=True)
     ticks = processes.process(pid).ticks if ticks is None else ticks
-    path.write_text(json.dumps({"name": name, "pid": pid, "ticks": ticks, "phase": phase}))
+    path.write_text(json.dumps({"name": "server-1", "pid": pid, "ticks": ticks, "phase": phase}))
 
 
 def test_a_node_that_can_take_its_plan(tmp_path):
@@ -114,79 +111,42 @@ def test_a_node_that_can_take_its_plan(tmp_path):
 
 def test_all_problems_stand_in_one_message(tmp_path, monkeypatch):
     monkeypatch.setattr(preflight, "free_bytes", lambda path: 3 << 29)
-    with socket.create_server(("127.0.0.1", PORT)), pytest.raises(FleetError) as caught:
-        check(
-            tmp_path,
-            servers=[entry(), entry("server-1", PORT + 1)],
-            hardware={"accelerator": "cpu", "count": 4, "cores": 2},
-            needs={
-                "cpu_flags": ["avx2", "amx_bf16", "sve"],
-                "libraries": ["libnone.so.9"],
-                "host_memory_gib": 16,
-                "disk_gib": 60,
-            },
-        )
-    assert caught.value.code == "preflight.problems"
-    assert caught.value.values[:3] == (6, "problems", "node1")
-    lines = caught.value.values[3].split("\n")
-    assert [line[:4] for line in lines] == [" %d. " % number for number in range(1, 7)]
-    assert [item["check"] for item in caught.value.details["problems"]] == [
-        "hardware", "cpu_flags", "libraries", "ports", "memory", "disk"
-    ]  # fmt: skip
+    needs = {"cpu_flags": ["avx2", "amx_bf16", "sve"], "libraries": ["libnone.so.9"], "host_memory_gib": 16,
+             "disk_gib": 60}  # fmt: skip
+    servers, hardware = [entry(), entry("server-1", PORT + 1)], {"accelerator": "cpu", "count": 4, "cores": 2}
+    with socket.create_server(("127.0.0.1", PORT)):
+        found = refused(tmp_path, servers=servers, hardware=hardware, needs=needs)
+    assert [item["check"] for item in found] == ["hardware", "cpu_flags", "libraries", "ports", "memory", "disk"]
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "words"),
     [
-        (
-            {"hardware": {"accelerator": "b200", "count": 8}},
-            "The inventory declares the accelerator b200 (fleet_hardware.accelerator), this node has cpu (AMD EPYC). "
-            "Correct fleet_hardware, or remove the node from this group.",
-        ),
-        (
-            {"hardware": {"accelerator": "cpu", "count": 1}, "needs": {"accelerators": ["b200", "gb200"]}},
-            "The recipe is for b200, gb200 (needs.accelerators), this node has cpu (AMD EPYC). Set fleet_recipe to one "
-            "for this node.",
-        ),
-        (
-            {"platform": "abacus"},
-            "This version of the collection cannot detect accelerators of 'abacus'; it knows: %s. Use one of these."
-            % ", ".join(accelerators.PLATFORMS),
-        ),
+        ({"hardware": {"accelerator": "b200", "count": 8}}, ["b200", "fleet_hardware.accelerator", "cpu (AMD EPYC)"]),
+        ({"hardware": {"accelerator": "cpu", "count": 1}, "needs": {"accelerators": ["b200", "gb200"]}},
+         ["b200, gb200 (needs.accelerators)", "cpu (AMD EPYC)", "fleet_recipe"]),
+        ({"platform": "abacus"}, ["'abacus'", ", ".join(accelerators.PLATFORMS)]),
     ],
-)
-def test_hardware_of_another_kind(tmp_path, options, message):
-    assert refused(tmp_path, **options) == [("hardware", message)]
+)  # fmt: skip
+def test_hardware_of_another_kind(tmp_path, options, words):
+    problem(tmp_path, "hardware", *words, **options)
 
 
 def test_a_library_that_a_role_installs_is_no_problem_for_root(tmp_path, monkeypatch):
     needs = {"libraries": ["libnuma.so.1"]}
     installs = {"libnuma.so.1": {"debian": "libnuma1", "redhat": "numactl-libs"}}
     monkeypatch.setattr(preflight, "missing_libraries", list)
-    lacks = (
-        "The recipe needs the shared library libnuma.so.1 (needs.libraries), this node lacks it. Install the package "
-    )
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert check(tmp_path, needs=needs, installs=installs)["problems"] == []
-    assert refused(tmp_path, needs=needs) == [("libraries", lacks + "that contains it.")]
+    problem(tmp_path, "libraries", "libnuma.so.1 (needs.libraries)", "the package that contains it", needs=needs)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert refused(tmp_path, needs=needs, installs=installs) == [
-        (
-            "libraries",
-            lacks + "libnuma1 (debian), numactl-libs (redhat); or run the play with become, which installs it.",
-        )
-    ]
+    advice = "libnuma1 (debian), numactl-libs (redhat); or run the play with become"
+    problem(tmp_path, "libraries", advice, needs=needs, installs=installs)
 
 
 def test_libraries_that_cannot_be_looked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    assert refused(tmp_path, needs={"libraries": ["libc.so.6"]}) == [
-        (
-            "libraries",
-            "The shared libraries libc.so.6 cannot be looked up: /bin/false -c 'import ctypes' fails (exit status 1). "
-            "Install the full Python of the distribution.",
-        )
-    ]
+    problem(tmp_path, "libraries", "libc.so.6", "/bin/false", "exit status 1", needs={"libraries": ["libc.so.6"]})
 
 
 @pytest.mark.parametrize(
@@ -198,11 +158,9 @@ def test_libraries_that_cannot_be_looked_for(tmp_path, monkeypatch):
 )
 def test_a_port_that_somebody_else_holds_is_a_problem(tmp_path, listener, server, ports, only, advice):
     pid = listener(PORT + 3, root=tmp_path, server=server) if server else listener(PORT + 3)
-    ((check_name, message),) = refused(tmp_path, servers=[entry(ports=ports)], only=only)
-    assert check_name == "ports"
-    assert message.startswith("server-0: its metrics port %d on 127.0.0.1 is held by " % (PORT + 3))
-    assert "process %d of " % pid in message and (server is None or "server '%s'" % server in message)
-    assert message.endswith("). " + advice + " set another port in fleet_override.")
+    words = ["server-0: its metrics port %d on 127.0.0.1" % (PORT + 3), "process %d of " % pid, "). " + advice]
+    words += ["server '%s'" % server] if server else []
+    problem(tmp_path, "ports", *words, servers=[entry(ports=ports)], only=only)
     assert check(tmp_path, servers=[entry(ports=ports)], only=["server-9"])["problems"] == []
 
 
@@ -222,41 +180,34 @@ def test_a_read_only_file_system_is_called_that(tmp_path, monkeypatch):
     for folder in ("etc/inference-fleet", "var/lib/inference-fleet"):
         (tmp_path / folder).mkdir(parents=True)
     found = refused(tmp_path)
-    assert [check for check, _message in found] == ["root"] * 4
-    assert found[0][1].startswith("%s/etc/inference-fleet: Read-only file system (EROFS). " % tmp_path)
-    assert not [message for _check, message in found if "become" in message]
-
-
-def memory_of(root, *names, **options):
-    """The message about memory where each server needs 10 GiB of 23.1; None where there is none."""
-    servers = [entry(name, PORT + number) for number, name in enumerate(names)]
-    needs = {"host_memory_gib": options.pop("each", 10)}
-    try:
-        check(root, servers=servers, needs=needs, **options)
-    except FleetError as error:
-        assert [item["check"] for item in error.details["problems"]] == ["memory"]
-        return error.details["problems"][0]["message"]
-    return None
+    assert [item["check"] for item in found] == ["root"] * 4
+    assert found[0]["message"].startswith("%s/etc/inference-fleet: Read-only file system (EROFS). " % tmp_path)
+    assert not [item for item in found if "become" in item["message"]]
 
 
 def test_memory_is_needed_by_servers_that_do_not_run(tmp_path, listener):
-    three = ("server-0", "server-1", "server-2")
-    lacks = (
-        "The servers to be started (server-0, server-1, server-2) need 30 GiB of host memory (needs.host_memory_gib, "
-        "10 GiB each), this node has 23.1 GiB available. Stop other programs, or give the host fewer servers."
-    )
-    assert memory_of(tmp_path, *three[:2]) is None
-    assert memory_of(tmp_path, *three) == lacks
-    assert memory_of(tmp_path, *three, only=["server-2"]) is None
+    """Each needs 10 GiB of 23.1."""
+    names = ("server-0", "server-1", "server-2")
+    three = [entry(name, PORT + number) for number, name in enumerate(names)]
+    needs = {"host_memory_gib": 10}
+
+    def fits(*servers, only=None):
+        return check(tmp_path, servers=servers, needs=needs, only=only)["problems"] == []
+
+    def lacks():
+        words = [", ".join(names), "30 GiB", "needs.host_memory_gib, 10 GiB each", "23.1 GiB"]
+        return problem(tmp_path, "memory", *words, servers=three, needs=needs)
+
+    assert fits(*three[:2]) and lacks() and fits(*three, only=["server-2"])
     pid = listener(PORT + 20)
-    run_state(tmp_path, "server-1", pid)
-    assert memory_of(tmp_path, *three) is None, "server-1 runs and has its memory"
-    run_state(tmp_path, "server-1", pid, phase="restarting")
-    assert memory_of(tmp_path, *three) == lacks
-    run_state(tmp_path, "server-1", pid, ticks=processes.process(pid).ticks - 1)
-    assert memory_of(tmp_path, *three) == lacks, "the number belongs to another process by now"
-    run_state(tmp_path, "server-1", 2**22 + 1, ticks=1)
-    assert memory_of(tmp_path, *three) == lacks
+    run_state(tmp_path, pid)
+    assert fits(*three), "server-1 runs and has its memory"
+    run_state(tmp_path, pid, phase="restarting")
+    assert lacks()
+    run_state(tmp_path, pid, ticks=processes.process(pid).ticks - 1)
+    assert lacks(), "the number belongs to another process by now"
+    run_state(tmp_path, 2**22 + 1, ticks=1)
+    assert lacks()
 
 
 def test_memory_that_cannot_be_read_is_not_checked(tmp_path, monkeypatch):
@@ -269,47 +220,34 @@ def test_disk_is_asked_for_until_the_deployment_is_there(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(preflight, "free_bytes", lambda path: asked.append(path) or 5 << 30)
     venv, model = tmp_path / "venv", tmp_path / "model"
-    both = [str(venv), str(model)]
-    lacks = (
-        "disk",
-        "A first deployment needs 6 GiB of free disk (needs.disk_gib), %s has 5.0 GiB. Free space there, or set "
-        "fleet_root to a folder on a larger disk.",
-    )
+    both, needs = [str(venv), str(model)], {"disk_gib": 6}
+    words = "needs 6 GiB of free disk (needs.disk_gib), %s has 5.0 GiB"
+
+    def lacks(place, **options):
+        problem(tmp_path, "disk", words % place, "fleet_root", needs=needs, **options)
+
     assert check(tmp_path, needs={"disk_gib": 5}, satisfied_by=both)["problems"] == []
-    assert refused(tmp_path, needs={"disk_gib": 6}) == [(lacks[0], lacks[1] % tmp_path)]
+    lacks(tmp_path)
     venv.mkdir()
-    assert refused(tmp_path, needs={"disk_gib": 6}, satisfied_by=both) == [(lacks[0], lacks[1] % tmp_path)]
+    lacks(tmp_path, satisfied_by=both)
     (tmp_path / "var/lib").mkdir(parents=True)
-    assert refused(tmp_path, needs={"disk_gib": 6}) == [(lacks[0], lacks[1] % (tmp_path / "var/lib"))]
+    lacks(tmp_path / "var/lib")
     model.mkdir()
-    del asked[:]
-    assert check(tmp_path, needs={"disk_gib": 6}, satisfied_by=both)["problems"] == []
-    assert asked == []
+    asked.clear()
+    assert check(tmp_path, needs=needs, satisfied_by=both)["problems"] == asked == []
 
 
 def test_folders_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "etc").mkdir()
     closed = [str(tmp_path / "etc"), str(tmp_path)]
     monkeypatch.setattr(os, "access", lambda path, mode: path not in closed)
-    assert refused(tmp_path) == [
-        (
-            "root",
-            "The user %s cannot write to %s, %s. Run the play with become, or set fleet_root to a folder that this "
-            "user can write to." % (processes.user_name(os.geteuid()), *closed),
-        )
-    ]
+    problem(tmp_path, "root", processes.user_name(os.geteuid()), ", ".join(closed), "become", "fleet_root")
 
 
 def test_a_file_where_a_folder_must_be(tmp_path):
     (tmp_path / "var/lib").mkdir(parents=True)
     (tmp_path / "var/lib/inference-fleet").write_text("")
-    assert refused(tmp_path) == [
-        (
-            "root",
-            "%s/var/lib/inference-fleet is in the way: it must be a folder. Remove it, or set another fleet_root."
-            % tmp_path,
-        )
-    ]
+    problem(tmp_path, "root", "%s/var/lib/inference-fleet is in the way" % tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -326,32 +264,29 @@ def test_an_invalid_plan_is_refused(options, code):
 
 
 def test_a_model_of_the_node_must_be_there_and_whole(tmp_path):
-    folder = tmp_path / "model"
+    root, folder = tmp_path / "r", tmp_path / "model"
     model = {"source": "path", "path": str(folder), "format": "bf16"}
-    assert [item[0] for item in refused(tmp_path / "r", models=[model])] == ["model"]
 
+    def refuses(*words, **changes):
+        return problem(root, "model", *words, models=[dict(model, **changes)])
+
+    def accepts(**changes):
+        return check(root, models=[dict(model, **changes)])["problems"] == []
+
+    refuses()
     node_helpers.build_checkpoint(folder, quantization_config=None)
-    assert check(tmp_path / "r", models=[model])["problems"] == []
-    ((_name, message),) = refused(tmp_path / "r", models=[dict(model, format="mxfp4")])
-    assert "its format is bf16, the recipe needs mxfp4" in message
+    assert accepts()
+    refuses("its format is bf16, the recipe needs mxfp4", format="mxfp4")
     draft = {"path": str(tmp_path / "draft")}
-    ((_name, message),) = refused(tmp_path / "r", models=[dict(model, draft=draft)])
-    assert "%s is incomplete, missing: config.json" % draft["path"] in message
-    # Copied earlier from a mount that is gone now.
-    assert check(tmp_path / "r", models=[dict(model, source_path=str(tmp_path / "gone"))])["problems"] == []
-
+    refuses("%s is incomplete, missing: config.json" % draft["path"], draft=draft)
+    assert accepts(source_path=str(tmp_path / "gone"))  # copied earlier from a mount that is gone now
     shard = sorted(folder.glob("*.safetensors"))[1]
     shard.unlink()
-    (problem,) = refused(tmp_path / "r", models=[model])
-    assert shard.name in problem[1]
-    # What is fetched is checked when it comes.
-    assert check(tmp_path / "r", models=[dict(model, source="standin")])["problems"] == []
+    refuses(shard.name)
+    assert accepts(source="standin")  # what is fetched is checked when it comes
 
 
 def test_a_model_that_is_no_gpt_oss(tmp_path):
     node_helpers.build_checkpoint(tmp_path / "model", model_type="llama")
-    ((name, message),) = refused(tmp_path / "r", models=[{"source": "path", "path": str(tmp_path / "model")}])
-    assert name == "model"
-    assert str(tmp_path / "model") in message
-    assert "llama" in message
-    assert "gpt_oss" in message
+    model = {"source": "path", "path": str(tmp_path / "model")}
+    problem(tmp_path / "r", "model", model["path"], "llama", "gpt_oss", models=[model])

@@ -5,37 +5,28 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.http_client import Response
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import observe, readiness
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Observed
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.base import Status
-from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry, running
+
+NO_WORKERS = "models: 'm' is not listed (none is)"
+MODELS = '{"data": [{"id": "gpt-oss-120b"}]}'
 
 
-@pytest.mark.parametrize(
-    "artifact,doing", [(None, "starting"), ("compiles", "compiling"), ("loads", "loading its artifact")]
-)
-def test_a_server_that_compiles_is_told_apart(monkeypatch, artifact, doing):
-    entry = plan_entries.plan_entry(8000)
+@pytest.mark.parametrize(("artifact", "was_ready", "words"), [
+    (None, False, "starting"), ("compiles", False, "compiling"), ("loads", False, "loading its artifact"),
+    *((one, True, "it was ready and does not answer any more") for one in (None, "compiles", "loads")),
+])  # fmt: skip
+def test_what_a_server_does_that_does_not_answer(monkeypatch, artifact, was_ready, words):
     monkeypatch.setattr(readiness.time, "time", lambda: 1180.0)
-    record = {"phase": "running", "since": 1000.0, "hash": entry["hash"], "starts": [1000.0], "count": 1, "pid": 7,
-              "artifact": artifact}  # fmt: skip
-    observed = Observed("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7))
-    words, final = readiness._problem(None, entry, observed, "health: no answer")
-    assert (words, final) == ("%s since 00:16:40Z (180 s), health: no answer" % doing, False)
-
-
-@pytest.mark.parametrize("artifact", [None, "compiles", "loads"])
-def test_a_server_that_was_ready_long_ago_neither_starts_nor_loads(monkeypatch, artifact):
-    entry = plan_entries.plan_entry(8000)
-    monkeypatch.setattr(readiness.time, "time", lambda: 1180.0)
-    record = {"phase": "running", "since": 1000.0, "hash": entry["hash"], "starts": [1000.0], "count": 1, "pid": 7,
-              "artifact": artifact}  # fmt: skip
-    observed = Observed("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7))
-    observed.was_ready = True
-    words, _final = readiness._problem(None, entry, observed, "health: no answer")
-    assert words == "it was ready and does not answer any more since 00:16:40Z (180 s), health: no answer"
+    entry = plan_entry(8000)
+    observed = running(entry, {"artifact": artifact}, was_ready=was_ready)
+    found = readiness._problem(None, entry, observed, "health: no answer")
+    assert found == (words + " since 00:16:40Z (180 s), health: no answer", False)
 
 
 @pytest.mark.parametrize(("role", "was_ready", "final"), [
@@ -43,72 +34,65 @@ def test_a_server_that_was_ready_long_ago_neither_starts_nor_loads(monkeypatch, 
 ])  # fmt: skip
 def test_a_frontend_that_waits_for_workers_is_not_late(monkeypatch, role, was_ready, final):
     """It started long ago and stays; its workers were restarted just now."""
-    entry = plan_entries.plan_entry(8000, role=role)
+    entry = plan_entry(8000, role=role)
     monkeypatch.setattr(readiness.time, "time", lambda: 1000.0 + 10 * entry["health"]["budget_s"])
-    record = {"phase": "running", "since": 1000.0, "hash": entry["hash"], "starts": [1000.0], "count": 1, "pid": 7}
-    observed = Observed("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7))
-    observed.was_ready = was_ready
-    words, hopeless = readiness._problem(None, entry, observed, "models: 'm' is not listed (none is)")
+    words, hopeless = readiness._problem(None, entry, running(entry, was_ready=was_ready), NO_WORKERS)
     assert hopeless is final and (readiness.BUDGET_WORDS in words) is final
 
 
-def test_the_health_path_is_asked_at_its_own_port_and_completions_at_the_servers(monkeypatch):
+@pytest.fixture
+def server(monkeypatch):
+    """asked: URLs of requests; guarded: whether the server requires a key of requests except for its health."""
+    made = types.SimpleNamespace(asked=[], guarded=False)
+
+    def request(method, url, body=None, timeout=30, headers=None):
+        made.asked.append(url)
+        refused = made.guarded and not headers and "/health" not in url
+        return Response(method, url, status=401 if refused else 200, text=MODELS)
+
+    monkeypatch.setattr(readiness.http_client, "request", request)
+    return made
+
+
+def test_the_health_path_is_asked_at_its_own_port_and_completions_at_the_servers(server):
     health = {"port": 9000, "path": "/healthz", "budget_s": 300, "poll_s": 2}
-    asked = []
-
-    def request(method, url, body=None, timeout=30, headers=None):
-        asked.append(url)
-        text = '{"data": [{"id": "gpt-oss-120b"}]}'
-        return readiness.http_client.Response(method, url, status=200, text=text)
-
-    monkeypatch.setattr(readiness.http_client, "request", request)
-    assert readiness.probe(plan_entries.plan_entry(8000, health=health), 1) is None
-    assert asked == ["http://127.0.0.1:9000/healthz", "http://127.0.0.1:8000/v1/models",
-                     "http://127.0.0.1:8000/v1/chat/completions"]  # fmt: skip
-    asked.clear()
-    worker = plan_entries.plan_entry(None, role="decode", ports={"system": 9100}, health=dict(health, port=None))
+    assert readiness.probe(plan_entry(8000, health=health), 1) is None
+    assert server.asked == ["http://127.0.0.1:9000/healthz", "http://127.0.0.1:8000/v1/models",
+                            "http://127.0.0.1:8000/v1/chat/completions"]  # fmt: skip
+    server.asked.clear()
+    worker = plan_entry(None, role="decode", ports={"system": 9100}, health=dict(health, port=None))
     assert readiness.probe(worker, 1) is None
-    assert asked == ["http://127.0.0.1:9100/healthz"]
+    assert server.asked == ["http://127.0.0.1:9100/healthz"]
 
 
-@pytest.mark.parametrize("asks", [True, False])
-def test_a_server_that_answers_without_its_planned_key_is_not_ready(monkeypatch, asks):
-    def request(method, url, body=None, timeout=30, headers=None):
-        if url.endswith("/health"):
-            return readiness.http_client.Response(method, url, status=204)
-        status = 200 if headers or not asks else 401
-        return readiness.http_client.Response(method, url, status=status, text='{"data": [{"id": "gpt-oss-120b"}]}')
-
-    monkeypatch.setattr(readiness.http_client, "request", request)
-    lack = readiness.probe(plan_entries.plan_entry(8000), 1, {"VLLM_API_KEY": "sk-one"})
-    assert (lack or "").startswith("" if asks else readiness.UNGUARDED)
-    assert (lack is None) is asks
-    assert asks or readiness.is_permanent(lack)
+def test_a_server_that_answers_without_its_planned_key_is_not_ready(server):
+    lack = readiness.probe(plan_entry(8000), 1, {"VLLM_API_KEY": "sk-one"})
+    assert lack.startswith(readiness.UNGUARDED) and readiness.is_permanent(lack)
+    server.guarded = True
+    assert readiness.probe(plan_entry(8000), 1, {"VLLM_API_KEY": "sk-one"}) is None
 
 
 LOADS = "health: no answer: connection refused"
 
 
 @pytest.mark.parametrize(
-    ("changes", "lack", "last", "words"),
+    ("record", "others", "lack", "last", "words"),
     [
-        ({}, LOADS, 159, "loading, 47 s of at most 300 (last time 159)"),
-        ({}, "health: HTTP 503 {\"status\": \"notready\"}", None, "loading, 47 s of at most 300"),
-        ({"artifact": "compiles"}, LOADS, None, "compiling, 47 s of at most 300"),
-        ({"count": 3}, LOADS, None, "loading, 47 s of at most 300, 2 restarts"),
-        ({}, "completion: HTTP 500 busy", 9, "loading, 47 s of at most 300 (last time 9): completion: HTTP 500 busy"),
-        ({"role": "frontend"}, "models: 'm' is not listed (none is)", None, "waiting for workers, 47 s of at most 300"),
-        ({"was_ready": True}, LOADS, 159, None),
-        ({"phase": "waiting for etcd"}, None, 159, None),
+        ({}, {}, LOADS, 159, "loading, 47 s of at most 300 (last time 159)"),
+        ({}, {}, 'health: HTTP 503 {"status": "notready"}', None, "loading, 47 s of at most 300"),
+        ({"artifact": "compiles"}, {}, LOADS, None, "compiling, 47 s of at most 300"),
+        ({"count": 3}, {}, LOADS, None, "loading, 47 s of at most 300, 2 restarts"),
+        ({}, {}, "completion: HTTP 500 busy", 9,
+         "loading, 47 s of at most 300 (last time 9): completion: HTTP 500 busy"),
+        ({}, {"role": "frontend"}, NO_WORKERS, None, "waiting for workers, 47 s of at most 300"),
+        ({}, {"was_ready": True}, LOADS, 159, None),
+        ({"phase": "waiting for etcd"}, {}, None, 159, None),
     ],
 )  # fmt: skip
-def test_how_far_a_start_is(monkeypatch, changes, lack, last, words):
-    entry = plan_entries.plan_entry(8000, role=changes.get("role", "server"))
+def test_how_far_a_start_is(monkeypatch, record, others, lack, last, words):
     monkeypatch.setattr(readiness.time, "time", lambda: 1047.0)
-    record = {"phase": "running", "since": 1000.0, "hash": entry["hash"], "starts": [1000.0], "count": 1, "pid": 7}
-    record.update({key: value for key, value in changes.items() if key in ("artifact", "count", "phase")})
-    observed = Observed("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7))
-    observed.was_ready = changes.get("was_ready", False)
+    entry = plan_entry(8000, role=others.get("role", "server"))
+    observed = running(entry, record, was_ready=others.get("was_ready", False))
     assert readiness._progress(entry, observed, lack, last) == words
 
 

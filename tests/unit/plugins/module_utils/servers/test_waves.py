@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.decide import decide
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import DesiredServer, Observed
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import DesiredServer
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.base import Status
-from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry, running
 
 NEW = {"environment": {"A": "new"}}
 
@@ -18,12 +18,6 @@ def entry(name, *devices, **changes):
     """An entry with these devices; its port follows from its name."""
     port = changes.pop("port", 8000 + sum(map(ord, name)))
     return plan_entry(port, name, **{"devices": list(devices), **changes})
-
-
-def running(one, **changes):
-    record = {"name": one["name"], "hash": one["hash"], "pid": 7, "phase": "running", "count": 1}
-    values = {"definition": "d", "state": record, "fresh": True, "service": Status("up", 7), "pids": [7]}
-    return Observed(one["name"], **{"entry": one, "files": ["e"], **values, **changes})
 
 
 def failed(one):

@@ -15,12 +15,11 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import commands, units
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import (
-    Node,
-)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Node
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import systemd
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import watchdog as node_watchdog
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache
+from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -73,17 +72,13 @@ def test_a_command_arrives_as_it_is(arguments):
     assert read_words(line) == [os.fsencode(item) for item in argv]
 
 
-@pytest.mark.parametrize("program", ["python", "./python", "/opt/$x/python", ""])
-def test_a_program_that_no_unit_can_name_is_refused(program):
+@pytest.mark.parametrize(
+    "argv", [["python"], ["./python"], ["/opt/$x/python"], [""], ["/a\0b"], ["/opt/python", "a\0b"]]
+)
+def test_what_no_unit_can_hold_is_refused(argv):
     with pytest.raises(FleetError) as caught:
-        systemd.unit_command([program])
-    assert (caught.value.code, caught.value.values[0]) == ("services.text-invalid", program)
-
-
-def test_a_nul_is_refused():
-    with pytest.raises(FleetError) as caught:
-        systemd.unit_word("a\0b")
-    assert (caught.value.code, caught.value.values[0]) == ("services.text-invalid", "a\0b")
+        systemd.unit_command(argv)
+    assert (caught.value.code, caught.value.values[0]) == ("services.text-invalid", argv[-1])
 
 
 def entry(name="server-0", **changes):
@@ -97,7 +92,8 @@ def entry(name="server-0", **changes):
 def manager(tmp_path, monkeypatch):
     """A Systemd of a folder of units, with `calls` and `answers` in place of the programs."""
     monkeypatch.setattr(systemd, "SYSTEMD_RUNS", str(tmp_path))
-    made = systemd.Systemd(NodePaths(""), python="/usr/bin/python3", units=str(tmp_path))
+    made = systemd.Systemd(NodePaths(""), units=str(tmp_path))
+    made.python = made.interpreter = "/usr/bin/python3"
     made.calls, made.answers = [], {}
 
     def call(program, *arguments, more_s=0):
@@ -113,6 +109,11 @@ def define(manager, *names, **changes):
     for name in names:
         with open(manager.definition_path(name), "w", encoding="utf-8") as stream:
             stream.write(manager.definition(entry(name, **changes), "inference-fleet"))
+
+
+def acts(manager):
+    """The calls that change something."""
+    return [call for call in manager.calls if " show " not in call]
 
 
 def link(manager, name, wanting="multi-user.target"):
@@ -288,11 +289,8 @@ def test_one_call_looks_at_all_units(manager):
         ]
     )
     statuses = manager.statuses()
-    assert {name: status.state for name, status in statuses.items()} == {
-        "server-0": "up",
-        "server-1": "down",
-        "stray": "up",
-    }
+    states = {name: status.state for name, status in statuses.items()}
+    assert states == {"server-0": "up", "server-1": "down", "stray": "up"}
     assert manager.calls == [
         "systemctl show --no-pager --property=%s -- inference-fleet-*.service inference-fleet-server-0.service "
         "inference-fleet-server-1.service" % ",".join(systemd.SHOWN)
@@ -380,7 +378,7 @@ def test_what_systemd_holds_of_a_changed_unit_is_read_anew(manager, tmp_path, mo
     monkeypatch.setattr(systemd, "_containers_run", lambda: True)
     manager.answers["show"] = shown(NeedDaemonReload="yes")
     manager.enable(["server-0"])
-    assert [call for call in manager.calls if " show " not in call] == [
+    assert acts(manager) == [
         "systemctl enable --quiet --no-reload -- inference-fleet-server-0.service",
         *([] if nvidia else ["systemctl daemon-reload"]),
     ]
@@ -394,7 +392,7 @@ def test_units_are_read_again_only_where_they_changed(manager, reload):
     """A daemon-reload takes the devices away from containers that run."""
     manager.answers["show"] = shown("server-0") + "\n" + shown("server-1", NeedDaemonReload="yes" if reload else "no")
     manager.start(["server-0", "server-1"])
-    assert [call for call in manager.calls if " show " not in call] == [
+    assert acts(manager) == [
         "systemctl enable --quiet --no-reload -- " + UNITS,
         *(["systemctl daemon-reload"] if reload else []),
         "systemctl start --no-block -- " + UNITS,
@@ -405,7 +403,7 @@ def test_stop_waits_for_all_at_once_and_forgets_how_they_ended(manager):
     define(manager, "server-0", "server-1")
     manager.answers["show"] = shown("server-0") + "\n" + shown("server-1", ActiveState="failed", MainPID="0")
     manager.stop(["server-0", "server-1", "unknown"])
-    assert [call for call in manager.calls if " show " not in call] == [
+    assert acts(manager) == [
         "systemctl stop -- " + UNITS,
         "systemctl reset-failed -- inference-fleet-server-1.service",
     ]
@@ -413,16 +411,14 @@ def test_stop_waits_for_all_at_once_and_forgets_how_they_ended(manager):
     manager.answers["show"] = ""
     define(manager, "server-0")
     manager.stop(["unknown"])
-    assert all(" show " in call for call in manager.calls)
+    assert acts(manager) == []
 
 
 def test_a_dropped_server_is_disabled_and_its_unit_is_gone(manager):
     define(manager, "server-0", "server-1")
     manager.answers["show"] = shown("server-0", ActiveState="inactive", MainPID="0")
     manager.drop(["server-0", "unknown"])
-    assert [call for call in manager.calls if " show " not in call] == [
-        "systemctl disable --quiet --no-reload -- inference-fleet-server-0.service"
-    ]
+    assert acts(manager) == ["systemctl disable --quiet --no-reload -- inference-fleet-server-0.service"]
     assert manager.defined() == ["server-1"]
     manager.calls.clear()
     manager.drop(["server-0"])
@@ -453,7 +449,7 @@ def test_the_timer_of_the_watchdog_comes_and_goes(manager, tmp_path):
     assert (first["changed"], manager.calls, os.listdir(manager.units)) == (True, [], [])
     assert node_watchdog.ensure(node, settings)["diff"] == first["diff"]
     timer = "inference-fleet-watchdog.timer"
-    assert [call for call in manager.calls if " show " not in call] == [
+    assert acts(manager) == [
         "systemctl stop -- " + timer,
         "systemctl enable --quiet --no-reload -- " + timer,
         "systemctl start -- " + timer,
@@ -477,7 +473,7 @@ def test_the_timer_of_the_watchdog_comes_and_goes(manager, tmp_path):
     manager.calls.clear()
     assert node_watchdog.ensure(node, settings)["changed"] is False
     assert node_watchdog.ensure(node, None)["changed"]
-    assert [call for call in manager.calls if " show " not in call] == [
+    assert acts(manager) == [
         "systemctl stop -- %s inference-fleet-watchdog.service" % timer,
         "systemctl disable --quiet --no-reload -- " + timer,
     ]
@@ -495,12 +491,6 @@ def test_problems(manager, monkeypatch):
     assert manager.statuses() == {}
 
 
-def script(folder, name, text):
-    path = folder / name
-    path.write_text("#!/bin/sh\n" + text)
-    path.chmod(0o755)
-
-
 def test_a_program_that_fails_is_told_with_its_words(tmp_path, monkeypatch):
     monkeypatch.setattr(systemd.host_paths, "PATH", "%s:/usr/bin:/bin" % tmp_path)
     made = systemd.Systemd(NodePaths(""), units=str(tmp_path))
@@ -508,27 +498,31 @@ def test_a_program_that_fails_is_told_with_its_words(tmp_path, monkeypatch):
     with pytest.raises(FleetError) as caught:
         made.log_tail("server-0", 5)
     assert (caught.value.code, caught.value.values[2]) == ("systemd.command-failed", "journalctl is not installed")
-    script(tmp_path, "systemctl", "echo 'Failed to enable unit: no space' >&2; exit 4")
+    script(tmp_path / "systemctl", "echo 'Failed to enable unit: no space' >&2; exit 4")
     with pytest.raises(FleetError) as caught:
         made.start(["server-0"])
     assert caught.value.code == "systemd.command-failed"
     assert caught.value.values[1:] == (
         "enable --quiet --no-reload -- inference-fleet-server-0.service", "Failed to enable unit: no space"
     )  # fmt: skip
-    script(tmp_path, "systemctl", "exec /bin/sleep 600")
+    script(tmp_path / "systemctl", "exec /bin/sleep 600")
     monkeypatch.setattr(systemd.commands, "LIMIT_S", 0.2)
     with pytest.raises(commands.TimedOut) as caught:
         made.start(["server-0"])
     assert caught.value.values[0].endswith("systemctl enable --quiet --no-reload -- inference-fleet-server-0.service")
 
 
-def test_a_root_of_its_own_has_no_systemd():
+def test_a_root_of_its_own_has_no_systemd(monkeypatch):
+    own, system = NodePaths("/srv/fleet"), NodePaths("")
     with pytest.raises(FleetError) as caught:
-        services.get_manager("systemd", NodePaths("/srv/fleet"))
+        services.get_manager("systemd", own)
     assert caught.value.code == "arguments.invalid"
-    assert services.get_manager("systemd", NodePaths("")).definition_path("a") == (
-        "/etc/systemd/system/inference-fleet-a.service"
-    )
+    path = "/etc/systemd/system/inference-fleet-a.service"
+    assert services.get_manager("systemd", system).definition_path("a") == path
+    for booted, name in (("/no/such/folder", "supervisord"), ("/", "systemd")):
+        monkeypatch.setattr(services, "SYSTEMD_RUNS", booted)
+        assert services.get_manager("auto", own).name == "supervisord"
+        assert services.get_manager("auto", system).name == name
 
 
 def unit_now(manager, **changes):

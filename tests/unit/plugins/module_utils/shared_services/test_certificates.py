@@ -20,6 +20,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import services
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_services import certificates
 from ansible_collections.inference.fleet.tests.runs import play
+from ansible_collections.inference.fleet.tests.unit.engines.certificates import made
 
 TASKS = Path(__file__).resolve().parents[5] / "roles" / "shared_service" / "tasks"
 NAMES = ("etcd-1", "127.0.0.1", "fd00::1")
@@ -67,9 +68,12 @@ def member(create, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def other(create, tmp_path_factory):
-    """A member of another service."""
-    return create(tmp_path_factory.mktemp("other") / "tls", days=365)
+def other(tmp_path_factory):
+    """A service with another authority."""
+    folder, (certificate, key) = tmp_path_factory.mktemp("other"), made()
+    for name, text in (("ca.crt", certificate), ("tls.crt", certificate), ("tls.key", key)):
+        (folder / name).write_text(text)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -91,32 +95,24 @@ def test_a_member_s_certificate_and_its_authority(member, create):
     assert (member / "ca.crt").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("names", "spare", "words"),
-    [
-        (NAMES, 91, "ends in less than 91 days, or has expired"),
-        ([*NAMES, "10.0.0.2"], 30, "is not valid for 10.0.0.2"),
-        ([*NAMES, "other"], 30, "is not valid for other"),
-    ],
-)
-def test_a_certificate_that_does_not_fit(member, names, spare, words):
-    (reason,) = certificates.faults(files_of(member), names, spare)
-    assert reason.endswith(words)
-    with pytest.raises(FleetError) as caught:
-        certificates.faults_of("etcd-1", files_of(member), [*NAMES, "other"], 0, True)
-    assert caught.value.code == "tls.given-unusable"
-
-
-def test_another_authority_another_key_and_a_missing_file(member, other, tmp_path):
+def test_certificates_that_do_not_fit(member, other, tmp_path):
     mine, theirs = files_of(member), files_of(other)
-    assert certificates.faults({**mine, "ca": theirs["ca"]}, NAMES, 0)[0].endswith("is not signed by " + theirs["ca"])
-    assert certificates.faults({**mine, "key": theirs["key"]}, NAMES, 0)[0].endswith(
-        "is not the key of " + mine["certificate"]
-    )
-    (tmp_path / "tls.crt").write_text("no certificate")
-    broken = {**mine, "certificate": str(tmp_path / "tls.crt")}
-    assert certificates.faults(broken, NAMES, 0) == ["%s is not a certificate in PEM format" % (tmp_path / "tls.crt")]
-    assert certificates.faults({**mine, "key": "/none"}, NAMES, 0) == ["/none is missing"]
+    broken = str(tmp_path / "tls.crt")
+    Path(broken).write_text("no certificate")
+    assert certificates.expiry(broken) is certificates.expiry("/none") is None
+    for changes, names, spare, words in (
+        ({}, NAMES, 91, "%s ends in less than 91 days, or has expired" % mine["certificate"]),
+        ({}, [*NAMES, "10.0.0.2"], 30, "%s is not valid for 10.0.0.2" % mine["certificate"]),
+        ({}, [*NAMES, "other"], 30, "%s is not valid for other" % mine["certificate"]),
+        ({"ca": theirs["ca"]}, NAMES, 0, "%s is not signed by %s" % (mine["certificate"], theirs["ca"])),
+        ({"key": theirs["key"]}, NAMES, 0, "%s is not the key of %s" % (theirs["key"], mine["certificate"])),
+        ({"certificate": broken}, NAMES, 0, "%s is not a certificate in PEM format" % broken),
+        ({"key": "/none"}, NAMES, 0, "/none is missing"),
+    ):
+        assert certificates.faults({**mine, **changes}, names, spare) == [words]
+    with pytest.raises(FleetError) as caught:
+        certificates.faults_of("etcd-1", mine, [*NAMES, "other"], 0, True)
+    assert caught.value.code == "tls.given-unusable"
 
 
 @contextlib.contextmanager

@@ -12,102 +12,79 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 PLANNED = {name: "https://%s:2380" % name for name in ("a", "b", "c")}
+NO_QUORUM = "service.no-quorum"
 
 
-def listed(*names, unstarted=()):
+def listed(names, unstarted="", **urls):
+    """The members of a cluster; those that have not started yet have no name."""
     return [
-        {"ID": "id-" + name, "name": "" if name in unstarted else name, "peerURLs": [PLANNED[name]]} for name in names
+        {"ID": "id-" + name, "name": "" if name in unstarted else name, "peerURLs": [urls.get(name, PLANNED[name])]}
+        for name in names
     ]
 
 
-def up(*names):
+def up(names):
     return {one for name in names for one in (name, PLANNED[name])}
 
 
-def decide(name="a", data=False, empty=(), healthy=(), members=None):
-    return etcd.decide(name, PLANNED, data, set(empty), up(*healthy), members)
+def decide(data=False, empty="", healthy="", members=None):
+    return etcd.decide("a", PLANNED, data, set(empty), up(healthy), members)
 
 
-def refused(**found):
+@pytest.mark.parametrize(
+    ("found", "action", "removed"),
+    [
+        ({"empty": "abc"}, etcd.BOOTSTRAP, None),
+        ({"data": True}, etcd.KEEP, None),
+        ({"data": True, "healthy": "bc", "members": listed("abc")}, etcd.KEEP, None),
+        ({"empty": "a", "healthy": "bc", "members": listed("abc")}, etcd.REPLACE, "id-a"),
+        ({"empty": "a", "healthy": "bc", "members": listed("abc", a="https://old:2380")}, etcd.REPLACE, "id-a"),
+        # a run ended between the two steps of a replacement: nothing is removed again
+        ({"empty": "a", "healthy": "bc", "members": listed("abc", unstarted="a")}, etcd.JOIN, None),
+        ({"empty": "a", "healthy": "bc", "members": listed("bc")}, etcd.ADD, None),
+    ],
+)
+def test_what_a_member_does(found, action, removed):
+    decision = decide(**found)
+    cluster = None if action == etcd.KEEP else PLANNED
+    assert (decision.action, decision.remove, decision.cluster) == (action, removed, cluster)
+
+
+@pytest.mark.parametrize(
+    ("found", "code", "words"),
+    [
+        ({"empty": "ab"}, NO_QUORUM, "'c' may have"),  # the two came back empty; the third may have data
+        ({"data": True, "healthy": "bc", "members": listed("bc")}, "etcd.removed-member", ""),
+        ({"empty": "a", "healthy": "b", "members": listed("abc")}, NO_QUORUM, "c is"),
+        ({"empty": "a", "healthy": "b", "members": listed("bc", unstarted="c")}, NO_QUORUM, "https://c:2380 is"),
+    ],
+)
+def test_what_a_person_has_to_decide(found, code, words):
     with pytest.raises(FleetError) as caught:
         decide(**found)
-    return caught.value.code, caught.value.values
-
-
-def test_a_new_cluster_begins_where_nobody_has_data():
-    decision = decide(empty="abc")
-    assert (decision.action, decision.remove, decision.cluster) == (etcd.BOOTSTRAP, None, PLANNED)
-
-
-def test_no_new_cluster_beside_one_that_may_have_data():
-    code, values = refused(empty="ab")
-    assert (code, values[0], "'c' may have" in values[1]) == ("service.no-quorum", "a", True)
-
-
-def test_two_dead_of_three_are_for_a_person_to_decide():
-    """The two came back empty; the third has data and no quorum."""
-    assert refused(empty="ab", healthy="", members=None)[0] == "service.no-quorum"
-
-
-def test_data_stays_whatever_the_others_say():
-    assert decide(data=True).action == etcd.KEEP
-    assert decide(data=True, healthy="bc", members=listed(*"abc")).action == etcd.KEEP
-
-
-def test_data_of_a_member_that_was_removed_is_refused():
-    assert refused(data=True, healthy="bc", members=listed(*"bc")) == ("etcd.removed-member", ("a",))
-
-
-def test_one_dead_member_is_replaced():
-    decision = decide(empty="a", healthy="bc", members=listed(*"abc"))
-    assert (decision.action, decision.remove, decision.cluster) == (etcd.REPLACE, "id-a", PLANNED)
-
-
-def test_a_dead_member_with_another_address_is_replaced_by_its_name():
-    members = listed(*"abc")
-    members[0]["peerURLs"] = ["https://old:2380"]
-    decision = decide(empty="a", healthy="bc", members=members)
-    assert (decision.remove, decision.cluster) == ("id-a", PLANNED)
-
-
-def test_a_member_that_was_told_of_and_never_started_joins():
-    """A run that ended between the two: nothing is removed again."""
-    decision = decide(empty="a", healthy="bc", members=listed(*"abc", unstarted="a"))
-    assert (decision.action, decision.remove, decision.cluster) == (etcd.JOIN, None, PLANNED)
-
-
-def test_another_host_of_the_group_is_added():
-    decision = decide(empty="a", healthy="bc", members=listed(*"bc"))
-    assert (decision.action, decision.remove, decision.cluster) == (etcd.ADD, None, PLANNED)
+    assert (caught.value.code, caught.value.values[0]) == (code, "a")
+    assert words in caught.value.values[-1]
 
 
 @pytest.mark.parametrize(
-    ("healthy", "members", "words"),
-    [("b", listed(*"abc"), "c is"), ("b", listed(*"bc", unstarted="c"), "https://c:2380 is")],
+    ("url", "healthy", "members", "removed"),
+    [
+        (PLANNED["c"], "ab", listed("abc"), "id-c"),
+        (PLANNED["c"], "abc", listed("abc"), "id-c"),
+        (PLANNED["c"], "ab", listed("abc", unstarted="c"), "id-c"),
+        (None, "a", listed("ab"), None),  # it has left
+        (PLANNED["c"], "a", listed("abc"), FleetError),
+        (None, "", None, FleetError),
+    ],
 )
-def test_nothing_is_removed_while_another_is_not_healthy(healthy, members, words):
-    code, values = refused(empty="a", healthy=healthy, members=members)
-    assert (code, words in values[1]) == ("service.no-quorum", True)
-
-
-@pytest.mark.parametrize(
-    ("healthy", "unstarted", "removed"), [("ab", "", "id-c"), ("abc", "", "id-c"), ("ab", "c", "id-c"), ("a", "", None)]
-)
-def test_a_member_leaves_if_the_others_keep_a_quorum(healthy, unstarted, removed):
-    given = ("c", PLANNED["c"], up(*healthy), listed(*"abc", unstarted=unstarted))
-    if removed:
+def test_a_member_leaves_if_the_others_keep_a_quorum(url, healthy, members, removed):
+    given = ("c", url, up(healthy), members)
+    if removed is not FleetError:
         assert etcd.decide_removal(*given) == removed
         return
     with pytest.raises(FleetError) as caught:
         etcd.decide_removal(*given)
-    assert (caught.value.code, caught.value.values[0]) == ("service.no-quorum", "c")
-
-
-def test_a_member_that_has_left_is_not_removed_again():
-    assert etcd.decide_removal("c", None, up("a"), listed(*"ab")) is None
-    with pytest.raises(FleetError) as caught:
-        etcd.decide_removal("c", None, set(), None)
-    assert caught.value.code == "service.no-quorum"
+    assert (caught.value.code, caught.value.values[0]) == (NO_QUORUM, "c")
 
 
 @given(
@@ -117,11 +94,11 @@ def test_a_member_that_has_left_is_not_removed_again():
 def test_a_member_is_removed_only_where_it_is_itself_without_data_and_all_others_are_healthy(
     data, empty, healthy, members, unstarted
 ):
-    members = None if members is None or not healthy else listed(*sorted(members), unstarted=unstarted)
+    members = None if members is None or not healthy else listed(sorted(members), unstarted)
     try:
         decision = decide(data=data, empty=empty, healthy=sorted(healthy), members=members)
     except FleetError as error:
-        assert error.code in ("etcd.removed-member", "service.no-quorum")
+        assert error.code in ("etcd.removed-member", NO_QUORUM)
         return
     if decision.remove is not None:
         assert (decision.remove, data) == ("id-a", False)

@@ -15,7 +15,6 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.called import operation_of
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_services import (
-    certificates,
     etcd_member,
     nats_server,
     service,
@@ -23,6 +22,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_
 
 etcd, nats = operation_of("etcd_member"), operation_of("nats_server")
 CONTAINER = {"engine": "docker", "image": "r.example/etcd:1", "digest": None}
+REMOVE, ADD = "/v3/cluster/member/remove", "/v3/cluster/member/add"
 
 
 @pytest.fixture
@@ -46,32 +46,34 @@ def gateway():
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     server.answers, server.asked, server.port = answers, asked, server.server_address[1]
     yield server
     server.shutdown()
     server.server_close()
 
 
-@pytest.fixture
-def unit(monkeypatch):
-    """The properties of every unit, which a test changes. `calls` contains the other calls of systemctl."""
+class Unit(dict):
+    """The properties of every unit. calls: the other calls of systemctl."""
 
-    class Unit(dict):
-        calls = ()
+    def __init__(self):
+        began = str(int(time.monotonic() * 1e6))
+        super().__init__(MainPID="0", UnitFileState="enabled", ExecMainStartTimestampMonotonic=began)
+        self.calls = []
 
-    found = Unit(MainPID="0", UnitFileState="enabled", ExecMainStartTimestampMonotonic=str(int(time.monotonic() * 1e6)))
-    found.calls = []
-
-    def systemctl(*arguments):
+    def systemctl(self, *arguments):
         if arguments[0] == "show":
-            return "".join("%s=%s\n" % item for item in found.items())
-        found.calls.append(arguments[0])
+            return "".join("%s=%s\n" % item for item in self.items())
+        self.calls.append(arguments[0])
         if arguments[0] in ("start", "restart"):
-            found["MainPID"] = str(int(found["MainPID"]) + 1)
+            self["MainPID"] = str(int(self["MainPID"]) + 1)
         return ""
 
-    monkeypatch.setattr(service, "systemctl", systemctl)
+
+@pytest.fixture(autouse=True)
+def unit(monkeypatch):
+    found = Unit()
+    monkeypatch.setattr(service, "systemctl", found.systemctl)
     monkeypatch.setattr(service, "port_holder", lambda address, port: None)
     return found
 
@@ -88,7 +90,6 @@ def refused(*arguments, **changed):
     return caught.value
 
 
-@pytest.mark.usefixtures("unit")
 def test_a_bare_node_reports_what_differs(tmp_path):
     conf, data = str(tmp_path / "etcd.env"), str(tmp_path / "data")
     found = run(etcd, True, names="abc", files={conf: "X=1\n"}, data_dir=data, programs=["/none/etcd"])
@@ -98,15 +99,13 @@ def test_a_bare_node_reports_what_differs(tmp_path):
     assert not run(etcd, files={conf: "X=1\n"}, data_dir=data)["changed"]
 
 
-@pytest.mark.usefixtures("unit")
 @pytest.mark.parametrize("names", ["ab", "aa", "aab"])
 def test_members_that_cannot_form_a_cluster_are_an_error(names):
     assert refused(etcd, names=names).code == "service.members-invalid"
 
 
-@pytest.mark.usefixtures("unit")
 def test_a_port_that_another_process_holds_is_an_error(monkeypatch):
-    held = {2380: {"pid": 9, "user": "me"}, 6222: {"pid": 9, "user": "me"}}
+    held = {port: {"pid": 9, "user": "me"} for port in (2380, 6222)}
     monkeypatch.setattr(service, "port_holder", lambda address, port: held.get(port))
     error = refused(etcd, names="abc")
     assert (error.code, error.values) == ("service.port-held", ("etcd", 2380, "127.0.0.1", 9, "me"))
@@ -114,7 +113,6 @@ def test_a_port_that_another_process_holds_is_an_error(monkeypatch):
     assert "unit" in run(nats, names="a")["due"]  # a single server has no port for others
 
 
-@pytest.mark.usefixtures("unit")
 def test_the_image_must_be_on_the_node_and_its_engine_may_be_missing(monkeypatch):
     images = []
     monkeypatch.setattr(service, "ensure_image", lambda image, *_more, check_mode: {"changed": image not in images})
@@ -126,7 +124,6 @@ def test_the_image_must_be_on_the_node_and_its_engine_may_be_missing(monkeypatch
     assert not run(nats)["engine_missing"]
 
 
-@pytest.mark.usefixtures("unit")
 def test_unusable_certificates_of_the_operator_are_an_error(tmp_path):
     files = {key: str(tmp_path / key) for key in ("ca", "certificate", "key")}
     assert "certificates" in run(etcd, tls=files, names="a")["due"]
@@ -136,24 +133,28 @@ def test_unusable_certificates_of_the_operator_are_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("module", "running", "wanted", "fits"),
     [
-        (etcd, "3.5.9", "3.6.14", True), (etcd, "3.6.1", "3.6.14", True), (etcd, "3.6.14", "v3.6.1", True),
-        (etcd, "3.4.30", "3.6.14", False), (etcd, "3.6.14", "3.5.9", False), (etcd, "3.6.14", "4.0.0", False),
-        (etcd, "3.4.30", "", True), (etcd, "3.4.30", "latest", True),
-        (nats, "2.9.1", "2.11.17", True), (nats, "2.11.17", "2.10.0", False),
+        (etcd, "3.5.9", "3.6.14", True),
+        (etcd, "3.6.1", "3.6.14", True),
+        (etcd, "3.6.14", "v3.6.1", True),
+        (etcd, "3.4.30", "3.6.14", False),
+        (etcd, "3.6.14", "3.5.9", False),
+        (etcd, "3.6.14", "4.0.0", False),
+        (etcd, "3.4.30", "", True),
+        (etcd, "3.4.30", "latest", True),
+        (nats, "2.9.1", "2.11.17", True),
+        (nats, "2.11.17", "2.10.0", False),
     ],
-)  # fmt: skip
+)
 def test_a_release_that_cannot_replace_the_running_one_is_an_error(gateway, unit, module, running, wanted, fits):
     unit["MainPID"] = "7"
     gateway.answers.update({"/version": {"etcdserver": running}, "/varz": {"version": running}})
-    given = {"version": wanted, "client_port": gateway.port}
-    given.update({"monitor_port": gateway.port} if module is nats else {})
+    given = {"version": wanted, "monitor_port" if module is nats else "client_port": gateway.port}
     if fits:
         run(module, **given)
     else:
         assert refused(module, **given).code == "service.version-jump"
 
 
-@pytest.mark.usefixtures("unit")
 def test_etcd_is_ready_with_a_quorum(gateway, unit):
     unit["MainPID"] = "7"
     for answer, ready in (({"health": "true"}, True), ((503, '{"health": "false"}'), False), ((404, ""), False)):
@@ -163,49 +164,46 @@ def test_etcd_is_ready_with_a_quorum(gateway, unit):
 
 
 def test_nats_is_ready_with_jetstream_and_routes(gateway, unit, monkeypatch, tmp_path):
-    monkeypatch.setattr(nats_server, "LOGIN", str(tmp_path / "login.conf"))
-    (tmp_path / "login.conf").write_text("")
+    login = tmp_path / "login.conf"
+    monkeypatch.setattr(nats_server, "LOGIN", str(login))
+    login.write_text("")
+    os.utime(login, (0, 0))
     unit["MainPID"] = "7"
-    os.utime(tmp_path / "login.conf", (0, 0))
-
-    def fault():
-        return run(nats, names="abc", jetstream=True, monitor_port=gateway.port)["due"].get("ready")
-
-    assert fault().startswith("HTTP 404")
-    gateway.answers["/healthz"] = {"status": "ok"}
-    gateway.answers["/jsz"] = {"disabled": True}
-    assert "JetStream" in fault()
-    gateway.answers["/jsz"] = {}
-    assert fault() == "it is connected with 0 of 2 other servers"
-    gateway.answers["/routez"] = {"routes": [{"remote_id": "x"}, {"remote_id": "x"}]}
-    assert fault() is None
+    routes = {"routes": [{"remote_id": "x"}, {"remote_id": "x"}]}
+    for path, answer, fault in (
+        ("/varz", {}, "HTTP 404"),
+        ("/healthz", {"status": "ok"}, "JetStream"),
+        ("/jsz", {"disabled": True}, "JetStream"),
+        ("/jsz", {}, "it is connected with 0 of 2 other servers"),
+        ("/routez", routes, None),
+    ):
+        gateway.answers[path] = answer
+        found = run(nats, names="abc", jetstream=True, monitor_port=gateway.port)["due"].get("ready")
+        assert found is fault is None or found.startswith(fault)
     assert run(nats, login="other", monitor_port=gateway.port)["due"]["files"].endswith("login.conf differs")
 
 
-def test_a_process_older_than_its_files_is_restarted_if_the_others_keep_a_quorum(gateway, unit, tmp_path, monkeypatch):
-    authority = tmp_path / "ca.crt"
+def test_a_process_older_than_its_files_is_restarted_if_the_others_keep_a_quorum(unit, tmp_path, monkeypatch):
+    authority, healthy = tmp_path / "ca.crt", []
     authority.write_text("")
     unit["MainPID"] = "7"
     tls = {name: str(authority) for name in ("ca", "certificate", "key")}
     monkeypatch.setattr(etcd_member.Member, "health", lambda self, url: "" if url[:17] in healthy else "down")
     given = {"state": "restarted", "names": "abc", "tls": tls}
     os.utime(authority, (0, 0))
-    healthy = []
     assert not run(etcd, **given)["changed"]
     os.utime(authority, (time.time() + 60,) * 2)
     assert refused(etcd, **given).code == "service.no-quorum"
     assert run(etcd, True, **given)["changed"]
     assert unit.calls == []
-    healthy = ["https://127.0.0.%d" % number for number in (1, 2, 3)]
+    healthy += ["https://127.0.0.%d" % number for number in (1, 2, 3)]
     unit["NeedDaemonReload"] = "yes"
     assert run(etcd, **given)["changed"]
     assert unit.calls == ["daemon-reload", "enable", "restart"]
 
 
 def test_a_member_starts_once(unit):
-    assert run(etcd, True, state="started")["changed"]
-    assert run(etcd, state="started")["changed"]
-    assert not run(etcd, state="started")["changed"]
+    assert [run(etcd, check, state="started")["changed"] for check in (True, False, False)] == [True, True, False]
     assert unit.calls == ["enable", "start"]
 
 
@@ -216,7 +214,6 @@ def test_a_restart_keeps_the_quorum(count, others, can):
     assert service.can_stop(count, others) is can
 
 
-@pytest.mark.usefixtures("unit")
 def test_a_new_cluster_writes_its_initial_configuration(tmp_path, monkeypatch):
     monkeypatch.setattr(etcd_member.Member, "cluster", lambda self: (set(), None, None))
     initial = tmp_path / "initial.env"
@@ -231,52 +228,40 @@ def test_a_new_cluster_writes_its_initial_configuration(tmp_path, monkeypatch):
     ]
 
 
-def three_members(gateway, monkeypatch):
-    """The gateway answers as a healthy cluster of a, b and c. Returns its list of members."""
+@pytest.fixture
+def listed(gateway, monkeypatch):
+    """The gateway answers as a healthy cluster of a, b and c: its list of members."""
     url = "http://127.0.0.1:%d" % gateway.port
     monkeypatch.setattr(etcd_member.Member, "client_url", lambda self, name: url)
-    listed = [{"ID": "id-" + name, "name": name, "peerURLs": ["http://%s:2380" % name]} for name in "abc"]
-    gateway.answers.update({"/health": {"health": "true"}, "/v3/cluster/member/list": {"members": listed}})
-    return listed
+    found = [{"ID": "id-" + name, "name": name, "peerURLs": ["http://%s:2380" % name]} for name in "abc"]
+    gateway.answers.update({"/health": {"health": "true"}, "/v3/cluster/member/list": {"members": found}})
+    return found
 
 
-@pytest.mark.usefixtures("unit")
+@pytest.mark.usefixtures("listed")
 def test_a_dead_member_is_replaced(gateway, tmp_path, monkeypatch):
-    three_members(gateway, monkeypatch)
     given = {"state": "joined", "names": "abc", "initial": str(tmp_path / "initial.env"), "data_dir": "/none"}
     monkeypatch.setattr(etcd_member, "SETTLE_S", 0.1)
     monkeypatch.setattr(etcd_member, "POLL_S", 0.01)
     for answer, repeats in (((503, "etcdserver: unhealthy cluster"), True), ((500, ""), False)):
-        gateway.answers["/v3/cluster/member/remove"] = answer
+        gateway.answers[REMOVE] = answer
         before = len(gateway.asked)
         assert refused(etcd, **given).code == "etcd.member-change-failed"
-        assert (sum(path.endswith("remove") for path, _body in gateway.asked[before:]) > 1) is repeats
-    gateway.answers.update({"/v3/cluster/member/remove": {}, "/v3/cluster/member/add": {}})
+        assert (sum(path == REMOVE for path, _body in gateway.asked[before:]) > 1) is repeats
+    gateway.answers.update({REMOVE: {}, ADD: {}})
     assert run(etcd, **given)["action"] == "replace"
-    assert gateway.asked[-2:] == [
-        ("/v3/cluster/member/remove", {"ID": "id-a"}),
-        ("/v3/cluster/member/add", {"peerURLs": ["http://127.0.0.1:2380"]}),
-    ]
+    assert gateway.asked[-2:] == [(REMOVE, {"ID": "id-a"}), (ADD, {"peerURLs": ["http://127.0.0.1:2380"]})]
     assert "STATE=existing" in (tmp_path / "initial.env").read_text()
 
 
-@pytest.mark.usefixtures("unit")
-def test_a_member_that_left_is_removed_once_by_a_member_with_data(gateway, tmp_path, monkeypatch):
-    listed = three_members(gateway, monkeypatch)
-    gateway.answers["/v3/cluster/member/remove"] = {}
+def test_a_member_that_left_is_removed_once_by_a_member_with_data(gateway, listed, tmp_path):
+    gateway.answers[REMOVE] = {}
     given = {"state": "removed", "names": "ab", "leaving": {"name": "c"}, "data_dir": str(tmp_path)}
     assert not run(etcd, **given)["changed"]
     assert gateway.asked == []
     (tmp_path / "member" / "snap").mkdir(parents=True)
     assert run(etcd, True, **given)["changed"]
     assert run(etcd, **given)["changed"]
-    assert [one for one in gateway.asked if one[0].endswith("remove")] == [
-        ("/v3/cluster/member/remove", {"ID": "id-c"})
-    ]
+    assert [one for one in gateway.asked if one[0] == REMOVE] == [(REMOVE, {"ID": "id-c"})]
     del listed[2]
     assert not run(etcd, **given)["changed"]
-
-
-def test_the_end_of_a_certificate_is_unknown_without_a_certificate(tmp_path):
-    (tmp_path / "tls.crt").write_text("")
-    assert [certificates.expiry(str(tmp_path / name)) for name in ("tls.crt", "none")] == [None, None]

@@ -1,23 +1,29 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A server waits for those before it."""
+"""A server waits for those before it and for the services that it needs; outages do not count as failed starts."""
 
 from __future__ import annotations
 
+import contextlib
+import http.server
 import json
+import signal
+import socket
+import ssl
 import subprocess
+import threading
 
+import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import order
-from ansible_collections.inference.fleet.tests.unit.engines import small_node
+from ansible_collections.inference.fleet.tests.unit.engines import guard_place, small_node
 
 
 def test_a_guard_that_waits_can_be_found_and_gives_up_after_the_leaders_budget(place):
     leader = place.node.entry("leader", health={"path": "/health", "budget_s": 600, "poll_s": 0.1})
     place.write(leader)
     follower = place.node.entry("server-0", start={"after": ["leader"]})
-    process = place.start(follower)
-    small_node.wait_until(lambda: place.state(follower).get("phase") == "waiting for leader")
+    process = place.started(follower, "waiting for leader")
     assert place.node.running("server-0") == [process.pid]
     assert process.poll() is None
     place.write(small_node.rehash(leader, health=dict(leader["health"], budget_s=0.1)))
@@ -26,21 +32,17 @@ def test_a_guard_that_waits_can_be_found_and_gives_up_after_the_leaders_budget(p
     assert place.state(follower)["count"] == 0
 
     server = place.start(leader)
-    process = place.start(follower)
-    small_node.wait_until(lambda: place.state(follower).get("phase") == "running")
+    process = place.started(follower, "running")
     assert place.state(follower)["started"] > place.state(leader)["started"]
     for one in (server, process):
-        one.terminate()
-        one.wait(60)
+        guard_place.end(one)
 
 
 def test_a_leader_that_is_not_deployed_or_has_no_port(place):
     follower = place.node.entry("server-0", start={"after": ["leader"]})
-    process = place.start(follower)
-    small_node.wait_until(lambda: place.state(follower).get("phase") == "waiting for leader")
+    process = place.started(follower, "waiting for leader")
     assert place.state(follower)["reason"] == "leader is not deployed on this node"
-    process.kill()
-    process.wait()
+    guard_place.end(process, signal.SIGKILL)
     worker = small_node.rehash(
         place.node.entry("leader"), port=None, role="decode", command=["sleep", "900"],
         health={"path": "/health", "budget_s": 60, "poll_s": 0.1},
@@ -49,8 +51,7 @@ def test_a_leader_that_is_not_deployed_or_has_no_port(place):
     server = place.start(worker)
     assert place.run(follower).returncode == 0
     assert place.state(follower)["count"] == 1
-    server.kill()
-    server.wait()
+    guard_place.end(server, signal.SIGKILL)
 
 
 def test_a_follower_asks_its_leader_with_the_leaders_key(place):
@@ -65,5 +66,115 @@ def test_a_follower_asks_its_leader_with_the_leaders_key(place):
             secrets.write_text(broken, encoding="utf-8")
             assert not order.is_healthy(entry, "", str(secrets))
     finally:
-        engine.kill()
-        engine.wait()
+        guard_place.end(engine, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def serving(port=0, status=200, context=None):
+    """A service at a port of loopback that answers each GET with a status; yields the port."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *unused):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    if context:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@contextlib.contextmanager
+def greeting(text):
+    """A service that says a text to whoever connects; yields the port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            connection, _address = listener.accept()
+            with connection:
+                connection.sendall(text)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join()
+
+
+def closed():
+    """A port at which nobody listens, until a test does."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def etcd(*ports, scheme="http", **more):
+    return {"name": "etcd", "urls": ["%s://127.0.0.1:%d/health" % (scheme, port) for port in ports], **more}
+
+
+def test_starts_that_end_while_a_service_is_away_do_not_count(place):
+    """More often than the start limit allows; the server returns by itself when the service does."""
+    place.guard = guard_place.altered(place.folder, ("supervise/order.py", "POLL_S = 2.0", "POLL_S = 0.1"))
+    port = closed()
+    base = place.node.entry("server-0")
+    entry = small_node.rehash(base, command=["true"], start={**base["start"], "needs": [etcd(port)]})
+    for _outage in range(3):
+        process = place.started(entry, "waiting for etcd", "--burst", "2", "--restart-delay", "0.05")
+        state = place.state(entry)
+        assert state["starts"] == [] and "127.0.0.1:%d/health: connection refused" % port in state["reason"]
+        assert process.poll() is None
+        with serving(port):
+            assert process.wait(60) == 0
+        assert place.state(entry)["phase"] == "running"
+    # who waits is forgiven one start, not those before it
+    with serving(port):
+        assert place.run(entry, "--burst", "2", "--restart-delay", "0.05").returncode == 0
+        assert place.run(entry, "--burst", "2", "--restart-delay", "0.05").returncode == 194
+    for _guard in range(2):
+        process = place.started(entry, "waiting for etcd", "--burst", "2", "--restart-delay", "0.05")
+        guard_place.end(process, signal.SIGKILL)
+    assert len(place.state(entry)["starts"]) == 2
+
+
+def test_any_address_is_enough_and_a_service_that_is_ill_is_away():
+    with serving() as well, serving(status=503) as ill:
+        assert order.away(etcd(closed(), ill, well), {}) is None
+        assert order.away(etcd(ill), {}) == "http://127.0.0.1:%d/health: HTTP 503" % ill
+    with serving(status=401) as guarded:
+        assert order.away(etcd(guarded), {}) is None
+
+
+@pytest.mark.parametrize(("text", "available"), [(b"INFO {}\r\n", True), (b"HTTP/1.1 400\r\n", False), (b"", False)])
+def test_a_service_that_greets(text, available):
+    with greeting(text) as port:
+        words = order.away({"name": "nats", "urls": ["tcp://127.0.0.1:%d" % port], "greeting": "INFO "}, {})
+    assert (words is None) is available
+
+
+def test_certificates_of_clients(tmp_path):
+    key, certificate = tmp_path / "key", tmp_path / "certificate"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    context.load_verify_locations(certificate)
+    context.verify_mode = ssl.CERT_REQUIRED
+    names = {"ca": "CA", "certificate": "CERTIFICATE", "key": "KEY"}
+    given = {"CA": certificate.read_text(), "CERTIFICATE": certificate.read_text(), "KEY": key.read_text()}
+    with serving(context=context) as port:
+        need = etcd(port, scheme="https", tls=names)
+        assert order.away(need, given) is None
+        assert order.away(need, {"CA": given["CA"]}) is not None
+        assert "certificate verify failed" in order.away(need, {})

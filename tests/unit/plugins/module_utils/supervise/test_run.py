@@ -1,10 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The guard becomes an engine."""
+"""The guard becomes an engine, and keeps the record of its starts and of ends on request."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pathlib
@@ -13,8 +14,9 @@ import signal
 import subprocess
 import time
 
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files, processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import paths as host_paths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import state as guard_state
 from ansible_collections.inference.fleet.tests.unit.engines import guard_place, small_node
 
@@ -75,13 +77,8 @@ def test_the_engine_finds_what_the_plan_says_and_nothing_that_leaks(place):
     libc = 1 << 31 | 1 << 32
     assert int(shown["ignored"], 16) & ~libc == (1 << signal.SIGPIPE - 1) | (1 << signal.SIGXFSZ - 1)
     state = place.state(entry)
-    assert (state["name"], state["hash"], state["pid"], state["phase"], state["count"]) == (
-        "server-0",
-        entry["hash"],
-        shown["pid"],
-        "running",
-        1,
-    )
+    found = {"name": "server-0", "hash": entry["hash"], "pid": shown["pid"], "phase": "running", "count": 1}
+    assert found.items() <= state.items()
     assert state["starts"] == [state["started"]]
     assert before - 0.001 <= state["started"] <= time.time() + 0.001
     assert "hf_secret" not in json.dumps(state)
@@ -115,11 +112,9 @@ def test_it_waits_between_starts(place):
         assert place.run(entry, "--restart-delay", "0.4").returncode == 0
     first, second = place.state(entry)["starts"]
     assert second - first >= 0.4
-    process = place.start(entry, "--restart-delay", "3600")
-    small_node.wait_until(lambda: place.state(entry)["phase"] == "restarting")
+    process = place.started(entry, "restarting", "--restart-delay", "3600")
     assert place.state(entry)["reason"] == "it ended; start 3 of 5 within 36300 s"
-    process.kill()
-    process.wait()
+    guard_place.end(process, signal.SIGKILL)
 
 
 def test_what_cannot_be_executed_is_recorded(place):
@@ -160,7 +155,7 @@ def test_it_sweeps_what_an_earlier_start_left_and_not_itself(place):
     first.wait()
     (orphan,) = [pid for pid in old if pid != first.pid]
     assert small_node.alive(orphan)
-    place.guard = guard_place.altered(place.folder, "supervise/state.py", "TERM_S = 5.0", "TERM_S = 0.2")
+    place.guard = guard_place.altered(place.folder, ("supervise/state.py", "TERM_S = 5.0", "TERM_S = 0.2"))
     second = place.start(entry, "--restart-delay", "0.01")
     small_node.wait_until(lambda: place.state(entry)["count"] == 2)
     assert not small_node.alive(orphan)
@@ -179,10 +174,90 @@ def test_the_copy_runs_with_another_copy_of_the_same_root(place):
     leader = place.node.entry("leader", health={"path": "/health", "budget_s": 600, "poll_s": 0.1})
     place.write(leader)
     entry = place.node.entry("server-0", start={"after": ["leader"]})
-    first = place.start(entry)
-    small_node.wait_until(lambda: place.state(entry).get("phase") == "waiting for leader")
+    first = place.started(entry, "waiting for leader")
     second = place.start(entry)
     assert first.wait(60) == -signal.SIGTERM
     assert processes.marked_processes(place.node.root).get("server-0", []) == [second.pid]
-    second.kill()
-    second.wait()
+    guard_place.end(second, signal.SIGKILL)
+
+
+def test_the_state_of_another_server_or_a_broken_one_is_not_believed(place):
+    entry = small_node.rehash(place.node.entry("server-0"), command=["true"])
+    path = pathlib.Path(place.node.paths.server_state("server-0"))
+    path.parent.mkdir(parents=True)
+    for text in ('{"name": "server-1", "starts": [1, 2], "count": 9}', "{", "[]"):
+        path.write_text(text, encoding="utf-8")
+        assert place.run(entry).returncode == 0
+        assert place.state(entry)["count"] == 1
+    future = {"name": "server-0", "starts": [time.time() + 4000] * 5, "count": 5}
+    path.write_text(json.dumps(future), encoding="utf-8")
+    assert place.run(entry).returncode == 0  # the clock was set back; that is no start limit
+
+
+def test_a_record_that_cannot_be_written_keeps_no_server_from_starting(place):
+    """A full /run, or one that is read-only: the log says why neither status nor the start limit know."""
+    (place.folder / "file").write_text("")
+    entry = small_node.rehash(place.node.entry("server-0"), command=small_node.python_command("-c", "print('engine')"))
+    place.write(entry)
+    command = place.command(entry)
+    record = str(place.folder / "file" / "servers" / "server-0.json")
+    command[command.index("--state") + 1] = record
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    lines = [line.partition(" guard: ")[2] or line for line in done.stdout.splitlines()]
+    assert (done.returncode, lines[-1]) == (0, "engine")
+    assert (
+        "its record %s cannot be written (Not a directory), so neither status nor the start limit know of this: running"
+        % record
+    ) in lines
+
+
+@pytest.mark.parametrize("name", ["ENOSPC", "EROFS", "EDQUOT", "EIO"])
+def test_a_record_that_fails_half_way_leaves_no_file_behind(tmp_path, monkeypatch, name):
+    path = tmp_path / "state.json"
+    files.write_json(str(path), {"old": 1})
+
+    def fail(*unused):
+        raise OSError(getattr(errno, name), "no")
+
+    monkeypatch.setattr(files.os, "rename", fail)
+    with pytest.raises(OSError, match="no"):
+        files.write_json(str(path), {"new": 1})
+    assert os.listdir(tmp_path) == ["state.json"]
+    assert files.readable_json(str(path)) == {"old": 1}
+
+
+def test_stops_that_were_asked_for_do_not_count(place):
+    """More of them than the limit allows; count goes on, since a person wants to know of every start."""
+    entry = place.node.entry("server-0")
+    for number in range(1, 5):
+        process = place.running(entry)
+        assert (len(place.state(entry)["starts"]), place.state(entry)["count"]) == (1, number)
+        state = place.ended(entry, SERVICE_RESULT="success")
+        assert (state["starts"], state["count"], state["phase"]) == ([], number, "running")
+        assert place.ended(entry) == state
+        guard_place.end(process)
+    # a server that is up and dies every time is given up, whatever systemd calls its end
+    for _start in range(2):
+        process = place.running(entry)
+        guard_place.end(process)
+        place.ended(entry, SERVICE_RESULT="success")
+    assert place.run(entry, "--burst", "2", "--restart-delay", "0.05").returncode == 194
+
+
+def test_systemd_ending_an_engine_itself_does_count(place):
+    entry = place.node.entry("server-0")
+    process = place.running(entry)
+    assert len(place.ended(entry, SERVICE_RESULT="oom-kill")["starts"]) == 1
+    guard_place.end(process)
+
+
+def test_the_stop_of_a_guard_that_waits_takes_nothing_back(place):
+    leader = place.node.entry("leader", health={"path": "/health", "budget_s": 600, "poll_s": 0.1})
+    place.write(leader)
+    entry = place.node.entry("server-0", start={"after": ["leader"]})
+    process = place.started(entry, "waiting for leader")
+    before = place.state(entry)
+    assert place.ended(entry) == before
+    guard_place.end(process, signal.SIGKILL)
+    pathlib.Path(place.node.paths.server_state("server-0")).write_text("{", encoding="utf-8")
+    assert place.ended(entry) == {}

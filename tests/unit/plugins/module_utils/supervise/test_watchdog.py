@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -77,6 +78,7 @@ def node(tmp_path, monkeypatch):
 def test_it_restarts_after_failures_in_a_row(node):
     node.answers["/v1/chat/completions"] = [HANGS, (200, "{}"), HANGS, (503, "dead\n"), (200, "{}")]
     assert [node.look() for _turn in range(3)] == [True] * 3
+    node.process.send_signal(signal.SIGSTOP)
     assert not node.look()
     assert node.said == [
         "server-0 does not answer, 1 of 2: a completion: no answer within 9 s",
@@ -84,7 +86,7 @@ def test_it_restarts_after_failures_in_a_row(node):
         "server-0 does not answer, 2 of 2: a completion: HTTP 503 dead",
         "server-0 is restarted",
     ]
-    node.process.wait()
+    assert node.process.wait() == -signal.SIGTERM
     node.look()
     assert node.memory == {}  # nobody is asked who does not run
     assert len(node.said) == 4

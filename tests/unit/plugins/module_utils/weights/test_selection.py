@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Patterns, listings and manifests."""
+"""Patterns, listings, manifests, lists of checksums and progress."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import known, selection
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import known, manifest, selection
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import progress as progress_module
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.wanted import (
     Listing,
@@ -26,10 +25,14 @@ WANTED = Wanted("huggingface", "a/b", "main", "/m/b", endpoint="https://hub")
 SIZE = {"size": 1, "sha256": None, "oid": None}
 NAMES = st.text("ab.-/*?[]!", min_size=1, max_size=8).filter(lambda name: not name.startswith("/"))
 PATTERNS = st.lists(st.text("ab.-/*?", min_size=1, max_size=6), max_size=3)
+A, B = "a" * 40, "b" * 40
 
 
 def files(*names):
     return dict.fromkeys(names, SIZE)
+
+
+WHOLE = files("config.json", "tokenizer.json", "model.safetensors")
 
 
 def refused(call, *arguments):
@@ -38,58 +41,54 @@ def refused(call, *arguments):
     return error.value.message
 
 
-class TestPatterns:
-    @given(st.sets(NAMES, min_size=1, max_size=6), PATTERNS, PATTERNS)
-    def test_they_mean_what_they_mean_to_the_hubs_client(self, names, include, exclude):
-        wanted = replace(WANTED, include=tuple(include), exclude=tuple(exclude))
-        expected = set(filter_repo_objects(names, allow_patterns=include or None, ignore_patterns=exclude))
-        assume(all(any(selection.matches(name, pattern) for name in names) for pattern in [*include, *exclude]))
-        if expected:
-            assert set(selection.select(wanted, files(*names))) == expected
-        else:
-            assert "they leave no file" in refused(selection.select, wanted, files(*names))
+@given(st.sets(NAMES, min_size=1, max_size=6), PATTERNS, PATTERNS)
+def test_patterns_mean_what_they_mean_to_the_hubs_client(names, include, exclude):
+    wanted = replace(WANTED, include=tuple(include), exclude=tuple(exclude))
+    expected = set(filter_repo_objects(names, allow_patterns=include or None, ignore_patterns=exclude))
+    assume(all(any(selection.matches(name, pattern) for name in names) for pattern in [*include, *exclude]))
+    if expected:
+        assert set(selection.select(wanted, files(*names))) == expected
+    else:
+        assert "they leave no file" in refused(selection.select, wanted, files(*names))
 
-    @pytest.mark.parametrize("option", ["include", "exclude"])
-    def test_one_that_matches_nothing_is_named(self, option):
+
+def test_patterns_that_match_nothing():
+    for option in ("include", "exclude"):
         assert "'b*'" in refused(selection.select, replace(WANTED, **{option: ("a*", "b*")}), files("a", "c"))
-
-    def test_the_default_ones_may_name_nothing(self):
-        assert selection.select(replace(WANTED, exclude=("original/*", "metal/*")), files("a")) == files("a")
+    assert selection.select(replace(WANTED, exclude=("original/*", "metal/*")), files("a")) == files("a")
 
 
-class TestListings:
-    WHOLE = files("config.json", "tokenizer.json", "model.safetensors")
+@pytest.mark.parametrize(
+    ("listing", "text"),
+    [
+        *(({path: SIZE}, json.dumps(path)) for path in ("/etc/passwd", "../a", "a//b", "", None, "a\\b", "a\nb")),
+        *(({"a": {**SIZE, "size": size}}, "a") for size in (None, -1, "7")),
+        ({}, "no file"),
+        (WHOLE, "config.json"),  # has no checksums
+        (files("config.json"), "model.safetensors, tokenizer.json"),
+    ],
+)
+def test_listings_that_cannot_be_trusted(listing, text):
+    assert text in refused(selection.choose, WANTED, Listing("c", "c", listing))
 
-    @pytest.mark.parametrize("path", ["/etc/passwd", "../a", "a/../../b", "a//b", "", None, "a\\b", "a\nb"])
-    def test_paths(self, path):
-        assert json.dumps(path) in refused(selection.check_listing, WANTED, Listing("c", "c", {path: SIZE}))
 
-    @pytest.mark.parametrize("size", [None, -1, "7"])
-    def test_sizes(self, size):
-        refused(selection.check_listing, WANTED, Listing("c", "c", {"a": {**SIZE, "size": size}}))
+def test_listings_that_can():
+    summed = {path: {**SIZE, "oid": "0" * 40} for path in WHOLE}
+    assert selection.choose(WANTED, Listing("c", "c", summed))[1] == summed
+    draft = files("config.json", "pytorch_model.bin")
+    selection.check_complete(replace(WANTED, draft=True), draft, draft)
+    refused(selection.check_complete, WANTED, {}, {}, {"weight_map": {}})
 
-    def test_nothing(self):
-        refused(selection.check_listing, WANTED, Listing("c", "c", {}))
 
-    def test_another_commit_than_the_wanted_one(self):
-        wanted = replace(WANTED, revision="a" * 40)
-        selection.check_listing(wanted, Listing("a" * 40, "a" * 40, {"a": SIZE}))
-        selection.check_listing(replace(WANTED, revision="v1.0"), Listing("b" * 40, "b" * 40, {"a": SIZE}))
-        for commit in ("b" * 40, None):
-            assert "a" * 40 in refused(selection.check_listing, wanted, Listing(commit, commit, {"a": SIZE}))
-
-    def test_checksums(self):
-        assert "config.json" in refused(selection.choose, WANTED, Listing("c", "c", self.WHOLE))
-        summed = {path: {**SIZE, "oid": "0" * 40} for path in self.WHOLE}
-        assert selection.choose(WANTED, Listing("c", "c", summed))[1] == summed
-
-    def test_what_a_checkpoint_needs(self):
-        selection.check_complete(WANTED, self.WHOLE, self.WHOLE)
-        text = refused(selection.check_complete, WANTED, files("config.json"), files("config.json"))
-        assert "model.safetensors, tokenizer.json" in text
-        refused(selection.check_complete, WANTED, {}, {}, {"weight_map": {}})
-        draft = files("config.json", "pytorch_model.bin")
-        selection.check_complete(replace(WANTED, draft=True), draft, draft)
+@pytest.mark.parametrize(
+    ("revision", "commit", "right"), [(A, A, True), ("v1.0", B, True), (A, B, False), (A, None, False)]
+)
+def test_the_commit_of_a_listing(revision, commit, right):
+    given = (replace(WANTED, revision=revision), Listing(commit, commit, {"a": SIZE}))
+    if right:
+        selection.check_listing(*given)
+    else:
+        assert A in refused(selection.check_listing, *given)
 
 
 LISTED_120B = {
@@ -97,130 +96,133 @@ LISTED_120B = {
     for path, (size, sha256) in known.GPT_OSS_120B.files.items()
 }
 WANTED_120B = replace(WANTED, repo="openai/gpt-oss-120b", exclude=("original/*", "metal/*"))
+FIRST = "model-00000-of-00014.safetensors"
 
 
-class TestKnown:
-    def listing(self, **changes):
-        return Listing(known.GPT_OSS_120B.commit, "x", {**LISTED_120B, "metal/model.bin": SIZE, **changes})
-
-    def test_the_figures(self):
-        found = known.GPT_OSS_120B.files
-        assert (len(found), sum(size for size, _sha256 in found.values())) == (26, 65_276_859_410)
-        shards = [path for path in found if path.endswith(".safetensors")]
-        assert (len(shards), shards[0], shards[-1]) == (
-            15, "model-00000-of-00014.safetensors", "model-00014-of-00014.safetensors"
-        )  # fmt: skip
-        assert {len(sha256) for _size, sha256 in found.values()} == {64}
-
-    def test_what_a_hub_lists_gets_the_known_checksums(self):
-        checked = selection.check_known(WANTED_120B, self.listing())
-        kept = selection.select(WANTED_120B, checked)
-        assert {path: (record["size"], record["sha256"]) for path, record in kept.items()} == known.GPT_OSS_120B.files
-
-    def test_the_known_checksums_do_where_a_hub_lists_none(self):
-        bare = Listing(known.GPT_OSS_120B.commit, "x", {path: {**one, "sha256": None, "oid": None}
-                                                        for path, one in LISTED_120B.items()})  # fmt: skip
-        wanted = replace(WANTED_120B, revision=known.GPT_OSS_120B.commit)
-        assert {record["sha256"] for record in selection.choose(wanted, bare)[1].values()} == {
-            sha256 for _size, sha256 in known.GPT_OSS_120B.files.values()
-        }
-
-    @pytest.mark.parametrize(
-        ("changes", "wrong"),
-        [
-            ({"config.json": {**SIZE, "size": 2088}}, "config.json has 2088 bytes"),
-            ({"malware.py": SIZE}, "malware.py is not part of it"),
-            ({"model-00000-of-00014.safetensors": {"size": 4625017896, "sha256": "a" * 64, "oid": None}}, "a" * 64),
-        ],
-    )
-    def test_another_listing(self, changes, wrong):
-        assert wrong in refused(selection.check_known, WANTED_120B, self.listing(**changes))
-
-    def test_a_missing_file(self):
-        listing = self.listing()
-        del listing.files["LICENSE"]
-        assert "LICENSE is missing" in refused(selection.check_known, WANTED_120B, listing)
-
-    def test_default_revisions(self):
-        assert default_revision("huggingface", "openai/gpt-oss-120b") == known.GPT_OSS_120B.commit
-        assert default_revision("huggingface", "openai/gpt-oss-20b") == "main"
-        assert default_revision("modelscope", "unsloth/gpt-oss-120b-BF16") == "master"
+def listing_120b(changes):
+    found = {path: one for path, one in {**LISTED_120B, "metal/model.bin": SIZE, **changes}.items() if one is not None}
+    return Listing(known.GPT_OSS_120B.commit, "x", found)
 
 
-RECORD = {"size": 1, "sha256": "a" * 64, "mtime_ns": 1}
+def test_the_published_files():
+    found = known.GPT_OSS_120B.files
+    assert (len(found), sum(size for size, _sha256 in found.values())) == (26, 65_276_859_410)
+    shards = [path for path in found if path.endswith(".safetensors")]
+    assert (len(shards), shards[0], shards[-1]) == (15, FIRST, "model-00014-of-00014.safetensors")
+    assert {len(sha256) for _size, sha256 in found.values()} == {64}
+    assert default_revision("huggingface", "openai/gpt-oss-120b") == known.GPT_OSS_120B.commit
+    assert default_revision("huggingface", "openai/gpt-oss-20b") == "main"
+    assert default_revision("modelscope", "unsloth/gpt-oss-120b-BF16") == "master"
 
 
-class TestManifest:
-    @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 2, "files": {}}', '{"schema": 1, "files": []}'])
-    def test_what_is_no_manifest(self, tmp_path, text):
-        (tmp_path / weight_manifest.MANIFEST).write_text(text)
-        assert weight_manifest.read_manifest(str(tmp_path)) is None
-
-    @pytest.mark.parametrize("below", ["out", "deep/out"])
-    def test_a_link_that_leads_out(self, tmp_path, below):
-        """By which a file elsewhere would be replaced or removed."""
-        folder, elsewhere = tmp_path / "weights", tmp_path / "elsewhere"
-        (folder / "deep").mkdir(parents=True)
-        elsewhere.mkdir()
-        (folder / below).symlink_to(elsewhere)
-        (folder / "inner").symlink_to(folder / "deep")
-        manifest = {"schema": 1, "source": "path", "repo": "a/b", "revision": None}
-        path = folder / weight_manifest.MANIFEST
-        path.write_text(json.dumps({**manifest, "files": {"inner/a": RECORD}}))
-        assert weight_manifest.read_manifest(str(folder))["files"] == {"inner/a": RECORD}
-        path.write_text(json.dumps({**manifest, "files": {below + "/a": RECORD}}))
-        with pytest.raises(FleetError, match="%s/a" % below):
-            weight_manifest.read_manifest(str(folder))
-
-    @pytest.mark.parametrize(
-        "changes",
-        [
-            {"files": {"../payload": RECORD}},
-            {"files": {"/etc/cron.d/payload": RECORD}},
-            {"files": {"a\0b": RECORD}},
-            {"files": {"": RECORD}},
-            {"files": {weight_manifest.MANIFEST: RECORD}},
-            {"files": {weight_manifest.INNER_STAGING + "/a": RECORD}},
-            {"files": {"a": None}},
-            {"files": {"a": {**RECORD, "size": "1"}}},
-            {"files": {"a": {**RECORD, "size": True}}},
-            {"files": {"a": {**RECORD, "size": -1}}},
-            {"files": {"a": {**RECORD, "sha256": "A" * 64}}},
-            {"files": {"a": {"size": 1, "sha256": "a" * 64}}},
-            {"files": {"a": {**RECORD, "written_ns": "now"}}},
-            {"files": {"a": {**RECORD, "at": 7}}},
-            {"revision": ["main"]},
-        ],
-    )
-    def test_a_forged_one(self, tmp_path, changes):
-        manifest = {"schema": 1, "source": "path", "repo": "a/b", "revision": None, "files": {"a": RECORD}}
-        (tmp_path / weight_manifest.MANIFEST).write_text(json.dumps(manifest))
-        assert weight_manifest.read_manifest(str(tmp_path))["files"] == {"a": RECORD}
-        (tmp_path / weight_manifest.MANIFEST).write_text(json.dumps({**manifest, **changes}))
-        with pytest.raises(FleetError) as error:
-            weight_manifest.own_manifest(str(tmp_path), "a/b", "path")
-        assert error.value.code == "weights.manifest-unreadable"
+@pytest.mark.parametrize("lacking", [(), ("sha256", "oid")])
+def test_known_checksums_complete_a_listing(lacking):
+    listing = listing_120b({path: {**one, **dict.fromkeys(lacking)} for path, one in LISTED_120B.items()})
+    kept = selection.choose(replace(WANTED_120B, revision=known.GPT_OSS_120B.commit), listing)[1]
+    assert {path: (record["size"], record["sha256"]) for path, record in kept.items()} == known.GPT_OSS_120B.files
 
 
-class TestProgress:
-    def test_rate_and_time_left(self, monkeypatch):
-        clock, done = [100.0], [0]
-        monkeypatch.setattr(progress_module.time, "monotonic", lambda: clock[0])
-        progress = progress_module.Progress()
-        assert progress.snapshot() == {
-            "phase": "listing", "percent": 0.0, "bytes_done": 0, "bytes_total": 0, "rate_bytes_s": None, "eta_s": None,
-            "file": None, "waiting": None,
-        }  # fmt: skip
-        progress.begin("downloading", 1000, lambda: done[0])
-        progress.snapshot()
-        clock[0], done[0] = 101.0, 123
-        assert progress.snapshot() == {
-            "phase": "downloading", "percent": 12.3, "bytes_done": 123, "bytes_total": 1000, "rate_bytes_s": 123,
-            "eta_s": 8, "file": None, "waiting": None,
-        }  # fmt: skip
-        clock[0] = 130.0  # a silence that is longer than the span of the rate
-        assert progress.snapshot()["rate_bytes_s"] is None
-        clock[0] = 131.0
-        assert (progress.snapshot()["rate_bytes_s"], progress.snapshot()["eta_s"]) == (0, None)
-        done[0] = 5000
-        assert progress.snapshot()["bytes_done"] == 1000
+@pytest.mark.parametrize(
+    ("changes", "wrong"),
+    [
+        ({"config.json": {**SIZE, "size": 2088}}, "config.json has 2088 bytes"),
+        ({"malware.py": SIZE}, "malware.py is not part of it"),
+        ({FIRST: {"size": 4625017896, "sha256": "a" * 64, "oid": None}}, "a" * 64),
+        ({"LICENSE": None}, "LICENSE is missing"),
+    ],
+)
+def test_other_files_of_a_known_commit(changes, wrong):
+    assert wrong in refused(selection.check_known, WANTED_120B, listing_120b(changes))
+
+
+SUM = "a" * 64
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (SUM + "  a\n", {"a": SUM}),
+        ("# by hand\n\n%s *./sub/a b\r\n" % SUM.upper(), {"sub/a b": SUM}),
+        (SUM[1:] + "  a\n", "line 1"),
+        (SUM + "  a\n" + SUM + "  /etc/passwd\n", "line 2"),
+        (SUM + "  ../a\n", "line 1"),
+        ("SHA256 (a) = " + SUM, "line 1"),
+        (SUM + "  a\n" + "b" * 64 + "  a\n", "line 2"),
+        ("\n", "no file"),
+    ],
+)
+def test_lists_of_checksums(text, found):
+    if isinstance(found, dict):
+        assert selection.parse_sums(text, "SUMS") == found
+    else:
+        assert found in refused(selection.parse_sums, text, "SUMS")
+
+
+RECORD = {"size": 1, "sha256": SUM, "mtime_ns": 1}
+MANIFEST = {"schema": 1, "source": "path", "repo": "a/b", "revision": None, "files": {"a": RECORD}}
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text):
+        (tmp_path / manifest.MANIFEST).write_text(text if isinstance(text, str) else json.dumps(text))
+        return str(tmp_path)
+
+    return write
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 2, "files": {}}', '{"schema": 1, "files": []}'])
+def test_what_is_no_manifest(written, text):
+    assert manifest.read_manifest(written(MANIFEST))["files"] == {"a": RECORD}
+    assert manifest.read_manifest(written(text)) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"files": {path: RECORD}} for path in ("../payload", "/etc/cron.d/payload", "a\0b", "")),
+        *({"files": {path: RECORD}} for path in (manifest.MANIFEST, manifest.INNER_STAGING + "/a")),
+        *({"files": {"a": {**RECORD, "size": size}}} for size in ("1", True, -1)),
+        {"files": {"a": None}},
+        {"files": {"a": {**RECORD, "sha256": "A" * 64}}},
+        {"files": {"a": {"size": 1, "sha256": SUM}}},
+        {"files": {"a": {**RECORD, "written_ns": "now"}}},
+        {"files": {"a": {**RECORD, "at": 7}}},
+        {"revision": ["main"]},
+    ],
+)
+def test_forged_manifests(written, changes):
+    with pytest.raises(FleetError) as error:
+        manifest.own_manifest(written({**MANIFEST, **changes}), "a/b", "path")
+    assert error.value.code == "weights.manifest-unreadable"
+
+
+@pytest.mark.parametrize("below", ["out", "deep/out"])
+def test_links_in_a_manifest_that_lead_out(written, tmp_path, tmp_path_factory, below):
+    """By which a file elsewhere would be replaced or removed."""
+    (tmp_path / "deep").mkdir()
+    (tmp_path / below).symlink_to(tmp_path_factory.mktemp("elsewhere"))
+    (tmp_path / "inner").symlink_to(tmp_path / "deep")
+    inner = {**MANIFEST, "files": {"inner/a": RECORD}}
+    assert manifest.read_manifest(written(inner))["files"] == inner["files"]
+    folder = written({**MANIFEST, "files": {below + "/a": RECORD}})
+    assert "%s/a" % below in refused(manifest.read_manifest, folder)
+
+
+def test_progress_has_the_rate_and_the_time_that_is_left(monkeypatch):
+    clock, done = [100.0], [0]
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: clock[0])
+    progress = progress_module.Progress()
+    found = {"phase": "listing", "percent": 0.0, "bytes_done": 0, "bytes_total": 0, "file": None, "waiting": None}
+    assert progress.snapshot() == {**found, "rate_bytes_s": None, "eta_s": None}
+    progress.begin("downloading", 1000, lambda: done[0])
+    progress.snapshot()
+    clock[0], done[0] = 101.0, 123
+    found.update(phase="downloading", percent=12.3, bytes_done=123, bytes_total=1000)
+    assert progress.snapshot() == {**found, "rate_bytes_s": 123, "eta_s": 8}
+    clock[0] = 130.0  # a silence that is longer than the span of the rate
+    assert progress.snapshot()["rate_bytes_s"] is None
+    clock[0], done[0] = 131.0, 123
+    assert (progress.snapshot()["rate_bytes_s"], progress.snapshot()["eta_s"]) == (0, None)
+    done[0] = 5000
+    assert progress.snapshot()["bytes_done"] == 1000

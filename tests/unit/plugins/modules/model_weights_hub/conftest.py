@@ -1,14 +1,15 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A simulated hub, and a node that brings its weights."""
+"""A simulated hub, and a node that downloads from it."""
 
 from __future__ import annotations
 
 import pytest
+from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import gpt_oss
-from ansible_collections.inference.fleet.tests.unit.plugins.modules.model_weights_hub.hub_node import REPO, Node
+from ansible_collections.inference.fleet.tests.unit.weights_node import REPO, HubWeights
 
 
 @pytest.fixture
@@ -18,5 +19,12 @@ def hub():
 
 
 @pytest.fixture
-def node(capsys, tmp_path, hub):
-    return Node(capsys, tmp_path, hub)
+def node(tmp_path, hub):
+    return HubWeights(tmp_path, hub)
+
+
+@pytest.fixture
+def warnings(monkeypatch):
+    found = []
+    monkeypatch.setattr(AnsibleModule, "warn", lambda self, text: found.append(text))
+    return found

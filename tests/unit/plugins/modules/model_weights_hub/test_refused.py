@@ -1,74 +1,111 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What hub, node or operator refuse: an error with its code, and nothing changed."""
+"""Hubs, checkpoints, drafts and arguments that are refused: an error with its code, and nothing changed."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import known
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import draft_heads, known, pipeline
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.manifest import LISTING
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
-from ansible_collections.inference.fleet.tests.hubs.repositories import gpt_oss, gpt_oss_files
+from ansible_collections.inference.fleet.tests.hubs.repositories import Content, Repository, gpt_oss, safetensors
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
-from ansible_collections.inference.fleet.tests.unit.plugins.modules.model_weights_hub.hub_node import (
-    DRAFT,
-    REPO,
-    SHARD,
-    TOKEN,
-    Node,
-    both,
+from ansible_collections.inference.fleet.tests.unit.operating import Operation
+from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.weights import test_draft_heads as heads
+from ansible_collections.inference.fleet.tests.unit.weights_node import REPO, SHARD, TOKEN, HubWeights, both
+
+DRAFT = "made-up/gpt-oss-small-eagle3"
+INVALID, PATTERNS, OCCUPIED = "weights.argument-invalid", "hub.patterns-invalid", "weights.destination-occupied"
+UNFIT, UNSUPPORTED = "checkpoint.does-not-fit", "neuron.draft-unsupported"
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "changes"),
+    [
+        ("hub.not-found", ["v9"], {"revision": "v9"}),
+        (PATTERNS, ["include", "*.bin2"], {"include": ["*.bin2"]}),
+        (PATTERNS, ["exclude", "orginal/*"], {"exclude": ["orginal/*"]}),
+        (PATTERNS, ["config.json, tokenizer.json"], {"include": ["*.safetensors", "*index.json"]}),
+        (
+            PATTERNS,
+            ["model-00014-of-00014.safetensors"],
+            {"exclude": ["*-00014-of-*", "original/*", "metal/*"]},
+        ),
+        (INVALID, [], {"endpoint": "ftp://hub"}),
+        (INVALID, [], {"endpoint": "https://me:pw@hub"}),
+        (INVALID, [], {"repo": "gpt-oss"}),
+        (INVALID, [], {"repo": "a/../b"}),
+        (INVALID, [], {"environment": {"HF_TOKEN": TOKEN}}),
+        (INVALID, [], {"workers": 0}),
+        (INVALID, [], {"retries": -1}),
+        (INVALID, [], {"destination": "/"}),
+        (INVALID, [], {"draft_repo": DRAFT}),
+        (INVALID, [], {"ca_bundle": "ca.pem"}),
+        (INVALID, [], {"ca_bundle": "/none/ca.pem"}),
+        (INVALID, [], {"ca_bundle": __file__}),
+    ],
 )
+def test_arguments(node, code, said, changes):
+    failed = node.refused(code, *said, **changes)
+    assert code != "hub.not-found" or failed["problem"] == "revision"
+    assert node.hub.sent(REPO, SHARD) == 0 and (code != INVALID or node.hub.requests == [])
 
 
-def test_an_unknown_revision(node):
-    assert node.refused("hub.not-found", "v9", revision="v9")["problem"] == "revision"
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"endpoint": text % TOKEN} for text in ("https://me:%s@mirror", "me:%s@mirror", "https://%s@mirror")),
+        *({"endpoint": "https://mirror/" + text % TOKEN} for text in ("?token=%s", "a?access_token=%s&b=1")),
+        {"environment": {"HF_TOKEN": TOKEN}},
+        {"environment": {"https_proxy": "http://me:%s@proxy" % TOKEN}, "workers": 0},
+        {"environment": {"https_proxy": "http://me:a#b/%s?@proxy" % TOKEN}, "workers": 0},
+        {"environment": {"https_proxy": "http://me:%s\0@proxy" % TOKEN}},
+        {"environment": {"MY_AUTH": TOKEN}},
+        {"environment": {"A\0B": "x"}},
+        {"environment": {"AB": "x\0"}},
+        *({"token": text} for text in (TOKEN[:9] + "\n" + TOKEN[9:], "\0" + TOKEN, TOKEN + "é")),
+        {"revision": "main\0"},
+        {"destination": "/models/a\nb"},
+        {"repo": "a/b\n"},
+        {"include": ["*\0"]},
+    ],
+)
+def test_secrets_in_the_wrong_place(capsys, node, changes):
+    """Not in what -vvv shows either, where the arguments are left out."""
+    with patch_module_args({**node.arguments, **changes}), pytest.raises(SystemExit):
+        Operation("model_weights").main()
+    said = json.loads(capsys.readouterr().out)
+    assert said["failed"] and said["invocation"] == {"module_args": {}}
+    assert TOKEN not in json.dumps(said) and TOKEN[9:] not in said["msg"] and "Traceback" not in json.dumps(said)
 
 
 @both
-def test_a_gated_repository(capsys, tmp_path, source):
+def test_a_gated_repository(tmp_path, source):
     with Hub([gpt_oss(REPO, 30_000, access="gated", tokens=[TOKEN])]) as hub:
-        node = Node(capsys, tmp_path, hub, source)
+        node = HubWeights(tmp_path, hub, source)
         assert node.refused("hub.access", "HTTP 401")["problem"] == "access"
         assert node.run(token=TOKEN)["changed"]
         assert node.found() == node.wanted()
 
 
-def test_no_room(node):
-    files = node.hub.repositories[REPO].files
-    node.hub.fault("listing", sizes={SHARD: 1 << 50})
-    others = [path for path in files if path != SHARD and not path.startswith(("original/", "metal/"))]
-    total = (1 << 50) + sum(files[path].size for path in others)
-    failed = node.refused("weights.disk-full", check_too=False)
-    assert failed["needed_bytes"] == total > failed["free_bytes"]
-    assert not node.destination.exists()
-
-
-def test_another_model(node):
-    node.run()
-    node.refused("weights.destination-occupied", REPO, "made-up/other", repo="made-up/other")
-
-
-def test_files_of_unknown_origin(node):
+def test_files_of_unknown_origin_and_other_models(node):
     node.destination.mkdir(parents=True)
     (node.destination / "thesis.txt").write_text("three years")
-    node.refused("weights.destination-occupied", "thesis.txt")
-
-
-@pytest.mark.parametrize(
-    ("said", "changes"),
-    [
-        (("include", "*.bin2"), {"include": ["*.bin2"]}),
-        (("exclude", "orginal/*"), {"exclude": ["orginal/*"]}),
-        (("config.json, tokenizer.json",), {"include": ["*.safetensors", "*index.json"]}),
-        (("model-00014-of-00014.safetensors",), {"exclude": ["*-00014-of-*", "original/*", "metal/*"]}),
-    ],
-)
-def test_patterns(node, said, changes):
-    node.refused("hub.patterns-invalid", *said, **changes)
-    assert node.hub.sent(REPO, SHARD) == 0
+    node.refused(OCCUPIED, "thesis.txt")
+    (node.destination / "thesis.txt").unlink()
+    node.run()
+    node.refused(OCCUPIED, REPO, "made-up/other", repo="made-up/other")
+    node.hub.add(Repository(DRAFT, draft_files()))  # which is not downloaded either
+    node.refused(OCCUPIED, REPO, repo="made-up/other", draft=str(node.models / "draft"), draft_repo=DRAFT)
+    assert node.hub.sent(DRAFT) == 0
+    for verify in ("quick", "full"):
+        node.refused(UNFIT, format="bf16", verify=verify)
 
 
 def test_a_listing_that_lied_is_not_kept(node):
@@ -87,24 +124,15 @@ def test_a_mirror_that_gives_its_own_head_for_every_commit(node):
     assert not node.destination.exists()
 
 
-def test_files_of_another_commit_are_replaced(node):
-    node.run()
-    commit = node.hub.repositories[REPO].commit(gpt_oss_files(30_000, seed=9))
-    manifest = node.manifest()
-    (node.destination / weight_manifest.MANIFEST).write_text(json.dumps({**manifest, "revision": commit}))
-    assert node.run(revision=commit)["commit"] == commit
-    assert node.found() == node.wanted()
-
-
 def test_a_kept_listing_of_another_commit_is_requested_again(node):
-    repository = node.hub.repositories[REPO]
+    head = node.repository.head
     held = node.hub.fault("hold", path=SHARD, at=1000)
-    node.run(wait_s=0, revision=repository.head)
-    wait_until(lambda: node.phase() == "downloading" and held.happened)
+    node.begin(revision=head)
+    wait_until(lambda: held.happened)
     node.kill()
-    record = node.models / ".small.inference-fleet-new" / weight_manifest.LISTING
+    record = node.staging / LISTING
     record.write_text(json.dumps({**json.loads(record.read_text()), "commit": "a" * 40}))
-    assert node.finish(revision=repository.head)["commit"] == repository.head
+    assert node.finish(revision=head)["commit"] == head
     assert node.found() == node.wanted()
 
 
@@ -117,11 +145,95 @@ def test_a_listing_without_a_checksum(node, hub):
     assert node.run()["changed"] and node.found() == node.wanted()
 
 
+@pytest.mark.parametrize("made", [{"model_format": "bf16"}, {"model_type": "llama"}])
+def test_a_checkpoint_of_another_kind_is_refused_before_its_shards_come(tmp_path, made):
+    with Hub([gpt_oss(REPO, 30_000, **made)]) as hub:
+        node = HubWeights(tmp_path, hub)
+        node.refused(UNFIT)
+        assert [path for path in hub.counts().get(REPO, {}) if path.endswith("safetensors")] == []
+        assert not node.destination.exists()
+
+
+def draft_files(hidden_size=2880, vocab_size=201088, **files):
+    config = {"model_type": "llama", "hidden_size": hidden_size, "vocab_size": vocab_size}
+    shard = safetensors("fc.weight", 5000, 1).bytes()
+    return {"config.json": json.dumps(config).encode(), "model.safetensors": shard, **files}
+
+
+def head_files(tensors=None):
+    """An EAGLE3 head for the model of these tests, by its header; its data are few."""
+    config = {**heads.CONFIG, "hidden_size": 2880, "vocab_size": 201088, "draft_vocab_size": 201088}
+    shapes = {
+        name if name in heads.OUTER else "midlayer." + name: shape for name, shape in draft_heads.shapes(config).items()
+    }
+    entries = {
+        name: {"dtype": "U8", "shape": shape, "data_offsets": [0, 1 << 20]}
+        for name, shape in {**shapes, **(tensors or {})}.items()
+    }
+    text = json.dumps(entries).encode()
+    shard = Content(len(text).to_bytes(8, "little") + text, 1 << 20, 5)
+    return {"config.json": json.dumps(config).encode(), "model.safetensors": shard}
+
+
+@pytest.fixture
+def with_draft(node):
+    """Adds the draft's files to the hub; the arguments that request it."""
+
+    def add(files, **more):
+        node.hub.add(Repository(DRAFT, files))
+        return {"draft": str(node.models / "draft"), "draft_repo": DRAFT, **more}
+
+    return add
+
+
+def test_a_model_and_its_draft(node, with_draft):
+    files = draft_files()
+    check, applied = node.four_steps(**with_draft(files))
+    assert check["to_fetch_bytes"] == sum(map(len, files.values())) + sum(map(len, node.wanted().values()))
+    draft = node.models / "draft"
+    assert (applied["draft"]["path"], applied["draft"]["commit"]) == (str(draft), node.hub.repositories[DRAFT].head)
+    assert (draft / "model.safetensors").read_bytes() == files["model.safetensors"]
+    assert node.found() == node.wanted()
+    assert sorted(os.listdir(node.models)) == ["draft", "small"]
+
+
 @pytest.mark.parametrize(
-    "changes",
-    [{"endpoint": "ftp://hub"}, {"endpoint": "https://me:pw@hub"}, {"repo": "gpt-oss"}, {"repo": "a/../b"},
-     {"environment": {"HF_TOKEN": TOKEN}}, {"workers": 0}, {"retries": -1}, {"destination": "/"},
-     {"draft_repo": DRAFT}],
-)  # fmt: skip
-def test_wrong_options(node, changes):
-    node.refused("weights.argument-invalid", **changes)
+    ("files", "more", "code"),
+    [
+        (draft_files(hidden_size=2048), {}, UNFIT),
+        (draft_files(vocab_size=7), {}, UNFIT),
+        (draft_files(**{"model.safetensors": b"x" * 5000}), {}, "checkpoint.damaged"),
+        (draft_files(), {"draft_eagle3": True}, UNSUPPORTED),
+        (head_files({"eagle_norm.weight": [2880]}), {"draft_eagle3": True}, UNSUPPORTED),
+    ],
+)
+def test_a_draft_is_refused_before_its_model_comes(node, with_draft, files, more, code):
+    failed = node.refused(code, check_too=False, **with_draft(files, **more))
+    assert node.hub.sent(REPO, SHARD) == 0
+    if code == UNSUPPORTED and len(failed["faults"]) > 1:
+        assert node.hub.sent(DRAFT, "model.safetensors") == 0  # by its configuration
+    elif more:
+        assert failed["faults"] == ["layer eagle_norm.weight is unknown to it"]
+        given = with_draft(head_files(), **more)
+        assert node.run(refresh=True, **given)["draft"]["verified"] == "full"
+        assert not node.run(**given)["changed"]
+
+
+def test_a_draft_of_the_node_that_does_not_fit(node, tmp_path):
+    draft = tmp_path / "draft"
+    draft.mkdir()
+    for name, content in draft_files(hidden_size=2048).items():
+        (draft / name).write_bytes(content)
+    node.refused(UNFIT, check_too=False, draft=str(draft))
+    assert node.hub.sent(REPO, SHARD) == 0
+
+
+def test_a_destination_that_cannot_be_read(node, with_draft, monkeypatch):
+    """The error comes before a draft is downloaded."""
+
+    def refuse(destination, *_more, **_options):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), destination)
+
+    monkeypatch.setattr(pipeline, "own_manifest", refuse)
+    node.refused("weights.cannot-install", "Permission denied", check_too=False, **with_draft(draft_files()))
+    assert node.hub.sent(DRAFT) == 0

@@ -13,74 +13,58 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import known, run, sources
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as manifests
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.manifest import (
+    MANIFEST,
+    write_manifest,
+)
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations.weights import ARCHIVE
 from ansible_collections.inference.fleet.tests.unit.node_helpers import rot
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.weights import test_draft_heads as heads
-from ansible_collections.inference.fleet.tests.unit.plugins.modules.model_weights_local.conftest import REPO
+from ansible_collections.inference.fleet.tests.unit.plugins.modules.model_weights_local.conftest import REPO, sums_of
 
-SHARD = "model-00001-of-00002.safetensors"
-NAMES = [
-    "config.json",
-    "model-00000-of-00002.safetensors",
-    SHARD,
-    "model-00002-of-00002.safetensors",
-    "model.safetensors.index.json",
-    "tokenizer.json",
-]
+SHARDS = ["model-%05d-of-00002.safetensors" % number for number in range(3)]
+SHARD = SHARDS[1]
+NAMES = ["config.json", *SHARDS, "model.safetensors.index.json", "tokenizer.json"]
+SIZES = {"hidden_size": 16, "vocab_size": 100, "draft_vocab_size": None}  # of a draft that fits
+OCCUPIED, UNREPAIRED = "weights.destination-occupied", "weights.rotted-and-unrepaired"
+INCOMPLETE, UNFIT, DAMAGED = "checkpoint.incomplete", "checkpoint.does-not-fit", "checkpoint.damaged"
 
 
 @pytest.fixture
-def warnings(monkeypatch):
-    found = []
-    monkeypatch.setattr(AnsibleModule, "warn", lambda self, text: found.append(text))
-    return found
-
-
-@pytest.fixture
-def unwritable(monkeypatch):
-    real = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and real(path, mode))
+def size(shared):
+    return sum((shared / name).stat().st_size for name in NAMES)
 
 
 class TestCopy:
-    def test_copied_compared_and_left_alone(self, copied, shared):
-        size = sum((shared / name).stat().st_size for name in NAMES)
+    def test_copied_compared_and_left_alone(self, copied, shared, size):
         check, applied = copied.four_steps()
         assert check["to_fetch_bytes"] == applied["to_fetch_bytes"] == size
-        assert (
-            "config.json %d bytes sha256 not known yet" % (shared / "config.json").stat().st_size
-            in (check["diff"]["after"])
-        )
-        assert copied.found() == {name: (shared / name).read_bytes() for name in NAMES}
-        for name, record in copied.manifest()["files"].items():
-            assert record["sha256"] == hashlib.sha256((shared / name).read_bytes()).hexdigest()
+        line = "config.json %d bytes sha256 not known yet" % (shared / "config.json").stat().st_size
+        assert line in check["diff"]["after"]
+        contents = {name: (shared / name).read_bytes() for name in NAMES}
+        assert copied.found() == contents
+        assert {name: record["sha256"] for name, record in copied.manifest()["files"].items()} == {
+            name: sha256 for name, (_size, sha256) in sums_of(contents).items()
+        }
         assert copied.run()["to_fetch_bytes"] == 0
-        assert manifests.MANIFEST not in os.listdir(shared) and os.listdir(copied.destination.parent) == ["copy"]
+        assert not (shared / MANIFEST).exists() and os.listdir(copied.destination.parent) == ["copy"]
+        assert not copied.run(path=str(copied.destination), copy=False)["changed"]  # served in place later
 
-    def test_the_source_may_be_unmounted(self, copied, shared):
-        copied.run()
-        shutil.rmtree(shared)
-        assert not copied.run(verify="full")["changed"]
-        rot(copied.destination / SHARD)
-        assert copied.refused("weights.rotted-and-unrepaired", verify="full")["rotted"] == [SHARD]
-
-    def test_only_the_damaged_file_is_copied_again(self, copied):
+    def test_only_the_damaged_file_is_copied_again(self, copied, shared):
         copied.run()
         rot(copied.destination / SHARD)
         check, applied = copied.four_steps(verify="full")
         assert check["repaired"] == applied["repaired"] == applied["fetched"] == [SHARD]
-
-    def test_damage_in_the_source_does_not_spread(self, copied, shared):
-        copied.run()
-        rot(shared / SHARD)
         rot(copied.destination / SHARD)
+        rot(shared / SHARD)  # damage in the source does not spread
         before = copied.found()
-        assert copied.run(verify="full")["code"] == "weights.rotted-and-unrepaired"
-        assert copied.found() == before
+        assert (copied.run(verify="full")["code"], copied.found()) == (UNREPAIRED, before)
+        shutil.rmtree(shared)  # as if unmounted
+        assert copied.refused(UNREPAIRED, verify="full")["rotted"] == [SHARD]
+        rot(copied.destination / SHARD)
+        assert not copied.run(verify="full")["changed"]
 
     def test_a_newer_source_is_copied(self, copied, shared):
         copied.run()
@@ -95,9 +79,9 @@ class TestCopy:
     @pytest.mark.parametrize(
         ("change", "code"),
         [
-            (lambda shared: (shared / SHARD).unlink(), "checkpoint.incomplete"),
-            (lambda shared: (shared / "tokenizer.json").unlink(), "checkpoint.incomplete"),
-            (lambda shared: (shared / "config.json").write_text('{"model_type": "llama"}'), "checkpoint.does-not-fit"),
+            (lambda shared: (shared / SHARD).unlink(), INCOMPLETE),
+            (lambda shared: (shared / "tokenizer.json").unlink(), INCOMPLETE),
+            (lambda shared: (shared / "config.json").write_text('{"model_type": "llama"}'), UNFIT),
             (shutil.rmtree, "weights.source-invalid"),
         ],
     )
@@ -108,22 +92,15 @@ class TestCopy:
 
     def test_a_source_that_changes_while_it_is_copied(self, copied, monkeypatch):
         real = sources.statuses
-
-        def too_early(folder):
-            found = real(folder)
-            found[SHARD]["size"] = 5
-            return found
-
-        monkeypatch.setattr(sources, "statuses", too_early)
+        monkeypatch.setattr(
+            sources, "statuses", lambda folder: {**real(folder), SHARD: {**real(folder)[SHARD], "size": 5}}
+        )
         assert copied.run()["code"] == "weights.wrong-data"
         assert not copied.destination.exists()
 
-    @pytest.mark.parametrize("check_mode", [True, False])
-    def test_too_little_space(self, copied, shared, monkeypatch, check_mode):
-        size = sum((shared / name).stat().st_size for name in NAMES)
+    def test_too_little_space(self, copied, size, monkeypatch):
         monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=size - 1))
-        failed = copied.run(check_mode)
-        assert failed["code"] == "weights.disk-full"
+        failed = copied.refused("weights.disk-full")
         assert (failed["needed_bytes"], failed["free_bytes"]) == (size, size - 1)
 
     def test_a_link_to_a_folder_that_does_not_exist_yet(self, copied, tmp_path, monkeypatch):
@@ -138,8 +115,7 @@ class TestCopy:
         assert copied.destination.is_symlink() and (disk / "model" / "config.json").exists()
 
     def test_a_mount_of_a_folder_of_the_same_file_system(self, copied, tmp_path, monkeypatch):
-        copied.destination.mkdir(parents=True)
-        (copied.destination / "lost+found").mkdir()
+        (copied.destination / "lost+found").mkdir(parents=True)
         mounts, real = tmp_path / "mounts", os.rename
         mounts.write_text("1 2 0:1 /x %s rw - ext4 /dev/x rw\n" % copied.destination)
 
@@ -151,7 +127,7 @@ class TestCopy:
         monkeypatch.setattr(files, "MOUNTS", str(mounts))
         monkeypatch.setattr(os, "rename", rename)
         copied.four_steps()
-        assert sorted(os.listdir(copied.destination)) == [manifests.MANIFEST, *NAMES[:1], "lost+found", *NAMES[1:]]
+        assert sorted(os.listdir(copied.destination)) == sorted([MANIFEST, "lost+found", *NAMES])
 
     def test_gigabytes_are_copied_and_compared_by_a_job(self, copied, in_place, monkeypatch):
         monkeypatch.setattr(run, "AT_ONCE", 1)
@@ -159,6 +135,7 @@ class TestCopy:
         assert (first["changed"], first["finished"]) == (False, False)
         assert copied.run(wait_s=300)["changed"]
         assert not copied.run()["changed"]
+        assert not in_place.run(wait_s=0)["finished"]
         assert in_place.run(wait_s=300)["verified"] == "structure"
         rot(copied.destination / SHARD)
         assert copied.run(verify="full", wait_s=300)["repaired"] == [SHARD]
@@ -166,15 +143,14 @@ class TestCopy:
 
 class TestRefused:
     def test_files_of_unknown_origin(self, copied, stand_in):
-        for weights in (copied, stand_in):
-            weights.destination.mkdir(parents=True)
-            (weights.destination / "config.json").write_text("{}")
-            weights.refused("weights.destination-occupied")
-
-    def test_a_file(self, stand_in):
-        stand_in.destination.parent.mkdir()
+        copied.destination.parent.mkdir()
         stand_in.destination.write_text("")
-        assert stand_in.run()["code"] == "weights.destination-occupied"
+        assert stand_in.run()["code"] == OCCUPIED
+        stand_in.destination.unlink()
+        for weights in (copied, stand_in):
+            weights.destination.mkdir()
+            (weights.destination / "config.json").write_text("{}")
+            weights.refused(OCCUPIED)
 
     @pytest.mark.parametrize(
         "arguments",
@@ -190,25 +166,21 @@ class TestRefused:
 
 
 class TestStandin:
-    def test_extracted_and_left_alone(self, stand_in, tmp_path):
+    def test_extracted_and_left_alone(self, stand_in):
+        assert stand_in.run(check_mode=True, archive=None)["changed"]
+        assert stand_in.run(archive=None)["archive_needed"]
+        assert not stand_in.destination.exists()
         check, applied = stand_in.four_steps()
+        assert not stand_in.run(archive=None)["changed"]
         assert check["to_fetch_bytes"] == sum(size for size, _sha256 in known.STANDIN.values())
         assert (applied["verified"], applied["format"]) == ("full", "bf16")
         rot(stand_in.destination / SHARD)
         assert stand_in.run(verify="full")["repaired"] == [SHARD]
-        (stand_in.destination / manifests.MANIFEST).unlink()
+        (stand_in.destination / MANIFEST).unlink()
         assert stand_in.run()["message"].startswith("adopted ")
 
-    def test_the_archive_is_requested_if_it_is_needed(self, stand_in):
-        assert stand_in.run(check_mode=True, archive=None)["changed"]
-        assert stand_in.run(archive=None)["archive_needed"]
-        assert not stand_in.destination.exists()
-        assert stand_in.run()["changed"]
-        assert not stand_in.run(archive=None)["changed"]
-
     def test_a_damaged_archive(self, stand_in):
-        with open(stand_in.arguments["archive"], "r+b") as stream:
-            stream.truncate(100)
+        os.truncate(stand_in.arguments["archive"], 100)
         assert stand_in.run()["code"] == "weights.source-invalid"
         assert not stand_in.destination.exists()
 
@@ -225,15 +197,14 @@ class TestPublished:
 
     @pytest.fixture(autouse=True)
     def known_now(self, monkeypatch, shared):
-        contents = {name: (shared / name).read_bytes() for name in NAMES}
-        sums = {name: (len(content), hashlib.sha256(content).hexdigest()) for name, content in contents.items()}
+        sums = sums_of({name: (shared / name).read_bytes() for name in NAMES})
         monkeypatch.setattr(known, "KNOWN", (known.Known("huggingface", REPO, self.COMMIT, sums),))
 
     @pytest.mark.parametrize("revision", [None, COMMIT])
     def test_served_in_place_or_copied(self, in_place, copied, revision):
         for weights in (copied, in_place):
             applied = weights.run(revision=revision)
-            assert (applied["changed"], applied["verified"]) == (True, "full" if revision else applied["verified"])
+            assert applied["changed"] and (revision is None or applied["verified"] == "full")
             assert "nothing is known" not in applied["message"]
 
     @pytest.mark.parametrize("revision", [None, COMMIT])
@@ -241,7 +212,7 @@ class TestPublished:
         rot(shared / SHARD)
         failed = in_place.run(revision=revision)
         assert (failed["code"], failed["rotted"]) == ("weights.checksum-differs", [SHARD])
-        assert manifests.MANIFEST not in os.listdir(shared)
+        assert not (shared / MANIFEST).exists()
         assert copied.run(revision=revision)["code"] == "weights.wrong-data"
         assert not copied.destination.exists()
         assert in_place.run(revision="ours")["verified"] == "structure"
@@ -267,12 +238,13 @@ class TestPublished:
 
 
 class TestInPlace:
-    def test_recorded_compared_and_left_alone(self, in_place, shared):
+    def test_recorded_compared_and_left_alone(self, in_place):
         before = in_place.found()
         _check, applied = in_place.four_steps()
         assert (applied["verified"], applied["format"]) == ("structure", "mxfp4")
         assert sorted(in_place.manifest()["files"]) == NAMES
         assert in_place.found() == before
+        in_place.four_steps(revision="b5c939de")
 
     def test_a_quick_rerun_reads_no_weights(self, in_place, shared, hashed):
         in_place.run()
@@ -285,28 +257,17 @@ class TestInPlace:
 
     def test_damage_is_named_and_nothing_is_changed(self, in_place, shared):
         in_place.run()
+        in_place.refused(OCCUPIED, repo="openai/other")
         rot(shared / SHARD)
         assert in_place.refused("weights.rotted", verify="full")["rotted"] == [SHARD]
         (shared / SHARD).unlink()
-        assert in_place.refused("checkpoint.incomplete")["missing"] == [SHARD]
-
-    def test_another_model(self, in_place):
-        in_place.run()
-        in_place.refused("weights.destination-occupied", repo="openai/other")
-
-    def test_a_copy_may_be_served_in_place_later(self, copied):
-        copied.run()
-        assert not copied.run(path=str(copied.destination), copy=False)["changed"]
-
-    def test_another_revision_is_recorded(self, in_place):
-        in_place.run()
-        in_place.four_steps(revision="b5c939de")
+        assert in_place.refused(INCOMPLETE)["missing"] == [SHARD]
 
     @pytest.mark.usefixtures("unwritable")
     def test_a_directory_that_cannot_be_written_to(self, in_place, shared, warnings, hashed):
         result = in_place.run()
         assert (result["changed"], result["verified"], hashed) == (False, "structure", [])
-        assert len(warnings) == 1 and manifests.MANIFEST not in os.listdir(shared)
+        assert len(warnings) == 1 and not (shared / MANIFEST).exists()
 
 
 class TestDraft:
@@ -316,53 +277,40 @@ class TestDraft:
     def weights(self, request):
         return request.getfixturevalue(request.param)
 
-    @pytest.fixture
-    def draft(self, tmp_path, weights):
-        config = {"hidden_size": 16, "vocab_size": 100, "draft_vocab_size": None}
-        weights.arguments["draft"] = heads.write(tmp_path / "draft", shards=3, **config)
-        return tmp_path / "draft"
-
-    def test_recorded_compared_and_never_changed(self, weights, draft):
-        before = {path.name: path.read_bytes() for path in draft.iterdir()}
-        _check, applied = weights.four_steps()
+    def test_recorded_compared_and_never_changed(self, weights, tmp_path):
+        draft = heads.write(tmp_path / "draft", shards=3, **SIZES)
+        _check, applied = weights.four_steps(draft=draft)
         assert applied["draft"] == {
-            "path": str(draft), "repo": None, "revision": None, "commit": None, "changed": True, "verified": "structure"
+            "path": draft, "repo": None, "revision": None, "commit": None, "changed": True, "verified": "structure"
         }  # fmt: skip
-        shard = next(name for name in sorted(before) if name.endswith(".safetensors"))
-        rot(draft / shard)
-        assert not weights.run()["changed"]
-        assert weights.run(verify="full")["rotted"] == [shard]
-
-    def test_it_does_not_fit(self, copied, tmp_path):
-        draft = heads.write(tmp_path / "draft", hidden_size=32, vocab_size=100)
-        copied.refused("checkpoint.does-not-fit", draft=draft)
+        shard = "model-00001-of-00003.safetensors"
+        rot(Path(draft) / shard)
+        assert not weights.run(draft=draft)["changed"]
+        assert weights.run(draft=draft, verify="full")["rotted"] == [shard]
 
     def test_a_head_that_the_engine_does_not_run(self, weights, tmp_path):
-        sizes = {"hidden_size": 16, "vocab_size": 100, "draft_vocab_size": None}
-        draft = heads.write(tmp_path / "draft", {**heads.names(), "d2t": [96]}, **sizes)
+        draft = heads.write(tmp_path / "draft", {**heads.names(), "d2t": [96]}, **SIZES)
         assert weights.run(draft=draft, draft_eagle3=True)["faults"]
 
     def test_incomplete(self, in_place, tmp_path):
         draft = tmp_path / "draft"
-        assert in_place.refused("checkpoint.incomplete", draft=str(draft))["missing"] == ["config.json"]
+        assert in_place.refused(INCOMPLETE, draft=str(draft))["missing"] == ["config.json"]
         draft.mkdir()
-        (draft / "config.json").write_text("{}")
-        in_place.refused("checkpoint.incomplete", draft=str(draft))
-        (draft / "pytorch_model.bin").write_bytes(b"")
-        in_place.refused("checkpoint.damaged", draft=str(draft))
+        for name, content, code in (("config.json", b"{}", INCOMPLETE), ("pytorch_model.bin", b"", DAMAGED)):
+            (draft / name).write_bytes(content)
+            in_place.refused(code, draft=str(draft))
         (draft / "pytorch_model.bin").write_bytes(b"x")
         assert in_place.run(draft=str(draft))["draft"]["changed"]
 
     def test_downloaded_elsewhere_by_this_collection(self, in_place, tmp_path):
         """It keeps its name, and its manifest counts."""
         draft = Path(heads.write(tmp_path / "draft", hidden_size=16, vocab_size=100))
-        contents = {path.name: path.read_bytes() for path in draft.iterdir()}
         records = {
-            name: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-            for name, content in contents.items()
+            path.name: {"size": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+            for path in draft.iterdir()
         }
-        identity = {"source": "huggingface", "repo": "a/head", "revision": "main", "commit": "c" * 40, "at": "c" * 40}
-        manifests.write_manifest(str(draft), records, **identity)
+        commit = {"commit": "c" * 40, "at": "c" * 40}
+        write_manifest(str(draft), records, source="huggingface", repo="a/head", revision="main", **commit)
         assert in_place.run(draft=str(draft))["draft"]["verified"] == "quick"
         rot(draft / "model.safetensors")
         assert in_place.run(draft=str(draft), verify="full")["rotted"] == ["model.safetensors"]
