@@ -44,7 +44,7 @@ def listed(section, word):
 
 
 def _rows(section, page):
-    found = _table(section)
+    found = table_of(section)
     width = len((found or common_rows(page))[0])
     found += [(line,) * (width - 1) + ("the same",) for line in listed(section, "Unchanged")]
     found += [("", *(line,) * (width - 2), "added") for line in listed(section, "Added")]
@@ -62,7 +62,8 @@ def with_common(page, heading, theirs, *ours):
     return rows
 
 
-def _table(text):
+def table_of(text):
+    """The rows of a table below its heading as tuples of cells, "" for –, without backquotes."""
     rows = [re.split(r" \| ", line.strip("| ")) for line in text.splitlines() if line.startswith("| ")]
     rows = [row for row in rows if not set("".join(row)) <= set("- ")]
     return [tuple("" if cell == "–" else cell.strip("`") for cell in row) for row in rows[1:]]

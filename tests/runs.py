@@ -77,6 +77,12 @@ def ansible_playbook(arguments, environment=None, timeout=600, folder=CLONE, col
     return Run(done.returncode, done.stdout, time.monotonic() - started, processor_seconds() - before)
 
 
+def without_ansible(**more):
+    """This process's environment with nothing of Ansible's and Python's but this."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "PYTHON"))}
+    return {**kept, "ANSIBLE_NOCOLOR": "1", **more}
+
+
 def processor_seconds():
     """Seconds of processors that the children of this process took which have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)

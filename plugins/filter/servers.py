@@ -20,7 +20,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.server_li
     registries,
     secret_names,
 )
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_dir
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.runs import reports_dir
 
 
 def poll_wait(servers):

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 
+import pytest
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.tests import doc_examples
-from ansible_collections.inference.fleet.tests.unit.engines import plans
-from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import flags_and_keys
+from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import by_key, planned
 
 PAGE = (doc_examples.USING / "ascend.md").read_text(encoding="utf-8")
 # The tutorial's own lines: its container, and the script that is started inside.
@@ -34,11 +35,10 @@ SERVE = """vllm serve unsloth/gpt-oss-120b-BF16 --served-model-name gpt-oss-120b
     --max-num-seqs 4 --gpu-memory-utilization 0.90 --tensor-parallel-size 4 --max-model-len 4096
     --max-num-batched-tokens 4096 --enable-expert-parallel --compilation-config
     {"cudagraph_mode":"FULL_DECODE_ONLY","cudagraph_capture_sizes":[1,2,3,4]}"""
-NONE = ""
 
 
-def entry(overlay=""):
-    return plans.each("ascend-a3", overlay).entries[0]
+def entry(overlays=()):
+    return planned("ascend-a3", overlays)[0][0]
 
 
 def launch_lines():
@@ -51,18 +51,12 @@ def launch_lines():
 
 def lines_of(words, variables):
     """{flag or variable: its line}; "" is `vllm serve MODEL`."""
-    found = {"": " ".join(words[:3]), **flags_and_keys(words[3:], {})}
-    return {**found, **{line.partition("=")[0]: line for line in variables}}
+    return {**by_key(words, {}, 3), **{line.partition("=")[0]: line for line in variables}}
 
 
-def started(overlay=""):
-    one = entry(overlay)
+def started(overlays=()):
+    one = entry(overlays)
     return lines_of(one["command"], ["%s=%s" % pair for pair in one["environment"].items()])
-
-
-def table(heading):
-    """Rows of a section of the page, "" for –."""
-    return doc_examples.guide_rows(doc_examples.USING / "ascend.md", heading)
 
 
 def as_ours(line):
@@ -74,20 +68,20 @@ def as_ours(line):
 
 
 def test_the_container_is_started_as_the_page_says():
-    rows = table("The container")
-    assert sorted(as_ours(row[0]) for row in rows if row[0] != NONE) == sorted(map(as_ours, CONTAINER))
-    assert sorted(row[1] for row in rows if row[1] != NONE) == sorted(launch_lines())
+    rows = doc_examples.guide_rows(doc_examples.USING / "ascend.md", "The container")
+    assert sorted(as_ours(row[0]) for row in rows if row[0]) == sorted(map(as_ours, CONTAINER))
+    assert sorted(row[1] for row in rows if row[1]) == sorted(launch_lines())
     for theirs, ours, why in rows:
         same = as_ours(theirs) == ours
         assert why and why.startswith("the same") is same, (theirs, ours)
 
 
 def test_the_engine_is_started_as_the_page_says():
-    rows = table("The engine")
-    theirs, guide, ours = lines_of(SERVE.split(), VARIABLES), started("guide"), started()
-    assert sorted(row[0] for row in rows if row[0] != NONE) == sorted(theirs.values())
-    assert sorted(row[1] for row in rows if row[1] != NONE) == sorted(guide.values())
-    assert sorted(row[2] for row in rows if row[2] != NONE) == sorted(ours.values())
+    rows = doc_examples.guide_rows(doc_examples.USING / "ascend.md", "The engine")
+    theirs, guide, ours = lines_of(SERVE.split(), VARIABLES), started(("guide",)), started()
+    assert sorted(row[0] for row in rows if row[0]) == sorted(theirs.values())
+    assert sorted(row[1] for row in rows if row[1]) == sorted(guide.values())
+    assert sorted(row[2] for row in rows if row[2]) == sorted(ours.values())
     for row in rows:
         keys = {key for known, cell in zip((theirs, guide, ours), row) for key, line in known.items() if line == cell}
         assert len(keys) == 1, row
@@ -97,7 +91,7 @@ def test_the_engine_is_started_as_the_page_says():
 
 def test_the_overlay_guide_differs_where_a_node_must():
     """Paths and the address that is listened on; the rest is to the letter."""
-    theirs, guide = lines_of(SERVE.split(), VARIABLES), started("guide")
+    theirs, guide = lines_of(SERVE.split(), VARIABLES), started(("guide",))
     differing = {key for key, line in theirs.items() if guide.get(key) != line}
     assert differing == {"", "VLLM_USE_MODELSCOPE", "TIKTOKEN_ENCODINGS_BASE", "--gpu-memory-utilization"}
     assert guide["--gpu-memory-utilization"] == "--gpu-memory-utilization 0.9"
@@ -107,7 +101,8 @@ def test_the_overlay_guide_differs_where_a_node_must():
     }  # fmt: skip
 
 
-def test_each_overlay_is_in_the_table_of_recipes():
+@pytest.mark.parametrize("kind", ["ascend-a2", "ascend-a3"])
+def test_each_overlay_is_in_the_table_of_recipes(kind):
+    overlays = recipes.load_recipe(recipes.find_recipe(kind, []))["overlays"]
     section = PAGE.partition("| Recipe, overlay |")[2].partition("\n\n")[0]
-    listed = sorted(re.findall(r"^\| `([a-z0-9-]+)` \|", section, re.MULTILINE))
-    assert listed == sorted(plans.OWN["ascend-a2"]["overlays"]) == sorted(plans.OWN["ascend-a3"]["overlays"])
+    assert sorted(re.findall(r"^\| `([a-z0-9-]+)` \|", section, re.MULTILINE)) == sorted(overlays)

@@ -13,10 +13,12 @@ import shlex
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.tests import doc_examples
-from ansible_collections.inference.fleet.tests.unit.engines import plans
-from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import flags_and_keys
+from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import by_key, variables
+from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import planned as planned_recipe
 
 PAGE = doc_examples.USING / "dynamo-recipes.md"
 TUTORIAL = doc_examples.USING / "dynamo.md"
@@ -153,35 +155,36 @@ GUIDES = {
     ),
 }
 EACH = [(name, server) for name, (_shared, servers) in GUIDES.items() for server in servers]
+WORKERS = {"b200-dynamo-disagg": (4, 4), "b200-dynamo-vllm": (0, 1), "b200-dynamo-vllm-disagg": (1, 1),
+           "h200-dynamo-vllm": (0, 1), "h200-dynamo-vllm-disagg": (1, 1)}  # fmt: skip
 
 
-def planned(name, overlay=""):
-    """{server: entry} of a recipe on a node of its own GPUs."""
-    return plans.each(name, overlay).by_name
+def planned(name, overlays=(), layer=None):
+    """{server: entry} of a recipe on a node of its own GPUs, its deployment and the hardware."""
+    site = plan.Site(clustered="etcd" in overlays or name[:2] == "gb", endpoints=(("etcd", "http://etcd-1:2379"),))
+    entries, resolved, hardware = planned_recipe(name, overlays, layer, site=site)
+    return {entry["name"]: entry for entry in entries}, plan.deployment(resolved, site, "node-1"), hardware
 
 
 def entry_of(name, server):
-    return planned(name, "prefill" if (name, server) == ("gb200-dynamo-disagg", "prefill-0") else "")[server]
+    own = ("prefill",) if name == "gb200-dynamo-disagg" and server == "prefill-0" else ()
+    return planned(name, own)[0][server]
 
 
 def lines_of(words, content):
     """{variable, flag or key of the YAML: its line}; "" is the program."""
-    found, number = {}, 0
-    while re.match(r"[A-Z_]+=", words[number]):
-        found[words[number].partition("=")[0]] = words[number]
-        number += 1
-    found[""] = " ".join(words[number : number + 3])
-    found.update(flags_and_keys(words[number + 3 :], content))
-    return found
+    begin = next(number for number, word in enumerate(words) if not re.match(r"[A-Z_]+=", word))
+    own = {word.partition("=")[0]: word for word in words[:begin]}
+    return {**own, **by_key(words[begin:], content, 3)}
 
 
 def started(name, server):
     """(the server's own lines, those of variables that all servers have) as we start it."""
     entry = entry_of(name, server)
-    shared = plans.OWN[name]["environment"]
-    own = ["%s=%s" % item for item in entry["environment"].items() if item[0] not in shared]
-    lines = lines_of([*own, *entry["command"]], (entry["config"] or {}).get("content") or {})
-    return lines, {key: "%s=%s" % (key, entry["environment"][key]) for key in shared}
+    shared = recipes.load_recipe(recipes.find_recipe(name, []))["environment"]
+    own = variables({key: value for key, value in entry["environment"].items() if key not in shared})
+    lines = lines_of([*own.values(), *entry["command"]], (entry["config"] or {}).get("content") or {})
+    return lines, variables({key: entry["environment"][key] for key in shared})
 
 
 def guides(name, server):
@@ -211,7 +214,7 @@ def test_the_page_shows_nvidias_lines_beside_ours(name, server):
 
 @pytest.mark.parametrize("name", GUIDES)
 def test_the_page_shows_the_variables_of_all_processes(name):
-    theirs = {key: "%s=%s" % item for key, item in zip(GUIDES[name][0], GUIDES[name][0].items())}
+    theirs = variables(GUIDES[name][0])
     server = next(iter(GUIDES[name][1]))
     ours = started(name, server)[1]
     check(table("%s: variables" % name, theirs, ours), theirs, ours)
@@ -229,26 +232,26 @@ def test_the_page_shows_how_the_containers_are_started():
 
 @pytest.mark.parametrize("name", GUIDES)
 def test_no_token_and_no_workspace_reaches_a_container(name):
-    for entry in planned(name).values():
+    for entry in planned(name)[0].values():
         words = " ".join(entry["launch"])
         assert "HF_TOKEN" not in words and "/workspace" not in words and "HF_TOKEN" not in entry["secrets"]
 
 
 @pytest.mark.parametrize("name", GUIDES)
 def test_each_recipe_and_overlay_plans_and_fits(name):
-    for overlay in ("", *plans.OWN[name]["overlays"]):
-        entries, deployment, found, _recipe, hardware = plans.each(name, overlay)
+    for overlay in (None, *recipes.load_recipe(recipes.find_recipe(name, [])).get("overlays", {})):
+        entries, deployment, hardware = planned(name, (overlay,) if overlay else ())
+        found = capacity.check(list(entries.values()), deployment, hardware)
         assert found and not any(one["refusal"] for one in found), overlay
         # with the guide's own load some requests wait: docs/using/capacity.md has which
-        fits = capacity.check(entries, deployment, hardware)
-        assert all("others wait" in text for one in fits for text in one["warnings"]), overlay
-        for entry in entries:
+        assert all("others wait" in text for one in found for text in one["warnings"]), overlay
+        for entry in entries.values():
             assert entry["container"]["image"].startswith("nvcr.io/nvidia/ai-dynamo/")
             assert ("ETCD_ENDPOINTS" in entry["environment"]) == (overlay == "etcd" or name[:2] == "gb")
 
 
 def test_the_guides_split():
-    entries = planned("b200-dynamo-disagg")
+    entries = planned("b200-dynamo-disagg")[0]
     assert {name: entry["devices"] for name, entry in entries.items()} == {
         "frontend-0": [], "prefill-0": [0, 1, 2, 3], "decode-0": [4, 5, 6, 7],
     }  # fmt: skip
@@ -261,7 +264,7 @@ def test_the_guides_split():
 
 @pytest.mark.parametrize(("name", "prefill", "decode"), [("b200", 2, 6), ("h200", 4, 4)])
 def test_workers_of_one_gpu_see_their_own_first_and_then_all_others(name, prefill, decode):
-    entries = planned(name + "-dynamo-vllm-disagg")
+    entries = planned(name + "-dynamo-vllm-disagg")[0]
     workers = [entry for entry in entries.values() if entry["devices"]]
     assert [entry["role"] for entry in workers] == ["prefill"] * prefill + ["decode"] * decode
     for gpu, entry in enumerate(workers):
@@ -274,18 +277,55 @@ def test_workers_of_one_gpu_see_their_own_first_and_then_all_others(name, prefil
 
 @pytest.mark.parametrize("name", ["b200-dynamo-vllm", "h200-dynamo-vllm"])
 def test_aggregated_there_is_a_worker_on_each_gpu(name):
-    entries = planned(name)
+    entries = planned(name)[0]
     assert [entry["devices"] for entry in entries.values()] == [[], *([gpu] for gpu in range(8))]
     assert entries["worker-3"]["container"]["devices"] == ["nvidia.com/gpu=3"]
 
 
 def test_a_tag_that_does_not_tell_the_release_is_refused():
     image = "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:my-tag"
-    override = {"container": {"image": image}}
-    assert plans.codes(plans.entries_of, "b200-dynamo-disagg", override=override) == {"plan.dynamo-unknown"}
+    with pytest.raises(FleetError) as caught:
+        planned("b200-dynamo-disagg", layer={"container": {"image": image}})
+    assert {one.code for one in caught.value.problems} == {"plan.dynamo-unknown"}
 
 
-def test_the_page_lists_each_overlay():
+@pytest.mark.parametrize("name", GUIDES)
+def test_the_page_lists_each_overlay(name):
     text = PAGE.read_text(encoding="utf-8").partition("| Overlay |")[2].partition("\n\n")[0]
     shown = set(re.findall(r"`([a-z-]+)`", "".join(row.split(" | ")[0] for row in text.splitlines())))
-    assert {one for name in GUIDES for one in plans.OWN[name]["overlays"]} <= shown
+    assert set(recipes.load_recipe(recipes.find_recipe(name, []))["overlays"]) <= shown
+
+
+# -- the guide's section Troubleshooting, made in the recipe -----------------------------------------------------------
+# Other tests produce the rest: the log of a worker without GPU memory (test_trtllm_logs.py, test_engine_ready.py), a
+# service that is away (supervise/test_order.py), a port that is held, no toolkit and no space (test_preflight.py), an
+# answer without end (verify/test_false_servers.py). Molecule's soak_dynamo_trtllm has a GPU that another process holds.
+
+CACHE = "config.content.kv_cache_config"
+
+
+def decode(**layers):
+    return {"servers": {"decode": layers}}
+
+
+@pytest.mark.parametrize(
+    ("layers", "code", "value"),
+    [
+        # "Verify CUDA_VISIBLE_DEVICES settings match your GPU configuration"
+        (decode(environment={"CUDA_VISIBLE_DEVICES": "3,4,5,6"}), "plan.visible-devices", "4,5,6,7"),
+        # "Ensure that batch sizes in manual commands match those in configuration files"
+        (decode(config={"content": {"max_batch_size": 64}}), "plan.flags-conflict", "config.content.max_batch_size"),
+        # what the workers must have in common to connect
+        (decode(config={"content": {"kv_cache_config": {"tokens_per_block": 64}}}), "plan.dynamo-servers-differ",
+         CACHE + ".tokens_per_block"),
+        (decode(config={"content": {"cache_transceiver_config": {"backend": "NIXL"}}}), "plan.dynamo-servers-differ",
+         "config.content.cache_transceiver_config.backend"),
+        (decode(environment={"DYN_DISCOVERY_BACKEND": "etcd", "ETCD_ENDPOINTS": "http://127.0.0.1:2379"}),
+         "plan.dynamo-servers-differ", "DYN_DISCOVERY_BACKEND"),
+    ],
+)  # fmt: skip
+def test_a_fault_of_the_section_troubleshooting_is_refused(layers, code, value):
+    with pytest.raises(FleetError) as found:
+        planned("b200-dynamo-disagg", layer=layers)
+    assert {error.code for error in found.value.problems} == {code}
+    assert value in found.value.problems[0].values

@@ -64,13 +64,11 @@ def section(heading):
 
 def table(heading):
     """[(guide's words, ours, why)] of what differs, without the backquotes."""
-    rows = [re.split(r" \| ", line.strip("| ")) for line in section(heading).splitlines() if line.startswith("| ")]
-    return [tuple("" if cell == "–" else cell.strip("`") for cell in row) for row in rows[2:]]
+    return doc_examples.table_of(section(heading))
 
 
 def unchanged(heading):
-    listed = re.search(r"^Unchanged: (.*?)\n\n", section(heading), re.DOTALL | re.MULTILINE)[1]
-    return re.findall(r"`([^`]+)`", listed)
+    return doc_examples.listed("\n" + section(heading), "Unchanged")
 
 
 def shown(cells):

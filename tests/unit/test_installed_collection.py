@@ -5,20 +5,17 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import tomllib
 import yaml
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import schema as recipe_schema
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import screen
+from ansible_collections.inference.fleet.tests.runs import BIN, without_ansible
+from ansible_collections.inference.fleet.tests.runs import CLONE as ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-BIN = Path(sys.executable).parent
 INSTALLED = {
     "CHANGELOG.rst", "CONTRIBUTING.md", "FILES.json", "LICENSE", "MANIFEST.json", "README.md", "SECURITY.md",
     "changelogs", "docs", "meta", "playbooks", "plugins", "recipes", "requirements.txt", "roles",
@@ -34,11 +31,8 @@ JUNK = (
 
 def run(*arguments, folder):
     """A tool of .venv in a folder, without anything that the clone or the user have set for Ansible; its output."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "PYTHONPATH"))}
-    environment.update(
-        ANSIBLE_CONFIG=str(folder / "empty.cfg"), ANSIBLE_HOME=str(folder / "home"), ANSIBLE_NOCOLOR="1",
-        ANSIBLE_COLLECTIONS_PATH=str(folder / "collections"),
-    )  # fmt: skip
+    environment = without_ansible(ANSIBLE_CONFIG=str(folder / "empty.cfg"), ANSIBLE_HOME=str(folder / "home"),
+                                  ANSIBLE_COLLECTIONS_PATH=str(folder / "collections"))  # fmt: skip
     done = subprocess.run(
         [str(BIN / arguments[0]), *map(str, arguments[1:])],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False,

@@ -6,16 +6,14 @@
 from __future__ import annotations
 
 import json
-import os
-import pathlib
 import shutil
 import subprocess
 import sys
 
 import pytest
+from ansible_collections.inference.fleet.tests.runs import BIN, CLONE, without_ansible
 
-ANSIBLE = str(pathlib.Path(sys.executable).with_name("ansible"))
-CLONE = pathlib.Path(__file__).resolve().parents[2]
+ANSIBLE = str(BIN / "ansible")
 FIXTURES = CLONE / "tests/unit/fixtures/made_up_vendor"
 ADDED = {
     "platform.py": "plugins/plugin_utils/platforms/abacus.py",
@@ -46,12 +44,6 @@ print(json.dumps({
 """
 
 
-def environment_of(folder, **more):
-    """This process's environment with nothing of Ansible's but this."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "PYTHON"))}
-    return {**kept, "ANSIBLE_HOME": str(folder / "home"), "ANSIBLE_NOCOLOR": "1", **more}
-
-
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
     """Environment in which python and ansible see the collection with the added files."""
@@ -64,8 +56,8 @@ def copy(tmp_path_factory):
     for name, place in ADDED.items():
         assert not (fleet / place).exists()
         shutil.copy(FIXTURES / name, fleet / place)
-    return folder, environment_of(folder, PYTHONPATH=str(folder), ANSIBLE_COLLECTIONS_PATH=str(folder),
-                                  ANSIBLE_STDOUT_CALLBACK="default")  # fmt: skip
+    return folder, without_ansible(ANSIBLE_HOME=str(folder / "home"), PYTHONPATH=str(folder),
+                                   ANSIBLE_COLLECTIONS_PATH=str(folder), ANSIBLE_STDOUT_CALLBACK="default")  # fmt: skip
 
 
 def run(copy, *argv):
@@ -124,9 +116,9 @@ def node(tmp_path_factory):
     (platforms / "abacus.py").write_text(text)
 
     def run(module, **arguments):
-        environment = environment_of(
-            folder, ANSIBLE_COLLECTIONS_PATH=str(folder / "collections"), XDG_CACHE_HOME=str(folder / "cache"),
-            ANSIBLE_PYTHON_INTERPRETER=sys.executable,
+        environment = without_ansible(
+            ANSIBLE_HOME=str(folder / "home"), ANSIBLE_COLLECTIONS_PATH=str(folder / "collections"),
+            XDG_CACHE_HOME=str(folder / "cache"), ANSIBLE_PYTHON_INTERPRETER=sys.executable,
         )  # fmt: skip
         argv = [ANSIBLE, "n1", "-i", "n1,", "-c", "local", "-m", "inference.fleet." + module]
         argv += ["-a", json.dumps(arguments)]

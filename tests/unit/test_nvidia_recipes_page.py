@@ -9,19 +9,20 @@ import re
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides, tuning
 from ansible_collections.inference.fleet.tests import doc_examples
-from ansible_collections.inference.fleet.tests.unit.engines import plans
-from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import flags_and_keys
+from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import GPUS, by_key, planned, variables
 
 PAGE = doc_examples.USING / "nvidia-recipes.md"
 TUTORIAL = doc_examples.USING / "nvidia.md"
+OWN = {name: recipes.load_recipe(recipes.find_recipe(name, [])) for name in recipes.available([recipes.OWN_RECIPES])}
 # Dynamo has pages of its own, and so have models of other families (test_other_families.py).
 NVIDIA = sorted(
     name
-    for name, own in plans.OWN.items()
+    for name, own in OWN.items()
     if own["platform"] == "nvidia"
     and own["engine"] in ("trtllm", "vllm")
     and own["model"].get("family", "gpt_oss") == "gpt_oss"
@@ -113,28 +114,20 @@ OURS = {
 }  # fmt: skip
 
 
-def lines_of(words, content, variables):
+def lines_of(words, content, environment):
     """{flag, key of the YAML or variable: its line}; "" is the first argv words."""
     serve = next(number for number, word in enumerate(words) if word in ("trtllm-serve", "serve"))
-    found = {"": " ".join(words[: serve + 2])}
-    found.update(flags_and_keys(words[serve + 2 :], content))
-    found.update((name, "%s=%s" % (name, value)) for name, value in variables.items())
-    return found
-
-
-def first(name, overlays=()):
-    """The first server of a recipe on a node of its own GPUs."""
-    return plans.entries_of(name, overlays=overlays)[0]
+    return {**by_key(words, content, serve + 2), **variables(environment)}
 
 
 def started(name, overlays=()):
-    entry = first(name, overlays)
+    entry = planned(name, overlays)[0][0]
     return lines_of(entry["command"], (entry["config"] or {}).get("content") or {}, entry["environment"])
 
 
 def guides(name):
-    _overlays, command, content, variables = GUIDES[name]
-    return lines_of(command.split(), yaml.safe_load(content) or {}, variables)
+    _overlays, command, content, environment = GUIDES[name]
+    return lines_of(command.split(), yaml.safe_load(content) or {}, environment)
 
 
 @pytest.mark.parametrize("name", GUIDED)
@@ -170,32 +163,35 @@ def options(launch):
 def test_the_page_shows_how_the_containers_are_started():
     rows = doc_examples.guide_rows(PAGE, "The containers")
     shown = {re.split("[= ]", row[1])[0] for row in rows if row[1].startswith("--")}
-    launches = [first(name)["launch"] for name in NVIDIA]
+    launches = [planned(name)[0][0]["launch"] for name in NVIDIA]
     assert shown == set().union(*map(options, launches))
-    words = " ".join(first("b200-low-latency")["launch"])
+    words = " ".join(planned("b200-low-latency")[0][0]["launch"])
     for row in rows:
         if row[1].startswith("--") and "…" not in row[1] and "vLLM" not in row[2]:
             assert row[1] in words, row
 
 
-EACH = [(name, kind, size) for name in NVIDIA for kind in plans.OWN[name]["needs"]["accelerators"] for size in (1, 4, 8)
-        if size <= plans.COUNTS.get(kind, 8) and (kind, size) != ("l40s", 1)]  # fmt: skip
+EACH = [(name, kind, size) for name in NVIDIA for kind in OWN[name]["needs"]["accelerators"] for size in (1, 2, 4, 8)
+        if size <= GPUS.get(kind, 8) and (kind, size) != ("l40s", 1)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "kind", "size"), EACH)
 def test_each_recipe_plans_on_its_gpus(name, kind, size):
-    entries, _deployment, found, *_given = plans.planned(name, kind, {"servers": {"server": {"devices": size}}})
-    assert len(entries) == plans.COUNTS.get(kind, 8) // size
-    assert [entry["devices"] for entry in entries][-1][-1] == plans.COUNTS.get(kind, 8) - 1
+    layer = {"servers": {"server": {"devices": size}}}
+    entries, resolved, hardware = planned(name, (), layer, {"accelerator": kind})
+    assert len(entries) == GPUS.get(kind, 8) // size
+    assert [entry["devices"] for entry in entries][-1][-1] == GPUS.get(kind, 8) - 1
     for entry in entries:
         assert entry["container"]["devices"] == ["nvidia.com/gpu=%d" % number for number in entry["devices"]]
         assert entry["arguments"]["tensor-parallel-size"] == str(size)
+    found = capacity.check(entries, plan.deployment(resolved, plan.Site(), "node-1"), hardware)
     assert all(one["refusal"] is None and one["verdict"] in ("ok", "warning") for one in found)
 
 
-@pytest.mark.parametrize(("name", "overlay"), [(name, one) for name in NVIDIA for one in plans.OWN[name]["overlays"]])
+@pytest.mark.parametrize(("name", "overlay"), [(name, one) for name in NVIDIA for one in OWN[name]["overlays"]])
 def test_each_overlay_plans_and_fits(name, overlay):
-    entries, _deployment, found, *_given = plans.each(name, overlay)
+    entries, resolved, hardware = planned(name, (overlay,))
+    found = capacity.check(entries, plan.deployment(resolved, plan.Site(), "node-1"), hardware)
     # 79 GiB with a draft of 2.6 GiB, and one request of 131072 tokens
     tight = (name, overlay) == ("h100-vllm", "eagle3")
     assert {one["verdict"] for one in found} == {"warning" if tight else "ok"}
@@ -217,32 +213,38 @@ ACCURACY = [("tp", 8, "", 1024, 32768), ("tp", 4, "-high", 720, 133120), ("dep",
 @pytest.mark.parametrize(("kind", "size", "effort", "batch", "tokens"), ACCURACY)
 def test_the_guides_settings_for_evaluations(kind, size, effort, batch, tokens):
     name = "blackwell-quickstart-" + ("low-latency" if kind == "tp" else "max-throughput")
-    entry = first(name, ("current", "accuracy-%s%d%s" % (kind, size, effort)))
-    found = entry["arguments"]
-    assert (found["max-batch-size"], found["max-num-tokens"], len(entry["devices"])) == (batch, tokens, size)
+    entries, _resolved, _hardware = planned(name, ("current", "accuracy-%s%d%s" % (kind, size, effort)))
+    found = entries[0]["arguments"]
+    assert (found["max-batch-size"], found["max-num-tokens"], len(entries[0]["devices"])) == (batch, tokens, size)
     assert found["enable-attention-dp"] is (kind == "dep")
-    assert entry["config"]["content"]["cuda_graph_config"]["max_batch_size"] == batch
-    assert entry["container"]["image"].endswith(":1.2.1")
+    assert entries[0]["config"]["content"]["cuda_graph_config"]["max_batch_size"] == batch
+    assert entries[0]["container"]["image"].endswith(":1.2.1")
 
 
 def test_a_site_that_requires_digests_gets_an_error_for_an_image_without_one():
     variables = {"fleet_recipe": "b200-vllm", "fleet_hardware": {"accelerator": "b200", "count": 8},
                  "fleet_require_digests": True}  # fmt: skip
-    assert plans.codes(plans.plan_of, variables, deploys=True) == {plans.VALUE}
+    with pytest.raises(FleetError) as caught:
+        fleet.plan_fleet(["node-1"], lambda host: variables, deploys=True)
+    assert [one.code for one in caught.value.problems] == ["input.value-invalid"]
     digest = "sha256:" + "a" * 64
-    found = plans.plan_of({**variables, "fleet_override": {"container": {"digest": digest}}}, deploys=True)
-    assert {entry["container"]["digest"] for entry in found["node1"]["servers"]} == {digest}
+    override = {"container": {"digest": digest}}
+    found = fleet.plan_fleet(["node-1"], lambda host: {**variables, "fleet_override": override}, deploys=True)
+    assert {entry["container"]["digest"] for entry in found["node-1"]["servers"]} == {digest}
 
 
 @pytest.mark.parametrize("name", ["b200-low-latency", "h200-max-throughput"])
 def test_every_measured_setting_is_one_that_the_release_takes(name):
-    own, base, seen = plans.OWN[name], plans.resolved(name), 0
-    kind = own["needs"]["accelerators"][0]
+    path, own = recipes.find_recipe(name, []), OWN[name]
+    base, kind = recipes.resolve_recipe(path, []), own["needs"]["accelerators"][0]
+    hardware, seen = planned(name)[2], 0
     for point in tuning.points(recipes._table_of(own, [recipes.OWN_RECIPES])):
         if point["accelerator"] == kind:
             tuned = overrides.apply(base, tuning.override_of(point, point))
             tuned = overrides.apply(tuned, {"servers": {"server": {"devices": point["devices"]}}})
-            assert {one["refusal"] for one in plans.planned(tuned).capacity} == {None}
+            entries = plan.plan_host("node-1", tuned, hardware, plan.Site())
+            deployment = plan.deployment(tuned, plan.Site(), "node-1")
+            assert [one["refusal"] for one in capacity.check(entries, deployment, hardware)] == [None] * len(entries)
             seen += 1
     assert seen > 60
 
@@ -262,4 +264,4 @@ def test_the_inventories_plan(inventory, servers):
 @pytest.mark.parametrize("name", NVIDIA)
 def test_the_page_lists_each_overlay(name):
     section = PAGE.read_text(encoding="utf-8").partition("\n## Overlays\n")[2].partition("\n## ")[0]
-    assert {overlay for overlay in plans.OWN[name]["overlays"] if "`%s`" % overlay not in section} == set()
+    assert {overlay for overlay in OWN[name]["overlays"] if "`%s`" % overlay not in section} == set()

@@ -20,8 +20,8 @@ from ...module_utils.fleet_node.measure.result import LATENCIES, STATISTICS
 from ..base.words import some
 from ..reporting import page
 from ..reporting import runs as kept_runs
-from ..reporting.folder import reports_folder, run_id
 from ..reporting.page import counted, cut, duration, moment, natural, template, time_of, visible
+from ..reporting.runs import reports_folder, run_id
 from ..reporting.screen import show
 from . import certificate as certificates
 from . import compare

@@ -13,7 +13,7 @@ from .. import operations
 from ..planning import run_look, run_plan
 from ..planning.inventory import Hosts
 from ..reporting import report
-from ..reporting.folder import reports_folder
+from ..reporting.runs import reports_folder
 from ..reporting.screen import say
 from .servers import verification_arguments
 

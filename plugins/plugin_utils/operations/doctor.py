@@ -20,14 +20,13 @@ from ansible import constants as C
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.module_utils.parsing.convert_bool import boolean
 
-from ...module_utils.fleet_node.doctor.bundle import masked
-from ...module_utils.fleet_node.doctor.checks import row
+from ...module_utils.fleet_node.doctor import masked, row
 from ...module_utils.fleet_node.host.files import make_directory, write_atomic
 from ...module_utils.fleet_node.host.os_errors import remedy
 from ...module_utils.fleet_node.host.redact import TOKEN_LENGTH, TOKEN_LIKE, strings, url_secrets
 from ...module_utils.fleet_node.host.values import now
 from ..planning import run_look, run_plan
-from ..reporting.folder import reports_folder
+from ..reporting.runs import reports_folder
 from ..reporting.screen import show
 from .check import asked_of, looks_of
 from .servers import verification_arguments

@@ -14,8 +14,7 @@ from ..base.checks import clean
 from ..engines import ENGINES
 from ..measure import points
 from ..reporting import report
-from ..reporting.folder import reports_folder
-from ..reporting.runs import collection_version
+from ..reporting.runs import collection_version, reports_folder
 from ..reporting.screen import of_candidate, show
 
 HERE = ("reports_dir", "deployment", "hardware", "references", "telling")  # not sent to the node

@@ -15,7 +15,7 @@ from ...module_utils.fleet_node.host.redact import TOKEN_LENGTH
 from ..base.checks import clean
 from ..planning import run_look
 from ..reporting import report
-from ..reporting.folder import reports_folder
+from ..reporting.runs import reports_folder
 from ..reporting.screen import amount, of_candidate, progress_line, show, status_report, unreachable_report
 
 # The effect of each kind of action on a server; other kinds do not change running servers.

@@ -21,7 +21,7 @@ from ..measure import compare, points
 from ..planning.fleet import plan_fleet
 from ..planning.variables import LIMITS, limits_of
 from ..recipe import overrides
-from ..reporting.folder import reports_folder
+from ..reporting.runs import reports_folder
 from ..reporting.screen import show
 
 LAYER = "fleet_override_tuned"

@@ -1,28 +1,68 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The last runs of an inventory: history/<time>-<id>.json below its reports, one file for each run that verifies.
+"""The folder for the reports of an inventory, and its last runs: history/<time>-<id>.json, a file for each run that
+verifies.
 
 A file contains {schema, ok, generated, run, hosts: {host: summary}, versions: {collection, inventory, software}}.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import subprocess
 
 import yaml
+from ansible import constants as C
 
 from ...module_utils.fleet_node.host.files import names_in, read_json, read_text, readable_json, write_atomic
 from ..seen_files import COLLECTION
 
+COMMON_NAMES = ("hosts", "inventories", "inventory")
+VARIABLES = ("verify_reports_dir", "fleet_reports_dir")
 SCHEMA = 1
 FOLDER = "history"
 KEPT = 50  # runs
 NAME = re.compile(r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{12}\Z")
 GIT = ("git", "-c", "core.fsmonitor=false", "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty")
+
+
+def reports_folder(given, task_vars, templar):
+    """The absolute path of ``given``, a task's reports_dir; None if it is empty. By default that of VARIABLES, then
+    reports_dir()."""
+    for name in VARIABLES:
+        if given is None and name in task_vars:
+            given = templar.template(task_vars[name])
+    if given is None:
+        given = reports_dir(task_vars.get("ansible_inventory_sources") or ())
+    return os.path.abspath(os.path.expanduser(given)) if given else None
+
+
+def reports_dir(sources):
+    """The default folder for the reports of an inventory, below the working directory.
+
+    sources: the values of -i: folders, files, lists of hosts. "reports/local" for inventories/local, for
+    inventories/local/hosts.yml and for local.yml; several are joined with "+".
+    """
+    names = []
+    for source in sources:
+        if "," in source:  # hosts, not a path
+            name = "-".join(part.strip() for part in source.split(",") if part.strip())
+        else:
+            folder, name = os.path.split(os.path.abspath(source))
+            name = os.path.splitext(name)[0]
+            if name in COMMON_NAMES:  # the folder distinguishes them
+                name = os.path.basename(folder)
+        names.append(re.sub(r"[^\w.-]", "-", name).strip(".") or "inventory")
+    return os.path.join("reports", "+".join(dict.fromkeys(names))[:100] or "inventory")
+
+
+def run_id():
+    """An id of this run of ansible-playbook, from the name of its temporary folder."""
+    return hashlib.sha256(os.fsencode(C.DEFAULT_LOCAL_TMP)).hexdigest()[:12]
 
 
 def keep(folder, record, versions=None):

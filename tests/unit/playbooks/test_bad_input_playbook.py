@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Bad input through ansible-playbook: exit status and screen, and that nothing was changed."""
+"""Bad input and secrets through ansible-playbook: exit status and screen, and that nothing was changed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import json
 
 import pytest
 from ansible_collections.inference.fleet.tests.runs import CLONE, ansible_playbook
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import flat, play_tasks
 
 INVENTORY = """
 cpu:
@@ -19,41 +20,46 @@ vllm:
 all:
   vars:
     ansible_python_interpreter: "{{ ansible_playbook_python }}"
-    fleet_root: %s/root
-    fleet_reports_dir: %s/reports
+    fleet_root: %(folder)s/root
+    fleet_reports_dir: %(folder)s/reports
     fleet_recipe: cpu-tiny
     fleet_hardware: {accelerator: cpu, count: 1, cores: 2}
-%s
 """
+OTHERS = "other:\n  hosts:\n    other: {fleet_recipe: null}\n"
+SCREEN = {"ANSIBLE_NOCOLOR": "1", "COLUMNS": "4000"}
+NOISE = ("Traceback", "Finalization of task args", "Error while resolving", "ignored=1", "rescued=1")
 
 
-def play(folder, *arguments, inventory=None, more="", playbook="plan"):
-    """(status, screen) of a playbook; nothing may have been made below its folder."""
-    (folder / "hosts.yml").write_text(INVENTORY % (folder, folder, more) if inventory is None else inventory)
-    run = ansible_playbook(
-        ["playbooks/%s.yml" % playbook, "-i", folder / "hosts.yml", *arguments],
-        environment={"ANSIBLE_NOCOLOR": "1", "COLUMNS": "4000"},
-    )
-    assert {path.name for path in folder.iterdir()} <= {"hosts.yml", "recipes"}
-    return run.status, run.output
+def inventory_of(folder, more=""):
+    """An inventory; more: lines of variables, or groups."""
+    indented = "".join("    %s\n" % line for line in more.splitlines()) if more != OTHERS else more
+    path = folder / "hosts.yml"
+    path.write_text(INVENTORY % {"folder": folder} + indented)
+    return path
+
+
+def play(folder, *arguments, more="", playbook="plan", **environment):
+    """The Run of a playbook; nothing may have been made below its folder."""
+    before = {path.name for path in folder.iterdir()}
+    inventory = inventory_of(folder, more)
+    arguments = ["playbooks/%s.yml" % playbook, "-i", inventory, *arguments]
+    run = ansible_playbook(arguments, environment={**SCREEN, **environment})
+    assert {path.name for path in folder.iterdir()} - before <= {"hosts.yml", "cache", "plan.json"}
+    return run
 
 
 @pytest.mark.parametrize(
     ("more", "parts"),
     [
-        ("    fleet_override: {arguments: &a {x: *a}}", ["Completely failed to parse inventory source", "hosts.yml"]),
-        ("    fleet_override: {arguments: {a: 1, a: 2}}", ["'a'", "hosts.yml"]),
-        ("    fleet_override: {arguments: {x: '{{ nope }}'}}", ["fleet_override cannot be worked out", "nope"]),
-        ("    fleet_bind_address: 300.1.1.1\n    fleet_verify: fast", ["fleet_bind_address is", "fleet_verify is"]),
-        ("    fleet_override: !vault |\n      $ANSIBLE_VAULT;1.1;AES256\n      3336", ["fleet_override"]),
+        ("fleet_override: {arguments: &a {x: *a}}", ["Completely failed to parse inventory source", "hosts.yml"]),
+        ("fleet_override: {arguments: {a: 1, a: 2}}", ["'a'", "hosts.yml"]),
+        ("fleet_override: {arguments: {x: '{{ nope }}'}}", ["fleet_override cannot be worked out", "nope"]),
+        ("fleet_bind_address: 300.1.1.1\nfleet_verify: fast", ["fleet_bind_address is", "fleet_verify is"]),
+        ("fleet_override: !vault |\n  $ANSIBLE_VAULT;1.1;AES256\n  3336", ["fleet_override"]),
     ],
 )
 def test_an_inventory(tmp_path, more, parts):
-    status, screen = play(tmp_path, more=more)
-    assert status != 0
-    for part in parts:
-        assert part in screen
-    assert "Traceback" not in screen
+    assert "Traceback" not in play(tmp_path, more=more).failed(*parts).output
 
 
 @pytest.mark.parametrize(
@@ -64,54 +70,43 @@ def test_an_inventory(tmp_path, more, parts):
     ],
 )
 def test_an_extra_variable_stops_site_before_anything_is_changed(tmp_path, extra, parts):
-    status, screen = play(tmp_path, "-e", extra, playbook="site")
-    assert status == 2
-    for part in parts:
-        assert part in screen
-    assert "Traceback" not in screen
+    run = play(tmp_path, "-e", extra, playbook="site").failed(*parts)
+    assert run.status == 2 and "Traceback" not in run.output
 
 
-PLAYBOOKS = sorted(path.stem for path in (CLONE / "playbooks").glob("*.yml"))
-
-
-def refused(status, screen, part):
+def refused(run, part):
     """One sentence, without Ansible's words around it, and nothing after it."""
-    assert status not in (0, 250), screen
-    assert "    " + part in screen or "    node1: " + part in screen
-    for noise in ("Traceback", "Finalization of task args", "Error while resolving", "ignored=1", "rescued=1"):
-        assert noise not in screen
-    assert "changed=0" in screen
+    assert run.status not in (0, 250), run.output
+    assert "    " + part in run.output or "    node1: " + part in run.output
+    assert [noise for noise in NOISE if noise in run.output] == []
+    assert "changed=0" in run.output
 
 
-@pytest.mark.parametrize("playbook", PLAYBOOKS)
+@pytest.mark.parametrize("playbook", sorted(path.stem for path in (CLONE / "playbooks").glob("*.yml")))
 def test_every_playbook_refuses_a_wrong_value_before_it_does_anything(tmp_path, playbook):
-    status, screen = play(tmp_path, "-e", "fleet_log_rate=fast", playbook=playbook)
-    refused(status, screen, 'fleet_log_rate is "fast"; allowed: a whole number from 0')
+    run = play(tmp_path, "-e", "fleet_log_rate=fast", playbook=playbook)
+    refused(run, 'fleet_log_rate is "fast"; allowed: a whole number from 0')
 
 
 @pytest.mark.parametrize(
-    ("playbook", "arguments", "part"),
+    ("playbook", "argument", "part"),
     [
-        ("benchmark", ["-e", "benchmark_profile=nope"], 'the recipe cpu-tiny has no benchmark profile "nope"'),
-        ("evaluate", ["-e", "evaluate_profile=nope"], 'evaluate_profile is "nope"; allowed: full, smoke'),
-        ("stop", ["-e", "fleet_recipe=nope"], 'fleet_recipe is "nope", which does not exist'),
-        ("verify", ["-e", "fleet_play_hosts=nope"], 'fleet_play_hosts is "nope", which names no host'),
-        ("restart", [], "fleet_server is "),
-        ("restart", ["-e", "fleet_server=nope"], 'fleet_server is "nope"; allowed: '),
-        ("replace_node", ["-e", "fleet_node=nope"], "fleet_node is 'nope'"),
-        (
-            "site",
-            ["--limit", "other"],
-            "--limit leaves no host that has fleet_recipe (of other); allowed: one of node1",
-        ),
+        ("benchmark", "benchmark_profile=nope", 'the recipe cpu-tiny has no benchmark profile "nope"'),
+        ("evaluate", "evaluate_profile=nope", 'evaluate_profile is "nope"; allowed: full, smoke'),
+        ("stop", "fleet_recipe=nope", 'fleet_recipe is "nope", which does not exist'),
+        ("verify", "fleet_play_hosts=nope", 'fleet_play_hosts is "nope", which names no host'),
+        ("restart", None, "fleet_server is "),
+        ("restart", "fleet_server=nope", 'fleet_server is "nope"; allowed: '),
+        ("replace_node", "fleet_node=nope", "fleet_node is 'nope'"),
     ],
 )
-def test_a_wrong_name_is_refused_by_the_first_task(tmp_path, playbook, arguments, part):
-    others = "other:\n  hosts:\n    other: {fleet_recipe: null}\n" if "other" in arguments else ""
-    status, screen = play(
-        tmp_path, *arguments, inventory=INVENTORY % (tmp_path, tmp_path, "") + others, playbook=playbook
-    )
-    refused(status, screen, part)
+def test_a_wrong_name_is_refused_by_the_first_task(tmp_path, playbook, argument, part):
+    refused(play(tmp_path, *(["-e", argument] if argument else []), playbook=playbook), part)
+
+
+def test_a_limit_without_an_inference_host_is_refused(tmp_path):
+    part = "--limit leaves no host that has fleet_recipe (of other); allowed: one of node1"
+    refused(play(tmp_path, "--limit", "other", more=OTHERS, playbook="site"), part)
 
 
 def test_an_inventory_file_that_is_missing(tmp_path):
@@ -119,31 +114,79 @@ def test_an_inventory_file_that_is_missing(tmp_path):
     (tmp_path / "ansible.cfg").write_text("")
     run = ansible_playbook(
         [CLONE / "playbooks" / "services.yml", "-i", tmp_path / "nothing"], folder=tmp_path, cold=True,
-        environment={"ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"},
+        environment={**SCREEN, "ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg")},
     )  # fmt: skip
-    assert run.status == 2, run.output
-    assert "the inventory has no host" in run.output
+    assert run.status == 2 and "the inventory has no host" in run.output, run.output
 
 
 def test_recipes_inside_the_inventory_directory_are_refused_by_every_run(tmp_path):
     """What stands in them is read as an inventory by Ansible, so nothing of the run goes on."""
     folder = tmp_path / "mine"
     (folder / "recipes").mkdir(parents=True)
-    (folder / "hosts.yml").write_text(INVENTORY % (tmp_path, tmp_path, ""))
+    inventory_of(folder)
     jinja = "{{ lookup('pipe', 'touch %s/x') }}" % tmp_path
     (folder / "recipes" / "ours.yml").write_text(json.dumps({"all": {"vars": {"fleet_recipe": jinja}}}))
-    environment = {"ANSIBLE_NOCOLOR": "1", "COLUMNS": "4000"}
-    run = ansible_playbook(["playbooks/site.yml", "-i", folder], environment=environment)
-    refused(run.status, run.output, "%s/recipes is inside the inventory directory" % folder)
+    run = ansible_playbook(["playbooks/site.yml", "-i", folder], environment=SCREEN)
+    refused(run, "%s/recipes is inside the inventory directory" % folder)
     assert not (tmp_path / "x").exists()
 
 
 def test_arguments_of_the_module(tmp_path):
-    playbook, wrong = tmp_path / "p.yml", ({"report": "perhaps"}, {"hosts": "nobody"}, {"fil": "x"})
+    wrong = ({"report": "perhaps"}, {"hosts": "nobody"}, {"fil": "x"})
     tasks = [{"inference.fleet.plan": arguments, "ignore_errors": True} for arguments in wrong]
-    playbook.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
-    run = ansible_playbook([playbook]).ok()
+    run = play_tasks(tmp_path, tasks).ok()
     assert run.count("ignored") == 3
-    for part in ("perhaps", "nobody", "fil"):
-        assert part in run.output
+    assert [part for part in ("perhaps", "nobody", "fil") if part not in run.output] == []
     assert "Traceback" not in run.output
+
+
+# -- secrets -----------------------------------------------------------------------------------------------------------
+
+KEY = 'sk-a"b\\c/%41&'
+SPELLINGS = (KEY, json.dumps(KEY)[1:-1], repr(KEY)[1:-1])
+HEAD = "Secrets of servers have no value, nothing was changed:"
+SECRETS = (
+    "fleet_override: {secrets: {A: vault_token, B: vault_empty, C: vault_other}}\nvault_empty: ''\n"
+    "vault_other: '{{ vault_key }}'\nfleet_api_key: !vault |\n  $ANSIBLE_VAULT;1.1;AES256\n"
+    "  33363965326261303234623039623732663234626136373736316163653563\n"
+)
+LINES = [
+    ("A", "vault_token", "is not set for this host; set it, best in a vault."),
+    ("B", "vault_empty", "is empty; set it, best in a vault."),
+    ("C", "vault_other", "names 'vault_key', which is not set for this host; set it, best in a vault."),
+    ("VLLM_API_KEY", "fleet_api_key", "is in a vault that is locked, or opened with another password; give its "
+     "password (--ask-vault-pass, --vault-password-file)."),
+]  # fmt: skip
+
+
+def test_preflight_names_every_secret_without_a_value_and_a_plan_needs_none(tmp_path):
+    play(tmp_path, more=SECRETS).ok()
+    output = flat(play(tmp_path, more=SECRETS, playbook="preflight").failed(HEAD).output)
+    for line in LINES:
+        assert "node1: server-0, server-1: the secret %s comes from the variable '%s', which %s" % line in output
+    assert "INFERENCE_FLEET_OTHER_API_KEYS" not in output
+    # a run that does not start servers needs neither the variables nor the vault
+    assert HEAD not in play(tmp_path, "--skip-tags", "serve", more=SECRETS, playbook="preflight").output
+
+
+def test_what_is_no_key_is_one_error_that_does_not_show_it(tmp_path):
+    text = "fleet_api_key: %s\n" % json.dumps(KEY + "\n" + KEY)
+    run = play(tmp_path, "-vvv", more=text, playbook="preflight").failed(
+        "node1: fleet_api_key is empty, or contains a space or a character that is not printable ASCII."
+    )
+    assert [spelling for spelling in SPELLINGS if spelling in run.output] == []
+
+
+def test_a_key_is_nowhere_in_the_output_of_a_plan_nor_in_what_is_cached(tmp_path):
+    cache = {"ANSIBLE_CACHE_PLUGIN": "jsonfile", "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(tmp_path / "cache")}
+    address, plan = "fleet_bind_address: 0.0.0.0\n", tmp_path / "plan.json"
+    warning = "node1: the servers listen on 0.0.0.0 (fleet_bind_address) and ask for no API key"
+    assert warning in flat(play(tmp_path, "-e", "fleet_plan_file=%s" % plan, more=address).output)
+    text = address + "fleet_api_key: %s\n" % json.dumps([KEY, "sk-second"])
+    run = play(tmp_path, "-vvv", "--diff", "-e", "fleet_plan_file=%s" % plan, more=text, **cache).ok()
+    assert warning not in flat(run.output)
+    preflight = play(tmp_path, "-vvv", "--diff", more=text, playbook="preflight", **cache)
+    cached = [path.read_text() for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    texts = "".join([run.output, preflight.output, plan.read_text(), *cached])
+    assert [spelling for spelling in (*SPELLINGS, "sk-second") if spelling in texts] == []
+    assert json.loads(plan.read_text())["node1"][0]["secrets"]["VLLM_API_KEY"] == "fleet_api_key"

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -14,10 +13,12 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure
 from ansible_collections.inference.fleet.tests.runs import BIN
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.engines.small_fleet import Fleet
+from ansible_collections.inference.fleet.tests.unit.node_helpers import script
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import model_folder
 
 REQUESTS = 12
 # As AIPerf: requests to each --url in turn, one of them at a time, and a profile of those that were answered.
-TOOL = """#!%s
+TOOL = """
 import json, os, sys, urllib.request
 
 def given(name):
@@ -27,7 +28,7 @@ urls, (path,), (count,), (folder,) = map(given, ("--url", "--endpoint", "--reque
 body = {"model": given("--model")[0], "messages": [{"role": "user", "content": "What is 17*23?"}]}
 answered = 0
 for number in range(int(count)):
-    request = urllib.request.Request(urls[number %% len(urls)] + path, json.dumps(body).encode(),
+    request = urllib.request.Request(urls[number % len(urls)] + path, json.dumps(body).encode(),
                                      {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as answer:
         answered += answer.status == 200
@@ -37,14 +38,6 @@ with open(os.path.join(folder, "profile_export_aiperf.json"), "w") as stream:
 """
 PROFILE = {"tool": "aiperf", "scope": "fleet", "input_tokens": 64, "output_tokens": 32, "concurrency": 2,
            "requests": REQUESTS}  # fmt: skip
-
-
-# Each word and sign is a token, and none is known.
-TOKENIZER = {
-    "version": "1.0", "truncation": None, "padding": None, "normalizer": None, "post_processor": None, "decoder": None,
-    "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"},
-    "model": {"type": "WordLevel", "vocab": {"<unk>": 0}, "unk_token": "<unk>"},
-}  # fmt: skip
 
 
 class Engine(ScriptedEngine):
@@ -67,26 +60,21 @@ class Engine(ScriptedEngine):
 class Together(Fleet):
     """Two hosts whose servers listen on all addresses, as those that others reach do, measured together."""
 
-    def __init__(self, folder, script=True):
+    def __init__(self, folder, scripted=True):
         super().__init__(folder, None, None)
-        self.model = folder / "model"
-        self.model.mkdir()
-        (self.model / "tokenizer.json").write_text(json.dumps(TOKENIZER))
-        (self.model / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
-        self.tools = {"benchmark_tools": {}} if script else {"benchmark_uv": str(BIN / "uv")}
+        model = model_folder(folder / "model")
+        self.tools = {"benchmark_tools": {}} if scripted else {"benchmark_uv": str(BIN / "uv")}
         for host in self.hosts.values():
             host.update(fleet_bind_address="0.0.0.0", ansible_host="127.0.0.1")
             override = host["fleet_override"]
             override["benchmark"] = {"profiles": {"together": PROFILE}}
-            override["model"] = {"path": str(self.model)}
-            if script:
-                self.put_script(Path(host["fleet_root"]) / "var/lib/inference-fleet/venvs/aiperf-/bin")
-
-    def put_script(self, folder):
-        folder.mkdir(parents=True)
-        for name, text in (("python", "#!/bin/sh\necho 10\n"), ("aiperf", TOOL % sys.executable)):
-            (folder / name).write_text(text)
-            (folder / name).chmod(0o755)
+            override["model"] = model
+            if scripted:
+                place = Path(host["fleet_root"]) / "var/lib/inference-fleet/venvs/aiperf-/bin"
+                place.mkdir(parents=True)
+                (place / "tool.py").write_text(TOOL)
+                script(place / "python", "echo 10\n")
+                script(place / "aiperf", 'exec %s "$(dirname "$0")/tool.py" "$@"\n' % sys.executable)
 
     def benchmark(self):
         variables = {"benchmark_profile": "together", "benchmark_again": True, "fleet_reports_dir": str(self.reports)}
@@ -136,4 +124,4 @@ def test_one_result_is_of_the_servers_of_both_hosts_until_one_of_the_other_resta
 
 @pytest.mark.soak
 def test_the_same_with_aiperf(tmp_path):
-    check(Together(tmp_path, script=False))
+    check(Together(tmp_path, scripted=False))

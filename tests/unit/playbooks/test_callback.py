@@ -11,26 +11,20 @@ import os
 import pty
 import re
 import subprocess
-import sys
-import textwrap
-from pathlib import Path
 
 import pytest
 from ansible_collections.inference.fleet.plugins.callback import fleet
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import UNSEEN
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import LiveLines
-from ansible_collections.inference.fleet.tests.runs import ansible_playbook
+from ansible_collections.inference.fleet.tests.runs import BIN, CLONE
 from ansible_collections.inference.fleet.tests.unit.node_helpers import terminal_screen
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import LOCAL, play_tasks, tasks_play
 
-ROOT = Path(__file__).resolve().parents[3]
-PLAYBOOK = os.path.join(os.path.dirname(sys.executable), "ansible-playbook")
+PLAYBOOK = str(BIN / "ansible-playbook")
 
 
-def screen(tmp_path, tasks, *arguments, hosts="localhost"):
-    play = [{"hosts": hosts, "gather_facts": False, "tasks": tasks}]
-    path = tmp_path / "play.yml"
-    path.write_text(json.dumps(play))
-    return ansible_playbook([path, "-i", "inventories/local", *arguments]).output
+def screen(tmp_path, tasks, *arguments):
+    return play_tasks(tmp_path, tasks, *arguments, inventory="inventories/local").output
 
 
 def test_failures_are_told_once_as_text(tmp_path):
@@ -64,9 +58,8 @@ def test_what_is_unseen_is_shown_wherever_it_appears(tmp_path):
         {"name": "Fail", "ansible.builtin.fail": {"msg": text}},
     ]
     output = screen(tmp_path, tasks, "--diff")
-    shown = (
-        "a\u241b[2J\u2400\u27e8U+009B\u27e9\u27e8U+202E\u27e9\u27e8U+200B\u27e9\u27e8U+2028\u27e9\u27e8U+FEFF\u27e9b"
-    )
+    named = ("009B", "202E", "200B", "2028", "FEFF")
+    shown = "a\u241b[2J\u2400%sb" % "".join("\u27e8U+%s\u27e9" % one for one in named)
     assert "    " + shown in output and "+" + shown.replace("\u2400", "\u2401") in output
     assert not UNSEEN.search(output)
 
@@ -134,22 +127,17 @@ main()
 def transfer(tmp_path):
     """The command that polls a made-up transfer on two hosts."""
     (tmp_path / "library").mkdir()
-    (tmp_path / "library" / "fake_transfer.py").write_text(textwrap.dedent(FAKE).lstrip())
-    task = {
-        "name": "Download or copy the weights",
-        "fake_transfer": {
-            "clock": "%s/{{ inventory_hostname }}" % tmp_path,
-            "other": "%s/{{ (groups.all | difference([inventory_hostname]))[0] }}" % tmp_path,
-            "seen": "{{ seen | default(omit) }}",
-            "fails": "{{ fails | default(false) }}",
-        },
-        "register": "polled", "until": "polled is failed or polled.finished", "retries": 20, "delay": 0.2,
+    (tmp_path / "library" / "fake_transfer.py").write_text(FAKE.lstrip())
+    given = {
+        "clock": "%s/{{ inventory_hostname }}" % tmp_path, "seen": "{{ seen | default(omit) }}",
+        "other": "%s/{{ (groups.all | difference([inventory_hostname]))[0] }}" % tmp_path,
+        "fails": "{{ fails | default(false) }}",
     }  # fmt: skip
-    (tmp_path / "play.yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [task]}]))
-    hosts = {name: {"ansible_connection": "local"} for name in ("node1", "node2")}
-    hosts["node2"]["fails"] = False
-    common = {"ansible_python_interpreter": sys.executable}
-    (tmp_path / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts, "vars": common}}))
+    task = {"name": "Download or copy the weights", "fake_transfer": given, "register": "polled", "retries": 20,
+            "until": "polled is failed or polled.finished", "delay": 0.2}  # fmt: skip
+    (tmp_path / "play.yml").write_text(json.dumps([tasks_play([task], hosts="all")]))
+    hosts = {"node1": {**LOCAL}, "node2": {**LOCAL, "fails": False}}
+    (tmp_path / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts}}))
     return [PLAYBOOK, str(tmp_path / "play.yml"), "-i", str(tmp_path / "hosts.json")]
 
 
@@ -161,16 +149,16 @@ def lines_of(output, host):
     return [line for line in output.splitlines() if line.startswith(host + ": ") and "ok=" not in line]
 
 
-LOGGED = [
-    "listing",
-    "downloading 10 %, 10.0 of 100.0 MiB",
-    "verifying 50 %, 50.0 of 100.0 MiB",
-    "done 100 %, 100.0 of 100.0 MiB",
-]
+LOGGED = ["listing", "downloading 10 %, 10.0 of 100.0 MiB", "verifying 50 %, 50.0 of 100.0 MiB",
+          "done 100 %, 100.0 of 100.0 MiB"]  # fmt: skip
+POLLED = [
+    *LOGGED[:2], "downloading 60 %, 60.0 of 100.0 MiB, 50.0 MiB/s, 1 s left, model-00001.safetensors",
+    "downloading 90 %, 90.0 of 100.0 MiB", *LOGGED[2:],
+]  # fmt: skip
 
 
 def test_a_log_has_a_line_for_each_phase(transfer):
-    done = subprocess.run(transfer, cwd=ROOT, env=SELDOM, capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(transfer, cwd=CLONE, env=SELDOM, capture_output=True, text=True, timeout=300, check=True)
     for host in ("node1", "node2"):
         assert lines_of(done.stdout, host) == ["%s: %s" % (host, line) for line in LOGGED]
     assert "RETRYING" not in done.stdout
@@ -186,28 +174,21 @@ def test_a_log_has_a_line_now_and_then_and_at_once(transfer, tmp_path):
     (tmp_path / "hosts.json").write_text(json.dumps(hosts))
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     environment["INFERENCE_FLEET_PROGRESS_INTERVAL"] = "0"
-    process = subprocess.Popen(transfer, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(transfer, cwd=CLONE, env=environment, stdout=subprocess.PIPE, text=True)
     seen = []
     for line in process.stdout:
         seen.append(line.rstrip())
         (tmp_path / "new").write_text(str(len(lines_of("\n".join(seen), "node1"))))
         (tmp_path / "new").rename(tmp_path / "seen")
     assert process.wait(60) == 0
-    assert lines_of("\n".join(seen), "node1") == [
-        "node1: listing",
-        "node1: downloading 10 %, 10.0 of 100.0 MiB",
-        "node1: downloading 60 %, 60.0 of 100.0 MiB, 50.0 MiB/s, 1 s left, model-00001.safetensors",
-        "node1: downloading 90 %, 90.0 of 100.0 MiB",
-        "node1: verifying 50 %, 50.0 of 100.0 MiB",
-        "node1: done 100 %, 100.0 of 100.0 MiB",
-    ]
+    assert lines_of("\n".join(seen), "node1") == ["node1: " + line for line in POLLED]
 
 
 def on_terminal(command, **more):
     """Everything that a terminal of 60 columns got."""
     controller, terminal = pty.openpty()
     environment = {**SELDOM, "TERM": "xterm", "COLUMNS": "60", "LINES": "24", "ANSIBLE_NOCOLOR": "1", **more}
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=terminal, stderr=terminal, stdin=terminal)
+    process = subprocess.Popen(command, cwd=CLONE, env=environment, stdout=terminal, stderr=terminal, stdin=terminal)
     os.close(terminal)
     output = b""
     try:
@@ -277,9 +258,9 @@ def test_a_task_in_the_background_says_that_it_goes_on(tmp_path):
         "name": "Install the engine", "async": 600, "poll": 1, "vars": {"engine_takes": "1 to 10 minutes"},
         "ansible.builtin.shell": "while [ ! -e %s ]; do sleep 0.1; done" % seen, "changed_when": True,
     }  # fmt: skip
-    (tmp_path / "play.yml").write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": [task]}]))
+    (tmp_path / "play.yml").write_text(json.dumps([tasks_play([task])]))
     command = [PLAYBOOK, str(tmp_path / "play.yml"), "-i", "inventories/local"]
-    process, shown = subprocess.Popen(command, cwd=ROOT, env=SELDOM, stdout=subprocess.PIPE, text=True), ""
+    process, shown = subprocess.Popen(command, cwd=CLONE, env=SELDOM, stdout=subprocess.PIPE, text=True), ""
     for line in process.stdout:
         shown += line
         if line.startswith("localhost: Install the engine, "):

@@ -10,24 +10,11 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import sys
-from pathlib import Path
 
 import pytest
-import yaml
-from ansible_collections.inference.fleet.tests.runs import play
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import Tasks
 
-ROLE = Path(__file__).resolve().parents[3] / "roles" / "container_engine"
-RECORDED = ("ansible.builtin.apt", "ansible.builtin.package", "ansible.builtin.systemd_service")
-MODULE = """#!%s
-# WANT_JSON
-import json, sys
-name, given = sys.argv[0].rsplit("stand_in_", 1)[-1].split(".")[0], json.load(open(sys.argv[1]))
-with open(%r, "a") as stream:
-    stream.write(json.dumps([name, given.get("state") or given.get("name")]) + "\\n")
-print(json.dumps({"changed": True}))
-"""
+RECORDED = ("apt", "package", "systemd_service")
 FOUND = {"engine": "docker", "due": "x", "missing": [], "running": True, "daemon_json": None, "cdi": False,
          "stopped": [], "proxies": False}  # fmt: skip
 PROXY = {"HTTPS_PROXY": 'http://user:pass\\"word@proxy:3128', "NO_PROXY": "127.0.0.1"}
@@ -37,23 +24,13 @@ class Node:
     """A folder in the place of /, and the role whose tasks refer to it."""
 
     def __init__(self, folder):
-        self.folder = folder
         self.root = folder / "sys"
-        self.calls = folder / "calls"
-        role = folder / "roles" / "container_engine"
-        shutil.copytree(ROLE, role)
-        (role / "library").mkdir()
-        for module in RECORDED:
-            text = MODULE % (sys.executable, str(self.calls))
-            (role / "library" / ("stand_in_%s.py" % module.rpartition(".")[2])).write_text(text)
-        for path in (role / "tasks").glob("*.yml"):
-            tasks = yaml.safe_load(path.read_text())
-            text = json.dumps([one for one in tasks if "ansible.builtin.setup" not in one])
-            for module in RECORDED:
-                text = text.replace('"%s":' % module, '"stand_in_%s":' % module.rpartition(".")[2])
-            path.write_text(
-                re.sub(r'(["\'])/etc/(?!inference-fleet/docker-proxy\.env\\n)', r"\1%s/etc/" % self.root, text)
-            )
+        self.role = Tasks(folder, "container_engine", RECORDED, edited=self.below)
+
+    def below(self, text):
+        """Tasks with the folder's /etc; the facts of the host are those that tests give."""
+        text = re.sub(r"(?m)^- name: [^\n]+\n  ansible\.builtin\.setup:\n(?:(?: .*)?\n)*", "", text)
+        return re.sub(r"(?<![\w.}-])/etc/", "%s/etc/" % self.root, text)
 
     def write(self, path, text):
         place = self.root / path
@@ -65,18 +42,13 @@ class Node:
 
     def run(self, tasks, check=False, **variables):
         """([calls], the Run) of a file of the role's tasks."""
-        self.calls.write_text("")
-        role = {"name": "container_engine", "tasks_from": tasks}
-        plays = [{"hosts": "localhost", "connection": "local", "gather_facts": False, "check_mode": check,
-                  "tasks": [{"ansible.builtin.include_role": role}]}]  # fmt: skip
-        (self.folder / "play.yml").write_text(json.dumps(plays))
         given = {
             "container_engine_platform_settings": {}, "container_engine_images": [], "container_engine_mirror": "",
             "container_engine_auth": {}, "container_engine_proxy_env": {}, "container_engine_ca_bundle": "",
-            "container_engine_root": str(self.root), "ansible_python_interpreter": sys.executable, **variables,
+            "container_engine_root": str(self.root), **variables,
         }  # fmt: skip
-        done = play(str(self.folder / "play.yml"), "localhost,", variables=given)
-        return [json.loads(line) for line in self.calls.read_text().splitlines()], done
+        calls, done = self.role.run(tasks=tasks, variables=given, check_mode=check)
+        return [[name, given.get("state") or given.get("name")] for name, given in calls], done
 
     def docker(self, check=False, found=(), **variables):
         facts = {**FOUND, "daemon_json": "0640" if self.read("etc/docker/daemon.json") else None, **dict(found)}

@@ -12,28 +12,20 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.tests.runs import ansible_playbook
+from ansible_collections.inference.fleet.tests.runs import play
 from ansible_collections.inference.fleet.tests.unit.engines.certificates import made
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import CPU, flat, hosts_file
 
-CPU = {"fleet_recipe": "cpu-tiny", "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2}}
 MODEL, CLUSTER = "gpt-oss-tiny-standin", "model.gpt-oss-tiny-standin"
 PLACES = ["10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000", "10.0.0.2:8001"]
 
 
 @pytest.fixture
 def inventory(tmp_path):
-    hosts = {"n1": {"ansible_host": "10.0.0.1"}, "n2": {"ansible_host": "10.0.0.2", "fleet_maintenance": True}}
     shared = {**CPU, "fleet_bind_address": "0.0.0.0", "fleet_api_key": "k"}
-    path = tmp_path / "hosts.yml"
-    path.write_text(yaml.safe_dump({
-        "cpu": {"hosts": hosts, "vars": shared}, "endpoint": {"hosts": {"proxy": {"ansible_host": "10.0.0.9"}}},
-    }))  # fmt: skip
-    return path
-
-
-def play(playbook, inventory, *arguments):
-    run = ansible_playbook(["playbooks/%s.yml" % playbook, "-i", str(inventory), *arguments])
-    return run.status, run.output
+    hosts = {"n1": {"ansible_host": "10.0.0.1"}, "n2": {"ansible_host": "10.0.0.2", "fleet_maintenance": True}}
+    return hosts_file(tmp_path, {name: {**shared, **one} for name, one in hosts.items()}, ["cpu"],
+                      endpoint={"hosts": {"proxy": {"ansible_host": "10.0.0.9"}}})  # fmt: skip
 
 
 def accepted(*command):
@@ -90,33 +82,25 @@ def check_json(path):
 @pytest.mark.parametrize("name", ["prometheus", "nginx", "envoy", "litellm", "llm-d", "json"])
 def test_endpoints_for_a_gateway(tmp_path, inventory, name):
     path = Path(tmp_path, "written", name)
-    status, output = play("endpoints", inventory, "-e", "format=" + name, "-e", "fleet_endpoints_file=%s" % path)
-    assert status == 0, output
+    play("playbooks/endpoints.yml", inventory, variables={"format": name, "fleet_endpoints_file": str(path)}).ok()
     globals()["check_" + name.replace("-", "_")](path)
 
 
-def test_a_format_that_is_not_known(inventory):
-    status, output = play("endpoints", inventory, "-e", "format=traefik")
-    assert status == 2 and "prometheus, nginx" in output
-
-
-def test_a_limit_without_a_host_of_the_endpoint(inventory):
-    status, output = play("endpoint", inventory, "--limit", "n1")
-    assert status == 2 and "no host of the group endpoint, which has: proxy" in output
-
-
-def test_mistakes_are_reported_before_the_host_is_contacted(inventory):
-    status, output = play("endpoint", inventory, "-e", json.dumps({"endpoint_keys": {"a": "same", "b": "same"}}))
-    assert status == 2 and "endpoint_keys.a and endpoint_keys.b have the same key" in output
-    assert "UNREACHABLE" not in output
-
-
-@pytest.mark.parametrize("playbook", ["endpoint", "site"])
-def test_certificates_are_refused_before_a_host_is_contacted(tmp_path, inventory, playbook):
-    given = {"endpoint_certificate": str(tmp_path / "chain"), "endpoint_keys": {"a": "k"}}
-    given["endpoint_certificate_key"] = str(tmp_path / "key")
+@pytest.mark.parametrize(
+    ("playbook", "arguments", "variables", "words"),
+    [
+        ("endpoints", [], {"format": "traefik"}, "prometheus, nginx"),
+        ("endpoint", ["--limit", "n1"], {}, "no host of the group endpoint, which has: proxy"),
+        ("endpoint", [], {"endpoint_keys": {"a": "same", "b": "same"}},
+         "endpoint_keys.a and endpoint_keys.b have the same key"),
+        *((name, [], {"endpoint_certificate": "chain", "endpoint_certificate_key": "key", "endpoint_keys": {"a": "k"}},
+           "expired at") for name in ("endpoint", "site")),
+    ],
+)  # fmt: skip
+def test_mistakes_are_reported_before_a_host_is_contacted(tmp_path, inventory, playbook, arguments, variables, words):
     for name, text in zip(("chain", "key"), made(-1), strict=True):
         (tmp_path / name).write_text(text)
-    status, output = play(playbook, inventory, "-e", json.dumps(given))
-    assert status == 2 and "expired at" in " ".join(output.split())
-    assert "UNREACHABLE" not in output and "Detect changes" not in output
+    variables = {name: str(tmp_path / one) if one in ("chain", "key") else one for name, one in variables.items()}
+    run = play("playbooks/%s.yml" % playbook, inventory, *arguments, variables=variables)
+    assert run.status == 2 and words in flat(run.output)
+    assert "UNREACHABLE" not in run.output and "Detect changes" not in run.output

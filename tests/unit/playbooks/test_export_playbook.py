@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""export.yml: the planned servers as a script, a Compose project and a unit of Podman."""
+"""export.yml: the planned servers as a script, a Compose project and a unit of Podman; import.yml."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ import json
 import os
 import shlex
 import subprocess
+import sys
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.tests.runs import ansible_playbook
+from ansible_collections.inference.fleet.tests.runs import play
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import ENGINE, free_port, wait_until
+from ansible_collections.inference.fleet.tests.unit.node_helpers import script
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import CPU, LOCAL, hosts_file
 
 NASTY = "a b$c \"d\" 'e' \\f %g"
 B200 = {
@@ -24,7 +28,6 @@ B200 = {
     },
     "fleet_hf_token": "hf_NotToBeSeen",
 }
-CPU = {"fleet_recipe": "cpu-tiny", "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2}}
 COMMAND = ["trtllm-serve", "/var/lib/inference-fleet/models/gpt-oss-120b", "--host", "127.0.0.1", "--port", "8000"]
 IMAGE = (
     "nvcr.io/nvidia/tensorrt-llm/release:1.2.1@sha256:33cd085b772947bd22b7273886539331420404e5d2a4a039945241945ff927b9"
@@ -32,30 +35,27 @@ IMAGE = (
 
 
 def export(tmp_path, variables, kind):
-    """(exit status, output, the folder of the host)."""
-    inventory = tmp_path / "hosts.yml"
-    inventory.write_text(yaml.safe_dump({"all": {"hosts": {"n1": {}}, "vars": variables}}))
-    run = ansible_playbook(["playbooks/export.yml", "-i", str(inventory), "-e", "format=" + kind,
-                            "-e", "fleet_export_dir=%s" % (tmp_path / "out")])  # fmt: skip
+    """(the Run, the folder of the host)."""
+    given = {"format": kind, "fleet_export_dir": str(tmp_path / "out")}
+    run = play("playbooks/export.yml", hosts_file(tmp_path, {"n1": variables}), variables=given)
     text = "".join(path.read_text() for path in (tmp_path / "out").rglob("*") if path.is_file())
     assert "NotToBeSeen" not in run.output + text
-    return run.status, run.output, tmp_path / "out" / "n1"
+    return run, tmp_path / "out" / "n1"
 
 
-def argv_of(script, tmp_path, **environment):
+def argv_of(exported, tmp_path, **environment):
     """The words with which a script runs docker."""
     (tmp_path / "bin").mkdir(exist_ok=True)
     shows = 'python3 -c "import json, sys; print(json.dumps(sys.argv[1:]))" "$@"'
     for name, body in (("docker", shows), ("install", ":"), ("mkdir", ":")):
-        (tmp_path / "bin" / name).write_text("#!/bin/sh\n%s\n" % body)
-        (tmp_path / "bin" / name).chmod(0o755)
-    path = "%s:%s" % (tmp_path / "bin", os.environ["PATH"])
-    return subprocess.run([str(script)], env={"PATH": path, **environment}, capture_output=True, text=True, check=False)
+        script(tmp_path / "bin" / name, body + "\n")
+    environment["PATH"] = "%s:%s" % (tmp_path / "bin", os.environ["PATH"])
+    return subprocess.run([str(exported)], env=environment, capture_output=True, text=True, check=False)
 
 
 def test_a_script(tmp_path):
-    status, output, folder = export(tmp_path, B200, "run")
-    assert status == 0, output
+    run, folder = export(tmp_path, B200, "run")
+    run.ok()
     done = argv_of(folder / "server-0.sh", tmp_path)  # it asks for its keys
     assert done.returncode != 0 and done.stdout == ""
     assert "engine/*.py" not in (folder / "server-0.sh").read_text()  # it loads none of our modules
@@ -69,15 +69,11 @@ def test_a_script(tmp_path):
 
 
 def test_a_project_of_compose(tmp_path):
-    status, output, folder = export(tmp_path, B200, "compose")
-    assert status == 0, output
+    run, folder = export(tmp_path, B200, "compose")
+    run.ok()
     server = yaml.safe_load((folder / "compose.yml").read_text())["services"]["server-0"]
-    assert (server["image"], server["command"][:6], server["network_mode"], server["ipc"]) == (
-        IMAGE,
-        COMMAND,
-        "host",
-        "host",
-    )
+    assert (server["image"], server["command"][:6]) == (IMAGE, COMMAND)
+    assert server["network_mode"] == server["ipc"] == "host"
     assert server["environment"]["NASTY"].replace("$$", "$") == NASTY
     assert server["environment"]["HF_TOKEN"].startswith("${HF_TOKEN:?")
     assert (server["ulimits"], server["devices"][-1]) == ({"memlock": -1, "stack": 67108864}, "nvidia.com/gpu=7")
@@ -86,8 +82,8 @@ def test_a_project_of_compose(tmp_path):
 
 
 def test_a_unit_of_podman(tmp_path):
-    status, output, folder = export(tmp_path, B200, "quadlet")
-    assert status == 0, output
+    run, folder = export(tmp_path, B200, "quadlet")
+    run.ok()
     lines = (folder / "server-0.container").read_text().splitlines()
     (command,) = [line.partition("=")[2] for line in lines if line.startswith("Exec=")]
     assert shlex.split(command)[:6] == COMMAND
@@ -100,17 +96,45 @@ def test_a_unit_of_podman(tmp_path):
 
 @pytest.mark.parametrize(("kind", "words"), [("compose", "server-0, server-1"), ("helm", "run, compose, quadlet")])
 def test_what_cannot_be_exported(tmp_path, kind, words):
-    status, output, _folder = export(tmp_path, CPU, kind)
-    assert status == 2 and words in output
+    run, _folder = export(tmp_path, CPU, kind)
+    assert run.failed(words).status == 2
 
 
 def test_processes_are_scripts_only(tmp_path):
-    status, output, folder = export(tmp_path, CPU, "run")
-    assert status == 0, output
+    run, folder = export(tmp_path, CPU, "run")
+    run.ok()
     assert sorted(path.name for path in folder.glob("*.sh")) == ["server-0.sh", "server-1.sh"]
-    assert {path.name for path in (folder / "engine").iterdir()} >= {
-        "inference_fleet_drains.py",
-        "inference_fleet_api_keys.py",
-    }
+    engine = {path.name for path in (folder / "engine").iterdir()}
+    assert engine >= {"inference_fleet_drains.py", "inference_fleet_api_keys.py"}
     assert '/lib/inference-fleet/lib/engine "$(dirname "$0")"/engine/*.py' in (folder / "server-0.sh").read_text()
     assert "-m vllm.entrypoints" in (folder / "server-1.sh").read_text().replace(" \\\n ", "")
+
+
+# -- import.yml --------------------------------------------------------------------------------------------------------
+
+KEY = "key-not-to-be-seen"
+
+
+def test_a_server_that_was_started_by_hand_is_imported(tmp_path):
+    (tmp_path / "vllm").symlink_to(ENGINE)
+    port, reports = free_port(), tmp_path / "reports"
+    host = {
+        **LOCAL, **CPU, "ansible_become": False, "fleet_root": str(tmp_path / "root"),
+        "fleet_reports_dir": str(reports),
+        "fleet_override": {"servers": {"server": {"count": 1, "port": port}}},
+    }  # fmt: skip
+    inventory = hosts_file(tmp_path, {"n1": host})
+    play("playbooks/import.yml", inventory).failed("no server of a known engine")
+    argv = [sys.executable, "-S", str(tmp_path / "vllm"), "serve", "org/gpt-oss-tiny-standin", "--port", str(port)]
+    argv += ["--max-num-seqs", "16", "--max-model-len", "4096", "--api-key", KEY]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as engine:
+        try:
+            wait_until(lambda: "listening" in engine.stdout.readline())
+            run = play("playbooks/import.yml", inventory).ok()
+        finally:
+            engine.kill()
+    text = (reports / "import" / "n1-server-0.yml").read_text()
+    recipe = yaml.safe_load(text)
+    assert (recipe["extends"], recipe["model"]) == ("cpu-tiny", {"id": "org/gpt-oss-tiny-standin"})
+    assert (recipe["arguments"]["max-num-seqs"], "max-model-len" in recipe["arguments"]) == (16, False)
+    assert KEY not in text + run.output and "fleet_api_key" in text

@@ -18,7 +18,6 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-import yaml
 from ansible_collections.inference.fleet.tests.runs import play
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import (
     NEEDS,
@@ -29,6 +28,7 @@ from ansible_collections.inference.fleet.tests.unit.engines.small_node import (
     python_command,
     watched,
 )
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import hosts_file
 
 KEY = "sk-Zq7Xw2Vb9Nm4Lp8Rt6Ks3Hd5"
 COUNT = 5  # servers
@@ -117,9 +117,7 @@ class Site:
         self.node.ready(entries, 300)
 
     def play(self, playbook, *arguments, **options):
-        inventory = self.folder / "hosts.yml"
-        groups = {"cpu": {"hosts": {"n1": self.host}}, "vllm": {"children": {"cpu": {}}}}
-        inventory.write_text(yaml.safe_dump(groups))
+        inventory = hosts_file(self.folder, {"n1": self.host})
         return play("playbooks/%s.yml" % playbook, inventory, *arguments, timeout=600, **options)
 
     def log(self, number):

@@ -17,8 +17,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_json
 from ansible_collections.inference.fleet.tests.runs import play
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import (
     NEEDS,
@@ -30,6 +28,7 @@ from ansible_collections.inference.fleet.tests.unit.engines.small_node import (
     watched,
 )
 from ansible_collections.inference.fleet.tests.unit.node_helpers import build_checkpoint, build_index, build_wheel
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import hosts_file
 
 UV = Path(sys.executable).parent / "uv"
 STEPS = ("Preflight", "Prepare", "Weights", "Serve")
@@ -83,15 +82,10 @@ class Site:
     def entries(self):
         return [json.loads(Path(self.node.paths.entry(name)).read_text()) for name in ("server-0", "server-1")]
 
-    def pid(self, name):
-        return read_json(self.node.paths.server_state(name))["pid"]
-
     def run(self, *arguments, **others):
         """others: further hosts, {variable: value} of each beside n1's."""
         hosts = {"n1": self.host, **{name: {**self.host, **one} for name, one in others.items()}}
-        inventory = self.folder / "hosts.yml"
-        inventory.write_text(yaml.safe_dump({"all": {"hosts": hosts}}))
-        return play("playbooks/site.yml", inventory, *arguments, timeout=600)
+        return play("playbooks/site.yml", hosts_file(self.folder, hosts, ["all"]), *arguments, timeout=600)
 
 
 def uv_wheel(folder):
@@ -149,11 +143,6 @@ def delete_a_shard(site):
     return "weights", "would "
 
 
-def lose_the_entry(site):
-    Path(site.node.paths.entry("server-0")).unlink()
-    return "serve", "server-0: "
-
-
 def stop_a_server(site):
     site.node.servers(site.entries(), state="stopped", only=["server-1"])
     return "serve", "server-1: "
@@ -180,11 +169,17 @@ NOWHERE = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_po
 
 
 def test_check_limit_and_tags(site):
-    _step, reason = lose_the_entry(site)
     lost = Path(site.node.paths.entry("server-0"))
+    lost.unlink()
     check = site.run("--limit", "n1", "--check", n2=NOWHERE).ok()
     ((host, step, why),) = said(check)
-    assert (host, step, why.startswith(reason), ran(check), lost.exists()) == ("n1", "serve", True, ["Serve"], False)
+    assert (host, step, why.startswith("server-0: "), ran(check), lost.exists()) == (
+        "n1",
+        "serve",
+        True,
+        ["Serve"],
+        False,
+    )
     tagged = site.run("--limit", "n1", "--tags", "serve", n2=NOWHERE).ok()
     assert (said(tagged), ran(tagged), lost.exists()) == (said(check), ["Serve"], True)
     assert tagged.output.count("TASK [inference.fleet.verify : Send probes") == 1

@@ -18,6 +18,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure
 from ansible_collections.inference.fleet.tests.runs import BIN
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.engines.small_fleet import Fleet
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import model_folder
 
 pytestmark = pytest.mark.soak
 
@@ -26,12 +27,6 @@ GSM8K = {"What is 17*23?": "17*20 + 17*3\n#### 391", "What is 30*40?": "3*4 is 1
          "What is 2*3?": "wrong\n#### 7", "What is 5*5?": "wrong\n#### 26"}  # fmt: skip
 PROFILE = {"tool": "aisbench", "input_tokens": 20, "output_tokens": 8, "concurrency": 2, "requests": 6,
            "server_token_count": True}  # fmt: skip
-# Each word and sign is a token, and none is known.
-TOKENIZER = {
-    "version": "1.0", "truncation": None, "padding": None, "normalizer": None, "post_processor": None, "decoder": None,
-    "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"},
-    "model": {"type": "WordLevel", "vocab": {"<unk>": 0}, "unk_token": "<unk>"},
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +40,10 @@ def fleet(tmp_path, root):
     """One host."""
     one = Fleet(tmp_path, None)
     one.hosts["n1"]["fleet_root"] = str(root)
-    model, data = one.folder / "model", one.folder / "data"
+    data = one.folder / "data"
     override = one.hosts["n1"]["fleet_override"]
     override["benchmark"] = {"profiles": {"aisbench": PROFILE, "llmperf": {**PROFILE, "tool": "llmperf"}}}
-    override["model"] = {"path": str(model)}
-    model.mkdir()
-    (model / "tokenizer.json").write_text(json.dumps(TOKENIZER))
-    (model / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    override["model"] = model_folder(one.folder / "model")
     (data / "gsm8k").mkdir(parents=True)
     lines = [json.dumps({"question": question, "answer": answer}) for question, answer in GSM8K.items()]
     for split in ("train", "test"):
@@ -60,15 +52,10 @@ def fleet(tmp_path, root):
     for split in ("dev", "test"):
         (data / "mmlu" / split / ("anatomy_%s.csv" % split)).write_text("Which?,391,1,2,3,A\nWhat?,1,2,3,4,B\n")
     one.variables = {
-        "fleet_reports_dir": str(one.reports),
-        "evaluate_uv": str(BIN / "uv"),
-        "benchmark_uv": str(BIN / "uv"),
-        "evaluate_datasets": str(data),
-        "evaluate_efforts": ["low"],
-        "evaluate_max_tokens": 256,
-        "evaluate_concurrency": 2,
-        "benchmark_profile": "aisbench",
-    }
+        "fleet_reports_dir": str(one.reports), "evaluate_uv": str(BIN / "uv"), "benchmark_uv": str(BIN / "uv"),
+        "evaluate_datasets": str(data), "evaluate_efforts": ["low"], "evaluate_max_tokens": 256,
+        "evaluate_concurrency": 2, "benchmark_profile": "aisbench",
+    }  # fmt: skip
     return one
 
 
@@ -101,13 +88,17 @@ def test_a_refused_request_of_gsm8k_has_failed_and_is_no_wrong_answer(fleet):
     assert (document["score"], document["failed"], document["answered"]) == (None, 4, 0)
 
 
+def all_answered(document):
+    assert document["counts"] == {"asked": 6, "completed": 6, "failed": 0}
+    assert document["metrics"]["ttft_ms"]["mean"] >= 50
+    assert document["metrics"]["output_tokens_per_s"] > 0
+
+
 def test_its_performance_mode(fleet):
     with ScriptedEngine(model="gpt-oss-small", seconds=0.05) as engine:
         run, (document,) = measured(fleet, "benchmark", engine)
         run.ok()
-    assert document["counts"] == {"asked": 6, "completed": 6, "failed": 0}
-    assert document["metrics"]["ttft_ms"]["mean"] >= 50
-    assert document["metrics"]["output_tokens_per_s"] > 0
+    all_answered(document)
 
 
 def given(path):
@@ -125,6 +116,4 @@ def test_llmperf(fleet):
             benchmark_llmperf_checksum=source["checksum"], benchmark_llmperf_patches=patches,
         )  # fmt: skip
         run.ok()
-    assert document["counts"] == {"asked": 6, "completed": 6, "failed": 0}
-    assert document["metrics"]["ttft_ms"]["mean"] >= 50
-    assert document["metrics"]["output_tokens_per_s"] > 0
+    all_answered(document)

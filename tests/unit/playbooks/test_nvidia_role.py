@@ -7,31 +7,18 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import sys
-from pathlib import Path
 
 import pytest
-from ansible_collections.inference.fleet.tests.runs import play
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import Tasks
 
-ROLE = Path(__file__).resolve().parents[3] / "roles" / "nvidia"
-REPLACED = "apt|command|copy|dnf|file|find|get_url|replace|yum_repository|node"
-# Writes down its arguments; the comparison answers with the file `answer`.
-MODULE = """#!%s
-# WANT_JSON
-import json, sys
-folder, name = %r, sys.argv[0].rsplit("stand_in_", 1)[-1].split(".")[0]
-given = {key: value for key, value in json.load(open(sys.argv[1])).items() if not key.startswith("_ansible_")}
-if name == "node":
-    name, given = given["operation"], given["arguments"]
-with open(folder + "/calls", "a") as stream:
-    stream.write(json.dumps([name, given]) + "\\n")
-answer = {"rc": 0, "stdout": "nvidia.com/gpu=0\\nnvidia.com/gpu=all"}
+REPLACED = ("apt", "command", "copy", "dnf", "file", "find", "get_url", "replace", "yum_repository", "node")
+# The comparison answers with the file `answer`.
+CHANGES = """
+answer.update(rc=0, stdout="nvidia.com/gpu=0\\nnvidia.com/gpu=all")
 if name == "nvidia_toolkit":
-    answer = json.load(open(folder + "/answer"))
+    answer.update(json.load(open(folder + "/answer")))
 if name == "find":
-    answer = {"files": [{"path": "/etc/apt/sources.list.d/a.list"}, {"path": "/etc/apt/sources.list.d/b.sources"}]}
-print(json.dumps({"changed": True, **answer}))
+    answer["files"] = [{"path": "/etc/apt/sources.list.d/" + one} for one in ("a.list", "b.sources")]
 """
 DUE = {"nvidia-container-toolkit": "1.20.0", "libnvidia-container1": "1.20.0"}
 NOTHING = {"due": {}, "manager": None, "keep": False, "cdi": []}
@@ -40,28 +27,15 @@ NOTHING = {"due": {}, "manager": None, "keep": False, "cdi": []}
 @pytest.fixture
 def role(tmp_path):
     """Plays the role with this answer of its comparison: ([(module, arguments)], the Run)."""
-    shutil.copytree(ROLE, tmp_path / "roles" / "nvidia")
-    (tmp_path / "roles" / "engine" / "tasks").mkdir(parents=True)
-    (tmp_path / "roles" / "engine" / "tasks" / "main.yml").write_text("- stand_in_engine: {}\n")
-    (tmp_path / "library").mkdir()
-    names = {"node", "engine"}
-    for path in (tmp_path / "roles" / "nvidia" / "tasks").glob("*.yml"):
-        text = path.read_text().replace("name: inference.fleet.container_engine", "name: engine")
-        names |= set(re.findall(r"^ +ansible\.builtin\.(\w+):", text, re.MULTILINE))
-        pattern = r"^( +)(?:ansible\.builtin|inference\.fleet)\.(%s):" % REPLACED
-        path.write_text(re.sub(pattern, r"\1stand_in_\2:", text, flags=re.MULTILINE))
-    for name in names:
-        (tmp_path / "library" / ("stand_in_%s.py" % name)).write_text(MODULE % (sys.executable, str(tmp_path)))
-    plays = [{"hosts": "localhost", "connection": "local", "gather_facts": False, "roles": ["nvidia"]}]
-    (tmp_path / "play.yml").write_text(json.dumps(plays))
+    engine = tmp_path / "roles" / "engine" / "tasks"
+    engine.mkdir(parents=True)
+    (engine / "main.yml").write_text("- stand_in_file: {path: engine}\n")
+    tasks = Tasks(tmp_path, "nvidia", REPLACED, CHANGES,
+                  lambda text: text.replace("name: inference.fleet.container_engine", "name: engine"))  # fmt: skip
 
     def run(answer, *options, **variables):
-        (tmp_path / "calls").write_text("")
         (tmp_path / "answer").write_text(json.dumps({**NOTHING, **answer}))
-        variables = {"fleet_servers": [], "ansible_python_interpreter": sys.executable, **variables}
-        done = play(str(tmp_path / "play.yml"), "localhost,", *options, variables=variables)
-        calls = [tuple(json.loads(line)) for line in (tmp_path / "calls").read_text().splitlines()]
-        return calls, done
+        return tasks.run(*options, variables={"fleet_servers": [], **variables})
 
     return run
 
@@ -157,7 +131,7 @@ def test_all_steps_in_their_order(role):
         ["nvidia-ctk", "cdi", "list", "--spec-dir=/etc/cdi/.new"],
     ]
     names = [name for name, _given in calls]
-    assert names.index("apt") < names.index("engine") == len(names) - 2
+    assert names.index("apt") < calls.index(("file", {"path": "engine"})) == len(names) - 2
     assert [one.get("installed", False) for one in of(calls, "nvidia_toolkit")] == [False, True]
 
 
@@ -176,5 +150,5 @@ def test_a_specification_that_cannot_be_read_is_not_installed(role, tmp_path):
     path = tmp_path / "library" / "stand_in_command.py"
     path.write_text(path.read_text().replace("nvidia.com/gpu=all", "none"))
     calls, done = role({"due": {"cdi": "x"}, "cdi": ["/etc/cdi/nvidia.yaml"]})
-    done.failed("Check the specification")
+    done.failed("Check the CDI specification")
     assert of(calls, "copy") == []

@@ -1,55 +1,36 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""plan.yml for real, with no host up: what it prints, what it writes, and what it costs."""
+"""plan.yml for real, with no host up: what it prints, writes and costs, and what a run does with the plan."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import sys
-from pathlib import Path
 
 import pytest
-from ansible_collections.inference.fleet.tests.runs import ansible_playbook
-
-ROOT = Path(__file__).resolve().parents[3]
-NOTHING = [{"hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": []}]
+from ansible_collections.inference.fleet.tests.runs import CLONE, ansible_playbook, play
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import CPU, LOCAL, flat, hosts_file, tasks_play
 
 
-def play(*arguments, env=None, playbook="plan", cold=False):
-    """(status, screen, seconds of processors that it took)."""
-    return _play("playbooks/%s.yml" % playbook, *arguments, env=env, cold=cold)
+def run(inventory, *arguments, playbook="plan", **options):
+    return play("playbooks/%s.yml" % playbook, inventory, *arguments, **options)
 
 
-def costs_less_than(times, folder, *arguments):
-    """Whether a plan takes less than so many times what a playbook takes that does nothing, in one of three tries."""
-    nothing = folder / "nothing.yml"
-    nothing.write_text(json.dumps(NOTHING))
-    for _try in range(3):
-        planned, screen, seconds = play(*arguments, cold=True)
-        idle, _screen, least = _play(nothing, "-i", "localhost,", cold=True)
-        assert (planned, idle) == (0, 0), screen
-        if seconds < times * least:
-            return True
-    return False
-
-
-def _play(playbook, *arguments, env=None, cold=False):
-    run = ansible_playbook([playbook, *arguments], environment=env, cold=cold)
-    return run.status, run.output, run.processor_s
+def plan_of(path):
+    return json.loads(path.read_text())
 
 
 def test_plan_of_an_inventory(tmp_path):
     path, before = tmp_path / "plan.json", None
     for changed in (1, 0):
-        status, output, _seconds = play("-i", "inventories/local", "-e", "fleet_plan_file=%s" % path)
-        assert status == 0 and "changed=%d" % changed in output, output
-        (entries,) = json.loads(path.read_text()).values()
+        done = run("inventories/local", "-e", "fleet_plan_file=%s" % path).ok()
+        assert "changed=%d" % changed in done.output
+        (entries,) = plan_of(path).values()
         assert len(entries) == 2
         for entry in entries:
-            assert "%s:%d" % (entry["bind"], entry["port"]) in output
+            assert "%s:%d" % (entry["bind"], entry["port"]) in done.output
         assert before in (None, path.read_bytes())
         before = path.read_bytes()
 
@@ -58,13 +39,9 @@ def test_both_shapes_of_a_trainium3_server(tmp_path):
     """A host that is put into the other group of inventories/trn3 gets two servers."""
     (tmp_path / "more.yml").write_text("trn3_4_chips:\n  hosts:\n    trn3-2:\n")
     path = tmp_path / "plan.json"
-    status, output, _seconds = play(
-        "-i", "inventories/trn3", "-i", tmp_path / "more.yml", "-e", "fleet_plan_file=%s" % path
-    )
-    assert status == 0, output
-    plan = json.loads(path.read_text())
-    assert {host: len(entries) for host, entries in plan.items()} == {"trn3-1": 8, "trn3-2": 2}
-    artifacts = {entry["directories"]["artifact"] for entries in plan.values() for entry in entries}
+    run("inventories/trn3", "-i", tmp_path / "more.yml", "-e", "fleet_plan_file=%s" % path).ok()
+    assert {host: len(entries) for host, entries in plan_of(path).items()} == {"trn3-1": 8, "trn3-2": 2}
+    artifacts = {entry["directories"]["artifact"] for entries in plan_of(path).values() for entry in entries}
     assert len(artifacts) == 1  # compiled on one of them, fit for the other
 
 
@@ -73,8 +50,7 @@ def hundred(tmp_path):
     """An inventory of 100 Trainium3 nodes, none of which is up; one variable is locked in a vault."""
     folder = tmp_path / "fleet"
     (folder / "group_vars").mkdir(parents=True)
-    hosts = "".join("    node%d:\n" % index for index in range(100))
-    (folder / "hosts.yml").write_text("neuron:\n  hosts:\n" + hosts + "vllm:\n  children:\n    neuron:\n")
+    hosts_file(folder, {"node%d" % index: None for index in range(100)}, ("neuron", "vllm"))
     (folder / "group_vars" / "all.yml").write_text(
         "fleet_recipe: trn3-eagle3\n"
         "fleet_hardware: {accelerator: trainium3, count: '{{ fleet_chips }}'}\n"
@@ -87,29 +63,34 @@ def hundred(tmp_path):
     return folder
 
 
-def test_plan_of_a_hundred_hosts_without_the_vault(hundred, tmp_path):
+def test_plan_of_a_hundred_hosts_without_the_vault_and_with_a_recipe_beside_the_inventory(hundred, tmp_path):
     path = tmp_path / "plan.json"
-    status, output, _seconds = play("-i", hundred, "-e", "fleet_plan_file=%s" % path)
-    assert status == 0, output
-    plan = json.loads(path.read_text())
-    assert len(plan) == 100
-    assert sum(len(entries) for entries in plan.values()) == 800
-    assert plan["node99"][0]["secrets"] == {"HF_TOKEN": "vault_token"}
+    (tmp_path / "recipes").mkdir()
+    recipe = "schema: 1\nname: ours\nextends: trn3-eagle3\nservers: {server: {port: 7000}}\n"
+    (tmp_path / "recipes" / "ours.yml").write_text(recipe)
+    done = run(hundred, "-e", "fleet_plan_file=%s" % path, "-e", "fleet_recipe=ours").ok()
+    assert len(plan_of(path)) == 100
+    assert sum(len(entries) for entries in plan_of(path).values()) == 800
+    assert plan_of(path)["node99"][0]["secrets"] == {"HF_TOKEN": "vault_token"}
+    assert "127.0.0.1:7007" in done.output
+
+
+def costs_less_than(times, folder, *arguments):
+    """Whether a plan takes less than so many times what a playbook takes that does nothing, in one of three tries."""
+    nothing = folder / "nothing.yml"
+    nothing.write_text(json.dumps([tasks_play([])]))
+    for _try in range(3):
+        planned, idle = run(*arguments, cold=True).ok(), play(str(nothing), "localhost,", cold=True).ok()
+        if planned.processor_s < times * idle.processor_s:
+            return True
+    return False
 
 
 @pytest.mark.soak  # test_local.py compares a converged run with a plan
 def test_a_plan_costs_little_more_than_a_playbook_that_does_nothing(hundred, tmp_path):
     """1.2 times as much for a host, 1.8 times for a hundred; compared, so that no machine is too slow for it."""
-    assert costs_less_than(3, tmp_path, "-i", "inventories/trn3")
-    assert costs_less_than(6, tmp_path, "-i", hundred)
-
-
-def test_the_table_is_shown_by_another_callback():
-    status, output, _seconds = play(
-        "-i", "inventories/local", env={"ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"}
-    )
-    assert status == 0, output
-    assert output.count("\nPLAN **") == output.count("\nlocalhost  server-1  ") == 1
+    assert costs_less_than(3, tmp_path, "inventories/trn3")
+    assert costs_less_than(6, tmp_path, hundred)
 
 
 TOO_LARGE = {"fleet_override": {"arguments": {"max-model-len": 131072, "kv-cache-memory-bytes": "32M"}}}
@@ -118,40 +99,15 @@ TOO_LARGE = {"fleet_override": {"arguments": {"max-model-len": 131072, "kv-cache
 @pytest.mark.parametrize(("playbook", "refused"), [("stop", False), ("prepare", True), ("serve", True)])
 def test_what_cannot_fit_can_be_stopped_and_does_not_take_the_place_of_what_runs(tmp_path, playbook, refused):
     """serve.yml alone has no preflight before it."""
-    status, output, _seconds = play(
-        "-i", "inventories/local", "-e", json.dumps(TOO_LARGE), playbook=playbook, env={"FLEET_ROOT": str(tmp_path)}
-    )
-    assert (status != 0) is refused, output
-    assert ("one request of max-model-len 131072 needs 64 MiB of KV cache" in output) is refused
+    root = {"FLEET_ROOT": str(tmp_path)}
+    done = run("inventories/local", playbook=playbook, variables=TOO_LARGE, environment=root)
+    assert (done.status != 0) is refused, done.output
+    assert ("one request of max-model-len 131072 needs 64 MiB of KV cache" in done.output) is refused
     assert os.listdir(tmp_path) == []
-    assert not refused or output.count("TASK [") == 1
+    assert not refused or done.output.count("TASK [") == 1
 
 
-def test_recipe_beside_the_inventory_is_found(hundred):
-    (hundred.parent / "recipes").mkdir()
-    text = "schema: 1\nname: ours\nextends: trn3-eagle3\nservers: {server: {port: 7000}}\n"
-    (hundred.parent / "recipes" / "ours.yml").write_text(text)
-    status, output, _seconds = play("-i", hundred, "--limit", "node3", "-e", "fleet_recipe=ours")
-    assert status == 0, output
-    assert "127.0.0.1:7007" in output
-
-
-def test_unknown_recipe_is_one_message_for_the_whole_fleet(hundred):
-    status, output, _seconds = play("-i", hundred, "-e", "fleet_recipe=trn3-eagle4")
-    assert status != 0
-    assert output.count("which does not exist") == 1
-    assert 'node0, node1, node2 and 97 more: fleet_recipe is "trn3-eagle4", which does not exist; did you' in output
-
-
-@pytest.fixture
-def bare(tmp_path):
-    """A host of the CPU platform about which the inventory says nothing else."""
-    variables = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
-    inventory = {"cpu": {"hosts": {"node-1": {**variables, "fleet_root": str(tmp_path / "root")}}}}
-    (tmp_path / "hosts.json").write_text(json.dumps(inventory))
-    return tmp_path / "hosts.json"
-
-
+HARDWARE = {"fleet_hardware": {"accelerator": "cpu", "count": 1}}
 FORGOTTEN = (
     "[WARNING]: node-1: fleet_hardware is set, but fleet_recipe is not, so no servers are planned there. Set "
     "fleet_recipe (recipes: "
@@ -159,47 +115,31 @@ FORGOTTEN = (
 NO_RECIPE = "no host has the variable fleet_recipe, so there is nothing to deploy; allowed: "
 
 
-def test_an_inventory_without_recipe_is_an_error_with_its_code(bare, tmp_path):
-    variables = {"fleet_reports_dir": str(tmp_path / "reports"), "fleet_hardware": {"accelerator": "cpu", "count": 1}}
-    status, output, _seconds = play("-i", bare, "-e", json.dumps(variables), "-v", playbook="site")
-    assert status != 0
-    assert NO_RECIPE in " ".join(output.split()) and "code: inventory.no-host" in output
-    assert "is undefined" not in output
-    assert "Traceback" not in output
-    assert not (tmp_path / "root").exists()
-
-
-def test_what_runs_without_a_recipe_can_be_stopped(bare):
+def test_an_inventory_without_recipe_is_an_error_with_its_code_and_can_be_stopped(tmp_path):
     """Where the host has fleet_hardware; a host that has neither is no inference host."""
-    hardware, playbook = json.dumps({"fleet_hardware": {"accelerator": "cpu", "count": 1}}), "stop"
-    status, output, _seconds = play("-i", bare, "-e", hardware, playbook=playbook)
-    assert status == 0, output
-    assert " ".join(output.split()).count(FORGOTTEN) == 1
-    assert "node-1 : ok=" in " ".join(output.split())
-    status, output, _seconds = play("-i", bare, playbook=playbook)
-    assert status != 0
-    assert NO_RECIPE in " ".join(output.split())
+    bare = hosts_file(tmp_path, {"node-1": {**LOCAL, "fleet_root": str(tmp_path / "root")}}, ["cpu"])
+    variables = {**HARDWARE, "fleet_reports_dir": str(tmp_path / "reports")}
+    done = run(bare, "-v", playbook="site", variables=variables).failed("code: inventory.no-host")
+    assert NO_RECIPE in flat(done.output)
+    assert "is undefined" not in done.output and "Traceback" not in done.output
+    assert not (tmp_path / "root").exists()
+    output = flat(run(bare, playbook="stop", variables=HARDWARE).ok().output)
+    assert output.count(FORGOTTEN) == 1 and "node-1 : ok=" in output
+    assert NO_RECIPE in flat(run(bare, playbook="stop").failed().output)
 
 
 @pytest.fixture
 def mixed(tmp_path):
-    """Two inference hosts in groups of any names, and a host of somebody else's in a group nvidia."""
-    variables = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
-    ours = {**variables, "fleet_recipe": "cpu-tiny", "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2}}
-    inventory = {
-        "web": {"hosts": {"a": {**ours, "fleet_root": str(tmp_path / "a")}}},
-        "neuron": {"hosts": {"b": {**ours, "fleet_root": str(tmp_path / "b"), "fleet_override": PORTS}}},
-        "nvidia": {"hosts": {"gpu1": {"ansible_host": "192.0.2.1"}}},
-    }
-    (tmp_path / "hosts.json").write_text(json.dumps(inventory))
-    return tmp_path / "hosts.json"
+    """mixed(**variables of a): two inference hosts in groups of any names, and a host of others in a group nvidia."""
 
+    def inventory(**more):
+        ours = {name: {**LOCAL, **CPU, "fleet_root": str(tmp_path / name)} for name in "ab"}
+        ours["b"]["fleet_override"] = {"servers": {"server": {"port": 9000}}}
+        others = {"gpu1": {"ansible_host": "192.0.2.1"}}
+        return hosts_file(tmp_path, {"a": {**ours["a"], **more}}, ["web"], neuron={"hosts": {"b": ours["b"]}},
+                          nvidia={"hosts": others})  # fmt: skip
 
-PORTS = {"servers": {"server": {"port": 9000}}}
-
-
-def recap(output):
-    return sorted(re.findall(r"^(\S+) +: ok=", output, re.M))
+    return inventory
 
 
 @pytest.mark.parametrize(
@@ -207,48 +147,23 @@ def recap(output):
 )
 def test_every_host_with_a_recipe_is_ours_whatever_its_groups(mixed, arguments, hosts):
     """A group's name says nothing: not that a host is one of ours, nor what it runs."""
-    status, output, _seconds = play("-i", mixed, "-e", "fleet_status_strict=false", *arguments, playbook="status")
-    assert status == 0, output
+    output = run(mixed(), "-e", "fleet_status_strict=false", *arguments, playbook="status").ok().output
     assert [host for host in ("a", "b") if "\n%s     server-0" % host in output] == hosts
     assert "gpu1" not in output
 
 
 def test_a_host_that_cannot_be_planned_takes_nothing_from_the_others(mixed):
     """Of a single playbook; site.yml refuses a mistake in the hosts that --limit leaves."""
-    inventory = json.loads(mixed.read_text())
-    inventory["web"]["hosts"]["a"]["fleet_override"] = {"nothing": 1}
-    mixed.write_text(json.dumps(inventory))
-    status, output, _seconds = play("-i", mixed, playbook="logs")
-    assert status == 2, output
-    assert "unknown key 'nothing'" in " ".join(output.split())
-    assert re.search(r"^b +: ok=.*failed=0", output, re.M)
-    status, output, _seconds = play("-i", mixed, "--limit", "b", "--tags", "nothing", playbook="site")
-    assert status == 0, output
-    assert recap(output) == ["b"]
-    assert "a: outside of --limit, and cannot be planned" in " ".join(output.split())
+    inventory = mixed(fleet_override={"nothing": 1})
+    done = run(inventory, playbook="logs")
+    assert done.status == 2 and "unknown key 'nothing'" in flat(done.output)
+    assert re.search(r"^b +: ok=.*failed=0", done.output, re.M)
+    output = run(inventory, "--limit", "b", "--tags", "nothing", playbook="site").ok().output
+    assert re.findall(r"^(\S+) +: ok=", output, re.M) == ["b"]
+    assert "a: outside of --limit, and cannot be planned" in flat(output)
 
 
-def test_the_plan_is_made_once_in_a_run(mixed, tmp_path):
-    """Whatever reads it: lookups in every task, also of other hosts, and a loop."""
-    book = [
-        {"import_playbook": str(ROOT / "playbooks" / "steps" / "plan.yml")},
-        {
-            "hosts": "{{ query('inference.fleet.hosts') }}",
-            "gather_facts": False,
-            "vars": {"fleet_servers": "{{ lookup('inference.fleet.plan') }}"},
-            "tasks": [
-                {"ansible.builtin.debug": {"msg": "{{ fleet_servers | length }} {{ item }}"}, "loop": [1, 2]},
-                {"ansible.builtin.debug": {"msg": "{{ query('inference.fleet.plan', 'a', 'b') | flatten | length }}"}},
-            ],
-        },
-    ]
-    (tmp_path / "book.yml").write_text(json.dumps(book))
-    (tmp_path / "sitecustomize.py").write_text(COUNTER)
-    status, output, _seconds = _play(tmp_path / "book.yml", "-i", mixed, env={"PYTHONPATH": str(tmp_path)})
-    assert status == 0, output
-    assert "4" in output
-    assert sorted((tmp_path / "planned").read_text().split()) == ["a", "b", "gpu1"]
-
+# -- the plan of a run -------------------------------------------------------------------------------------------------
 
 # Writes a host's name each time that it is planned, in whatever process.
 COUNTER = """
@@ -259,3 +174,74 @@ def look(frame, event, _argument):
             stream.write(frame.f_locals["variables"].host + "\\n")
 sys.setprofile(look)
 """
+# The planner: whatever reads recipes, checks variables or knows engines and platforms.
+PLANNER = re.compile(
+    r".*/(jsonschema/__init__|fleet/plugins/plugin_utils/((engines|platforms|models|measure)/.*|recipe/(?!words)[a-z].*|"
+    r"planning/(fleet|plan|hardware|capacity|variables|services|steps)))"
+    r"\.py"
+)
+# Python runs this first in each process: it writes down which modules are run, in the processes of tasks too.
+WATCH = """
+import os, sys
+
+def note(event, given):
+    if event == "exec" and getattr(given[0], "co_name", "") == "<module>":
+        with open(os.environ["MODULES_THAT_RUN"], "a") as stream:
+            stream.write(given[0].co_filename + "\\n")
+
+sys.addaudithook(note)
+"""
+
+
+def book_of(folder, tasks, hosts="{{ query('inference.fleet.hosts') }}", plan=None, **keys):
+    """A playbook of plan.yml, with these variables, and tasks on inference hosts."""
+    first = {"import_playbook": str(CLONE / "playbooks" / "steps" / "plan.yml"), "vars": plan or {}}
+    book = [first, {"hosts": hosts, "gather_facts": False, "tasks": tasks, **keys}]
+    (folder / "book.yml").write_text(json.dumps(book))
+    return folder / "book.yml"
+
+
+def debug(message, **keys):
+    return {"ansible.builtin.debug": {"msg": message}, **keys}
+
+
+def test_the_plan_is_made_once_in_a_run(mixed, tmp_path):
+    """Whatever reads it: lookups in every task, also of other hosts, and a loop."""
+    book = book_of(
+        tmp_path,
+        [debug("{{ fleet_servers | length }} {{ item }}", loop=[1, 2]),
+         debug("{{ query('inference.fleet.plan', 'a', 'b') | flatten | length }}")],
+        vars={"fleet_servers": "{{ lookup('inference.fleet.plan') }}"},
+    )  # fmt: skip
+    (tmp_path / "sitecustomize.py").write_text(COUNTER)
+    done = ansible_playbook([book, "-i", mixed()], environment={"PYTHONPATH": str(tmp_path)}).ok()
+    assert "4" in done.output
+    assert sorted((tmp_path / "planned").read_text().split()) == ["a", "b", "gpu1"]
+
+
+def test_a_run_whose_plan_is_kept_imports_no_planner(tmp_path):
+    took = "{{ query('inference.fleet.plan', *query('inference.fleet.hosts')) | flatten | inference.fleet.poll_wait }}"
+    book = book_of(
+        tmp_path,
+        [debug("{{ fleet_deployment.name }} " + took), {"inference.fleet.node": {"operation": "check"}}],
+        hosts="{{ query('inference.fleet.hosts', step='serve') }}", plan={"plan_strict": True, "plan_secrets": True},
+        vars={"fleet_deployment": "{{ lookup('inference.fleet.plan', field='deployment') }}"}, tags=["weights"],
+    )  # fmt: skip
+    (tmp_path / "sitecustomize.py").write_text(WATCH)
+    found = []
+    for turn in ("first", "second"):
+        environment = {
+            "INFERENCE_FLEET_PLAN_CACHE": str(tmp_path / "plans"),
+            "MODULES_THAT_RUN": str(tmp_path / turn),
+            "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]]),
+        }
+        arguments = [book, "-i", "inventories/local", "--tags", "weights"]
+        assert "cpu-tiny 9" in ansible_playbook(arguments, environment=environment, cold=True).ok().output
+        names = set((tmp_path / turn).read_text().splitlines())
+        for name in ("planning/run_plan.py", "planning/run_look.py", "filter/servers.py"):  # with one filter come all
+            assert [one for one in names if one.endswith("/" + name)]
+        found.append({name for name in names if PLANNER.fullmatch(name)})
+    for name in ("planning/fleet.py", "planning/variables.py", "planning/steps.py", "engines/vllm.py", "recipe/load.py",
+                 "jsonschema/__init__.py"):  # fmt: skip
+        assert [one for one in found[0] if one.endswith("/" + name)], name
+    assert found[1] == set()

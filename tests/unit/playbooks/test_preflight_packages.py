@@ -5,19 +5,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
-
 import pytest
 import yaml
 from ansible_collections.inference.fleet.tests.runs import CLONE, play
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import LOCAL, called, hosts_file, module
 
-MODULE = """#!%s
-# WANT_JSON
-import shutil, sys
-shutil.copy(sys.argv[1], %r)
-print("{}")
-"""
+OWN = {"aws-neuronx-dkms": {"version": "2.1.0.0"}}
 
 
 @pytest.mark.parametrize(
@@ -25,7 +18,7 @@ print("{}")
     [(["--tags", "prepare"], True), (["--tags", "serve"], False)],
 )  # fmt: skip
 def test_what_is_not_prepared_is_not_installed(tmp_path, tags, installs):
-    assert given_packages(tmp_path, True, *tags) == ({"aws-neuronx-dkms": {"version": "2.1.0.0"}} if installs else {})
+    assert given_packages(tmp_path, True, *tags) == (OWN if installs else {})
 
 
 def test_without_packages_of_the_inventory_those_of_the_role_count(tmp_path):
@@ -35,24 +28,16 @@ def test_without_packages_of_the_inventory_those_of_the_role_count(tmp_path):
 
 def given_packages(tmp_path, own, *arguments):
     """What the operation is called with."""
-    host = {
-        "ansible_connection": "local",
-        "ansible_python_interpreter": sys.executable,
-        "fleet_recipe": "trn3-eagle3",
-        "fleet_hardware": {"accelerator": "trainium3", "count": 4, "cores": 8, "lnc": 2, "memory_gib": 144},
-        "fleet_root": str(tmp_path / "root"),
-    }
-    if own:
-        host["neuron_packages"] = {"aws-neuronx-dkms": {"version": "2.1.0.0"}}
-    (tmp_path / "hosts.yml").write_text(
-        yaml.safe_dump({"neuron": {"hosts": {"n1": host}}, "vllm": {"children": {"neuron": {}}}})
-    )
+    hardware = {"accelerator": "trainium3", "count": 4, "cores": 8, "lnc": 2, "memory_gib": 144}
+    host = {**LOCAL, "fleet_recipe": "trn3-eagle3", "fleet_hardware": hardware, "fleet_root": str(tmp_path / "root"),
+            **({"neuron_packages": OWN} if own else {})}  # fmt: skip
+    inventory = hosts_file(tmp_path, {"n1": host}, ("neuron", "vllm"))
     steps = tmp_path / "playbooks" / "steps"
     (steps / "library").mkdir(parents=True)
-    (steps / "library" / "stand_in_node.py").write_text(MODULE % (sys.executable, str(tmp_path / "given")))
+    (steps / "library" / "stand_in_node.py").write_text(module(tmp_path))
     (tmp_path / "roles").symlink_to(CLONE / "roles")
     text = (CLONE / "playbooks/steps/preflight.yml").read_text()
     assert text.count("inference.fleet.node:") == 1
     (steps / "preflight.yml").write_text(text.replace("inference.fleet.node:", "stand_in_node:"))
-    play(str(steps / "preflight.yml"), tmp_path / "hosts.yml", *arguments).ok()
-    return json.loads((tmp_path / "given").read_text())["arguments"]["installs"]
+    play(str(steps / "preflight.yml"), inventory, *arguments).ok()
+    return called(tmp_path)[0][1]["installs"]

@@ -12,11 +12,11 @@ import re
 
 import asyncssh
 import pytest
-import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations import host_key
 from ansible_collections.inference.fleet.tests.runs import CLONE, play
 from ansible_collections.inference.fleet.tests.unit.engines.ssh_server import SshServer
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import flat, hosts_file
 
 RECIPES = CLONE / "tests" / "nodes" / "recipes"
 OTHER = "other ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgIC of another"
@@ -33,23 +33,17 @@ class Fleet:
         self.name = "[127.0.0.1]:%d" % server.port
         ssh = "-F none -o UserKnownHostsFile=%s -o HashKnownHosts=no -o StrictHostKeyChecking=yes" % self.known
         common = {
-            "ansible_user": "nobody",
-            "ansible_ssh_args": "",
-            "ansible_ssh_common_args": ssh,
-            "ansible_become": False,
-            "fleet_recipe": "node-small",
-            "fleet_recipe_paths": [str(RECIPES)],
-            "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2},
-            "fleet_reports_dir": str(self.reports),
-        }
+            "ansible_user": "nobody", "ansible_ssh_args": "", "ansible_ssh_common_args": ssh, "ansible_become": False,
+            "fleet_recipe": "node-small", "fleet_recipe_paths": [str(RECIPES)],
+            "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2}, "fleet_reports_dir": str(self.reports),
+        }  # fmt: skip
         hosts = {
             "n1": {"ansible_host": "127.0.0.1", "ansible_port": server.port, **variables},
             "n2": {"ansible_host": "127.0.0.1", "ansible_port": 1},
             "here": {"ansible_connection": "local"},
         }
-        groups = {"cpu": {"hosts": hosts, "vars": common}, "vllm": {"children": {"cpu": {}}},
-                  "bastions": {"hosts": {"b1": {"ansible_host": "127.0.0.1"}}}}  # fmt: skip
-        (folder / "hosts.yml").write_text(yaml.safe_dump(groups))
+        bastion = {"hosts": {"b1": {"ansible_host": "127.0.0.1"}}}
+        hosts_file(folder, {name: {**common, **one} for name, one in hosts.items()}, bastions=bastion)
 
     def play(self, *arguments, playbook="playbooks/replace_node.yml", **options):
         return play(playbook, self.folder / "hosts.yml", *arguments, timeout=600, **options)
@@ -82,10 +76,6 @@ OLD, NEW, RSA = map(asyncssh.generate_private_key, ("ecdsa-sha2-nistp256", "ecds
 def server():
     with SshServer(NEW, RSA) as one:
         yield one
-
-
-def flat(text):
-    return " ".join(text.split())
 
 
 def test_a_changed_host_key_is_reported_as_such(tmp_path, server):

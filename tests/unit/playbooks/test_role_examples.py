@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from ansible_collections.inference.fleet.tests import runs, warm_playbooks
+from ansible_collections.inference.fleet.tests.unit.playbooks import stand_ins
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = {
@@ -23,24 +23,13 @@ EXAMPLES = {
     if path.parent.name not in ("shared_service", "endpoint", "monitoring")
 }
 # An answer that every role goes on with.
-MODULE = """#!/usr/bin/python
-# WANT_JSON
-import json, sys
-with open(sys.argv[1]) as stream:
-    given = {key: value for key, value in json.load(stream).items() if not key.startswith("_ansible_")}
-name = %r
-if name == "node":
-    name, given = given["operation"], given["arguments"]
-with open(%r, "a") as stream:
-    stream.write(json.dumps([name, given]) + "\\n")
-print(json.dumps({"changed": False, "answering": True, "reboot": False, "due": {}, "finished": True,
-                  "missing": []}))
-"""
+ANSWER = (
+    """answer = {"changed": False, "answering": True, "reboot": False, "due": {}, "finished": True, "missing": []}"""
+)
 # A host for each platform, and one whose servers run in containers.
-COMMON = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
-CPU = {"fleet_recipe": "cpu-tiny", "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2}, **COMMON}
-NEURON = {"fleet_recipe": "trn3-eagle3", "fleet_hardware": {"accelerator": "trainium3", "count": 16}, **COMMON}
-NVIDIA = {"fleet_recipe": "b200-low-latency", "fleet_hardware": {"accelerator": "b200", "count": 8}, **COMMON}
+CPU = {**stand_ins.CPU, **stand_ins.LOCAL}
+NEURON = {"fleet_recipe": "trn3-eagle3", "fleet_hardware": {"accelerator": "trainium3", "count": 16}, **stand_ins.LOCAL}
+NVIDIA = {"fleet_recipe": "b200-low-latency", "fleet_hardware": {"accelerator": "b200", "count": 8}, **stand_ins.LOCAL}
 CONTAINERS = {"fleet_recipe": "node-container", "fleet_recipe_paths": [str(ROOT / "tests/nodes/recipes")]}
 SECRET = {
     "fleet_override_secret": {"secrets": {"ENGINE_KEY": "vault_key"}},
@@ -63,7 +52,7 @@ def whole(tmp_path_factory):
     for name in ("filter", "lookup", "module_utils", "plugin_utils"):
         (fleet / "plugins" / name).symlink_to(ROOT / "plugins" / name)
     for path in (ROOT / "plugins" / "modules").glob("*.py"):
-        (fleet / "plugins" / "modules" / path.name).write_text(MODULE % (path.stem, str(folder / "given")))
+        (fleet / "plugins" / "modules" / path.name).write_text(stand_ins.module(folder, ANSWER, path.stem))
     server = warm_playbooks.Server(without_clone(folder), folder)
     runs.warm.append(server)
     yield folder
@@ -73,14 +62,14 @@ def whole(tmp_path_factory):
 
 @pytest.fixture
 def collections(whole):
-    (whole / "given").write_text("")
+    (whole / "calls").write_text("")
     return whole
 
 
 def without_clone(folder):
     """This process's environment with the folder's collection in place of the clone's, and its settings."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "PYTHONPATH"))}
-    return {**kept, "ANSIBLE_COLLECTIONS_PATH": str(folder / "collections"), "ANSIBLE_HOME": str(folder / "home")}
+    home = {"ANSIBLE_COLLECTIONS_PATH": str(folder / "collections"), "ANSIBLE_HOME": str(folder / "home")}
+    return runs.without_ansible(**home)
 
 
 def play(folder, collections, plays, host):
@@ -94,8 +83,7 @@ def play(folder, collections, plays, host):
     environment = {**dict.fromkeys(os.environ), **without_clone(collections), "ANSIBLE_NOCOLOR": "1"}
     run = runs.ansible_playbook(["-i", "hosts.json", "play.yml"], environment=environment, folder=folder)
     assert run.status == 0, run.output
-    lines = (collections / "given").read_text().splitlines()
-    return run.output, [tuple(json.loads(line)) for line in lines]
+    return run.output, stand_ins.called(collections)
 
 
 def modules_of(role):

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import json
 import re
-import sys
 
 import pytest
 import yaml
 from ansible_collections.inference.fleet.tests.runs import CLONE, play
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import LOCAL, hosts_file, play_tasks, tasks_play
 
 # What the look would have found: whether servers run on the host.
 FOUND = {"n1": True, "n2": True, "n3": False, "n4": True, "n5": False}
@@ -36,18 +37,16 @@ class LookupModule(LookupBase):
 def test_bare_hosts_first_then_one_alone(tmp_path, variables, expected):
     (tmp_path / "lookup_plugins").mkdir()
     (tmp_path / "lookup_plugins" / "look.py").write_text(LOOKUP % FOUND)
-    (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"all": {
-        "hosts": {host: {} for host in FOUND}, "vars": {"fleet_recipe": "cpu-tiny", "ansible_connection": "local"},
-    }}))  # fmt: skip
+    inventory = hosts_file(tmp_path, {host: {**LOCAL, "fleet_recipe": "cpu-tiny"} for host in FOUND})
     (step,) = yaml.safe_load((CLONE / "playbooks/steps/serve.yml").read_text())
     show = {"ansible.builtin.debug": {"msg": "batch {{ ansible_play_batch | join(' ') }}."}, "run_once": True}
+    note = {"ansible.builtin.debug": {"msg": "{{ lookup('look') }}"}, "run_once": True}
     plays = [
-        {"hosts": "all", "gather_facts": False,
-         "tasks": [{"ansible.builtin.debug": {"msg": "{{ lookup('look') }}"}, "run_once": True}]},
-        {"hosts": step["hosts"], "serial": step["serial"], "gather_facts": False, "tasks": [show]},
-    ]  # fmt: skip
-    (tmp_path / "play.yml").write_text(yaml.safe_dump(plays))
-    run = play(str(tmp_path / "play.yml"), str(tmp_path / "hosts.yml"), variables=variables).ok()
+        tasks_play([note], hosts="all"),
+        tasks_play([show], hosts=step["hosts"], serial=step["serial"]),
+    ]
+    (tmp_path / "play.yml").write_text(json.dumps(plays))
+    run = play(str(tmp_path / "play.yml"), inventory, variables=variables).ok()
     assert re.findall(r"batch ([^.]*)\.", run.output) == expected
 
 
@@ -57,16 +56,12 @@ def test_after_a_failure_no_server_of_another_host_is_changed(tmp_path):
     def call(**more):
         return {"inference.fleet.node": {"operation": "engine_servers", "arguments": {**common, **more}}}
 
-    (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"all": {
-        "hosts": {"n1": {}, "n2": {}},
-        "vars": {"ansible_connection": "local", "ansible_python_interpreter": sys.executable},
-    }}))  # fmt: skip
     tasks = [
         {**call(changes="one_by_one"), "when": "inventory_hostname == 'n2'"},
         {**call(state="rolled_back"), "when": "inventory_hostname == 'n1'"},
         {**call(changes="wave", only=[]), "when": "inventory_hostname == 'n2'"},
     ]
-    (tmp_path / "play.yml").write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
-    run = play(str(tmp_path / "play.yml"), str(tmp_path / "hosts.yml"))
+    inventory = hosts_file(tmp_path, dict.fromkeys(("n1", "n2"), LOCAL))
+    run = play_tasks(tmp_path, tasks, inventory=inventory, hosts="all")
     run.failed("servers of n1 could not be changed, so the run ends; those of n2 are left as they are.")
     assert run.output.count("fatal:") == 1

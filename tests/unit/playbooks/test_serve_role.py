@@ -6,36 +6,23 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.tests.runs import play
+from ansible_collections.inference.fleet.tests.runs import CLONE
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import Tasks
 
-TASKS = Path(__file__).resolve().parents[3] / "roles" / "serve" / "tasks" / "main.yml"
-MODULES = ("node", "endpoint_verify")
-MODULE = """#!%s
-# WANT_JSON
-import json, sys
-name, folder = sys.argv[0].rsplit("stand_in_", 1)[-1].split(".")[0], %r
-arguments = json.load(open(sys.argv[1]))
-if name == "node":
-    name, arguments = arguments["operation"], arguments["arguments"]
-with open(folder + "/calls", "a") as stream:
-    keys = ("state", "engine", "restart", "only", "changes", "deployed")
-    stream.write(json.dumps({"module": name, **{key: arguments[key] for key in keys if key in arguments}}))
-    stream.write("\\n")
+KEYS = ("state", "engine", "restart", "only", "changes", "deployed")
+CHANGES = """
 changed = name in json.load(open(folder + "/changing"))
 answer = {"changed": changed, "answering": not changed, "pending": {}, "waves": []}
-if arguments.get("changes") in ("one_by_one", "together"):
+if given.get("changes") in ("one_by_one", "together"):
     answer["waves"] = json.load(open(folder + "/waves"))
     answer["pending"] = {one: "it changes" for wave in answer["waves"] for one in wave}
-if arguments.get("state") == "rolled_back":
+if given.get("state") == "rolled_back":
     answer.update(back=["server-1"], versions={"server-0": "new", "server-1": "old, rolled back"})
-if [name, arguments.get("only"), arguments.get("deployed")] in json.load(open(folder + "/failing")):
+if [name, given.get("only"), given.get("deployed")] in json.load(open(folder + "/failing")):
     answer = {"failed": True, "msg": "it failed.", "final": True}
-print(json.dumps(answer))
 """
 VERIFY = """
 - name: Verify
@@ -43,7 +30,7 @@ VERIFY = """
     only: "{{ verify_servers | default(serve_servers) | map(attribute='name') }}"
 """
 # What the role verify makes of it.
-CHANGED = yaml.safe_load((TASKS.parents[2] / "verify/defaults/main.yml").read_text())["verify_servers_changed"]
+CHANGED = yaml.safe_load((CLONE / "roles/verify/defaults/main.yml").read_text())["verify_servers_changed"]
 VARIABLES = {
     "serve_manager": "auto", "serve_toolkit": "", "serve_secrets": {}, "serve_state": "started", "serve_only": [],
     "fleet_root": "", "serve_watchdog": False,
@@ -58,22 +45,14 @@ class Serve:
 
     def __init__(self, folder):
         self.folder = folder
-        (folder / "library").mkdir()
-        for name in MODULES:
-            module = folder / "library" / ("stand_in_%s.py" % name)
-            module.write_text(MODULE % (sys.executable, str(folder)))
-        for file in TASKS.parent.glob("*.yml"):
-            text = file.read_text(encoding="utf-8")
-            for name in MODULES:
-                text = text.replace("inference.fleet.%s:" % name, "stand_in_%s:" % name)
-            included = "ansible.builtin.include_role:\n        name: inference.fleet.verify"
-            text = text.replace(included, "ansible.builtin.include_tasks:\n        file: %s/verify.yml" % folder)
-            (folder / file.name).write_text(text)
         (folder / "verify.yml").write_text(VERIFY)
-        show = {"ansible.builtin.copy": {"content": CHANGED, "dest": str(folder / "verdict")}}
-        tasks = [{"ansible.builtin.include_tasks": str(folder / TASKS.name)}, show]
-        plays = [{"hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": tasks}]
-        (folder / "play.yml").write_text(json.dumps(plays))
+        self.tasks = Tasks(folder, "serve", ("node", "endpoint_verify"), CHANGES, self.verifies)
+        for default in (folder / "roles/serve/defaults/main.yml", folder / "roles/serve/meta/argument_specs.yml"):
+            default.unlink()
+
+    def verifies(self, text):
+        included = "ansible.builtin.include_role:\n        name: inference.fleet.verify"
+        return text.replace(included, "ansible.builtin.include_tasks:\n        file: %s/verify.yml" % self.folder)
 
     def play(self, entries, changing=(), waves=(), **variables):
         """([modules and operations that were called, with what matters of them], whether the servers were changed)."""
@@ -84,13 +63,13 @@ class Serve:
     def run(self, entries, changing=(), waves=(), failing=(), **variables):
         """(the Run, [modules that were called]); failing: [(module, its only, its deployed)]."""
         options = ["--check"] if variables.pop("check", False) else []
-        (self.folder / "waves").write_text(json.dumps(waves))
-        (self.folder / "failing").write_text(json.dumps(failing))
-        (self.folder / "changing").write_text(json.dumps(list(changing)))
-        (self.folder / "calls").write_text("")
-        variables = {**VARIABLES, "serve_servers": entries, "ansible_python_interpreter": sys.executable, **variables}
-        run = play(str(self.folder / "play.yml"), "localhost,", *options, variables=variables)
-        return run, [json.loads(line) for line in (self.folder / "calls").read_text().splitlines()]
+        for name, value in (("waves", waves), ("failing", failing), ("changing", list(changing))):
+            (self.folder / name).write_text(json.dumps(value))
+        show = {"ansible.builtin.copy": {"content": CHANGED, "dest": str(self.folder / "verdict")}}
+        calls, run = self.tasks.run(
+            *options, variables={**VARIABLES, "serve_servers": entries, **variables}, more=[show]
+        )
+        return run, [{"module": name, **{key: given[key] for key in KEYS if key in given}} for name, given in calls]
 
 
 def entry(engine=None, address=None):

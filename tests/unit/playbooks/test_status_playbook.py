@@ -1,17 +1,24 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""status.yml and doctor.yml: exit status, table and file, of hosts that differ, do not, and cannot be reached."""
+"""status.yml, doctor.yml and restart.yml for hosts that differ, do not, and cannot be reached."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import subprocess
 import tarfile
 
-import yaml
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.processes import (
+    MARKER_ROOT,
+    MARKER_SERVER,
+)
 from ansible_collections.inference.fleet.tests.runs import CLONE, play
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import host_variables
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import flat, hosts_file
 
 PORT = 39000  # of servers that are never started
 
@@ -23,11 +30,16 @@ BROKEN = {"fleet_override": {"nothing": 1}}
 def status(folder, *arguments, playbook="playbooks/status.yml", **hosts):
     own = {"fleet_override": {"servers": {"server": {"count": 1, "port": PORT}}}}
     found = {name: {**host_variables(folder / ("root-" + name)), **own, **hosts[name]} for name in hosts}
-    inventory = folder / "hosts.yml"
-    inventory.write_text(yaml.safe_dump({"cpu": {"hosts": found}, "vllm": {"children": {"cpu": {}}}}))
     environment = {"ANSIBLE_SSH_RETRIES": "0", "ANSIBLE_CONFIG": str(CLONE / "ansible.cfg"),
                    "ANSIBLE_COLLECTIONS_PATH": str(CLONE / ".ansible" / "collections")}  # fmt: skip
-    return play(str(CLONE / playbook), inventory, *arguments, timeout=120, folder=folder, environment=environment)
+    return play(
+        str(CLONE / playbook),
+        hosts_file(folder, found),
+        *arguments,
+        timeout=120,
+        folder=folder,
+        environment=environment,
+    )
 
 
 def test_what_differs_is_exit_status_2_and_the_table_is_whole(tmp_path):
@@ -35,7 +47,7 @@ def test_what_differs_is_exit_status_2_and_the_table_is_whole(tmp_path):
     arguments = ("-e", "fleet_status_file=made/status.json")
     run = status(tmp_path, *arguments, n1={}, n2={})
     assert run.status == 2
-    output = " ".join(run.output.split())
+    output = flat(run.output)
     for name in ("n1", "n2"):
         assert "%s server-0 39000 missing no - - - it is not deployed" % name in output
     assert "server-0: it is not deployed 1 of 1 servers differs from the plan." in output
@@ -56,7 +68,7 @@ def test_what_differs_is_exit_status_2_and_the_table_is_whole(tmp_path):
 def test_a_host_that_cannot_be_reached_takes_nothing_from_the_others(tmp_path):
     file = tmp_path / "status.json"
     run = status(tmp_path, "-e", "fleet_status_file=%s" % file, n1=NOWHERE, n2={}, n3=BROKEN)
-    output = " ".join(run.output.split())
+    output = flat(run.output)
     assert "n1 - - - - - - - unreachable" in output
     assert "n2 server-0 39000 missing no - - - it is not deployed" in output
     hosts = json.loads(file.read_text())["hosts"]
@@ -69,11 +81,8 @@ def test_a_host_that_cannot_be_reached_takes_nothing_from_the_others(tmp_path):
 
 def test_a_file_that_cannot_be_written_is_said_before_a_node_is_asked(tmp_path):
     run = status(tmp_path, "-e", "fleet_status_file=nowhere/status.json", n1={})
-    assert run.status == 2
-    assert (
-        "fleet_status_file %s/nowhere/status.json cannot be written: No such file or directory" % tmp_path
-        in " ".join(run.output.split())
-    )
+    words = "fleet_status_file %s/nowhere/status.json cannot be written: No such file or directory" % tmp_path
+    assert run.status == 2 and words in flat(run.output)
     assert "Read the status of the servers" not in run.output
 
 
@@ -91,7 +100,7 @@ def test_doctor_runs_through_on_an_empty_node_and_goes_on_without_a_host_that_is
     arguments = ("-e", "fleet_reports_dir=%s" % (tmp_path / "reports"), "-e", "fleet_bundle=%s" % bundle)
     run = status(tmp_path, *arguments, playbook="playbooks/doctor.yml", n1=NOWHERE, n2={}, n3=BROKEN)
     assert run.status == 4
-    output = " ".join(run.output.split())
+    output = flat(run.output)
     assert "n1 - - - unreachable" in output
     assert "n2 server-0 servers doctor.server-differs server-0: it is not deployed → Run site.yml" in output
     found = json.loads((tmp_path / "reports" / "doctor.json").read_text())
@@ -106,3 +115,36 @@ def test_doctor_runs_through_on_an_empty_node_and_goes_on_without_a_host_that_is
     assert not (tmp_path / "root-n2").exists()
     with tarfile.open(bundle) as archive:
         assert {"bundle/doctor.json", "bundle/n2/plan.json", "bundle/n2/versions.json"} <= set(archive.getnames())
+
+
+WORKERS = {"servers": {"server": {"role": "decode", "count": 2, "port": None}}, "arguments": {"port": None}}
+
+
+@contextlib.contextmanager
+def running(root, *names):
+    """Processes that are taken for these servers."""
+    markers = [{MARKER_SERVER: name, MARKER_ROOT: str(root)} for name in names]
+    found = [subprocess.Popen(["sleep", "600"], env={**os.environ, **one}) for one in markers]
+    yield
+    for one in found:
+        one.kill()
+        one.wait()
+
+
+@pytest.mark.parametrize(
+    ("there", "arguments", "refused"),
+    [
+        (("server-0", "server-1"), (), False),
+        (("server-0",), (), True),
+        (("server-0",), ("-e", "fleet_restart_anyway=true"), False),
+    ],
+    ids=["another runs", "the last", "the last, anyway"],
+)
+def test_the_last_server_of_a_role(tmp_path, there, arguments, refused):
+    with running(tmp_path / "root-n1", *there):
+        arguments = ("--check", "-e", "fleet_server=server-0", *arguments)
+        run = status(tmp_path, *arguments, playbook="playbooks/restart.yml", n1={"fleet_override": WORKERS})
+    words = "server-0: no other decode of this deployment runs, so requests fail until it is ready again"
+    assert (words in run.output, "fleet_restart_anyway=true" in run.output) == (refused, refused), run.output
+    assert ("server-0: would " in run.output) is not refused, run.output
+    assert (run.status != 0) is refused

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 
 import pytest
-import yaml
 from ansible_collections.inference.fleet.tests.runs import CLONE, play
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import host_variables
+from ansible_collections.inference.fleet.tests.unit.node_helpers import script
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import LOCAL, hosts_file, play_tasks, tasks_play
 
-HERE = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": sys.executable}
+HERE = {**LOCAL, "ansible_become": False}
 AWAY = {"ansible_host": "127.0.0.1", "ansible_port": 1, "ansible_ssh_common_args": "-F none"}
 
 
@@ -23,15 +23,12 @@ def test_no_endpoint_drains_if_another_cannot_be_reached(tmp_path, second):
     """HAProxy's runtime socket is a file that a program named socat writes."""
     asked, program = tmp_path / "asked", tmp_path / "bin" / "socat"
     program.parent.mkdir()
-    program.write_text("#!/bin/sh\ncat >> %s\nexit 1\n" % asked)
-    program.chmod(0o755)
+    script(program, "cat >> %s\nexit 1\n" % asked)
     task = {"ansible.builtin.include_role": {"name": "inference.fleet.endpoint", "tasks_from": "admission"}}
-    given = {"endpoint_server_state": "drain", "endpoint_names": ["n1.server-0"]}
-    (tmp_path / "play.yml").write_text(json.dumps([{"hosts": "n1", "gather_facts": False, "tasks": [task]}]))
-    hosts = {"endpoint": {"hosts": {"e1": HERE, "e2": second}}, "cpu": {"hosts": {"n1": HERE}}}
-    (tmp_path / "hosts.yml").write_text(yaml.safe_dump(hosts))
+    variables = {"endpoint_server_state": "drain", "endpoint_names": ["n1.server-0"]}
+    inventory = hosts_file(tmp_path, {"n1": HERE}, ["cpu"], endpoint={"hosts": {"e1": HERE, "e2": second}})
     path = {"PATH": "%s:%s" % (program.parent, os.environ["PATH"])}
-    run = play(str(tmp_path / "play.yml"), tmp_path / "hosts.yml", variables=given, environment=path)
+    run = play_tasks(tmp_path, [task], variables=variables, inventory=inventory, hosts="n1", environment=path)
     if second is HERE:
         run.ok()
         assert asked.read_text().count("show servers state") == 2
@@ -47,20 +44,16 @@ class Fleet:
         self.folder = folder
         hosts = {name: host_variables(folder / name, ansible_become=False) for name in ("n1", "n2")}
         hosts["n2"]["fleet_override"] = {"servers": {"server": {"port": 9000}}}  # both are this machine
-        (folder / "hosts.yml").write_text(yaml.safe_dump({"cpu": {"hosts": hosts}}))
-        content = (
+        hosts_file(folder, hosts, ["cpu"])
+        shown = (
             "{'hash': serve_kept_hash, 'fleet': serve_kept_fleet, 'plan': (update_plan | default({'hash': ''})).hash}"
         )
-        copy = {"content": "{{ %s }}" % content, "dest": "%s/{{ inventory_hostname }}.json" % folder}
+        copy = {"content": "{{ %s }}" % shown, "dest": "%s/{{ inventory_hostname }}.json" % folder}
         plan = {"import_playbook": str(CLONE / "playbooks/steps/plan.yml")}
         for name, tasks in (("look", "../roles/serve/tasks/kept_plans.yml"), ("select", "tasks/plan_before.yml")):
             include = {"ansible.builtin.include_tasks": str(CLONE / "playbooks" / tasks)}
-            one = {
-                "hosts": "cpu",
-                "gather_facts": False,
-                "vars": {"fleet_servers": "{{ lookup('inference.fleet.plan') }}"},
-            }
-            one["tasks"] = [include, {"ansible.builtin.copy": copy}]
+            given = {"fleet_servers": "{{ lookup('inference.fleet.plan') }}"}
+            one = tasks_play([include, {"ansible.builtin.copy": copy}], hosts="cpu", vars=given)
             (folder / (name + ".yml")).write_text(json.dumps([plan, one]))
 
     def run(self, name):

@@ -13,12 +13,10 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-import yaml
 from ansible_collections.inference.fleet.tests.runs import BIN, CLONE, play
 from ansible_collections.inference.fleet.tests.unit.engines import proxy
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import (
@@ -29,6 +27,7 @@ from ansible_collections.inference.fleet.tests.unit.engines.small_node import (
     wait_until,
     watched,
 )
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import LOCAL, hosts_file
 from ansible_collections.inference.fleet.tests.unit.playbooks.test_update_playbook import SERVERS, override_of
 from ansible_collections.inference.fleet.tests.unit.test_endpoint_proxy import DEPLOYMENT, KEYS, Load
 
@@ -36,7 +35,6 @@ pytestmark = pytest.mark.soak
 HOSTS, ENDPOINTS = ("n1", "n2", "n3", "n4"), ("e1", "e2")
 RATE = 50  # streams per second, sent to the endpoints in turns whether or not earlier ones have ended
 KILLS = 5
-LOCAL = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": sys.executable}
 
 
 class Streams(Load):
@@ -73,7 +71,7 @@ class Fleet:
     """Roots of this machine as hosts, and two HAProxies as the hosts of the group endpoint."""
 
     def __init__(self, folder):
-        self.folder, self.inventory = folder, folder / "hosts.yml"
+        self.folder = folder
         self.nodes = {name: SmallNode(folder / name) for name in HOSTS}
         for name in (*ENDPOINTS, "model"):
             (folder / name).mkdir()
@@ -94,9 +92,9 @@ class Fleet:
             self.hosts[name]["fleet_override"]["arguments"] = arguments
         variables = {**SUPERVISED, "ansible_become": False, "fleet_verify": "quick", "endpoint_address": "127.0.0.1",
                      "fleet_reports_dir": str(self.folder / "reports")}  # fmt: skip
-        groups = {"cpu": {"hosts": self.hosts, "vars": variables}, "vllm": {"children": {"cpu": {}}}}
-        groups["endpoint"] = {"hosts": dict.fromkeys(ENDPOINTS, LOCAL)}
-        self.inventory.write_text(yaml.safe_dump(groups))
+        found = {name: {**variables, **one} for name, one in self.hosts.items()}
+        endpoints = {"hosts": {name: {**LOCAL, "ansible_become": False} for name in ENDPOINTS}}
+        self.inventory = hosts_file(self.folder, found, endpoint=endpoints)
 
     def update(self):
         return play("playbooks/update.yml", self.inventory, *self.arguments, timeout=1800)

@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from ansible_collections.inference.fleet.tests.runs import BIN, CLONE, play
 from ansible_collections.inference.fleet.tests.unit.engines import proxy
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import (
@@ -27,6 +26,7 @@ from ansible_collections.inference.fleet.tests.unit.engines.small_node import (
     wait_until,
     watched,
 )
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import hosts_file
 from ansible_collections.inference.fleet.tests.unit.test_endpoint_proxy import DEPLOYMENT, KEYS, MODEL, Load
 
 SERVERS = ("server-0", "server-1")
@@ -45,7 +45,7 @@ class Site:
     """The host n1, which is also the endpoint, and runs of update.yml for it."""
 
     def __init__(self, folder):
-        self.folder, self.node, self.inventory = folder, SmallNode(folder / "root"), folder / "hosts.yml"
+        self.folder, self.node = folder, SmallNode(folder / "root")
         for name in ("proxy", "model"):
             (folder / name).mkdir()
         self.override = override_of(folder, free_port())
@@ -60,8 +60,7 @@ class Site:
     def plan(self, **arguments):
         """Plan these arguments of the engine."""
         self.override["arguments"] = arguments
-        groups = {"cpu": {"hosts": {"n1": self.host}}, "vllm": {"children": {"cpu": {}}}}
-        self.inventory.write_text(yaml.safe_dump({**groups, "endpoint": {"hosts": {"n1": {}}}}))
+        self.inventory = hosts_file(self.folder, {"n1": self.host}, endpoint={"hosts": {"n1": {}}})
 
     def update(self, *arguments):
         return play("playbooks/update.yml", self.inventory, *self.arguments, *arguments, timeout=600)

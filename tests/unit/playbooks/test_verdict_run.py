@@ -8,16 +8,11 @@ from __future__ import annotations
 import json
 import sys
 
-import yaml
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import runs
-from ansible_collections.inference.fleet.tests.runs import play
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.engines.small_fleet import Fleet
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import SmallNode, watched
-
-
-def flat(text):
-    return " ".join(text.split())
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import play_tasks
 
 
 def test_a_host_that_a_run_did_not_come_to_is_not_called_well(tmp_path):
@@ -105,21 +100,12 @@ def test_servers_that_never_become_ready_fail_the_play(tmp_path):
         entry = node.entry(
             "decode-0", role="decode", command=["/bin/false"], health={"path": "/health", "budget_s": 2, "poll_s": 1}
         )
-        playbook = tmp_path / "play.yml"
-        playbook.write_text(
-            yaml.safe_dump([{"hosts": "localhost", "gather_facts": False, "roles": ["inference.fleet.serve"]}])
-        )
         variables = {
-            "ansible_connection": "local",
-            "ansible_python_interpreter": sys.executable,
-            "fleet_root": node.root,
-            "fleet_servers": [entry],
-            "fleet_reports_dir": str(tmp_path / "reports"),
-            "serve_manager": "supervisord",
-            "serve_toolkit": sys.prefix,
-        }
+            "fleet_root": node.root, "fleet_servers": [entry], "fleet_reports_dir": str(tmp_path / "reports"),
+            "serve_manager": "supervisord", "serve_toolkit": sys.prefix,
+        }  # fmt: skip
         try:
-            run = play(str(playbook), "localhost,", variables=variables, timeout=120)
+            run = play_tasks(tmp_path, [], roles=["inference.fleet.serve"], variables=variables)
         finally:
             node.end()
     run.failed("0 of 1 servers ready")

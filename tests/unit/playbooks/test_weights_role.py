@@ -7,25 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import threading
 
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import Repository, gpt_oss, safetensors
-from ansible_collections.inference.fleet.tests.runs import ansible_playbook
+from ansible_collections.inference.fleet.tests.runs import play
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import LOCAL, tasks_play
 
 REPO = "made-up/gpt-oss-small"
 SHARD = "model-00003-of-00014.safetensors"
 TOKEN = "hf_Zq7NotToBeSeenAnywhere"
-PLAY = [
-    {
-        "hosts": "localhost",
-        "connection": "local",
-        "gather_facts": False,
-        "tasks": [{"name": "Weights", "ansible.builtin.include_role": {"name": "inference.fleet.model_weights"}}],
-    }
-]
+INCLUDE = {"name": "Weights", "ansible.builtin.include_role": {"name": "inference.fleet.model_weights"}}
 
 
 class Site:
@@ -33,60 +26,48 @@ class Site:
 
     def __init__(self, folder, hub, source="huggingface"):
         self.folder = folder
-        self.playbook = folder / "play.yml"
-        self.playbook.write_text(json.dumps(PLAY))
+        self.plays(tasks_play([INCLUDE]))
         self.destination = folder / "models" / "small"
+        model = {"source": source, "repo": REPO, "format": "mxfp4", "path": str(self.destination), "draft": None,
+                 "endpoint": hub.endpoint}  # fmt: skip
         self.variables = {
-            "ansible_python_interpreter": sys.executable,
-            "fleet_root": str(folder / "root"),
-            "fleet_hf_token": TOKEN,
-            "fleet_modelscope_token": TOKEN,
-            "fleet_proxy_env": {"no_proxy": "*"},
-            "fleet_deployment": {
-                "model": {
-                    "source": source, "repo": REPO, "format": "mxfp4", "path": str(self.destination),
-                    "endpoint": hub.endpoint, "draft": None,
-                }
-            },
-            "model_weights_poll_s": 1,
+            **LOCAL, "fleet_root": str(folder / "root"), "fleet_hf_token": TOKEN, "fleet_modelscope_token": TOKEN,
+            "fleet_proxy_env": {"no_proxy": "*"}, "fleet_deployment": {"model": model}, "model_weights_poll_s": 1,
             "model_weights_retries": 0,
         }  # fmt: skip
 
+    def plays(self, *plays):
+        (self.folder / "play.yml").write_text(json.dumps(plays))
+
     def play(self, *options, **variables):
-        """(status, screen)."""
-        given = self.folder / "variables.json"
+        given = self.folder / "variables.json"  # secrets are not in a command line
         given.write_text(json.dumps({**self.variables, **variables}))
-        run = ansible_playbook([self.playbook, "-i", "localhost,", "-e", "@%s" % given, *options])
-        return run.status, run.output
+        return play(str(self.folder / "play.yml"), "localhost,", "-e", "@%s" % given, *options)
 
 
 def test_the_role_polls_and_keeps_the_token(tmp_path):
     with Hub([gpt_oss(REPO, 30_000, access="private", tokens=[TOKEN])]) as hub:
         site = Site(tmp_path, hub)
         hub.fault("slow", path=SHARD, rate=8_000)
-        status, screen = site.play("-vvv", "--diff")
-        assert status == 0, screen
-        assert "changed=1" in screen
-        assert TOKEN not in screen
+        run = site.play("-vvv", "--diff").ok()
+        assert run.count("changed") == 1
+        assert TOKEN not in run.output
         assert (site.destination / SHARD).read_bytes() == hub.repositories[REPO].files[SHARD].bytes()
         assert hub.asked(REPO, SHARD) == 1
-    status, screen = site.play("--check", "--diff")
-    assert status == 0 and "changed=0" in screen, screen
-    status, screen = site.play()
-    assert status == 0 and "changed=0" in screen, screen
+    for options in (["--check", "--diff"], []):
+        assert site.play(*options).ok().count("changed") == 0
 
 
 def test_what_one_play_began_another_one_of_the_run_waits_for(tmp_path):
     """Neither waits for the engine: the shard comes when the first is over."""
-    include = PLAY[0]["tasks"][0]
     begun, before = tmp_path / "begun", []
     tasks = [
-        {**include, "vars": {"model_weights_begin": True}},
+        {**INCLUDE, "vars": {"model_weights_begin": True}},
         {"ansible.builtin.file": {"path": str(begun), "state": "touch"}},
     ]
     with Hub([gpt_oss(REPO, 30_000, tokens=[TOKEN])]) as hub:
         site = Site(tmp_path, hub)
-        site.playbook.write_text(json.dumps([{**PLAY[0], "tasks": tasks}, *PLAY]))
+        site.plays(tasks_play(tasks), tasks_play([INCLUDE]))
         held = hub.fault("hold", path=SHARD, at=1000)
 
         def go_on():
@@ -97,26 +78,20 @@ def test_what_one_play_began_another_one_of_the_run_waits_for(tmp_path):
 
         going_on = threading.Thread(target=go_on)
         going_on.start()
-        status, screen = site.play()
+        run = site.play()
         going_on.join()
         assert before == [True]
-        assert status == 0 and "changed=2" in screen, screen  # the file, and the weights once
+        assert run.ok().count("changed") == 2  # the file, and the weights once
         assert hub.asked(REPO, SHARD) == 1
-    status, screen = site.play()
-    assert status == 0 and "changed=1" in screen, screen
+    assert site.play().ok().count("changed") == 1
 
 
 def test_a_failure_ends_the_polling_with_one_message(tmp_path):
     with Hub([]) as hub:
-        site = Site(tmp_path, hub)
-        status, screen = site.play()
-    assert status == 2
-    message = (
-        "Hugging Face (%s) has no repository for made-up/gpt-oss-small at revision main (HTTP 404), or hides it. "
-        % hub.endpoint
-    )
-    assert screen.count(message) == 1, screen
-    assert "RETRYING" not in screen
+        run = Site(tmp_path, hub).play().failed()
+    message = "Hugging Face (%s) has no repository for %s at revision main (HTTP 404), or hides it. "
+    assert run.output.count(message % (hub.endpoint, REPO)) == 1
+    assert "RETRYING" not in run.output
 
 
 def test_a_draft_is_looked_at_as_the_engine_of_the_plan_needs_it(tmp_path):
@@ -128,8 +103,6 @@ def test_a_draft_is_looked_at_as_the_engine_of_the_plan_needs_it(tmp_path):
             "method": "eagle3", "repo": "made-up/head", "path": str(tmp_path / "models" / "head")
         }  # fmt: skip
         servers = [{"environment": {}}, {"environment": {"VLLM_NEURON_FRAMEWORK": "neuronx-distributed-inference"}}]
-        status, screen = site.play(fleet_servers=servers)
-        assert status == 2 and "config.json is not an EAGLE3 head for NxD Inference" in screen, screen
+        site.play(fleet_servers=servers).failed("config.json is not an EAGLE3 head for NxD Inference")
         assert hub.sent(REPO, SHARD) == 0
-        status, screen = site.play(fleet_servers=servers[:1])
-        assert status == 0 and "changed=1" in screen, screen
+        assert site.play(fleet_servers=servers[:1]).ok().count("changed") == 1

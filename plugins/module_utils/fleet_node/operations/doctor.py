@@ -9,8 +9,7 @@ import functools
 import time
 
 from ..discover import Operation
-from ..doctor import bundle, checks
-from ..doctor.checks import NotChecked, advised, findings
+from ..doctor import CHECKS, NotChecked, advised, bundle, findings
 from ..errors import FleetError
 from ..host.commands import hangs
 from ..host.paths import NodePaths
@@ -77,14 +76,13 @@ class Case:
 
 
 def doctor(params, check_mode, operation_of, validated):
-    """{findings, bundle}: see doctor/checks.py and doctor/bundle.py. Raises FleetError only for a root that is no
-    absolute path."""
+    """{findings, bundle}: see ../doctor.py. Raises FleetError only for a root that is no absolute path."""
     looks, verification, servers = unpacked(params)
     case, found, hanging = Case(params, looks, servers, validated, operation_of), [], []
     for one in looks:
         if one["operation"] != SERVERS:  # the check servers has more words
             found += findings(one["operation"], functools.partial(_step, one, operation_of, validated, hanging))
-    for name, run in checks.CHECKS.items():
+    for name, run in CHECKS.items():
         found += findings(name, functools.partial(run, case))
     found += findings("verification", functools.partial(_verify, verification, case, operation_of, validated))
     found = case.redactor.value(found)
@@ -92,7 +90,7 @@ def doctor(params, check_mode, operation_of, validated):
         "changed": False,
         "findings": found,
         "healthy": not any(one["ok"] is False for one in found),
-        "bundle": bundle.files(case, servers, found) if params["bundle"] else {},
+        "bundle": bundle(case, servers, found) if params["bundle"] else {},
     }
 
 

@@ -16,9 +16,9 @@ import time
 import types
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import doctor as checks
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.discover import Operation
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor import bundle, checks
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor.checks import NotChecked, findings, row
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor import NotChecked, findings, row
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.commands import TimedOut
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
@@ -88,12 +88,8 @@ def lost_gpu(case):
 
 
 def starts(case):
-    record = {
-        "name": "server-0",
-        "phase": "restarting",
-        "reason": "it ended with status 1",
-        "starts": [time.time()] * 3,
-    }
+    record = {"name": "server-0", "phase": "restarting", "reason": "it ended with status 1",
+              "starts": [time.time()] * 3}  # fmt: skip
     with open(case.paths.server_state("server-0"), "w", encoding="utf-8") as stream:
         json.dump(record, stream)
 
@@ -216,15 +212,9 @@ def test_a_check_that_fails_is_a_finding():
     assert (found[0]["code"], found[0]["cause"]) == ("test.first", "It is bad")
     assert found[1]["code"] == "doctor.check-failed"
     assert findings("two", impossible) == [row("two", None, "no such thing here")]
-    problems = FleetError(
-        "preflight.problems", "Two.", details={"problems": [{"check": "ports", "message": "It is bad. Stop it."}]}
-    )
-    (of_preflight,) = findings("node_preflight", lambda: [problems])
-    assert [of_preflight[key] for key in ("check", "cause", "remedy")] == [
-        "node_preflight: ports",
-        "It is bad",
-        "Stop it.",
-    ]
+    details = {"problems": [{"check": "ports", "message": "It is bad. Stop it."}]}
+    (found,) = findings("node_preflight", lambda: [FleetError("preflight.problems", "Two.", details=details)])
+    assert (found["check"], found["cause"], found["remedy"]) == ("node_preflight: ports", "It is bad", "Stop it.")
 
 
 @pytest.fixture
@@ -337,10 +327,7 @@ def test_real_operations_name_their_faults(tmp_path, monkeypatch, make, check, c
 def test_a_bundle_has_no_secret(case):
     """Not in another encoding either, nor in pieces."""
     token, password = "hf_AbCdEfGhIjKlMnOpQrStUv", "pr0xy/w0rd"
-    deployed, logged = (
-        "sk-Dp4Wn8Xc2Vb6Jm0Lq5Tz",
-        "Lg7-t3apot-9Vx",
-    )  # in a file, in an address of a log
+    deployed, logged = "sk-Dp4Wn8Xc2Vb6Jm0Lq5Tz", "Lg7-t3apot-9Vx"  # in a file, in an address of a log
     change(case, environment={"HTTPS_PROXY": "http://me:%s@proxy:3128" % password, "MY_TOKEN": token})
     case.secrets = lambda name: {"VLLM_API_KEY": deployed}
     os.makedirs(case.paths.secrets)
@@ -354,7 +341,7 @@ def test_a_bundle_has_no_secret(case):
     os.makedirs(case.paths.servers)
     with open(case.paths.entry("server-0"), "w", encoding="utf-8") as stream:
         json.dump(case.entries["server-0"], stream)
-    found = bundle.files(case, list(case.entries.values()), [])
+    found = checks.bundle(case, list(case.entries.values()), [])
     assert {"findings.json", "plan.json", "deployed/server-0.json", "logs/server-0.log", "logs/kernel.log",
             "versions.json"} <= set(found)  # fmt: skip
     assert found["logs/server-0.log"].endswith("hello")

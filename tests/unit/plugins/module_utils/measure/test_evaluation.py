@@ -32,13 +32,8 @@ class Site:
     """A node with one planned server and a tool; `processes` is who answers, `tokens` its context."""
 
     def __init__(self, folder, monkeypatch):
-        self.listed_as = "max_model_len"
-        self.root, self.venv, self.processes, self.context = (
-            folder / "root",
-            folder / "venv",
-            {"server-0": [1, 2]},
-            4096,
-        )
+        self.listed_as, self.context, self.processes = "max_model_len", 4096, {"server-0": [1, 2]}
+        self.root, self.venv = folder / "root", folder / "venv"
         monkeypatch.setattr(evaluation, "check_entries", lambda entries: {one["name"]: one for one in entries})
         monkeypatch.setattr(evaluation.Evaluation, "check", lambda one: self.processes)
         monkeypatch.setattr(evaluation.Evaluation, "processes", lambda one: self.processes)
@@ -48,12 +43,10 @@ class Site:
         listed = {"data": [{"id": "m", self.listed_as: self.context}]}
         return http_client.Response("GET", "/v1/models", 200, text=json.dumps(listed))
 
-    def tool(self, script):
-        program = self.venv / "bin" / "python"
-        program.parent.mkdir(parents=True, exist_ok=True)
+    def tool(self, text):
+        (self.venv / "bin").mkdir(parents=True, exist_ok=True)
         # the folder is that of the values
-        program.write_text("#!/bin/sh\nOUT=$(pwd)\necho began >>%s\n%s\n" % (self.root.parent / "calls", script))
-        program.chmod(0o755)
+        script(self.venv / "bin" / "python", "OUT=$(pwd)\necho began >>%s\n%s\n" % (self.root.parent / "calls", text))
         return self
 
     def calls(self):
@@ -108,18 +101,26 @@ def test_a_refused_request_is_kept_said_and_asked_again(site):
     assert site.run(caller="two")["document"]["failed"] == 0
 
 
-def test_a_tool_that_never_ends_is_ended(site):
-    site.tool("exec sleep %d" % (10 * LONG_S))
+NEVER = "exec sleep %d" % (10 * LONG_S)
+
+
+@pytest.mark.parametrize(
+    ("text", "budget_s", "words"),
+    [(NEVER, 1, "The time limit of 1 s ended it"),
+     ("echo no such option >&2; exit 2", LONG_S, "Status 2: no such option"), (NEVER, LONG_S, "was killed")],
+    ids=["it never ends", "it breaks", "it is killed"],
+)  # fmt: skip
+def test_a_tool_that_fails_says_how_and_the_next_play_runs_it_again(site, text, budget_s, words):
+    site.tool(text)
     began = time.monotonic()
-    measured = site.run(budget_s=1)["document"]
+    if words == "was killed":
+        site.run(wait_s=0)
+        site.job().stop()
+    measured = site.run(budget_s=budget_s)["document"]
     assert time.monotonic() - began < LONG_S
-    assert measured["failed"] and "The time limit of 1 s ended it" in measured["errors"][0]["message"]
-
-
-def test_a_tool_that_breaks_says_its_last_words(site):
-    site.tool("echo no such option >&2; exit 2")
-    (error,) = site.run()["document"]["errors"]
-    assert error["message"].endswith("Status 2: no such option")
+    assert measured["failed"] and words in measured["errors"][0]["message"]
+    site.tool(GOOD)
+    assert site.run(caller="two")["document"]["score"] == 100
 
 
 def test_progress_is_read_from_the_log(site):
@@ -133,17 +134,6 @@ def test_progress_is_read_from_the_log(site):
     go.touch()
     assert site.run()["document"]["score"] == 100
     assert site.calls() == 1
-
-
-def test_a_killed_job_has_failed_and_the_next_play_runs_it_again(site):
-    site.tool("exec sleep %d" % (10 * LONG_S))
-    site.run(wait_s=0)
-    job = site.job()
-    job.stop()
-    measured = site.run()["document"]
-    assert measured["failed"] and "was killed" in measured["errors"][0]["message"]
-    site.tool(GOOD)
-    assert site.run(caller="two")["document"]["score"] == 100
 
 
 def test_a_restarted_server_makes_it_void(site):
@@ -217,8 +207,7 @@ def test_check_mode_asks_nothing(site):
 @pytest.mark.parametrize(("failed", "score"), [(0, 75), (4, 50)])
 def test_a_command_of_a_recipe_is_an_evaluation(site, failed, score):
     program = site.root.parent / "tiny"
-    program.write_text('#!/bin/sh\necho "{\\"right\\": $3, \\"all\\": 40, \\"lost\\": $4}" >"$2/$1.json"\n')
-    program.chmod(0o755)
+    script(program, 'echo "{\\"right\\": $3, \\"all\\": 40, \\"lost\\": $4}" >"$2/$1.json"\n')
     command = {
         "argv": [str(program), "${effort}", "${output}", str(score), str(failed)],
         "files": ["low.json"],

@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import evaluation as datasets
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
 from ansible_collections.inference.fleet.tests.unit.engines.measured_results import benchmark, evaluation
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 
 def test_history_is_appended_and_never_changed(tmp_path):
@@ -73,3 +77,149 @@ def test_the_recipe_hash_leaves_out_the_keys_that_change_no_server():
     recipe = {"name": "x", "arguments": {"a": 1}, "benchmark": {"quick": {}}, "probes": []}
     assert result.recipe_hash(recipe) == result.recipe_hash({**recipe, "benchmark": None, "probes": [1]})
     assert result.recipe_hash(recipe) != result.recipe_hash({**recipe, "arguments": {"a": 2}})
+
+
+CLUSTERS = st.lists(
+    st.integers(1, 8).flatmap(lambda asked: st.tuples(st.integers(0, asked), st.just(asked))), min_size=1, max_size=40
+)
+
+
+def total(clusters):
+    return sum(one for one, _asked in clusters), sum(asked for _one, asked in clusters)
+
+
+@pytest.mark.parametrize(
+    ("correct", "asked", "low", "high"),
+    # R: prop.test(x, n, correct = FALSE)
+    [(0, 10, 0.0, 27.75), (5, 10, 23.66, 76.34), (10, 10, 72.25, 100.0), (895, 1000, 87.45, 91.25)],
+)
+def test_the_interval_is_wilsons(correct, asked, low, high):
+    assert [round(value, 2) for value in result.wilson(correct, asked)] == [low, high]
+
+
+@pytest.mark.parametrize(("correct", "asked"), [(1, 0), (-1, 5), (6, 5)])
+def test_counts_that_cannot_be_are_refused(correct, asked):
+    with pytest.raises(ValueError):
+        result.wilson(correct, asked)
+
+
+@given(CLUSTERS)
+def test_the_score_is_in_the_interval(clusters):
+    correct, asked = total(clusters)
+    low, high = result.interval(clusters)
+    assert 0 <= low <= high <= 100 and low - 1e-9 <= 100 * correct / asked <= high + 1e-9
+
+
+@given(CLUSTERS)
+def test_an_answer_counts_between_its_share_of_a_question_and_one(clusters):
+    assert len(clusters) <= result.effective(clusters) <= total(clusters)[1]
+
+
+@given(st.lists(st.booleans(), min_size=2, max_size=30), st.integers(2, 8))
+def test_the_same_answer_again_and_again_says_nothing_more(right, repeats):
+    once = [(int(one), 1) for one in right]
+    again = [(one * repeats, repeats) for one, _asked in once]
+    assume(0 < sum(right) < len(right))
+    assert result.effective(again) <= len(right) * 1.01
+    width = [high - low for low, high in (result.interval(once), result.interval(again))]
+    assert width[1] >= width[0] * 0.99
+
+
+def test_answers_that_differ_within_questions_narrow_the_interval():
+    low, high = result.interval([(4, 8)] * 25)
+    assert (round(low, 1), round(high, 1)) == (43.1, 56.9)  # as of 200 answers
+    low, high = result.interval([(8, 8), (0, 8)] * 12)
+    assert high - low > 37  # as of 24
+
+
+@pytest.mark.parametrize(
+    ("score", "bounds", "reference", "said"),
+    [
+        (89.0, [87.0, 91.0], 89.5, "agrees"),
+        (80.0, [77.0, 83.0], 89.5, "below"),
+        (95.0, [93.0, 97.0], 89.5, "above"),
+        (75.0, [47.0, 91.0], 89.5, "too-few"),
+        (0.0, [0.0, 24.0], 89.5, "below"),
+        (50.0, [20.0, 80.0], None, "no-reference"),
+        (None, None, 89.5, "too-few"),
+        (None, None, None, "no-reference"),
+    ],
+)
+def test_what_a_score_says_beside_a_published_one(score, bounds, reference, said):
+    assert result.judge(score, bounds, reference) == said
+
+
+def test_nothing_asked_has_no_interval():
+    assert result.interval([]) is result.interval([(0, 0)]) is None
+
+
+GPQA = "Question,Correct Answer,Incorrect Answer 1,Incorrect Answer 2,Incorrect Answer 3\n"
+GSM8K = '{"question": "a", "answer": "1,000 and 200 more\\n#### 1,200"}\n'
+ALL = ["basic", "gpqa", "aime25", "mmlu", "gsm8k"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "gpqa_diamond.csv").write_text(GPQA + '"two\nlines",1,2,3,4\nb,1,2,3,4\n')
+    for part in ("I", "II"):
+        (tmp_path / ("aime2025-%s.jsonl" % part)).write_text('{"question": "a", "answer": "7"}\n' * 3)
+    for split in ("dev", "test"):
+        (tmp_path / "mmlu" / split).mkdir(parents=True)
+        for subject in ("anatomy", "high_school_physics"):
+            (tmp_path / "mmlu" / split / ("%s_%s.csv" % (subject, split))).write_text("q,1,2,3,4,B\n" * 5)
+    (tmp_path / "gsm8k").mkdir()
+    for split, count in (("train", 3), ("test", 2)):
+        (tmp_path / "gsm8k" / (split + ".jsonl")).write_text(GSM8K * count)
+    return tmp_path
+
+
+def wrong(folder, names, checksums=None):
+    with pytest.raises(FleetError) as caught:
+        datasets.check_datasets(str(folder), names, checksums or {})
+    assert caught.value.code == "evaluate.datasets-wrong"
+    return caught.value.details["wrong"]
+
+
+def test_questions_are_counted(folder):
+    found = datasets.check_datasets(str(folder), ALL, {})
+    counts = {name: sum(one["questions"].values()) for name, one in found.items()}
+    assert counts == {"gpqa": 2, "aime25": 6, "mmlu": 10, "gsm8k": 2}
+    assert list(found["mmlu"]["questions"]) == ["mmlu/test/anatomy_test.csv", "mmlu/test/high_school_physics_test.csv"]
+
+
+def test_a_dataset_is_known_by_all_of_its_files(folder):
+    before = datasets.check_datasets(str(folder), ["aime25"], {})["aime25"]["sha256"]
+    assert datasets.check_datasets(str(folder), ["aime25"], {})["aime25"]["sha256"] == before
+    (folder / "aime2025-II.jsonl").write_text('{"question": "b", "answer": "7"}\n')
+    assert datasets.check_datasets(str(folder), ["aime25"], {})["aime25"]["sha256"] != before
+
+
+def test_all_that_is_missing_is_said_at_once(tmp_path):
+    found = wrong(tmp_path / "none", ALL)
+    assert [text.partition(" ")[0] for text in found] == [
+        "gpqa_diamond.csv", "aime2025-I.jsonl", "aime2025-II.jsonl", "mmlu/test/*_test.csv", "mmlu/dev/*_dev.csv",
+        "gsm8k/test.jsonl", "gsm8k/train.jsonl",
+    ]  # fmt: skip
+    assert all(text.endswith("is missing") for text in found)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"), [("gpqa_diamond.csv", GPQA), ("gpqa_diamond.csv", ""), ("gsm8k/train.jsonl", "\n")]
+)
+def test_a_file_without_questions_is_wrong(folder, path, text):
+    (folder / path).write_text(text)
+    (one,) = wrong(folder, ALL)
+    assert one.startswith(path + " (") and one.endswith(") has no rows")
+
+
+def test_another_checksum_is_said(folder):
+    right = hashlib.sha256((folder / "gpqa_diamond.csv").read_bytes()).hexdigest()
+    assert datasets.check_datasets(str(folder), ["gpqa"], {"gpqa_diamond.csv": right.upper(), "other": "x"})
+    assert wrong(folder, ["gpqa"], {"gpqa_diamond.csv": "0" * 64}) == [
+        "gpqa_diamond.csv (gpqa) has the sha256 %s, not %s" % (right, "0" * 64)
+    ]
+
+
+def test_an_unknown_evaluation_is_refused(folder):
+    (one,) = wrong(folder, ["hellaswag"])
+    assert one.startswith("hellaswag is not an evaluation")

@@ -8,18 +8,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import pathlib
 import re
+import signal
+import subprocess
 import types
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.http_client import Response
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import DetachedJob
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import benchmark, run
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import benchmarks
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.benchmarks import Point
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Observed
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.supervisord import Supervisord
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.systemd import Systemd
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import compare
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import points, tools
 from ansible_collections.inference.fleet.tests.runs import wait_for
@@ -27,17 +33,10 @@ from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import 
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 
 HEAD = {
-    "inventory": "local",
-    "recipe": "r",
-    "recipe_hash": "a" * 64,
-    "platform": "cpu",
-    "engine": "e",
-    "versions": {"engine": None, "tool": "1", "collection": None},
+    "inventory": "local", "recipe": "r", "recipe_hash": "a" * 64, "platform": "cpu", "engine": "e", "scope": "node",
+    "versions": {"engine": None, "tool": "1", "collection": None}, "host": "node", "profile": "quick",
     "hardware": {"accelerator": "cpu", "count": 2},
-    "scope": "node",
-    "host": "node",
-    "profile": "quick",
-}
+}  # fmt: skip
 # Counts its calls, waits where it is told to, and writes a profile of as many requests as `count` says.
 TOOL = """
 folder=$(dirname "$0")
@@ -59,7 +58,6 @@ while [ $# -gt 1 ]; do [ "$1" = --artifact-dir ] && out=$2; shift; done
 cp "$folder/records" "$out/profile_export.jsonl"
 """
 
-
 PROGRAM = benchmarks.program
 
 
@@ -80,6 +78,12 @@ class Bench:
 
     def waits(self, yes):
         (self.folder / "wait").touch() if yes else (self.folder / "wait").unlink()
+
+    def begun(self):
+        """Start a tool that waits, and let it end later."""
+        self.waits(True)
+        assert self.call(wait_s=0)["finished"] is False
+        wait_for(lambda: self.calls == 1, 60, "the tool")
 
     @property
     def calls(self):
@@ -188,42 +192,32 @@ def test_check_mode_sends_nothing(bench):
     assert bench.call(check_mode=True)["changed"] is False
 
 
-def test_a_job_goes_on_when_its_play_has_ended_and_is_joined(bench):
-    bench.waits(True)
-    assert bench.call(wait_s=0)["finished"] is False
-    wait_for(lambda: bench.calls == 1, 60, "the tool")
-    assert bench.call(caller="two", wait_s=0)["finished"] is False
-    bench.waits(False)
-    assert bench.call(caller="two")["document"]["ok"] is True
-    assert bench.calls == 1
-
-
-def test_a_result_that_nobody_waited_for_is_taken_by_the_next_play(bench):
-    bench.waits(True)
-    bench.call(wait_s=0)
-    wait_for(lambda: bench.calls == 1, 60, "the tool")
-    bench.waits(False)
-    root = bench.folder / "root"
-    wait_for(lambda: list(root.rglob("profile_export_aiperf.json")), 60, "what the tool writes")
+@pytest.mark.parametrize("waits", [True, False], ids=["the next play joins it", "it has ended by then"])
+def test_a_job_goes_on_when_its_play_has_ended_and_the_next_takes_its_result(bench, waits):
+    bench.begun()
+    if waits:
+        assert bench.call(caller="two", wait_s=0)["finished"] is False
+        bench.waits(False)
+    else:
+        bench.waits(False)
+        root = bench.folder / "root"
+        wait_for(lambda: list(root.rglob("profile_export_aiperf.json")), 60, "what the tool writes")
     assert bench.call(caller="two")["document"]["ok"] is True
     assert bench.calls == 1
 
 
 @pytest.mark.parametrize("who", ["the play that waits", "the next play"])
 def test_a_tool_that_was_killed(bench, who):
-    bench.waits(True)
-    bench.call(wait_s=0)
-    wait_for(lambda: bench.calls == 1, 60, "the tool")
-    job = DetachedJob(str(next((bench.folder / "root").rglob("job/pid")).parent))
-    job.stop()
+    bench.begun()
+    DetachedJob(str(next((bench.folder / "root").rglob("job/pid")).parent)).stop()
     bench.waits(False)
-    if who == "the play that waits":
-        document = bench.call()["document"]
-        assert (document["ok"], document["counts"]["failed"], bench.calls) == (False, 8, 1)
-        assert document["reason"].startswith("no request was answered")
-    else:
+    if who == "the next play":
         assert bench.call(caller="two")["document"]["ok"] is True
         assert bench.calls == 2
+        return
+    document = bench.call()["document"]
+    assert (document["ok"], document["counts"]["failed"], bench.calls) == (False, 8, 1)
+    assert document["reason"].startswith("no request was answered")
 
 
 def test_the_time_limit_ends_it(bench):
@@ -258,10 +252,8 @@ def test_a_key_is_never_an_argument(bench, monkeypatch):
 
 def test_a_tokenizer_that_cannot_be_used(bench, monkeypatch, tmp_path):
     monkeypatch.undo()
-    given = {"point": {"urls": ["http://127.0.0.1:1"], "tool": "aiperf", "model": "m", "tokenizer": str(tmp_path)}}
-    point = Point(**given["point"], spec={}, input_tokens=1, output_tokens=1, requests=1)
     one = benchmark.Benchmark.__new__(benchmark.Benchmark)
-    one.point = point
+    one.point = dataclasses.replace(named("aiperf"), tokenizer=str(tmp_path))
     with pytest.raises(FleetError) as caught:
         one.check_tokenizer(None)
     assert caught.value.code == "measure.tokenizer"
@@ -276,12 +268,11 @@ def named(tool):
     return Point(tool, tools()[tool], "m", "/m", ("http://127.0.0.1:8000", "http://10.0.0.2:8000"), 1, 1, 1)
 
 
-def test_a_tool_that_is_not_there(tmp_path):
+@pytest.mark.parametrize(("tool", "environment"), [("aiperf", True), ("trtllm-bench", False)])
+def test_a_tool_that_is_not_there(tmp_path, tool, environment):
+    folder = str(tmp_path)
     with pytest.raises(FleetError) as caught:
-        benchmarks.program(named("aiperf"), str(tmp_path), plan_entry(8000), "", str(tmp_path))
-    assert caught.value.code == "measure.tool-missing"
-    with pytest.raises(FleetError) as caught:
-        benchmarks.program(named("trtllm-bench"), None, plan_entry(8000), "", str(tmp_path))
+        benchmarks.program(named(tool), folder if environment else None, plan_entry(8000), "", folder)
     assert caught.value.code == "measure.tool-missing"
 
 
@@ -352,11 +343,11 @@ def test_servers_of_other_hosts_must_answer_and_are_told_from_a_later_start(tmp_
         one.check()
     assert caught.value.code == "measure.not-verified"
     assert (
-        "b/frontend of another host does not answer this host at http://10.0.0.2:8000 (refused)" in caught.value.message
+        "b/frontend of another host does not answer this host at http://10.0.0.2:8000 (refused)"
+        in (caught.value.values[0])
     )
 
 
-NODE = types.SimpleNamespace(paths=None, manager=None)
 RECORD = {"hash": "h", "pid": 7, "ticks": 70, "started": 1.5}
 BEGAN = Observed("server-0", state=RECORD, fresh=True)
 
@@ -365,28 +356,144 @@ def container(name, running=True):
     return types.SimpleNamespace(id=name, running=running)
 
 
-def seen(monkeypatch, observed):
-    monkeypatch.setattr(run, "observe", lambda *given: {"server-0": observed} if observed else {})
-    return run.starts_of(NODE, {"server-0": {}})
-
-
 @pytest.mark.parametrize(
     ("change", "changed"),
     [
-        ({}, []),
-        ({"state": {**RECORD, "phase": "running"}}, []),
-        ({"fresh": False}, ["server-0"]),  # killed a moment ago; its record is the old one until it is started again
-        ({"state": {**RECORD, "ticks": 71}}, ["server-0"]),
-        ({"state": {**RECORD, "hash": "other"}}, ["server-0"]),
-        ({"state": None}, ["server-0"]),
-        ({"containers": [container("b")]}, ["server-0"]),
-        ({"containers": [container("b", running=False)]}, []),
+        ({}, False),
+        ({"state": {**RECORD, "phase": "running"}}, False),
+        ({"containers": [container("b", running=False)]}, False),
+        ({"fresh": False}, True),  # killed a moment ago; its record is the old one until it is started again
+        ({"state": {**RECORD, "ticks": 71}}, True),
+        ({"state": {**RECORD, "hash": "other"}}, True),
+        ({"state": None}, True),
+        ({"containers": [container("b")]}, True),
+        (None, True),  # it is gone
     ],
 )
 def test_what_is_another_start(monkeypatch, change, changed):
-    before = seen(monkeypatch, BEGAN)
-    assert run.changed_starts(before, seen(monkeypatch, dataclasses.replace(BEGAN, **change))) == changed
+    seen = []
+    for observed in (BEGAN, change if change is None else dataclasses.replace(BEGAN, **change)):
+        monkeypatch.setattr(run, "observe", lambda *given, one=observed: {"server-0": one} if one else {})
+        seen.append(run.starts_of(types.SimpleNamespace(paths=None, manager=None), {"server-0": {}}))
+    assert run.changed_starts(*seen) == ["server-0"] * changed
 
 
-def test_one_that_is_gone_is_changed(monkeypatch):
-    assert run.changed_starts(seen(monkeypatch, BEGAN), seen(monkeypatch, None)) == ["server-0"]
+# -- servers that stop for a tool come back, however the tool ends and whoever waits for it ----------------------------
+
+LATENCY = Point("vllm-latency", tools()["vllm-latency"], "m", "/m", ("http://127.0.0.1:1",), 1, 1, 1)
+ENTRIES = {name: plan_entry(8000, name) for name in ("server-0", "server-1")}
+
+
+class Manager:
+    """A service manager that notes what it is asked."""
+
+    def __init__(self, folder):
+        self.folder, self.calls, self.up = folder, [], {"server-0", "server-1"}
+
+    def stop(self, names):
+        self.calls.append(("stop", *names))
+        self.up -= set(names)
+
+    def start(self, names):
+        self.calls.append(("start", *names))
+        self.up |= set(names)
+
+    def statuses(self):
+        return {name: types.SimpleNamespace(state="up" if name in self.up else "down") for name in ENTRIES}
+
+    def start_argv(self, names):
+        path = "%s/%s" % (self.folder, "-".join(names))
+        return ["sh", "-c", "echo added; echo a warning >&2; touch " + path]
+
+
+class Launcher:
+    """Says what is left of a server."""
+
+    left = ()
+
+    def stop_leftovers(self, entry):
+        return [{"id": 7, "what": "process 7: engine"}] if entry["name"] in self.left else []
+
+
+@pytest.fixture
+def servers(tmp_path, monkeypatch):
+    launcher = Launcher()
+    monkeypatch.setattr(run, "get_launcher", lambda entry, root: launcher)
+    node = types.SimpleNamespace(manager=Manager(tmp_path), paths=NodePaths(str(tmp_path / "root")))
+    found = run.StoppedServers(node, ENTRIES)
+    found.launcher, found.back = launcher, tmp_path / "server-0-server-1"
+    return found
+
+
+def test_they_stop_and_only_those_that_are_down_start(servers):
+    servers.stop()
+    servers.node.manager.up.add("server-1")
+    servers.start()
+    assert servers.node.manager.calls == [("stop", "server-0", "server-1"), ("start", "server-0")]
+    servers.start()
+    assert len(servers.node.manager.calls) == 2
+
+
+def test_one_that_does_not_stop_is_an_error_and_all_start_again(servers):
+    servers.launcher.left = ("server-1",)
+    with pytest.raises(FleetError) as caught:
+        servers.stop()
+    assert (caught.value.code, caught.value.values) == ("measure.server-stays", ("server-1", "process 7: engine"))
+    assert servers.node.manager.calls[-1] == ("start", "server-0", "server-1")
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_the_job_starts_them_when_the_tool_has_ended_however_it_did(servers, status):
+    tool = ["sh", "-c", "echo its last words; exit %d" % status]
+    done = subprocess.run(
+        servers.wrapped(tool), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    assert (done.returncode, servers.back.exists(), done.stdout) == (status, True, "its last words\n")
+
+
+def test_the_job_starts_them_when_it_is_ended(servers, tmp_path):
+    tool = script(tmp_path / "tool", "touch %s/at-work\nexec sleep 60" % tmp_path)
+    job = subprocess.Popen(servers.wrapped([tool]), start_new_session=True)
+    wait_for((tmp_path / "at-work").exists, 60, "the tool")
+    os.killpg(job.pid, signal.SIGTERM)
+    job.wait(60)
+    assert servers.back.exists()
+
+
+def test_what_starts_them_with_each_service_manager(tmp_path):
+    paths = NodePaths(str(tmp_path))
+    assert Systemd(paths).start_argv(["server-0"]) == [
+        "systemctl", "start", "--no-block", "--", "inference-fleet-server-0.service"
+    ]  # fmt: skip
+    assert Supervisord(paths, "/toolkit").start_argv(["server-0", "server-1"]) == [
+        "/toolkit/bin/supervisorctl", "-c", paths.etc + "/supervisord.conf", "add", "inference-fleet-server-0",
+        "inference-fleet-server-1",
+    ]  # fmt: skip
+
+
+def test_an_engine_takes_the_place_of_a_servers_process(tmp_path):
+    python = script(tmp_path / "python", "true")
+    entry = plan_entry(8000, command=[python, "-m", "x"], cpus="0-3", user="engine", environment={"A": "1"})
+    argv, variables, _python = benchmarks.program(LATENCY, None, entry, "", str(tmp_path), "0.32.0")
+    assert argv == [
+        "runuser", "-u", "engine", "--", "taskset", "--cpu-list", "0-3", python, "-m", "vllm.entrypoints.cli.main",
+        "bench", "latency",
+    ]  # fmt: skip
+    assert variables["A"] == "1" and variables["INFERENCE_FLEET_SERVER"] == "server-0"
+    assert os.path.exists(tmp_path / "vllm-0.32.0+cpu.dist-info" / "METADATA")
+
+
+def test_an_engine_takes_the_place_of_a_servers_container(monkeypatch):
+    seen = []
+    containers = benchmarks.containers
+    monkeypatch.setattr(containers, "launch_command", lambda entry, _root: seen.append(entry) or entry["launch"])
+    monkeypatch.setattr(containers, "client_environment", lambda *given: {"B": "2"})
+    entry = plan_entry(
+        8000,
+        container={"engine": "docker"},
+        command=["vllm", "serve", "/m"],
+        launch=["docker", "run", "--name=inference-fleet-server-0", "image", "vllm", "serve", "/m"],
+    )
+    argv, variables, _python = benchmarks.program(LATENCY, None, entry, "", "/f")
+    assert argv == ["docker", "run", "--name=inference-fleet-server-0", "image", "vllm", "bench", "latency"]
+    assert (variables, seen[0]["command"]) == ({"B": "2"}, ["vllm", "bench", "latency"])

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import dynamo
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import probes
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
+from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.test_judging import ENDPOINTS, INSTANCES
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (
     SEQUENCE,
     by_name,
@@ -23,15 +23,7 @@ from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.
 
 pytestmark = pytest.mark.usefixtures("short_streams")
 
-HEALTH = {
-    "status": "healthy",
-    "endpoints": ["dyn://dynamo.backend.generate", "dyn://dynamo.prefill.generate"],
-    "instances": [
-        {"namespace": "dynamo", "component": "backend", "endpoint": "clear_kv_blocks", "instance_id": 1},
-        {"namespace": "dynamo", "component": "backend", "endpoint": "generate", "instance_id": 1},
-        {"namespace": "dynamo", "component": "prefill", "endpoint": "generate", "instance_id": 2},
-    ],
-}
+HEALTH = {"status": "healthy", "endpoints": ENDPOINTS, "instances": INSTANCES}
 
 
 class Worker:
@@ -120,17 +112,6 @@ def test_a_decode_worker_that_fetches_no_cache_is_found_out():
     )
 
 
-def test_one_of_several_workers_may_be_left_alone_by_the_router():
-    roles = {"prefill-0": "prefill", "prefill-1": "prefill", "decode-0": "decode"}
-    before = {name: probes.Seen(1, 7) for name in roles}
-    after = {**before, "prefill-1": probes.Seen(2)}
-    assert probes.idle(before, after, roles) == ["decode-0"]
-    after["decode-0"] = probes.Seen(2, 7)
-    assert probes.idle(before, after, roles) == []
-    assert probes.still(before, after, ["decode-0"]) == ["decode-0"]
-    assert probes.still(before, {**after, "decode-0": before["decode-0"]}, ["decode-0"]) == []
-
-
 def test_counters_that_come_late_are_waited_for(monkeypatch):
     monkeypatch.setattr(probes, "LATE_S", 30)
     looks = iter((5, 5, 6))
@@ -149,36 +130,3 @@ def test_counters_that_are_not_there_are_not_measured():
     }
     other = disaggregated(decode=Worker(text="python_info 1\n"))
     assert unmeasured(other) == {"disaggregation": "not measurable: no counters at the system port of decode-0"}
-
-
-@pytest.mark.parametrize(
-    ("health", "expected"),
-    [
-        (HEALTH, {"prefill": 1, "decode": 1}),
-        ({"endpoints": HEALTH["endpoints"], "instances": []}, {"prefill": 1, "decode": 1}),
-        ({"endpoints": ["dyn://dynamo.tensorrt_llm.generate"]}, {"prefill": 0, "decode": 1}),
-        ({"status": "unhealthy", "message": "No endpoints available", "instances": []}, {"prefill": 0, "decode": 0}),
-        (None, {"prefill": 0, "decode": 0}),
-    ],
-)
-def test_instances_are_counted_in_every_versions_health(health, expected):
-    assert dynamo.count_instances(health) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('dynamo_component_requests_total{dynamo_component="backend",dynamo_endpoint="generate"} 3\n', 3),
-        (
-            'dynamo_component_requests_total{dynamo_endpoint="generate"} 3\n'
-            'dynamo_component_requests_total{dynamo_endpoint="clear_kv_blocks"} 9\n',
-            3,
-        ),
-        ("dynamo_component_requests_total 1e1\n", 10),
-        ("dynamo_component_uptime_seconds 7\n", 0),
-        ("python_info 1\n", None),
-        ("", None),
-    ],
-)
-def test_requests_are_counted_by_the_generate_endpoint(text, expected):
-    assert dynamo.request_count(text) == expected

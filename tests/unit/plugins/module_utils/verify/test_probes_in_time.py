@@ -10,8 +10,6 @@ import threading
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.vllm import ENGINE as VLLM
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model import gpt_oss
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, runner
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
@@ -165,30 +163,6 @@ def test_the_whole_of_quick_has_a_limit_of_its_own():
     with ScriptedEngine("hangs") as engine:
         verdict = verdict_of(engine, asking.Options(mode="quick", timeout=1200, quick_timeout=0.5))
     assert failing(verdict) == {"completion": causes.too_slow(0.5, "verify_quick_timeout_s")}
-
-
-@pytest.mark.parametrize(
-    ("text", "number", "expected"),
-    [
-        ("391", 391, True), ("391.", 391, True), ("**391**", 391, True), ("3 9 1", 391, True), ("= 391,", 391, True),
-        ("\uff13\uff19\uff11", 391, True), ("48,213", 48213, True), ("$391$", 391, True), ("(391)", 391, True),
-        ("17 391", 391, True), ("3910", 391, False), ("1391", 391, False), ("391.5", 391, False), ("0.391", 391, False),
-        ("1,391", 391, False), ("39 1000", 391, False), ("", 391, False), ("three", 391, False),
-    ],
-)  # fmt: skip
-def test_a_number_is_found_however_it_is_set(text, number, expected):
-    assert gpt_oss.says_number(text, number) is expected
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "The final analysis is done.", "An assistant finally answers.", "analysis: 391", "It goes to=x.", "a || b | c",
-        "| start | end |", "Use functions.get_weather.", "Channel: 5", "finally", "f |> g", "!!", "commentary",
-    ],
-)  # fmt: skip
-def test_plain_words_are_no_residue(text):
-    assert causes.residue(text, VLLM) is None
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,19 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
+"""Certificates, comparisons with earlier runs, and evaluations beside published scores."""
+
 from __future__ import annotations
 
+import copy
 import json
+import pathlib
 
 import pytest
+import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure import certificate, measured_page
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure import certificate, compare, measured_page
+from ansible_collections.inference.fleet.plugins.plugin_utils.operations import measure
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 from ansible_collections.inference.fleet.tests.unit.engines.measured_results import (
     benchmark,
@@ -15,6 +21,8 @@ from ansible_collections.inference.fleet.tests.unit.engines.measured_results imp
     failed,
     history,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 NOW = "2026-01-09T03:04:05Z"
 
@@ -74,10 +82,17 @@ def test_a_certificate_says_only_what_was_measured(fleet, results, words, comple
         assert reason == "gpqa, high effort of trn3-1: " + certificate.WHY_OPEN[results[1]["verdict"]]
 
 
+def run_of(roles):
+    """The verdicts of a run for these hosts, each with a server of this role."""
+    fleet = {**verdicts(), "run": {"id": "x", "began": NOW, "hosts": list(roles)}}
+    for host, role in roles.items():
+        server = {"role": role, "port": 8000 if role == "server" else None}
+        fleet["hosts"].setdefault(host, {})["deployed"] = {"servers": [server]}
+    return fleet
+
+
 def test_an_evaluation_that_is_missing_on_a_host_is_more_than_one_that_tells_nothing():
-    fleet = {**verdicts(), "run": {"id": "x", "began": NOW, "hosts": ["trn3-1", "trn3-2"]}}
-    for host in ("trn3-1", "trn3-2"):
-        fleet["hosts"].setdefault(host, {})["deployed"] = {"servers": [{"role": "server", "port": 8000}]}
+    fleet = run_of({"trn3-1": "server", "trn3-2": "server"})
     results = [benchmark(host=host) for host in ("trn3-1", "trn3-2")] + [evaluation(verdict="too-few")]
     value = made(fleet, results, since=NOW, kept={one["id"] for one in results})
     assert (states(value), value["complete"]) == ([None, True, True, None], False)
@@ -86,10 +101,7 @@ def test_an_evaluation_that_is_missing_on_a_host_is_more_than_one_that_tells_not
 
 def test_only_what_this_run_measured_counts_and_each_host_of_it_has_to_be_measured():
     old, new = benchmark(8, day=1), benchmark(4, day=3)
-    fleet = {**verdicts(), "run": {"id": "x", "began": NOW, "hosts": ["trn3-1", "trn3-2", "worker"]}}
-    servers = {"server": {"role": "server", "port": 8000}, "decode": {"role": "decode", "port": None}}
-    for host, role in (("trn3-1", "server"), ("trn3-2", "server"), ("worker", "decode")):
-        fleet["hosts"].setdefault(host, {})["deployed"] = {"servers": [servers[role]]}
+    fleet = run_of({"trn3-1": "server", "trn3-2": "server", "worker": "decode"})
     value = made(fleet, [old, new], since=NOW, kept={new["id"]})
     assert [one["id"] for one in value["benchmarks"]] == [new["id"]]
     assert value["parts"]["evaluate"]["ok"] is None
@@ -123,3 +135,125 @@ def test_files_in_the_folder_of_reports(tmp_path):
     assert "20260101T000000Z-00000000.json" in text
     again = measured_page.write(str(folder), 15.0, run_id="another run")
     assert again["benchmarks"] == again["evaluations"] == []
+
+
+def changes(now, *earlier, percent=compare.LIMIT):
+    found = compare.before(now, [now, *earlier])
+    return {row["metric"]: row["verdict"] for row in compare.compare(now, found, percent)}
+
+
+@pytest.mark.parametrize("pair", range(10))
+def test_twenty_percent_is_flagged_and_noise_is_not(pair):
+    earlier = benchmark(8, noise=0.04, seed=2 * pair)
+    equal = benchmark(8, noise=0.04, seed=2 * pair + 1, day=2)
+    assert set(changes(equal, earlier).values()) == {compare.SAME}
+    found = changes(benchmark(8, slower=1.2, day=2), benchmark(8))
+    assert set(found.values()) == {compare.WORSE} and len(found) == 4
+
+
+def test_a_throughput_of_few_and_different_requests_is_not_told_apart():
+    def wide(one):
+        one = copy.deepcopy(one)
+        one["metrics"]["e2e_ms"]["p90"] = 1.5 * one["metrics"]["e2e_ms"]["p50"]
+        return one
+
+    assert changes(wide(benchmark(8, slower=1.3, day=2)), wide(benchmark(8)))["output_tokens_per_s"] == compare.UNCLEAR
+    assert changes(wide(benchmark(8, slower=2.0, day=2)), wide(benchmark(8)))["output_tokens_per_s"] == compare.WORSE
+
+
+def test_before_is_the_same_point_that_counts():
+    now = benchmark(8, day=5)
+    fine = benchmark(8, day=1)
+    hardware = {"accelerator": "trainium3", "count": 4}
+    unlike = [
+        benchmark(4), benchmark(8, recipe="other"), benchmark(8, hardware=hardware), benchmark(8, scope="fleet"),
+        benchmark(8, tool={**now["tool"], "name": "other"}), failed(benchmark(8)), benchmark(8, void="restarted"),
+        benchmark(8, inventory="other"), benchmark(8, workload={**now["workload"], "input_tokens_asked": 1}),
+        benchmark(8, day=6), evaluation(),
+    ]  # fmt: skip
+    assert compare.before(now, [now, *unlike]) == []
+    assert compare.before(now, [now, fine, *unlike]) == [fine]
+
+
+def test_before_is_of_one_plan_and_of_five_runs():
+    old = [benchmark(8, day=1, plan_hash="c" * 64) for _number in range(3)]
+    new = [benchmark(8, day=2) for _number in range(7)]
+    assert compare.before(benchmark(8, day=3), [*new, *old]) == new[-compare.BEFORE :]
+
+
+def test_what_a_tool_does_not_tell_is_not_compared():
+    now, earlier = benchmark(8, day=2), benchmark(8)
+    now["metrics"]["ttft_ms"] = dict.fromkeys(now["metrics"]["ttft_ms"])
+    earlier["metrics"]["tpot_ms"]["p50"] = 0
+    assert set(changes(now, earlier)) == {"output_tokens_per_s", "e2e_ms"}
+
+
+FACTORS = st.floats(0.05, 20)
+
+
+@given(FACTORS, st.lists(FACTORS, min_size=1, max_size=7), st.floats(0.1, 500))
+def test_verdicts_follow_the_statistic(factor, before, percent):
+    earlier = [benchmark(8, slower=one, day=day) for day, one in enumerate(before, 1)]
+    now = benchmark(8, slower=factor, day=20)
+    rows = compare.compare(now, compare.before(now, earlier), percent)
+    assert len(rows) == len(compare.COMPARED)
+    for row in rows:
+        assert (row["verdict"] == compare.WORSE) == (row["change"] > max(percent, row["noise"]))
+        if row["verdict"] == compare.BETTER:
+            assert row["change"] < 0
+
+
+CLONE = pathlib.Path(__file__).resolve().parents[5]
+REFERENCES = yaml.safe_load((CLONE / "roles/evaluate/vars/main.yml").read_text(encoding="utf-8"))["evaluate_references"]
+BIG, SMALL, BF16 = "openai/gpt-oss-120b", "openai/gpt-oss-20b", "unsloth/gpt-oss-120b-BF16"
+DEPLOYMENT = {"name": "r", "platform": "cpu", "engine": "x", "model": {"repo": BIG}}
+
+
+def found(right, asked, failed=0, name="gpqa", **more):
+    """The evaluation of the node, as the control node keeps it."""
+    numbers = {
+        "questions": asked, "answered": asked, "correct": right, "failed": failed,
+        "score": round(100 * right / asked, 2) if asked else None,
+        "interval": result.wilson(right, asked) if asked else None,
+        "errors": [{"message": "bad request", "count": failed}] if failed else [],
+        "ok": bool(asked) and not failed and not more.get("void"),
+    }  # fmt: skip
+    document = {**evaluation(name, "medium", reference=None), **numbers, **more}
+    document = measure.compared(document, REFERENCES, DEPLOYMENT, 15)
+    table = measure.table(document)
+    assert len(table["rows"][0]) == len(table["columns"])
+    return document
+
+
+@pytest.mark.parametrize(
+    ("name", "effort", "model", "platform", "score"),
+    [
+        ("gpqa", "low", BIG, "nvidia", 65.3), ("aime25", "high", SMALL, "nvidia", 85.8),
+        ("gpqa", "high", BF16, "ascend", 79.4), ("mmlu", "medium", BF16, "ascend", 89.5),
+        # the platform's score for the default effort, and the general one for another
+        ("gpqa", "medium", BIG, "neuron", 72.22), ("gpqa", "high", BIG, "neuron", 79.4),
+        # not published
+        ("mmlu", "low", BF16, "nvidia", None), ("mmlu", "medium", SMALL, "nvidia", None),
+        ("basic", "low", BIG, "nvidia", None),
+    ],
+)  # fmt: skip
+def test_published_scores(name, effort, model, platform, score):
+    one = measure.reference_of(REFERENCES, name, effort, model, platform)
+    assert (one and one["score"]) == score
+    if one:
+        assert one["source"] and one["model"] == model and (one["effort"] is None) == (score in (72.22, 89.5))
+
+
+@pytest.mark.parametrize(
+    ("right", "asked", "judged", "ok"),
+    [(143, 198, "agrees", True), (99, 198, "below", False), (180, 198, "above", True), (9, 12, "too-few", True)],
+)
+def test_verdicts(right, asked, judged, ok):
+    document = found(right, asked)
+    assert (document["verdict"], document["ok"]) == (judged, ok)
+    assert document["difference"] == pytest.approx(document["score"] - 72.4, abs=0.01)
+
+
+def test_basic_has_no_meaningful_score():
+    document = found(1, 1, name="basic")
+    assert document["ok"] and document["verdict"] == "no-reference"

@@ -15,7 +15,7 @@ from ansible_collections.inference.fleet.tests.unit.engines.measured_results imp
     failed,
     history,
 )
-from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.reporting.test_runs import record
+from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.reporting.test_report import record
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -13,6 +13,10 @@ from collections import Counter
 import pytest
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import page, report
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.reporting.test_report import probe
+from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.reporting.test_report import (
+    verdict as report_verdict,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,16 +27,15 @@ HOSTILE = (
 )
 
 
-def probe(name, ok=True, ms=5, **more):
-    return {"name": name, "ok": ok, "ms": ms, "sent": "POST /x", "got": "HTTP 200 {}", "cause": None, **more}
-
-
 def verdict(server="server-0", ok=True, probes=None, model="gpt-oss-120b", **more):
+    probes = probes or [probe("chat", ok)]
     return {
-        "schema": 1, "host": "node-1", "server": server, "ok": ok, "mode": "full", "at": NOW,
-        "url": "http://127.0.0.1:8000", "model_id": model, "hash": "0123456789abcdef",
-        "probes": probes or [probe("chat", ok)], **more,
-    }  # fmt: skip
+        **report_verdict(server, ok, probes=probes),
+        "at": NOW,
+        "model_id": model,
+        "hash": "0123456789abcdef",
+        **more,
+    }
 
 
 def fleet(generated=NOW, deployed=None, **hosts):
@@ -105,20 +108,10 @@ def test_failures_come_first_once_for_equal_ones_with_cause_and_what_to_do():
         "ansible-playbook playbooks/logs.yml -i INVENTORY --limit node-3 -e fleet_log_server=server-0"
     )
     text = read(value).text
-    places = [
-        text.index(words)
-        for words in (
-            "What failed, and what to do",
-            "tool-call failed on 2 servers",
-            "Cause started without --tool-call-parser",
-            "HTTP 200 no call",
-            "on node-1 / server-1, after 1.5 s",
-            "alive failed on 1 server",
-            "Servers",
-            "What was deployed",
-        )
-    ]
-    assert places == sorted(places)
+    order = ("What failed, and what to do", "tool-call failed on 2 servers", "Cause started without --tool-call-parser",
+             "HTTP 200 no call", "on node-1 / server-1, after 1.5 s", "alive failed on 1 server", "Servers",
+             "What was deployed")  # fmt: skip
+    assert sorted(order, key=text.index) == list(order)
     assert "What failed" not in read(fleet(node_1=[verdict()])).text
 
 
@@ -164,15 +157,13 @@ def test_hosts_without_a_verdict_of_this_run_are_not_verified():
     ):
         assert words in reader.text, words
     assert "hosts/node-2.json" not in reader.values("href")
-
-
-def test_a_missing_worker_node_keeps_the_page_from_being_green():
+    # a node of workers has no verdict, and counts all the same
     planned = {"node-1": [plan_entry(8000)], "node-2": [plan_entry(8000, "decode-0", role="decode")]}
-    value = run_for(list(planned), planned)
-    value = report.merge(value, report.host_report("node-1", "full", [verdict()], NOW), list(planned), NOW)
-    assert page.view(value)["state"] == "unknown"
-    value = report.merge(value, report.host_report("node-2", "full", [], NOW), list(planned), NOW)
-    assert page.view(value)["state"] == "passed"
+    value, states = run_for(list(planned), planned), []
+    for name, verdicts in (("node-1", [verdict()]), ("node-2", [])):
+        value = report.merge(value, report.host_report(name, "full", verdicts, NOW), list(planned), NOW)
+        states.append(page.view(value)["state"])
+    assert states == ["unknown", "passed"]
 
 
 def test_what_went_wrong_before_the_servers_were_asked_is_a_failure():
@@ -308,12 +299,9 @@ def large(ok):
     """A hundred hosts with eight servers, thirteen probes each, evidence as long as probes make it."""
     sent, got = 'POST /v1/chat/completions {"model":"m"' + ', "a": "b"' * 40, 'HTTP 200 {"id":"x"' + ', "a": "b"' * 20
     probes = [probe("probe-%d" % number, ok, sent=sent, got=got, cause=None if ok else got) for number in range(13)]
-    hosts = {
-        "node-%d" % number: report.host_report(
-            "node-%d" % number, "full", [verdict("server-%d" % index, ok, probes) for index in range(8)], NOW
-        )
-        for number in range(100)
-    }
+    verdicts = [verdict("server-%d" % index, ok, probes) for index in range(8)]
+    names = ["node-%d" % number for number in range(100)]
+    hosts = {name: report.host_report(name, "full", verdicts, NOW) for name in names}
     return report.merge({"hosts": hosts}, hosts["node-0"], hosts, NOW)
 
 

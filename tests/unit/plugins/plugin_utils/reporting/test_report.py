@@ -7,9 +7,10 @@ import hashlib
 import json
 import multiprocessing
 import os
+import subprocess
 
 import pytest
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import page, report
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import page, report, runs
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,17 +25,10 @@ def probe(name, ok=True, ms=5, **more):
 
 def verdict(server="server-0", ok=True, mode="full", probes=None, port=8000):
     return {
-        "schema": 1,
-        "host": "node-1",
-        "server": server,
-        "ok": ok,
-        "mode": mode,
-        "at": NOW,
-        "url": "http://127.0.0.1:%d" % port,
-        "model_id": "gpt-oss-120b",
-        "hash": "hash of " + server,
+        "schema": 1, "host": "node-1", "server": server, "ok": ok, "mode": mode, "at": NOW, "model_id": "gpt-oss-120b",
+        "url": "http://127.0.0.1:%d" % port, "hash": "hash of " + server,
         "probes": [probe("chat", ok)] if probes is None else probes,
-    }
+    }  # fmt: skip
 
 
 def entry(name="server-0", role="server", port=8000):
@@ -127,29 +121,16 @@ def test_what_was_deployed():
         plan_entry(8000, devices=[0, 1, 2, 3], command=["/v/bin/vllm", "serve"]),
         plan_entry(None, "decode-0", role="decode", container={"image": "engine:1.2", "digest": "sha256:ab"}),
     ]
+    model = {"id": "gpt-oss-120b", "repo": None, "revision": None, "format": None, "source": None}
+    nothing = dict.fromkeys(("recipe", "description", "guide", "simulated", "memory_gib"))
     assert report.deployed(entries) == {
-        "recipe": None,
-        "description": None,
-        "guide": None,
-        "platform": "cpu",
-        "engine": "vllm",
-        "software": ["engine:1.2@sha256:ab"],
-        "model": {"id": "gpt-oss-120b", "repo": None, "revision": None, "format": None, "source": None},
-        "simulated": None,
-        "memory_gib": None,
+        **nothing, "platform": "cpu", "engine": "vllm", "software": ["engine:1.2@sha256:ab"], "model": model,
         "servers": [
-            {
-                "name": entry["name"],
-                "role": entry["role"],
-                "bind": "127.0.0.1",
-                "port": entry["port"],
-                "launcher": "process",
-                "hash": entry["hash"],
-                "devices": devices,
-            }
+            {"bind": "127.0.0.1", "launcher": "process", "devices": devices,
+             **{key: entry[key] for key in ("name", "role", "port", "hash")}}
             for entry, devices in zip(entries, ("0-3", "0"))
         ],
-    }
+    }  # fmt: skip
     assert report.deployed([], "not a recipe", "all")["simulated"] == "all"
 
 
@@ -203,63 +184,59 @@ def test_a_host_is_without_a_verdict_until_it_has_one_of_this_run():
     assert again["hosts"]["node-2"]["missing"]["last"] == last
 
 
-def test_a_decode_node_that_was_not_reached_keeps_the_fleet_from_being_ok():
-    fleet = report.begin(None, FIRST, ["decode-node", "node-1"], {"decode-node": None, "node-1": None}, THEN)
-    fleet = report.merge(fleet, host("node-1"), ["decode-node", "node-1"], NOW)
-    assert fleet["ok"] is None
-    assert report.merge(fleet, host("decode-node", verdicts=[]), ["decode-node", "node-1"], NOW)["ok"] is True
+class Runs:
+    """Runs that begin and write verdicts in a folder."""
+
+    def __init__(self, folder):
+        self.folder, self.planned = str(folder), 0
+
+    def begin(self, run, hosts, going=None):
+        def planned():
+            self.planned += 1
+            return PLANNED
+
+        return report.begin_run(self.folder, run, hosts, hosts if going is None else going, planned)
+
+    def write(self, host, ok=True, **more):
+        write_reports(self.folder, host, "full", [verdict(ok=ok)], list(PLANNED), **more)
+
+    @property
+    def fleet(self):
+        return read(os.path.join(self.folder, "verdict.json"))
+
+    def states(self):
+        return list(state(self.fleet).values())
 
 
 def test_the_same_run_goes_on(tmp_path):
-    folder, hosts = str(tmp_path / "new"), list(PLANNED)
-    made = []
-
-    def planned():
-        made.append(1)
-        return PLANNED
-
-    def begin(run, going):
-        return report.begin_run(folder, run, hosts, going, planned)
-
-    def now_there():
-        return state(read(os.path.join(folder, "verdict.json")))
-
-    run = begin("a", hosts)
+    runs, hosts = Runs(tmp_path / "new"), list(PLANNED)
+    run = runs.begin("a", hosts)
     assert (run["id"], run["hosts"]) == ("a", hosts)
     # The verdict of what failed while it was served stays; what goes on is asked, perhaps once more.
-    write_reports(folder, "node-1", "full", [verdict(ok=False)], hosts)
-    written = os.stat(os.path.join(folder, "verdict.json")).st_mtime_ns
-    assert begin("a", ["node-2", "node-3"]) == run
-    assert os.stat(os.path.join(folder, "verdict.json")).st_mtime_ns == written
-    assert made == [1]
-    assert now_there() == {"node-1": False, "node-2": "missing", "node-3": "missing"}
-    write_reports(folder, "node-2", "full", [verdict()], hosts)
-    assert begin("a", ["node-2"]) == run
-    assert now_there() == {"node-1": False, "node-2": "missing", "node-3": "missing"}
-    assert begin("b", hosts)["id"] == "b"
-    assert now_there() == dict.fromkeys(hosts, "missing")
+    runs.write("node-1", ok=False)
+    written = os.stat(os.path.join(runs.folder, "verdict.json")).st_mtime_ns
+    assert runs.begin("a", hosts, ["node-2", "node-3"]) == run
+    assert os.stat(os.path.join(runs.folder, "verdict.json")).st_mtime_ns == written
+    assert (runs.planned, runs.states()) == (1, [False, "missing", "missing"])
+    runs.write("node-2")
+    assert runs.begin("a", hosts, ["node-2"]) == run
+    assert runs.states() == [False, "missing", "missing"]
+    assert runs.begin("b", hosts)["id"] == "b"
+    assert runs.states() == ["missing"] * 3
 
 
 def test_two_runs_at_once_keep_their_verdicts(tmp_path):
     """Each for hosts of its own, and the one begins while the other serves."""
-    folder, hosts = str(tmp_path), list(PLANNED)
-
-    def begin(run, mine, going):
-        return report.begin_run(folder, run, mine, going, lambda: PLANNED)
-
-    def now_there():
-        return state(read(os.path.join(folder, "verdict.json")))
-
-    first = begin("a", ["node-1", "node-2"], ["node-1", "node-2"])
-    write_reports(folder, "node-1", "full", [verdict(ok=False)], hosts, problem="not ready")
-    assert begin("b", ["node-3"], ["node-3"])["id"] == "b"
-    again = begin("a", ["node-1", "node-2"], ["node-2"])
+    runs, mine = Runs(tmp_path), ["node-1", "node-2"]
+    first = runs.begin("a", mine)
+    runs.write("node-1", ok=False, problem="not ready")
+    assert runs.begin("b", ["node-3"])["id"] == "b"
+    again = runs.begin("a", mine, ["node-2"])
     assert (again["id"], again["began"]) == ("a", first["began"])
-    assert now_there() == {"node-1": False, "node-2": "missing", "node-3": "missing"}
-    write_reports(folder, "node-3", "full", [verdict()], hosts)
-    write_reports(folder, "node-2", "full", [verdict()], hosts)
-    assert now_there() == {"node-1": False, "node-2": True, "node-3": True}
-    assert read(os.path.join(folder, "verdict.json"))["hosts"]["node-1"]["problem"] == "not ready"
+    assert runs.states() == [False, "missing", "missing"]
+    runs.write("node-3")
+    runs.write("node-2")
+    assert (runs.states(), runs.fleet["hosts"]["node-1"]["problem"]) == ([False, True, True], "not ready")
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -360,21 +337,102 @@ def test_the_table():
 
 def test_a_server_that_is_not_the_planned_one_is_told_with_who_answers(tmp_path):
     words = "nothing is deployed as server-0; the port 8000 is held by process 12 of eve (nc -l 8000)"
-    failed = {"name": "identity", "ok": False, "ms": 3, "sent": None, "got": words, "cause": "not verified: " + words}
-    skipped = {"name": "chat", "ok": None, "ms": 0, "sent": None, "got": None, "cause": "not run: identity failed"}
-    verdict = {
-        "schema": 1, "host": "node-1", "server": "server-0", "ok": False, "mode": "full", "at": "2026-01-01T00:00:00Z",
-        "url": "http://127.0.0.1:8000", "model_id": "m", "hash": "h", "not_verified": words,
-        "probes": [failed, skipped],
-    }  # fmt: skip
-    written = write_reports(str(tmp_path), "node-1", "full", [verdict], ["node-1"])
+    failed = probe("identity", False, 3, sent=None, got=words, cause="not verified: " + words)
+    skipped = probe("chat", None, 0, sent=None, got=None, cause="not run: identity failed")
+    stranger = {**verdict(ok=False, probes=[failed, skipped]), "not_verified": words}
+    written = write_reports(str(tmp_path), "node-1", "full", [stranger], ["node-1"])
     assert written["ok"] is False
     page = (tmp_path / "verdict.html").read_text(encoding="utf-8")
     assert "0 of 1 server verified" in page
     assert "<b>not verified: %s</b>" % words in page
-    assert report.table("node-1", [verdict])["rows"] == [
+    assert report.table("node-1", [stranger])["rows"] == [
         ["node-1", "server-0", 8000, "not verified", "0/0", "not verified: " + words]
     ]
-    assert report.failure_message("node-1", [verdict]).endswith(
+    assert report.failure_message("node-1", [stranger]).endswith(
         "  identity failed after 3 ms\n    cause: not verified: %s" % words
     )
+
+
+HOSTS = ["node-1", "node-2"]
+VERSIONS = {"collection": "1.2.3", "inventory": "abc"}
+
+
+def record(number=1, **more):
+    """A record as it is on disk, of the minute `number`."""
+    began = "2026-01-02T03:%02d:04Z" % number
+    hosts = {"node-1": {"ok": True, "mode": "full", "servers": {"server-0": {"ok": True, "url": "x", "failed": {}}}}}
+    return {
+        "schema": 1, "ok": True, "generated": began,
+        "run": {"id": "%012x" % number, "began": began, "hosts": ["node-1"]},
+        "hosts": hosts, "versions": {**VERSIONS, "software": ["a==1"]}, **more,
+    }  # fmt: skip
+
+
+def test_a_run_is_kept_from_its_begin_to_its_last_verdict(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "versions", lambda sources: {"collection": "1.2.3", "inventory": sources[0]})
+    entries = [plan_entry(8000), plan_entry(None, "decode-0", role="decode")]
+    what = report.deployed(entries, {"venv": {"packages": ["a==1"]}})
+    run = report.begin_run(str(tmp_path), "a" * 12, HOSTS, HOSTS, lambda: dict.fromkeys(HOSTS, what), ["abc"])
+    (begun,), warnings = runs.history(str(tmp_path))
+    assert (begun["run"], begun["ok"], warnings) == (run, None, [])
+    assert begun["versions"] == {**VERSIONS, "software": ["a==1"]}
+    assert [(one["servers"], one["problem"]) for one in begun["hosts"].values()] == [
+        ({"server-0": {"ok": None}}, report.MISSED)
+    ] * 2
+    verified = {"node-1": ("full", [verdict()], what, None), "node-2": ("quick", [verdict(ok=False)], what, "late")}
+    report.write_all(str(tmp_path), verified, HOSTS)
+    report.void_verdicts(str(tmp_path), "node-1", {"server-0": "restarted"})  # the verdict of that run remains
+    (kept,), _warnings = runs.history(str(tmp_path))
+    assert (kept["ok"], kept["versions"]) == (False, begun["versions"])
+    assert kept["hosts"]["node-1"]["servers"]["server-0"]["ok"] is True
+    assert [kept["hosts"]["node-2"][key] for key in ("mode", "problem")] == ["quick", "late"]
+    assert kept["hosts"]["node-2"]["servers"]["server-0"]["failed"] == {"chat": None}
+    # the next run is only of the one host
+    report.begin_run(str(tmp_path), "b" * 12, HOSTS[:1], HOSTS[:1], lambda: dict.fromkeys(HOSTS, what), ["def"])
+    found, _warnings = runs.history(str(tmp_path))
+    assert sorted((list(one["hosts"]), one["versions"]["inventory"]) for one in found) == [
+        (["node-1"], "def"), (HOSTS, "abc")
+    ]  # fmt: skip
+
+
+def test_the_oldest_go_and_files_of_others_stay(tmp_path):
+    (tmp_path / "history").mkdir()
+    (tmp_path / "history" / "0-mine.json").write_text("{}")
+    for number in range(runs.KEPT + 3):
+        runs.keep(str(tmp_path), record(number))
+    found, warnings = runs.history(str(tmp_path))
+    assert [one["run"]["id"] for one in found] == ["%012x" % number for number in range(3, runs.KEPT + 3)]
+    assert warnings == ["%s is not the record of a run. Remove the file." % (tmp_path / "history" / "0-mine.json")]
+    assert len(os.listdir(tmp_path / "history")) == runs.KEPT + 1
+
+
+@pytest.mark.parametrize("run", [{}, {"id": "../../e", "began": "2026-01-02T03:04:05Z"}, {"id": "a" * 12, "began": 1}])
+def test_a_run_with_another_id_or_time_is_not_kept(tmp_path, run):
+    runs.keep(str(tmp_path), record(run=run))
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", json.dumps({**record(), "schema": 2})])
+def test_other_content_is_left_out_with_its_name(tmp_path, content):
+    runs.keep(str(tmp_path), record(1))
+    path = tmp_path / "history" / "20260102T030404Z-000000000004.json"
+    path.write_text(content)
+    os.mkfifo(tmp_path / "history" / "20260102T030504Z-000000000005.json")
+    found, warnings = runs.history(str(tmp_path))
+    assert found == [record(1)]
+    assert [str(path) in line for line in warnings] == [True, False]
+    runs.keep(str(tmp_path), record(4, versions={"software": []}))
+    assert runs.history(str(tmp_path))[0][1]["versions"] == {"collection": None, "inventory": None, "software": []}
+
+
+def test_the_revision_of_the_inventory_is_that_of_its_repository(tmp_path):
+    file = tmp_path / "hosts.yml"
+    file.write_text("all:")
+    assert runs.versions(["a,", str(file), str(tmp_path / "gone" / "x.yml")])["inventory"] is None
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.invalid"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"], ["tag", "-am", "x", "v1"]):
+        subprocess.run([*git, *words], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout[:12]
+    assert runs.versions([str(tmp_path)]) == {"collection": runs.collection_version(), "inventory": head}
+    file.write_text("all: {}")
+    assert runs.versions(["a,b", str(file)])["inventory"] == head + "-dirty"

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import types
 from unittest import mock
 
 import pytest
@@ -15,7 +16,7 @@ from ansible_collections.inference.fleet.plugins.action import node as action_no
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import check as node_check
 from ansible_collections.inference.fleet.plugins.modules import node
-from ansible_collections.inference.fleet.plugins.plugin_utils.operations import check, servers
+from ansible_collections.inference.fleet.plugins.plugin_utils.operations import check, servers, verdicts
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_look import LATER
 from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
@@ -171,23 +172,23 @@ def test_servers_that_are_to_be_changed_are_not_verified_before(act, settled):
     assert asked["verify"] and run_look.verdicts() == {}
 
 
-def test_without_a_look_every_step_is_run(act):
-    result, _asked = act(SERVE, {"failed": True, "msg": "no python"})
-    assert ("failed" in result, result["warnings"]) == (
-        False, ["n1 could not be looked at, so every step is run: no python"]
-    )  # fmt: skip
-    assert run_look.due(["n1"], "preflight") == ["n1"]
+UNLOOKED = "n1 could not be looked at, so every step is run: no python"
 
 
-def test_a_program_that_hangs_fails_the_node_instead_of_every_step(act):
-    answer = {"failed": True, "hangs": True, "msg": "docker does not answer"}
+@pytest.mark.parametrize(
+    ("answer", "failed", "told"),
+    [
+        ({"failed": True, "msg": "no python"}, False, {"warnings": [UNLOOKED]}),
+        # each step would wait for the same program
+        ({"failed": True, "hangs": True, "msg": "docker does not answer"}, True, {"msg": "docker does not answer"}),
+        ({"unreachable": True, "msg": "down"}, False, {"unreachable": True}),
+    ],
+    ids=["no look", "a program that hangs", "unreachable"],
+)
+def test_a_node_that_cannot_be_looked_at(act, answer, failed, told):
     result, _asked = act(SERVE, answer)
-    assert (result["failed"], result["msg"]) == (True, "docker does not answer")
-
-
-def test_a_node_that_cannot_be_reached_is_unreachable(act):
-    result, _asked = act(SERVE, {"unreachable": True, "msg": "down"})
-    assert (result["unreachable"], run_look.due(["n1"], "serve")) == (True, ["n1"])
+    assert told.items() <= result.items() and ("failed" in result) is failed
+    assert run_look.due(["n1"], "preflight") == run_look.due(["n1"], "serve") == ["n1"]
 
 
 def test_where_no_step_is_part_of_the_run_no_node_is_asked(act):
@@ -218,27 +219,24 @@ def test_a_node_verifies_where_nothing_differs(capsys):
     assert "verified" not in answer(differs, VERIFIES)
 
 
-@pytest.mark.parametrize("arguments", [{"engine": "abacus", "proxy_env": {"HTTPS_PROXY": "http://me:pr0xyword@p:1"}}])
-def test_the_module_shows_no_secret_and_takes_what_is_invalid_for_a_difference(monkeypatch, capsys, arguments):
-    logged = []
+def test_the_module_shows_no_secret_and_takes_what_is_invalid_for_a_difference(monkeypatch, capsys):
+    logged, arguments = [], {"engine": "abacus", "proxy_env": {"HTTPS_PROXY": "http://me:pr0xyword@p:1"}}
     monkeypatch.setattr(node.Module, "log", lambda self, msg, **_more: logged.append(msg))
     looks = [
-        {"step": "prepare", "operation": "shared_libraries", "arguments": {"libraries": []}},
+        {"step": "prepare", "operation": "shared_libraries", "arguments": {"libraries": [], "token": "t0ken-of-a-hub"}},
         {"step": "prepare", "operation": "container_engine", "arguments": arguments},
     ]
-    looks[0]["arguments"]["token"] = "t0ken-of-a-hub"
-    with patch_module_args({"looks": looks[1:]}), pytest.raises(SystemExit):
-        module.main()
-    said = capsys.readouterr().out
-    found = json.loads(said)
+    said = []
+    for given in (looks[1:], looks):
+        with patch_module_args({"looks": given}), pytest.raises(SystemExit):
+            module.main()
+        said.append(capsys.readouterr().out)
+    found = json.loads(said[0])
     assert found["first"] == "prepare"
     assert "value of engine must be one of: docker, podman, got: abacus" in found["steps"][0]["reason"]
-    with patch_module_args({"looks": looks}), pytest.raises(SystemExit):
-        module.main()
-    said += capsys.readouterr().out + "".join(logged)
-    assert [secret for secret in SECRETS if secret in said] == []
+    assert [secret for secret in SECRETS if secret in "".join(said + logged)] == []
     assert logged == ["check of None"] * 2
-    assert "invocation" not in found or found["invocation"] == {"module_args": {}}
+    assert found.get("invocation") in (None, {"module_args": {}})
 
 
 def test_doctor_sends_all_operations_and_reports_what_a_run_would_install(act):
@@ -257,3 +255,64 @@ def test_doctor_sends_all_operations_and_reports_what_a_run_would_install(act):
 
     unplanned, _asked = act(FleetError("plan.bad", "It does not fit."), found, operation="doctor")
     assert (unplanned["healthy"], unplanned["findings"][1]["ok"]) == (False, False)
+
+
+PROBE = {"name": "completion", "ok": True, "ms": 5, "sent": "", "got": "", "cause": ""}
+HOSTS = ["n1", "n2", "n3"]
+
+
+@pytest.fixture(autouse=True)
+def run_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_look.C, "DEFAULT_LOCAL_TMP", str(tmp_path))
+
+
+def note(host, folder, ok=True):
+    run_look.note(host, list(run_look.STEPS), None)
+    verdict = {
+        "schema": 1, "host": host, "server": "server-0", "ok": ok, "mode": "quick", "at": "2026-11-24T10:00:00Z",
+        "url": "http://127.0.0.1:8000", "model_id": "m", "hash": "a", "not_verified": None, "probes": [PROBE],
+    }  # fmt: skip
+    run_look.note_verdict(host, {"ok": ok, "mode": "quick", "verdicts": [verdict], "folder": folder, "what": None})
+
+
+def report(check_mode=False):
+    action = types.SimpleNamespace(_task=types.SimpleNamespace(check_mode=check_mode))
+    return verdicts.converged(action, {}, {"groups": {"all": HOSTS}})
+
+
+def test_good_verdicts_are_written_and_their_hosts_omitted_afterwards(tmp_path):
+    folder = str(tmp_path / "reports")
+    note("n1", folder)
+    note("n2", folder)
+    note("n3", folder, ok=False)
+    result = report()
+    assert result["hosts"] == ["n1", "n2"]
+    assert run_look.due(HOSTS, "verify") == ["n3"]
+    fleet = json.loads((tmp_path / "reports" / "verdict.json").read_text())
+    assert sorted(host for host, one in fleet["hosts"].items() if one["ok"]) == ["n1", "n2"]
+    assert sorted(path.name for path in (tmp_path / "reports" / "hosts").iterdir()) == ["n1.json", "n2.json"]
+    assert sorted(result["ansible_stats"]["data"]["fleet_verdict"]) == ["n1", "n2"]
+    assert [one["rows"][0][0] for one in result["fleet_report"]] == ["n1", "n2"]
+
+
+def test_a_run_with_something_to_do_reports_none(tmp_path):
+    note("n1", str(tmp_path))
+    run_look.note("n2", list(run_look.STEPS), "serve")
+    assert report() == {"hosts": []}
+    assert run_look.due(HOSTS, "verify") == HOSTS
+
+
+def test_check_mode_writes_nothing(tmp_path):
+    folder = tmp_path / "reports"
+    note("n1", str(folder))
+    assert report(check_mode=True)["hosts"] == ["n1"]
+    assert not folder.exists()
+    assert run_look.due(HOSTS, "verify") == ["n2", "n3"]
+
+
+def test_reports_that_cannot_be_written_are_left_to_the_play(tmp_path):
+    (tmp_path / "file").write_text("")
+    note("n1", str(tmp_path / "file"))
+    result = report()
+    assert result["hosts"] == [] and len(result["warnings"]) == 1
+    assert run_look.due(HOSTS, "verify") == HOSTS

@@ -1,11 +1,12 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A run that changes servers voids the verdicts that it makes untrue."""
+"""The parts of the control node for servers: verifications are reported, and changes void verdicts."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import types
 from unittest import mock
@@ -14,6 +15,101 @@ import pytest
 from ansible_collections.inference.fleet.plugins.action import node
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations.servers import engine_servers_info
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
+
+
+def act(operation, arguments, answer, check_mode=False):
+    """Run the operation with a node that answers `answer`: (the task's result, the arguments that the node got)."""
+    given = {"operation": operation, "arguments": arguments}
+    task = mock.Mock(args=given, action="inference.fleet.node", async_val=0, check_mode=check_mode)
+    action = node.ActionModule(task, mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
+    action.call = mock.Mock(return_value=answer)
+    result = action.run(task_vars={"inventory_hostname": "node-1", "groups": {"all": ["node-1"]}})
+    return result, action.call.call_args.args[1]
+
+
+def verify(arguments, answer, check_mode=False):
+    return act("endpoint_verify", {"servers": [], **arguments}, answer, check_mode)
+
+
+FAILED_PROBE = {"name": "chat", "ok": False, "ms": 1, "sent": "POST /", "got": "HTTP 500", "cause": "why"}
+VERDICT = {"server": "server-0", "ok": False, "url": "http://127.0.0.1:1", "model_id": "m", "mode": "full"}
+ANSWER = {"changed": False, "ok": False, "mode": "full", "verdicts": [dict(VERDICT, probes=[FAILED_PROBE])]}
+MESSAGE = (
+    "1 of 1 servers on node-1 did not pass the verification.\nserver-0 at http://127.0.0.1:1 (m), full:\n"
+    "  chat failed after 1 ms\n    sent:  POST /\n    got:   HTTP 500\n    cause: why"
+)
+
+
+def test_the_message_names_the_file_with_all_of_it(tmp_path):
+    result, _arguments = verify({"reports_dir": str(tmp_path)}, dict(ANSWER))
+    assert result["failed"] is True
+    assert result["msg"] == MESSAGE + (
+        "\nThe complete report: %s/hosts/node-1.json\nThe same as a page: %s/verdict.html" % (tmp_path, tmp_path)
+    )
+    assert result["fleet_report"]["rows"] == [["node-1", "server-0", 1, "FAILED", "0/1", "failed: chat"]]
+
+
+def test_a_problem_is_told_by_the_report_and_left_to_the_caller(tmp_path):
+    answer = dict(ANSWER, ok=None, verdicts=[])
+    result, _arguments = verify({"reports_dir": str(tmp_path), "problem": "0 of 1 servers ready"}, answer)
+    assert not result.get("failed")
+    host = json.loads((tmp_path / "hosts" / "node-1.json").read_text())
+    assert (host["ok"], host["problem"]) == (False, "0 of 1 servers ready")
+
+
+def test_a_failure_of_the_module_is_passed_on_and_nothing_is_written(tmp_path):
+    answer = {"failed": True, "msg": "Plan entry 'server-0': its hash does not fit its content."}
+    result, _arguments = verify({"servers": "?", "reports_dir": str(tmp_path)}, dict(answer))
+    assert {key: result[key] for key in answer} == answer
+    assert "fleet_report" not in result
+    assert os.listdir(tmp_path) == []
+
+
+NOT_WRITTEN = (
+    "No report could be written to reports_dir %s/reports: Not a directory. The verdicts are in the run's statistics "
+    "(fleet_verdict); set fleet_reports_dir to a folder that can be written."
+)
+SUMMARY = {
+    "mode": "full",
+    "problem": None,
+    "servers": {"server-0": {"ok": False, "url": "http://127.0.0.1:1", "failed": {"chat": "why"}}},
+}
+
+
+@pytest.mark.parametrize("ok", [False, True])
+def test_reports_that_cannot_be_written_are_a_warning(tmp_path, ok):
+    """The outcome of a run is that of its servers."""
+    (tmp_path / "reports").write_text("a file")
+    answer = dict(ANSWER, ok=ok)
+    result, _arguments = verify({"reports_dir": str(tmp_path / "reports"), "mode": "auto"}, answer)
+    assert result["warnings"] == [NOT_WRITTEN % tmp_path]
+    assert (result.get("failed", False), result.get("msg")) == ((True, MESSAGE) if not ok else (False, None))
+    assert result["verdict"].pop("generated")
+    assert result["verdict"].pop("ok") is False
+    assert result["verdict"] == SUMMARY
+
+
+def test_the_verdict_is_there_without_reports():
+    result, _arguments = verify({}, dict(ANSWER))
+    assert "warnings" not in result
+    assert result["verdict"]["servers"] == SUMMARY["servers"]
+    assert "verdict" not in verify({}, dict(ANSWER), check_mode=True)[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mode"),
+    [
+        ({"servers_changed": False}, "auto"),
+        ({"servers_changed": "no", "reports_dir": "R"}, "full"),
+        ({"reports_dir": "R", "mode": "quick"}, "quick"),
+    ],
+)
+def test_auto_is_settled_by_the_reports_where_there_are_any(tmp_path, arguments, mode):
+    if "reports_dir" in arguments:
+        arguments = dict(arguments, reports_dir=str(tmp_path))
+    _result, sent = verify(arguments, dict(ANSWER, ok=None, verdicts=[]))
+    assert sent.get("mode", "auto") == mode
+
 
 PROBES = [{"name": "chat", "ok": True, "ms": 1, "sent": "a", "got": "b", "cause": None}]
 INVENTORY = ["node-1", "node-2"]
@@ -38,14 +134,8 @@ def reports(tmp_path):
     return tmp_path / "reports"
 
 
-def act(arguments, answer, check_mode=False):
-    """(what the task returns, the arguments that the module got)."""
-    given = {"operation": "engine_servers", "arguments": arguments}
-    task = mock.Mock(args=given, action="inference.fleet.node", async_val=0, check_mode=check_mode)
-    action = node.ActionModule(task, mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
-    action.call = mock.Mock(return_value=answer)
-    result = action.run(task_vars={"inventory_hostname": "node-1"})
-    return result, action.call.call_args.args[1]
+def change(folder, answer, check_mode=False):
+    return act("engine_servers", {"reports_dir": str(folder)}, answer, check_mode)
 
 
 def answer(*actions, **more):
@@ -72,7 +162,7 @@ def states(folder):
     ],
 )  # fmt: skip
 def test_what_changes_a_server_voids_its_verdict_and_no_other(reports, kind, word):
-    act({"reports_dir": str(reports)}, answer(("server-1", kind)))
+    change(reports, answer(("server-1", kind)))
     found, host, fleet = states(reports)
     assert found["server-0"] == (True, None)
     ok, why = found["server-1"]
@@ -94,35 +184,35 @@ def test_what_changes_a_server_voids_its_verdict_and_no_other(reports, kind, wor
 )
 def test_what_leaves_the_processes_alone_voids_nothing(reports, actions, check_mode):
     before = {path: path.read_bytes() for path in reports.rglob("*") if path.is_file()}
-    act({"reports_dir": str(reports)}, answer(*actions), check_mode)
+    change(reports, answer(*actions), check_mode)
     assert {path: path.read_bytes() for path in reports.rglob("*") if path.is_file()} == before
 
 
 def test_a_module_that_fails_on_the_way_voids_what_it_had_begun(reports):
-    result, _arguments = act({"reports_dir": str(reports)}, answer(("server-0", "restart"), failed=True, msg="no"))
+    result, _arguments = change(reports, answer(("server-0", "restart"), failed=True, msg="no"))
     assert result["failed"] is True
     assert states(reports)[0]["server-0"][0] is None
 
 
 def test_the_second_change_does_not_hide_when_the_first_was(reports):
-    act({"reports_dir": str(reports)}, answer(("server-0", "restart")))
+    change(reports, answer(("server-0", "restart")))
     first = states(reports)[0]
-    act({"reports_dir": str(reports)}, answer(("server-0", "stop")))
+    change(reports, answer(("server-0", "stop")))
     assert states(reports)[0] == first
 
 
 def test_without_reports_nothing_is_written_and_missing_ones_are_not_made(tmp_path):
-    act({"reports_dir": str(tmp_path / "none")}, answer(("server-0", "restart")))
-    act({"reports_dir": ""}, answer(("server-0", "restart")))
+    change(tmp_path / "none", answer(("server-0", "restart")))
+    change("", answer(("server-0", "restart")))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_reports_that_cannot_be_written_are_a_warning(reports, monkeypatch):
+def test_reports_that_cannot_be_changed_are_a_warning(reports, monkeypatch):
     def refuse(*unused):
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(report, "write_atomic", refuse)
-    result, _arguments = act({"reports_dir": str(reports)}, answer(("server-0", "restart")))
+    result, _arguments = change(reports, answer(("server-0", "restart")))
     assert result["warnings"] == [
         "The verdicts of server-0 are no longer true, and the reports in %s still have them: Read-only file system."
         % reports
