@@ -22,7 +22,7 @@ NAMES = r"\(([^)]*)\)|([\w, *]+)"
 IMPORT = re.compile(r"^(?: {4})?(?:import ([\w., ]+)|from (\.*)([\w.]*) import (?:%s))" % NAMES, re.MULTILINE)
 FOR_TYPES = re.compile(r"^if (?:\w+\.)?TYPE_CHECKING:\n(?:(?:[ \t].*)?\n)*", re.MULTILINE)
 FOLDERS = [sysconfig.get_path(name) for name in ("purelib", "platlib")]
-AT_ONCE = 8  # processes, and modules for each message to a process
+AT_ONCE = 8  # modules for each message to a process
 
 
 def source(name):
@@ -55,10 +55,9 @@ def compiled(name):
 
 
 def main(roots):
-    """Compile these modules, their packages and their imports, level by level, after what else the node does."""
-    os.nice(5)
+    """Compile these modules, their packages and their imports, level by level, on all processors."""
     done, names = set(), set(roots)
-    with ProcessPoolExecutor(min(os.cpu_count(), AT_ONCE)) as pool:
+    with ProcessPoolExecutor() as pool:
         while names:
             names |= {name.rsplit(".", count)[0] for name in names for count in range(1, name.count(".") + 1)}
             level = sorted(name for name in names - done if source(name))

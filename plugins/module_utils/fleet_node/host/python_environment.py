@@ -10,6 +10,7 @@ During a change the environment has another marker instead, so that an incomplet
 from __future__ import annotations
 
 import ast
+import contextlib
 import glob
 import hashlib
 import json
@@ -17,12 +18,12 @@ import os
 import re
 import shutil
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from ..errors import FleetError, argument_invalid
 from . import commands, files
 from .files import make_directory
-from .jobs import DetachedJob
 from .os_errors import os_error
 from .paths import NodePaths
 from .python import base_executable
@@ -54,7 +55,7 @@ class Desired:
 
     create: False for an environment that is only checked. uv: path or name of uv; None for an environment with uv among
     its packages, which pip installs first. fallback_indexes: [{package: NAME==VERSION, index: URL}] of packages that no
-    configured index has. environment: further variables of child processes. root: of the node's folders.
+    configured index has. environment: further variables of child processes.
     """
 
     path: str
@@ -72,7 +73,6 @@ class Desired:
     fallback_indexes: list = field(default_factory=list)
     environment: dict = field(default_factory=dict)
     ca_bundle: str | None = None
-    root: str = ""
 
     @property
     def requirements(self):
@@ -274,9 +274,6 @@ def _is_of_python(marker, python):
 
 def _apply(desired, marker):
     environment = child_environment(desired.environment, desired.ca_bundle)
-    job = DetachedJob("%s/jobs/bytecode-%s" % (NodePaths(desired.root).lib, os.path.basename(desired.path)))
-    if job.alive():
-        job.stop()
     partial = os.path.join(desired.path, PARTIAL)
     files.write_atomic(partial, "")
     if marker is None:
@@ -287,7 +284,10 @@ def _apply(desired, marker):
     else:
         os.unlink(os.path.join(desired.path, MARKER))
     _install(desired, desired.uv or _bootstrap(desired, environment), environment)
-    found = _verify(desired, environment)
+    with ThreadPoolExecutor() as pool:
+        compiling = pool.submit(_compile, desired, environment)
+        found = _verify(desired, environment)
+    compiling.result()
     folder = next(iter(glob.glob(os.path.join(glob.escape(desired.path), "lib", "python3*"))), "")
     content = {
         "schema": SCHEMA,
@@ -298,7 +298,6 @@ def _apply(desired, marker):
     }
     files.write_atomic(os.path.join(desired.path, MARKER), json.dumps(content, indent=2, sort_keys=True) + "\n")
     os.unlink(partial)
-    _compile(desired, environment, job)
 
 
 def _clear(folder):
@@ -362,17 +361,15 @@ def _install(desired, uv, environment):
         _run([*argv, *desired.requirements], environment, desired)
 
 
-def _compile(desired, environment, job):
-    """Start the job that writes the bytecode of what the programs of the required packages import. Without it they only
-    start slower, so nothing waits for it."""
+def _compile(desired, environment):
+    """Write the bytecode of what the programs of the required packages import. Without it they only start slower."""
     names, roots = {required_name(one) for one in desired.requirements}, set(desired.verify_imports)
     for path in _metadata(desired.path, "entry_points.txt"):
         if _name_and_version(path)[0] in names:
             scripts = (files.read_text(path) or "").partition("[console_scripts]")[2].partition("\n[")[0]
             roots.update(SCRIPT.findall(scripts))
-    with job.judging():
-        os.makedirs(job.folder, mode=0o700, exist_ok=True)
-        job.launch([desired.interpreter, "-I", COMPILER, *sorted(roots)], {"compiles": desired.path}, environment)
+    with contextlib.suppress(CommandFailed):
+        run([desired.interpreter, "-I", COMPILER, *sorted(roots)], environment)
 
 
 def _verify(desired, environment):

@@ -44,7 +44,6 @@ def node_layout(params, check_mode):
 
 
 PYTHON_ENVIRONMENT = {
-    "root": {"type": "path", "default": ""},
     "path": {"type": "path", "required": True},
     "create": {"type": "bool", "default": True},
     "packages": {"type": "list", "elements": "str", "default": []},

@@ -14,7 +14,6 @@ import zipfile
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python_environment as pe
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import DetachedJob
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import free_port
 from ansible_collections.inference.fleet.tests.unit.node_helpers import build_index, build_wheel, four_steps, run_module
 from ansible_collections.inference.fleet.tests.unit.operating import Operation
@@ -49,7 +48,6 @@ def site(tmp_path, capsys):
             self.path = tmp_path / "lib" / "env"
             self.folder = wheels
             self.arguments = {
-                "root": str(tmp_path / "root"),
                 "path": str(self.path),
                 "packages": ["fleet-demo==1.0"],
                 "excludes": ["fleet-heavy"],
@@ -65,11 +63,6 @@ def site(tmp_path, capsys):
 
         def four_steps(self, **changes):
             return four_steps(capsys, python_environment, **{**self.arguments, **changes})
-
-        def compiled(self):
-            job = DetachedJob(str(tmp_path / "root" / "var/lib/inference-fleet/jobs/bytecode-env"))
-            assert job.gone(30)
-            return list(self.path.glob("lib/python3*/site-packages/fleet_needed/__pycache__/*.pyc"))
 
         def names(self):
             return sorted(os.listdir(self.path))
@@ -100,7 +93,7 @@ def test_made_checked_and_left_alone(site, monkeypatch):
     assert applied["packages"] == {"fleet-demo": "1.0"}
     assert applied["python"] == "%s/bin/python" % site.path
     # What nothing has imported yet is compiled as well.
-    assert site.compiled()
+    assert list(site.path.glob("lib/python3*/site-packages/fleet_needed/__pycache__/*.pyc"))
     shown = subprocess.run(
         [applied["python"], "-c", "import fleet_demo; print(fleet_demo.VERSION)"], capture_output=True, check=True
     )
@@ -291,7 +284,7 @@ def test_an_environment_with_its_own_uv(site, own, monkeypatch):
     assert check["diff"]["after"] == "fleet-demo==1.0\nuv>=0.9\n"
     assert applied["packages"] == {"fleet-demo": "1.0", "uv": "0.99"}
     assert applied["diff"]["after"] == "fleet-demo==1.0\nfleet-needed==0.1\nuv==0.99\n"
-    assert site.compiled()
+    assert list(site.path.glob("lib/python3*/site-packages/fleet_needed/__pycache__/*.pyc"))
     _check, applied = site.four_steps(**{**own, "packages": ["uv>=0.9"], "verify_imports": ["uv"]})
     assert applied["diff"]["after"] == "uv==0.99\n"
     failed = site.run(**{**own, "packages": ["uv==3"]})
