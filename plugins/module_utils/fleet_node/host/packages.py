@@ -172,7 +172,7 @@ def _missing(names):
     if not names:
         return []
     try:
-        child = commands.run([sys.executable, "-c", LOADER, json.dumps(names)])
+        child = commands.run([sys.executable, "-I", "-S", "-c", LOADER, json.dumps(names)])
         return json.loads(child.stdout)
     except ValueError:
         reason = (child.stderr.strip().splitlines() or ["exit status %d" % child.returncode])[-1]

@@ -111,11 +111,21 @@ def can_execute(user, python):
         found = pwd.getpwnam(user)
     except KeyError:
         return True  # a missing account is reported elsewhere
+    if _open_to_all(os.path.realpath(python)):
+        return True
     try:
         done = commands.run([python, "-I", "-S", "-c", ""], user=found.pw_uid, group=found.pw_gid, extra_groups=[])
     except (OSError, commands.TimedOut):
         return False
     return done.returncode == 0
+
+
+def _open_to_all(path):
+    """Whether the modes of a file and its folders let every account execute it."""
+    folders = [path]
+    while os.path.dirname(folders[-1]) != folders[-1]:
+        folders.append(os.path.dirname(folders[-1]))
+    return all(os.stat(one).st_mode & 0o001 for one in folders) and bool(os.stat(path).st_mode & 0o004)
 
 
 def leads_to(paths, python):

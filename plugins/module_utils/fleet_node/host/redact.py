@@ -176,13 +176,13 @@ def parameter_secrets(parameters):
     """The values of a module's parameters that no log may show: url_secrets() of all; those that are secrets by the
     name of a parameter or of one of its variables (`environment`, `proxy_env`); of its logins (`auth`) all except the
     usernames."""
-    found = set()
-    for user, password in _logins([parameters]):
+    found, texts = set(), list(strings(parameters))
+    for user, password in _logins(texts):
         found |= login_forms(user, password)
     endpoint = parameters.get("endpoint")
     if isinstance(endpoint, str) and "://" not in endpoint:
         found |= url_secrets("x://" + endpoint)
-    for secret in url_secrets(parameters):
+    for secret in url_secrets(texts):
         found |= forms(secret)
     for variables in (parameters.get("environment"), parameters.get("proxy_env")):
         found |= variable_secrets(variables)
