@@ -14,7 +14,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.measure import cer
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 from ansible_collections.inference.fleet.tests.e2e import test_page
 from ansible_collections.inference.fleet.tests.unit.engines.measured_results import history
-from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.reporting.test_runs import record
+from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.reporting.test_report import record
 
 browser, chromium = test_page.browser, test_page.chromium  # fixtures
 NOW = "2026-01-09T03:04:05Z"
