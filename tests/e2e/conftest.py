@@ -192,8 +192,10 @@ def deployed(kind, folder, *recipe):
     if folder.exists():
         one.play("playbooks/stop.yml")
         shutil.rmtree(folder)
-    yield one
-    one.play("playbooks/stop.yml")
+    try:
+        yield one
+    finally:
+        one.play("playbooks/stop.yml")
 
 
 @pytest.fixture(scope="module")
