@@ -159,8 +159,7 @@ def deploy(folder, most):
     with zipfile.ZipFile(STANDIN) as archive:
         archive.extractall(shared / "model")
     for number in range(most):  # so that only servers remain to be deployed
-        for path in accounts.shared_directories(str(folder / ("host-%03d" % number))):
-            os.makedirs(path)
+        accounts.ensure(str(folder / ("host-%03d" % number)), None)
     hosts = inventory(folder, most)
     for playbook, arguments in (("site.yml", ("--limit", "host-000")), ("site.yml", ())):
         cost = play(playbook, hosts, *arguments)
