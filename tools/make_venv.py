@@ -51,11 +51,11 @@ def main():
     python, pyproject, environment = VENV / "bin" / "python", ROOT / "pyproject.toml", dict(os.environ)
     try:
         if not python.exists():
-            subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(VENV)], check=True)
+            uv_tool.run([sys.executable, "-m", "venv", "--without-pip", str(VENV)], environment)
         uv = uv_tool.install_uv(sys.executable, str(VENV), "uv>=0.9,<0.14", environment)
     except uv_tool.CommandFailed as error:
-        fail("uv cannot be installed; on Debian and Ubuntu install python3-pip or python3-venv.\n" + error.output)
-    places, flags = uv_tool.places(uv_tool.pip_configuration([sys.executable], environment), environment)
+        fail(".venv with uv cannot be made; on Debian and Ubuntu install python3-pip or python3-venv.\n" + error.output)
+    places, flags = uv_tool.places(uv_tool.pip_configuration([sys.executable, str(python)], environment), environment)
     environment.update(places)
     wanted = ["-r", str(pyproject), "--group", str(pyproject) + ":test"]
     subprocess.run([uv, "pip", "install", "--quiet", "--python", python, *flags, *wanted], check=True, env=environment)

@@ -118,14 +118,13 @@ def status(action, given, task_vars):
 def of_host(found, refused=None):
     """Return {reached, differs, servers, problem} of a host. found: the result of engine_servers_info, or None.
     refused: the reason why the host could not be planned."""
-    found = {"msg": refused or run_look.NOT_ASKED} if found is None else found
-    seen = "servers" in found and not found.get("unreachable")
-    return {
-        "reached": True if seen else False if found.get("unreachable") else None,
-        "differs": bool(found.get("differs")) if seen else None,
-        "servers": found["servers"] if seen else [],
-        "problem": None if seen else found.get("msg"),
-    }
+    if found is None:
+        return {"reached": None, "differs": None, "servers": [], "problem": refused or run_look.NOT_ASKED}
+    if found.get("unreachable"):
+        return {"reached": False, "differs": None, "servers": [], "problem": found.get("msg")}
+    if "servers" not in found:
+        return {"reached": None, "differs": None, "servers": [], "problem": found.get("msg")}
+    return {"reached": True, "differs": bool(found.get("differs")), "servers": found["servers"], "problem": None}
 
 
 KINDS = {

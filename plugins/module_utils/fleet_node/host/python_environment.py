@@ -42,7 +42,6 @@ IMPORT = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")
 VERSION = re.compile(r"^\d+\.\d+$")
 NO_PIP = re.compile("No module named '?pip|no such option: --python")
 COMPILER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bytecode.py")
-SCRIPT = re.compile(r"^[^=\[#]+= *([\w.]+)", re.MULTILINE)
 CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 # These would lead a child interpreter elsewhere, or keep it from writing bytecode.
 DROPPED = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "UV_PYTHON", "UV_SYSTEM_PYTHON")
@@ -219,17 +218,14 @@ def same_version(pin, version):
 
 def installed(path):
     """{normalised name: version} of the packages at `path`. Imports nothing."""
-    return dict(_name_and_version(folder) for folder in _metadata(path))
+    return {name: version for name, version, _folder in _distributions(path)}
 
 
-def _metadata(path, name=""):
-    """The paths of the packages' metadata folders at `path`, or of a file in them."""
-    return glob.glob(os.path.join(glob.escape(path), "lib", "python3*", "site-packages", "*.dist-info", name))
-
-
-def _name_and_version(path):
-    name, _dash, version = os.path.basename(os.path.dirname(path))[: -len(".dist-info")].rpartition("-")
-    return normalized(name), version
+def _distributions(path):
+    """Yield (normalised name, version, metadata folder) of the packages at `path`."""
+    for folder in glob.glob(os.path.join(glob.escape(path), "lib", "python3*", "site-packages", "*.dist-info")):
+        name, _dash, version = os.path.basename(folder)[: -len(".dist-info")].rpartition("-")
+        yield normalized(name), version, folder
 
 
 def compare(desired, present):
@@ -363,11 +359,13 @@ def _install(desired, uv, environment):
 
 def _compile(desired, environment):
     """Write the bytecode of what the programs of the required packages import. Without it they only start slower."""
+    from importlib.metadata import Distribution  # takes long to import, and a check does not need it
+
     names, roots = {required_name(one) for one in desired.requirements}, set(desired.verify_imports)
-    for path in _metadata(desired.path, "entry_points.txt"):
-        if _name_and_version(path)[0] in names:
-            scripts = (files.read_text(path) or "").partition("[console_scripts]")[2].partition("\n[")[0]
-            roots.update(SCRIPT.findall(scripts))
+    for name, _version, folder in _distributions(desired.path):
+        if name in names:
+            scripts = Distribution.at(folder).entry_points
+            roots.update(one.module for one in scripts if one.group == "console_scripts")
     with contextlib.suppress(CommandFailed):
         run([desired.interpreter, "-I", COMPILER, *sorted(roots)], environment)
 

@@ -42,7 +42,7 @@ class ProcessLauncher:
         self.root = root
 
     def prepare(self, entry):
-        program = "".join(entry["launch"][:1])
+        program = entry["launch"][0] if entry["launch"] else ""
         if program_problem(entry):
             raise FleetError(
                 "launch.not-prepared",

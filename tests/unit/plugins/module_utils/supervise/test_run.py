@@ -169,12 +169,17 @@ def _two(found):
     return found if len(found) == 2 else None
 
 
-def test_the_copy_runs_with_another_copy_of_the_same_root(place):
-    """Two guards of one server at a time: the later one ends the earlier one, so there are never two engines."""
+def _waiting(place):
+    """The entry and the guard of a server that waits for a leader that does not run."""
     leader = place.node.entry("leader", health={"path": "/health", "budget_s": 600, "poll_s": 0.1})
     place.write(leader)
     entry = place.node.entry("server-0", start={"after": ["leader"]})
-    first = place.started(entry, "waiting for leader")
+    return entry, place.started(entry, "waiting for leader")
+
+
+def test_the_copy_runs_with_another_copy_of_the_same_root(place):
+    """Two guards of one server at a time: the later one ends the earlier one, so there are never two engines."""
+    entry, first = _waiting(place)
     second = place.start(entry)
     assert first.wait(60) == -signal.SIGTERM
     assert processes.marked_processes(place.node.root).get("server-0", []) == [second.pid]
@@ -252,10 +257,7 @@ def test_systemd_ending_an_engine_itself_does_count(place):
 
 
 def test_the_stop_of_a_guard_that_waits_takes_nothing_back(place):
-    leader = place.node.entry("leader", health={"path": "/health", "budget_s": 600, "poll_s": 0.1})
-    place.write(leader)
-    entry = place.node.entry("server-0", start={"after": ["leader"]})
-    process = place.started(entry, "waiting for leader")
+    entry, process = _waiting(place)
     before = place.state(entry)
     assert place.ended(entry) == before
     guard_place.end(process, signal.SIGKILL)
