@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The catalogue has every error that the source raises, with its values and its remedy; docs/using/errors.md lists it."""
+"""The catalogue has every error of the source, with its values and its remedy; docs/using/errors.md lists them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from ansible_collections.inference.fleet.tools import errors_page
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 CODE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*\.[a-z0-9]+(-[a-z0-9]+)*")
 REMEDY_IN_VALUES = {
-    "doctor.device-faulty", "inventory.one-machine-twice", "inventory.secret-missing", "recipe.key-invalid", "weights.job-failed",
+    "doctor.device-faulty", "inventory.one-machine-twice", "inventory.secret-missing", "recipe.key-invalid",
+    "weights.job-failed",
 }  # fmt: skip
 
 
