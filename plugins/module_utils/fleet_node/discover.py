@@ -52,3 +52,20 @@ class Operation:
     reads: bool = False
     rules: dict = dataclasses.field(default_factory=dict)
     nested: bool = False
+
+
+def options(kind, *names, **defaults):
+    """{name: option} of Ansible's argument_spec: options of one type, without a default and with these defaults."""
+    found = {name: {"type": kind} for name in names}
+    found.update((name, {"type": kind, "default": default}) for name, default in defaults.items())
+    return found
+
+
+def required(kind, *names, **more):
+    """The same of options that a caller must give. more: further keys of each option, such as `elements`."""
+    return {name: {"type": kind, "required": True, **more} for name in names}
+
+
+def lists(elements, *names):
+    """The same of lists, which are empty by default."""
+    return {name: {"type": "list", "elements": elements, "default": []} for name in names}

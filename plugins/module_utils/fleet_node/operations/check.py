@@ -72,17 +72,18 @@ def look(looks, operation_of, validated, root):
     parameters; raises FleetError if they are invalid. An operation that fails counts as different, because its step
     reports the problem. If a program hangs, FleetError is raised, because the step would wait for the same program.
     """
-    steps, warnings = {}, []
+    steps, warnings, first = {}, [], None
     serves = any(one["operation"] == SERVERS for one in looks)
-    result = {"serving": not serves or bool(processes.marked_processes(root))}
+    serving = not serves or bool(processes.marked_processes(root))
     for one in looks:
         step = steps.setdefault(one["step"], {"step": one["step"], "differs": False, "reason": None})
         reason, said = _due(one, operation_of(one["operation"]), validated)
         if reason is not None:
             step.update(differs=True, reason=reason)
-            return {**result, "steps": list(steps.values()), "first": one["step"], "warnings": warnings}
+            first = one["step"]
+            break
         warnings += said
-    return {**result, "steps": list(steps.values()), "first": None, "warnings": warnings}
+    return {"serving": serving, "steps": list(steps.values()), "first": first, "warnings": warnings}
 
 
 def _due(one, operation, validated):

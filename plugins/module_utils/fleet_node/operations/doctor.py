@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import time
 
-from ..discover import Operation
+from ..discover import Operation, options
 from ..doctor import CHECKS, NotChecked, advised, bundle, findings
 from ..errors import FleetError
 from ..host.commands import hangs
@@ -22,9 +22,9 @@ from .check import CHECK, SERVERS, VERIFY, unpacked, why
 
 DOCTOR = {
     **CHECK,
-    "now": {"type": "float"},
-    "bundle": {"type": "bool", "default": False},
-    "sysroot": {"type": "str", "default": ""},
+    **options("float", "now"),
+    **options("bool", bundle=False),
+    **options("str", sysroot=""),
 }
 PREFLIGHT = "node_preflight"
 PROBE_S = 20

@@ -11,7 +11,7 @@ import os
 from ..containers.engine import ENGINES
 from ..containers.host_settings import Host, check, record, remove
 from ..containers.images import ensure_image, remove_image
-from ..discover import Operation
+from ..discover import Operation, lists, options, required
 from ..host import accounts, commands
 from ..host import python_environment as environments
 from ..host.metrics import file_in
@@ -21,8 +21,6 @@ from ..host.paths import NodePaths
 from ..host.redact import checked_variables
 from ..platforms.registry import detect
 
-ACCELERATOR_INFO = {"vendor": {"type": "str", "default": "auto"}}
-
 
 def accelerator_info(params, check_mode):
     """The accelerators of the node. Raises FleetError."""
@@ -30,8 +28,7 @@ def accelerator_info(params, check_mode):
 
 
 NODE_LAYOUT = {
-    "root": {"type": "str", "default": ""},
-    "user": {"type": "str"},
+    **options("str", "user", root=""),
     "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
 }
 
@@ -44,20 +41,13 @@ def node_layout(params, check_mode):
 
 
 PYTHON_ENVIRONMENT = {
-    "path": {"type": "path", "required": True},
-    "create": {"type": "bool", "default": True},
-    "packages": {"type": "list", "elements": "str", "default": []},
-    "excludes": {"type": "list", "elements": "str", "default": []},
-    "overrides": {"type": "list", "elements": "str", "default": []},
-    "python": {"type": "str"},
-    "uv": {"type": "path"},
-    "find_links": {"type": "list", "elements": "str", "default": []},
-    "index_url": {"type": "str"},
-    "extra_index_urls": {"type": "list", "elements": "str", "default": []},
-    "fallback_indexes": {"type": "list", "elements": "dict", "default": []},
-    "verify_imports": {"type": "list", "elements": "str", "default": []},
-    "environment": {"type": "dict", "default": {}},
-    "ca_bundle": {"type": "path"},
+    **required("path", "path"),
+    **options("path", "uv", "ca_bundle"),
+    **options("str", "python", "index_url"),
+    **options("bool", create=True),
+    **options("dict", environment={}),
+    **lists("str", "packages", "excludes", "overrides", "find_links", "extra_index_urls", "verify_imports"),
+    **lists("dict", "fallback_indexes"),
 }
 
 
@@ -67,7 +57,6 @@ def python_environment(params, check_mode):
 
 
 NODE_EXPORTER = "prometheus-node-exporter"
-SHARED_LIBRARIES = {"libraries": {"type": "list", "elements": "str", "required": True}}
 
 
 def shared_libraries(params, check_mode):
@@ -95,19 +84,14 @@ def node_exporter(params, check_mode):
 # ---- container engines and images
 
 
-STRINGS = {"type": "list", "elements": "str", "default": []}
 INPUTS = ("settings", "registry_mirrors", "insecure_registries", "registries", "ca_bundle", "proxy_env")
 
 CONTAINER_ENGINE = {
     "engine": {"type": "str", "default": "docker", "choices": list(ENGINES)},
-    "settings": {"type": "dict", "default": {}},
-    "registry_mirrors": STRINGS,
-    "insecure_registries": STRINGS,
-    "registries": STRINGS,
-    "ca_bundle": {"type": "str", "default": ""},
-    "proxy_env": {"type": "dict", "default": {}},
     "state": {"type": "str", "default": "present", "choices": ["present", "applied", "absent"]},
-    "root": {"type": "str", "default": ""},
+    **options("str", ca_bundle="", root=""),
+    **options("dict", settings={}, proxy_env={}),
+    **lists("str", "registry_mirrors", "insecure_registries", "registries"),
 }
 
 
@@ -135,16 +119,15 @@ def container_engine(params, check_mode):
 
 
 CONTAINER_IMAGE = {
-    "image": {"type": "str", "required": True},
-    "digest": {"type": "str"},
     "engine": {"type": "str", "default": "docker", "choices": list(ENGINES)},
-    "address": {"type": "str"},
-    "mirror": {"type": "raw"},
-    "auth": {"type": "dict", "no_log": False},  # Module hides its passwords, not its usernames
-    "environment": {"type": "dict", "default": {}},
-    "wait_s": {"type": "int", "default": 3600},
-    "root": {"type": "path", "default": ""},
     "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
+    "auth": {"type": "dict", "no_log": False},  # Module hides its passwords, not its usernames
+    **required("str", "image"),
+    **options("str", "digest", "address"),
+    **options("raw", "mirror"),
+    **options("dict", environment={}),
+    **options("int", wait_s=3600),
+    **options("path", root=""),
 }
 
 
@@ -165,11 +148,11 @@ def container_image_due(result):
 
 
 OPERATIONS = {
-    "accelerator_info": Operation(ACCELERATOR_INFO, accelerator_info, reads=True),
+    "accelerator_info": Operation(options("str", vendor="auto"), accelerator_info, reads=True),
     "container_engine": Operation(CONTAINER_ENGINE, container_engine, due=operator.itemgetter("due")),
     "container_image": Operation(CONTAINER_IMAGE, container_image, due=container_image_due),
     "node_exporter": Operation({}, node_exporter, reads=True),
     "node_layout": Operation(NODE_LAYOUT, node_layout),
     "python_environment": Operation(PYTHON_ENVIRONMENT, python_environment),
-    "shared_libraries": Operation(SHARED_LIBRARIES, shared_libraries),
+    "shared_libraries": Operation(required("list", "libraries", elements="str"), shared_libraries),
 }

@@ -7,41 +7,34 @@ from __future__ import annotations
 
 import os
 
-from ..discover import Operation
+from ..discover import Operation, lists, options, required
 from ..measure import benchmark, evaluation
 from ..servers.model import NODE_ARGUMENTS, servers_elsewhere
 
 MEASURED_ARGUMENTS = {
-    "tool_version": {"type": "str"},
-    "wait_s": {"type": "int", "default": 5},
-    "deployment": {"type": "dict", "default": {}},
-    "hardware": {"type": "dict", "default": {}},
-    "head": {"type": "dict", "default": {}},
-    "caller": {"type": "str", "default": ""},
-    "reports_dir": {"type": "path"},
+    **NODE_ARGUMENTS,
+    **required("list", "servers", elements="dict"),
+    **options("str", "tool_version", caller=""),
+    **options("int", wait_s=5),
+    **options("dict", deployment={}, hardware={}, head={}),
+    **options("path", "reports_dir"),
 }
 
 BENCHMARK_RUN = {
-    "servers": {"type": "list", "elements": "dict", "required": True},
-    "elsewhere": servers_elsewhere(
-        hash={"type": "str", "required": True},
-        devices={"type": "list", "elements": "raw", "default": []},
-        url={"type": "str"},
-    ),
-    "beside": {"type": "list", "elements": "dict", "default": []},
-    "point": {"type": "dict", "required": True},
-    "profile": {"type": "str", "default": ""},
-    "scope": {"type": "str", "choices": ["server", "node", "fleet"], "default": "node"},
-    "environment_path": {"type": "path"},
-    "again": {"type": "bool", "default": False},
     **MEASURED_ARGUMENTS,
-    **NODE_ARGUMENTS,
+    "elsewhere": servers_elsewhere(**required("str", "hash"), **lists("raw", "devices"), **options("str", "url")),
+    "scope": {"type": "str", "choices": ["server", "node", "fleet"], "default": "node"},
+    **lists("dict", "beside"),
+    **required("dict", "point"),
+    **options("str", profile=""),
+    **options("path", "environment_path"),
+    **options("bool", again=False),
 }
 
 EVALUATION_DATASETS = {
-    "path": {"type": "path", "required": True},
-    "evals": {"type": "list", "elements": "str", "required": True},
-    "checksums": {"type": "dict", "default": {}},
+    **required("path", "path"),
+    **required("list", "evals", elements="str"),
+    **options("dict", checksums={}),
 }
 
 
@@ -54,38 +47,28 @@ def evaluation_datasets(params, check_mode):
 
 
 EVALUATION_RUN = {
-    "servers": {"type": "list", "elements": "dict", "required": True},
-    "eval": {"type": "str", "required": True},
-    "command": {"type": "dict"},
+    **MEASURED_ARGUMENTS,
     "effort": {"type": "str", "choices": ["low", "medium", "high"], "required": True},
-    "venv": {"type": "path"},
-    "datasets": {"type": "path"},
-    "checksums": {"type": "dict", "default": {}},
-    "concurrency": {"type": "int", "default": 32},
     "max_tokens": {"type": "int", "default": 131072, "no_log": False},
-    "shorten": {"type": "bool", "default": False},
-    "temperature": {"type": "float", "default": 1.0},
-    "examples": {"type": "int"},
-    "retries": {"type": "int", "default": 4},
-    "budget_s": {"type": "int", "default": 14400},
-    "refresh": {"type": "bool", "default": False},
     "references": {
         "type": "list",
         "elements": "dict",
         "default": [],
         "options": {
-            "eval": {"type": "str", "required": True},
-            "models": {"type": "list", "elements": "str", "required": True},
+            **required("str", "eval", "source"),
+            **required("list", "models", elements="str"),
+            **required("float", "score"),
             "platforms": {"type": "list", "elements": "str"},
             "efforts": {"type": "list", "elements": "str"},
-            "score": {"type": "float", "required": True},
-            "source": {"type": "str", "required": True},
         },
     },
-    "telling": {"type": "float", "default": 15},
-    "profile": {"type": "str", "default": "full"},
-    **MEASURED_ARGUMENTS,
-    **NODE_ARGUMENTS,
+    **required("str", "eval"),
+    **options("str", profile="full"),
+    **options("dict", "command", checksums={}),
+    **options("path", "venv", "datasets"),
+    **options("bool", shorten=False, refresh=False),
+    **options("int", "examples", concurrency=32, retries=4, budget_s=14400),
+    **options("float", temperature=1.0, telling=15),
 }
 
 

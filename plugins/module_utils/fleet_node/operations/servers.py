@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 
 from ..clean import clean
-from ..containers.launcher import our_containers
-from ..discover import Operation
+from ..containers.engine import our_containers
+from ..discover import Operation, lists, options, required
 from ..errors import FleetError
 from ..host.os_errors import os_error
 from ..host.paths import NodePaths
@@ -26,43 +26,32 @@ from ..servers.status import status
 from ..services.base import LOG_LIMITS
 from ..verify import runner
 
+HARDWARE = {
+    **options("str", "accelerator"),
+    **options("int", "count", "cores", "lnc"),
+    **options("float", "memory_gib"),
+    **options("dict", "cpu_affinity"),
+    "exclude": {"type": "list", "elements": "int"},
+}
+NEEDS = {
+    **options("str", "driver"),
+    **options("int", "lnc"),
+    **options("float", "device_memory_gib", "host_memory_gib", "disk_gib"),
+    **{
+        name: {"type": "list", "elements": "str"}
+        for name in ("accelerators", "compute_capability", "cpu_flags", "libraries")
+    },
+}
 NODE_PREFLIGHT = {
-    "root": {"type": "str", "default": ""},
-    "servers": {"type": "list", "elements": "dict", "default": []},
-    "only": {"type": "list", "elements": "str", "default": []},
-    "platform": {"type": "str", "required": True},
-    "hardware": {
-        "type": "dict",
-        "options": {
-            "accelerator": {"type": "str"},
-            "count": {"type": "int"},
-            "cores": {"type": "int"},
-            "lnc": {"type": "int"},
-            "memory_gib": {"type": "float"},
-            "cpu_affinity": {"type": "dict"},
-            "exclude": {"type": "list", "elements": "int"},
-        },
-    },
-    "needs": {
-        "type": "dict",
-        "options": {
-            "accelerators": {"type": "list", "elements": "str"},
-            "lnc": {"type": "int"},
-            "device_memory_gib": {"type": "float"},
-            "host_memory_gib": {"type": "float"},
-            "disk_gib": {"type": "float"},
-            "driver": {"type": "str"},
-            "compute_capability": {"type": "list", "elements": "str"},
-            "cpu_flags": {"type": "list", "elements": "str"},
-            "libraries": {"type": "list", "elements": "str"},
-        },
-    },
-    "installs": {"type": "dict", "default": {}},
-    "satisfied_by": {"type": "list", "elements": "path", "default": []},
-    "models": {"type": "list", "elements": "dict", "default": []},
-    "venvs": {"type": "list", "elements": "dict", "default": []},
-    "prepares": {"type": "bool", "default": True},
-    "adopt": {"type": "bool", "default": False},
+    "hardware": {"type": "dict", "options": HARDWARE},
+    "needs": {"type": "dict", "options": NEEDS},
+    **required("str", "platform"),
+    **options("str", root=""),
+    **options("dict", installs={}),
+    **options("bool", prepares=True, adopt=False),
+    **lists("str", "only"),
+    **lists("path", "satisfied_by"),
+    **lists("dict", "servers", "models", "venvs"),
 }
 
 
@@ -73,27 +62,17 @@ def node_preflight(params, check_mode):
     return result
 
 
+SECRETS = {"secrets": {"type": "dict", "no_log": True}}
 ENGINE_SERVERS = {
     **SERVERS_ARGUMENTS,
+    **SECRETS,
     "state": {"type": "str", "default": "started", "choices": [*STATES, *CLOSINGS]},
     "changes": {"type": "str", "default": AT_ONCE, "choices": list(CHANGES)},
-    "drain_s": {"type": "float", "default": 0},
-    "adopt": {"type": "bool", "default": False},
-    "secrets": {"type": "dict", "no_log": True},
-    "reports_dir": {"type": "path"},
-    "logs": {
-        "type": "dict",
-        "options": {name: {"type": "int", "default": value} for name, value in LOG_LIMITS.items()},
-    },
-    "start_on_boot": {"type": "bool", "default": False},
-    "watchdog": {
-        "type": "dict",
-        "options": {
-            "interval": {"type": "int", "default": 60},
-            "failures": {"type": "int", "default": 3},
-            "timeout": {"type": "int", "default": 60},
-        },
-    },
+    "logs": {"type": "dict", "options": options("int", **LOG_LIMITS)},
+    "watchdog": {"type": "dict", "options": options("int", interval=60, failures=3, timeout=60)},
+    **options("float", drain_s=0),
+    **options("bool", adopt=False, start_on_boot=False),
+    **options("path", "reports_dir"),
 }
 
 
@@ -125,11 +104,9 @@ def engine_servers_due(result):
 
 ENGINE_SERVERS_INFO = {
     **SERVERS_ARGUMENTS,
-    "log_lines": {"type": "int", "default": 0},
-    "probe": {"type": "bool", "default": False},
-    "timeout": {"type": "int", "default": 10},
-    "secrets": {"type": "dict", "no_log": True},
-    "report": {"type": "bool"},
+    **SECRETS,
+    **options("int", log_lines=0, timeout=10),
+    **options("bool", "report", probe=False),
 }
 
 
@@ -145,10 +122,7 @@ def engine_servers_info(params, check_mode):
     return {"changed": False, "servers": servers, "differs": any(row["drift"] for row in servers)}
 
 
-FOREIGN_SERVERS = {
-    "root": {"type": "path", "default": ""},
-    "servers": {"type": "list", "elements": "dict", "required": True},
-}
+FOREIGN_SERVERS = {**options("path", root=""), **required("list", "servers", elements="dict")}
 
 
 def foreign_servers(params, check_mode):
@@ -161,11 +135,9 @@ def foreign_servers(params, check_mode):
 
 ENGINE_READY = {
     **SERVERS_ARGUMENTS,
-    "timeout": {"type": "int", "default": 30},
-    "deployed": {"type": "bool", "default": False},
-    "restarts": {"type": "int"},
-    "wait_s": {"type": "int", "default": 0},
     "secrets": {"type": "dict", "no_log": True, "default": {}},
+    **options("int", "restarts", timeout=30, wait_s=0),
+    **options("bool", deployed=False),
 }
 
 
@@ -193,46 +165,31 @@ def engine_ready(params, check_mode):
         time.sleep(interval)
 
 
+PROBE = {
+    **required("str", "name"),
+    **options("str", path="/v1/chat/completions"),
+    **options("dict", "body"),
+    "expect": {
+        "type": "dict",
+        "options": {**options("int", status=200), **options("str", "field"), **lists("str", "contains")},
+    },
+}
 ENDPOINT_VERIFY = {
-    "servers": {"type": "list", "elements": "dict", "required": True},
+    **NODE_ARGUMENTS,
+    "mode": {"type": "str", "choices": ["auto", "full", "quick"], "default": "auto"},
+    "effort_parameter": {"type": "str", "choices": list(gpt_oss.EFFORT_PARAMETERS), "default": gpt_oss.EFFORT},
     "workers_elsewhere": servers_elsewhere(
         role={"type": "str", "choices": ["prefill", "decode"], "required": True},
-        bind={"type": "str", "required": True},
-        ports={"type": "dict", "default": {}},
+        **required("str", "bind"),
+        **options("dict", ports={}),
     ),
-    "mode": {"type": "str", "choices": ["auto", "full", "quick"], "default": "auto"},
-    "servers_changed": {"type": "bool"},
-    "probes": {
-        "type": "list",
-        "elements": "dict",
-        "default": [],
-        "options": {
-            "name": {"type": "str", "required": True},
-            "path": {"type": "str", "default": "/v1/chat/completions"},
-            "body": {"type": "dict"},
-            "expect": {
-                "type": "dict",
-                "options": {
-                    "status": {"type": "int", "default": 200},
-                    "contains": {"type": "list", "elements": "str", "default": []},
-                    "field": {"type": "str"},
-                },
-            },
-        },
-    },
-    "effort_parameter": {
-        "type": "str",
-        "choices": list(gpt_oss.EFFORT_PARAMETERS),
-        "default": gpt_oss.EFFORT,
-    },
-    "responses_api": {"type": "bool", "default": True},
-    "timeout": {"type": "float", "default": 120},
-    "quick_timeout": {"type": "float", "default": 20},
-    **NODE_ARGUMENTS,
-    "reports_dir": {"type": "path", "default": ""},
-    "deployment": {"type": "dict", "default": {}},
-    "simulated": {"type": "str", "default": ""},
-    "problem": {"type": "str", "default": ""},
+    "probes": {"type": "list", "elements": "dict", "default": [], "options": PROBE},
+    **required("list", "servers", elements="dict"),
+    **options("bool", "servers_changed", responses_api=True),
+    **options("float", timeout=120, quick_timeout=20),
+    **options("path", reports_dir=""),
+    **options("dict", deployment={}),
+    **options("str", simulated="", problem=""),
 }
 
 
@@ -242,11 +199,10 @@ def endpoint_verify(params, check_mode):
 
 
 UNUSED_FILES = {
-    "servers": {"type": "list", "elements": "dict", "required": True},
-    "deployment": {"type": "dict", "default": {}},
-    "root": {"type": "path", "default": ""},
-    "remove": {"type": "bool", "default": False},
-    "remove_shared": {"type": "bool", "default": False},
+    **required("list", "servers", elements="dict"),
+    **options("dict", deployment={}),
+    **options("path", root=""),
+    **options("bool", remove=False, remove_shared=False),
 }
 
 

@@ -5,51 +5,44 @@
 
 from __future__ import annotations
 
-from ..discover import Operation
+from ..discover import Operation, lists, options, required
 from ..shared_services import certificates, etcd_member, nats_server
 
 MEMBER = {  # of a cluster of either service
-    "name": {"type": "str", "required": True},
-    "members": {"type": "list", "elements": "dict", "required": True},
-    "names": {"type": "list", "elements": "str", "default": []},
-    "tls": {"type": "dict"},
-    "tls_given": {"type": "bool", "default": False},
-    "renew_days": {"type": "int", "default": 30},
-    "files": {"type": "dict", "default": {}},
-    "programs": {"type": "list", "elements": "path", "default": []},
-    "version": {"type": "str", "default": ""},
-    "container": {"type": "dict", "default": {}},
-    "timeout_s": {"type": "int", "default": 120},
+    **required("str", "name"),
+    **required("list", "members", elements="dict"),
+    **lists("str", "names"),
+    **lists("path", "programs"),
+    **options("dict", "tls", files={}, container={}),
+    **options("bool", tls_given=False),
+    **options("int", renew_days=30, timeout_s=120),
+    **options("str", version=""),
 }
 
 ETCD_MEMBER = {
     **MEMBER,
     "state": {"type": "str", "required": True, "choices": list(etcd_member.STATES)},
-    "client_port": {"type": "int", "default": 2379},
-    "peer_port": {"type": "int", "default": 2380},
-    "data_dir": {"type": "path", "default": "/var/lib/etcd"},
-    "unit": {"type": "str", "default": "etcd.service"},
-    "initial": {"type": "path", "default": "/etc/etcd/initial.env"},
-    "empty": {"type": "list", "elements": "str", "default": []},
-    "leaving": {"type": "dict", "default": {}},
+    **options("int", client_port=2379, peer_port=2380),
+    **options("path", data_dir="/var/lib/etcd", initial="/etc/etcd/initial.env"),
+    **options("str", unit="etcd.service"),
+    **options("dict", leaving={}),
+    **lists("str", "empty"),
 }
 
 NATS_SERVER = {
     **MEMBER,
     "state": {"type": "str", "required": True, "choices": list(nats_server.STATES)},
     "login": {"type": "str", "default": "", "no_log": True},
-    "jetstream": {"type": "bool", "default": False},
-    "client_port": {"type": "int", "default": 4222},
-    "cluster_port": {"type": "int", "default": 6222},
-    "monitor_port": {"type": "int", "default": 8222},
-    "unit": {"type": "str", "default": "nats.service"},
+    **options("bool", jetstream=False),
+    **options("int", client_port=4222, cluster_port=6222, monitor_port=8222),
+    **options("str", unit="nats.service"),
 }
 
 SERVICE_CERTIFICATE = {
-    "path": {"type": "path", "required": True},
-    "names": {"type": "list", "elements": "str", "required": True},
-    "renew_days": {"type": "int", "default": 30},
-    "endpoints": {"type": "list", "elements": "str", "default": []},
+    **required("path", "path"),
+    **required("list", "names", elements="str"),
+    **options("int", renew_days=30),
+    **lists("str", "endpoints"),
 }
 
 
@@ -70,5 +63,5 @@ OPERATIONS = {
     "service_certificate": Operation(
         SERVICE_CERTIFICATE, service_certificate, due=lambda result: "; ".join(result["reasons"]) or None
     ),
-    "certificate_expiry": Operation({"path": {"type": "path", "required": True}}, certificate_expiry, reads=True),
+    "certificate_expiry": Operation(required("path", "path"), certificate_expiry, reads=True),
 }

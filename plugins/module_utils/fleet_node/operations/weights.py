@@ -5,44 +5,26 @@
 
 from __future__ import annotations
 
-from ..discover import Operation
+from ..discover import Operation, lists, options, required
 from ..model import gpt_oss
 from ..model.formats import FORMATS
 from ..weights import encodings, pipeline
 
 MODEL_WEIGHTS = {
     "source": {"type": "str", "choices": ["standin", "path", "huggingface", "modelscope"], "required": True},
-    "repo": {"type": "str", "required": True},
-    "revision": {"type": "str"},
-    "destination": {"type": "path", "required": True},
-    "path": {"type": "path"},
-    "copy": {"type": "bool", "default": False},
     "format": {"type": "str", "choices": list(FORMATS)},
-    "family": {"type": "str", "default": gpt_oss.MODEL_TYPE},
     "verify": {"type": "str", "choices": ["quick", "full"], "default": "quick"},
-    "draft": {"type": "path"},
-    "draft_repo": {"type": "str"},
-    "draft_revision": {"type": "str"},
-    "draft_eagle3": {"type": "bool", "default": False},
-    "adapter": {"type": "dict", "default": {}},
-    "archive": {"type": "path"},
-    "endpoint": {"type": "str"},
-    "include": {"type": "list", "elements": "str", "default": []},
     "exclude": {"type": "list", "elements": "str", "default": ["original/*", "metal/*"]},
     "token": {"type": "str", "no_log": True},
-    "refresh": {"type": "bool", "default": False},
-    "workers": {"type": "int", "default": 8},
-    "retries": {"type": "int", "default": 5},
-    "timeout_s": {"type": "int", "default": 30},
-    "wait_s": {"type": "int", "default": 5},
-    "environment": {"type": "dict", "default": {}},
-    "ca_bundle": {"type": "path"},
-    "sha256sums": {"type": "str"},
-    "sums": {"type": "str"},
-    "min_rate": {"type": "int", "default": 10240},
-    "min_rate_window_s": {"type": "int", "default": 60},
-    "root": {"type": "path", "default": ""},
-    "caller": {"type": "str"},
+    **required("str", "repo"),
+    **required("path", "destination"),
+    **lists("str", "include"),
+    **options("str", "revision", "draft_repo", "draft_revision", "endpoint", "sha256sums", "sums", "caller"),
+    **options("str", family=gpt_oss.MODEL_TYPE),
+    **options("path", "path", "draft", "archive", "ca_bundle", root=""),
+    **options("bool", copy=False, draft_eagle3=False, refresh=False),
+    **options("dict", adapter={}, environment={}),
+    **options("int", workers=8, retries=5, timeout_s=30, wait_s=5, min_rate=10240, min_rate_window_s=60),
 }
 
 
@@ -52,7 +34,9 @@ def model_weights_due(result):
 
 
 TIKTOKEN_ENCODINGS = {
-    "directory": {"type": "path", "required": True},
+    **required("path", "directory"),
+    **options("path", "ca_bundle"),
+    **options("dict", environment={}),
     "encodings": {
         "type": "list",
         "elements": "str",
@@ -65,15 +49,12 @@ TIKTOKEN_ENCODINGS = {
         "required": True,
         "options": {
             "type": {"type": "str", "choices": list(encodings.SOURCES), "required": True},
-            "python": {"type": "path"},
-            "path": {"type": "str"},
-            "copied": {"type": "dict"},
-            "base": {"type": "str"},
+            **options("path", "python"),
+            **options("str", "path", "base"),
+            **options("dict", "copied"),
         },
         "required_if": [("type", kind, [place]) for kind, place in encodings.SOURCES.items()],
     },
-    "environment": {"type": "dict", "default": {}},
-    "ca_bundle": {"type": "path"},
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from ..discover import options, required
 from ..host.paths import NodePaths
 from ..services import MANAGERS, get_manager
 
@@ -21,21 +22,19 @@ KINDS = ("create", "change", "start", "restart", "redefine", "enable")  # an ear
 
 # The options that modules for a node's servers share; the fragment inference.fleet.node documents them.
 NODE_ARGUMENTS = {
-    "root": {"type": "path", "default": ""},
     "manager": {"type": "str", "default": "auto", "choices": list(MANAGERS)},
-    "toolkit": {"type": "path"},
+    **options("path", "toolkit", root=""),
 }
 SERVERS_ARGUMENTS = {
     **NODE_ARGUMENTS,
-    "servers": {"type": "list", "elements": "dict", "required": True},
+    **required("list", "servers", elements="dict"),
     "only": {"type": "list", "elements": "str"},
 }
 
 
-def servers_elsewhere(**options):
+def servers_elsewhere(**more):
     """The argument for servers of other hosts: host, name and these further options of each server."""
-    named = {name: {"type": "str", "required": True} for name in ("host", "name")}
-    return {"type": "list", "elements": "dict", "default": [], "options": {**named, **options}}
+    return {"type": "list", "elements": "dict", "default": [], "options": {**required("str", "host", "name"), **more}}
 
 
 @dataclasses.dataclass
@@ -65,9 +64,9 @@ class DesiredServer:
     """One server as planned.
 
     entry: the plan entry; secrets: {ENV: value}, as far as they are known; user: name to run as, None for the module's
-    user; definition: the service manager's file; config: content of the engine's config file, None without one; files:
-    [(path, mode, uid or None, gid or None)] of the server's files; problem: the FleetError that keeps it from being
-    deployed, or None.
+    user; definition, definition_path: the service manager's file; config: content of the engine's config file, None
+    without one; files: [(path, mode, uid or None, gid or None)] of the server's files; problem: the FleetError that
+    keeps it from being deployed, or None.
     """
 
     entry: dict
@@ -76,6 +75,7 @@ class DesiredServer:
     definition: str | None = ""
     config: str | None = None
     files: list = dataclasses.field(default_factory=list)
+    definition_path: str = ""
     problem: Exception | None = None
 
 
@@ -88,7 +88,7 @@ class Observed:
     record of its start ({} without it); fresh: whether that record is of the process that the manager runs now;
     service: services.Status or None; pids: all its processes, those in its container as well; containers:
     [container_engine.Container] of it, in any state; files: its files on disk; weights: {folder: weights_note()} of its
-    checkpoints on disk; unit: services.Unit, None without a definition; modes: {path: (mode, uid, gid)} of its files
+    checkpoints on disk; modes: {path: (mode, uid, gid)} of its files
     and work directory; by_hand: by_hand.recognise() of a server on its ports that the run replaces, or None; faults:
     reasons to restart its process; was_ready: whether the recorded process was seen ready.
     """
@@ -105,7 +105,6 @@ class Observed:
     files: list = dataclasses.field(default_factory=list)
     containers: list = dataclasses.field(default_factory=list)
     weights: dict = dataclasses.field(default_factory=dict)
-    unit: Any = None
     modes: dict = dataclasses.field(default_factory=dict)
     faults: list = dataclasses.field(default_factory=list)
     secrets_read: bool = True
