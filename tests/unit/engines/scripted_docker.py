@@ -175,10 +175,9 @@ def _client(file, calls, kind, argv):
     elif verb == "tag":
         found = next(one for one in images.values() if one["id"] == rest[0])
         images[rest[1]] = found
-    elif verb == "info" and "LiveRestore" in rest[-1]:
-        sys.stdout.write("%s\n" % str(state["live_restore"]).lower())
     elif verb == "info" and rest[-1] == "{{json .}}":
-        sys.stdout.write(json.dumps({"ServerVersion": state["version"], **state["info"]}))
+        known = {"ServerVersion": state["version"], "LiveRestoreEnabled": state["live_restore"], **state["info"]}
+        sys.stdout.write(json.dumps(known))
     elif verb in ("version", "info"):
         sys.stdout.write(state["version"] + "\n")
     else:

@@ -8,6 +8,7 @@ Containers are found by their labels, never by their names: another account may 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -17,7 +18,7 @@ import time
 from dataclasses import dataclass
 
 from ..errors import FleetError
-from ..host import commands
+from ..host import commands, processes
 from ..host import paths as host_paths
 
 ENGINES = ("docker", "podman")
@@ -36,6 +37,15 @@ PODMAN_CDI = (4, 1)
 FIELDS = ("ID", "Names", "State", "Ports", LABEL_SERVER, LABEL_ROOT, LABEL_HASH)
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}  # a kernel's name of an architecture: an image's
 RUNNING = ("running", "restarting", "paused", "stopping", "removing", "up")  # podman: "Up 5 seconds ago"
+
+PROBLEMS = {  # kind of an EngineError: sentences with the engine's name, its label, its message and the user
+    "missing": "There is no {name} on this node. The step prepare installs it (role container_engine); where the node "
+               "has another engine, set fleet_container_engine.",
+    "down": "{label} does not answer ({words}). Start it: systemctl start {name}. See its log: journalctl -u {name}.",
+    "permission": "The user {user} may not use {label} ({words}). Run the play with become, or put that user into the "
+                  "group {name}.",
+    "timeout": "{label} does not answer: {words}. See its log: journalctl -u {name}.",
+}  # fmt: skip
 
 # kind of a failure by the engine's message; the first that matches. images.py has those of pulls.
 KINDS = (
@@ -303,3 +313,54 @@ def engine_of_entry(entry, call_s=CALL_S):
     if container.get("engine") not in ENGINES:
         return None
     return Engine(container["engine"], container.get("address"), call_s=call_s)
+
+
+def engine_problem(engine, error):
+    """Sentences on a call of `engine` that ended with an EngineError: the problem and the remedy."""
+    sentences = PROBLEMS.get(error.kind, "{label} failed: {words}.")
+    user = processes.user_name(os.geteuid())
+    return sentences.format(name=engine.kind, label=engine.label, words=error.words.rstrip("."), user=user)
+
+
+def engine_failure(engine, error, where=""):
+    """The FleetError for a call of `engine` that ended with an EngineError. where: a prefix of the message."""
+    found = FleetError("containers.engine-problem", where, engine_problem(engine, error))
+    found.__cause__ = error
+    return found
+
+
+def silent_engine(entry):
+    """Why the engine of an entry's container does not answer; None if it does, and without a container."""
+    engine = engine_of_entry(entry)
+    try:
+        if engine is not None:
+            engine.ping()
+    except EngineError as error:
+        return engine_problem(engine, error)
+    return None
+
+
+def our_containers(root, entries):
+    """{server: [Container]} of this root with the engines of `entries`.
+
+    An engine that does not answer lists nothing; the processes of its containers are found in /proc, and the launcher
+    reports that when a server is started or stopped.
+    """
+    engines = {engine.label: engine for engine in map(engine_of_entry, entries) if engine is not None}
+    found = {}
+    for engine in engines.values():
+        with contextlib.suppress(EngineError):
+            for one in engine.containers(root):
+                found.setdefault(one.server, []).append(one)
+    return found
+
+
+def port_holder(bind, port, root, containers, sockets=None):
+    """processes.port_holder(). A port that one of `containers` ({server: [Container]} of this root) publishes belongs
+    to its server, although a process of the engine listens on it."""
+    holder = processes.port_holder(bind, port, sockets)
+    if holder is not None and holder["server"] is None:
+        for server, ones in containers.items():
+            if any(port in one.ports for one in ones):
+                return dict(holder, server=server, root=root or "/")
+    return holder

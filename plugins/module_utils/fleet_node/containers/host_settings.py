@@ -21,8 +21,7 @@ from ..host import paths as host_paths
 from ..host.files import make_directory, read_json, read_text, write_atomic
 from ..host.paths import NodePaths
 from ..host.server_spec import canonical
-from .engine import Engine, EngineError
-from .launcher import engine_failure, engine_problem
+from .engine import Engine, EngineError, engine_failure, engine_problem
 
 DAEMON_JSON = "/etc/docker/daemon.json"
 DROP_IN = "/etc/systemd/system/docker.service.d/inference-fleet.conf"
@@ -76,21 +75,6 @@ class Host:
             return error
         return None
 
-    def stopped_by_restart(self):
-        """[name] of the running containers that a restart of docker stops. Raises FleetError."""
-        try:
-            live_restore = self.engine.call("info", "--format", "{{.LiveRestoreEnabled}}").strip() == "true"
-            return [] if live_restore else sorted(self.engine.call("ps", "--format", "{{.Names}}").split())
-        except EngineError as error:
-            raise engine_failure(self.engine, error) from error
-
-    def serves_cdi(self):
-        """Whether docker accepts CDI devices already: its default since 28.2."""
-        try:
-            return bool(self.engine.cdi()[1])
-        except EngineError:
-            return False
-
     def daemon_json_mode(self):
         """The mode of daemon.json as an octal string, None without the file. Raises FleetError if it is not valid."""
         path = self.sysroot + DAEMON_JSON
@@ -132,7 +116,8 @@ def check(host, inputs):
     """The facts that the role container_engine works with, before any change. Raises FleetError.
 
     Returns {due: why the role has work to do or null, missing: [programs], running, daemon_json: the file's mode or
-    null, proxies: whether the file with proxies exists, cdi: see serves_cdi(), stopped: see stopped_by_restart()}.
+    null, proxies: whether the file with proxies exists, cdi: whether docker accepts CDI devices already (its default
+    since 28.2), stopped: [name] of the running containers that a restart of docker stops}.
     """
     facts = {"running": False, "daemon_json": None, "cdi": False, "stopped": [], "proxies": False}
     missing = host.missing()
@@ -154,8 +139,12 @@ def check(host, inputs):
         facts["proxies"] = os.path.exists(host.sysroot + PROXY_FILE)
     facts["running"] = error is None
     if due and host.kind == "docker" and not error:
-        facts["stopped"] = host.stopped_by_restart()
-        facts["cdi"] = host.serves_cdi()
+        try:
+            info = host.engine.info()
+            stopped = [] if info.get("LiveRestoreEnabled") else host.engine.call("ps", "--format", "{{.Names}}").split()
+        except EngineError as problem:
+            raise engine_failure(host.engine, problem) from problem
+        facts.update(stopped=sorted(stopped), cdi=bool(info.get("CDISpecDirs")))
     return {"due": due, "missing": [], **facts}
 
 

@@ -22,16 +22,18 @@ from ..host.jobs import DetachedJob, fresh
 from ..host.paths import NodePaths
 from ..host.redact import url_secrets
 from .engine import (
+    PROBLEMS,
     Engine,
     EngineError,
     check_architecture,
     digest_tag,
+    engine_failure,
+    engine_problem,
     kind_of,
     one_line,
     pinned_reference,
     split_reference,
 )
-from .launcher import PROBLEMS, engine_failure, engine_problem
 
 DOCKER_HUB = "docker.io"
 DOCKER_HUB_LOGIN = "https://index.docker.io/v1/"  # what docker files its login under
@@ -42,6 +44,8 @@ REGISTRY = re.compile(r"^%s$" % HOST)
 MIRROR = re.compile(r"^%s(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*/?$" % HOST)
 DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
 POLL_S = 0.2
+# The client's variable for a login, and its value: the file, or docker's folder with it.
+LOGIN = {"docker": ("DOCKER_CONFIG", "login"), "podman": ("REGISTRY_AUTH_FILE", "login/config.json")}
 # Removes the login when the pull has ended, also without a caller: job folder, then the client's argv.
 JOB = 'folder=$1; shift; "$@"; status=$?; rm -rf "$folder/login"; ' \
       'echo $status >"$folder/.status" && mv "$folder/.status" "$folder/status"'  # fmt: skip
@@ -158,122 +162,78 @@ def pull_problem(engine, source, error, mirror):
     return "%s cannot be pulled: %s. (%s)" % (source, advice, words)
 
 
-def progress_of(log):
-    """{layers_done, layers_total, percent, phase} of what a pull printed so far."""
+def _progress(job, source):
+    """(a sentence, {layers_done, layers_total, percent, phase, file}) about a pull that runs."""
     layers = {}
-    for line in log.splitlines():
+    for line in job.log().splitlines():
         match = LAYER.match(line.strip())
         if match and (line.startswith("Copying blob") or len(match.group(1)) == 12):
-            done = bool(LAYER_DONE.match(match.group(2)))
-            layers[match.group(1)[:12]] = layers.get(match.group(1)[:12], False) or done
-    done = sum(layers.values())
-    return {
+            layer = match.group(1)[:12]
+            layers[layer] = layers.get(layer, False) or bool(LAYER_DONE.match(match.group(2)))
+    done, total = sum(layers.values()), len(layers)
+    age = time.time() - job.request().get("begun", time.time())
+    return "pulling %s: %d of %d layers after %d s" % (source, done, total, age), {
         "layers_done": done,
-        "layers_total": len(layers),
-        "percent": round(100 * done / len(layers)) if layers else 0,
+        "layers_total": total,
+        "percent": round(100 * done / total) if total else 0,
         "phase": "pulling",
+        "file": "%s (%d of %d layers)" % (source, done, total),
     }
 
 
-class _Job(DetachedJob):
-    """A pull on this node. Its folder contains login during the pull, and status afterwards."""
-
-    def __init__(self, paths, engine, source):
-        key = hashlib.sha256(("%s %s" % (engine.label, source)).encode("utf-8")).hexdigest()[:16]
-        super().__init__("%s/jobs/image-%s" % (paths.lib, key))
-        self.engine = engine
-        self.source = source
-
-    def alive(self):
-        """Whether the pull runs: not after its status is written, even if the client left a process behind."""
-        return not os.path.exists(self.path("status")) and super().alive()
-
-    def begin(self, login):
-        """Start the pull. login: content of the authentication file or None. Raises EngineError, OSError."""
-        program = self.engine.program()
-        self.remove()
-        os.makedirs(self.folder, mode=0o700)
-        environment = self.engine.client_environment()
-        if login is not None:
-            os.mkdir(self.path("login"), 0o700)
-            write_atomic(self.path("login/config.json"), login, mode=0o600)
-            if self.engine.kind == "docker":
-                environment["DOCKER_CONFIG"] = self.path("login")
-            else:
-                environment["REGISTRY_AUTH_FILE"] = self.path("login/config.json")
-        argv = ["/bin/sh", "-c", JOB, "sh", self.folder, program, *self.engine.argv("pull", self.source)[1:]]
-        return self.launch(argv, {"name": self.source, "begun": time.time()}, environment)
-
-    def end(self):
-        """(whether it succeeded, its output) of a pull that has ended; the folder is removed with the login."""
-        status, log = read_text(self.path("status")), self.log()
-        self.remove()
-        return (False, "the pull was ended from outside") if status is None else (status.strip() == "0", log)
+def _begin(job, engine, source, login):
+    """Start a pull. Its folder contains the login (content of an authentication file, or None) during the pull, and its
+    exit status afterwards. Raises EngineError, OSError."""
+    program = engine.program()
+    job.remove()
+    os.makedirs(job.folder, mode=0o700)
+    environment = engine.client_environment()
+    if login is not None:
+        os.mkdir(job.path("login"), 0o700)
+        write_atomic(job.path("login/config.json"), login, mode=0o600)
+        variable, path = LOGIN[engine.kind]
+        environment[variable] = job.path(path)
+    argv = ["/bin/sh", "-c", JOB, "sh", job.folder, program, *engine.argv("pull", source)[1:]]
+    job.launch(argv, {"name": source, "begun": time.time()}, environment)
 
 
-def ensure_image(image, digest=None, engine="docker", address=None, mirror=None, auth=None, environment=None, root="",
-                 wait_s=3600, check_mode=False):  # fmt: skip
-    """Pull the image NAME:TAG (of that digest, if given) unless the node has it.
-
-    mirror: see mirrored(). auth: {REGISTRY: {username, password}}. environment: proxies for podman's client; docker's
-    daemon has its own. wait_s: seconds to wait for a pull. Returns {changed, finished, engine, image, progress, msg,
-    diff, ended: the number of ended pulls that were forgotten because the node has the image}; image is {reference, id,
-    digests, size}, None while the node does not have it. Raises FleetError.
-    """
-    if not IMAGE.match(image):
-        raise _invalid("image", repr(image), "REGISTRY/NAME:TAG without a digest")
-    if digest and not DIGEST.match(digest):
-        raise _invalid("digest", repr(digest), "sha256: and 64 hexadecimal digits")
-    login = login_file(auth) if auth else None
-    name = mirrored(image, mirror)
-    wanted = pinned_reference(image, digest)
-    kept = digest_tag(image, digest) if digest else image
-    diff = {"before": "", "after": "image %s\n" % wanted}
-    chosen = Engine(engine, address, environment)
+def _has_result(job):
+    """Whether the pull ended recently; a killed pull has no result."""
     try:
-        found = chosen.find_image(image, digest)
-    except EngineError as error:
-        if check_mode and error.kind in ("missing", "down"):  # an earlier task would install it
-            return _result(True, None, None, "would pull %s" % wanted, diff)
-        raise engine_failure(chosen, error) from error
-    source = pinned_reference(name, digest)
-    job = _Job(NodePaths.of_parameter(root), chosen, source)
-    ended = _forget_ended(NodePaths.of_parameter(root), job.folder if found else None, check_mode)
-    if found:
-        check_architecture(chosen, wanted, found)
-        return {**_with_tag(chosen, kept, wanted, found, False, diff, check_mode), "ended": ended}
-    if check_mode:
-        return _result(True, chosen, None, "would pull %s" % wanted, diff)
-    try:
-        end = time.monotonic() + wait_s
-        done = {"begun": False}
-        while not found and not done["begun"]:  # an earlier pull may have fetched an image that was removed since
-            done = _pull(job, login, max(0, end - time.monotonic()))
-            if not done["finished"]:
-                return dict(_result(True, chosen, None, done["msg"], diff), finished=False, progress=done["progress"])
-            if source != wanted:
-                pulled = chosen.image(source)
-                if pulled and (not digest or any(one.endswith("@" + digest) for one in pulled["digests"])):
-                    chosen.call("tag", pulled["id"], kept)
-            found = chosen.find_image(image, digest)
-    except EngineError as error:
-        raise _pull_failed(pull_problem(chosen, source, error, name != image)) from error
-    except OSError as error:
-        raise _pull_failed("%s cannot be pulled: %s." % (source, error)) from error
-    if not found:
-        raise _pull_failed("%s was pulled, but %s does not list it under its digest." % (source, chosen.label))
-    check_architecture(chosen, wanted, found)
-    return _with_tag(chosen, kept, wanted, found, True, diff, False)
+        return fresh(os.stat(job.path("status")).st_mtime)
+    except FileNotFoundError:
+        return False
 
 
-def _pull_failed(words):
-    return FleetError("images.pull-failed", words)
+def _pull(job, engine, source, login, end):
+    """Start the pull unless it runs, and wait for it until `end`. Returns (whether this call started it, _progress() of
+    a pull that still runs, else None). Raises EngineError with the output of a pull that failed."""
+    begun = False
+    with job.judging():
+        while True:
+            # not after its status is written, even if the client left a process behind
+            runs = not os.path.exists(job.path("status")) and job.alive()
+            if not runs and (begun or _has_result(job)):
+                break
+            if not runs:
+                _begin(job, engine, source, login)
+                begun = True
+            if time.monotonic() > end:
+                return begun, _progress(job, source)
+            time.sleep(POLL_S)
+        status, log = read_text(job.path("status")), job.log()
+        job.remove()  # with the login
+    if status is None:
+        log = "the pull was ended from outside"
+    if status is None or status.strip() != "0":
+        raise EngineError(kind_of(log), one_line(log))
+    return begun, None
 
 
-def _forget_ended(paths, found=None, check_mode=False):
+def _forget_ended(paths, found, check_mode):
     """Remove the folders of pulls that have ended, which may contain a login, and return their number.
 
-    found: the job of an image that is on the node. Recent results of others may still be read.
+    found: the job's folder of an image that is on the node. Recent results of others may still be read.
     """
     ended = 0
     for folder in glob.glob(glob.escape(paths.lib) + "/jobs/image-*/"):
@@ -286,79 +246,92 @@ def _forget_ended(paths, found=None, check_mode=False):
     return ended
 
 
-def _has_result(job):
-    """Whether the pull ended recently; a killed pull has no result."""
-    try:
-        return fresh(os.stat(job.path("status")).st_mtime)
-    except FileNotFoundError:
-        return False
+def ensure_image(image, digest=None, engine="docker", address=None, mirror=None, auth=None, environment=None, root="",
+                 wait_s=3600, check_mode=False):  # fmt: skip
+    """Pull the image NAME:TAG (of that digest, if given) unless the node has it.
 
-
-def _pull(job, login, wait_s):
-    """Start the pull unless it runs, and wait. Returns {finished, begun: whether by this call, msg, progress}.
-
-    Raises EngineError with the pull's output.
+    mirror: see mirrored(). auth: {REGISTRY: {username, password}}. environment: proxies for podman's client; docker's
+    daemon has its own. wait_s: seconds to wait for a pull. Returns {changed, finished, image, progress, msg, diff,
+    ended: the number of ended pulls that were forgotten because the node has the image}; image is {reference, id,
+    digests, size}, None while the node does not have it. Raises FleetError.
     """
-    end = time.monotonic() + wait_s
-    begun = False
-    with job.judging():
-        while True:
-            if not job.alive():
-                if begun or _has_result(job):
-                    good, log = job.end()
-                    break
-                job.begin(login)
-                begun = True
-            if time.monotonic() > end:
-                progress = progress_of(job.log())
-                words = "pulling %s: %d of %d layers after %d s"
-                counts = "%s (%d of %d layers)"
-                progress["file"] = counts % (job.source, progress["layers_done"], progress["layers_total"])
-                age = time.time() - job.request().get("begun", time.time())
-                msg = words % (job.source, progress["layers_done"], progress["layers_total"], age)
-                return {"finished": False, "msg": msg, "progress": progress}
-            time.sleep(POLL_S)
-    if not good:
-        raise EngineError(kind_of(log), one_line(log))
-    return {"finished": True, "begun": begun}
+    if not IMAGE.match(image):
+        raise _invalid("image", repr(image), "REGISTRY/NAME:TAG without a digest")
+    if digest and not DIGEST.match(digest):
+        raise _invalid("digest", repr(digest), "sha256: and 64 hexadecimal digits")
+    login = login_file(auth) if auth else None
+    source = pinned_reference(mirrored(image, mirror), digest)
+    wanted = pinned_reference(image, digest)
+    kept = digest_tag(image, digest) if digest else image
+    diff = {"before": "", "after": "image %s\n" % wanted}
+    chosen, paths = Engine(engine, address, environment), NodePaths.of_parameter(root)
+    try:
+        found = chosen.find_image(image, digest)
+    except EngineError as error:
+        if check_mode and error.kind in ("missing", "down"):  # an earlier task would install it
+            return _result(True, None, "would pull %s" % wanted, diff)
+        raise engine_failure(chosen, error) from error
+    key = hashlib.sha256(("%s %s" % (chosen.label, source)).encode("utf-8")).hexdigest()[:16]
+    job = DetachedJob("%s/jobs/image-%s" % (paths.lib, key))
+    ended = _forget_ended(paths, job.folder if found else None, check_mode)
+    if found:
+        check_architecture(chosen, wanted, found)
+        return {**_with_tag(chosen, kept, wanted, found, False, diff, check_mode), "ended": ended}
+    if check_mode:
+        return _result(True, None, "would pull %s" % wanted, diff)
+    end, begun = time.monotonic() + wait_s, False
+    try:
+        while not found and not begun:  # an earlier pull may have fetched an image that was removed since
+            begun, running = _pull(job, chosen, source, login, end)
+            if running:
+                return {**_result(True, None, running[0], diff), "finished": False, "progress": running[1]}
+            pulled = chosen.image(source) if source != wanted else None
+            if pulled and (not digest or any(one.endswith("@" + digest) for one in pulled["digests"])):
+                chosen.call("tag", pulled["id"], kept)
+            found = chosen.find_image(image, digest)
+    except EngineError as error:
+        raise FleetError("images.pull-failed", pull_problem(chosen, source, error, source != wanted)) from error
+    except OSError as error:
+        raise FleetError("images.pull-failed", "%s cannot be pulled: %s." % (source, error)) from error
+    if not found:
+        raise FleetError(
+            "images.pull-failed", "%s was pulled, but %s does not list it under its digest." % (source, chosen.label)
+        )
+    check_architecture(chosen, wanted, found)
+    return _with_tag(chosen, kept, wanted, found, True, diff, False)
 
 
 def _with_tag(engine, kept, wanted, found, changed, diff, check_mode):
     """The result for an image on the node. The image gets the tag `kept`, so that it is not pruned, and is found even
     if it came through a mirror. With a digest, NAME:TAG is not changed: servers may use different images of that
     tag."""
-    tagged = engine.image(kept)
-    if tagged is None or tagged["id"] != found["id"]:
+    tagged = engine.image(kept) or {"id": "missing"}
+    if tagged["id"] != found["id"]:
         if not changed:
-            diff = {"before": "tag %s: %s\n" % (kept, tagged["id"] if tagged else "missing"),
-                    "after": "tag %s: %s\n" % (kept, found["id"])}  # fmt: skip
+            diff = {key: "tag %s: %s\n" % (kept, one["id"]) for key, one in (("before", tagged), ("after", found))}
         changed = True
         if not check_mode:
             engine.call("tag", found["id"], kept)
     if not changed:
-        diff = {"before": diff["after"], "after": diff["after"]}
-    return _result(changed, engine, found, "%s is here" % wanted, diff)
+        diff = dict.fromkeys(diff, diff["after"])
+    return _result(changed, found, "%s is here" % wanted, diff)
 
 
-def _result(changed, engine, found, msg, diff):
+def _result(changed, found, msg, diff):
     image = {key: found[key] for key in ("reference", "id", "digests", "size")} if found else None
     progress = {"percent": 100, "phase": "done"} if found else None
-    return {"changed": changed, "finished": True, "engine": engine.kind if engine else None, "image": image,
-            "progress": progress, "msg": msg, "diff": diff}  # fmt: skip
+    return {"changed": changed, "finished": True, "image": image, "progress": progress, "msg": msg, "diff": diff}
 
 
 def remove_image(image, digest=None, engine="docker", address=None, mirror=None, check_mode=False):
     """Remove the names of the image NAME:TAG (of that digest, if given) from this node: its tags, and its name in
     `mirror`. The engine deletes it with its last name; other names stay. Returns as ensure_image()."""
-    wanted = pinned_reference(image, digest)
-    chosen = Engine(engine, address)
+    wanted, chosen, names = pinned_reference(image, digest), Engine(engine, address), []
     try:
         found = chosen.find_image(image, digest)
-        names = []
         if found:
-            for name in (image, *([digest_tag(image, digest)] if digest else [])):
-                tagged = chosen.image(name)
-                names += [name] if tagged and tagged["id"] == found["id"] else []
+            tags = [image, *([digest_tag(image, digest)] if digest else [])]
+            names = [name for name in tags if (chosen.image(name) or {}).get("id") == found["id"]]
             own = tuple(pinned_reference(name, "sha256:") for name in (image, mirrored(image, mirror)))
             names += sorted(name for name in found["digests"] if name.startswith(own))
         for name in names if not check_mode else ():
@@ -368,8 +341,7 @@ def remove_image(image, digest=None, engine="docker", address=None, mirror=None,
                 if error.kind != "absent":  # its digests may go with the tag
                     raise
     except EngineError as error:
-        if error.kind == "missing":
-            return _result(False, None, None, "%s is not here" % wanted, {"before": "", "after": ""})
-        raise engine_failure(chosen, error) from error
+        if error.kind != "missing":
+            raise engine_failure(chosen, error) from error
     diff = {"before": "".join("image %s\n" % name for name in names), "after": ""}
-    return _result(bool(names), chosen, None, "%s is not here" % wanted, diff)
+    return _result(bool(names), None, "%s is not here" % wanted, diff)

@@ -23,7 +23,7 @@ from ..host.jobs import DetachedJob
 from ..host.paths import PATH
 from ..host.server_spec import canonical
 from ..host.values import now, utc
-from ..launchers import get_launcher
+from ..launchers import stop_leftovers
 from ..servers import identity
 from ..servers.api_keys import client_key, common_client_key
 from ..servers.model import Observed
@@ -255,7 +255,7 @@ class StoppedServers:
 
     def _end_leftovers(self):
         for name, entry in self.entries.items():
-            left = get_launcher(entry, self.node.paths.root).stop_leftovers(entry)
+            left = stop_leftovers(entry, self.node.paths.root)
             if left:
                 raise FleetError("measure.server-stays", name, "; ".join(one["what"] for one in left))
 

@@ -21,8 +21,7 @@ import statistics
 import urllib.parse
 from dataclasses import dataclass, field
 
-from ...containers.engine import engine_of_entry
-from ...containers.launcher import container_name
+from ...containers.engine import container_name, engine_of_entry
 from ...errors import FleetError
 from ...host.files import write_atomic
 from ...program import start

@@ -16,8 +16,8 @@ import sys
 import threading
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import launchers
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers import engine as container_engine
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers import launcher as container
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import (
     EngineError,
     container_name,
@@ -25,7 +25,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.contain
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.launchers import get_launcher
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import systemd
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import containers as guard_containers
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import state as guard_state
@@ -63,16 +62,14 @@ def held(name=NAME, ident="1", root=ROOT, server="server-0", **others):
 
 def refused(one, root=ROOT):
     with pytest.raises(FleetError) as caught:
-        get_launcher(one, root).prepare(one)
+        launchers.prepare(one, root)
     return caught.value
 
 
 def test_all_is_there(engine, tmp_path):
-    launcher = get_launcher(entry(tmp_path), ROOT)
-    assert isinstance(launcher, container.ContainerLauncher)
-    launcher.prepare(entry(tmp_path))
+    launchers.prepare(entry(tmp_path), ROOT)
     engine.write(containers=[held()])  # our own, which this start is going to replace
-    launcher.prepare(entry(tmp_path))
+    launchers.prepare(entry(tmp_path), ROOT)
 
 
 @pytest.mark.parametrize(
@@ -83,12 +80,12 @@ def test_an_image_of_another_architecture(engine, tmp_path, monkeypatch, kind, m
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "n", "6.1", "1", machine)))
     engine.write(images={IMAGE: image("a", architecture=of)})
     with pytest.raises(FleetError) as caught:
-        get_launcher(entry(tmp_path), ROOT).prepare(entry(tmp_path, engine=kind))
+        launchers.prepare(entry(tmp_path, engine=kind), ROOT)
     assert (caught.value.code, caught.value.values) == (
         "containers.image-architecture", (IMAGE, of, own, machine, kind),
     )  # fmt: skip
     engine.write(images={IMAGE: image("a", architecture=own)})
-    get_launcher(entry(tmp_path), ROOT).prepare(entry(tmp_path, engine=kind))
+    launchers.prepare(entry(tmp_path, engine=kind), ROOT)
 
 
 def test_an_image_that_is_not_here(engine, tmp_path):
@@ -98,7 +95,7 @@ def test_an_image_that_is_not_here(engine, tmp_path):
     engine.write(images={IMAGE: image("a", "registry.example/app@sha256:" + "2" * 64)})
     assert refused(entry(tmp_path, digest=DIGEST)).values[1] == "registry.example/app@" + DIGEST
     engine.write(images={IMAGE: image("a", "mirror.example/app@" + DIGEST)})
-    get_launcher(entry(tmp_path), ROOT).prepare(entry(tmp_path, digest=DIGEST))
+    launchers.prepare(entry(tmp_path, digest=DIGEST), ROOT)
 
 
 @pytest.mark.parametrize(
@@ -111,10 +108,9 @@ def test_an_image_that_is_not_here(engine, tmp_path):
 )
 def test_a_name_that_is_somebody_elses(engine, tmp_path, other):
     engine.write(containers=[other])
-    launcher = get_launcher(entry(tmp_path), ROOT)
     error = refused(entry(tmp_path))
     assert (error.code, error.values[1:4]) == ("launch.container-name-taken", (NAME, "docker", "7" * 12))
-    assert launcher.leftovers(entry(tmp_path)) == launcher.stop_leftovers(entry(tmp_path)) == []
+    assert launchers.stop_leftovers(entry(tmp_path), ROOT) == []
     assert engine.read()["containers"] == [other]
 
 
@@ -156,7 +152,7 @@ def test_an_engine_without_cdi(engine, tmp_path, kind):
     error = refused(entry(tmp_path, engine=kind, devices=["/dev/null", "nvidia.com/gpu=0"]))
     assert (error.code, error.values[1]) == ("launch.cdi-device-missing", "nvidia.com/gpu=0")
     assert "%s %s does not accept" % (kind, version) in error.values[2]
-    get_launcher(entry(tmp_path), ROOT).prepare(entry(tmp_path, engine=kind, devices=["/dev/null:/dev/a=b"]))
+    launchers.prepare(entry(tmp_path, engine=kind, devices=["/dev/null:/dev/a=b"]), ROOT)
 
 
 @pytest.mark.parametrize("kind", ["docker", "podman"])
@@ -169,7 +165,7 @@ def test_cdi_devices_that_are_described_nowhere(engine, tmp_path, monkeypatch, k
         (tmp_path / "cdi" / name).write_text(text)
     there = ["nvidia.com/gpu=0", "nvidia.com/gpu=GPU-1a:2", "other.org/card=all", "other.org/card=7"]
     one = entry(tmp_path, engine=kind, devices=there)
-    get_launcher(one, ROOT).prepare(one)
+    launchers.prepare(one, ROOT)
     for device in ("nvidia.com/gpu=9", "nvidia.com/gpu=7", "other.org/card=1", "nvidia.com/mig=0"):
         error = refused(entry(tmp_path, engine=kind, devices=[there[0], device]))
         assert (error.code, error.values[1]) == ("launch.cdi-device-missing", device)
@@ -189,7 +185,7 @@ def test_links_that_lead_nowhere_inside(engine, tmp_path):
     assert (error.code, error.values[1]) == ("launch.path-missing", "%s/config.json" % snapshot)
     assert "%s/ab" % blobs in error.values[2]
     mounts.append({"source": str(blobs), "target": str(blobs), "read_only": True})
-    get_launcher(entry(tmp_path), ROOT).prepare(entry(tmp_path, mounts=mounts))
+    launchers.prepare(entry(tmp_path, mounts=mounts), ROOT)
 
 
 @pytest.mark.parametrize(
@@ -205,13 +201,13 @@ def test_an_engine_that_does_not_answer(engine, tmp_path, monkeypatch, scripted,
     error = refused(entry(tmp_path))
     assert (error.code, error.values) == ("containers.engine-problem", ("Server 'server-0': ", message))
     with pytest.raises(FleetError) as caught:  # that nothing runs cannot be proven
-        get_launcher(entry(tmp_path), ROOT).stop_leftovers(entry(tmp_path))
+        launchers.stop_leftovers(entry(tmp_path), ROOT)
     assert caught.value.code == "launch.container-end-unknown"
     assert caught.value.values == ("server-0", message, "have ended")
-    assert container.our_containers(ROOT, [entry(tmp_path)]) == {}
-    assert container.silent_engine(entry(tmp_path)) == message  # which status says
+    assert container_engine.our_containers(ROOT, [entry(tmp_path)]) == {}
+    assert container_engine.silent_engine(entry(tmp_path)) == message  # which status says
     engine.write(errors={})
-    assert container.silent_engine(entry(tmp_path)) is None
+    assert container_engine.silent_engine(entry(tmp_path)) is None
 
 
 @pytest.fixture
@@ -235,7 +231,7 @@ def test_an_engine_that_hangs_keeps_no_process_alive(engine, tmp_path, monkeypat
     reaper = threading.Thread(target=child.wait)  # the stand-in of the container's init
     reaper.start()
     with pytest.raises(FleetError) as caught:
-        get_launcher(entry(tmp_path), root).stop_leftovers(entry(tmp_path))
+        launchers.stop_leftovers(entry(tmp_path), root)
     reaper.join(60)
     assert child.returncode == -signal.SIGTERM
     assert (caught.value.code, caught.value.values[2]) == ("launch.container-end-unknown", "have ended")
@@ -270,46 +266,43 @@ def hanging(_engine, *arguments, timeout=None, check=True):
 def test_an_engine_that_is_not_installed(engine, tmp_path):
     (engine.bin / "docker").unlink()
     assert refused(entry(tmp_path)).code == "containers.engine-problem"
-    get_launcher(entry(tmp_path), ROOT).prepare(entry(tmp_path, engine="podman"))
+    launchers.prepare(entry(tmp_path, engine="podman"), ROOT)
 
 
 def test_what_is_left_is_ended_and_what_cannot_be_ended_is_told(engine, tmp_path, monkeypatch):
-    monkeypatch.setattr(container, "GONE_S", 0.1)
+    monkeypatch.setattr(launchers, "GONE_S", 0.1)
     others = [held("x", "2", root="/srv/fleet"), held("y", "3", server="server-1")]
     engine.write(containers=[held(), held("renamed", "4"), *others])
-    launcher = get_launcher(entry(tmp_path), ROOT)
-    assert launcher.leftovers(entry(tmp_path)) == [
-        {"id": "1" * 64, "what": "container %s (111111111111)" % NAME},
-        {"id": "4" * 64, "what": "container renamed (444444444444)"},
-    ]
-    assert launcher.stop_leftovers(entry(tmp_path)) == []
+    assert launchers.stop_leftovers(entry(tmp_path), ROOT) == []
     assert engine.read()["containers"] == others
     (stop,) = engine.called("stop")
     assert stop["argv"] == ["docker", "stop", "--time", "15", "1" * 64, "4" * 64]
     engine.write(containers=[held(immortal=True)])
-    assert [one["id"] for one in launcher.stop_leftovers(entry(tmp_path))] == ["1" * 64]
+    assert launchers.stop_leftovers(entry(tmp_path), ROOT) == [
+        {"id": "1" * 64, "what": "container %s (111111111111)" % NAME},
+    ]
 
 
 def test_a_container_that_the_engine_is_removing_is_waited_for(engine, tmp_path, monkeypatch):
     """`rm` says "already in progress" then, and the list still has it."""
     engine.write(containers=[held(immortal=True)], errors={"rm": "removal of container 1 is already in progress"})
-    launcher, turns = get_launcher(entry(tmp_path), ROOT), []
+    turns, listed = [], container_engine.Engine.containers
 
-    def leftovers(one, listed=launcher.leftovers):
-        turns.append(one)
-        if len(turns) == 3:
+    def containers(*given):
+        turns.append(given)
+        if len(turns) == 4:
             engine.write(containers=[])
-        return listed(one)
+        return listed(*given)
 
-    monkeypatch.setattr(launcher, "leftovers", leftovers)
-    assert launcher.stop_leftovers(entry(tmp_path)) == []
-    assert len(turns) == 3
+    monkeypatch.setattr(container_engine.Engine, "containers", containers)
+    assert launchers.stop_leftovers(entry(tmp_path), ROOT) == []
+    assert len(turns) == 4
 
 
 def test_containers_of_two_engines_and_ports_that_they_publish(engine, tmp_path):
     engine.write(containers=[held(ports="127.0.0.1:18000->18000/tcp, 0.0.0.0:19000->9000/tcp")])
     entries = [entry(tmp_path), entry(tmp_path, engine="podman"), {"name": "a-process"}, {"name": "b", "container": {}}]
-    found = container.our_containers(ROOT, entries)
+    found = container_engine.our_containers(ROOT, entries)
     assert [(name, len(ones)) for name, ones in found.items()] == [("server-0", 2)]  # the stand-ins share one list
     assert found["server-0"][0].ports == {18000, 19000}
 
@@ -318,9 +311,9 @@ def test_a_published_port_is_its_servers_though_a_process_of_the_engine_listens(
     proxy = {"pid": 5, "command": "docker-proxy", "user": "root", "server": None, "root": None}
     monkeypatch.setattr(processes, "port_holder", lambda bind, port, sockets: dict(proxy))
     engine.write(containers=[held(ports="127.0.0.1:18000->18000/tcp")])
-    found = container.our_containers(ROOT, [entry(tmp_path)])
-    assert container.port_holder("127.0.0.1", 18000, ROOT, found) == dict(proxy, server="server-0", root=ROOT)
-    assert container.port_holder("127.0.0.1", 18001, ROOT, found) == proxy
+    found = container_engine.our_containers(ROOT, [entry(tmp_path)])
+    assert container_engine.port_holder("127.0.0.1", 18000, ROOT, found) == dict(proxy, server="server-0", root=ROOT)
+    assert container_engine.port_holder("127.0.0.1", 18001, ROOT, found) == proxy
 
 
 @pytest.mark.parametrize(
@@ -330,4 +323,4 @@ def test_a_published_port_is_its_servers_though_a_process_of_the_engine_listens(
 )  # fmt: skip
 def test_states_in_the_words_of_both_engines(engine, tmp_path, state, running):
     engine.write(containers=[held(state=state)])
-    assert container.our_containers(ROOT, [entry(tmp_path)])["server-0"][0].running is running
+    assert container_engine.our_containers(ROOT, [entry(tmp_path)])["server-0"][0].running is running

@@ -411,14 +411,14 @@ class Launcher:
 
     left = ()
 
-    def stop_leftovers(self, entry):
+    def stop_leftovers(self, entry, _root):
         return [{"id": 7, "what": "process 7: engine"}] if entry["name"] in self.left else []
 
 
 @pytest.fixture
 def servers(tmp_path, monkeypatch):
     launcher = Launcher()
-    monkeypatch.setattr(run, "get_launcher", lambda entry, root: launcher)
+    monkeypatch.setattr(run, "stop_leftovers", launcher.stop_leftovers)
     node = types.SimpleNamespace(manager=Manager(tmp_path), paths=NodePaths(str(tmp_path / "root")))
     found = run.StoppedServers(node, ENTRIES)
     found.launcher, found.back = launcher, tmp_path / "server-0-server-1"
