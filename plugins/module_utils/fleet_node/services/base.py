@@ -35,25 +35,14 @@ class Status:
     state: "up" (a process exists: a guard or the engine), "restarting" (it ended and will be started again), "failed"
     (it ended and will not be started again), "down" (it was stopped).
     pid: of the process that the manager started, or None. reason: the manager's message, or None. enabled: whether it
-    is started after a reboot. properties: further properties.
+    is started after a reboot. drop_ins: paths of files of others that change its definition. stale: whether the manager
+    has loaded another version than the files; may_reload: whether it can read them again without harm to others.
     """
 
     state: str
     pid: int | None = None
     reason: str | None = None
     enabled: bool = True
-    properties: dict = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(eq=False)
-class Unit:
-    """Further properties of a server, for a comparison with the plan.
-
-    path: of the definition; drop_ins: paths of files of others that change this definition; stale: whether the manager
-    has loaded another version than the files; may_reload: whether it can read them again without harm to others.
-    """
-
-    path: str = ""
     drop_ins: list = dataclasses.field(default_factory=list)
     stale: bool = False
     may_reload: bool = True
@@ -72,7 +61,6 @@ class ServiceManager:
     definition_path(name)   the path of the definition
     defined()               names of all servers with a definition, sorted
     statuses()              {name: Status} of the servers that the manager has loaded; empty if it does not run
-    unit(name, status)      the Unit of a server whose Status (None without one) was just read
     stop(names)             stops servers at once and waits: TERM to the process group or cgroup, KILL after a time
     start(names)            reads definitions again and starts servers in this order, without waiting for them
     start_argv(names)       argv of a command that starts these stopped servers, without waiting for them
@@ -81,7 +69,7 @@ class ServiceManager:
     helper_runs(name)       whether a timer or a program that is no server runs as it is defined, also after a reboot
     start_helper(name)      starts it as it is defined on disk, now and after a reboot
     end_helper(name)        stops it, and forgets its definition
-    log_tail(name, lines)   [line] of the end of the server's output
+    log_tail(name, lines)   [line] of the end of the server's output, at least one line
     log_files(name)         paths of existing files with the server's output, which are deleted with it
     """
 

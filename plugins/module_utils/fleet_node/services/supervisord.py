@@ -29,7 +29,7 @@ from ..host import paths as host_paths
 from ..host.files import names_in, read_end
 from ..host.paths import PREFIX
 from ..supervise.state import START_LIMIT_EXIT
-from .base import ManagerSilent, ServiceManager, Status, Unit, text_invalid
+from .base import ManagerSilent, ServiceManager, Status, text_invalid
 
 OTHERS = ("watchdog",)  # programs that are no servers
 MARKER = "INFERENCE_FLEET_SUPERVISOR"  # in the daemon's environment: the root that it serves
@@ -192,12 +192,9 @@ class Supervisord(ServiceManager):
     def defined(self):
         return [name for name in names_in(self.programs, PREFIX, ".conf") if name not in OTHERS]
 
-    def unit(self, name, status):
-        return Unit(path=self.definition_path(name))
-
     def log_tail(self, name, lines):
         path = self.paths.log_file(name)
-        if lines < 1 or not os.path.lexists(path):
+        if not os.path.lexists(path):
             return []
         data, start = read_end(path, min(LINE_BYTES * lines, 4 << 20))
         if data is None:
@@ -225,12 +222,10 @@ class Supervisord(ServiceManager):
             return getattr(proxy.supervisor, method)(*arguments)
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
             return None
-        except xmlrpc.client.Fault as fault:
-            if fault.faultCode in (SHUTDOWN_STATE, *accept):
+        except xmlrpc.client.Error as error:
+            if getattr(error, "faultCode", None) in (SHUTDOWN_STATE, *accept):
                 return None
-            raise self._failed("%s%r" % (method, arguments), fault.faultString) from fault
-        except xmlrpc.client.ProtocolError as error:
-            raise self._failed(method, "HTTP %d: %s" % (error.errcode, error.errmsg)) from error
+            raise self._failed("%s%r" % (method, arguments), str(error)) from error
         except PermissionError as error:
             reason = "it belongs to another user than %s. Run as its user, with become"
             raise self._failed(method, reason % processes.user_name(os.getuid())) from error
@@ -258,12 +253,9 @@ class Supervisord(ServiceManager):
 
     def daemons(self):
         """Pids of the supervisord processes of this root, without children that are not yet executed."""
-        found = []
-        table = processes.process_table()
-        marker = os.fsencode(self.paths.root or "/")
-        for pid in table:
-            if processes.environment_of(pid).get(MARKER.encode()) == marker and "-c" in processes.argv(pid):
-                found.append(pid)
+        table, marker = processes.process_table(), os.fsencode(self.paths.root or "/")
+        found = {pid for pid in table if processes.environment_of(pid).get(MARKER.encode()) == marker
+                 and "-c" in processes.argv(pid)}  # fmt: skip
         return sorted(pid for pid in found if table[pid].parent not in found)
 
     def daemon_environment(self):
@@ -316,14 +308,11 @@ class Supervisord(ServiceManager):
     # ---- servers
 
     def stop(self, names):
-        names = set(names)
         end = time.monotonic() + STOP_WAIT_S + 10
         while True:
-            info = self._info()
+            info = {name: row for name, row in self._info().items() if name in names}
             # supervisord starts a program in EXITED again on its next turn
-            left = [
-                name for name in sorted(names & set(info)) if _status(info[name]).state in ("up", "restarting")
-            ]  # fmt: skip
+            left = sorted(name for name, row in info.items() if _status(row).state in ("up", "restarting"))
             if not left:
                 break
             if time.monotonic() > end:
@@ -332,7 +321,7 @@ class Supervisord(ServiceManager):
                 if info[name]["statename"] != "STOPPING":
                     self._call("stopProcess", _full(name), False, accept=(NOT_RUNNING, BAD_NAME))
             time.sleep(0.1)
-        for name in sorted(names & set(info)):
+        for name in sorted(info):
             self._call("removeProcessGroup", PREFIX + name, accept=(BAD_NAME,))
 
     def start(self, names):
@@ -350,10 +339,8 @@ class Supervisord(ServiceManager):
         pass  # a program section on disk is started with the daemon
 
     def drop(self, names):
-        for name in names:
-            path = self.definition_path(name)
-            if os.path.exists(path):
-                os.unlink(path)
+        for path in filter(os.path.exists, map(self.definition_path, names)):
+            os.unlink(path)
 
     def finish(self):
         if self.defined():
@@ -366,9 +353,8 @@ class Supervisord(ServiceManager):
         left = processes.terminate(self.daemons(), 5, 5)
         if left:
             raise self._failed("to stop", "it runs on" + self._processes(left))
-        for path in (self.socket, self.pidfile):
-            if os.path.lexists(path):
-                os.unlink(path)
+        for path in filter(os.path.lexists, (self.socket, self.pidfile)):
+            os.unlink(path)
         if self.socket_folder and os.path.isdir(self.socket_folder):
             os.rmdir(self.socket_folder)
 
@@ -381,17 +367,16 @@ def _full(name):
 def _status(row):
     """The Status of one row of getAllProcessInfo."""
     state = row["statename"]
-    pid = row["pid"] or None
     if state in ("RUNNING", "STARTING", "STOPPING"):
-        return Status("up", pid)
+        return Status("up", row["pid"] or None)
     if state == "EXITED" and row["exitstatus"] == START_LIMIT_EXIT:
         return Status("failed", None, "start limit")
-    if state in ("EXITED", "BACKOFF"):
-        reason = row["spawnerr"] if state == "BACKOFF" else "it ended with exit status %s" % row["exitstatus"]
-        return Status("restarting", None, reason)
+    if state == "EXITED":
+        return Status("restarting", None, "it ended with exit status %s" % row["exitstatus"])
     if state == "STOPPED":
         return Status("down")
-    return Status("failed", None, row["spawnerr"] or "supervisord reports %s" % state)
+    reason = row["spawnerr"] or "supervisord reports %s" % state
+    return Status("restarting" if state == "BACKOFF" else "failed", None, reason)
 
 
 def _private_folder(path):

@@ -30,7 +30,7 @@ from ..host.units import is_outdated
 from ..model import gpt_oss
 from ..platforms.registry import REGISTERED
 from ..supervise.state import START_LIMIT_EXIT
-from .base import LOG_RATE_S, SYSTEMD_RUNS, ServiceManager, Status, Unit, text_invalid
+from .base import LOG_RATE_S, SYSTEMD_RUNS, ServiceManager, Status, text_invalid
 
 UNITS = "/etc/systemd/system"
 SUFFIX = ".service"
@@ -46,10 +46,12 @@ SHOWN = ("Id", "Description", "LoadState", "LoadError", "ActiveState", "SubState
          "ExecMainCode", "ExecMainStatus", "NeedDaemonReload", "Job", "FragmentPath", "DropInPaths",
          "User")  # fmt: skip
 LIMITS = {"NOFILE": 1048576, "MEMLOCK": -1}  # -1: infinity
-OTHER_SHOWN = ("ActiveState", "NeedDaemonReload")
-# systemd.exec(5), process exit codes of what ended before the guard ran
-EXEC_FAILURES = {"203": "the interpreter of its unit is gone, or cannot be executed; run the play again",
-                 "217": "the user of its unit is not on this node any more"}  # fmt: skip
+EXIT_STATUSES = {
+    str(START_LIMIT_EXIT): "start limit",
+    # systemd.exec(5), process exit codes of what ended before the guard ran
+    "203": "the interpreter of its unit is gone, or cannot be executed; run the play again",
+    "217": "the user of its unit is not on this node any more",
+}
 CONTAINER = re.compile(r"/(?:docker|libpod|cri-containerd|crio|kubepods|containerd)[-/.]")  # in a cgroup's path
 CLD_EXITED = 1  # siginfo's si_code, wait(2): it exited; anything else is a signal
 
@@ -79,12 +81,8 @@ def unit_command(argv):
 
 def parse_show(text):
     """[{property: value}] of what `systemctl show` prints: a block of lines for each unit, an empty line between."""
-    blocks = []
-    for block in text.split("\n\n"):
-        properties = dict(line.split("=", 1) for line in block.split("\n") if "=" in line)
-        if properties:
-            blocks.append(properties)
-    return blocks
+    blocks = [dict(line.split("=", 1) for line in block.split("\n") if "=" in line) for block in text.split("\n\n")]
+    return [block for block in blocks if block]
 
 
 class Systemd(ServiceManager):
@@ -224,8 +222,6 @@ class Systemd(ServiceManager):
         return False
 
     def log_tail(self, name, lines):
-        if lines < 1:
-            return []
         text = self._call("journalctl", "--identifier", PREFIX + name, "--lines", str(lines), "--output", "cat",
                           "--quiet", "--no-pager", "--all")  # fmt: skip
         found = text.rstrip("\n").split("\n")  # splitlines() would split at other characters of the output, too
@@ -252,9 +248,23 @@ class Systemd(ServiceManager):
         return FleetError("systemd.command-failed", program, " ".join(arguments), reason)
 
     def _show(self, units):
-        """{name: {property: value}} of these units (patterns allowed: those are matched against loaded units only)."""
+        """{unit: {property: value}} of these units (patterns allowed: those are matched against loaded units only)."""
         text = self._call("systemctl", "show", "--no-pager", "--property=" + ",".join(SHOWN), "--", *units)
-        return {name_of(block["Id"]): block for block in parse_show(text) if name_of(block.get("Id", "")) is not None}
+        return {block["Id"]: block for block in parse_show(text) if "Id" in block}
+
+    def _outdated(self, shown):
+        """Whether systemd has an older version of one of these units (_show()) than its file."""
+        return any(is_outdated(block, "%s/%s" % (self.units, unit)) for unit, block in shown.items())
+
+    def _enable(self, units):
+        self._call("systemctl", "enable", "--quiet", "--no-reload", "--", *units)
+
+    def _disable(self, units):
+        self._call("systemctl", "disable", "--quiet", "--no-reload", "--", *units)
+
+    def _reload_if_harmless(self, units):
+        if self._outdated(self._show(units)) and _reload_is_harmless():
+            self._call("systemctl", "daemon-reload")
 
     def statuses(self):
         if not os.path.isdir(SYSTEMD_RUNS):
@@ -263,14 +273,22 @@ class Systemd(ServiceManager):
         # the pattern finds running units without a file
         shown = self._show([PREFIX + "*" + SUFFIX, *map(unit_of, defined)])
         found = {}
-        for name, block in shown.items():
-            if name in defined or block["Description"] == DESCRIPTION + name:
-                status = unit_status(block)
-                status.enabled = name not in defined or self._is_enabled(name)
-                status.properties = block
-                if name in defined or status.state != "down":
-                    found[name] = status
-        return found
+        for unit, block in shown.items():
+            name = name_of(unit)
+            if name in defined or (name and block["Description"] == DESCRIPTION + name):
+                status = found[name] = unit_status(block)
+                if name in defined:
+                    self._compare(name, block, status)
+        return {name: status for name, status in found.items() if name in defined or status.state != "down"}
+
+    def _compare(self, name, block, status):
+        """Add to the Status of a unit how systemd's version of it differs from the file."""
+        path, fragment = self.definition_path(name), block.get("FragmentPath")
+        hidden = fragment and os.path.realpath(fragment) != os.path.realpath(path)
+        status.enabled = self._is_enabled(name)
+        status.drop_ins = [*_paths(block.get("DropInPaths")), *([fragment] if hidden else [])]
+        status.stale = is_outdated(block, path) and status.pid is not None
+        status.may_reload = not status.stale or _reload_is_harmless()
 
     def _is_enabled(self, name):
         """Whether each unit that wants this unit has its link. systemd's UnitFileState may be outdated, since units are
@@ -279,24 +297,10 @@ class Systemd(ServiceManager):
         wanting = wanted_by.group(1).split() if wanted_by else []
         return all(os.path.islink("%s/%s.wants/%s" % (self.units, one, unit_of(name))) for one in wanting)
 
-    def unit(self, name, status):
-        block = status.properties if status else {}
-        path = self.definition_path(name)
-        loaded = _paths(block.get("DropInPaths"))
-        fragment = block.get("FragmentPath")
-        overrides = [fragment] if fragment and os.path.realpath(fragment) != os.path.realpath(path) else []
-        stale = is_outdated(block, path) and status.pid is not None
-        return Unit(path=path, drop_ins=loaded + overrides, stale=stale, may_reload=not stale or _reload_is_harmless())
-
     def enable(self, names):
-        self._enable(names)
-        shown = self._show([unit_of(name) for name in names])
-        stale = [name for name, block in shown.items() if is_outdated(block, self.definition_path(name))]
-        if stale and _reload_is_harmless():
-            self._call("systemctl", "daemon-reload")
-
-    def _enable(self, names):
-        self._call("systemctl", "enable", "--quiet", "--no-reload", "--", *map(unit_of, names))
+        units = [*map(unit_of, names)]
+        self._enable(units)
+        self._reload_if_harmless(units)
 
     def stop(self, names):
         held = self.statuses()
@@ -305,63 +309,51 @@ class Systemd(ServiceManager):
             return
         # a leader ends after those that start after it; each has the time twice, for TERM and for KILL
         self._call("systemctl", "stop", "--", *units, more_s=2 * CONTAINER_STOP_WAIT_S * len(units))
-        # systemd would remember a failed stop
-        self._reset(name for name in names if name in held)
+        self._reset(units)  # systemd would remember a failed stop
 
-    def _reset(self, names):
+    def _reset(self, units):
         """Reset failed units, also those at systemd's start limit. Returns the earlier _show()."""
-        shown = self._show([unit_of(name) for name in names])
-        failed = [unit_of(name) for name, block in shown.items() if block["ActiveState"] == "failed"]
+        shown = self._show(units)
+        failed = [unit for unit, block in shown.items() if block["ActiveState"] == "failed"]
         if failed:
             self._call("systemctl", "reset-failed", "--", *failed)
         return shown
 
     def start(self, names):
-        self._enable(names)
-        shown = self._reset(names)
-        if any(
-            block["LoadState"] != "loaded" or is_outdated(block, self.definition_path(name))
-            for name, block in shown.items()
-        ):
+        self._enable(map(unit_of, names))
+        shown = self._reset([*map(unit_of, names)])
+        if self._outdated(shown) or any(block["LoadState"] != "loaded" for block in shown.values()):
             self._call("systemctl", "daemon-reload")
-        self._call("systemctl", "start", "--no-block", "--", *map(unit_of, names))
+        self._call(*self.start_argv(names))
 
     def start_argv(self, names):
         return ["systemctl", "start", "--no-block", "--", *map(unit_of, names)]
 
-    def _properties(self, unit):
-        """{property: value} of any unit."""
-        shown = self._call("systemctl", "show", "--no-pager", "--property=" + ",".join(OTHER_SHOWN), "--", unit)
-        return next(iter(parse_show(shown)), {})
-
     def helper_runs(self, name):
         # systemd may report the state of the unit before its last change
-        enabled = os.path.islink("%s/timers.target.wants/%s.timer" % (self.units, name))
-        return enabled and self._properties(name + ".timer").get("ActiveState") == "active"
+        unit = name + ".timer"
+        enabled = os.path.islink("%s/timers.target.wants/%s" % (self.units, unit))
+        return enabled and self._show([unit]).get(unit, {}).get("ActiveState") == "active"
 
     def start_helper(self, name):
         unit = name + ".timer"
         self._call("systemctl", "stop", "--", unit)
-        self._call("systemctl", "enable", "--quiet", "--no-reload", "--", unit)
-        stale = [
-            one for one in (unit, name + SUFFIX) if is_outdated(self._properties(one), "%s/%s" % (self.units, one))
-        ]
-        if stale and _reload_is_harmless():
-            self._call("systemctl", "daemon-reload")
+        self._enable([unit])
+        self._reload_if_harmless([unit, name + SUFFIX])
         self._call("systemctl", "start", "--", unit)
 
     def end_helper(self, name):
         unit = name + ".timer"
         self._call("systemctl", "stop", "--", unit, name + SUFFIX)
         if os.path.lexists("%s/%s" % (self.units, unit)):
-            self._call("systemctl", "disable", "--quiet", "--no-reload", "--", unit)
+            self._disable([unit])
 
     def drop(self, names):
         names = [name for name in names if os.path.lexists(self.definition_path(name)) and not self.masked(name)]
         if not names:
             return
-        self._call("systemctl", "disable", "--quiet", "--no-reload", "--", *map(unit_of, names))
-        self._reset(names)
+        self._disable(map(unit_of, names))
+        self._reset([*map(unit_of, names)])
         for name in names:
             os.unlink(self.definition_path(name))
 
@@ -384,15 +376,10 @@ def unit_status(block):
     if block["LoadState"] not in ("loaded", "not-found") and pid is None:
         return Status("failed", None, "systemd cannot load its unit: " + (block.get("LoadError") or block["LoadState"]))
     gone = processes.account_gone(block.get("User"))
-    if gone and (state == "failed" or block["SubState"] == "auto-restart"):
-        return Status("failed" if state == "failed" else "restarting", None, gone)
-    if state == "failed" and block.get("ExecMainStatus") in EXEC_FAILURES:
-        return Status("failed", None, EXEC_FAILURES[block["ExecMainStatus"]])
     if state == "failed":
-        limit = block.get("ExecMainStatus") == str(START_LIMIT_EXIT)
-        return Status("failed", None, "start limit" if limit else ending(block))
+        return Status("failed", None, gone or EXIT_STATUSES.get(block.get("ExecMainStatus")) or ending(block))
     if block["SubState"] == "auto-restart":
-        return Status("restarting", None, ending(block))
+        return Status("restarting", None, gone or ending(block))
     if state == "inactive":
         return Status("up") if block.get("Job") not in (None, "", "0") else Status("down")
     return Status("up", pid)

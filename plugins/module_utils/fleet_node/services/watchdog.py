@@ -61,25 +61,24 @@ def _files(node, interval, failures, timeout):
     argv = [host_python.link(paths), "-I", paths.guard, "watch", paths.etc, "--state", paths.state]
     argv += ["--root", paths.root, "--memory", paths.run + "/watchdog.json", "--failures", str(failures)]
     argv += ["--timeout", str(timeout)]
-    found = {}
     if node.manager.name == "systemd":
-        units = node.manager.units
-        found["%s/%s.service" % (units, NAME)] = (
+        service = (
             "# %s\n[Unit]\nDescription=inference.fleet: asks each server for a completion\n"
             "ConditionPathExists=%s\n\n[Service]\nType=oneshot\nExecStart=%s\n"
             "SyslogIdentifier=%s\nProtectSystem=full\nNoNewPrivileges=yes\n"
             % (HEADER, paths.guard, systemd.unit_command(argv), NAME)
         )
-        found["%s/%s.timer" % (units, NAME)] = (
+        timer = (
             "# %s\n[Unit]\nDescription=inference.fleet: time to ask each server\n\n[Timer]\nOnActiveSec=%d\n"
             "OnUnitInactiveSec=%d\nAccuracySec=1\n\n[Install]\nWantedBy=timers.target\n" % (HEADER, interval, interval)
         )
-        return found
-    log = paths.log + "/watchdog.log"
-    found["%s/%s.conf" % (node.manager.programs, NAME)] = (
+        place = "%s/%s" % (node.manager.units, NAME)
+        return {place + ".service": service, place + ".timer": timer}
+    command = supervisord.ini_command([*argv, "--every", str(interval)])
+    log = supervisord.ini_value(paths.log + "/watchdog.log", expansions=2)
+    section = (
         "; %s\n[program:%s]\ncommand=%s\ndirectory=/\nautostart=true\nautorestart=true\nstartsecs=0\nstartretries=5\n"
         "redirect_stderr=true\nstdout_logfile=%s\nstdout_logfile_maxbytes=1MB\nstdout_logfile_backups=1\n"
-        % (HEADER, NAME, supervisord.ini_command([*argv, "--every", str(interval)]),
-           supervisord.ini_value(log, expansions=2))
-    )  # fmt: skip
-    return found
+        % (HEADER, NAME, command, log)
+    )
+    return {"%s/%s.conf" % (node.manager.programs, NAME): section}

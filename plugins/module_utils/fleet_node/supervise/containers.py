@@ -74,13 +74,9 @@ def client_environment(entry, secrets, root):
     The entry's launch contains the variables of the container. Secrets, and values that podman would change, are only
     named there, and the client reads them from its environment.
     """
-    environment = engine_of_entry(entry).client_environment()
     named = {name: value for name, value in entry["environment"].items() if "--env=" + name in entry["launch"]}
-    environment.update(named)
-    environment.update(secrets)
-    environment[MARKER_SERVER] = entry["name"]
-    environment[MARKER_ROOT] = root or "/"
-    return environment
+    markers = {MARKER_SERVER: entry["name"], MARKER_ROOT: root or "/"}
+    return {**engine_of_entry(entry).client_environment(), **named, **secrets, **markers}
 
 
 CALL_S = 8  # of each call of `end --remove`: two of them, TERM and KILL fit into the unit's TimeoutStopSec

@@ -190,19 +190,9 @@ def enter_clean_environment(name, root):
 def engine_environment(entry, secrets, root):
     """{str: str} for the engine: basic variables of the user, the entry's variables, its secrets and the markers."""
     user = user_of_process()
-    environment = {
-        "PATH": PATH,
-        "HOME": user.pw_dir,
-        "USER": user.pw_name,
-        "LOGNAME": user.pw_name,
-        "LANG": "C.UTF-8",
-        **engine_of(entry).environment,
-        **entry["environment"],
-    }
-    environment.update(secrets)
-    environment[MARKER_SERVER] = entry["name"]
-    environment[MARKER_ROOT] = root or "/"
-    return environment
+    basic = {"PATH": PATH, "HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name, "LANG": "C.UTF-8"}
+    markers = {MARKER_SERVER: entry["name"], MARKER_ROOT: root or "/"}
+    return {**basic, **engine_of(entry).environment, **entry["environment"], **secrets, **markers}
 
 
 def find_program(program, path):

@@ -30,7 +30,7 @@ DIGITS = 12  # of a digest in messages
 MOST = {"phase": 100, "reason": 2000}  # characters
 LAST = 1 << 33  # more than any pid, and a time of the year 2242
 RECORD = {
-    "name": str, "hash": (str, None), "user": str, "pid": int, "ticks": int, "phase": str, "since": (float, None),
+    "name": str, "hash": (str, None), "pid": int, "ticks": int, "phase": str, "since": (float, None),
     "program": str, "started": (float, None), "starts": [float], "count": int, "reason": (str, None),
     "artifact": (str, None), "weights": ({"*": (str, None)}, None), "encodings": ({"*": [(int, str, None)]}, None),
 }  # fmt: skip
@@ -76,17 +76,11 @@ class State:
     """
 
     def __init__(self, path, name, entry_hash, mode=0o640):
-        self.path = path
-        self.name = name
-        self.hash = entry_hash
-        self.mode = mode
+        self.path, self.name, self.hash, self.mode = path, name, entry_hash, mode
+        self.artifact = self.weights = self.encodings = None
         kept = read_record(path)
         kept = kept if kept.get("name") == name else {}
-        now = time.time()
-        self.artifact = None
-        self.weights = None
-        self.encodings = None
-        self.starts = [start for start in kept.get("starts", []) if start < now + 60]  # a clock that was set back
+        self.starts = [start for start in kept.get("starts", []) if start < time.time() + 60]  # after a clock's setback
         self.count = kept.get("count", len(self.starts))
         self.ended = kept.get("phase") == "running"  # an engine, and no guard that waited
 
@@ -96,7 +90,7 @@ class State:
 
     def forgive(self):
         """Do not count the start whose engine has ended, because a service that it needs is not available."""
-        if self.ended and self.starts:
+        if self.ended:
             self.starts = self.starts[:-1]
         self.ended = False
 
@@ -106,33 +100,18 @@ class State:
 
     def write(self, phase, reason=None):
         """Record the phase. If that fails, the log reports it and the server starts anyway."""
+        record = {key: getattr(self, key) for key in
+                  ("name", "hash", "starts", "count", "artifact", "weights", "encodings")}  # fmt: skip
+        record.update(phase=phase, reason=reason, since=round(time.time(), 3), program=sys.path[0], pid=os.getpid(),
+                      ticks=process(os.getpid()).ticks)  # fmt: skip
+        record["started"] = self.starts[-1] if phase == "running" and self.starts else None
         try:
-            self._write(phase, reason)
+            os.makedirs(os.path.dirname(self.path), exist_ok=True)
+            with folder_lock(os.path.dirname(self.path)):  # see take_back()
+                write_json(self.path, record, self.mode)
         except OSError as error:
             say("its record %s cannot be written (%s), so neither status nor the start limit know of this: %s"
                 % (self.path, error.strerror, phase))  # fmt: skip
-
-    def _write(self, phase, reason):
-        now = round(time.time(), 3)
-        state = {
-            "name": self.name,
-            "hash": self.hash,
-            "pid": os.getpid(),
-            "ticks": process(os.getpid()).ticks,
-            "program": sys.path[0],
-            "phase": phase,
-            "since": now,
-            "started": self.starts[-1] if phase == "running" and self.starts else None,
-            "starts": self.starts,
-            "count": self.count,
-            "reason": reason,
-            "artifact": self.artifact,
-            "weights": self.weights,
-            "encodings": self.encodings,
-        }
-        os.makedirs(os.path.dirname(self.path), exist_ok=True)
-        with folder_lock(os.path.dirname(self.path)):  # see take_back()
-            write_json(self.path, state, self.mode)
 
 
 def take_back(state_path, pid):
