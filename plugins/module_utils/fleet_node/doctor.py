@@ -192,7 +192,7 @@ def logs(case):
         if entry is None or row["ready"]:
             continue
         asked = True
-        lines = log_tail(case.paths, case.node().manager, row["name"], CAUSE_LINES)
+        lines = log_tail(case.node(), row["name"], CAUSE_LINES)
         budget_s = entry["health"]["budget_s"]
         began = waiting_since(read_record(case.paths.server_state(row["name"])), budget_s)
         late = began is not None and time.time() - began > budget_s

@@ -64,14 +64,13 @@ def client_key(paths, entry):
     if not names:
         return ""
     path = paths.secret(entry["name"])
+    key, reason = None, "%s is missing or contains no %s" % (path, names[0])
     try:
         found = read_json(path)
         key = found.get(names[0]) if isinstance(found, dict) else None
-        usable = isinstance(key, str) and PRINTABLE.fullmatch(key)
-        reason = None if usable else "%s is missing or contains no %s" % (path, names[0])
     except OSError as error:
         reason = os_words(error)
-    if reason is not None:
+    if not isinstance(key, str) or not PRINTABLE.fullmatch(key):
         raise FleetError("api-key.not-on-node", entry["name"], reason)
     redact.read_on_node.add(key)
     return key

@@ -13,7 +13,7 @@ import signal
 import tempfile
 import time
 
-from .. import program
+from .. import launchers, program
 from ..engines import health_request as asking
 from ..engines.registry import ENGINES, engine_of, module_texts
 from ..errors import FleetError
@@ -21,10 +21,9 @@ from ..host import http_client, processes, trust
 from ..host import python as host_python
 from ..host.files import as_bytes, place, read_bytes, read_text
 from ..host.os_errors import about
-from ..host.server_spec import health_port, server_ports, start_order
-from ..launchers import get_launcher
+from ..host.server_spec import health_port, read_entry, server_ports, start_order
 from ..services.base import LOG_LIMITS
-from . import by_hand, previous
+from . import by_hand, server_files
 from .config_check import check_configs
 from .desired import container_owner, owner_of
 from .model import STARTS, STAY, WRITES, condition, config_path
@@ -43,7 +42,7 @@ def prove(node, actions, desired):
     starts = [action.name for action in actions if action.kind in STARTS]
     for name in starts:
         entry = desired[name].entry
-        get_launcher(entry, node.paths.root).prepare(entry)
+        launchers.prepare(entry, node.paths.root)
         missing = [path for path in entry["weights"] if not os.path.isdir(path)]
         if missing:
             raise FleetError(
@@ -72,11 +71,11 @@ def apply(node, actions, desired, observed, shared, drain_s=0, keeps=False):
     stop_first = [name for name in starts if observed.get(name) and observed[name].runs]
 
     with Staging() as staging:
-        if writes or shared or python_link_differs(node):
+        if writes or shared:
             _make_folders(node, desired, observed)
         if node.paths.guard in shared:
             program.make_current(node.paths.lib)
-        for path, text in sorted(shared.items()):
+        for path, (text, _fault) in sorted(shared.items()):
             if text is not None:
                 staging.add(path, text)
         for action in writes:
@@ -84,7 +83,7 @@ def apply(node, actions, desired, observed, shared, drain_s=0, keeps=False):
         _probe_folders(node, starts)
         node.acted = list(actions)
         if keeps:
-            previous.keep(node, actions, desired, observed)
+            server_files.keep(node, actions, desired, observed)
         drain([_answering(observed[one.name], desired) for one in actions
                if one.name in (*stop_first, *ends) and not one.repairs], drain_s)  # fmt: skip
         stop(node, [*stop_first, *ends], observed)
@@ -92,11 +91,12 @@ def apply(node, actions, desired, observed, shared, drain_s=0, keeps=False):
             staging.commit()
         except OSError:
             # the old files are restored
-            previous.forget(node.paths, starts if keeps else ())
+            server_files.forget(node.paths, starts if keeps else ())
             node.manager.start(start_order({name: observed[name].entry for name in stop_first if observed[name].entry}))
             raise
-        if python_link_differs(node):
-            make_folder(os.path.dirname(host_python.link(node.paths)))
+        link = host_python.link(node.paths)
+        if link in shared:
+            make_folder(os.path.dirname(link))
             host_python.put(node.paths, node.manager.interpreter)
 
     for action in actions:
@@ -117,6 +117,28 @@ def apply(node, actions, desired, observed, shared, drain_s=0, keeps=False):
         node.manager.finish()
 
 
+def put_back(node, observed):
+    """Restore all definitions that were kept, and start them. Returns ([names with their old definition], [names that
+    had none, which are removed]). Raises FleetError, OSError."""
+    names = list(server_files.kept(node.paths))
+    with Staging() as staging:
+        absent = server_files.restore(node.paths, staging)
+        stop(node, [name for name in names if name in observed], observed)
+        staging.commit()
+    for path in absent:
+        unlink(path)
+    for name in names:
+        forget_state(node, name)
+    entries = {name: read_entry(node.paths.entry(name)) for name in names}
+    back, gone = ([name for name in names if bool(entries[name]) is there] for there in (True, False))
+    if gone:
+        node.manager.drop(gone)
+    if back:
+        node.manager.start(start_order({name: entries[name] for name in back}))
+    server_files.forget(node.paths, names)
+    return back, gone
+
+
 def stop(node, names, observed):
     """Stop servers. Raises FleetError if a process of theirs is left or still listens on their ports."""
     if not names:
@@ -126,37 +148,32 @@ def stop(node, names, observed):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGCONT)
     node.manager.stop(names)
-    root = node.paths.root
     for name in names:
-        stopped = ", ".join(names[: names.index(name)]) or "none"
-        adopted = observed[name].by_hand
-        if adopted and not by_hand.end(adopted):
-            raise _does_not_end(
-                name, "process %d, which was started by hand, survived SIGKILL" % adopted["pid"], stopped
-            )
-        entry = dict(observed[name].entry or {}, name=name)
-        left = get_launcher(entry, root).stop_leftovers(entry)
-        if left:
-            raise _does_not_end(
-                name,
-                "%s survived SIGKILL" % "; ".join(one["what"] for one in left),
-                stopped,
-                {"left": [one["id"] for one in left]},
-            )
-        end = time.monotonic() + PORT_FREE_S
-        for port, what in server_ports(entry):
-            while True:
-                holder = processes.port_holder(entry.get("bind") or "", port)
-                if holder is None or holder["server"] != name or holder["root"] != (root or "/"):
-                    break
-                if time.monotonic() > end:
-                    words = "its %s %d is still in use by %s" % (what, port, holder_words(holder, root))
-                    raise _does_not_end(name, words, stopped)
-                time.sleep(0.1)
+        words = _still_there(node.paths.root, name, observed[name])
+        if words:
+            raise FleetError("servers.does-not-end", name, words, ", ".join(names[: names.index(name)]) or "none")
 
 
-def _does_not_end(name, words, stopped, details=None):
-    return FleetError("servers.does-not-end", name, words, stopped, details=details)
+def _still_there(root, name, observed):
+    """End what is left of a server that its service manager has stopped. Returns what does not end, None if nothing is
+    left."""
+    adopted = observed.by_hand
+    if adopted and not by_hand.end(adopted):
+        return "process %d, which was started by hand, survived SIGKILL" % adopted["pid"]
+    entry = dict(observed.entry or {}, name=name)
+    left = launchers.stop_leftovers(entry, root)
+    if left:
+        return "%s survived SIGKILL" % "; ".join(one["what"] for one in left)
+    end = time.monotonic() + PORT_FREE_S
+    for port, what in server_ports(entry):
+        while True:
+            holder = processes.port_holder(entry.get("bind") or "", port)
+            if holder is None or holder["server"] != name or holder["root"] != (root or "/"):
+                break
+            if time.monotonic() > end:
+                return "its %s %d is still in use by %s" % (what, port, holder_words(holder, root))
+            time.sleep(0.1)
+    return None
 
 
 def settle(node, entries, started):
@@ -208,14 +225,11 @@ def _forget_old(node, observed, one):
     """Delete the record of the last start, and files of secrets and configuration that the entry no longer has."""
     name = one.entry["name"]
     forget_state(node, name)
-    gone = []
     if not one.secrets:
-        gone.append(node.paths.secret(name))
+        unlink(node.paths.secret(name))
     old = config_path(observed.entry) if observed else None
     if old and old != config_path(one.entry):
-        gone.append(old)
-    for path in gone:
-        unlink(path)
+        unlink(old)
 
 
 def _make_folders(node, desired, observed):
@@ -225,8 +239,7 @@ def _make_folders(node, desired, observed):
     make_folder(paths.log, mode=0o750)
     # the guard, which runs as the server's user, puts its record there
     kept = [one.entry for name, one in observed.items() if one.entry and name not in desired]
-    users = {one.user for one in desired.values()} | {entry.get("user") for entry in kept}
-    users = sorted(users - {None})
+    users = sorted({*(one.user for one in desired.values()), *(entry.get("user") for entry in kept)} - {None})
     os.chmod(paths.state, 0o1777 if len(users) > 1 else 0o755)
     if len(users) == 1:
         make_folder(paths.state, owner_of("*", users[0]))
@@ -248,8 +261,7 @@ def drain(servers, seconds):
     An engine that finishes its requests after SIGTERM gets the time for that in addition.
     """
     busy = [one for one in servers if condition(one).state == "running" and one.entry and one.entry.get("engine")]
-    end = time.monotonic() + seconds
-    running = list(busy)
+    end, running = time.monotonic() + seconds, list(busy)
     while busy and seconds > 0:
         for one in running:
             _signal(one, engine_of(one.entry).drain_signal)
@@ -322,27 +334,23 @@ def _ask_to_end(one):
 
 
 def shared_changes(node):
-    """{path: content} of the shared files, those of the service manager included, that differ from this collection's.
-    The program has None as content."""
-    texts = {node.paths.guard: None}
-    for name, text in module_texts(ENGINES.values()).items():
-        texts["%s/%s" % (node.paths.engine_lib, name)] = text
-    texts.update(node.manager.shared_files())
-    limits, limits_path = node.manager.log_limits(), node.manager.log_limits_path()
-    if limits != LOG_LIMITS or os.path.exists(limits_path):
-        texts[limits_path] = json.dumps(limits, sort_keys=True) + "\n"
-    return {path: text for path, text in texts.items() if shared_fault(node.paths, path, text)}
+    """{path: (content, how it differs from this collection's file)} of the shared files that differ, with those of the
+    service manager. The program and the link to Python have no content.
 
-
-def shared_fault(paths, path, text):
-    """How a shared file differs from this collection's, with its owner and mode, as a clause; None if it does not.
-    Service managers execute these files at every boot, in part as root."""
-    if text is None:
-        return program.current_fault(paths.lib)
-    wrong = trust.misplaced(path)
-    return wrong if wrong or read_bytes(path) == as_bytes(text) else "differs from this collection's"
-
-
-def python_link_differs(node):
-    """Whether the node's link does not lead to the Python that this run chose, or belongs to another account."""
-    return node.manager.interpreter is not None and not host_python.leads_to(node.paths, node.manager.interpreter)
+    Service managers execute these files at every boot, in part as root, so owners and modes count.
+    """
+    paths, manager = node.paths, node.manager
+    texts = {"%s/%s" % (paths.engine_lib, name): text for name, text in module_texts(ENGINES.values()).items()}
+    texts.update(manager.shared_files())
+    limits = manager.log_limits()
+    if limits != LOG_LIMITS or os.path.exists(manager.log_limits_path()):
+        texts[manager.log_limits_path()] = json.dumps(limits, sort_keys=True) + "\n"
+    found = {paths.guard: (None, program.current_fault(paths.lib))}
+    for path, text in texts.items():
+        wrong = trust.misplaced(path)
+        same = wrong is None and read_bytes(path) == as_bytes(text)
+        found[path] = text, None if same else wrong or "differs from this collection's"
+    if manager.interpreter is not None and not host_python.leads_to(paths, manager.interpreter):
+        link = host_python.link(paths)
+        found[link] = None, "leads to another Python" if os.path.lexists(link) else "is missing"
+    return {path: one for path, one in found.items() if one[1]}

@@ -70,17 +70,15 @@ def _with_followers(actions, desired, observed, only):
     for name in start_order({name: one.entry for name, one in desired.items()}):
         leader = next((one for one in leaders_to_follow(desired[name].entry)
                        if one in by_name and by_name[one].kind in STARTS), None)  # fmt: skip
-        if leader is None or (name in by_name and by_name[name].kind in STARTS):
-            continue
         now = observed.get(name) or Observed(name)
-        if condition(now).state in ("running", "waiting"):
-            fields = changed_fields(desired[name], now) if only is not None and name not in only and now.entry else []
+        starts = name in by_name and by_name[name].kind in STARTS
+        if leader is None or starts or condition(now).state not in ("running", "waiting"):
+            continue
+        by_name[name] = Action(name, "restart", "it restarts with %s" % leader)
+        fields = changed_fields(desired[name], now) if only is not None and name not in only and now.entry else []
+        if fields:
             text = "changed: " + ", ".join(change[0] for change in fields)
-            by_name[name] = (
-                Action(name, "change", text, fields)
-                if fields
-                else Action(name, "restart", "it restarts with %s" % leader)
-            )
+            by_name[name] = Action(name, "change", text, fields)
     return [by_name[name] for name in desired if name in by_name]
 
 
@@ -175,23 +173,21 @@ def _resources(entry):
 
 def describe(actions, observed):
     """{"before": text, "after": text} for Ansible's diff: for each server its state and the fields that change."""
-    before, after = [], []
+    diff = {"before": "", "after": ""}
     for action in actions:
         now = condition(observed.get(action.name) or Observed(action.name)).state
         becomes = {"stop": "stopped", "remove": "absent"}.get(action.kind, now if action.kind in STAY else "running")
         if action.kind in STARTS and now in ("running", "waiting"):
             becomes += " (restarted)"
-        old, new = ["%s:" % action.name, "  state: %s" % now], ["%s:" % action.name, "  state: %s" % becomes]
-        for field, old_value, new_value in action.changes:
-            old += _lines(field, old_value)
-            new += _lines(field, new_value)
-        before += [] if action.kind == "create" else old
-        after += new
-    return {"before": "".join(line + "\n" for line in before), "after": "".join(line + "\n" for line in after)}
+        for at, (side, state) in enumerate((("before", now), ("after", becomes)), 1):
+            if (side, action.kind) != ("before", "create"):
+                fields = [("state", state), *((change[0], change[at]) for change in action.changes)]
+                diff[side] += "%s:\n%s" % (action.name, "".join(_lines(*field) for field in fields))
+    return diff
 
 
 def _lines(field, value):
     if value is None or value == {} or value == []:
-        return []
+        return ""
     text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True)
-    return ["  " + line for line in ("%s: %s" % (field, text)).splitlines()]
+    return "".join("  %s\n" % line for line in ("%s: %s" % (field, text)).splitlines())

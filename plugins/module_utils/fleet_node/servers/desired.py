@@ -30,21 +30,21 @@ def check_secrets(entries, secrets, check_mode=False):
     In check mode files are not checked, because an earlier task may create them."""
     problems = []
     for entry in entries:
-        for key, variable in sorted(entry["secrets"].items()):
+        for key, source in sorted(entry["secrets"].items()):
             if key in OTHER_API_KEYS:
                 continue  # from the variable of the first key
-            if is_file(variable):
-                if not check_mode and not read_text(variable):
-                    problems.append("Server '%s': its secret %s comes from the file %s, which is missing or empty."
-                                    % (entry["name"], key, variable))  # fmt: skip
-                continue
+            where, lacking = "variable '%s'" % source, None
             try:
-                lacking = "is not set, or empty" if secret_value(key, variable, secrets.get(variable)) == "" else ""
+                if is_file(source):
+                    where = "file " + source
+                    lacking = None if check_mode or read_text(source) else "is missing or empty"
+                elif secret_value(key, source, secrets.get(source)) == "":
+                    lacking = "is not set, or empty"
             except FleetError as error:
                 lacking = "cannot be used: " + error.message.rstrip(".")
             if lacking:
-                problems.append("Server '%s': its secret %s comes from the variable '%s', which %s."
-                                % (entry["name"], key, variable, lacking))  # fmt: skip
+                words = "Server '%s': its secret %s comes from the %s, which %s."
+                problems.append(words % (entry["name"], key, where, lacking))
     if problems:
         raise FleetError("servers.secret-missing", " ".join(problems))
 
@@ -67,20 +67,14 @@ def desired_server(node, entry, secrets):
         files.append((node.paths.entry(name), mode, uid, owner[1] if owner and uid == 0 else group))
         if entry["secrets"]:
             files.append((node.paths.secret(name), 0o600, *(owner or (os.geteuid(), None))))
-    definition, problem = None, None
+    config = config_text(entry["config"])
+    server = DesiredServer(entry, known_secrets(entry, secrets), user, None, config, files)
+    server.definition_path = node.manager.definition_path(name)
     try:
-        definition = node.manager.definition(entry, user)
+        server.definition = node.manager.definition(entry, user)
     except FleetError as error:
-        problem = error
-    return DesiredServer(
-        entry,
-        secrets=known_secrets(entry, secrets),
-        user=user,
-        definition=definition,
-        config=config_text(entry["config"]),
-        files=files,
-        problem=problem,
-    )
+        server.problem = error
+    return server
 
 
 def known_secrets(entry, secrets):

@@ -75,13 +75,13 @@ def _process_differences(target, observed, now, changed):
 
 
 def _file_differences(target, observed):
-    unit = observed.unit
+    service = observed.service
     if target.problem:
         yield Difference("definition", target.problem.message)
     elif observed.definition != target.definition and (observed.definition is not None or observed.runs):
-        text = "is missing" if observed.definition is None else "differs (%s)" % (unit.path if unit else "")
+        text = "is missing" if observed.definition is None else "differs (%s)" % target.definition_path
         yield Difference("definition", "its service definition " + text, "redefine")
-    if unit is not None and unit.stale and unit.may_reload:
+    if service is not None and service.stale and service.may_reload:
         yield Difference("reload", "systemd has loaded another version of its unit than the files", "redefine")
     for path, mode, uid, gid in target.files:
         if path not in observed.modes:
@@ -168,9 +168,9 @@ def changed_weights(observed):
     return [folder for folder, now in sorted(observed.weights.items()) if now and noted.get(folder) not in (None, now)]
 
 
-def unit_notes(unit):
+def unit_notes(service):
     """Sentences on conditions that are no difference: this collection does not manage drop-ins."""
-    notes = ["the drop-in %s changes its unit" % path for path in unit.drop_ins]
-    if unit.stale and not unit.may_reload:
+    notes = ["the drop-in %s changes its unit" % path for path in service.drop_ins]
+    if service.stale and not service.may_reload:
         notes.append("systemd loads the new version of its unit at its next start")
     return notes

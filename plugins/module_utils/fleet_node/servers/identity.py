@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -92,7 +93,10 @@ def who_answers(node, entry, observed, sockets=None):
             % (entry["name"], _short(runs), _short(entry["hash"]))
             + _answers_instead(node, entry)
         )
-    words = "%s runs the planned entry %s" % (_process_words(pid), _short(runs))
+    process = "its container"
+    if pid is not None:
+        process = "process %d (%s)" % (pid, http_client.cut(processes.command(pid) or "gone", 120))
+    words = "%s runs the planned entry %s" % (process, _short(runs))
     port = health_port(entry)
     if port is None:
         return words
@@ -138,10 +142,9 @@ def _running(entry, one):
     if pid in one.pids:
         return pid, one.state.get("hash")
     if one.pids:
-        raise Stranger(
-            "%s runs as process %d, and which entry that is, is not known: its record %s; site.yml restarts it"
-            % (name, one.pids[0], "is of another process" if one.state else "is missing")
-        )
+        fault = "is of another process" if one.state else "is missing"
+        words = "%s runs as process %d, and which entry that is, is not known: its record %s; site.yml restarts it"
+        raise Stranger(words % (name, one.pids[0], fault))
     if pid is not None:
         raise Stranger("the process %d of %s cannot be seen as this user; %s" % (pid, name, BECOME))
     raise Stranger("%s does not run%s" % (name, _doing(one)))
@@ -168,15 +171,8 @@ def holder_words(node, holder):
         return "%s; %s" % (words, BECOME)
     if name is None:
         return words
-    where = node.paths if root == (node.paths.root or "/") else NodePaths("" if root == "/" else root)
-    runs = guard_state.read_record(where.server_state(name)).get("hash")
-    return "%s, entry %s" % (words, _short(runs))
-
-
-def _process_words(pid):
-    if pid is None:
-        return "its container"
-    return "process %d (%s)" % (pid, http_client.cut(processes.command(pid) or "gone", 120))
+    where = NodePaths("" if root == "/" else root)
+    return "%s, entry %s" % (words, _short(guard_state.read_record(where.server_state(name)).get("hash")))
 
 
 def _short(text):
@@ -189,26 +185,22 @@ def start_times(paths, entry, observed):
     observed: Observed of the server. installed: when its environment was made or changed last; weights: when its
     checkpoints were complete; ready: when this process was first seen ready. memory_mib: of its processes, on the host.
     """
-    state = observed.state if isinstance(observed.state, dict) else {}
-    folders = state.get("weights") if isinstance(state.get("weights"), dict) else {}
+    state, environment = observed.state, os.path.dirname(os.path.dirname(entry["command"][0]))
+    manifests = [folder + "/" + guard_state.WEIGHT_MANIFEST for folder in state.get("weights") or ()]
     return {
-        "installed": utc(None if entry["container"] else _changed(_environment(entry), MARKER)),
-        "weights": utc(
-            max(filter(None, (_changed(folder, guard_state.WEIGHT_MANIFEST) for folder in folders)), default=None)
-        ),
+        "installed": None if entry["container"] else _changed(environment + "/" + MARKER),
+        "weights": _changed(*manifests),
         "started": utc(state.get("started")),
-        "ready": utc(_changed(paths.ready(entry["name"])) if observed.was_ready else None),
+        "ready": _changed(paths.ready(entry["name"])) if observed.was_ready else None,
         "artifact": state.get("artifact"),
         "memory_mib": processes.memory_mib(observed.pids),
     }
 
 
-def _environment(entry):
-    return os.path.dirname(os.path.dirname(entry["command"][0]))
-
-
-def _changed(*parts):
-    try:
-        return os.stat(os.path.join(*parts)).st_mtime
-    except OSError:
-        return None
+def _changed(*paths):
+    """The latest change of those of these files that exist, in UTC; None without any."""
+    times = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            times.append(os.stat(path).st_mtime)
+    return utc(max(times, default=None))

@@ -13,12 +13,11 @@ import stat
 import time
 
 from .. import program_check
-from ..containers.engine import EngineError, engine_of_entry
-from ..containers.launcher import our_containers, port_holder
+from ..containers.engine import EngineError, engine_of_entry, our_containers, port_holder
 from ..engines.registry import OTHER_API_KEYS
 from ..errors import FleetError, visible
 from ..host import files, processes
-from ..host.files import make_directory, read_bytes, read_json, read_text
+from ..host.files import fits, make_directory, read_bytes, read_json, read_text
 from ..host.redact import Redactor
 from ..host.server_spec import NAME, entry_hash, read_entry, server_ports
 from ..host.values import parse_cpu_list, utc
@@ -34,6 +33,7 @@ LONGEST_LINE = 4000  # characters of a log's line that are shown
 GUARD_S = 30  # within which a process of a unit has become the guard, or the engine that the guard executes
 BY_HAND = ", a server of %s that was started by hand (import.yml writes a recipe from it, and fleet_adopt replaces it)"
 COMMAND_SHOWN = 200  # characters
+READINESS = {"pid": int, "ticks": (int, None), "took_s": (int, None)}
 
 
 def observe(paths, manager, entries=()):
@@ -149,24 +149,15 @@ def _read_files(paths, manager, one, planned):
     name = one.name
     configs = {config_path(entry) for entry in (one.entry, planned)} - {None}
     definition = None if manager.masked(name) else manager.definition_path(name)
-    own = [paths.entry(name), paths.secret(name), definition, paths.server_state(name)]
-    own = [path for path in own if path]
+    own = [*filter(None, (paths.entry(name), paths.secret(name), definition, paths.server_state(name)))]
     one.files = [path for path in [*own, *sorted(configs)] if os.path.lexists(path)] + manager.log_files(name)
     one.definition = read_text(definition) if definition else None
     one.config = read_text(config_path(one.entry)) if config_path(one.entry) else None
-    one.unit = manager.unit(name, one.service) if definition and os.path.lexists(definition) else None
     work = ((planned or one.entry or {}).get("directories") or {}).get("work")
-    one.modes = _modes([*own, *configs, *filter(None, [work])])
-
-
-def _modes(paths):
-    """{path: (mode, uid, gid)} of those that exist."""
-    found = {}
-    for path in paths:
+    for path in [*own, *configs, *filter(None, [work])]:
         with contextlib.suppress(OSError):
             status = os.stat(path)
-            found[path] = (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
-    return found
+            one.modes[path] = (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
 
 
 def _by_content(deployed, planned, state, containers):
@@ -175,16 +166,14 @@ def _by_content(deployed, planned, state, containers):
     A new version may add a key that is null here, or read arguments in another way. `state` and `containers` get the
     planned hash then. Nothing is written on the node.
     """
-    if not planned or not deployed or deployed.get("hash") in (None, planned["hash"]):
+    old = (deployed or {}).get("hash")
+    if not planned or old in (None, planned["hash"]) or old != entry_hash(deployed):  # the last: it was edited
         return deployed
-    if deployed["hash"] != entry_hash(deployed):
-        return deployed  # edited
-    if entry_changes(deployed, dict(planned, hash=deployed["hash"])):
+    if entry_changes(deployed, dict(planned, hash=old)):
         return deployed
     for one in containers:
-        if one.hash == deployed["hash"]:
-            one.hash = planned["hash"]
-    if state.get("hash") == deployed["hash"]:
+        one.hash = planned["hash"] if one.hash == old else one.hash
+    if state.get("hash") == old:
         state["hash"] = planned["hash"]
     return planned
 
@@ -213,18 +202,21 @@ def note_ready(paths, name, state, took_s=None):
             files.write_json(path, {"pid": state["pid"], "ticks": state.get("ticks"), "took_s": took_s}, 0o640)
 
 
+def _readiness(paths, name):
+    """What note_ready() recorded, {} without it."""
+    known = read_json(paths.ready(name))
+    return known if isinstance(known, dict) and fits(known, READINESS) else {}
+
+
 def last_start_s(paths, name):
     """The seconds of the server's latest start that a run waited for; None if there was none since the node's boot."""
-    known = read_json(paths.ready(name))
-    took = known.get("took_s") if isinstance(known, dict) else None
-    return took if isinstance(took, int) and not isinstance(took, bool) and took >= 0 else None
+    return _readiness(paths, name).get("took_s")
 
 
 def was_ready(paths, name, state):
     """Whether the process of this record is known to have been ready."""
-    known = read_json(paths.ready(name))
-    same = isinstance(known, dict) and (known.get("pid"), known.get("ticks")) == (state.get("pid"), state.get("ticks"))
-    return bool(state.get("pid")) and same
+    known = _readiness(paths, name)
+    return bool(state.get("pid")) and all(known.get(key) == state.get(key) for key in ("pid", "ticks"))
 
 
 def read_secrets(paths, name):
@@ -270,23 +262,18 @@ def row(node, observed, action=None, check=False):
         "pid": now.pid,
         "hash": now.hash or (observed.entry or {}).get("hash"),
         "reason": reason and visible(reason),
-        "log_tail": log_tail(node.paths, node.manager, observed.name, FAILED_LOG_LINES)
-        if now.state == "failed"
-        else [],
+        "log_tail": log_tail(node, observed.name, FAILED_LOG_LINES if now.state == "failed" else 0),
     }
 
 
-def log_tail(paths, manager, name, lines):
+def log_tail(node, name, lines):
     """[str], the last lines of the server's log without the values of its secrets; long lines are shortened."""
-    text = "\n".join(manager.log_tail(name, lines))
+    text = "\n".join(node.manager.log_tail(name, lines)) if lines else ""
     if not text:
         return []
-    return [_shortened(visible(line)) for line in redactor_of(read_secrets(paths, name)).text(text).split("\n")]
-
-
-def _shortened(line):
     half = LONGEST_LINE // 2
-    return line if len(line) <= LONGEST_LINE else "%s … %s" % (line[:half], line[-half:])
+    shown = map(visible, redactor_of(read_secrets(node.paths, name)).text(text).split("\n"))
+    return [line if len(line) <= LONGEST_LINE else "%s … %s" % (line[:half], line[-half:]) for line in shown]
 
 
 def given_redactor(secrets):

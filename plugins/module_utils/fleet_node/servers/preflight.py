@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import platform as machine
 
+from ..containers.engine import our_containers
 from ..containers.host_settings import faults as engine_faults
-from ..containers.launcher import our_containers
 from ..errors import FleetError
 from ..host import processes
 from ..host.commands import hangs
@@ -85,12 +85,13 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
     problems = [{"check": check, "message": message} for check, messages in checks for message in messages]
     if problems:
         host = next((entry["host"] for entry in entries.values()), machine.node())
+        lines = "\n".join(" %d. %s" % (number, item["message"]) for number, item in enumerate(problems, 1))
         raise FleetError(
             "preflight.problems",
             len(problems),
             "problem" if len(problems) == 1 else "problems",
             host,
-            "\n".join(" %d. %s" % (number, item["message"]) for number, item in enumerate(problems, 1)),
+            lines,
             details={"problems": problems},
         )
     return {
@@ -171,17 +172,12 @@ def _check_libraries(needs, installed, installable):
     except FleetError as error:
         yield error.message
         return
-    for name in missing:
-        if name in installed:
-            continue
+    for name in (one for one in missing if one not in installed):
         packages = ", ".join("%s (%s)" % (package, family) for family, package in (installable.get(name) or {}).items())
+        more = "; or run the play with become, which installs it" if name in installable else ""
         yield (
             "The recipe needs the shared library %s (needs.libraries), this node lacks it. Install the package %s%s."
-            % (
-                name,
-                packages or "that contains it",
-                "; or run the play with become, which installs it" if name in installable else "",
-            )
+            % (name, packages or "that contains it", more)
         )
 
 
@@ -248,10 +244,9 @@ def _check_model(model):
     """Problems of a checkpoint in a directory of the node. Downloads are checked by the weights step."""
     if model.get("source") != "path":
         return
-    folder = model.get("source_path") or model["path"]
-    if not os.path.isdir(folder) and os.path.isdir(model["path"]):
-        # Copied earlier, from a mount that is gone now; the copy has its own manifest.
-        folder = model["path"]
+    folders = [model.get("source_path") or model["path"], model["path"]]
+    # the second was copied earlier, from a mount that is gone now; it has its own manifest
+    folder = next(filter(os.path.isdir, folders), folders[0])
     try:
         if model.get("adapter"):
             checkpoints.inspect_adapter(folder, model["adapter"])

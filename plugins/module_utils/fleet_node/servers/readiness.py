@@ -90,8 +90,8 @@ def probe(entry, timeout, secrets=None):
     if headers and http_client.request("GET", base + "/v1/models", timeout=timeout).ok:
         return UNGUARDED + ": another server has the port, or a start script lost the key; docs/using/api-keys.md"
     listed = models.json()
-    data = listed.get("data") if isinstance(listed, dict) else None
-    ids = [model.get("id") for model in data or [] if isinstance(model, dict)]
+    listed = listed.get("data") if isinstance(listed, dict) else None
+    ids = [model.get("id") for model in listed or [] if isinstance(model, dict)]
     if entry["model_id"] not in ids:
         listed = ", ".join(visible(str(one)) for one in ids)
         return "models: '%s' is not listed (%s)" % (entry["model_id"], http_client.cut(listed, IDS) or NO_WORKERS)
@@ -153,7 +153,10 @@ def check_ready(node, entries, only=None, timeout=30, check=False, deployed=Fals
     for name in names:
         one, lack = observed[name], lacks.get(name)
         if name in lacks and lack is None:
-            lack = _stranger(node, planned[name], observed)
+            try:
+                identity.who_answers(node, planned[name], observed)
+            except identity.Stranger as stranger:
+                lack = str(stranger)
         if name in lacks and lack is None:
             rows[name]["ready"] = True
             if not check:
@@ -184,13 +187,12 @@ def _not_ready(node, entry, observed, lack, restarts):
     """(why a server is not ready, whether waiting cannot help, the end of its log)."""
     one = observed[entry["name"]]
     now = condition(one)
-    words, hopeless = _problem(node, entry, one, lack)
+    words, hopeless = _problem(entry, one, lack)
     hopeless = hopeless or (restarts is not None and (now.restarts or 0) > restarts)
     containers = {name: seen.containers for name, seen in observed.items()}
-    words = "; ".join(
-        [words, *(held for _name, _holder, held in foreign_holders(node.paths.root, [entry], containers))]
-    )
-    log = log_tail(node.paths, node.manager, one.name, CAUSE_LINES)
+    held = foreign_holders(node.paths.root, [entry], containers)
+    words = "; ".join([words, *(clause for _name, _holder, clause in held)])
+    log = log_tail(node, one.name, CAUSE_LINES)
     late = BUDGET_WORDS in words
     # during a server's first start, the log is that of an earlier server
     if late or now.restarts or now.state == "failed":
@@ -227,25 +229,17 @@ def _restarts_words(now):
     return ", %d restart%s" % (now.restarts, "" if now.restarts == 1 else "s") if now.restarts else ""
 
 
-def _stranger(node, entry, observed):
-    """Why the process that answers is not the planned server, None if it is."""
-    try:
-        identity.who_answers(node, entry, observed)
-    except identity.Stranger as stranger:
-        return str(stranger)
-    return None
-
-
 def probe_all(entries, timeout, observed):
     """{name: why it is not ready, without its secrets, or None}, all probed in parallel. observed: {name: Observed}."""
-    answers = _in_parallel(lambda entry: _probe_one(entry, timeout, observed[entry["name"]].secrets), entries)
+
+    def probed(entry):
+        secrets = observed[entry["name"]].secrets
+        lack = probe(entry, timeout, secrets)
+        return lack and redactor_of(secrets).text(lack)
+
+    answers = _in_parallel(probed, entries)
     sockets = processes.listening_sockets()
     return {entry["name"]: lack or _open_to_all(entry, sockets) for entry, lack in zip(entries, answers)}
-
-
-def _probe_one(entry, timeout, secrets):
-    lack = probe(entry, timeout, secrets)
-    return lack and redactor_of(secrets).text(lack)
 
 
 def doing(observed):
@@ -255,15 +249,15 @@ def doing(observed):
     return {"compiles": "compiling", "loads": "loading its artifact"}.get(observed.state.get("artifact"), "starting")
 
 
-def _problem(node, entry, observed, lack):
+def _problem(entry, observed, lack):
     """(why the server is not ready, whether waiting cannot help)."""
     now = condition(observed)
     if observed.entry is not None and observed.entry.get("hash") != entry["hash"]:
-        return (
+        fields = ", ".join(change[0] for change in entry_changes(observed.entry, entry))
+        words = (
             "another entry than the planned one is deployed, it differs in %s; run engine_servers to deploy this one"
-            % ", ".join(change[0] for change in entry_changes(observed.entry, entry)),
-            True,
         )
+        return words % fields, True
     age = "" if now.since is None else " since %s (%d s)" % (utc(now.since)[11:], time.time() - now.since)
     if now.state in ("missing", "stopped"):
         return "%s; run engine_servers to start it" % (now.reason or "it is stopped"), True
@@ -305,30 +299,33 @@ def waiting_since(state, budget_s):
     return first
 
 
-def find_hung(paths, servers, note=True):
-    """{name: why it hangs} of those servers that hang, all asked in parallel. servers: {name: (planned entry,
-    Observed)} of running servers.
+def find_hung(paths, entries, observed, note=True):
+    """Add the fault of each of these servers ([entry]) that runs as planned and hangs; all are asked in parallel.
 
     note: record which are ready. A server that was never seen ready is given its start budget.
     """
-    found = _in_parallel(lambda name: _hang_of(paths, *servers[name], note), servers)
-    return {name: words for name, words in zip(servers, found) if words is not None}
 
+    def asked(entry):
+        one, budget = observed[entry["name"]], entry["health"]["budget_s"]
+        began = waiting_since(one.state, budget)
+        late = began is not None and time.time() - began > budget
+        words = _hangs(entry, one) if one.was_ready or late else None
+        if words and one.was_ready:
+            one.faults = ["it was ready and does not answer any more: " + words]
+        elif words:
+            text = "it does not answer %d s after its start, its start budget is %d s: %s"
+            one.faults = [text % (time.time() - began, budget, words)]
+        elif note and not one.was_ready and health_port(entry) and asking.health(entry, RETRY_S, one.secrets).healthy:
+            note_ready(paths, one.name, one.state)
 
-def _hang_of(paths, entry, observed, note):
-    budget = entry["health"]["budget_s"]
-    began = waiting_since(observed.state, budget)
-    late = began is not None and time.time() - began > budget
-    words = _hangs(entry, observed) if observed.was_ready or late else None
-    if words is None:
-        asks = note and not observed.was_ready and health_port(entry) is not None
-        if asks and asking.health(entry, RETRY_S, observed.secrets).healthy:
-            note_ready(paths, observed.name, observed.state)
-        return None
-    if observed.was_ready:
-        return "it was ready and does not answer any more: " + words
-    text = "it does not answer %d s after its start, its start budget is %d s: %s"
-    return text % (time.time() - began, budget, words)
+    def as_planned(entry):
+        one = observed.get(entry["name"])
+        if one is None or not one.fresh or one.faults:
+            return False
+        now = condition(one)
+        return (now.state, now.hash) == ("running", entry["hash"])
+
+    _in_parallel(asked, list(filter(as_planned, entries)))
 
 
 def _hangs(entry, observed):

@@ -6,24 +6,22 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
 
 from ..errors import FleetError
+from ..host import jobs
 from ..host import python as host_python
 from ..host.os_errors import os_error
 from ..host.server_spec import check_entries, check_order
-from ..launchers import get_launcher
 from ..services import supervisord, watchdog
-from . import by_hand, previous
-from .apply import apply, prove, python_link_differs, settle, shared_changes, shared_fault, stop
+from . import by_hand, server_files
+from .apply import apply, prove, put_back, settle, shared_changes
 from .decide import DEPLOYS, WAVE, decide, describe
 from .desired import check_deployable, check_secrets, desired_server
-from .model import CLOSINGS, STARTS, Action, DesiredServer, Observed, condition
+from .model import CLOSINGS, STARTS, Action, DesiredServer, Observed
 from .observe import check_only, foreign_holders, observe, row, started_by_hand
 from .readiness import all_answer, find_hung
-from .server_files import make_folder
 
 LOCK_S = 30
 HEALTH_S = 5
@@ -39,8 +37,6 @@ def run(node, params, check):
     entries, state = params["servers"], params["state"]
     node.manager.new_log_limits = params["logs"]
     planned = check_entries(entries)
-    for entry in planned.values():
-        get_launcher(entry, node.paths.root)
     try:
         with contextlib.nullcontext() if check else locked(node.paths, bool(entries) and state in DEPLOYS):
             if state in CLOSINGS:
@@ -91,8 +87,8 @@ def _reconcile(node, planned, params, check):
         check_order(planned)
         shared = shared_changes(node)
     if state == "started":
-        _find_hung(node, [desired[name] for name in named], observed, check)
-    unverified = previous.unverified(node.paths)
+        find_hung(node.paths, [planned[name] for name in named], observed, note=not check)
+    unverified = server_files.unverified(node.paths)
     decision = decide(desired, observed, state, only, check, changes, unverified)
     actions = decision.actions
     if deploys:  # a server that restarts with a named server starts with the current plan
@@ -109,7 +105,8 @@ def _reconcile(node, planned, params, check):
     if not check:
         apply(node, actions, desired, observed, shared, params["drain_s"], keeps=changes == WAVE)
         if changes != WAVE:
-            previous.forget(node.paths, previous.read(node.paths) if state == "absent" and only is None else removed)
+            gone = server_files.kept(node.paths) if state == "absent" and only is None else removed
+            server_files.forget(node.paths, gone)
         observed = settle(node, planned, [action.name for action in actions if action.kind in STARTS])
     named += sorted(set(only or ()) - set(planned))
     by_name = {action.name: action for action in actions}
@@ -142,16 +139,14 @@ def _check_ports(node, actions, desired, observed):
 
 def _close(node, planned, state, only, check):
     """End a wave: forget the definitions that it replaced, or restore and start them."""
-    names = sorted(previous.read(node.paths))
+    names = sorted(server_files.kept(node.paths))
     back, gone = [], []
     if not check and state == "verified":
-        previous.forget(node.paths, only or names)
+        server_files.forget(node.paths, only or names)
     elif not check and names:
         observed = observe(node.paths, node.manager, planned)
         node.acted = [Action(name, "restart", ROLLED_BACK) for name in names]
-        back, gone = previous.put_back(
-            node, lambda found: stop(node, [one for one in found if one in observed], observed)
-        )
+        back, gone = put_back(node, observed)
     observed = settle(node, planned, back) if back else observe(node.paths, node.manager, planned)
     changed = state == "rolled_back" and bool(names)
     shown = [*planned, *(name for name in back if name not in planned)]
@@ -177,27 +172,12 @@ def _version(entry, one, back):
 
 def _add_shared(node, diff, shared):
     """The diff with the changes that concern all servers."""
-    for path in sorted(shared):
-        diff["before"] += "%s: %s\n" % (path, shared_fault(node.paths, path, shared[path]))
-        diff["after"] += "%s: as this collection has it\n" % path
-    if python_link_differs(node):
-        link = host_python.link(node.paths)
-        diff["before"] += "%s: %s\n" % (link, "to another Python" if os.path.lexists(link) else "missing")
-        diff["after"] += "%s: to %s\n" % (link, node.manager.interpreter)
+    link = host_python.link(node.paths)
+    for path, (_text, fault) in sorted(shared.items()):
+        diff["before"] += "%s: %s\n" % (path, fault)
+        becomes = "to %s" % node.manager.interpreter if path == link else "as this collection has it"
+        diff["after"] += "%s: %s\n" % (path, becomes)
     return diff
-
-
-def _find_hung(node, desired, observed, check):
-    """Note the faults of those servers that run as planned and hang."""
-    running = {}
-    for target in desired:
-        one = observed.get(target.entry["name"])
-        if one is not None and one.fresh and not one.faults:
-            now = condition(one)
-            if (now.state, now.hash) == ("running", target.entry["hash"]):
-                running[one.name] = (target.entry, one)
-    for name, words in find_hung(node.paths, running, note=not check).items():
-        observed[name].faults = [words]
 
 
 def acted(actions):
@@ -212,15 +192,11 @@ def locked(paths, create=False, wait_s=LOCK_S):
     if not create and not os.path.isdir(paths.run):
         yield
         return
-    make_folder(paths.run)
+    server_files.make_folder(paths.run)
     with open(paths.run + "/engine_servers.lock", "a", encoding="ascii") as stream:
         end = time.monotonic() + wait_s
-        while True:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= end:
-                    raise FleetError("servers.locked", paths.root or "this node", wait_s) from None
-                time.sleep(0.2)
+        while not jobs.locked(stream):
+            if time.monotonic() >= end:
+                raise FleetError("servers.locked", paths.root or "this node", wait_s)
+            time.sleep(0.2)
         yield

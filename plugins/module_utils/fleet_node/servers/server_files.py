@@ -1,21 +1,28 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Files of servers: written in staging and installed together, or removed with their directories."""
+"""The files of servers: written beside their places and installed together, kept until a change is verified, removed.
+
+The files that a wave replaced are kept in a file of mode 0600, since they contain secrets: {server: {files: {path: null
+or {data, mode, owner}}, starts}}. `starts` is false for a server that was removed to make room.
+"""
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 import os
+import stat
 
 from ..host import files
-from ..host.files import make_directory
+from ..host.files import make_directory, read_bytes, readable_json, write_atomic
 from ..host.os_errors import about, os_error
-from .model import config_path
+from .model import STARTS, config_path
 
 
 class Staging:
-    """Files written next to their destinations; commit() renames all of them, and leaving without it deletes them."""
+    """Files written next to their places; commit() renames all of them, and leaving without it deletes them."""
 
     def __init__(self):
         self.files = []
@@ -35,25 +42,19 @@ class Staging:
 
     def commit(self):
         """Install all files; if one fails, the others are restored. Raises OSError."""
-        kept = []
+        installed = []
         try:
             for temporary, place in self.files:
-                old = None
                 with about(place):
                     if os.path.lexists(place):
-                        old = temporary + ".old"
-                        os.link(place, old, follow_symlinks=False)
-                    kept.append((place, old))
+                        os.link(place, temporary + ".old", follow_symlinks=False)
+                    installed.insert(0, (temporary, place))
                     os.rename(temporary, place)
         except OSError:
-            for place, old in reversed(kept):
+            for temporary, place in installed:
                 with contextlib.suppress(OSError):
-                    os.rename(old, place) if old else os.unlink(place)
+                    os.rename(temporary + ".old", place) if os.path.lexists(temporary + ".old") else os.unlink(place)
             raise
-        for _place, old in kept:
-            if old:
-                os.unlink(old)
-        self.files = []
 
 
 def make_folder(path, owner=None, mode=0o755):
@@ -92,3 +93,77 @@ def forget_state(node, name):
 def unlink(path):
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
+
+
+# -- files that a wave replaced ----------------------------------------------------------------------------------------
+
+
+def kept(paths):
+    """{server: its kept files}; {} without any."""
+    found = readable_json(_kept_path(paths))
+    return found if isinstance(found, dict) and all(isinstance(one, dict) for one in found.values()) else {}
+
+
+def unverified(paths):
+    """Names of servers that were changed and not verified since."""
+    return sorted(name for name, one in kept(paths).items() if one.get("starts"))
+
+
+def keep(node, actions, desired, observed):
+    """Keep the files that these actions replace. A definition that is kept already is older and was verified; it is not
+    replaced. Raises OSError."""
+    known = kept(node.paths)
+    found = dict(known)
+    for action in actions:
+        one = observed.get(action.name)
+        if action.name in known or action.kind not in ("create", "change", "remove"):
+            continue
+        entries = [desired[action.name].entry if action.name in desired else None, one.entry if one else None]
+        paths = [node.paths.entry(action.name), node.paths.secret(action.name)]
+        paths += [node.manager.definition_path(action.name), *map(config_path, entries)]
+        found[action.name] = {"files": {path: _file(path) for path in paths if path}, "starts": action.kind in STARTS}
+    if any(action.kind in ("create", "change") for action in actions):
+        _keep_only(node.paths, found)
+
+
+def restore(paths, staging):
+    """Add the kept files to a Staging. Returns the paths of files that did not exist. Raises OSError."""
+    found = {path: file for one in kept(paths).values() for path, file in (one.get("files") or {}).items()}
+    for path, file in found.items():
+        if file is not None:
+            owner = tuple(file["owner"]) if os.geteuid() == 0 else None
+            staging.add(path, base64.b64decode(file["data"]), file["mode"], owner)
+    return [path for path, file in found.items() if file is None]
+
+
+def forget(paths, names):
+    """Forget these servers, which are verified or removed. With the last changed server, removed servers are
+    forgotten."""
+    left = {name: one for name, one in kept(paths).items() if name not in names}
+    _keep_only(paths, left if any(one.get("starts") for one in left.values()) else {})
+
+
+def _file(path):
+    data = read_bytes(path)
+    if data is None:
+        return None
+    found = os.stat(path)
+    return {
+        "data": base64.b64encode(data).decode("ascii"),
+        "mode": stat.S_IMODE(found.st_mode),
+        "owner": [found.st_uid, found.st_gid],
+    }
+
+
+def _keep_only(paths, found):
+    if found == kept(paths):
+        return
+    if not found:
+        unlink(_kept_path(paths))
+        return
+    make_folder(paths.secrets)
+    write_atomic(_kept_path(paths), json.dumps(found), 0o600)
+
+
+def _kept_path(paths):
+    return paths.secrets + "/.previous.json"

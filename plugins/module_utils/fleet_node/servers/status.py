@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 
-from ..containers.launcher import silent_engine
+from ..containers.engine import silent_engine
 from ..errors import FleetError, visible
 from ..host import processes
 from ..host import python as host_python
 from ..host.server_spec import check_entries
 from ..services.base import ManagerSilent
-from .apply import python_link_differs, shared_changes, shared_fault
+from .apply import shared_changes
 from .desired import desired_server
 from .drift import Difference, compare, unit_notes
 from .model import Observed, condition
@@ -52,11 +52,11 @@ def status(node, entries, only=None, log_lines=0, probes=False, timeout=10, secr
         result = row(node, one)
         result["memory_mib"] = processes.memory_mib(one.pids)
         result["port"] = (one.entry or planned.get(name) or {}).get("port")
-        result["log_tail"] = log_tail(node.paths, node.manager, name, log_lines)
+        result["log_tail"] = log_tail(node, name, log_lines)
         if probes:
-            lack = lacks.get(name, "it does not run")
-            result["ready"] = lack is None
-            if lack and name in lacks:
+            lack = lacks.get(name)
+            result["ready"] = name in lacks and lack is None
+            if lack:
                 loads = one.state.get("artifact") or one.was_ready
                 result["reason"] = result["reason"] or visible("%s, %s" % (doing(one), lack) if loads else lack)
         mine = found.get(name, [])
@@ -70,7 +70,7 @@ def status(node, entries, only=None, log_lines=0, probes=False, timeout=10, secr
         lines = [{"kind": one.kind, "text": visible(one.text)} for one in mine]
         result["differences"] = lines if planned else None
         result["drift"] = "; ".join(one["text"] for one in lines) or None
-        result["notes"] = [visible(note) for note in unit_notes(one.unit)] if one.unit else []
+        result["notes"] = [visible(note) for note in unit_notes(one.service)] if one.service else []
         rows.append({key: redactor.value(value) if key in WORDS else value for key, value in result.items()})
     return rows
 
@@ -80,11 +80,7 @@ def _differences(node, planned, names, observed, secrets):
     users = {entry["user"] for entry in planned.values()} - {None}
     with contextlib.suppress(FleetError):  # the definitions raise it again
         node.manager.interpreter = host_python.choose(node.paths, sorted(users))
-    shared = [
-        "%s %s" % (path, shared_fault(node.paths, path, text)) for path, text in sorted(shared_changes(node).items())
-    ]
-    if python_link_differs(node):
-        shared.append("%s does not lead to a Python that starts servers" % host_python.link(node.paths))
+    shared = ["%s %s" % (path, fault) for path, (_text, fault) in sorted(shared_changes(node).items())]
     silent = {}  # each container engine is asked once
     found = {}
     for name in names:

@@ -16,8 +16,7 @@ import sys
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers import launcher
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import launchers, program
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import paths as host_paths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
@@ -58,7 +57,7 @@ def _both(found):
 
 def test_an_engine_that_ignores_term_is_killed(node, monkeypatch):
     monkeypatch.setattr(supervisord, "STOP_WAIT_S", 0)
-    monkeypatch.setattr(launcher, "TERM_S", 0.2)
+    monkeypatch.setattr(launchers, "TERM_S", 0.2)
     entry = node.entry("server-0", "--ignore-term", "--child", "--away")
     node.serving([entry])
     old = wait_until(lambda: _both(node.running("server-0")))
@@ -320,7 +319,7 @@ def test_another_python_of_the_node_changes_a_link_alone(node, tmp_path):
     chosen = os.readlink(link)
     host_python.put(node.paths, str(tmp_path / "gone"))
     result = node.servers([entry], check=True)
-    assert result["diff"] == {"before": link + ": to another Python\n", "after": "%s: to %s\n" % (link, chosen)}
+    assert result["diff"] == {"before": link + ": leads to another Python\n", "after": "%s: to %s\n" % (link, chosen)}
     result = node.servers([entry])
     assert (result["changed"], pids(result), os.readlink(link)) == (True, first, chosen)
     assert node.servers([entry])["changed"] is False

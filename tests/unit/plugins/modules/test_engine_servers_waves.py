@@ -12,7 +12,7 @@ import pathlib
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import http_client
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import previous
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import server_files
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import rehash, wait_until
 from ansible_collections.inference.fleet.tests.unit.plugins.modules.engine_servers_calls import environment, pids, row
 
@@ -156,7 +156,7 @@ def test_servers_that_need_each_others_devices_go_and_come_back_together(node):
 def test_absent_servers_have_no_old_definitions(two):
     node, _old, new = two
     wave(node, new, "server-0")
-    assert previous.unverified(node.paths) == ["server-0"]
+    assert server_files.unverified(node.paths) == ["server-0"]
     node.servers(new, state="absent")
     assert not os.path.exists(node.paths.secrets + "/.previous.json")
 
@@ -206,5 +206,5 @@ def test_weights_that_are_not_on_the_node_stop_nothing(two, tmp_path):
 def test_a_record_that_is_none_is_no_record(node, text):
     os.makedirs(node.paths.secrets)
     pathlib.Path(node.paths.secrets, ".previous.json").write_text(text)
-    assert previous.read(node.paths) == {}
+    assert server_files.kept(node.paths) == {}
     assert json.dumps(node.servers([], changes="one_by_one")["waves"]) == "[]"

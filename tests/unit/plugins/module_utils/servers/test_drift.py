@@ -18,7 +18,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host im
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import drift, observe
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import DesiredServer, Observed
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.base import Status, Unit
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.base import Status
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import ScriptedEngine, image
 
@@ -38,10 +38,10 @@ MODES = {"/e": (0o644, 0, 0), "/s": (0o600, 0, 0), "/w": (0o755, 0, 0)}
 def both(one=None, user=ME, **changes):
     """(DesiredServer, Observed) of a server that runs as planned, except for the changes."""
     one = one or entry()
-    desired = DesiredServer(one, {"TOKEN": "t0p"}, user, "d", None, FILES)
+    desired = DesiredServer(one, {"TOKEN": "t0p"}, user, "d", None, FILES, PATH)
     values = {"entry": one, "secrets": {"TOKEN": "t0p"}, "definition": "d", "fresh": True, "modes": MODES,
               "state": {"phase": "running", "hash": one["hash"], "user": user}, "service": Status("up", 7), "pids": [7],
-              "unit": Unit(PATH), "files": ["/e"]}  # fmt: skip
+              "files": ["/e"]}  # fmt: skip
     return desired, Observed(one["name"], **{**values, **changes})
 
 
@@ -55,7 +55,7 @@ def lines(desired, observed):
         ({"faults": ["it is vi"]}, ("process", "it is vi", "restart")),
         ({"definition": "d # edited"}, ("definition", "its service definition differs (%s)" % PATH, "redefine")),
         ({"definition": None}, ("definition", "its service definition is missing", "redefine")),
-        ({"unit": Unit(stale=True)},
+        ({"service": Status("up", 7, stale=True)},
          ("reload", "systemd has loaded another version of its unit than the files", "redefine")),
         ({"modes": {**MODES, "/s": (0o644, 0, 0)}}, ("file mode", "/s has mode 0644 instead of 0600", "redefine")),
         ({"modes": {**MODES, "/e": (0o644, 400, 0)}}, ("file owner", "/e belongs to 400:0 instead of 0:0", "redefine")),
@@ -80,8 +80,8 @@ def test_each_difference_has_its_line(changes, expected):
     "changes",
     [
         {},
-        {"unit": Unit(stale=True, may_reload=False)},
-        {"unit": Unit(drop_ins=["/run/systemd/system/service.d/a.conf"])},
+        {"service": Status("up", 7, stale=True, may_reload=False)},
+        {"service": Status("up", 7, drop_ins=["/run/systemd/system/service.d/a.conf"])},
     ],
 )
 def test_conditions_that_are_no_difference(changes):

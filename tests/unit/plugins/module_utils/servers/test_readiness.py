@@ -25,7 +25,7 @@ def test_what_a_server_does_that_does_not_answer(monkeypatch, artifact, was_read
     monkeypatch.setattr(readiness.time, "time", lambda: 1180.0)
     entry = plan_entry(8000)
     observed = running(entry, {"artifact": artifact}, was_ready=was_ready)
-    found = readiness._problem(None, entry, observed, "health: no answer")
+    found = readiness._problem(entry, observed, "health: no answer")
     assert found == (words + " since 00:16:40Z (180 s), health: no answer", False)
 
 
@@ -36,7 +36,7 @@ def test_a_frontend_that_waits_for_workers_is_not_late(monkeypatch, role, was_re
     """It started long ago and stays; its workers were restarted just now."""
     entry = plan_entry(8000, role=role)
     monkeypatch.setattr(readiness.time, "time", lambda: 1000.0 + 10 * entry["health"]["budget_s"])
-    words, hopeless = readiness._problem(None, entry, running(entry, was_ready=was_ready), NO_WORKERS)
+    words, hopeless = readiness._problem(entry, running(entry, was_ready=was_ready), NO_WORKERS)
     assert hopeless is final and (readiness.BUDGET_WORDS in words) is final
 
 
