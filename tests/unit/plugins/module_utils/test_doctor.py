@@ -55,7 +55,7 @@ def case(tmp_path):
     made.system = System(made.tree.root)
     made.rows = [made.row]
     manager = types.SimpleNamespace(log_tail=lambda name, lines: made.log, definition_path=lambda name: "/nowhere")
-    made.node = lambda: types.SimpleNamespace(manager=manager)
+    made.node = lambda: types.SimpleNamespace(manager=manager, paths=made.paths)
     kernel(made, "usb 1-1: new device")
     os.makedirs(made.paths.state)
     made.folder = weights
