@@ -283,6 +283,13 @@ def test_what_is_left_is_ended_and_what_cannot_be_ended_is_told(engine, tmp_path
     ]
 
 
+def test_that_a_container_could_not_be_stopped_is_told(engine, tmp_path):
+    engine.write(containers=[held()], errors={"stop": "other"})
+    with pytest.raises(FleetError) as caught:
+        launchers.stop_leftovers(entry(tmp_path), ROOT)
+    assert caught.value.code == "launch.container-end-unknown"
+
+
 def test_a_container_that_the_engine_is_removing_is_waited_for(engine, tmp_path, monkeypatch):
     """`rm` says "already in progress" then, and the list still has it."""
     engine.write(containers=[held(immortal=True)], errors={"rm": "removal of container 1 is already in progress"})
