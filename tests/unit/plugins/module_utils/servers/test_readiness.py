@@ -116,3 +116,16 @@ def test_one_budget_for_a_series_of_starts():
     # restarted every 90 s: one attempt; the run before it lasted for hours
     assert readiness.waiting_since({"starts": [100.0, now, now + 90, now + 180]}, 100) == now
     assert readiness.waiting_since({"starts": [now, now + 106]}, 100) == now + 106
+
+
+def test_only_servers_that_should_be_ready_can_hang(monkeypatch):
+    monkeypatch.setattr(readiness, "_hangs", lambda entry, observed: "no answer")
+    monkeypatch.setattr(readiness.time, "time", lambda: 1e6)
+    entry = plan_entry(8000)
+    for since, was_ready, words in ((1e6, True, "it was ready and does not"), (1e6, False, ""), (1.0, False, "budget")):
+        one = running(entry, {"starts": [since]}, was_ready=was_ready)
+        readiness.find_hung(None, [entry], {entry["name"]: one}, note=False)
+        assert len(one.faults) == bool(words) and words in "".join(one.faults)
+    other = running(entry, {"hash": "0" * 64}, was_ready=True)
+    readiness.find_hung(None, [entry], {entry["name"]: other}, note=False)
+    assert other.faults == []
