@@ -32,6 +32,7 @@ LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 ALL_PORTS = 65535
 LIMITS = ("ttft_ms", "tpot_ms")
 MOST_MS = 10**9
+SECRET_KINDS = {"environment", "keys", "logins", "token", "password", "index", "indexes", "url"}
 LIST, MAPPING = "a list; with -e as JSON", "a mapping; with -e as JSON"
 
 
@@ -300,6 +301,15 @@ def of_roles():
             for name, option in _yaml(specs)["argument_specs"]["main"].get("options", {}).items():
                 found[name] = (option, row_of(name, option))
     return found
+
+
+@functools.cache
+def may_hold_secrets():
+    """Return the names of the variables that may contain a password."""
+    found = {name for name, row in shared().items() if row.get("secret") or row["kind"] in SECRET_KINDS}
+    roles = of_roles().items()
+    return found | {name for name, (option, row) in roles
+                    if option.get("no_log") or (row and row["kind"] in SECRET_KINDS)}  # fmt: skip
 
 
 def row_of(name, option):

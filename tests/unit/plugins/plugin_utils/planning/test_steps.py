@@ -376,10 +376,10 @@ def copy(tmp_path, monkeypatch):
         else:
             shutil.copy(CLONE / place, tmp_path / place)
     monkeypatch.setattr(steps, "COLLECTION", str(tmp_path))
-    for one in (steps.is_known, steps.defaults_of):
+    for one in (steps.is_known, steps.defaults_of, steps.tasks_of):
         one.cache_clear()
     yield tmp_path
-    for one in (steps.is_known, steps.defaults_of):
+    for one in (steps.is_known, steps.defaults_of, steps.tasks_of):
         one.cache_clear()
 
 
@@ -411,11 +411,15 @@ def test_the_known_roles_and_playbooks_are_those_of_the_collection():
     assert pathlib.Path(steps.KNOWN).read_text() == known_tasks.text()
 
 
-def test_a_default_that_is_a_template_must_be_said_here():
-    role = steps.Host("serve", planned(HOSTS["cpu"])[1], [], {}).role("serve")
-    assert role.value("serve_manager") == "auto"
-    with pytest.raises(AssertionError, match="the default of serve_changes is a template"):
-        role.value("serve_changes")
+@pytest.mark.parametrize(
+    "default",
+    ["{{ lookup('env', 'A') }}", "{{ fleet_servers is changed }}", "{{ fleet_lack }}", "{{ fleet_lack or omit }}"],
+)
+def test_what_only_ansible_can_evaluate_runs_each_time(monkeypatch, default):
+    known = steps.defaults_of
+    monkeypatch.setattr(steps, "defaults_of", lambda role: {**known(role), "serve_state": default})
+    found = reasons()
+    assert list(found) == ["serve"] and found["serve"].startswith("it cannot be looked at: ")
 
 
 def test_a_secret_that_is_locked_is_an_error_when_it_is_sent():
