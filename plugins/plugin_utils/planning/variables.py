@@ -346,12 +346,13 @@ def overlays_of(variables):
     return tuple(dict.fromkeys(names))
 
 
-def check_variables(variables, mistakes):
-    """Note errors in the names and values of a host's variables, whether or not the run uses them.
+def check_variables(variables):
+    """Raises FleetError for errors in the names and values of a host's variables, whether or not the run uses them.
 
     Variables of roles are checked if the host runs the role. An encrypted value without its vault password is not
     checked.
     """
+    mistakes = checks.Mistakes()
     for name in sorted(variables.names):
         usual = name.lower().replace("-", "_")
         if usual.startswith("fleet") and name not in known() and not overrides.VARIABLE.match(name):
@@ -374,6 +375,7 @@ def check_variables(variables, mistakes):
                 check = functools.partial(check_value, name, spec=row)
             with mistakes.noted():
                 _check(variables, name, check, lazy=True)
+    mistakes.raise_any()
 
 
 def _serves(variables):

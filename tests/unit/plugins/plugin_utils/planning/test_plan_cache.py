@@ -28,11 +28,10 @@ KEY = "sk-never-in-a-file"
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     """The folder of the plans, and a list that gets an item for each plan that is made."""
-    made, make, check_only = [], fleet.make, fleet.check_only
+    made, make = [], fleet.make
     monkeypatch.setenv(run_plan.VARIABLE, str(tmp_path / "plans"))
     monkeypatch.setattr(seen_files, "_seen", {})
     monkeypatch.setattr(fleet, "make", lambda *given: made.append(1) or make(*given))
-    monkeypatch.setattr(fleet, "check_only", lambda *given: made.append(1) or check_only(*given))
     return tmp_path / "plans", made
 
 

@@ -71,6 +71,10 @@ ROLES = {
 HOSTS = {
     "cpu": {"fleet_recipe": "cpu-tiny"},
     "cpu, site": {"fleet_recipe": "cpu-dynamo", **SITE},
+    "cpu, empty": {"fleet_recipe": "cpu-tiny", **dict.fromkeys(
+        ("fleet_proxy_env", "fleet_pip_index_url", "fleet_hf_token", "fleet_hf_endpoint", "fleet_ca_bundle"))},
+    "nvidia, models": {"fleet_recipe": "b200-vllm",
+                       "fleet_override": {"model": {"adapters": [{"name": "sql", "path": "/srv/sql"}]}}},
     "cpu, roles": {"fleet_recipe": "cpu-tiny", **SITE, **ROLES},
     "neuron": {"fleet_recipe": "trn3-eagle3", **SITE},
     "neuron, roles": {"fleet_recipe": "trn3-vllm-neuron", **ROLES},
@@ -320,6 +324,7 @@ def test_operations_are_known_on_nodes_with_their_arguments_and_no_argument_has_
         for one in plan["steps"]:
             options = operation_of(one["operation"]).arguments
             found.add(one["operation"])
+            assert run_look.LATER in one["arguments"].get("servers", {run_look.LATER})  # not every entry again
             assert set(one["arguments"]) <= set(options), one["operation"]
             for argument in (name for name, option in options.items() if "no_log" in option):
                 value = one["arguments"].get(argument)
