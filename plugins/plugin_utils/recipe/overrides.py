@@ -47,12 +47,9 @@ def _add(merged, layer, above, name, origin, mistakes):
         if isinstance(value, dict) and isinstance(merged[key], dict):
             _add(merged[key], value, path, name, origin, mistakes)
         elif value != merged[key]:
-            other = ", ".join(owners(origin, path))
-            mistakes.add(
-                "override.leaf-set-twice",
-                "%s sets '%s' to %s, but %s sets '%s' to %s. Remove one of the two.",
-                (name, path_text(path), shown(path, value), other, path_text(path), shown(path, merged[key])),
-            )
+            known, where = ", ".join(owners(origin, path)), path_text(path)
+            values = (name, where, shown(path, value), known, where, shown(path, merged[key]))
+            mistakes.add("override.leaf-set-twice", *values)
 
 
 def owners(origin, path):
