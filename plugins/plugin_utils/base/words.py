@@ -77,7 +77,7 @@ def some(names):
 
 
 def by_text(pairs):
-    """Return {text: [names]} of [(text, name)], in order, for messages in which equal texts are merged."""
+    """Return {text: [names]} of [(text, name)], in order, to merge equal messages."""
     found = {}
     for text, name in pairs:
         found.setdefault(text, []).append(name)
