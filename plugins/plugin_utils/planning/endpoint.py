@@ -24,7 +24,7 @@ from ..engines import ENGINES
 from ..engines.base import SERVED
 from ..models import family_of
 from . import services
-from .server_keys import is_loopback
+from .server_values import is_loopback
 from .variables import LIMITS, table
 
 ROLES = ("server", "frontend")  # of servers that clients send requests to; a deployment is represented by its frontends

@@ -24,7 +24,7 @@ from ..platforms import PLATFORMS
 from ..recipe import load as recipes
 from ..recipe import overrides, tuning
 from ..reporting.screen import folded
-from . import capacity, plan, server_keys, server_lists, services, steps
+from . import capacity, plan, server_values, services, steps
 from . import container as container_launch
 from .hardware import parse_hardware
 from .inventory import Hosts, check_inventory_folders, one_machine
@@ -139,9 +139,9 @@ def _site(variables, recipe, deploys, mistakes):
     rule = read("fleet_capacity", "refuse")
     has_key = False
     with mistakes.noted():
-        has_key = server_keys.has_key(variables, deploys)
+        has_key = server_values.has_key(variables, deploys)
     digests = read("fleet_require_digests", False)
-    secrets = {**plan.secrets_of(recipe), **(server_keys.SECRETS if has_key else {})}
+    secrets = {**plan.secrets_of(recipe), **(server_values.SECRETS if has_key else {})}
     versions = tuple(
         (key, str(read(secret + "_version", "1", check=input_checks.check_version)))
         for key, secret in sorted(secrets.items())
@@ -243,7 +243,9 @@ def check_secrets(planned, hosts, others):
     planned: of plan_hosts(), others: Hosts. Encrypted values require the vault's password.
     """
     problems = by_text(
-        (words, host) for host in hosts for words in server_keys.missing_secrets(planned[host]["servers"], others(host))
+        (words, host)
+        for host in hosts
+        for words in server_values.missing_secrets(planned[host]["servers"], others(host))
     )
     if problems:
         lines = ["%s: %s." % (some(where), words) for words, where in problems.items()]
@@ -289,7 +291,7 @@ def make(hosts, play_hosts, ours, others, run_plan, options):
         check_secrets(planned, play_hosts, others)
     if options["restarts"]:
         restarted = [host for host in play_hosts if host in ours and host in planned]
-        batches = functools.partial(server_lists.batches, meant=options["restart"])
+        batches = functools.partial(server_values.batches, meant=options["restart"])
         _raise_any(_mistakes_of(restarted, lambda host: batches(planned[host]["servers"])))
     warnings = host_warnings(hosts, others)
     outside = [host for host in hosts if host not in planned and host not in play_hosts]
@@ -308,7 +310,7 @@ def plan_table(planned):
     rows, equal = [], {}
     for host, item in planned.items():
         text = str([canonical({**entry, "host": None, "hash": None}) for entry in item["servers"]])
-        binds = {entry["bind"] for entry in item["servers"] if not server_keys.is_loopback(entry["bind"])}
+        binds = {entry["bind"] for entry in item["servers"] if not server_values.is_loopback(entry["bind"])}
         for bind in binds - {"0.0.0.0", "::"}:
             text = text.replace(bind, "${bind}")
         equal[host] = text
@@ -358,7 +360,7 @@ def exposed_warnings(planned):
     addresses, hosts = {}, {}
     for host, item in planned.items():
         for entry in item["servers"]:
-            exposed = entry["port"] and not server_keys.is_loopback(entry["bind"])
+            exposed = entry["port"] and not server_values.is_loopback(entry["bind"])
             if exposed and not set(API_KEYS) & set(entry["secrets"]):
                 addresses[entry["bind"]] = hosts[host] = True
     if not hosts:

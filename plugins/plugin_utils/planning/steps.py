@@ -31,7 +31,7 @@ from ..engines import ENGINES
 from ..models import DEFAULT
 from ..platforms import PLATFORMS
 from ..seen_files import COLLECTION, digest_of
-from . import server_lists
+from . import server_values
 from .run_look import LATER
 from .variables import may_hold_secrets
 
@@ -222,9 +222,8 @@ def _combine(base, over, recursive=False):
 
 JINJA = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)  # values for nodes, not for a page
 JINJA.filters.update({"bool": is_true, "combine": _combine, "default": _default})
-JINJA.filters.update(("inference.fleet." + one.__name__, one) for one in (
-    server_lists.container_engines, server_lists.container_images, server_lists.registries, server_lists.secret_names,
-))  # fmt: skip
+for _name in ("container_engines", "container_images", "registries", "secret_names"):
+    JINJA.filters["inference.fleet." + _name] = getattr(server_values, _name)
 
 
 @functools.cache
@@ -292,7 +291,7 @@ def _serve(host):
     if host.has("serve_secrets"):
         secrets = later("serve_secrets")
     else:
-        for name in server_lists.secret_names(host.read("serve_servers", host.entries)):
+        for name in server_values.secret_names(host.read("serve_servers", host.entries)):
             secrets[name] = later(name) if host.has(name) else ""
     yield role.call("engine_servers", {"secrets": secrets})
 

@@ -226,7 +226,7 @@ OPEN_SECRET = (
     "it in 'secrets', such as {HF_TOKEN: fleet_hf_token}, with its value in a vault"
 )
 NO_SECRET = ("", "empty", "none", "null", "dummy", "unused", "not-needed", "auto", "true", "false")
-WITH_CHECK = ("api-key", *API_KEYS)  # of an engine: planning/server_keys.py reports what to set instead
+WITH_CHECK = ("api-key", *API_KEYS)  # of an engine: planning/server_values.py reports what to set instead
 
 
 def all_problems(recipe, text_of=path_text, in_file=False):
