@@ -92,7 +92,7 @@ def test_a_variable_that_no_plan_reads_changes_nothing(cache):
         {"strict": False},
         {"secrets": True},
         {"restarts": True, "restart": "server-0"},
-        {"only_check": True},
+        {"only_check": True, "secrets": True},
     ],
 )
 def test_something_else_that_is_asked_for_is_planned(cache, change):
