@@ -80,7 +80,7 @@ class Dynamo(Engine):
 
     def operations(self, host, venv):
         """Return the operations of the workers' engine."""
-        return host.engine(host.role("dynamo").value("dynamo_backend", host.recipe.get("backend") or "vllm"), venv)
+        return host.engine(host.role("dynamo").value("dynamo_backend"), venv)
 
     def running(self, backend):
         return Worker(WORKERS[backend]) if backend else self

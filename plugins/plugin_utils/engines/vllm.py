@@ -64,23 +64,7 @@ class Vllm(Engine):
     variables = {"VLLM_CPU_KVCACHE_SPACE": WHOLE, "VLLM_NEURON_KV_GMU_BUDGET_CAP_FRACTION": SHARE}
 
     def operations(self, host, venv):
-        role = host.role("vllm")
-        torch = role.value("vllm_torch", venv.get("torch") or "")
-        lists = {name: role.value("vllm_" + name, venv.get(name) or [])
-                 for name in ("packages", "excludes", "overrides", "verify_imports")}  # fmt: skip
-        arguments = {
-            "path": role.value("vllm_venv_path", venv["path"]),
-            "create": role.value("vllm_create", venv.get("create", True)),
-            **lists,
-            "python": role.value("vllm_python", venv.get("python") or "") or None,
-            "uv": role.value("vllm_uv", host.root + "/var/lib/inference-fleet/toolkit/bin/uv"),
-            "find_links": role.later("vllm_find_links"),
-            "index_url": role.later("vllm_index_url", "fleet_pip_index_url", "", omits=True),
-            "extra_index_urls": role.later("vllm_extra_index_urls"),
-            "fallback_indexes": [{"package": torch, "index": role.later("vllm_torch_index_url")}] if torch else [],
-            **host.network(role),
-        }
-        return [("python_environment", arguments)]
+        return [host.role("vllm", venv=venv).call("python_environment")]
 
     def adapter_arguments(self, adapters):
         return {"enable-lora": True, "lora-modules": ["%s=%s" % item for item in adapters.items()]}
