@@ -63,9 +63,8 @@ class Place(HubWeights):
         )
 
     def prepared(self, sleep=lambda _seconds: None, **changes):
-        client = http.Http({}, timeout_s=20)
         wanted = replace(self.plain, **changes)
-        return run.Run(wanted, lambda wanted: hub_client.Hub(wanted, None, client), sleep=sleep)
+        return run.Run(wanted, hub_client.Hub(wanted, None, http.Http({}, timeout_s=20)), sleep=sleep)
 
     def run(self, check_mode=False, **changes):
         return self.prepared(check_mode=check_mode, **changes).run()

@@ -241,21 +241,17 @@ def make_directory(path):
 
     Existing folders keep their owner and mode.
     """
-    created, lacking = [], []
-    missing = path
-    while not os.path.isdir(missing):
-        lacking.insert(0, missing)
-        missing = os.path.dirname(missing)
-    for folder in lacking:
-        try:
-            os.mkdir(folder)
-        except FileExistsError:
-            if not os.path.isdir(folder):
-                raise
-            continue  # another run created it meanwhile
-        os.chmod(folder, 0o755)  # the mode of mkdir() is limited by the umask
-        created.append(folder)
-    return created
+    if os.path.isdir(path):
+        return []
+    created = make_directory(os.path.dirname(path))
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+        return created  # another run created it meanwhile
+    os.chmod(path, 0o755)  # the mode of mkdir() is limited by the umask
+    return [*created, path]
 
 
 def existing_parent(path):

@@ -28,9 +28,12 @@ SHOWN = "MainPID,FragmentPath,NeedDaemonReload,UnitFileState,ExecMainStartTimest
 
 
 class Service:
-    """A member as the parameters of its operation describe it. Subclasses add what is specific to a service."""
+    """A member as the parameters of its operation describe it.
 
-    kind = ""
+    Subclasses add kind; ports(): [(address, port)] that it listens on; fault(): why the running process is not ready,
+    "" if it is ready; running_version(): None if it does not answer; healthy_others(): the number of other members of
+    the cluster that are healthy.
+    """
 
     def __init__(self, params):
         self.params = params
@@ -44,22 +47,6 @@ class Service:
     def watched(self):
         """Paths of the files that a process reads only at its start."""
         return [*self.files(), *([self.tls["ca"]] if self.tls else [])]
-
-    def ports(self):
-        """[(address, port)] that it listens on."""
-        raise NotImplementedError
-
-    def fault(self):
-        """Why the running process is not ready, "" if it is ready."""
-        raise NotImplementedError
-
-    def running_version(self):
-        """The version of the running process, None if it does not answer."""
-        raise NotImplementedError
-
-    def healthy_others(self):
-        """The number of other members of the cluster that are healthy."""
-        raise NotImplementedError
 
 
 def look(service, check_mode):

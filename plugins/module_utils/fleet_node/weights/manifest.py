@@ -94,30 +94,31 @@ def is_inside(path):
     )
 
 
-def times_of(folder, names):
-    """{name: time in ns} of files in `folder`."""
-    return {name: os.stat(os.path.join(folder, name)).st_mtime_ns for name in names}
+def is_touched(folder, recorded):
+    """Whether the time of a recorded file in `folder` is not the recorded one."""
+    return any(_time_of(folder, name) != record["mtime_ns"] for name, record in recorded.items())
 
 
-def write_manifest(folder, records, into=None, **identity):
+def _time_of(folder, name):
+    return os.stat(os.path.join(folder, name)).st_mtime_ns
+
+
+def write_manifest(folder, records, into=None, before=None, **identity):
     """Write the manifest of the files in `folder`; returns its files, {name: {size, sha256, mtime_ns, …}}.
 
-    into: another folder for the manifest. A record that has written_ns keeps it, see still_written(). identity: source,
-    repo, revision and what else identifies the weights.
+    into: another folder for the manifest. before: records of files that were not written since; of the same content,
+    they keep the time of their writing, which the guard of a server that read them at its start needs
+    (supervise.state). identity: source, repo, revision and what else identifies the weights.
     """
-    times = times_of(folder, records)
-    recorded = {name: dict(record, mtime_ns=times[name]) for name, record in sorted(records.items())}
+    recorded = {}
+    for name, record in sorted(records.items()):
+        recorded[name] = {**record, "mtime_ns": _time_of(folder, name)}
+        old = (before or {}).get(name)
+        if old and old["sha256"] == record["sha256"]:
+            recorded[name]["written_ns"] = old.get("written_ns", old["mtime_ns"])
     manifest = {"schema": SCHEMA, **identity, "files": recorded}
     files.write_atomic(os.path.join(into or folder, MANIFEST), json.dumps(manifest, indent=2, sort_keys=True) + "\n")
     return recorded
-
-
-def still_written(records):
-    """The records of files with the same bytes and new times; the time of their writing is kept.
-
-    The guard of a server that read weights at its start needs that time (supervise.state).
-    """
-    return {name: dict(one, written_ns=one.get("written_ns", one["mtime_ns"])) for name, one in records.items()}
 
 
 def faults_text(wrong):
@@ -195,8 +196,8 @@ def own_manifest(destination, repo, source):
 
 
 def unknown(destination):
-    """Names of the files at the destination, if there is no manifest; [] for none."""
-    if not os.path.isdir(destination) or read_manifest(destination) is not None:
+    """Names of the files at a destination without a manifest; [] for none."""
+    if not os.path.isdir(destination):
         return []
     return sorted(name for name in os.listdir(destination) if name not in (INNER_STAGING, INNER_LOCK, "lost+found"))
 

@@ -19,8 +19,8 @@ from . import checkpoints, draft_heads, jobs, selection
 from . import wanted as wanted_files
 from .lock import Busy
 from .manifest import amount, failed, own_manifest, read_manifest
-from .progress import Progress
 from .run import NotOnNode, Run, TakesLong, names_of, result_of
+from .transfer import Progress
 from .wanted import DEFAULT_ENDPOINTS, DEFAULT_EXCLUDE, HUBS, Wanted, default_revision
 
 REPO = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
@@ -49,23 +49,20 @@ def model_weights(parameters, check_mode=False):
 
 def _installed(wanted, parameters):
     """The result for the model and its draft."""
-    parts = [wanted]
-    draft = draft_from(parameters, wanted)
+    draft, settings = draft_from(parameters, wanted), settings_from(parameters)
     if draft:
         # another model at the destination is an error before the draft is downloaded
         if not wanted.in_place:
             own_manifest(wanted.destination, wanted.repo, wanted.source)
-        parts.insert(0, draft)
-    settings = settings_from(parameters)
-    results = []
-    for part in parts:
-        if part is wanted and draft:
-            part = replace(wanted, draft_sizes=_sizes(draft))
-        result = ensure(part, settings, parameters)
-        if not result["finished"]:
-            return result
-        results.append(result)
-    result = joined(*results) if draft else results[0]
+        before = ensure(draft, settings, parameters)
+        if not before["finished"]:
+            return before
+        wanted = replace(wanted, draft_sizes=_sizes(draft))
+    result = ensure(wanted, settings, parameters)
+    if not result["finished"]:
+        return result
+    if draft:
+        result = joined(before, result)
     if wanted.check_mode and result["changed"]:
         folder = existing_parent(wanted.destination)
         free = "the file system of %s has %s free" % (folder, amount(shutil.disk_usage(folder).free))
@@ -85,45 +82,47 @@ def ensure(wanted, settings, parameters):
         return _unknown(wanted, "a job installs %s in %s already" % (wanted.name, wanted.destination))
     if not (wanted.refresh and wanted.from_hub) and (wanted.check_mode or not job.pending(caller)):
         try:
-            return {**Run(wanted, limited=True).run(), "finished": True, "progress": _no_progress("done")}
+            return _ended(Run(wanted, limited=True).run())
         except (TakesLong, Busy):
             pass  # a job does it, or waits for the other run
     if wanted.check_mode:
         return _checked(wanted, settings)
     state = job.advance(wanted, settings, parameters["wait_s"], caller)
     if state["state"] == "running":
-        progress = state.get("progress") or _no_progress()
+        progress = state.get("progress") or _no_progress("listing")
         message = "%s %s" % (progress["phase"], wanted.name)
         return {**names_of(wanted), "changed": False, "finished": False, "progress": progress, "message": message}
     if state["state"] == "failed":
         details = state["error"]["details"]
         raise FleetError(details.get("code", "weights.job-failed"), state["error"]["message"], details=details)
-    return {**names_of(wanted), **state["result"], "finished": True, "progress": state["progress"]}
+    return {**state["result"], "finished": True, "progress": state["progress"]}
 
 
-def _no_progress(phase="listing"):
+def _no_progress(phase):
     return {**Progress().snapshot(), "phase": phase, "percent": 100.0 if phase == "done" else 0.0}
+
+
+def _ended(result, phase="done"):
+    return {**result, "finished": True, "progress": _no_progress(phase)}
 
 
 def _checked(wanted, settings):
     """The result in check mode; without a hub that cannot be reached."""
-    from . import worker  # a quick check needs none of it
-
     impatient = replace(wanted, retries=0, timeout_s=min(wanted.timeout_s, CHECK_S))
     try:
-        return {**Run(impatient, worker.http_of(settings)).run(), "finished": True, "progress": _no_progress("done")}
+        return _ended(Run(impatient, jobs.hub_of(impatient, settings)).run())
     except FleetError as error:
         if error.details.get("problem") not in ("network", "busy"):
             raise
         message = "would install %s in %s; how much is not known" % (wanted.name, wanted.destination)
-        return {**_unknown(wanted, message), "warnings": ["Not checked: " + error.message]}
+        return _unknown(wanted, message, ["Not checked: " + error.message])
 
 
-def _unknown(wanted, message):
+def _unknown(wanted, message, warnings=()):
     manifest = read_manifest(wanted.destination)
     recorded = manifest["files"] if manifest else {}
-    found = result_of(wanted, True, message, recorded, recorded, repaired=[], verified=None)
-    return {**found, "finished": True, "progress": _no_progress()}
+    result = result_of(wanted, True, message, recorded, recorded, warnings, repaired=[], verified=None)
+    return _ended(result, "listing")
 
 
 def joined(draft, result):

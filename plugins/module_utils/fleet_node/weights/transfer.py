@@ -31,6 +31,73 @@ LONGEST_WAIT_S = 300
 RANGE = 128 << 20  # bytes of a request
 RANGES = ".ranges"  # the record next to a growing file
 COUNT = struct.Struct("<Q")
+RATE_S = 15.0  # the period over which the rate of a progress is measured
+
+
+class Progress:
+    """The progress of a run."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self.phase = "listing"
+        self.total = 0
+        self.file = None
+        self._done = None
+        self._samples = []
+        self._waits = {}  # {thread: (until, reason)}
+
+    @contextlib.contextmanager
+    def waiting(self, seconds, reason):
+        """While a file waits for its next attempt."""
+        with self._lock:
+            self._waits[threading.get_ident()] = (time.monotonic() + seconds, reason)
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._waits[threading.get_ident()]
+
+    def _waiting(self):
+        """The reason and the remaining time of a wait; None if no thread waits."""
+        until, reason = max(self._waits.values(), default=(None, None))
+        return None if until is None else "%d s: %s" % (max(0, round(until - time.monotonic())), reason)
+
+    def begin(self, phase, total, done):
+        """A new phase of `total` bytes; done(): how many of them are transferred or read."""
+        with self._lock:
+            self.phase, self.total, self._done, self._samples, self.file = phase, total, done, [], None
+
+    def verifying(self, total):
+        """Begin to read `total` bytes that are on the node; returns the read(name, bytes) that counts them."""
+        counts = {}
+
+        def read(name, count):
+            counts[name] = counts.get(name, 0) + count
+            self.file = name
+
+        self.begin("verifying", total, lambda: sum(list(counts.values())))
+        return read
+
+    def snapshot(self):
+        """{phase, percent, bytes_done, bytes_total, rate_bytes_s, eta_s, file, waiting}; null if unknown, or if
+        nothing waits."""
+        with self._lock:
+            done = min(self._done(), self.total) if self._done else 0
+            now = time.monotonic()
+            self._samples = [item for item in self._samples if now - item[0] <= RATE_S] + [(now, done)]
+            then, before = self._samples[0]
+            rate = max(0, done - before) / (now - then) if self._done and now - then >= 0.5 else None
+            left = self.total - done
+            return {
+                "phase": self.phase,
+                "percent": int(1000 * done / self.total) / 10 if self.total else 0.0,
+                "bytes_done": done,
+                "bytes_total": self.total,
+                "rate_bytes_s": None if rate is None else int(rate),
+                "eta_s": None if not rate else int(left / rate) + (left > 0),
+                "file": self.file,
+                "waiting": self._waiting(),
+            }
 
 
 class Stopped(Exception):
@@ -119,7 +186,8 @@ def _git_oid(path):
 class Transfer:
     """The files of one run. source: with listing() and read(), see sources.py. progress: a Progress.
 
-    made: {path: sha256} of complete files. warnings: what was removed from the staging folder. sleep: for tests.
+    made: {path: sha256} of complete files. warnings: what was removed, for the result. lock: the lock of the run, for
+    as long as threads may write. sleep: for tests.
     """
 
     def __init__(self, wanted, source, progress, sleep=time.sleep):
@@ -129,6 +197,7 @@ class Transfer:
         self.place = staging_of(wanted.destination)
         self.made = {}
         self.warnings = []
+        self.lock = None
         self.abandoned = False  # whether threads may still write
         self._sleep = sleep
         self._stop = threading.Event()

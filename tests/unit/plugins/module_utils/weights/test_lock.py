@@ -173,7 +173,7 @@ def test_what_still_writes_after_a_failure_keeps_the_lock(destination):
 
     wanted = Wanted("huggingface", "made-up/small", "main", destination, endpoint="https://hub", retries=0, workers=32)
     with pytest.raises(FleetError):
-        Run(wanted, lambda _wanted: Client()).run()
+        Run(wanted, Client()).run()
     assert busy(destination)
     go.set()
 
