@@ -26,9 +26,11 @@ OURS = (MANIFEST, INNER_STAGING, INNER_LOCK, LISTING)
 OTHERS_WRITE = 0o022
 SHARDS = (".safetensors", ".bin", ".pt")  # endings of files with weights
 SCHEMA = 1
+SHOWN = 5  # names in a message
 MISSING = "is missing"
 NAMES = dict.fromkeys(("source", "repo", "revision", "commit", "at"), (str, None))
 RECORD = {"size": int, "sha256": str, "mtime_ns": int, "written_ns": int, "oid": (str, None), "at": (str, None)}
+REQUIRED = {"size", "sha256", "mtime_ns"}
 SHA256 = re.compile(r"^[0-9a-f]{64}$")
 
 
@@ -51,20 +53,16 @@ def read_manifest(folder):
     if status.st_mode & OTHERS_WRITE:
         raise _invalid(path, "accounts other than its owner can write to it")
     manifest = files.read_json(path)
-    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
+    if not files.fits(manifest, {"files": {}}) or manifest.get("schema") != SCHEMA or "files" not in manifest:
         return None
-    if not isinstance(manifest.get("files"), dict):
-        return None
-    if not files.fits(manifest, {**NAMES, "*": object}):
+    if not files.fits(manifest, NAMES):
         raise _invalid(path, "%s must be strings" % ", ".join(NAMES))
     for name, record in manifest["files"].items():
         if not is_inside(name) or name.split("/")[0] in OURS or _leads_out(folder, name):
             raise _invalid(path, "%s is not the path of a file there" % json.dumps(name))
-        complete = isinstance(record, dict) and {"size", "sha256", "mtime_ns"} <= set(record)
-        if not complete or not files.fits(record, {**RECORD, "*": object}) or record["size"] < 0:
-            raise _invalid(path, "the record of %s is incomplete" % name)
-        if not SHA256.match(record["sha256"]):
-            raise _invalid(path, "the sha256 of %s is not one" % name)
+        complete = files.fits(record, RECORD) and set(record) >= REQUIRED
+        if not complete or record["size"] < 0 or not SHA256.match(record["sha256"]):
+            raise _invalid(path, "the record of %s is incomplete, or its sha256 is not one" % name)
     return manifest
 
 
@@ -123,7 +121,14 @@ def write_manifest(folder, records, into=None, before=None, **identity):
 
 def faults_text(wrong):
     """{name: what is wrong} in words."""
-    return "; ".join("%s %s" % item for item in sorted(wrong.items()))
+    return some(("%s %s" % item for item in wrong.items()), "; ")
+
+
+def some(texts, separator=", "):
+    """A few of these strings, for a message."""
+    texts = sorted(texts)
+    more = " and %d more" % (len(texts) - SHOWN) if len(texts) > SHOWN else ""
+    return separator.join(texts[:SHOWN]) + more
 
 
 def compare_status(folder, recorded):

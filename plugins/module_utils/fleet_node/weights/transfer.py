@@ -201,7 +201,6 @@ class Transfer:
         self.abandoned = False  # whether threads may still write
         self._sleep = sleep
         self._stop = threading.Event()
-        self._running = []
         self._handle = None
         self._requests = None
 
@@ -285,35 +284,29 @@ class Transfer:
     def fetch(self, listing, path, record, folder):
         """Transfer a file into `folder`, correct by size and checksum; returns its path there."""
         part = part_of(folder, path, record)
-        self._running.append(path)
-        self.progress.file = self._running[0]
-        try:
-            attempts = BAD_LIMIT if self.wanted.from_hub else 1
-            for _attempt in range(attempts):
-                try:
-                    self._receive(listing, path, record, part)
-                    sha256 = files.sha256_file(part)
-                    wrong = difference(part, record, sha256)
-                except SourceProblem as problem:
-                    if problem.kind != "data":
-                        raise
-                    wrong = problem.text
-                if wrong is None:
-                    os.chmod(part, 0o644)
-                    self.made[path] = sha256
-                    return part
-                for place in (part, part + RANGES):
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(place)
-            raise FleetError(
-                "weights.wrong-data",
-                "%s of %s was received %d times from %s, and was %s. Nothing was replaced. If the revision is a "
-                "branch that moved, run again. Otherwise check the source and the proxies.",
-                (path, self.wanted.name, attempts, self.wanted.origin, wrong),
-            )
-        finally:
-            self._running.remove(path)
-            self.progress.file = self._running[0] if self._running else None
+        attempts = BAD_LIMIT if self.wanted.from_hub else 1
+        for _attempt in range(attempts):
+            try:
+                self._receive(listing, path, record, part)
+                sha256 = files.sha256_file(part)
+                wrong = difference(part, record, sha256)
+            except SourceProblem as problem:
+                if problem.kind != "data":
+                    raise
+                wrong = problem.text
+            if wrong is None:
+                os.chmod(part, 0o644)
+                self.made[path] = sha256
+                return part
+            for place in (part, part + RANGES):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(place)
+        raise FleetError(
+            "weights.wrong-data",
+            "%s of %s was received %d times from %s, and was %s. Nothing was replaced. If the revision is a branch "
+            "that moved, run again. Otherwise check the source and the proxies.",
+            (path, self.wanted.name, attempts, self.wanted.origin, wrong),
+        )
 
     def _receive(self, listing, path, record, part):
         """Receive the missing bytes of a file. Raises SourceProblem."""
@@ -338,6 +331,7 @@ class Transfer:
         start, end = growing.ranges[index]
 
         def receive():
+            self.progress.file = path
             for block in self.source.read(listing, path, start + growing.done[index], end):
                 growing.write(index, block)
                 if self._stop.is_set():
