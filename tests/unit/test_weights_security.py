@@ -25,7 +25,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import (
     http,
     known,
-    lock,
     manifest,
     run,
     staging,
@@ -372,7 +371,7 @@ def test_a_folder_of_others_where_a_file_has_to_come(place):
     [
         (shutil, "disk_usage", lambda _path: mock.Mock(free=0)),
         (os, "access", lambda *_given: False),
-        (lock.WeightLock, "_taken", mock.Mock(side_effect=OSError(30, "EROFS"))),
+        (staging.WeightLock, "_taken", mock.Mock(side_effect=OSError(30, "EROFS"))),
     ],
 )
 def test_rot_that_cannot_be_repaired_is_named(place, monkeypatch, owner, name, fault):
@@ -614,7 +613,7 @@ def test_a_file_is_downloaded_in_ranges_and_continued_where_each_of_them_was(pla
     def free():
         """The lock of a failed run goes with it, when its threads have ended."""
         gc.collect()
-        with contextlib.suppress(lock.Busy), lock.WeightLock(str(place.destination), patience_s=0):
+        with contextlib.suppress(staging.Busy), staging.WeightLock(str(place.destination), patience_s=0):
             return True
 
     wait_until(free)

@@ -10,7 +10,6 @@ Versions that no process runs, except the current version, are removed when anot
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import functools
@@ -23,7 +22,7 @@ import tempfile
 
 from . import program_check
 from .host import trust
-from .host.files import folder_lock, make_directory, sha256_file
+from .host.files import folder_lock, leads_to, make_directory, put_link, sha256_file
 from .host.os_errors import about, os_error
 from .program_check import CURRENT, MANIFEST, current, place, record_of, version_of
 
@@ -208,14 +207,11 @@ def _to_disk(path):
 
 def _switch(where, wanted):
     link = os.path.join(where, CURRENT)
-    with contextlib.suppress(OSError):
-        if os.readlink(link) == wanted and os.lstat(link).st_uid == os.geteuid():
-            return
+    if leads_to(link, wanted):
+        return
     if os.path.isdir(link) and not os.path.islink(link):
         os.rename(link, tempfile.mkdtemp(prefix=".old-", dir=where))
-    with tempfile.TemporaryDirectory(prefix=".new-", dir=where) as folder:
-        os.symlink(wanted, folder + "/link")
-        os.replace(folder + "/link", link)
+    put_link(link, wanted)
 
 
 def _remove_left(where):

@@ -19,6 +19,7 @@ import stat
 from ..errors import FleetError, argument_invalid
 from . import commands, processes
 from .files import make_directory, mount_points, names_in, read_json, write_atomic
+from .files import remove as remove_path
 from .jobs import DetachedJob
 from .os_errors import os_error
 from .paths import NodePaths
@@ -119,7 +120,7 @@ def remove(root, check_mode=False):
                 _call(["userdel" if kind == "user" else "groupdel", name])
         for path in gone:  # the record is in the last of the folders
             try:
-                shutil.rmtree(path) if _is_folder(path) else os.unlink(path)
+                remove_path(path)
             except OSError as error:
                 raise os_error("Cannot remove %s" % path, error) from error
         _remove_empty(paths)

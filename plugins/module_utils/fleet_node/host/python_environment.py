@@ -313,11 +313,7 @@ def _apply(desired, marker):
 def _clear(folder):
     """Remove everything but the marker of an incomplete environment."""
     for name in set(os.listdir(folder)) - {PARTIAL}:
-        path = os.path.join(folder, name)
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path)
-        else:
-            os.unlink(path)
+        files.remove(os.path.join(folder, name))
 
 
 def _bootstrap(desired, environment):

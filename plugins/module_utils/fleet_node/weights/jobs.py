@@ -20,7 +20,6 @@ import os
 import sys
 import threading
 import time
-import traceback
 from dataclasses import asdict
 
 from .. import program
@@ -197,6 +196,8 @@ def _end_of(request, progress):
     except FleetError as error:
         return {"state": "failed", "error": {"message": error.message, "details": error.details}}
     except BaseException as error:
+        import traceback  # here, because a quick check does not need it
+
         sys.stderr.write(traceback.format_exc())
         message = "The job failed: %s: %s. Check its log in %s." % (
             type(error).__name__, error, os.path.dirname(request["state"])

@@ -17,9 +17,9 @@ from ..host.paths import NodePaths
 from ..host.redact import PROXY_LIKE, TOKEN_LIKE, checked_variables, clean_token, proxy_address
 from . import checkpoints, draft_heads, jobs, selection
 from . import wanted as wanted_files
-from .lock import Busy
 from .manifest import amount, failed, own_manifest, read_manifest
 from .run import NotOnNode, Run, TakesLong, names_of, result_of
+from .staging import Busy
 from .transfer import Progress
 from .wanted import DEFAULT_ENDPOINTS, DEFAULT_EXCLUDE, HUBS, Wanted, default_revision
 

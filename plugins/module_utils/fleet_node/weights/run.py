@@ -21,7 +21,7 @@ from ..host import files
 from . import checkpoints, known, selection, sources
 from . import manifest as manifests
 from . import staging as stagings
-from .lock import Busy, WeightLock
+from .staging import Busy, WeightLock
 from .transfer import Progress, Transfer, difference, part_of
 from .wanted import Listing, SourceProblem
 
@@ -284,7 +284,7 @@ class Run:
             **self._identity(),
         )
         with contextlib.suppress(OSError):
-            stagings.remove(transfer.place)
+            files.remove(transfer.place)
         return found, after
 
     def _fetched(self, paths, folder):
