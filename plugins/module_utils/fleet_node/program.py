@@ -21,6 +21,7 @@ import shutil
 import tempfile
 
 from . import program_check
+from .errors import CATALOGUE
 from .host import trust
 from .host.files import folder_lock, leads_to, make_directory, put_link, sha256_file
 from .host.os_errors import about, os_error
@@ -43,7 +44,7 @@ def files_of(folder=None):
     for at, names, files in os.walk(folder, followlinks=True):
         names[:] = sorted(name for name in names if name != "__pycache__")
         for name in files:
-            if name.endswith(".py"):
+            if name.endswith(".py") or name == CATALOGUE:
                 path = os.path.join(at, name)
                 with open(path, "rb") as stream:
                     found["%s/%s" % (ROOT, os.path.relpath(path, folder))] = stream.read()
@@ -180,7 +181,7 @@ def _write(folder, files):
         make_directory(os.path.dirname(where))
         with open(where, "wb") as stream:
             stream.write(files[path])
-    for path in sources:
+    for path in (one for one in sources if one.endswith(".py")):
         final = os.path.join(os.path.dirname(folder), own_version(), path)  # in tracebacks
         made = py_compile.compile(os.path.join(folder, path), dfile=final, doraise=True)
         os.chmod(os.path.dirname(made), 0o755)

@@ -78,8 +78,9 @@ class Run:
             return error
         return FleetError(
             "weights.rotted-and-unrepaired",
-            "In %s %s. It cannot be repaired: %s Correct the cause, and run again.",
-            (self.wanted.destination, manifests.faults_text(self._wrong), error.message),
+            self.wanted.destination,
+            manifests.faults_text(self._wrong),
+            error.message,
             details=dict(error.details, rotted=sorted(self._wrong)),
         )
 
@@ -377,9 +378,9 @@ class Run:
         if wrong:
             raise FleetError(
                 "weights.rotted",
-                "The checkpoint in %s differs from its record: %s. Copy those files again, or, if the change was "
-                "intended, remove %s and run again.",
-                (folder, manifests.faults_text(wrong), os.path.join(folder, manifests.MANIFEST)),
+                folder,
+                manifests.faults_text(wrong),
+                os.path.join(folder, manifests.MANIFEST),
                 details={"rotted": sorted(wrong)},
             )
         there = sources.statuses(folder).items()

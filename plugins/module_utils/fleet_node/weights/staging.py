@@ -73,11 +73,7 @@ class WeightLock:
         while not self._taken():
             self.waited = True
             if self._patience_s is not None and time.monotonic() - began >= self._patience_s:
-                raise Busy(
-                    "weights.locked",
-                    "Weights in %s are being installed by %s. Wait for it or end it, then run again.",
-                    (self._destination, self._holder()),
-                )
+                raise Busy("weights.locked", self._destination, self._holder())
             if self._progress is not None:
                 self._progress.begin("%s for %s" % (WAITING, self._holder()), 0, None)
             time.sleep(POLL_S)
@@ -216,12 +212,7 @@ def same(path, handle):
 
 def replaced(path):
     """The FleetError for a folder that was swapped during a run."""
-    return FleetError(
-        "weights.staging-replaced",
-        "%s or a folder above it was replaced meanwhile. Nothing was installed. Check which other accounts write "
-        "there, and run again.",
-        (path,),
-    )
+    return FleetError("weights.staging-replaced", path)
 
 
 def claim(folder):
