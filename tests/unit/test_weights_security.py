@@ -223,6 +223,20 @@ def test_a_staging_folder_that_is_swapped_for_a_link_writes_nothing_elsewhere(pl
     assert elsewhere.unchanged()
 
 
+def test_a_staging_folder_that_is_replaced_before_the_installation_installs_nothing(place, monkeypatch):
+    real = run.Run._described
+
+    def replaced(self, names, parts, complete=True):
+        found = real(self, names, parts, complete)
+        if complete:
+            os.rename(place.staging, place.models / "aside")
+            place.staging.mkdir()
+        return found
+
+    monkeypatch.setattr(run.Run, "_described", replaced)
+    place.fails("weights.staging-replaced")
+
+
 @pytest.mark.parametrize("forge", ["owner", "mode"])
 def test_a_manifest_that_others_may_have_written_is_not_believed(place, forge):
     place.run()

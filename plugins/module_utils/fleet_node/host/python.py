@@ -60,12 +60,8 @@ def choose(paths, users=()):
         if problem is None:
             return python
         refused.append("%s %s" % (python, problem))
-    raise FleetError(
-        "node.python-missing",
-        OLDEST[0],
-        OLDEST[1],
-        "; ".join(refused) or "there is none in %s" % ", ".join(DIRECTORIES),
-    )
+    why = "; ".join(refused) or "there is none in %s" % ", ".join(DIRECTORIES)
+    raise FleetError("node.python-missing", *OLDEST, why)
 
 
 def _candidates(paths):

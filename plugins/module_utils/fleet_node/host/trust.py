@@ -89,14 +89,11 @@ def check_root(paths):
         found = found or next(filter(None, (fault(one, sticky=False) for one in below)), None)
     found = found or next(filter(None, (_link_fault(*one) for one in paths.folders())), None)
     if found:
-        raise FleetError(
-            "node.root-not-safe",
-            "fleet_root %s" % paths.root if paths.root else "The folders of inference.fleet",
-            found,
-            "Correct that, set another fleet_root, or run without become as the account that owns it."
-            if paths.root
-            else "Remove it.",
-        )
+        what, remedy = "The folders of inference.fleet", "Remove it."
+        if paths.root:
+            what = "fleet_root %s" % paths.root
+            remedy = "Correct that, set another fleet_root, or run without become as the account that owns it."
+        raise FleetError("node.root-not-safe", what, found, remedy)
 
 
 def _link_fault(path, movable):

@@ -121,14 +121,8 @@ def obtain(name, sources, variables, ca_bundle=None):
         except OSError as error:
             failure = "%s: %s" % (error.filename, error.strerror)
         failures.append("%s: %s" % (_named(source), failure))
-    raise FleetError(
-        "encodings.no-source",
-        name,
-        wanted,
-        "; ".join(failures) or "none, sources names none",
-        SUFFIX,
-        details={"tried": failures},
-    )
+    tried = "; ".join(failures) or "none, sources names none"
+    raise FleetError("encodings.no-source", name, wanted, tried, SUFFIX, details={"tried": failures})
 
 
 def _fetched(name, source, variables, ca_bundle):

@@ -168,15 +168,8 @@ def check_space(destination, needed, what="weights", leftovers=()):
     folder = existing_parent(destination)
     free = shutil.disk_usage(folder).free + sum(size_of(path) for path in leftovers)
     if free < needed:
-        raise FleetError(
-            "weights.disk-full",
-            what,
-            destination,
-            amount(needed),
-            folder,
-            amount(free),
-            details={"needed_bytes": needed, "free_bytes": free},
-        )
+        details = {"needed_bytes": needed, "free_bytes": free}
+        raise FleetError("weights.disk-full", what, destination, amount(needed), folder, amount(free), details=details)
 
 
 def amount(size):

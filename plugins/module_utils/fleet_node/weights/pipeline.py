@@ -15,7 +15,7 @@ from ..errors import FleetError
 from ..host.files import existing_parent
 from ..host.paths import NodePaths
 from ..host.redact import PROXY_LIKE, TOKEN_LIKE, checked_variables, clean_token, proxy_address
-from . import checkpoints, draft_heads, jobs, selection
+from . import checkpoints, jobs, selection
 from . import wanted as wanted_files
 from .manifest import amount, failed, own_manifest, read_manifest
 from .run import NotOnNode, Run, TakesLong, names_of, result_of
@@ -28,8 +28,8 @@ ENDPOINT = re.compile(r"^https?://[^\s/@?#]+(/[^\s@?#]*)?$")
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 UNSHOWN = ("token", "sums")
 MINIMUM = {"workers": 1, "retries": 0, "timeout_s": 1, "wait_s": 0, "min_rate": 0, "min_rate_window_s": 1}
-SAME = ("format", "family", "adapter", "workers", "retries", "timeout_s", "verify", "refresh", "min_rate",
-        "min_rate_window_s")  # fmt: skip
+SAME = ("source", "repo", "revision", "format", "family", "adapter", "verify", "refresh", "workers", "retries",
+        "timeout_s", "min_rate", "min_rate_window_s")  # fmt: skip
 CHECK_S = 10  # time limit of a request in check mode
 
 
@@ -150,26 +150,21 @@ def wanted_from(parameters, check_mode=False):
     """The Wanted of the model from the parameters. Raises FleetError if one of them is invalid."""
     _check_values(parameters)
     source, repo = parameters["source"], parameters["repo"]
-    more = {"path": parameters["archive"]}
+    given = {name: parameters[name] for name in SAME}
+    given.update(path=parameters["archive"], destination=_real("destination", parameters["destination"]))
     if source in HUBS:
         endpoint = (parameters["endpoint"] or DEFAULT_ENDPOINTS[source]).rstrip("/")
         if not ENDPOINT.fullmatch(endpoint):
             raise _invalid("endpoint", _without_secrets(endpoint), "an http or https URL without a user")
-        patterns = {key: tuple(parameters[key]) for key in ("include", "exclude")}
-        more = {"endpoint": endpoint, "revision": parameters["revision"] or default_revision(source, repo), **patterns}
-    elif source == "path":
-        more = {"path": _source_path(parameters)}
-    given = {name: parameters[name] for name in SAME}
+        given.update(endpoint=endpoint, revision=given["revision"] or default_revision(source, repo))
+        given.update({key: tuple(parameters[key]) for key in ("include", "exclude")})
+    if source == "path":
+        given["path"] = _source_path(parameters)
     if source == "standin":
         given["format"] = None  # it has only one, whatever the recipe's weights have
-    return Wanted(
-        source=source,
-        repo=repo,
-        destination=_real("destination", parameters["destination"]),
-        check_mode=check_mode,
-        sums=sums_from(parameters) if source != "standin" else {},
-        **{"revision": parameters["revision"], **given, **more},
-    )
+    else:
+        given["sums"] = sums_from(parameters)
+    return Wanted(check_mode=check_mode, **given)
 
 
 def _check_values(parameters):
@@ -255,24 +250,19 @@ def check_certificates(path):
 
 
 def draft_from(parameters, wanted):
-    """The Wanted of the model's draft, None for none. Raises FleetError, also for a draft on the node that is not
-    complete."""
+    """The Wanted of the model's draft, None for none. Raises FleetError."""
     path = parameters["draft"]
     if not path:
         return None
     destination = _real("draft", path)
     if destination == wanted.destination:
         raise _invalid("draft", destination, "another directory than destination")
-    eagle3, more = parameters["draft_eagle3"], {}
+    more = {"source": "path", "repo": None, "revision": None, "path": path}
     if parameters["draft_repo"] and wanted.from_hub:
         revision = parameters["draft_revision"] or default_revision(wanted.source, parameters["draft_repo"])
         more = {"repo": parameters["draft_repo"], "revision": revision, "include": (), "exclude": DEFAULT_EXCLUDE}
-    else:
-        checkpoints.check_draft(path)
-        if eagle3:
-            draft_heads.check(path)
-        more = {"source": "path", "repo": None, "revision": None, "path": path}
-    return replace(wanted, destination=destination, format=None, sums={}, draft=True, eagle3=eagle3, **more)
+    more.update(draft=True, eagle3=parameters["draft_eagle3"], destination=destination, format=None, sums={})
+    return replace(wanted, **more)
 
 
 def _sizes(draft):

@@ -76,13 +76,9 @@ class Run:
             error = manifests.failed(self.wanted, error)
         if not self._wrong or isinstance(error, Busy):
             return error
-        return FleetError(
-            "weights.rotted-and-unrepaired",
-            self.wanted.destination,
-            manifests.faults_text(self._wrong),
-            error.message,
-            details=dict(error.details, rotted=sorted(self._wrong)),
-        )
+        faults, details = manifests.faults_text(self._wrong), {**error.details, "rotted": sorted(self._wrong)}
+        values = (self.wanted.destination, faults, error.message)
+        return FleetError("weights.rotted-and-unrepaired", *values, details=details)
 
     def _long(self, size):
         """Raise TakesLong before so many bytes are read or copied, unless that is allowed."""
@@ -257,16 +253,19 @@ class Run:
         planned = self._records()
         phase = "downloading" if wanted.from_hub else "copying"
         self.progress.begin(phase, to_come, lambda: transfer.on_disk(target, self._due))
-        with tempfile.TemporaryDirectory(prefix="inference-fleet-") as folder:
-            if not wanted.check_mode:
-                transfer.prepare(listing, target)
-                folder = transfer.staging
+        if wanted.check_mode:
+            place = tempfile.TemporaryDirectory(prefix="inference-fleet-")
+        else:
+            transfer.prepare(listing, target)
+            place = contextlib.nullcontext(transfer.staging)
+        with place as folder:
             first = {wanted.config, checkpoints.INDEX} & set(target) if wanted.source != "standin" else set()
             parts = self._fetched(sorted(first.intersection(self._due)), folder)
             if first:
                 self._described(first, parts, complete=False)
         if wanted.check_mode:
             return {}, planned
+        transfer.keep_listing(listing)
         with self._distrusting():
             rest = sorted(set(self._due) - set(parts), key=lambda path: -target[path]["size"])
             transfer.fetch_all(listing, target, rest)
@@ -376,13 +375,8 @@ class Run:
         recorded = manifest["files"] if manifest else {}
         wrong, _hashed = self._compare(recorded)
         if wrong:
-            raise FleetError(
-                "weights.rotted",
-                folder,
-                manifests.faults_text(wrong),
-                os.path.join(folder, manifests.MANIFEST),
-                details={"rotted": sorted(wrong)},
-            )
+            values = (folder, manifests.faults_text(wrong), os.path.join(folder, manifests.MANIFEST))
+            raise FleetError("weights.rotted", *values, details={"rotted": sorted(wrong)})
         there = sources.statuses(folder).items()
         records = recorded or {path: {"size": one["size"], "sha256": None} for path, one in there}
         records = selection.check_required(wanted, records)

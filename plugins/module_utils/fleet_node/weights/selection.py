@@ -91,13 +91,8 @@ def check_required(wanted, target):
         wrong.update(known.differences(published, target))
         required.update(published)
     if wrong:
-        raise FleetError(
-            "weights.checksum-differs",
-            wanted.name,
-            wanted.origin,
-            faults_text(wrong),
-            details={"rotted": sorted(wrong)},
-        )
+        details = {"rotted": sorted(wrong)}
+        raise FleetError("weights.checksum-differs", wanted.name, wanted.origin, faults_text(wrong), details=details)
     return {path: {**one, "sha256": required.get(path, (0, one["sha256"]))[1]} for path, one in target.items()}
 
 

@@ -226,14 +226,16 @@ class Transfer:
 
     def prepare(self, listing, target):
         """Claim the staging folder; parts of these files that an earlier run left in it are kept."""
-        if self._handle is None:
-            self._handle, warnings = stagings.claim(self.place)
-            self.warnings += warnings
+        self._handle, warnings = stagings.claim(self.place)
+        self.warnings += warnings
         listed = [*listing.files.items(), *target.items()]
         parts = {os.path.basename(part_of("", path, record)) for path, record in listed}
         for name in os.listdir(self.staging):
             if name != LISTING and name.removesuffix(RANGES) not in parts:
                 os.unlink(os.path.join(self.staging, name))
+
+    def keep_listing(self, listing):
+        """Keep it for the run that continues this one."""
         now = {"wanted": self.wanted.identity(), "commit": listing.commit, "at": listing.at, "files": listing.files}
         files.write_atomic(os.path.join(self.staging, LISTING), json.dumps(now), mode=0o600)
 
