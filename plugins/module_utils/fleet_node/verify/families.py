@@ -15,7 +15,7 @@ from ..servers import causes
 from . import chat
 from .asking import CHAT, GOT_LIMIT, GOT_SHORT, Failed, NotMeasured
 from .responses import Responses
-from .tools import CHOICE, REFUSALS
+from .tools import CHOICE, refused
 
 EMBEDDING, EMBEDDINGS = "embedding", "/v1/embeddings"  # the family; its path
 QUICK = {EMBEDDING: ("identity", "model-id", "api-key", "embedding")}
@@ -63,20 +63,18 @@ class Families(Responses):
 
         def ask():
             response = self._send("POST", CHAT, body)
-            if response.error is None and response.status in REFUSALS and CHOICE.search(response.text):
+            if refused(response, CHOICE):
                 raise NotMeasured("the engine does not support JSON schemas", response.describe(GOT_SHORT))
-            answer, got = chat.read_answer(self._must_be(response, CHAT).json()), response.describe(GOT_LIMIT)
-            if answer is None:
-                raise Failed(got, causes.SHAPE)
+            answer = self._answer_in(response)
             if self.standin and answer.finish_reason == "length":
-                raise NotMeasured("a stand-in need not end a form that it has not learned", got)
-            self._finished(answer, got)
+                raise NotMeasured("a stand-in need not end a form that it has not learned", answer.got)
+            self._finished(answer)
             number = schema_number(answer.content)
             if number is None:
-                raise Failed(got, causes.SCHEMA_IGNORED)
+                raise Failed(answer.got, causes.SCHEMA_IGNORED)
             if number != one.number and not self.standin:
-                raise Failed(got, causes.WRONG_ANSWER)
-            return response.describe(GOT_SHORT)
+                raise Failed(answer.got, causes.WRONG_ANSWER)
+            return answer.short
 
         return self._once_more(ask)
 

@@ -64,7 +64,6 @@ class Acceptance(Families):
         self.beside = beside
         self.workers = beside if self.engine.workers else []  # of other engines nothing counts them
         self.identify = identify
-        self.chat_sent = None
         self.counts = {}  # what each worker had done before the first completion
 
     def results(self):
@@ -160,8 +159,8 @@ class Acceptance(Families):
 
     def _warm_up(self):
         self.counts = self._counts()
-        answer, response = self._ask(self._body(gpt_oss.WARM_UP), WARM_UP_FACTOR * self.options.timeout)
-        return "first completion after %d ms, finish_reason %s" % (response.ms, answer.finish_reason)
+        answer = self._ask(self._body(gpt_oss.WARM_UP), WARM_UP_FACTOR * self.options.timeout)
+        return "first completion after %d ms, finish_reason %s" % (answer.ms, answer.finish_reason)
 
     def _adapters(self):
         """Each LoRA adapter is listed and answers; how it answers is its own."""
@@ -170,25 +169,19 @@ class Acceptance(Families):
             raise Failed("not listed: %s" % ", ".join(missing), causes.ADAPTER_MISSING)
         for name in self.entry["adapters"]:
             body = {**self._body(gpt_oss.WARM_UP), "model": self.engine.adapter_model(self.entry, name)}
-            response = self._must_be(self._send("POST", CHAT, body, WARM_UP_FACTOR * self.options.timeout), CHAT)
-            if chat.read_answer(response.json()) is None:
-                raise Failed(response.describe(GOT_LIMIT), causes.SHAPE)
+            self._answer_in(self._send("POST", CHAT, body, WARM_UP_FACTOR * self.options.timeout))
         return "answers of %s" % ", ".join(self.entry["adapters"])
 
     def _chat(self):
         def ask():
-            answer, response = self._ask(self._body(gpt_oss.ARITHMETIC))
-            self.chat_answer, self.chat_sent = answer, self._here.sent
-            got = response.describe(GOT_LIMIT)
-            self._finished(answer, got)
-            note = self._right(answer.content, gpt_oss.SUMS[0].number, got, causes.WRONG_ANSWER)
-            return note + response.describe(GOT_SHORT)
+            self.chat_answer = self._ask(self._body(gpt_oss.ARITHMETIC))
+            return self._number(self.chat_answer, gpt_oss.SUMS[0].number, causes.WRONG_ANSWER)
 
         return self._once_more(ask)
 
     def _completion(self):
         try:
-            return self._once_more(lambda: self._sum(gpt_oss.SUMS[0], causes.WRONG_ANSWER))
+            return self._once_more(self._sum, gpt_oss.SUMS[0], causes.WRONG_ANSWER)
         finally:
             self._judge_all()  # an error in the form explains more than a wrong answer
 
@@ -206,31 +199,21 @@ class Acceptance(Families):
             except Failed as failure:
                 raise Failed("%s: %s" % (what, failure.got), failure.cause) from failure
 
-        asked = [
-            lambda what=what, more=more, one=one: self._once_more(lambda: ask(what, more, one))
-            for (what, more), one in zip(kinds, gpt_oss.SUMS[1:4])
-        ]
+        asked = ((self._once_more, ask, *kind, one) for kind, one in zip(kinds, gpt_oss.SUMS[1:4]))
         return "; ".join("%s: %s" % (kind[0], words) for kind, words in zip(kinds, self._at_once(*asked)))
 
     # -- properties of all answers -------------------------------------------------------------------------------------
 
     def _residue(self):
-        def judge(answer):
-            for where, text in answer.texts():
-                found = None if answer.streamed else causes.residue(text, self.engine)  # streams have a separate probe
-                if found:
-                    return "in the %s: %s" % (where, found[0]), found[1]
-            return None
-
-        return self._all_of(judge, "none in %d answers")
+        # streams have a separate probe
+        return self._all_of(lambda one: None if one.streamed else self._residue_in(one), "none in %d answers")
 
     def _reasoning(self):
         """One answer with reasoning is sufficient, because models skip it sometimes."""
         if self.chat_answer is None:
             raise NotMeasured("not run: chat returned no answer")
-        self._here.sent = self.chat_sent
-        answers = [self.chat_answer, *(
-            answer for probe, _sent, answer in self.seen if probe not in NO_CHAT and not answer.streamed)]  # fmt: skip
+        self._here.sent = self.chat_answer.sent
+        answers = [self.chat_answer, *(one for one in self.seen if one.probe not in NO_CHAT and not one.streamed)]
         found = next((answer for answer in answers if answer.reasoning), None)
         flags = causes.NO_REASONING if self.family else self.engine.no_reasoning
         if found is None:
@@ -239,7 +222,7 @@ class Acceptance(Families):
             )
         if not self.family:
             self._reasoning_apart()
-        self._here.sent = self.chat_sent
+        self._here.sent = self.chat_answer.sent
         got = "%s, %d characters" % (" and ".join(found.reasoning), len(found.reasoning_text.strip()))
         expected = self.entry.get("reasoning_field")
         if expected and expected not in found.reasoning:
@@ -258,7 +241,7 @@ class Acceptance(Families):
         for questions in [gpt_oss.EFFORT_QUESTIONS[:1]] if self.standin else rounds:  # a stand-in is not sampled
             levels = [(level, question) for question in questions for level in (gpt_oss.LOW, gpt_oss.HIGH)]
             bodies = [self._body(question, **self._effort_body(level)) for level, question in levels]
-            asked = self._at_once(*[lambda body=body: self._ask(body)[0] for body in bodies])
+            asked = self._at_once(*((self._ask, body) for body in bodies))
             for (level, _question), answer in zip(levels, asked):
                 lengths[level].append(answer.length)
                 answer.body = None  # a long answer may well think aloud
@@ -280,17 +263,11 @@ class Acceptance(Families):
 
     def _still_right(self):
         """Answers at the end must be right as well."""
-        return self._once_more(self._again)
-
-    def _again(self):
         one, two, three = gpt_oss.SUMS[8:11]
-        asked = [
-            lambda: self._sum(one, causes.WRONG_LATER),
-            lambda: "".join(self._streamed_sum(two, causes.WRONG_LATER)[1:]),
-        ]
+        asked = [(self._sum, one, causes.WRONG_LATER), (self._sum, two, causes.WRONG_LATER, self._stream)]
         if self.results_of.get("responses", {}).get("ok"):
-            asked.append(lambda: self._respond(three, causes.WRONG_LATER))
-        return self._at_once(*asked)[0]
+            asked.append((self._respond, three, causes.WRONG_LATER))
+        return self._once_more(lambda: self._at_once(*asked)[0])
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
@@ -359,7 +336,7 @@ class Acceptance(Families):
         self._must_be(response, path, expect["status"])
         got, value = response.describe(GOT_LIMIT), response.json()
         if path == CHAT:
-            answer = chat.read_answer(value)
+            answer = chat.read_answer(response.text)
             if answer is not None:
                 self._look_at(answer)
         # the body's own escapes (\u00d7) must not hide a string from a person who wrote it plainly

@@ -31,9 +31,8 @@ def chunk(ms, finish=None, **delta):
 
 def test_the_first_token_is_the_first_delta_with_something_in_it():
     events = [chunk(3, role="assistant", content=""), chunk(7, reasoning_content="We"), chunk(9, content="391")]
-    streamed = chat.read_stream(events)
-    answer = streamed.answer
-    assert (streamed.times, streamed.error, streamed.bad) == ([7, 9], None, None)
+    answer = chat.read_stream(events)
+    assert (answer.times, answer.error, answer.bad) == ([7, 9], None, None)
     assert (answer.content, answer.reasoning) == ("391", {"reasoning_content": "We"})
     assert chat.read_stream(events[:1]).times == []
 
@@ -48,7 +47,9 @@ def test_the_first_token_is_the_first_delta_with_something_in_it():
     ],
 )  # fmt: skip
 def test_a_stream_flows_where_its_events_are_apart(times, expected):
-    assert streams.flows(chat.StreamedAnswer(chat.Answer(), None, None, times)) is expected
+    answer = chat.Answer()
+    answer.times = times
+    assert streams.flows(answer) is expected
 
 
 def call(index, **function):
@@ -73,7 +74,7 @@ def call(index, **function):
 def test_streamed_tool_calls_are_put_together(chunks, calls):
     events = [chunk(ms, tool_calls=one) for ms, one in enumerate(chunks, 1)]
     streamed = chat.read_stream([*events, chunk(3, "tool_calls")])
-    assert (streamed.answer.tool_calls, streamed.answer.finish_reason) == (calls, "tool_calls")
+    assert (streamed.tool_calls, streamed.finish_reason) == (calls, "tool_calls")
     assert streamed.times == [1, 2]
 
 
@@ -97,8 +98,8 @@ COMPLETION = mappings(choices=st.lists(CHOICE | JSON) | JSON, usage=mappings(com
 
 @given(COMPLETION | JSON)
 def test_no_answer_is_too_odd_to_be_read(value):
-    streamed = chat.read_stream([Event(json.dumps(value), 1), Event("no json", 2)]).answer
-    for answer in filter(None, (chat.read_answer(value), streamed)):
+    streamed = chat.read_stream([Event(json.dumps(value), 1), Event("no json", 2)])
+    for answer in filter(None, (chat.read_answer(json.dumps(value)), streamed)):
         assert isinstance(answer.length, int)
         assert all(isinstance(text, str) and text for _where, text in answer.texts())
         for one in answer.tool_calls:
