@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import re
-from types import SimpleNamespace
 
 from ..errors import FleetError
 from ..host import files, http_client
@@ -23,7 +22,7 @@ from ..host.server_spec import check_entries
 from ..servers.model import Node
 from . import result
 from .run import LONGEST, TIMED_OUT, UNREADABLE, Run
-from .tools import benchmarks, reading
+from .tools import reading
 
 # {evaluation: ([files with questions], [further files]}, both below the folder of datasets.
 FILES = {
@@ -122,22 +121,12 @@ class Evaluation(Run):
 
     def __init__(self, params, node, folder, data):
         self.datasets, self.data = folder, data
-        self.tool, self.spec = params["command"]["name"], params["command"]
+        self.tool, self.spec, self.environment = params["command"]["name"], params["command"], params["venv"]
         planned = check_entries(params["servers"])
         self.plan_hash = result.plan_hash(planned.values())
         names = ("eval", "effort", "examples", "max_tokens", "temperature", "tool_version", "command")
         key = {**{name: params[name] for name in names}, "plan": self.plan_hash, "dataset": data.get("sha256")}
         super().__init__(params, node, planned, "evaluations", key, params["budget_s"], params["refresh"])
-
-    def prepare(self):
-        """(argv, environment)."""
-        values = self.values()
-        point = SimpleNamespace(tool=self.tool, spec=self.spec)
-        argv, variables, _python = benchmarks.program(
-            point, self.params["venv"], self.first, self.node.paths.root, self.job.folder
-        )
-        argv += reading.expand(self.spec["template"], values)
-        return argv, {**variables, **reading.environment(self.spec, values)}
 
     def values(self):
         """The values of placeholders in the table of tools, and in a recipe's commands."""
