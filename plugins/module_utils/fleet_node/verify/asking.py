@@ -72,6 +72,12 @@ class Failed(Outcome):
     """The probe failed."""
 
 
+def fail_if(wrong, got, cause):
+    """Fail the probe if something is wrong."""
+    if wrong:
+        raise Failed(got, cause)
+
+
 class OutOfTime(Outcome):
     """The time limit of the sequence is over."""
 
@@ -239,8 +245,7 @@ class Asking:
     def _answer_in(self, response):
         """The Answer in the response to a chat completion. Fails unless it is a 200 with a message."""
         answer = chat.read_answer(self._must_be(response, CHAT).text)
-        if answer is None:
-            raise Failed(response.describe(GOT_LIMIT), causes.SHAPE)
+        fail_if(answer is None, response.describe(GOT_LIMIT), causes.SHAPE)
         answer.got, answer.short, answer.ms = response.describe(GOT_LIMIT), response.describe(GOT_SHORT), response.ms
         answer.flaws += [] if response.utf8 else [(causes.NOT_UTF8, answer.short)]
         return answer
@@ -264,8 +269,7 @@ class Asking:
         )  # fmt: skip
         if answer.error:
             raise Failed(answer.got, causes.text_cause(answer.error, self.engine) or causes.STREAM_ERROR)
-        if not events:
-            raise Failed(answer.got, causes.NO_EVENTS)
+        fail_if(not events, answer.got, causes.NO_EVENTS)
         if answer.bad:
             bad = http_client.cut(answer.bad, GOT_SHORT)
             raise Failed("%s; not JSON: %s" % (answer.short, bad), causes.STREAM_NOT_JSON)
@@ -280,8 +284,7 @@ class Asking:
         self._look_at(answer, body)
         if answer.streamed:
             self._no_residue(answer, "the stream")
-        if answer.tool_calls and not body.get("tools"):
-            raise Failed(answer.got, causes.UNASKED_CALL)
+        fail_if(answer.tool_calls and not body.get("tools"), answer.got, causes.UNASKED_CALL)
         return answer
 
     def _look_at(self, answer, body=None):
@@ -304,13 +307,10 @@ class Asking:
 
     def _finished(self, answer):
         """Fails unless the answer has content and a finish_reason of stop."""
-        if "!!!!!!" in answer.content:
-            raise Failed(answer.got, self.engine.exclamation)
+        fail_if("!!!!!!" in answer.content, answer.got, self.engine.exclamation)
         length = answer.finish_reason == "length"
-        if not answer.content.strip():
-            raise Failed(answer.got, causes.LENGTH if length else causes.EMPTY)
-        if answer.finish_reason != "stop":
-            raise Failed(answer.got, causes.CUT_OFF if length else causes.NOT_STOPPED)
+        fail_if(not answer.content.strip(), answer.got, causes.LENGTH if length else causes.EMPTY)
+        fail_if(answer.finish_reason != "stop", answer.got, causes.CUT_OFF if length else causes.NOT_STOPPED)
 
     def _right(self, text, number, got, cause):
         """A note on an answer that must be the number. Fails if it is another number, or contains more."""
@@ -319,10 +319,8 @@ class Asking:
             if more and not causes.residue(text, self.engine):  # residue has a separate probe and cause
                 raise Failed("in addition to the number: %s; %s" % (more, got), causes.SURPLUS)
             return ""
-        if not self.standin:
-            raise Failed(got, cause)
-        if not gpt_oss.STANDIN_WORDS.search(text):
-            raise Failed(got, causes.NO_SENSE)
+        fail_if(not self.standin, got, cause)
+        fail_if(not gpt_oss.STANDIN_WORDS.search(text), got, causes.NO_SENSE)
         return "not %d, and a stand-in need not know it; " % number
 
     def _once_more(self, ask, *arguments):

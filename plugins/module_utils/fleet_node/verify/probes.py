@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import re
 import time
-import typing
 
 from ..host import http_client
 from ..host.values import count
 from ..model import gpt_oss
 from ..servers import causes
 from . import chat, families
-from .asking import CHAT, GOT_LIMIT, GOT_SHORT, LOOK_S, PROMPT_TOKENS, WARM_UP_FACTOR, Failed, NotMeasured
+from .asking import CHAT, GOT_LIMIT, GOT_SHORT, LOOK_S, PROMPT_TOKENS, WARM_UP_FACTOR, Failed, NotMeasured, fail_if
 from .families import Families
 
 QUICK = ("identity", "census", "model-id", "api-key", "completion")
@@ -121,8 +120,7 @@ class Acceptance(Families):
         if response.error:
             self._stop("model-id")
         value = self._must_be(response, "/v1/models").json()
-        if not isinstance(chat.dig(value, "data"), list):
-            raise Failed(response.describe(GOT_LIMIT), causes.SHAPE)
+        fail_if(not isinstance(chat.dig(value, "data"), list), response.describe(GOT_LIMIT), causes.SHAPE)
         cards = chat.items_of(value["data"])
         listed = self.listed = [chat.text_of(card.get("id")) for card in cards]
         if self.model not in listed:
@@ -283,37 +281,33 @@ class Acceptance(Families):
     def _disaggregation(self):
         """Workers of each role must have handled requests during the sequence, and moved the KV cache: a decode worker
         alone answers just as well."""
-        before, after = self.counts, self._counts()
+        after = self._counts()
         if not after:
             raise NotMeasured("not measurable: the workers have no system port (DYN_SYSTEM_PORT) to read counters from")
-        before = {name: before.get(name) or Seen() for name in after}
+        before = {name: self.counts.get(name) or (None, None) for name in after}
         roles = {worker["name"]: worker["role"] for worker in self.workers}
-        prefilled = ROLES[0] in roles.values()
-        fetching = [name for name in after if prefilled and roles[name] != ROLES[0]]
         ends = time.monotonic() + LATE_S
-        while (idle(before, after, roles) or still(before, after, fetching)) and time.monotonic() < ends:
+        while unused(before, after, roles) and time.monotonic() < ends:
             time.sleep(1)
             after = self._counts()
-        unknown = sorted(name for name in after if None in (after[name].requests, before[name].requests))
-        got = "%s: %s" % (
-            self.engine.workers.REQUESTS,
-            ", ".join("%s %d -> %d" % (name, before[name].requests, after[name].requests)
-                      for name in after if name not in unknown) or "nowhere",
-        )  # fmt: skip
-        moved = [(name, after[name].moved) for name in fetching if after[name].moved is not None]
-        if moved:
-            got += "; %s: %s" % (self.engine.workers.MOVED, ", ".join(
-                "%s %d -> %d" % (name, before[name].moved or 0, count) for name, count in moved))  # fmt: skip
-        if idle(before, after, roles):
-            raise Failed(got, causes.idle_cause(idle(before, after, roles)))
-        if still(before, after, fetching):
-            raise Failed(got, causes.still_cause(still(before, after, fetching)))
+        got, words = [], "%s %d -> %d"
+        done = {name: (before[name][0], count) for name, (count, _moved) in after.items()}
+        unknown = sorted(name for name, counts in done.items() if None in counts)
+        counted = [words % (name, *counts) for name, counts in done.items() if name not in unknown]
+        got.append("%s: %s" % (self.engine.workers.REQUESTS, ", ".join(counted) or "nowhere"))
+        moved = [words % (name, before[name][1] or 0, after[name][1]) for name in fetching(after, roles)]
+        got += ["%s: %s" % (self.engine.workers.MOVED, ", ".join(moved))] if moved else []
+        cause = unused(before, after, roles)
+        if cause:
+            raise Failed("; ".join(got), cause)
         if unknown:
-            raise NotMeasured("not measurable: no counters at the system port of %s" % ", ".join(unknown), got)
-        return got
+            words = "not measurable: no counters at the system port of %s"
+            raise NotMeasured(words % ", ".join(unknown), "; ".join(got))
+        return "; ".join(got)
 
     def _counts(self):
-        """{worker: Seen} of workers with a system port."""
+        """{worker: (handled requests, fetched bytes of KV cache)} of workers with a system port; None if it does not
+        count them."""
         counts, reader = {}, self.engine.workers
         for worker in self.workers:
             port = worker["ports"].get("system")
@@ -322,7 +316,7 @@ class Acceptance(Families):
                 response = self._send("GET", "/metrics", timeout=LOOK_S, base=base)
                 self._here.error = None  # an unavailable worker is no reason to stop probing the frontend
                 text = response.text if response.ok else ""
-                counts[worker["name"]] = Seen(reader.request_count(text), reader.bytes_moved(text))
+                counts[worker["name"]] = reader.request_count(text), reader.bytes_moved(text)
         return counts
 
     # -- the recipe's own probes ---------------------------------------------------------------------------------------
@@ -348,8 +342,7 @@ class Acceptance(Families):
             steps = [int(step) if step.lstrip("-").isdigit() else step for step in expect["field"].split(".")]
             found = chat.dig(value, *steps)
             if not found:
-                if answer_ran_out(value):
-                    raise Failed(got, causes.LENGTH)
+                fail_if(answer_ran_out(value), got, causes.LENGTH)
                 raise Failed(got, "the recipe expects %s in the answer, and it is empty or missing" % expect["field"])
         return response.describe(GOT_SHORT)
 
@@ -389,26 +382,23 @@ def workers_of(entry, entries):
     return [other for other in entries if other["role"] in ROLES]
 
 
-class Seen(typing.NamedTuple):
-    """A worker's counters, or None: handled requests, fetched bytes of KV cache."""
+def unused(before, after, roles):
+    """The cause if workers were not used between two readings {name: (requests, moved)}, else None.
 
-    requests: int | None = None
-    moved: int | None = None
+    roles: {name: role}. A router may use only some of several workers of a role. A worker that does not count requests
+    or bytes is ignored.
+    """
+    known = [name for name in after if None not in (after[name][0], before[name][0])]
+    busy = {roles[name] for name in known if after[name][0] > before[name][0]}
+    idle = [name for name in known if roles[name] not in busy]
+    if idle:
+        return causes.idle_cause(idle)
+    asked = [name for name in fetching(after, roles) if (after[name][0] or 0) > (before[name][0] or 0)]
+    still = [name for name in asked if after[name][1] <= (before[name][1] or 0)]
+    return causes.still_cause(still) if still else None
 
 
-def idle(before, after, roles):
-    """Names of the workers of those roles of which none has handled a request between two readings ({name: Seen}): a
-    router may use only some of several  Workers that do not count are omitted. roles: {name: role}."""
-    known = [name for name in after if None not in (after[name].requests, before[name].requests)]
-    busy = {roles[name] for name in known if after[name].requests > before[name].requests}
-    return [name for name in known if roles[name] not in busy]
-
-
-def still(before, after, fetching):
-    """Names of those workers of `fetching` that have handled requests between two readings and moved no bytes, although
-    they count them."""
-    return [
-        name for name in fetching
-        if after[name].moved is not None and after[name].moved <= (before[name].moved or 0)
-        and (after[name].requests or 0) > (before[name].requests or 0)
-    ]  # fmt: skip
+def fetching(after, roles):
+    """Names of the workers that fetch KV cache from prefill workers, and count its bytes."""
+    others = [name for name in after if after[name][1] is not None and roles[name] != ROLES[0]]
+    return others if ROLES[0] in roles.values() else []

@@ -12,7 +12,7 @@ from ..host import http_client
 from ..model import gpt_oss
 from ..servers import causes
 from . import chat
-from .asking import CHAT, GOT_LIMIT, GOT_SHORT, RESPONSES, Failed, NotMeasured, response_of
+from .asking import CHAT, GOT_LIMIT, GOT_SHORT, RESPONSES, Failed, NotMeasured, fail_if, response_of
 from .streams import Streams
 from .tools import complete_call, refused
 
@@ -93,17 +93,13 @@ class Dialogues(Streams):
         content = answer.content.strip()
         if not content:
             raise NotMeasured("the answer ended before its content began", answer.got)
-        if answer.finish_reason == "length":
-            raise Failed(answer.got, causes.CUT_OFF)
+        fail_if(answer.finish_reason == "length", answer.got, causes.CUT_OFF)
         if self.standin:
-            if content.partition(word)[2]:
-                raise Failed(answer.got, causes.STOP_IGNORED)
+            fail_if(content.partition(word)[2], answer.got, causes.STOP_IGNORED)
             return answer.short
         last = re.findall(r"\d+", content)[-1:]
-        if last and int(last[0]) > gpt_oss.STOP_AT:
-            raise Failed(answer.got, causes.STOP_IGNORED)
-        if answer.finish_reason != "stop":
-            raise Failed(answer.got, causes.NOT_STOPPED)
+        fail_if(last and int(last[0]) > gpt_oss.STOP_AT, answer.got, causes.STOP_IGNORED)
+        fail_if(answer.finish_reason != "stop", answer.got, causes.NOT_STOPPED)
         wrong = gpt_oss.counted(content, gpt_oss.STOP_AT) and gpt_oss.counted(content, gpt_oss.STOP_AT - 1)
         if wrong:
             raise NotMeasured("the answer ended early: " + wrong, answer.got)
@@ -182,10 +178,8 @@ class Responses(Dialogues):
     def _strict(self, response, text, got):
         """The JSON value of a body, or of an event in it. Fails unless it is strict."""
         value, wrong = chat.strict(text)
-        if not response.utf8:
-            raise Failed(got, causes.NOT_UTF8)
-        if wrong:
-            raise Failed("%s; %s" % (wrong, got), causes.NOT_STRICT)
+        fail_if(not response.utf8, got, causes.NOT_UTF8)
+        fail_if(wrong, "%s; %s" % (wrong, got), causes.NOT_STRICT)
         return value
 
     def _respond_streamed(self, one):
@@ -205,13 +199,11 @@ class Responses(Dialogues):
             if kind in ("error", "response.failed") or value.get("error"):
                 raise Failed(http_client.cut(event.data, GOT_LIMIT), causes.STREAM_ERROR)
             if kind == "response.output_text.delta":
-                if final is not None:
-                    raise Failed(got, causes.AFTER_END)
+                fail_if(final is not None, got, causes.AFTER_END)
                 text += chat.text_of(value.get("delta"))
             if kind in ("response.completed", "response.incomplete"):
                 final = value.get("response")
-        if final is None:
-            raise Failed(got, causes.RESPONSES_CUT)
+        fail_if(final is None, got, causes.RESPONSES_CUT)
         final = final if isinstance(final, dict) else {}
         output = final.get("output") or [{"type": "message", "content": [{"type": "output_text", "text": text}]}]
         note = self._judge_response({**final, "output": output}, one, got, causes.WRONG_STREAM)
@@ -239,8 +231,7 @@ class Responses(Dialogues):
                     "arguments": chat.arguments_text(calls[0].get("arguments"))}  # fmt: skip
             arguments = complete_call(call, tool["name"], got)
             wrong = arguments and "it accepts no arguments" if self.standin else forecast.wrong(arguments)
-            if wrong:
-                raise Failed("%s; %s" % (wrong, got), causes.TOOL_ARGUMENTS_LOST)
+            fail_if(wrong, "%s; %s" % (wrong, got), causes.TOOL_ARGUMENTS_LOST)
             self._look_at(chat.Answer(content=text, tool_calls=[call], finish_reason="stop"))
             return response.describe(GOT_SHORT)
 
@@ -253,8 +244,7 @@ class Responses(Dialogues):
 
     def _judge_response(self, value, one, got, cause):
         output = chat.items_of(chat.dig(value, "output"))
-        if any(item.get("type") == "function_call" for item in output):
-            raise Failed(got, causes.UNASKED_CALL)
+        fail_if(any(item.get("type") == "function_call" for item in output), got, causes.UNASKED_CALL)
         text = texts_in(output, "message", "content")
         if not text.strip():
             ran_out = "max_output_tokens" in json.dumps(chat.dig(value, "incomplete_details")) and output

@@ -10,7 +10,7 @@ import functools
 from ..host import http_client
 from ..model import gpt_oss
 from ..servers import causes
-from .asking import CHAT, PROMPT_TOKENS, Failed, NotMeasured, compact
+from .asking import CHAT, PROMPT_TOKENS, Failed, NotMeasured, compact, fail_if
 from .tools import Tools
 
 STREAMS = 3  # attempts until a stream contains reasoning, or is not buffered: models are sampled, machines busy
@@ -76,8 +76,7 @@ class Streams(Tools):
         def judge(answer):
             self._finished(answer)
             wrong = gpt_oss.counted(answer.content)
-            if wrong:
-                raise Failed("%s; %s" % (wrong, answer.got), causes.WRONG_COUNT)
+            fail_if(wrong, "%s; %s" % (wrong, answer.got), causes.WRONG_COUNT)
 
         return self._both_ways(self._body(gpt_oss.COUNTING, **self.low), judge)
 
@@ -96,8 +95,7 @@ class Streams(Tools):
                 break
         if flows(answer) is None:
             raise NotMeasured("the stream is too short (%s)" % tempo(answer))
-        if not flows(answer):
-            raise Failed(tempo(answer), causes.BUFFERED)
+        fail_if(not flows(answer), tempo(answer), causes.BUFFERED)
         return tempo(answer)
 
     def _batch(self):

@@ -10,7 +10,7 @@ import re
 from ..model import gpt_oss
 from ..servers import causes
 from . import chat
-from .asking import CHAT, Asking, Failed, NotMeasured
+from .asking import CHAT, Asking, Failed, NotMeasured, fail_if
 
 DETOURS = 3  # calls of a tool before the requested call, or after its result, including the last
 REFUSALS = (400, 404, 422, 501)
@@ -52,8 +52,7 @@ class Tools(Asking):
             raise Failed(answer.got, causes.DROPPED_CALL if self.family else self.engine.dropped_tool_call)
         arguments = [complete_call(call, name, answer.got, answer.content) for call in answer.tool_calls]
         usual = self.engine.streamed_call_ends if answer.streamed else ("tool_calls",)
-        if answer.finish_reason not in (ends or usual):
-            raise Failed(answer.got, causes.TOOL_FINISH)
+        fail_if(answer.finish_reason not in (ends or usual), answer.got, causes.TOOL_FINISH)
         return arguments[0]
 
     def _judge_health(self, answer):
@@ -69,8 +68,7 @@ class Tools(Asking):
         wrong = forecast.wrong(self._judge_tool_call(answer, gpt_oss.WEATHER, ends))
         if not wrong and len(answer.tool_calls) > 1:
             wrong = "%d calls came for one" % len(answer.tool_calls)
-        if wrong:
-            raise Failed("%s; %s" % (wrong, answer.got), causes.TOOL_ARGUMENTS_LOST)
+        fail_if(wrong, "%s; %s" % (wrong, answer.got), causes.TOOL_ARGUMENTS_LOST)
 
     def _called_weather(self, forecasts, ask, body_of=None):
         """(the Answer with the call, the body of its request, the forecast) of the first of two forecasts, or of the
@@ -203,8 +201,7 @@ class Tools(Asking):
         one = gpt_oss.SUMS[2]
         answer = self._ask(self._body(one.question, tools=[gpt_oss.HEALTH_TOOL], tool_choice="none", **self.low))
         answer.got = "tool_choice none: " + answer.got
-        if answer.tool_calls:
-            raise Failed(answer.got, causes.CHOICE_IGNORED)
+        fail_if(answer.tool_calls, answer.got, causes.CHOICE_IGNORED)
         if not self.standin:  # it calls any tool that is in its prompt, and the engine removes the call
             self._number(answer, one.number, causes.CHOICE_IGNORED)
         return "none"
@@ -221,8 +218,7 @@ class Tools(Asking):
             # forced into a form that it has not learned, it writes to its limit: no fault of the server
             return "%s is not measurable on a stand-in" % what
         self._look_at(answer, body)
-        if not answer.tool_calls:
-            raise Failed(answer.got, causes.CHOICE_IGNORED)
+        fail_if(not answer.tool_calls, answer.got, causes.CHOICE_IGNORED)
         if forecast:
             self._judge_weather(answer, forecast, CHOSEN_ENDS)
         else:
@@ -249,8 +245,7 @@ def complete_call(call, name, got, content=""):
         (arguments is None, causes.TOOL_ARGUMENTS),
         (call_in_content(content, call), causes.CALL_IN_CONTENT),
     ):
-        if wrong:
-            raise Failed(got, cause)
+        fail_if(wrong, got, cause)
     return arguments
 
 

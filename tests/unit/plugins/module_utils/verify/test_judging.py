@@ -363,10 +363,12 @@ def test_requests_are_counted_by_the_generate_endpoint(text, expected):
 
 def test_one_of_several_workers_may_be_left_alone_by_the_router():
     roles = {"prefill-0": "prefill", "prefill-1": "prefill", "decode-0": "decode"}
-    before = {name: probes.Seen(1, 7) for name in roles}
-    after = {**before, "prefill-1": probes.Seen(2)}
-    assert probes.idle(before, after, roles) == ["decode-0"]
-    after["decode-0"] = probes.Seen(2, 7)
-    assert probes.idle(before, after, roles) == []
-    assert probes.still(before, after, ["decode-0"]) == ["decode-0"]
-    assert probes.still(before, {**after, "decode-0": before["decode-0"]}, ["decode-0"]) == []
+    before = dict.fromkeys(roles, (1, 7))
+    after = {**before, "prefill-1": (2, None)}
+    assert probes.unused(before, after, roles) == causes.idle_cause(["decode-0"])
+    after["decode-0"] = (2, 8)
+    assert probes.unused(before, after, roles) is None
+    after["decode-0"] = (2, 7)
+    assert probes.unused(before, after, roles) == causes.still_cause(["decode-0"])
+    after["decode-0"] = (1, 7)
+    assert probes.unused(before, {**after, "decode-0": (None, 7)}, roles) is None
