@@ -24,13 +24,13 @@ from . import result
 from .run import LONGEST, TIMED_OUT, UNREADABLE, Run
 from .tools import reading
 
-# {evaluation: ([files with questions], [further files]}, both below the folder of datasets.
+# {evaluation: {files below the folder of datasets: whether they are its questions}}
 FILES = {
-    "basic": ([], []),
-    "gpqa": (["gpqa_diamond.csv"], []),
-    "aime25": (["aime2025-I.jsonl", "aime2025-II.jsonl"], []),
-    "mmlu": (["mmlu/test/*_test.csv"], ["mmlu/dev/*_dev.csv"]),
-    "gsm8k": (["gsm8k/test.jsonl"], ["gsm8k/train.jsonl"]),
+    "basic": {},
+    "gpqa": {"gpqa_diamond.csv": True},
+    "aime25": {"aime2025-I.jsonl": True, "aime2025-II.jsonl": True},
+    "mmlu": {"mmlu/test/*_test.csv": True, "mmlu/dev/*_dev.csv": False},
+    "gsm8k": {"gsm8k/test.jsonl": True, "gsm8k/train.jsonl": False},
 }
 CONTEXT = ("max_model_len", "context_window")  # the engines' names of it in their lists of models
 PROMPT_TOKENS = 1024  # of the longest question of a dataset, with the chat template
@@ -54,8 +54,7 @@ def check_datasets(folder, names, checksums):
         sums, questions = {}, {}
         if name not in FILES:
             wrong.append("%s is not an evaluation; allowed: %s" % (name, ", ".join(FILES)))
-        patterns, more = FILES.get(name, ([], []))
-        for pattern in patterns + more:
+        for pattern, asked in FILES.get(name, {}).items():
             paths = sorted(glob.glob(os.path.join(glob.escape(folder), pattern)))
             wrong += [] if paths else ["%s (%s) is missing" % (pattern, name)]
             for path in paths:
@@ -70,9 +69,9 @@ def check_datasets(folder, names, checksums):
                     wrong.append("%s (%s) has the sha256 %s, not %s" % (below, name, sums[below], wanted))
                 elif not rows:
                     wrong.append("%s (%s) has no rows" % (below, name))
-                if pattern in patterns:
+                if asked:
                     questions[below] = rows
-        if patterns:
+        if FILES.get(name):
             listed = "".join("%s  %s\n" % (sums[path], path) for path in sorted(sums))
             found[name] = {"questions": questions, "sha256": hashlib.sha256(listed.encode()).hexdigest()}
     if wrong:

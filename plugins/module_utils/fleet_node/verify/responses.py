@@ -112,28 +112,28 @@ class Dialogues(Streams):
         key = self.options.api_key
         other = key[:-1] + ("a" if key[-1] != "a" else "b")
         body = self._body(gpt_oss.WARM_UP, max_tokens=1)
-        asked = [("GET", "/v1/models", None), ("POST", CHAT, body)]
+        asked = [("/v1/models", None), (CHAT, body)]
         keys = [("no key", ""), ("a wrong key", other)]
         if self.options.mode == "full":
-            asked += [
-                ("POST", CHAT, dict(body, stream=True)),
-                ("POST", COMPLETIONS, {"model": self.model, "prompt": gpt_oss.WARM_UP, "max_tokens": 1}),
-            ]
+            prompt = {"model": self.model, "prompt": gpt_oss.WARM_UP, "max_tokens": 1}
+            asked += [(CHAT, dict(body, stream=True)), (COMPLETIONS, prompt)]
             if self.options.responses_api:
-                asked.append(
-                    ("POST", RESPONSES, {"model": self.model, "input": gpt_oss.WARM_UP, "max_output_tokens": 16})
-                )
+                asked.append((RESPONSES, dict(self._response_body(gpt_oss.WARM_UP), max_output_tokens=16)))
             keys += [("a part of the key", key[: len(key) // 2]), ("more than the key", key + "x")]
 
-        def check(what, sent, method, path, given):
-            response = self._send(method, path, given, key=sent)
+        def check(what, sent, path, given):
+            response = self._send("POST" if given else "GET", path, given, key=sent)
+            got = "with %s: %s" % (what, response.describe(GOT_SHORT))
+            if response.error:
+                raise Failed(got, causes.transport_cause(response))
             absent = path == COMPLETIONS and response.status in (404, 405)
-            if response.error or (response.status != 401 and not absent):
-                raise Failed("with %s: %s" % (what, response.describe(GOT_SHORT)),
-                             causes.transport_cause(response) if response.error else causes.OPEN)  # fmt: skip
+            fail_if(response.status != 401 and not absent, got, causes.OPEN)
 
         self._at_once(*((check, what, sent, *one) for what, sent in keys for one in asked))
-        return "401 from %s" % ", ".join(sorted({path for _method, path, _given in asked}))
+        return "401 from %s" % ", ".join(sorted({path for path, _given in asked}))
+
+    def _response_body(self, question, **more):
+        return dict({"model": self.model, "input": question, "max_output_tokens": self.max_tokens}, **more)
 
 
 # ---- /v1/responses
@@ -158,9 +158,6 @@ class Responses(Dialogues):
         if response.error is None or reader is http_client.request:
             self._must_be(response, RESPONSES)
         return answer
-
-    def _response_body(self, question, **more):
-        return dict({"model": self.model, "input": question, "max_output_tokens": self.max_tokens}, **more)
 
     def _responses_stream(self):
         return self._where_known(self._respond_streamed, gpt_oss.SUMS[3])
