@@ -75,11 +75,7 @@ def calls_of(servers, deployment, profile):
 
 
 def _impossible(name, why):
-    return FleetError(
-        "tune.not-possible",
-        "%s: %s. Correct tune in fleet_override, for example {tune: {arguments: {max-num-seqs: [4, 8]}}}.",
-        (name, why),
-    )
+    return FleetError("tune.not-possible", name, why)
 
 
 def measured(calls, deployment, history):
@@ -263,11 +259,7 @@ def planned(task_vars, limits):
 
 
 def _refused(what, reason):
-    return FleetError(
-        "tune.not-possible",
-        "tune.yml cannot tune %s: %s. Choose one host with --limit.",
-        (what, reason),
-    )
+    return FleetError("tune.one-host", what, reason)
 
 
 NONE = (

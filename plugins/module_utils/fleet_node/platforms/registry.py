@@ -25,11 +25,7 @@ PLATFORMS = {name: platform for name, platform in REGISTERED.items() if platform
 def platform_of(name):
     """The Platform of this name. Raises FleetError if there is none."""
     if name not in PLATFORMS:
-        raise FleetError(
-            "platform.unknown",
-            "This version of the collection cannot detect accelerators of %r; it knows: %s. Use one of these.",
-            (name, ", ".join(PLATFORMS)),
-        )
+        raise FleetError("platform.unknown", name, ", ".join(PLATFORMS))
     return PLATFORMS[name]
 
 

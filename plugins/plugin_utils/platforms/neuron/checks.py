@@ -73,9 +73,7 @@ def is_script(recipe):
 def _differs(where, name, value, reason, write):
     """Raises FleetError for a value that contradicts another value or is missing (None)."""
     raise FleetError(
-        "neuron.value-not-as-planned",
-        "%s: %s is %s, but %s. Set it to %s.",
-        (where, name, "not set" if value is None else show(value), reason, write),
+        "neuron.value-not-as-planned", where, name, "not set" if value is None else show(value), reason, write
     )
 
 
@@ -104,12 +102,7 @@ def check_shape(where, server):
         problem = "%s is %d; allowed: %s" % (what, size, ", ".join(str(one) for one in groups))
     else:
         return
-    raise FleetError(
-        "neuron.cores-not-whole-chips",
-        "%s: %s. A chip has %d logical cores, and a server has complete chips or an equal part of one. Correct "
-        "devices, device_list or the order of the groups.",
-        (where, problem, chip),
-    )
+    raise FleetError("neuron.cores-not-whole-chips", where, problem, chip)
 
 
 def _check_cores(where, environment, devices, nxdi):
@@ -166,7 +159,7 @@ def _check_places(where, arguments, content, nxdi):
 
 
 def _config_invalid(place, problem, write):
-    raise FleetError("neuron.config-invalid", "%s %s. Write %s instead.", (place, problem, write))
+    raise FleetError("neuron.config-invalid", place, problem, write)
 
 
 def _misplaced(where, found, place):

@@ -238,9 +238,4 @@ def _installed(argv, tool):
 
 
 def _missing(tool, why):
-    raise FleetError(
-        "measure.tool-missing",
-        "%s is not installed: %s. Run playbooks/benchmark.yml, which installs the tools of benchmark_tools, or choose "
-        "another tool if it is part of an engine's image.",
-        (tool, why),
-    )
+    raise FleetError("measure.tool-missing", tool, why)

@@ -61,11 +61,7 @@ def artifacts_of(entries):
 
 def invalid(archive, problem):
     """The FleetError for a damaged archive or a file that is no archive."""
-    return FleetError(
-        "artifact.archive-invalid",
-        "%s is not a valid archive of a compiled artifact: %s. Export it again with playbooks/artifact_export.yml.",
-        (archive, problem),
-    )
+    return FleetError("artifact.archive-invalid", archive, problem)
 
 
 def read_manifest(archive):
@@ -90,12 +86,7 @@ def read_manifest(archive):
 
 
 def _unfit(archive, servers, problem):
-    return FleetError(
-        "artifact.archive-does-not-fit",
-        "%s was compiled with another configuration than %s: %s. Use the same recipe, packages and weights on this "
-        "node, or export the artifact again from a node that has these (-e fleet_artifact_force=true).",
-        (archive, ", ".join(servers), problem),
-    )
+    return FleetError("artifact.archive-does-not-fit", archive, ", ".join(servers), problem)
 
 
 # ---- export
@@ -123,9 +114,7 @@ def export(entries, folder, force=False, check_mode=False):
     if unfit or not (present or due):
         raise FleetError(
             "artifact.nothing-to-export",
-            "There is no complete artifact to export: %s. Deploy this node first; an artifact is complete once its "
-            "server is ready.",
-            ("; ".join(unfit.values()) or "no server has %s equal to directories.artifact" % artifacts.VARIABLE,),
+            "; ".join(unfit.values()) or "no server has %s equal to directories.artifact" % artifacts.VARIABLE,
         )
     rows = []
     for key, (one, record) in due.items():
@@ -241,12 +230,7 @@ def find_archive(folder, key, servers):
     """(path, manifest) of the archive of a key in `folder`. Raises FleetError."""
     path = os.path.join(folder, key + SUFFIX)
     if not os.path.isfile(path):
-        raise FleetError(
-            "artifact.archive-missing",
-            "%s has no archive %s, which %s would load. Deploy one node without fleet_artifact_source, run "
-            "playbooks/artifact_export.yml there, and run again.",
-            (folder, key + SUFFIX, ", ".join(servers)),
-        )
+        raise FleetError("artifact.archive-missing", folder, key + SUFFIX, ", ".join(servers))
     manifest = read_manifest(path)
     if manifest["key"] != key:
         raise _unfit(path, servers, "its key is %s, the plan's is %s" % (manifest["key"], key))
