@@ -157,7 +157,12 @@ def _host(name, report, number):
     for verdict in verdicts:
         key = cut(verdict.get("server"))
         servers.append(_server(name, verdict, mapping(planned.pop(key, None))))
-        servers[-1]["full"] = _full(full, before[key], verdict) if key in before else None
+        servers[-1]["full"] = None
+        if key in before:  # the last full verdict of a server whose last verification was quick
+            same = before[key].get("hash") == verdict.get("hash")
+            servers[-1]["full"] = {
+                **_server(name, before[key], {}), "when": moment(full.get("generated")), "same": same
+            }  # fmt: skip
     problem = cut(report.get("problem"), LONGEST)
     last = mapping(missing.get("last"))
     return {
@@ -233,19 +238,6 @@ def _server(host, verdict, entry):
         "role": "" if role == "server" else role,
         "devices": cut(entry.get("devices")),
         "start": mapping(verdict.get("start")),
-        **_sums(probes),
-    }
-
-
-def _full(full, verdict, now):
-    """Return the last full verdict of a server whose last verification was quick."""
-    probes = [_probe_view(probe) for probe in items_of(verdict.get("probes"))]
-    if verdict.get("void"):
-        probes = [dict(probe, state=UNKNOWN) for probe in probes]
-    return {
-        "state": state_of(verdict.get("ok")),
-        "when": moment(full.get("generated")),
-        "same": verdict.get("hash") == now.get("hash"),
         **_sums(probes),
     }
 

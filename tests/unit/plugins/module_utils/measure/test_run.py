@@ -75,7 +75,8 @@ class Bench:
         monkeypatch.setattr(benchmarks, "program", lambda *given: ([tool], {}, None))
         monkeypatch.setattr(benchmark.Benchmark, "check", lambda one: dict(self.starts))
         monkeypatch.setattr(benchmark.Benchmark, "processes", lambda one: dict(self.starts))
-        monkeypatch.setattr(benchmark.Benchmark, "check_tokenizer", lambda one, python: None)
+        self.checked = []  # by the Python of the tool
+        monkeypatch.setattr(benchmark.Benchmark, "check_tokenizer", lambda one, python: self.checked.append(python))
         self.answered(8)
 
     def answered(self, count):
@@ -122,7 +123,7 @@ def test_a_point_that_counts_is_not_run_again(bench):
     assert (second["changed"], second["document"], bench.calls) == (False, document, 1)
     assert bench.call(caller="three", again=True)["document"]["id"] != document["id"]
     assert bench.call(caller="four", input_tokens=65)["document"]["id"] != document["id"]
-    assert bench.calls == 3
+    assert bench.calls == len(bench.checked) == 3
 
 
 def test_fewer_answers_than_asked_fail_and_are_kept_and_run_again(bench):

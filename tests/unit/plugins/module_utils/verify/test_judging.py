@@ -78,6 +78,12 @@ def test_streamed_tool_calls_are_put_together(chunks, calls):
     assert streamed.times == [1, 2]
 
 
+def test_a_streamed_call_has_one_id():
+    events = [chunk(ms, tool_calls=[{**call(0), "id": name}]) for ms, name in enumerate(("a", "a", "b"))]
+    assert (causes.OTHER_ID, "a, then b") in chat.read_stream(events).flaws
+    assert causes.OTHER_ID not in dict(chat.read_stream(events[:2]).flaws)
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
