@@ -11,7 +11,6 @@ import re
 import typing
 
 from ..errors import FleetError
-from . import base
 from .base import Accelerators, Card, Detector
 from .host import run_tool
 
@@ -308,9 +307,7 @@ class Platform(Detector):
         return messages
 
     def preflight(self, context):
-        if not context.found:
-            return []
-        return [*base.device_checks(context, "NPU"), ("driver files", list(_files(context)))]
+        return [*super().preflight(context), ("driver files", list(_files(context)) if context.found else [])]
 
 
 def _files(context):

@@ -16,24 +16,23 @@ from ...host.packages import at_least, check_packages, lacking, listed, package_
 FRAMEWORK, NXDI = "VLLM_NEURON_FRAMEWORK", "neuronx-distributed-inference"
 
 DRIVER, RUNTIME = "aws-neuronx-dkms", "aws-neuronx-runtime-lib"
-# Physical cores of a chip and its memory in GiB (Neuron architecture pages).
+# name: (physical cores of a chip, its memory in GiB, generation of its cores, first letters of instance types, device
+# on the PCI bus); Neuron architecture pages
 KINDS = {
-    "inferentia1": (4, 8),
-    "trainium1": (2, 32),
-    "inferentia2": (2, 32),
-    "trainium2": (8, 96),
-    "trainium3": (8, 144),
+    "inferentia1": (4, 8, "v1", "inf1", "0x7064"),
+    "trainium1": (2, 32, "v2", "trn1", "0x7164"),
+    "inferentia2": (2, 32, "v2", "inf2", "0x7264"),
+    "trainium2": (8, 96, "v3", "trn2", "0x7364"),
+    "trainium3": (8, 144, "v4", "trn3", None),
 }
-GENERATIONS = {"inferentia1": "v1", "trainium1": "v2", "inferentia2": "v2", "trainium2": "v3", "trainium3": "v4"}
-FAMILIES = {"inf1": "inferentia1", "inf2": "inferentia2", "trn1": "trainium1", "trn2": "trainium2", "trn3": "trainium3"}
-PCI_KINDS = {"0x7064": "inferentia1", "0x7164": "trainium1", "0x7264": "inferentia2", "0x7364": "trainium2"}
 # (driver from, runtime at least): a newer driver speaks a protocol that an older runtime does not (release notes).
 RUNTIME_FOR_DRIVER = (("2.29", "2.33"),)
 
 
 def kind_of_instance(text):
     """The kind of chip of an instance type ("trn1n.32xlarge"), or None."""
-    return FAMILIES.get((text or "").strip().lower()[:4])
+    family = (text or "").strip().lower()[:4]
+    return next((name for name, kind in KINDS.items() if kind[3] == family), None)
 
 
 def uses_nxdi(environment):
