@@ -112,12 +112,10 @@ class Dynamo(base.Engine):
     config_verdict = trtllm.ENGINE.config_verdict  # messages of pydantic in one line; others unchanged
     http = (
         (
-            None,
             r"(?i)no instances found|no responders|no endpoints available|is not ready to serve requests",
             "the frontend lists the model but no worker answers for it: a worker is gone or not ready",
         ),
         (
-            None,
             r"Disaggregated params are required",
             "the frontend sends requests to decode workers without prefill: no prefill worker is registered, or the "
             "frontend did not find it again after all decode workers were away (dynamo#8965, seen with Dynamo 1.0.0); "

@@ -197,15 +197,11 @@ class Platform(Detector):
     unit = "GPU"
     advice: typing.ClassVar = {"missing": "GPUs after a missing GPU move up. "}
     visible = ("HIP_VISIBLE_DEVICES",)
+    kinds = KINDS
+    detect = staticmethod(detect)
 
     def present(self, system):
         return bool(on_the_bus(system))
-
-    def detect(self, system):
-        return detect(system)
-
-    def usual_memory_gib(self, found):
-        return KINDS[found.accelerator][1] / 1024 if found.accelerator in KINDS else 0
 
     def preflight(self, context):
         missing = context.found and not context.system.exists(MANAGER)

@@ -122,7 +122,8 @@ class Detector:
     the supervisor's actions around a start}. detects: nodes can detect it; otherwise only the other attributes count.
     lost_by_reload: a device file of nodes on which a daemon-reload of systemd may remove devices from containers, or
     None. setuid_helper: its driver starts setuid programs from within servers, so their units must permit that.
-    kernel_faults: patterns of lines of the kernel's log that report a fault of such hardware.
+    kernel_faults: patterns of lines of the kernel's log that report a fault of such hardware. kinds: {accelerator:
+    (architecture, MiB of memory, …)} of those with recipes.
     """
 
     unit = "device"
@@ -137,6 +138,7 @@ class Detector:
     setuid_helper = False
     kernel_faults = ()
     start_hooks: typing.ClassVar = {}
+    kinds: typing.ClassVar = {}
 
     def present(self, system):
         """Whether the node has such hardware, without a query of each device."""
@@ -148,7 +150,7 @@ class Detector:
 
     def usual_memory_gib(self, found):
         """Memory in GiB that the plan assumes without fleet_hardware.memory_gib; 0 for none."""
-        return 0
+        return self.kinds.get(found.accelerator, ("", 0))[1] / 1024
 
     def shortfalls(self, found, hardware, needs, installs=()):
         """Messages about what `found` lacks of the declared and required hardware; [] if it suffices.

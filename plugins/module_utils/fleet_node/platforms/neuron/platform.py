@@ -175,13 +175,11 @@ class Platform(Detector):
     }
     visible = ("NEURON_RT_VISIBLE_CORES", "NEURON_VISIBLE_DEVICES")  # both select cores, despite the second name
     kernel_faults = (r"NEURON_HW_ERR=\w",)
+    detect = staticmethod(detect)
     start_hooks: typing.ClassVar = {artifacts.NAME: artifacts}
 
     def present(self, system):
         return bool(device_files(system) or devices_on_bus(system))
-
-    def detect(self, system):
-        return detect(system)
 
     def shortfalls(self, found, hardware, needs, installs=()):
         """As for every platform, plus a driver and a runtime that do not work together."""

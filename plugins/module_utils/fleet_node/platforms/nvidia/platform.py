@@ -245,18 +245,14 @@ class Platform(Detector):
         "built for this driver.",
     }
     visible = ("CUDA_VISIBLE_DEVICES",)
+    kinds = smi.KINDS
+    detect = staticmethod(detect)
     lost_by_reload = "/dev/nvidiactl"
     kernel_faults = (r"NVRM: (?:Xid \(\S+\): (?!43,|45,)|.*fallen off the bus)",)  # 43, 45: of a process that ended
     setuid_helper = True  # CUDA starts nvidia-modprobe if a device file is missing
 
     def present(self, system):
         return bool(system.listed(DRIVEN) or on_the_bus(system, (ACCELERATOR,)))
-
-    def detect(self, system):
-        return detect(system)
-
-    def usual_memory_gib(self, found):
-        return smi.KINDS[found.accelerator][1] / 1024 if found.accelerator in smi.KINDS else 0
 
     def shortfalls(self, found, hardware, needs, installs=()):
         """As for every platform, and GPUs of other kinds than most."""

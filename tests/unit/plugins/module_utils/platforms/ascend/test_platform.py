@@ -205,10 +205,6 @@ def test_what_the_driver_lacks_is_named(whole):
     ]
 
 
-def test_kinds():
-    assert ascend.kind_of([]) == ("unknown", "unknown")
-
-
 def test_what_accelerator_info_returns_of_an_npu_is_documented(node):
     contains = yaml.safe_load(accelerator_info.RETURN)["devices"]["contains"]
     (first, *_others) = node.has("a3").detect().as_dict()["devices"]
