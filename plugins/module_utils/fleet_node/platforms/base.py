@@ -119,7 +119,7 @@ class Detector:
     driver_package: the package of `installs` with the driver. advice: {lnc, driver: last sentence of that message,
     missing: a sentence in the message about missing devices}. visible: environment variables that select the devices
     of a process. start_hooks: {name in a plan entry's `hooks`: module with
-    the supervisor's actions around a start}. detects: nodes can detect it; otherwise only the other attributes count.
+    the supervisor's actions around a start}.
     lost_by_reload: a device file of nodes on which a daemon-reload of systemd may remove devices from containers, or
     None. setuid_helper: its driver starts setuid programs from within servers, so their units must permit that.
     kernel_faults: patterns of lines of the kernel's log that report a fault of such hardware. kinds: {accelerator:
@@ -133,7 +133,6 @@ class Detector:
     driver_package = None
     advice: typing.ClassVar = {}
     visible = ()
-    detects = True
     lost_by_reload = None
     setuid_helper = False
     kernel_faults = ()

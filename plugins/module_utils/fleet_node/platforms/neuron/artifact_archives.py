@@ -82,15 +82,6 @@ def read_manifest(archive):
     return manifest
 
 
-def _unfit(archive, servers, problem):
-    return FleetError(
-        "artifact.archive-does-not-fit",
-        "%s was compiled with another configuration than %s: %s. Use the same recipe, packages and weights on this "
-        "node, or export the artifact again from a node that has these (-e fleet_artifact_force=true).",
-        (archive, ", ".join(servers), problem),
-    )
-
-
 # ---- export
 
 
@@ -192,7 +183,13 @@ def take_over(entries, folder=None, check_mode=False):
         for (one, _row), (archive, manifest) in zip(due, archives):
             misfit = artifacts.misfit_of(one["entry"], manifest)
             if misfit is not None:
-                raise _unfit(archive, one["servers"], misfit)
+                raise FleetError(
+                    "artifact.archive-does-not-fit",
+                    "%s was compiled with another configuration than %s: %s. Use the same recipe, packages and weights "
+                    "on this node, or export the artifact again from a node that has these "
+                    "(-e fleet_artifact_force=true).",
+                    (archive, ", ".join(one["servers"]), misfit),
+                )
         if not check_mode:
             for (one, row), archive in zip(due, archives):
                 manifest = _unpack(one, *archive)
@@ -213,10 +210,7 @@ def find_archive(folder, key, servers):
             "playbooks/artifact_export.yml there, and run again.",
             (folder, key + SUFFIX, ", ".join(servers)),
         )
-    manifest = read_manifest(path)
-    if manifest["key"] != key:
-        raise _unfit(path, servers, "its key is %s, the plan's is %s" % (manifest["key"], key))
-    return path, manifest
+    return path, read_manifest(path)
 
 
 def _unpack(one, archive, manifest):

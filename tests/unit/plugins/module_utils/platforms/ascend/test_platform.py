@@ -12,7 +12,7 @@ import subprocess
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import ascend, registry
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import registry
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.base import Context
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
 from ansible_collections.inference.fleet.plugins.modules import accelerator_info

@@ -39,15 +39,7 @@ def complete(folder, directory=KEY, key=KEY):
     (path / "weights").mkdir(parents=True)
     (path / "model.pt").write_bytes(b"graph" * 1000)
     (path / "weights" / "tp0").write_bytes(os.urandom(3000))
-    compiled = {
-        "name": "server-0",
-        "environment": {},
-        "health": {"budget_s": 1},
-        "hooks": plan_entries.compile_cache(key),
-    }
-    begun = artifacts.compiling_record(compiled)
-    files.write_json(str(path / artifacts.RECORD), begun)
-    artifacts.complete(str(path), compiled, begun)
+    plan_entries.complete_artifact(path, key)
     return path
 
 
