@@ -89,11 +89,7 @@ class ActionModule(ActionBase):
         """Raises FleetError if the plays' pattern matches no host."""
         names = lookup_loader.get("ansible.builtin.inventory_hostnames", loader=self._loader, templar=self._templar)
         if not isinstance(pattern, str) or not names.run([pattern], task_vars):
-            raise FleetError(
-                "inventory.no-host",
-                "fleet_play_hosts is %s, which names no host of the inventory. Name one of its hosts or groups.",
-                (words.show(pattern),),
-            )
+            raise FleetError("inventory.play-hosts-unknown", words.show(pattern))
 
     def _write(self, path, planned):
         """Write {host: [entry, …]} as JSON. Return {changed, diff}."""

@@ -92,18 +92,9 @@ def _python_error(answer):
     if not found and MISSING.search(said):
         found = said.strip().splitlines()[-1]
     if found:
-        raise FleetError(
-            "node.program-python",
-            "The node has no usable Python: %s. Nothing was changed, and servers continue. Install Python 3.9 or newer "
-            "there, or set ansible_python_interpreter.",
-            (found,),
-        )
+        raise FleetError("node.program-python", found)
     if answer.get("program_damaged"):
-        raise FleetError(
-            "node.program-damaged",
-            "The program of this collection was damaged on its way to the node. Nothing was changed, and servers "
-            "continue. Run again; if that does not help, check the disk of remote_tmp on the node.",
-        )
+        raise FleetError("node.program-damaged")
 
 
 def archive():
@@ -119,12 +110,7 @@ def archive():
             write_atomic(path, data, 0o600)
             cache_folder.prune(os.path.dirname(path), KEPT, age_s=KEPT_S)
     except OSError as error:
-        raise FleetError(
-            "node.program-not-packed",
-            "The program for nodes cannot be written to %s on the control node: %s. Correct that, or set "
-            "XDG_CACHE_HOME to another folder.",
-            (path, error.strerror),
-        ) from error
+        raise FleetError("node.program-not-packed", path, error.strerror) from error
     return path, hashlib.sha256(data).hexdigest()
 
 

@@ -1,87 +1,86 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""docs/using/errors.md lists every error of the source with its code, meaning and remedy."""
+"""The catalogue has every error of the source, with its values and its remedy; docs/using/errors.md lists them."""
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
-import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import errors
 from ansible_collections.inference.fleet.tools import errors_page
 
-CLONE = Path(__file__).resolve().parents[2]
+PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
+CODE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*\.[a-z0-9]+(-[a-z0-9]+)*")
+REMEDY_IN_VALUES = {
+    "doctor.device-faulty", "inventory.one-machine-twice", "inventory.secret-missing", "recipe.key-invalid",
+    "weights.job-failed",
+}  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def errors():
-    return errors_page.Reader().errors()
+def trees():
+    return [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PLUGINS.rglob("*.py"))]
 
 
-def read(folder, text):
-    (folder / "made_up.py").write_text(text)
-    return errors_page.Reader(folder).errors()
+def nodes(kind):
+    return [node for tree in trees() for node in ast.walk(tree) if isinstance(node, kind)]
 
 
-def test_the_page_is_current(errors):
-    current = errors_page.PAGE.read_text(encoding="utf-8") == errors_page.render(errors)
+def kinds():
+    """The names of FleetError, the classes that derive from it, and the method of Mistakes."""
+    found = {"FleetError", "add", "cls"}
+    for node in nodes(ast.ClassDef):
+        if any(isinstance(base, ast.Name) and base.id in found for base in node.bases):
+            found.add(node.name)
+    return found
+
+
+def calls():
+    """[(code, number of values or None if the call has *values)] of the errors with a literal code."""
+    names, found = kinds(), []
+    for node in nodes(ast.Call):
+        if getattr(node.func, "id", getattr(node.func, "attr", None)) in names and node.args:
+            code = node.args[0]
+            if isinstance(code, ast.Constant) and isinstance(code.value, str) and "." in code.value:
+                starred = any(isinstance(one, ast.Starred) for one in node.args)
+                found.append((code.value, None if starred else len(node.args) - 1))
+    return found
+
+
+def test_the_page_is_current():
+    current = errors_page.PAGE.read_text(encoding="utf-8") == errors_page.render(errors.catalogue())
     assert current, "run: .venv/bin/python tools/errors_page.py"
 
 
-def test_every_code_has_a_heading_and_a_message(errors):
-    sections = re.findall(r"^### (\S+)\n\n(.*)$", errors_page.render(errors), re.MULTILINE)
-    assert [code for code, _message in sections] == sorted(errors)
-    assert all(len(message.split()) > 2 for _code, message in sections)
+def test_the_catalogue_has_every_code_of_the_source_and_no_other():
+    strings = {node.value for node in nodes(ast.Constant) if isinstance(node.value, str)}
+    assert {code for code, _count in calls()} <= set(errors.catalogue())
+    assert set(errors.catalogue()) <= strings
+    assert [code for code in errors.catalogue() if not CODE.fullmatch(code)] == []
+    assert list(errors.catalogue()) == sorted(errors.catalogue())
 
 
-def test_every_area_has_its_own_heading(errors):
-    assert {code.partition(".")[0] for code in errors} <= set(errors_page.AREAS)
+def test_each_error_has_the_values_of_its_placeholders():
+    wrong = [(code, count) for code, count in calls() if count not in (None, len(errors.placeholders(code)))]
+    assert wrong == []
 
 
-def test_each_code_has_its_own_remedy(errors):
-    """In its template, or in IN_VALUES where the template gets it as a value."""
-    without = {code for code, messages in errors.items() if not any(errors_page.halves(one)[1] for one in messages)}
-    assert without == set(errors_page.IN_VALUES)
+def test_each_code_has_a_problem_and_its_own_remedy():
+    texts = errors.catalogue()
+    assert {code for code, one in texts.items() if not one["remedy"]} == REMEDY_IN_VALUES
+    assert [code for code, one in texts.items() if set(one) != {"problem", "remedy"} or not one["problem"]] == []
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("def f(x):\n    raise FleetError(x, 'no')", "made_up.py:2: the code is no literal: FleetError(x, 'no')"),
-        ("class Busy(FleetError): pass\nBusy(code())", "made_up.py:2: the code is no literal: Busy(code())"),
-        ("FleetError('Plan.wrong', 'no')", "made_up.py:1: Plan.wrong is not area.what-is-wrong"),
-        ("FleetError('plan.too_big', 'no')", "made_up.py:1: plan.too_big is not area.what-is-wrong"),
-        ("FleetError('elsewhere.wrong', 'no')", "the area of elsewhere.wrong is not in AREAS of tools/errors_page.py"),
-        ("mistakes.add('plan.', 'no')", "made_up.py:1: plan. is not area.what-is-wrong"),
-    ],
-)
-def test_an_error_that_cannot_be_listed(tmp_path, text, problem):
-    with pytest.raises(errors_page.Problem) as caught:
-        read(tmp_path, text)
-    assert problem in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "text", ["FleetError(one.code, change(one.message))", "staging.add(path, text)", "names.add('plan.x')"]
-)
-def test_what_is_no_error_of_its_own(tmp_path, text):
-    assert read(tmp_path, text) == {}
-
-
-def test_values_are_shown_by_their_names(tmp_path):
-    text = """
-MODES = ("full", "quick")
-FleetError("plan.a", "%s: mode is %r, allowed: %s, 5 %% of %g.", (where, entry["mode"], ", ".join(MODES), one.size))
-FleetError("plan.c", "%s-%s", (", ".join(map(str, lacking)), show(found.get("old_name"))))
-mistakes.add("plan.a", "no values: 5 %")
-def f():
-    text = "a message of some length: %s" % error
-    raise FleetError("plan.b", text + HOW)
-HOW = ". Set it."
-"""
-    assert read(tmp_path, text) == {
-        "plan.a": ["*place*: mode is *mode*, allowed: full, quick, 5 % of *size*.", "no values: 5 %"],
-        "plan.b": ["a message of some length: *error*. Set it."],
-        "plan.c": ["*lacking*-*old name*"],
+def test_values_are_shown_by_their_names():
+    catalogue = {
+        "plan.a": {"problem": "{place}: mode is {mode!r} of {size:g} %:\n", "remedy": "Write ${{a}} or `{x}*`."}
     }
+    section = errors_page.render(catalogue).partition("## plan\n\n")[2]
+    assert section == "### plan.a\n\n*place*: mode is *mode* of *size* %: Write ${a} or `x*`.\n"
+
+
+def test_a_code_of_another_collection_has_its_message_as_its_value():
+    error = errors.FleetError("abacus.no-device", "There is no rod in it.", details={"a": 1})
+    assert (error.message, error.details) == ("There is no rod in it.", {"a": 1, "code": "abacus.no-device"})

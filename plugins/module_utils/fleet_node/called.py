@@ -24,11 +24,7 @@ def run(name, arguments, check_mode, validate, hide, unkept=None, root=""):
     hide(parameter_secrets(arguments))
     operation = operation_of(name)
     if operation is None:
-        raise FleetError(
-            "node.operation-unknown",
-            "The operation %r does not exist. Run ansible-doc inference.fleet.node to see operations.",
-            (name,),
-        )
+        raise FleetError("node.operation-unknown", name)
     if unkept is not None and not operation.reads:
         raise unkept
 
@@ -38,7 +34,7 @@ def run(name, arguments, check_mode, validate, hide, unkept=None, root=""):
         parameters, errors, secrets = validate(one.arguments, given, **one.rules)
         hide(secrets)
         if errors:
-            raise FleetError("arguments.invalid", "%s. Correct the arguments.", ("; ".join(errors),))
+            raise FleetError("arguments.invalid", "; ".join(errors))
         hide(parameter_secrets(parameters))  # strings have become mappings
         return parameters
 

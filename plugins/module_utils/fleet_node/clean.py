@@ -108,11 +108,7 @@ def used_places(paths, planned, deployment):
             entry = json.loads(text)
             directories = entry["directories"]
         except (ValueError, KeyError, TypeError):
-            raise FleetError(
-                "clean.entry-unreadable",
-                "%s is not a plan entry, so the files of its server are unknown. Run site.yml, or remove it.",
-                (file,),
-            ) from None
+            raise FleetError("clean.entry-unreadable", file) from None
         entries.append({**entry, "directories": directories})
         names.add(os.path.basename(file)[: -len(".json")])
     texts += [json.dumps(entry, ensure_ascii=False) for entry in entries]

@@ -54,7 +54,7 @@ def hardware(case):
         raise NotChecked("this node has no such hardware; see the check node_preflight")
     for device in used(case.platform.detect(case.system), case.hardware):
         for sentence in getattr(device, "faults", ()):
-            yield FleetError("doctor.device-faulty", "%s", (sentence,))
+            yield FleetError("doctor.device-faulty", sentence)
 
 
 def kernel(case):
@@ -67,26 +67,11 @@ def kernel(case):
         return "%s (%d such lines)" % (found[-1].strip()[:LINE], len(found)) if found else None
 
     if last(KILLED):
-        yield FleetError(
-            "doctor.out-of-memory",
-            "The kernel ended a process for lack of memory: %s. Stop other programs, plan fewer servers, or raise the "
-            "memory limit of the node or container.",
-            (last(KILLED),),
-        )
+        yield FleetError("doctor.out-of-memory", last(KILLED))
     if last(BROKEN_DISK):
-        yield FleetError(
-            "doctor.disk-error",
-            "The kernel reported errors of a disk or file system: %s. Repair or replace the disk, or the server of "
-            "the share, then run site.yml with -e model_weights_verify=full.",
-            (last(BROKEN_DISK),),
-        )
+        yield FleetError("doctor.disk-error", last(BROKEN_DISK))
     if last(faults):
-        yield FleetError(
-            "doctor.hardware-error",
-            "The kernel reported an error of a device or its driver: %s. Check the device with its vendor's tool and "
-            "reboot the node; if the error returns, list the device in fleet_hardware.exclude.",
-            (last(faults),),
-        )
+        yield FleetError("doctor.hardware-error", last(faults))
 
 
 def kernel_lines(system):
@@ -105,12 +90,7 @@ def clock(case):
         raise NotChecked("the time of the control node is not known")
     ahead = case.received - case.now
     if abs(ahead) > CLOCK_S:
-        yield FleetError(
-            "doctor.clock",
-            "The clock of this node is %d s %s that of the control node. Start chrony or systemd-timesyncd on both: "
-            "a wrong clock invalidates certificates and tokens.",
-            (abs(ahead), "ahead of" if ahead > 0 else "behind"),
-        )
+        yield FleetError("doctor.clock", abs(ahead), "ahead of" if ahead > 0 else "behind")
 
 
 def disk(case):
@@ -124,11 +104,7 @@ def disk(case):
         seen.add(device)
         free = found.f_bavail * found.f_frsize
         if free < min(FULL_BYTES, FULL * found.f_blocks * found.f_frsize) or found.f_favail < FULL * found.f_files:
-            yield FleetError(
-                "doctor.disk-full",
-                "The disk of %s has %d MiB left, and %d inodes. Free space: playbooks/clean.yml lists unused files.",
-                (path, free >> 20, found.f_favail),
-            )
+            yield FleetError("doctor.disk-full", path, free >> 20, found.f_favail)
 
 
 def reading(case):
@@ -140,12 +116,7 @@ def reading(case):
             continue
         rate = read_rate(max(files, key=lambda one: one.stat().st_size).path)
         if total / rate > budget_s:
-            yield FleetError(
-                "doctor.disk-slow",
-                "%s is read at %.1f MB/s, so loading its %.1f GB lasts %d s, longer than the start budget of %d s. "
-                "Move the checkpoint to a faster disk (model.path), or raise start.budget_s.",
-                (folder, rate / 1e6, total / 1e9, total / rate, budget_s),
-            )
+            yield FleetError("doctor.disk-slow", folder, rate / 1e6, total / 1e9, total / rate, budget_s)
 
 
 def read_rate(path):
@@ -171,13 +142,7 @@ def needs(case):
             if urls not in asked:
                 asked[urls] = order.away(need, given)
             if asked[urls]:
-                yield FleetError(
-                    "doctor.service-away",
-                    "%s does not answer this node (%s). Start it with playbooks/services.yml, and open its port in "
-                    "the firewalls between this node and it.",
-                    (need["name"], asked[urls]),
-                    {"server": name},
-                )
+                yield FleetError("doctor.service-away", need["name"], asked[urls], details={"server": name})
 
 
 def proxies(case):
@@ -187,13 +152,7 @@ def proxies(case):
         urls = [re.sub(r"^tcp:", "http:", url) for url in urls] + ["http://127.0.0.1"]
         lost = sorted({urlsplit(url).hostname for url in urls if proxy_for(urlsplit(url), entry["environment"])})
         if lost:
-            yield FleetError(
-                "doctor.proxy",
-                "The environment of %s sends requests for %s to a proxy. Add these to NO_PROXY and no_proxy in the "
-                "recipe's environment.",
-                (name, ", ".join(lost)),
-                {"server": name},
-            )
+            yield FleetError("doctor.proxy", name, ", ".join(lost), details={"server": name})
 
 
 # ---- servers
@@ -207,12 +166,7 @@ def drift(case):
     """How servers differ from the plan; see playbooks/status.yml."""
     for row in case.rows:
         for one in row["differences"] or ():
-            yield FleetError(
-                "doctor.server-differs",
-                "%s: %s. Run site.yml, which repairs most differences; docs/using/operations.md lists the others.",
-                (row["name"], one["text"]),
-                {"server": row["name"]},
-            )
+            yield FleetError("doctor.server-differs", row["name"], one["text"], details={"server": row["name"]})
 
 
 def restarts(case):
@@ -223,10 +177,10 @@ def restarts(case):
         if len(recent) >= LOOP_STARTS:
             yield FleetError(
                 "doctor.restart-loop",
-                "%s was started %d times in the last hour (%s). See playbooks/logs.yml for the reason, correct it, and "
-                "run site.yml.",
-                (name, len(recent), record.get("reason") or record.get("phase") or "no reason is recorded"),
-                {"server": name},
+                name,
+                len(recent),
+                record.get("reason") or record.get("phase") or "no reason is recorded",
+                details={"server": name},
             )
 
 
@@ -244,12 +198,7 @@ def logs(case):
         late = began is not None and time.time() - began > budget_s
         cause = causes.log_cause(lines, engine_of(entry).inner(entry), late)
         if cause:
-            yield FleetError(
-                "doctor.log",
-                "The log of %s shows that %s. See playbooks/logs.yml for the lines; %s.",
-                (row["name"], *advised(cause)),
-                {"server": row["name"]},
-            )
+            yield FleetError("doctor.log", row["name"], *advised(cause), details={"server": row["name"]})
     if not asked:
         raise NotChecked("every server is ready")
 
@@ -268,13 +217,7 @@ def sampling(case):
         for where, value in found.items():
             top_p = value.get("top_p") if isinstance(value, dict) else None
             if isinstance(top_p, (int, float)) and top_p < 1:
-                yield FleetError(
-                    "doctor.sampling",
-                    "%s answers with top_p %g by default (%s), with which the model repeats itself and does not stop. "
-                    "Set top_p to 1 there, or send it with each request.",
-                    (name, top_p, where),
-                    {"server": name},
-                )
+                yield FleetError("doctor.sampling", name, top_p, where, details={"server": name})
 
 
 def _mapping(value):
@@ -317,11 +260,7 @@ def findings(check, run):
     except FleetError as error:
         found += _rows(check, error)
     except Exception as error:  # the node may be in any state, and the other checks follow
-        unknown = FleetError(
-            "doctor.check-failed",
-            "The check %s ended with %s: %s. Run doctor.yml with -e fleet_bundle=PATH, and report this with that file.",
-            (check, type(error).__name__, error),
-        )
+        unknown = FleetError("doctor.check-failed", check, type(error).__name__, error)
         found += _rows(check, unknown)
     return found or [row(check, True)]
 

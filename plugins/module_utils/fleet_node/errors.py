@@ -1,30 +1,44 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Typed errors; they become fail_json only in a module's main()."""
+"""Typed errors; they become fail_json only in a module's main(). Their catalogue is errors.json."""
 
 from __future__ import annotations
 
+import functools
+import json
+import pkgutil
 import re
+import string
 
+CATALOGUE = "errors.json"
 SEVERAL = "several"
 
 
 class FleetError(Exception):
     """An error with a remedy. The message contains the problem, its place, valid values and the remedy.
 
-    code: stable, `area.what-is-wrong`, listed in docs/using/errors.md. message: a template for the tuple `values`, as
-    in logging; invisible characters are replaced. details: JSON-ready values that a module adds to its result, with the
-    code, in addition to `msg`.
+    code: stable, `area.what-is-wrong`, of the catalogue. values: those of the placeholders in the code's template, in
+    the order in which the placeholders first appear; invisible characters are replaced. The only value of a code that
+    the catalogue does not have, such as a vendor's in another collection, is its message. details: JSON-ready values
+    that a module adds to its result, with the code, in addition to `msg`.
     """
 
-    def __init__(self, code, message, values=(), details=None):
+    def __init__(self, code, *values, details=None):
         self.code = code
         self.values = values
-        self.message = visible(message % values if values else message, lines=True)
+        self.message = visible(message_of(code, values), lines=True)
         super().__init__(self.message)
         self.problems = (self,)
         self.details = dict(details or {}, code=code)
+
+    @classmethod
+    def written(cls, code, message, values=(), details=None):
+        """An error whose message is already written."""
+        found = cls(None, message, details=details)
+        found.code = found.details["code"] = code
+        found.values = values
+        return found
 
     @classmethod
     def together(cls, problems):
@@ -33,7 +47,7 @@ class FleetError(Exception):
         if len(each) == 1:
             return each[0]
         codes = {one.code for one in each}
-        found = cls(codes.pop() if len(codes) == 1 else SEVERAL, "\n".join(one.message for one in each))
+        found = cls.written(codes.pop() if len(codes) == 1 else SEVERAL, "\n".join(one.message for one in each))
         found.problems = each
         found.details["errors"] = [{"code": one.code, "message": one.message} for one in each]
         return found
@@ -46,15 +60,38 @@ class FleetError(Exception):
         """The same error with change(message) for the message of each of its problems."""
         found = []
         for one in self.problems:
-            new = FleetError(one.code, change(one.message), details=one.details)
-            new.values = one.values
-            found.append(new)
+            found.append(FleetError.written(one.code, change(one.message), one.values, one.details))
         return FleetError.together(found)
+
+
+@functools.cache
+def catalogue():
+    """{code: {"problem": template, "remedy": template}} of all errors of this collection."""
+    return json.loads(pkgutil.get_data(__package__, CATALOGUE))
+
+
+def placeholders(code):
+    """The names of a code's placeholders, in the order of their values."""
+    return list(dict.fromkeys(name for _text, name, _spec, _as in string.Formatter().parse(template_of(code)) if name))
+
+
+def template_of(code):
+    """The problem of a code and its remedy, on the same line unless the problem ends a line."""
+    problem, remedy = catalogue()[code]["problem"], catalogue()[code]["remedy"]
+    return problem + (" " if remedy and not problem.endswith("\n") else "") + remedy
+
+
+def message_of(code, values):
+    """The message of an error."""
+    if code not in catalogue():
+        (message,) = values
+        return message
+    return template_of(code).format(**dict(zip(placeholders(code), values)))
 
 
 def argument_invalid(name, value, allowed):
     """The FleetError for an argument of an operation."""
-    return FleetError("arguments.invalid", "%s is %r; allowed: %s. Correct the argument.", (name, value, allowed))
+    return FleetError("arguments.value-invalid", name, value, allowed)
 
 
 # ---- strings of servers, logs and programs

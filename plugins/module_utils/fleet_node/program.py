@@ -22,6 +22,7 @@ import shutil
 import tempfile
 
 from . import program_check
+from .errors import CATALOGUE
 from .host import trust
 from .host.files import folder_lock, make_directory
 from .host.os_errors import about, os_error
@@ -44,7 +45,7 @@ def files_of(folder=None):
     for at, names, files in os.walk(folder, followlinks=True):
         names[:] = sorted(name for name in names if name != "__pycache__")
         for name in files:
-            if name.endswith(".py"):
+            if name.endswith(".py") or name == CATALOGUE:
                 path = os.path.join(at, name)
                 with open(path, "rb") as stream:
                     found["%s/%s" % (ROOT, os.path.relpath(path, folder))] = stream.read()
@@ -183,7 +184,7 @@ def _write(folder, files):
             stream.write(data)
             os.fchmod(stream.fileno(), 0o644)
         digests[path] = hashlib.sha256(data).hexdigest()
-    for path in sorted(files):
+    for path in sorted(path for path in files if path.endswith(".py")):
         where = os.path.join(folder, path)
         final = os.path.join(os.path.dirname(folder), own_version(), path)  # in tracebacks
         made = py_compile.compile(where, dfile=final, doraise=True)

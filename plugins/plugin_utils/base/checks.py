@@ -44,9 +44,9 @@ class Mistakes:
         except FleetError as error:
             self.keep(error)
 
-    def add(self, code, message, values=()):
+    def add(self, code, *values):
         """Keep a mistake, unless the same mistake is already kept. The arguments are those of FleetError."""
-        self.keep(FleetError(code, message, values))
+        self.keep(FleetError(code, *values))
 
     def keep(self, error):
         """Keep the problems of a FleetError."""
@@ -61,23 +61,17 @@ class Mistakes:
 def invalid(where, value, allowed):
     """Return the FleetError of a value that is not allowed. where: the name of the value in the message."""
     odd = odd_characters(value) if isinstance(value, str) and invisible(value) else ""
-    return FleetError(
-        "input.value-invalid", "%s is %s%s; allowed: %s. Correct the value.", (where, show(value), odd, allowed)
-    )
+    return FleetError("input.value-invalid", where, show(value), odd, allowed)
 
 
 def taken_twice(key, value, other):
     """Return the FleetError of a device, port or path that two servers or groups use."""
-    return FleetError("plan.taken-twice", "%s has %s, which %s has as well. Change one of them.", (key, value, other))
+    return FleetError("plan.taken-twice", key, value, other)
 
 
 def unusable(where, allowed):
     """Return the FleetError of a value that may contain a password."""
-    return FleetError(
-        "input.secret-invalid",
-        "%s is invalid (not shown: it may contain a password); allowed: %s. Correct the value.",
-        (where, allowed),
-    )
+    return FleetError("input.secret-invalid", where, allowed)
 
 
 def unknown_key(where, key, value, known):
@@ -85,12 +79,13 @@ def unknown_key(where, key, value, known):
     close = close_to(str(key), known, 0.6)
     return FleetError(
         "input.key-unknown",
-        "%s has the unknown key '%s'%s (value %s)%s; allowed: %s. Correct or remove it.",
-        (
-            where, visible(key), odd_characters(key), show(value), "; did you mean '%s'?" % close if close else "",
-            ", ".join(known),
-        ),
-    )  # fmt: skip
+        where,
+        visible(key),
+        odd_characters(key),
+        show(value),
+        "; did you mean '%s'?" % close if close else "",
+        ", ".join(known),
+    )
 
 
 def invisible(text):
@@ -139,19 +134,12 @@ def _clean(value, name, path, above, mistakes, count):
         return str.__str__(value)
     # The templating engine derives classes; their names mean nothing to the reader.
     kind = next(kind for kind in type(value).__mro__ if kind.__module__ in ("builtins", "datetime"))
-    mistakes.add(
-        "input.type-unusable",
-        "%s is %s; allowed: strings, finite numbers up to %d, true, false, null, lists and mappings. Correct it, or "
-        "put it into quotes.",
-        (key, "%s (%s)" % (show(value), kind.__name__), MAX_NUMBER),
-    )
+    mistakes.add("input.type-unusable", key, "%s (%s)" % (show(value), kind.__name__), MAX_NUMBER)
     return None
 
 
 def _too_large(key, text):
-    return FleetError(
-        "input.too-large", "%s %s, aliases (*name) written out. Remove the alias, or what it repeats.", (key, text)
-    )
+    return FleetError("input.too-large", key, text)
 
 
 def _check_key(inner, key, mistakes):
@@ -159,12 +147,7 @@ def _check_key(inner, key, mistakes):
         instead = str(inner).strip()
         if isinstance(inner, bool):  # YAML 1.1 parses on and off as booleans
             instead = "on" if inner else "off"
-        mistakes.add(
-            "input.key-invalid",
-            "%s has the key %s%s; allowed: a string without spaces around it or invisible characters. Put it into "
-            'quotes: "%s".',
-            (key, show(inner), odd_characters(inner), visible(instead)),
-        )
+        mistakes.add("input.key-invalid", key, show(inner), odd_characters(inner), visible(instead))
 
 
 def check_string(where, value):
@@ -301,15 +284,11 @@ def substitute(value, context, where):
             close = close_to(name.strip(), [key for key in context if context[key] is not None])
             raise FleetError(
                 "plan.placeholder-unknown",
-                "%s uses ${%s}, which %s%s; allowed: %s",
-                (
-                    where,
-                    name,
-                    "has no value here" if name in context else "is unknown",
-                    "; did you mean ${%s}?" % close if close else "",
-                    ", ".join("${%s}" % key for key in sorted(context) if context[key] is not None)
-                    + ". Use one of these.",
-                ),
+                where,
+                name,
+                "has no value here" if name in context else "is unknown",
+                "; did you mean ${%s}?" % close if close else "",
+                ", ".join("${%s}" % key for key in sorted(context) if context[key] is not None),
             )
         return str(context[name])
 

@@ -227,11 +227,12 @@ class Engine:
         if sizes and product != len(server.devices):
             raise FleetError(
                 "plan.parallel-not-devices",
-                "%s: %s needs %d devices, but the server is given %d. Set servers.%s.devices to %d, or change the "
-                "number.",
-                (where, " x ".join("%s %d" % item for item in sizes.items()), product, len(server.devices),
-                 server.context["group"], product),
-            )  # fmt: skip
+                where,
+                " x ".join("%s %d" % item for item in sizes.items()),
+                product,
+                len(server.devices),
+                server.context["group"],
+            )
         for name, key, plan_key in (
             (SERVED, "model_id", "model.id"),
             (self.port, "port", "servers.%s.port" % server.context["group"]),
@@ -383,20 +384,12 @@ def _splits(model, size):
 
 def conflict(where, place, other):
     """Return the FleetError of an option that is set twice."""
-    return FleetError(
-        "plan.flags-conflict",
-        "%s: %s and %s set the same option of the engine. Keep one; null removes the recipe's.",
-        (where, place, other),
-    )
+    return FleetError("plan.flags-conflict", where, place, other)
 
 
 def not_as_planned(where, place, value, plan_key, expected, placeholder):
     """Return the FleetError of an argument that contradicts the plan."""
-    return FleetError(
-        "plan.argument-not-as-planned",
-        "%s: %s is %s, but %s is %s. Write ${%s} there, and set %s.",
-        (where, place, show(value), plan_key, show(expected), placeholder, plan_key),
-    )
+    return FleetError("plan.argument-not-as-planned", where, place, show(value), plan_key, show(expected), placeholder)
 
 
 def read_number(values, names, default=None, kind=int):

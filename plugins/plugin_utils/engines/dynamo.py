@@ -163,9 +163,9 @@ class Dynamo(Engine):
         if version is None or str(version) not in self.flags.data["pairs"]:
             raise FleetError(
                 "plan.dynamo-unknown",
-                "%s: unknown version of Dynamo (%s); allowed: %s. Set it in venv.packages (ai-dynamo==VERSION), in "
-                "the tag of a vllm-runtime or tensorrtllm-runtime image, or in container.version.",
-                (where, version or "no version in packages or image", ", ".join(self.flags.data["pairs"])),
+                where,
+                version or "no version in packages or image",
+                ", ".join(self.flags.data["pairs"]),
             )
         backend = recipe.get("backend")
         packages = (recipe.get("venv") or {}).get("packages") or () if not recipe.get("container") else ()
@@ -223,12 +223,7 @@ def _check_roles(frontends, workers, clustered):
     elif workers and not frontends and not clustered:
         lacks = workers[0]["name"], "frontend"
     if lacks:
-        raise FleetError(
-            "plan.dynamo-roles-incomplete",
-            "server '%s' would get no requests: no server does %s. Give that group a count above 0, change %s, or set "
-            "fleet_cluster if it is on another host.",
-            (*lacks, MODE),
-        )
+        raise FleetError("plan.dynamo-roles-incomplete", *lacks, MODE)
 
 
 def _check_transfer(worker):
@@ -300,9 +295,11 @@ def _check_alike(entries, frontends, workers, mistakes):
             if read(entry) != read(servers[0]):
                 mistakes.add(
                     "plan.dynamo-servers-differ",
-                    "servers '%s' and '%s' differ in %s (%s, %s); servers of one deployment must agree on it. Set it "
-                    "for all alike.",
-                    (servers[0]["name"], entry["name"], place, show(read(servers[0])), show(read(entry))),
+                    servers[0]["name"],
+                    entry["name"],
+                    place,
+                    show(read(servers[0])),
+                    show(read(entry)),
                 )
                 break
 
@@ -349,12 +346,7 @@ def _client_files(where, given, endpoint, scheme, files, folder):
         return {name: "%s/%s" % (folder, file) for name, file in files.items()}
     if endpoint == "NATS_SERVER" and "NATS_TLS_CA_CERT_PATH" in given and "NATS_AUTH_PASSWORD" in given:
         return {}  # with a login the server requires no certificate
-    raise FleetError(
-        "plan.dynamo-certificates",
-        "%s: %s is %s, with TLS, but %s is not set. Set all of %s in secrets or environment; or none, with the "
-        "placeholder of a service that is deployed here, such as ${etcd}.",
-        (where, endpoint, given[endpoint], missing[0], ", ".join(files)),
-    )
+    raise FleetError("plan.dynamo-certificates", where, endpoint, given[endpoint], missing[0], ", ".join(files))
 
 
 def _listed(value):

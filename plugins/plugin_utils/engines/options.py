@@ -241,20 +241,18 @@ class _Check:
         if program.sure and not opened:
             self.mistakes.add(
                 "plan.config-key-unknown",
-                "%s: %s does not accept %s%s. %s.",
-                (self.where, program.label, place, hint,
-                 "Write %s instead" % instead if instead else "Correct or remove it"),
-            )  # fmt: skip
+                self.where,
+                program.label,
+                place,
+                hint,
+                "Write %s instead" % instead if instead else "Correct or remove it",
+            )
         else:
             self._warn(program, "%s is not on record%s" % (place, hint))
 
     def _refuse(self, program, place, value, allowed):
         if program.sure:
-            self.mistakes.add(
-                "plan.config-value-invalid",
-                "%s: %s is %s; allowed in %s: %s. Correct it.",
-                (self.where, place, show(value), program.label, allowed),
-            )
+            self.mistakes.add("plan.config-value-invalid", self.where, place, show(value), program.label, allowed)
         else:
             self._warn(program, "%s %s is not on record" % (place, show(value)))
 

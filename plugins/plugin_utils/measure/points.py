@@ -46,11 +46,7 @@ def profile_of(deployment, name=None):
     profiles = {key: value for key, value in (given.get("profiles") or {}).items() if value}
     name = name or (GUIDE if GUIDE in profiles else QUICK)
     if name not in profiles:
-        raise FleetError(
-            "measure.profile-unknown",
-            "the recipe %s has no benchmark profile %s; allowed: %s. Set benchmark_profile to one of these.",
-            (deployment.get("name"), show(name), ", ".join(profiles) or "none"),
-        )
+        raise FleetError("measure.profile-unknown", deployment.get("name"), show(name), ", ".join(profiles) or "none")
     profile = {**{key: given.get(key) for key in WORKLOAD}, **profiles[name]}
     for key in WORKLOAD[:2]:
         if not profile[key]:
@@ -149,12 +145,7 @@ def answering(name, entries):
     Raises FleetError if there are none."""
     found = [entry for entry in entries if entry["role"] in ANSWERING and entry["port"]]
     if not found:
-        raise FleetError(
-            "measure.no-server",
-            "%s: no planned server of this host answers requests. Choose hosts with servers by fleet_play_hosts or "
-            "--limit.",
-            (name,),
-        )
+        raise FleetError("measure.no-server", name)
     return found
 
 
@@ -209,11 +200,7 @@ def _of_command(command):
 
 
 def _invalid(place, key, value, allowed):
-    return FleetError(
-        "measure.profile-invalid",
-        "%s.%s is %s; allowed: %s. Correct the recipe.",
-        (place, key, show(value), allowed),
-    )
+    return FleetError("measure.profile-invalid", place, key, show(value), allowed)
 
 
 def _levels(profile, most, servers=1):
@@ -374,10 +361,5 @@ def _reachable(name, first, elsewhere):
                 entry["model_id"], first["name"], first["host"], first["model_id"]
             )  # fmt: skip
         if why:
-            raise FleetError(
-                "measure.not-together",
-                "benchmark.profiles.%s: scope is fleet, and %s of %s %s. Set fleet_bind_address, choose hosts of one "
-                "model by fleet_play_hosts or --limit, or use scope: node.",
-                (name, entry["name"], entry["host"], why),
-            )
+            raise FleetError("measure.not-together", name, entry["name"], entry["host"], why)
     return asked

@@ -33,11 +33,7 @@ def host_key(action, arguments, task_vars):
     node = arguments.get("node")
     ours = inference_hosts(task_vars["ansible_play_hosts_all"], Hosts.of_task(task_vars))
     if not isinstance(node, str) or node not in ours:
-        raise FleetError(
-            "host-key.node-unknown",
-            "fleet_node is %r; allowed: one inference host within --limit, of %s. Set -e fleet_node=NAME.",
-            (node or "", ", ".join(sorted(ours))),
-        )
+        raise FleetError("host-key.node-unknown", node or "", ", ".join(sorted(ours)))
     variables = task_vars["hostvars"][node]
     accept = arguments.get("accept", variables.get("fleet_host_key")) or []
     accept = [accept] if isinstance(accept, str) else accept
@@ -54,20 +50,16 @@ def node_removal(action, arguments, task_vars):
     """
     node, groups = str(arguments.get("node") or ""), task_vars["groups"]
     if not node:
-        raise FleetError("host-key.node-missing", "fleet_remove needs the name of a node. Set -e fleet_node=NAME.")
+        raise FleetError("host-key.node-missing")
     for service in PROVIDED:
         group = groups.get(task_vars.get(service + "_group") or service) or ()
         left = [host for host in group if host != node]
         if node in group and len(left) in (0, 2):
             raise FleetError(
                 "service.cannot-leave",
-                "%s cannot leave the group '%s', because %s. Nothing was changed. Add another host to this "
-                "group and run the same command again.",
-                (
-                    node,
-                    service,
-                    "%s and %s alone have no quorum without both" % tuple(left) if left else "no host is left",
-                ),
+                node,
+                service,
+                "%s and %s alone have no quorum without both" % tuple(left) if left else "no host is left",
             )
     try:
         host, ssh = _ssh(action, node, task_vars["hostvars"][node] if node in groups["all"] else {})
@@ -102,11 +94,7 @@ def _ssh(action, node, variables):
     Raises FleetError."""
     kind = str(variables.get("ansible_connection", C.DEFAULT_TRANSPORT))
     if kind.rpartition(".")[2] not in ("ssh", "smart"):
-        raise FleetError(
-            "host-key.connection-without-key",
-            "fleet_node %s is reached by the connection '%s', which has no host key. Run site.yml --limit %s.",
-            (node, kind, node),
-        )
+        raise FleetError("host-key.connection-without-key", node, kind)
     connection = connection_loader.get("ssh", action._play_context)
     names = C.config.get_plugin_vars("connection", connection._load_name)
     try:
@@ -120,11 +108,7 @@ def _ssh(action, node, variables):
             arguments += shlex.split(option(name) or "")
         return option("host") or node, [option("ssh_executable"), *arguments]
     except (AnsibleError, ValueError) as error:
-        raise FleetError(
-            "host-key.connection-wrong",
-            "The connection variables of %s are wrong: %s. Correct them in the inventory.",
-            (node, error),
-        ) from error
+        raise FleetError("host-key.connection-wrong", node, error) from error
 
 
 def fetch(ssh, host, timeout):
@@ -154,9 +138,9 @@ def fetch(ssh, host, timeout):
     if not found:
         raise FleetError(
             "host-key.not-fetched",
-            "The host keys of %s, port %s, could not be fetched: %s. Check that the node is up and that this is its "
-            "address.",
-            (options.get("hostname", host), options.get("port"), (said or "ssh printed nothing").splitlines()[-1]),
+            options.get("hostname", host),
+            options.get("port"),
+            (said or "ssh printed nothing").splitlines()[-1],
         )
     return options, found
 
@@ -173,9 +157,7 @@ def _run(command):
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise FleetError(
-            "host-key.ssh-failed", "%s: %s. Check OpenSSH's client on the control node.", (command[0], error)
-        ) from error
+        raise FleetError("host-key.ssh-failed", command[0], error) from error
 
 
 def fingerprint(line):
@@ -195,19 +177,9 @@ def accepted(node, options, shown, accept):
     right = {one: line for one, line in shown.items() if one in (accept or known)}
     keys = "\n".join("  %s (%s)" % (one, line.split()[1]) for one, line in shown.items())
     if not right and not accept:
-        raise FleetError(
-            "host-key.fingerprint-missing",
-            "No fingerprint of the new host key of %s was given. It shows:\n%s\nCompare with `ssh-keygen -lf "
-            "/etc/ssh/ssh_host_ed25519_key.pub` on its console. If they are equal, run:\n  %s",
-            (node, keys, replace_command(node, next(iter(shown)))),
-        )
+        raise FleetError("host-key.fingerprint-missing", node, keys, replace_command(node, next(iter(shown))))
     if not right:
-        raise FleetError(
-            "host-key.fingerprint-differs",
-            "The host key of %s is not the expected one. It shows:\n%s\nfleet_host_key has:\n%s\nIt belongs to another "
-            "or the previous machine, or the connection is intercepted. Check the fingerprint on the node's console.",
-            (node, keys, "\n".join("  " + one for one in sorted(accept))),
-        )
+        raise FleetError("host-key.fingerprint-differs", node, keys, "\n".join("  " + one for one in sorted(accept)))
     return {
         "name": name,
         "path": path,

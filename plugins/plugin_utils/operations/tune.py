@@ -79,11 +79,7 @@ def calls_of(servers, deployment, profile):
 
 
 def _impossible(name, why):
-    return FleetError(
-        "tune.not-possible",
-        "%s: %s. Correct tune in fleet_override, for example {tune: {arguments: {max-num-seqs: [4, 8]}}}.",
-        (name, why),
-    )
+    return FleetError("tune.not-possible", name, why)
 
 
 def measured(calls, deployment, history):
@@ -284,11 +280,7 @@ class Sweep:
 
 
 def _refuse(what, reason):
-    raise FleetError(
-        "tune.not-possible",
-        "tune.yml cannot tune %s: %s. Choose one host with --limit.",
-        (what, reason),
-    )
+    raise FleetError("tune.one-host", what, reason)
 
 
 NONE = (

@@ -50,14 +50,7 @@ def backends(plans, variables_of, endpoint=None, alias="", ports=()):
             host, address = entry["host"], None
             if host == endpoint:
                 taken = sorted({port for port, _kind in server_ports(entry)} & set(ports))
-                problems += [
-                    FleetError(
-                        "endpoint.port-taken",
-                        "port %s of the endpoint is a port of %s on %s. Change endpoint_port or endpoint_metrics_port.",
-                        (port, entry["name"], host),
-                    )
-                    for port in taken
-                ]
+                problems += [FleetError("endpoint.port-taken", port, entry["name"], host) for port in taken]
             if entry["port"] is None or entry["role"] not in ROLES:
                 continue
             try:
@@ -67,12 +60,7 @@ def backends(plans, variables_of, endpoint=None, alias="", ports=()):
             weights.setdefault(_weights(entry, deployment), entry)
             if alias and not _accepts(entry, alias):
                 problems.append(
-                    FleetError(
-                        "endpoint.alias-unknown",
-                        "endpoint_alias %s: %s on %s accepts only the model %s. Add the alias to the server's names "
-                        "(arguments.%s), or remove endpoint_alias.",
-                        (alias, entry["name"], host, entry["model_id"], SERVED),
-                    )
+                    FleetError("endpoint.alias-unknown", alias, entry["name"], host, entry["model_id"], SERVED)
                 )
             if not NAME.fullmatch(entry["model_id"]):
                 problems.append(invalid("the model of %s on %s" % (entry["name"], host), entry["model_id"], NAME_WORDS))
@@ -93,17 +81,11 @@ def backends(plans, variables_of, endpoint=None, alias="", ports=()):
             for name in (engine_of(entry).adapter_model(entry, one) for one in entry.get("adapters", ())):
                 adapters.setdefault(name, []).append((entry["model_id"], found[entry["model_id"]][-1]))
     if not found:
-        problems.append(
-            FleetError("endpoint.no-server", "no planned server has a port for clients. Set fleet_recipe for a host.")
-        )
+        problems.append(FleetError("endpoint.no-server"))
     if alias and len(weights) > 1:
         first, second = list(weights.values())[:2]
         problems.append(
-            FleetError(
-                "endpoint.alias-models",
-                "endpoint_alias %s: %s on %s and %s on %s have different models. Remove endpoint_alias.",
-                (alias, first["name"], first["host"], second["name"], second["host"]),
-            )
+            FleetError("endpoint.alias-models", alias, first["name"], first["host"], second["name"], second["host"])
         )
     for name, servers in adapters.items():
         if name in found or len({model for model, _one in servers}) > 1:
@@ -136,11 +118,7 @@ def reachable_address(bind, name, host, client, variables):
     if host == client:
         return LOCAL.get(bind, bind)
     if is_loopback(bind):
-        raise FleetError(
-            "endpoint.loopback-server",
-            "%s on %s listens on %s, which other hosts cannot reach. Set fleet_bind_address of that host.",
-            (name, host, bind),
-        )
+        raise FleetError("endpoint.loopback-server", name, host, bind)
     return address_of(host, variables) if bind in LOCAL else bind
 
 
@@ -173,10 +151,7 @@ def server_keys(groups, variables_of):
         if len(keys) > 1:
             first, second = list(keys.values())[:2]
             raise FleetError(
-                "endpoint.server-keys",
-                "servers of the model %s have different API keys: %s on %s and %s on %s. Set the same fleet_api_key "
-                "for them.",
-                (group["model"], first["server"], first["host"], second["server"], second["host"]),
+                "endpoint.server-keys", group["model"], first["server"], first["host"], second["server"], second["host"]
             )
         found[group["name"]] = next(iter(keys))
     return {name: key for name, key in found.items() if key}
@@ -193,11 +168,7 @@ def key_names(keys):
         for key in api_keys(given, "endpoint_keys.%s" % name):
             digest = hashlib.sha256(key.encode()).hexdigest()
             if digest in found:
-                raise FleetError(
-                    "endpoint.key-twice",
-                    "endpoint_keys.%s and endpoint_keys.%s have the same key. Change one of them.",
-                    (found[digest], name),
-                )
+                raise FleetError("endpoint.key-twice", found[digest], name)
             found[digest] = name
     return found
 
@@ -211,12 +182,7 @@ def check_access(keys, address, limits=()):
         if name not in keys.values():
             raise invalid("a name in endpoint_rate_limits", name, "a name in endpoint_keys")
     if not keys and not is_loopback(address):
-        raise FleetError(
-            "endpoint.no-keys",
-            "endpoint_keys is empty, so everybody who reaches %s could use the models. Set endpoint_keys, or "
-            "endpoint_address to 127.0.0.1.",
-            (address,),
-        )
+        raise FleetError("endpoint.no-keys", address)
     return True
 
 
@@ -246,11 +212,7 @@ def certificate(chain, key, now=None):
         expired = ends <= (now or datetime.datetime.now(datetime.timezone.utc))
         why = "expired at " + ends.strftime("%Y-%m-%d %H:%M UTC") if expired else None
     if why:
-        raise FleetError(
-            "endpoint.certificate-invalid",
-            "endpoint_certificate and endpoint_certificate_key %s. Set both files of a valid certificate, or neither.",
-            (why,),
-        )
+        raise FleetError("endpoint.certificate-invalid", why)
     return "%s\n%s\n" % (chain.strip(), key.strip())
 
 
@@ -258,11 +220,7 @@ def hosts(members, limited):
     """Return the hosts of the group that are in this run. limited: hosts of the run. Raises FleetError if none is."""
     found = [host for host in members if host in limited]
     if not found:
-        raise FleetError(
-            "endpoint.no-host",
-            "this run includes no host of the group endpoint, which has: %s. Add a host to the group, or to --limit.",
-            (", ".join(members) or "no hosts",),
-        )
+        raise FleetError("endpoint.no-host", ", ".join(members) or "no hosts")
     return found
 
 

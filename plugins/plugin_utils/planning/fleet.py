@@ -74,11 +74,7 @@ def plan_one(variables, deploys, others, made):
             fits = capacity.overruled(fits)
         refused = capacity.refusals(fits) if deploys else ""
         if refused:
-            raise FleetError(
-                "plan.does-not-fit-memory",
-                "%s If this estimate is wrong, set fleet_capacity: warn.",
-                (refused,),
-            )
+            raise FleetError("plan.does-not-fit-memory", refused)
         run = steps.steps_of(variables, entries, deployment)
         return {"servers": entries, "deployment": deployment, "capacity": fits, "steps": run}
     except FleetError as error:
@@ -251,11 +247,7 @@ def check_secrets(planned, hosts, others):
             problems.setdefault(words, []).append(host)
     if problems:
         lines = ["%s: %s." % (some(where), words) for words, where in problems.items()]
-        raise FleetError(
-            "inventory.secret-missing",
-            "Secrets of servers have no value, nothing was changed:\n%s",
-            ("\n".join(lines),),
-        )
+        raise FleetError("inventory.secret-missing", "\n".join(lines))
 
 
 def with_notes(found, entries, deployment, hardware):

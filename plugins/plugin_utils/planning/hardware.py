@@ -158,11 +158,7 @@ def group_counts(recipe, hardware):
     if left < 0:
         taking = [group for group in numbered if group["count"] and group["devices"]]
         needs = " + ".join("%s: %d x %d" % (group_name(one), one["count"], one["devices"]) for one in taking)
-        raise FleetError(
-            "plan.devices-too-few",
-            "the servers need %d %ss (%s), but the host has %d. Lower %s or devices, or correct fleet_hardware.",
-            (fixed, hardware.unit, needs, hardware.units, _counts(taking)),
-        )
+        raise FleetError("plan.devices-too-few", fixed, hardware.unit, needs, hardware.units, _counts(taking))
     free = [len(group["device_list"]) if group.get("device_list") else left for group in groups]
     counts = [
         group["count"] if group in numbered else _automatic(group, count, hardware)
@@ -228,10 +224,12 @@ def assign(recipe, hardware, names):
             devices = given[name] if name in given else [next(free, None) for _piece in range(group["devices"])]
             if None in devices:
                 raise FleetError(
-                    "plan.devices-too-few",
-                    "server '%s' needs %d %ss, but the lists of devices leave too few of the %d. Shorten the lists, or "
-                    "lower servers.%s.count.",
-                    (name, group["devices"], hardware.unit, hardware.units, group_name(group)),
+                    "plan.device-list-too-short",
+                    name,
+                    group["devices"],
+                    hardware.unit,
+                    hardware.units,
+                    group_name(group),
                 )
             found[name] = list(devices)
     kept = {name: devices for name, devices in found.items() if not hardware.excluded & set(devices)}

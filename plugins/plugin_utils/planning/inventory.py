@@ -75,14 +75,11 @@ class HostVariables:
             locked = any(word in text.lower() for word in ("vault", "decrypt"))
             raise FleetError(
                 "inventory.variable-unresolvable",
-                "variable %s cannot be worked out for the plan: %s. %s",
-                (
-                    name,
-                    text,
-                    LOCKED
-                    if locked
-                    else "The plan touches no node and reads no facts; write the value into the inventory.",
-                ),
+                name,
+                text,
+                LOCKED
+                if locked
+                else "The plan touches no node and reads no facts; write the value into the inventory.",
             ) from error
 
     @property
@@ -165,12 +162,7 @@ def check_outside(folder, sources):
         root = os.path.realpath(source)
         inside = os.path.isdir(root) and (real + "/").startswith(root + "/")
         if inside and not any(part.startswith(".") for part in os.path.relpath(real, root).split("/") if part != "."):
-            raise FleetError(
-                "inventory.recipes-inside",
-                "%s is inside the inventory directory %s, whose files Ansible reads as inventories; allowed: %s, or "
-                "another folder in fleet_recipe_paths. Move the folder there.",
-                (folder, source, recipes_of(source)[-1]),
-            )
+            raise FleetError("inventory.recipes-inside", folder, source, recipes_of(source)[-1])
 
 
 # Services that a role of the same name provides: the schemes of their addresses without and with TLS. A service on a
@@ -190,20 +182,13 @@ def no_recipe():
     """Return the FleetError of an inventory without an inference host."""
     from ..recipe import load as recipes
 
-    return FleetError(
-        "inventory.no-host",
-        "no host has the variable fleet_recipe, so there is nothing to deploy; allowed: %s. Set it in the inventory, "
-        "for example in group_vars/all.yml.",
-        (", ".join(recipes.available([recipes.OWN_RECIPES])),),
-    )
+    return FleetError("inventory.no-recipe", ", ".join(recipes.available([recipes.OWN_RECIPES])))
 
 
 def no_host(sources):
     """Return the FleetError of an inventory without any host."""
     return FleetError(
-        "inventory.no-host",
-        "the inventory has no host (%s), so there is nothing to do. Name an inventory with hosts: -i inventories/NAME.",
-        (", ".join(show(str(source)) for source in sources) or "none was given with -i",),
+        "inventory.no-host", ", ".join(show(str(source)) for source in sources) or "none was given with -i"
     )
 
 
@@ -215,11 +200,7 @@ def check_limit(ours, play_hosts, variables):
     names = (variables.get(name + "_group", name) for name in (*PROVIDED, "endpoint"))
     served = {host for name in names for host in variables["groups"].get(name, ())}
     if not set(play_hosts) & {*ours, *served}:
-        raise FleetError(
-            "inventory.no-host",
-            "--limit leaves no host that has fleet_recipe (of %s); allowed: one of %s. Change the limit.",
-            (some(list(play_hosts)) or "none", some(list(ours))),
-        )
+        raise FleetError("inventory.limit-empty", some(list(play_hosts)) or "none", some(list(ours)))
 
 
 def address_given():

@@ -45,12 +45,7 @@ def check_engine(where, engine, secrets):
     """Raises FleetError if the engine does not support API keys, or if the recipe names another variable for them."""
     name = engine.api_key
     if not name:
-        raise FleetError(
-            "plan.engine-without-api-keys",
-            "%s is set, but the engine %s cannot check API keys. Set %s to null for this host, and put a gateway "
-            "that checks keys in front.",
-            (VARIABLE, engine.label, VARIABLE),
-        )
+        raise FleetError("plan.engine-without-api-keys", VARIABLE, engine.label)
     if secrets.get(name, VARIABLE) != VARIABLE:
         raise invalid("%s: secrets.%s" % (where, name), secrets[name], "null, as %s is set" % VARIABLE)
 
@@ -65,12 +60,7 @@ def check_not_in_the_open(where, engine, server):
     found += ["config.content." + key for key in server.content if str(key).replace("_", "-") == KEY_FLAG]
     found += ["command" for word in server.command if word.partition("=")[0].replace("_", "-") == "--" + KEY_FLAG]
     if found:
-        raise FleetError(
-            "plan.api-key-in-the-open",
-            "%s: %s contains an API key, readable in the plan and the node's processes. Remove it, and set %s, best "
-            "in a vault.",
-            (where, found[0], VARIABLE),
-        )
+        raise FleetError("plan.api-key-in-the-open", where, found[0], VARIABLE)
 
 
 def give_keys(where, engine, secrets):

@@ -54,11 +54,7 @@ def batches(servers, meant):
     strings = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
     names = list(entries) if strings and list(names) == ["all"] else names
     if not strings or not names or set(names) - set(entries):
-        raise FleetError(
-            "restart.server-unknown",
-            "fleet_server is %s; allowed: %s, several with commas, a list, or all. Use --limit to leave out hosts.",
-            (show(meant), known),
-        )
+        raise FleetError("restart.server-unknown", show(meant), known)
     found, done = [], set()
     for name in start_order(entries):
         if name in names and name not in done:

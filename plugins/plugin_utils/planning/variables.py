@@ -347,11 +347,7 @@ def check_variables(variables, mistakes):
         if usual.startswith("fleet") and name not in known() and not overrides.VARIABLE.match(name):
             close = difflib.get_close_matches(usual, known(), 1, cutoff=CLOSE)
             if close:
-                mistakes.add(
-                    "inventory.variable-unknown",
-                    "variable %s is unknown; did you mean %s? Use that name.",
-                    (name, close[0]),
-                )
+                mistakes.add("inventory.variable-unknown", name, close[0])
     for name, row in shared().items():
         if name in variables.names and row["kind"] != "plan":
             with mistakes.noted():

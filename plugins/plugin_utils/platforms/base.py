@@ -138,7 +138,10 @@ def wrong_devices(where, variable, given, devices, inside, placeholder):
     own, counted = (",".join(map(str, numbers)) for numbers in (devices, inside))
     return FleetError(
         "plan.visible-devices",
-        "%s: environment.%s is %s, but the server has the devices %s%s. Remove the variable, or write ${%s}.",
-        (where, variable, show(given), own, "" if own == counted else ", which its container counts as " + counted,
-         placeholder),
-    )  # fmt: skip
+        where,
+        variable,
+        show(given),
+        own,
+        "" if own == counted else ", which its container counts as " + counted,
+        placeholder,
+    )

@@ -26,12 +26,7 @@ def recipe_of(name, base, entry, found):
     entry: the plan's entry of the server. found: a server of the operation foreign_servers.
     """
     if found["engine"] != entry["engine"]:
-        raise FleetError(
-            "recipe.other-engine",
-            "%s on %s was started by hand with %s, and the recipe %s is for %s. Set fleet_recipe to a recipe for %s "
-            "and run again.",
-            (entry["name"], entry["host"], found["engine"], base, entry["engine"], found["engine"]),
-        )
+        raise FleetError("recipe.other-engine", entry["name"], entry["host"], found["engine"], base, entry["engine"])
     words = found["words"]
     given = ENGINES[found["engine"]].effective(words, {}, None)
     model = next((given[flag] for flag in MODEL if flag in given), None)

@@ -39,7 +39,6 @@ FIXED = ("name", "schema", "extends", *OFFERED)
 MAX_BYTES = 2**20  # of a recipe
 # Numbers that YAML 1.1 parses unexpectedly: 010 is 8, 1:30 is 90.
 UNLIKE = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
-INVALID = "%s: %s Correct the file."
 
 
 class _Loader(SafeLoader):
@@ -87,10 +86,12 @@ def unknown(what, name, known, folders=()):
     close = close_to(str(name), known, 0.6)
     return FleetError(
         "recipe.name-unknown",
-        "%s is %s, which does not exist%s; allowed: %s%s. Use one of these.",
-        (what, show(name), "; did you mean '%s'?" % close if close else "", ", ".join(known) or "none",
-         " (in %s)" % ", ".join(folders) if folders else ""),
-    )  # fmt: skip
+        what,
+        show(name),
+        "; did you mean '%s'?" % close if close else "",
+        ", ".join(known) or "none",
+        " (in %s)" % ", ".join(folders) if folders else "",
+    )
 
 
 def available(paths):
@@ -107,12 +108,7 @@ def find_recipe(name, paths):
     folders = [*paths, OWN_RECIPES]
     path = _file(name, folders)
     if path is None and _file(name, [os.path.join(folder, FAMILIES) for folder in folders]):
-        raise FleetError(
-            "recipe.family-not-deployable",
-            "fleet_recipe is '%s', a family, which cannot be deployed; allowed: %s. Use one of these, or a recipe "
-            "with 'extends: %s'.",
-            (name, ", ".join(available(folders)), name),
-        )
+        raise FleetError("recipe.family-not-deployable", name, ", ".join(available(folders)))
     if path is None:
         raise unknown("fleet_recipe", name, available(folders), folders)
     return path
@@ -154,11 +150,7 @@ def _extended(chain, folders):
     paths = [one for one, _stamp in chain]
     if found in paths:
         cycle = [*paths[paths.index(found) :], found]
-        raise FleetError(
-            "recipe.extends-cycle",
-            "%s: 'extends' is a cycle: %s. Remove one of these keys.",
-            (label_of(path), ", ".join(map(label_of, cycle))),
-        )
+        raise FleetError("recipe.extends-cycle", label_of(path), ", ".join(map(label_of, cycle)))
     if found is None:
         error = unknown("'extends'", name, available(folders), folders)
         if not isinstance(name, str):
@@ -235,10 +227,10 @@ def _mapping_of(path):
         if not isinstance(content, dict):
             raise ValueError("it contains %s and no mapping" % ("nothing" if content is None else show(content)))
     except OSError as error:
-        raise FleetError("recipe.file-invalid", INVALID, (label, error.strerror + ".")) from error
+        raise FleetError("recipe.file-invalid", label, error.strerror + ".") from error
     except (yaml.YAMLError, ValueError, TypeError, RecursionError, AttributeError) as error:
         text = visible(" ".join(str(error).split()).rstrip(".")) + "."
-        raise FleetError("recipe.file-invalid", INVALID, (label, text)) from error
+        raise FleetError("recipe.file-invalid", label, text) from error
     try:
         return clean(content, "the recipe")
     except FleetError as error:
@@ -287,15 +279,10 @@ def config_of(recipe, path):
     try:
         config = json.loads(seen_files.read(path))
     except (OSError, ValueError) as error:
-        raise FleetError("recipe.file-invalid", INVALID, (path, "%s." % error)) from error
+        raise FleetError("recipe.file-invalid", path, "%s." % error) from error
     problem = problem_of(recipe, config) if isinstance(config, dict) else "it contains no mapping"
     if problem:
-        raise FleetError(
-            "recipe.model-config",
-            "model.repo %s does not fit %s: %s. Correct model.family or model.format, or use the config.json of this "
-            "checkpoint (model.config).",
-            (recipe["model"]["repo"], label_of(path), problem),
-        )
+        raise FleetError("recipe.model-config", recipe["model"]["repo"], label_of(path), problem)
     return read_config(config)
 
 
@@ -334,7 +321,7 @@ def _checked(recipe, chain, before, named=(), at=()):
 
 def _invalid(line):
     """Return the FleetError of a key. The line contains the remedy."""
-    return FleetError("recipe.key-invalid", "%s", (line,))
+    return FleetError("recipe.key-invalid", line)
 
 
 def _with_overlays(recipe, chain, names):

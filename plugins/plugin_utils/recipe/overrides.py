@@ -49,15 +49,12 @@ def combine(layers):
                     mistakes.append(
                         FleetError(
                             "override.leaf-set-twice",
-                            "%s sets '%s' to %s, but %s sets '%s' to %s. Remove one of the two.",
-                            (
-                                name,
-                                path_text(path),
-                                shown(path, value),
-                                origin[other],
-                                path_text(other),
-                                shown(other, other_value),
-                            ),
+                            name,
+                            path_text(path),
+                            shown(path, value),
+                            origin[other],
+                            path_text(other),
+                            shown(other, other_value),
                         )
                     )
             values[path] = value

@@ -75,12 +75,7 @@ def recipe_schema():
 @functools.lru_cache(maxsize=1)
 def _validator():
     if not HAS_JSONSCHEMA:
-        raise FleetError(
-            "recipe.jsonschema-missing",
-            "The Python package jsonschema is missing on the control node; install it for Ansible's Python: "
-            "%s -m pip install '%s'.",
-            (sys.executable, REQUIREMENT),
-        )
+        raise FleetError("recipe.jsonschema-missing", sys.executable, REQUIREMENT)
     # 8.0 is not a valid count, because Python cannot count with it. "$" must not match before a line break at the end.
     draft = jsonschema.Draft202012Validator
     whole = draft.TYPE_CHECKER.redefine(

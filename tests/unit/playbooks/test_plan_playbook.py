@@ -119,7 +119,7 @@ def test_an_inventory_without_recipe_is_an_error_with_its_code_and_can_be_stoppe
     """Where the host has fleet_hardware; a host that has neither is no inference host."""
     bare = hosts_file(tmp_path, {"node-1": {**LOCAL, "fleet_root": str(tmp_path / "root")}}, ["cpu"])
     variables = {**HARDWARE, "fleet_reports_dir": str(tmp_path / "reports")}
-    done = run(bare, "-v", playbook="site", variables=variables).failed("code: inventory.no-host")
+    done = run(bare, "-v", playbook="site", variables=variables).failed("code: inventory.no-recipe")
     assert NO_RECIPE in flat(done.output)
     assert "is undefined" not in done.output and "Traceback" not in done.output
     assert not (tmp_path / "root").exists()

@@ -268,12 +268,7 @@ def check_architecture(engine, wanted, found):
     machine = os.uname().machine
     own = MACHINES.get(machine)
     if own and found["architecture"] not in (None, own):
-        raise FleetError(
-            "containers.image-architecture",
-            "The image %s is for %s; this node is %s (%s). Set container.image and container.digest to an image for "
-            "this node, or, if its registry has both, remove it: %s rmi %s.",
-            (wanted, found["architecture"], own, machine, engine.kind, wanted),
-        )
+        raise FleetError("containers.image-architecture", wanted, found["architecture"], own, machine, engine.kind)
 
 
 def split_reference(image):

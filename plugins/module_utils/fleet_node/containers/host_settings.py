@@ -99,11 +99,7 @@ class Host:
             if text and not isinstance(json.loads(text), dict):
                 raise ValueError("it contains no mapping")
         except ValueError as error:
-            raise FleetError(
-                "containers.daemon-json-invalid",
-                "%s is not valid JSON (%s), so docker does not start. Correct or remove the file.",
-                (DAEMON_JSON, error),
-            ) from error
+            raise FleetError("containers.daemon-json-invalid", DAEMON_JSON, error) from error
         return "%04o" % stat.S_IMODE(os.stat(path).st_mode) if os.path.exists(path) else None
 
     def own_files(self):
@@ -144,11 +140,7 @@ def check(host, inputs):
         return {"due": "%s is not installed" % missing[0], "missing": missing, **facts}
     bundle = inputs["ca_bundle"]
     if bundle and "-----BEGIN CERTIFICATE-----" not in (read_text(bundle) or ""):
-        raise FleetError(
-            "containers.ca-bundle-unreadable",
-            "fleet_ca_bundle is %s, which is not a file with certificates (PEM) on this node. Correct the path.",
-            (bundle,),
-        )
+        raise FleetError("containers.ca-bundle-unreadable", bundle)
     error = host.error()
     if error and (host.kind == "podman" or error.kind != "down"):
         raise engine_failure(host.engine, error)

@@ -101,12 +101,7 @@ def check_mirror(mirror):
 
 
 def _invalid(name, shown, allowed):
-    return FleetError(
-        "images.setting-invalid",
-        "%s is %s; allowed: %s. Set it to such a value. A registry without TLS belongs in "
-        "container_engine_insecure_registries.",
-        (name, shown, allowed),
-    )
+    return FleetError("images.setting-invalid", name, shown, allowed)
 
 
 def mirrored(image, mirror):
@@ -272,7 +267,7 @@ def ensure_image(image, digest=None, engine="docker", address=None, mirror=None,
 
 
 def _pull_failed(words):
-    return FleetError("images.pull-failed", "%s Correct the cause and run the step prepare again.", (words,))
+    return FleetError("images.pull-failed", words)
 
 
 def _forget_ended(paths, found=None, check_mode=False):

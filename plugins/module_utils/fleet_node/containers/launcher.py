@@ -50,11 +50,7 @@ def engine_problem(engine, error):
 
 def engine_failure(engine, error, where=""):
     """The FleetError for a call of `engine` that ended with an EngineError. where: a prefix of the message."""
-    found = FleetError(
-        "containers.engine-problem",
-        "%s%s Correct what the engine reports and run the play again.",
-        (where, engine_problem(engine, error)),
-    )
+    found = FleetError("containers.engine-problem", where, engine_problem(engine, error))
     found.__cause__ = error
     return found
 
@@ -97,7 +93,7 @@ def port_holder(bind, port, root, containers, sockets=None):
 
 
 def _path_missing(where, path, reason, keys):
-    return FleetError("launch.path-missing", "%s: %s %s. Create it, or correct %s.", (where, path, reason, keys))
+    return FleetError("launch.path-missing", where, path, reason, keys)
 
 
 def _lost_link(mount, mounts):
@@ -128,12 +124,7 @@ def _check_cdi(where, engine, version, folders, devices):
             if folders
             else "%s %s does not accept CDI devices (%s)" % (engine.kind, version, CDI_SINCE[engine.kind])
         )
-        raise FleetError(
-            "launch.cdi-device-missing",
-            "%s: the CDI device %s cannot be used: %s. Run the vendor's tool that describes it, or correct "
-            "container.devices or fleet_hardware.",
-            (where, device, reason),
-        )
+        raise FleetError("launch.cdi-device-missing", where, device, reason)
 
 
 def _text(path):
@@ -181,19 +172,10 @@ class ContainerLauncher:
             raise engine_failure(engine, error, where + ": ") from error
         named = pinned_reference(container["image"], container["digest"])
         if image is None:
-            raise FleetError(
-                "launch.not-prepared",
-                "%s: the image %s is not on this node. Nothing was changed. Run prepare.yml, which pulls it.",
-                (where, named),
-            )
+            raise FleetError("launch.image-missing", where, named)
         check_architecture(engine, named, image)
         if holder and holder["Id"] not in ours:
-            raise FleetError(
-                "launch.container-name-taken",
-                "%s: the name %s belongs to another container of %s (%s). Rename or remove that container: %s rename "
-                "%s NEW.",
-                (where, name, engine.label, holder["Id"][:12], engine.kind, name),
-            )
+            raise FleetError("launch.container-name-taken", where, name, engine.label, holder["Id"][:12], engine.kind)
         self._check_paths(where, entry)
         if cdi:
             _check_cdi(where, engine, *cdi, container["devices"])
@@ -222,13 +204,9 @@ class ContainerLauncher:
         pids = processes.marked_processes(self.root).get(entry["name"], [])
         return FleetError(
             "launch.container-end-unknown",
-            "Server '%s': the state of its container is unknown: %s Its processes %s. Check the container engine's log "
-            "and run the play again.",
-            (
-                entry["name"],
-                engine_problem(engine_of_entry(entry), error),
-                "that run: " + ", ".join(map(str, pids)) if pids else "have ended",
-            ),
+            entry["name"],
+            engine_problem(engine_of_entry(entry), error),
+            "that run: " + ", ".join(map(str, pids)) if pids else "have ended",
         )
 
     def leftovers(self, entry):

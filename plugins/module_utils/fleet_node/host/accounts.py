@@ -215,8 +215,4 @@ def _call(argv):
     path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
     done = commands.run(argv, merged=True, env={**os.environ, "PATH": path})
     if done.returncode != 0:
-        raise FleetError(
-            "node.account-failed",
-            "%s failed: %s. Run the play with become, or create or remove the account yourself.",
-            (" ".join(argv), done.stdout.strip().rstrip(".")),
-        )
+        raise FleetError("node.account-failed", " ".join(argv), done.stdout.strip().rstrip("."))

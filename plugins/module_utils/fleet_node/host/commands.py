@@ -50,12 +50,7 @@ def start(argv, **options):
     except OSError as error:
         if error.errno not in SCARCE:
             raise
-        raise FleetError(
-            "node.no-process",
-            "'%s' cannot be started: %s (%s). End processes that are not needed, or raise the limit: ulimit -u of the "
-            "account, TasksMax of its slice in systemd, pids.max of its cgroup, sysctl kernel.pid_max.",
-            (shown(argv), SCARCE[error.errno], error.strerror),
-        ) from error
+        raise FleetError("node.no-process", shown(argv), SCARCE[error.errno], error.strerror) from error
 
 
 def run(argv, limit_s=LIMIT_S, idle_s=None, text=None, merged=False, errors="replace", **options):
@@ -97,16 +92,13 @@ def _timed_out(process, argv, limit_s, idle_s):
     held = getattr(processes.process(process.pid), "state", None) == "D"
     return TimedOut(
         "node.command-timeout",
-        "'%s' %s within %d s, and was ended. %s Then run again.",
-        (
-            shown(argv),
-            "used no processor time" if idle_s else "did not end",
-            idle_s or limit_s,
-            "A driver, a disk or a network file system blocks it in the kernel (state D). See dmesg, and reboot the "
-            "node if that does not pass."
-            if held
-            else "Run it on the node to see what it waits for: a daemon, a driver, a lock or the network.",
-        ),
+        shown(argv),
+        "used no processor time" if idle_s else "did not end",
+        idle_s or limit_s,
+        "A driver, a disk or a network file system blocks it in the kernel (state D). See dmesg, and reboot the "
+        "node if that does not pass."
+        if held
+        else "Run it on the node to see what it waits for: a daemon, a driver, a lock or the network.",
     )
 
 

@@ -101,12 +101,7 @@ class DetachedJob:
             self._signal(number)
             if self.gone(seconds):
                 return
-        raise FleetError(
-            "jobs.cannot-end",
-            "The job of process %s cannot be ended: another process has locked %s. End it (`fuser -v %s` shows it) "
-            "and run again.",
-            (self.pid(), self.path("lock"), self.path("lock")),
-        )
+        raise FleetError("jobs.cannot-end", self.pid(), self.path("lock"))
 
     def gone(self, seconds):
         """Wait at most so long for its end, and return whether it has ended."""

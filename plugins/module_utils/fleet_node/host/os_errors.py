@@ -73,6 +73,5 @@ def os_error(what, error, after=""):
     path = words.rpartition(": ")[0]
     if path and what.endswith(" " + path):
         words = words[len(path) + 2 :]
-    message = "%s: %s. %s." % (what, words, remedy(error))
     found = {"errno": errno.errorcode.get(error.errno, None)}
-    return FleetError("node.os-error", message + (" " + after if after else ""), details=found)
+    return FleetError("node.os-error", what, words, remedy(error), after and " " + after, details=found)

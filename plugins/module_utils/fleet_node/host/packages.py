@@ -33,12 +33,7 @@ def check_packages(packages, variable):
         versions = all(isinstance(one, str) and VERSION.match(one) for one in given)
         unknown = set(fields) - {"version", "least"}
         if unknown or not versions or not NAME.match(name) or (least and not at_least(version, least)):
-            raise FleetError(
-                "packages.invalid",
-                "%s has %r: %r. Set each package to strings, such as {version: '2.30', least: '2.20'}; the version "
-                "must be at least `least`.",
-                (variable, name, package),
-            )
+            raise FleetError("packages.invalid", variable, name, package)
 
 
 def lacking(packages, installed):
@@ -58,19 +53,13 @@ def lacking(packages, installed):
 def check_installed(due, present):
     """Raises FleetError if packages are missing after their installation. due, present: {name: version}."""
     if due:
-        raise FleetError(
-            "packages.still-missing",
-            "After the installation the node lacks %s; it has: %s. Install them by hand to see why.",
-            (listed(due), listed(present) or "none"),
-        )
+        raise FleetError("packages.still-missing", listed(due), listed(present) or "none")
 
 
 def check_install(due, check_mode):
     """Raises FleetError if packages are due ({name: version}) and this account cannot install them."""
     if due and os.geteuid() != 0 and not check_mode:
-        raise FleetError(
-            "packages.needs-root", "The node lacks %s. Run the play with become to install them.", (listed(due),)
-        )
+        raise FleetError("packages.needs-root", listed(due))
 
 
 def listed(versions):
@@ -138,9 +127,7 @@ def package_manager(system):
     if family & {"rhel", "fedora", "centos", "amzn"}:
         return "dnf", None
     raise FleetError(
-        "packages.distribution-unsupported",
-        "The vendor has no packages for %s. Use Ubuntu, Debian, RHEL, Fedora, Amazon Linux or a derivative.",
-        (release.get("PRETTY_NAME") or release.get("ID") or "this distribution",),
+        "packages.distribution-unsupported", release.get("PRETTY_NAME") or release.get("ID") or "this distribution"
     )
 
 
@@ -176,9 +163,4 @@ def _missing(names):
         return json.loads(child.stdout)
     except ValueError:
         reason = (child.stderr.strip().splitlines() or ["exit status %d" % child.returncode])[-1]
-    raise FleetError(
-        "libraries.lookup-failed",
-        "The shared libraries %s cannot be looked up: %s -c 'import ctypes' fails (%s). Install the full Python of "
-        "the distribution.",
-        (", ".join(names), sys.executable, reason),
-    )
+    raise FleetError("libraries.lookup-failed", ", ".join(names), sys.executable, reason)

@@ -49,11 +49,7 @@ class NodePaths:
         try:
             paths = cls(root)
         except ValueError as error:
-            raise FleetError(
-                "node.root-not-absolute",
-                "root is %r; it must be an absolute path, or empty for the system's own folders.",
-                (root,),
-            ) from error
+            raise FleetError("node.root-not-absolute", root) from error
         trust.check_root(paths)
         return paths
 

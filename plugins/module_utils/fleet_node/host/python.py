@@ -63,9 +63,9 @@ def choose(paths, users=()):
         refused.append("%s %s" % (python, problem))
     raise FleetError(
         "node.python-missing",
-        "Servers cannot be started: this node has no suitable Python %d.%d or newer (%s). Nothing was changed. Install "
-        "the distribution's python3.",
-        (OLDEST[0], OLDEST[1], "; ".join(refused) or "there is none in %s" % ", ".join(DIRECTORIES)),
+        OLDEST[0],
+        OLDEST[1],
+        "; ".join(refused) or "there is none in %s" % ", ".join(DIRECTORIES),
     )
 
 

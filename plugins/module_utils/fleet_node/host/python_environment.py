@@ -176,12 +176,7 @@ def check_present(desired, present):
 
 
 def _not_as_required(desired, wanted, found):
-    return FleetError(
-        "venv.not-as-required",
-        "The Python environment %s requires %s and has %s; it is not changed (create is false). Install it, correct "
-        "the path, or remove create.",
-        (desired.path, wanted, found),
-    )
+    return FleetError("venv.not-as-required", desired.path, wanted, found)
 
 
 def normalized(name):
@@ -240,11 +235,7 @@ def compare(desired, present):
     if not names or PARTIAL in names:
         return None, "an earlier run left it incomplete" if names else "it does not exist"
     if MARKER not in names and OWN_FOLDER not in desired.path:
-        raise FleetError(
-            "venv.path-taken",
-            "%s contains other files (%s). Remove it or choose another path.",
-            (desired.path, ", ".join(sorted(names)[:5])),
-        )
+        raise FleetError("venv.path-taken", desired.path, ", ".join(sorted(names)[:5]))
     marker = files.read_json(os.path.join(desired.path, MARKER))
     if not isinstance(marker, dict) or marker.get("schema") != SCHEMA or not set(marker) >= MARKER_KEYS:
         return None, "it has no valid marker file"
@@ -397,13 +388,7 @@ def _run(argv, environment, desired):
 
 
 def _failed(desired, what, reason, output=""):
-    return FleetError(
-        "venv.install-failed",
-        "%s failed in %s:\n%s\nFree space, or set an index that this node reaches and that has the packages "
-        "(fleet_pip_index_url, fleet_proxy_env, fleet_ca_bundle, find_links).",
-        (what, desired.path, reason),
-        details={"stderr": output},
-    )
+    return FleetError("venv.install-failed", what, desired.path, reason, details={"stderr": output})
 
 
 def run(argv, environment):

@@ -48,11 +48,7 @@ def clean_token(name, value):
         return None
     token = value.strip() if isinstance(value, str) else ""
     if not PRINTABLE.fullmatch(token):
-        raise FleetError(
-            "token.invalid",
-            "%s is not a token, which is printable ASCII without blanks. Copy it again; in a vault, encrypt it again.",
-            (name,),
-        )
+        raise FleetError("token.invalid", name)
     return token
 
 
@@ -135,11 +131,10 @@ def proxy_address(name, value):
     """The value of a proxy variable, with user and password escaped. Raises FleetError, which never shows the value."""
     text = str(value).strip()
     if re.search(r"[\x00-\x20\x7f]", text):
-        raise FleetError(
-            "environment.invalid",
-            "%s. Correct environment.",
-            ("the address in %s contains a blank or a control character, which must be escaped, such as %%20" % name,),
+        problem = (
+            "the address in %s contains a blank or a control character, which must be escaped, such as %%20" % name
         )
+        raise FleetError("environment.invalid", problem)
     scheme, mark, rest = text.rpartition("://") if "://" in text.partition("@")[0] else ("", "", text)
     who, at, host = rest.rpartition("@")
     if not at:
@@ -154,7 +149,7 @@ def checked_variables(environment):
     for name, value in found.items():
         if not VARIABLE.fullmatch(name) or "\0" in value:
             problem = "the variable %s has an invalid name, or NUL in its value" % json.dumps(name)
-            raise FleetError("environment.invalid", "%s. Correct environment.", (problem,))
+            raise FleetError("environment.invalid", problem)
     return found
 
 

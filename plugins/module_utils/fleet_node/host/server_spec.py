@@ -99,9 +99,7 @@ def check_entry(entry):
     problem = _entry_problem(entry)
     if problem:
         name = entry.get("name") if isinstance(entry, dict) else None
-        raise FleetError(
-            "entry.invalid", "Plan entry %r %s. Deploy again with site.yml; never edit entries.", (name, problem)
-        )
+        raise FleetError("entry.invalid", name, problem)
     return entry
 
 
@@ -143,11 +141,7 @@ def check_entries(entries):
     for entry in entries:
         check_entry(entry)
         if entry["name"] in by_name:
-            raise FleetError(
-                "entry.invalid",
-                "Plan entry %r %s. Deploy again with site.yml; never edit entries.",
-                (entry["name"], "appears twice"),
-            )
+            raise FleetError("entry.invalid", entry["name"], "appears twice")
         by_name[entry["name"]] = entry
     return by_name
 
@@ -163,11 +157,7 @@ def start_order(entries):
             if all(one in order or one not in entries for one in entries[name]["start"]["after"])
         ]
         if not ready:
-            raise FleetError(
-                "servers.start-order-invalid",
-                "The servers %s wait for each other. Correct start.after.",
-                (", ".join(waiting),),
-            )
+            raise FleetError("servers.start-order-cycle", ", ".join(waiting))
         order += ready
         waiting = [name for name in waiting if name not in ready]
     return order
@@ -184,9 +174,5 @@ def check_order(entries):
     for name, entry in entries.items():
         for leader in entry["start"]["after"]:
             if leader not in entries:
-                raise FleetError(
-                    "servers.start-order-invalid",
-                    "Server '%s' starts after '%s', which is none of the servers %s. Correct start.after.",
-                    (name, leader, ", ".join(entries)),
-                )
+                raise FleetError("servers.start-order-invalid", name, leader, ", ".join(entries))
     start_order(entries)

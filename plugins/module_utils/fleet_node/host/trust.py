@@ -91,15 +91,11 @@ def check_root(paths):
     if found:
         raise FleetError(
             "node.root-not-safe",
-            "%s: %s, so accounts other than root could replace files that root writes and executes. Nothing was "
-            "changed. Only root may write to fleet_root and its parents, and own links in it. %s",
-            (
-                "fleet_root %s" % paths.root if paths.root else "The folders of inference.fleet",
-                found,
-                "Correct that, set another fleet_root, or run without become as the account that owns it."
-                if paths.root
-                else "Remove it.",
-            ),
+            "fleet_root %s" % paths.root if paths.root else "The folders of inference.fleet",
+            found,
+            "Correct that, set another fleet_root, or run without become as the account that owns it."
+            if paths.root
+            else "Remove it.",
         )
 
 

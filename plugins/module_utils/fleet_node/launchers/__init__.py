@@ -44,12 +44,7 @@ class ProcessLauncher:
     def prepare(self, entry):
         program = entry["launch"][0] if entry["launch"] else ""
         if program_problem(entry):
-            raise FleetError(
-                "launch.not-prepared",
-                "Server '%s': its program '%s' is missing or cannot be executed. Nothing was changed. Run prepare.yml, "
-                "which installs it.",
-                (entry["name"], program),
-            )
+            raise FleetError("launch.not-prepared", entry["name"], program)
 
     def leftovers(self, entry):
         return process_leftovers(self.root, entry)

@@ -75,11 +75,7 @@ class Benchmark(Run):
             elif int(count) < FEWEST:
                 problem = "%r is %s tokens" % (SENTENCE, count)
         if problem:
-            raise FleetError(
-                "measure.tokenizer",
-                "The tokenizer in %s cannot be used: %s. Tools would count no tokens. Repair the weights by site.yml.",
-                (self.point.tokenizer, problem),
-            )
+            raise FleetError("measure.tokenizer", self.point.tokenizer, problem)
 
     def progress(self):
         """{phase, percent, …} for the screen."""

@@ -77,13 +77,7 @@ def check_datasets(folder, names, checksums):
             listed = "".join("%s  %s\n" % (sums[path], path) for path in sorted(sums))
             found[name] = {"questions": questions, "sha256": hashlib.sha256(listed.encode()).hexdigest()}
     if wrong:
-        raise FleetError(
-            "evaluate.datasets-wrong",
-            "%d file(s) of datasets below %s cannot be used: %s. Set evaluate_datasets to a directory with them "
-            "(docs/using/measure-reference.md lists the files), or correct evaluate_checksums.",
-            (len(wrong), folder, "; ".join(wrong[:10])),
-            details={"wrong": wrong},
-        )
+        raise FleetError("evaluate.datasets-wrong", len(wrong), folder, "; ".join(wrong[:10]), details={"wrong": wrong})
     return found
 
 
@@ -178,12 +172,7 @@ class Evaluation(Run):
             return wanted
         if self.params["shorten"] and allowed > 0:
             return allowed
-        raise FleetError(
-            "evaluate.context-too-short",
-            "%s requires answers of %d tokens, but a context of %d leaves %d after a question. Choose an overlay "
-            "with a longer context, or lower evaluate.max_tokens.",
-            (self.params["eval"], wanted, min(contexts), max(allowed, 0)),
-        )
+        raise FleetError("evaluate.context-too-short", self.params["eval"], wanted, min(contexts), max(allowed, 0))
 
     def progress(self):
         """{phase, percent} for the screen."""

@@ -69,11 +69,7 @@ def path_of(folder, identity):
 def keep(folder, document):
     """Add a document to the history and return its path. A kept result never changes. Raises FleetError or OSError."""
     if not ID.match(str(document["id"])):  # it becomes a file name
-        raise FleetError(
-            "measure.bad-result",
-            "The node returned a result with the invalid id %r. Run the measurement again.",
-            (document["id"],),
-        )
+        raise FleetError("measure.bad-result", document["id"])
     path = path_of(folder, document["id"])
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if files.read_text(path) is None:

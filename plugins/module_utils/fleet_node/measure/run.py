@@ -206,11 +206,7 @@ class Run:
                     % (name, url, answer.error or "status %s" % answer.status)
                 )
         if problems or not found["verdicts"]:
-            raise FleetError(
-                "measure.not-verified",
-                "The servers are not verified, so no load was sent: %s. Run site.yml, or verify.yml for details.",
-                ("; ".join(problems) or "none has a port",),
-            )
+            raise FleetError("measure.not-verified", "; ".join(problems) or "none has a port")
         return self.processes()
 
     def others(self):
@@ -261,11 +257,7 @@ class StoppedServers:
         for name, entry in self.entries.items():
             left = get_launcher(entry, self.node.paths.root).stop_leftovers(entry)
             if left:
-                raise FleetError(
-                    "measure.server-stays",
-                    "%s was stopped for the tool, and these processes remain: %s. End them and run again.",
-                    (name, "; ".join(one["what"] for one in left)),
-                )
+                raise FleetError("measure.server-stays", name, "; ".join(one["what"] for one in left))
 
     def wrapped(self, argv):
         """argv that runs `argv` and then starts the servers."""

@@ -109,11 +109,7 @@ def _step(one, operation_of, validated, hanging):
         raise
     reason = why(one["operation"], operation, result)
     if reason:
-        yield FleetError(
-            "doctor.step-differs",
-            "The step %s has to run on this node: %s. Run site.yml, which does that.",
-            (one["step"], reason.rstrip(".")),
-        )
+        yield FleetError("doctor.step-differs", one["step"], reason.rstrip("."))
 
 
 def _verify(arguments, case, operation_of, validated):
@@ -129,9 +125,10 @@ def _verify(arguments, case, operation_of, validated):
             if probe["ok"] is False:
                 yield FleetError(
                     "doctor.probe-failed",
-                    "%s fails the probe %s because %s. See docs/using/verification.md; %s.",
-                    (verdict["server"], probe["name"], *advised(probe["cause"])),
-                    {"server": verdict["server"]},
+                    verdict["server"],
+                    probe["name"],
+                    *advised(probe["cause"]),
+                    details={"server": verdict["server"]},
                 )
 
 

@@ -71,12 +71,7 @@ def rows_of(system):
     """
     tool, legacy = (system.program(name, FOLDER) for name in ("amd-smi", "rocm-smi"))
     if tool is None and legacy is None:
-        raise FleetError(
-            "amd.driver-missing",
-            "This node has neither amd-smi nor rocm-smi; AMD GPUs on its PCI bus: %d. Install the driver and "
-            "amd-smi (docs/using/amd.md) and reboot, or remove the node from this group.",
-            (len(on_the_bus(system)),),
-        )
+        raise FleetError("amd.driver-missing", len(on_the_bus(system)))
     status, text = run_tool([tool, *STATIC]) if tool else (None, "")
     found = parse(text)
     if isinstance(found, list) and found:
@@ -184,11 +179,7 @@ def refuse(system, text):
         cause = "the driver amdgpu is not loaded, because %s is missing: run `modprobe amdgpu` (%s)" % (
             MANAGER, COMMANDS,
         )  # fmt: skip
-    raise FleetError(
-        "amd.no-answer",
-        "amd-smi lists no GPU on this node: %s: %s. Check `amd-smi list` as root there, and reboot the node.",
-        (" ".join(text.split())[:200], cause),
-    )
+    raise FleetError("amd.no-answer", " ".join(text.split())[:200], cause)
 
 
 class Platform(Detector):

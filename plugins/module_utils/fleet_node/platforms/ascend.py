@@ -197,12 +197,7 @@ def detect(system):
     """Accelerators with an NpuDevice for each chip. Raises FleetError if there is none or npu-smi does not answer."""
     tool = system.program("npu-smi")
     if tool is None:
-        raise FleetError(
-            "ascend.driver-missing",
-            "This node has no npu-smi; Huawei NPUs on its PCI bus: %d. Install driver and firmware (Ascend HDK: "
-            "docs/using/ascend.md) and reboot, or remove the node from this group.",
-            (on_the_bus(system),),
-        )
+        raise FleetError("ascend.driver-missing", on_the_bus(system))
     status, text = run_tool([tool, "info"])
     _version, chips = parse_info(text, system.warn)
     if not chips:
@@ -260,11 +255,7 @@ def refuse(system, text):
     else:
         found = (cause for pattern, cause in REASONS_FOR_NO_ANSWER if re.search(pattern, words))
         cause = next(found, "look at dmesg")
-    raise FleetError(
-        "ascend.no-answer",
-        "npu-smi gives no answer on this node: %s: %s. Check `npu-smi info` as root there, and reboot the node.",
-        (words[:200], cause),
-    )
+    raise FleetError("ascend.no-answer", words[:200], cause)
 
 
 class Platform(Detector):

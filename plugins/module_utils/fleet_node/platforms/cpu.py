@@ -71,12 +71,7 @@ def _usable(system, processors):
     if online is None:
         online = processors
     if not online:
-        raise FleetError(
-            "cpu.unreadable",
-            "This node's processors cannot be read: neither %s/online nor /proc/cpuinfo names one. Mount /proc "
-            "and /sys where the play runs.",
-            (CPUS,),
-        )
+        raise FleetError("cpu.unreadable", CPUS)
     offline = (system.cpu_list(CPUS + "/present") or set()) - online
     if offline:
         system.warn("CPUs %s are offline and are not counted." % format_cpu_list(offline))

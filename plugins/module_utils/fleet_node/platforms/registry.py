@@ -22,11 +22,7 @@ PLATFORMS = {name: FOUND[name]() for name in sorted(FOUND, key=lambda name: (nam
 def platform_of(name):
     """The Platform of this name. Raises FleetError if there is none."""
     if name not in PLATFORMS:
-        raise FleetError(
-            "platform.unknown",
-            "This version of the collection cannot detect accelerators of %r; it knows: %s. Use one of these.",
-            (name, ", ".join(PLATFORMS)),
-        )
+        raise FleetError("platform.unknown", name, ", ".join(PLATFORMS))
     return PLATFORMS[name]
 
 

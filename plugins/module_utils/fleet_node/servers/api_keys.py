@@ -51,7 +51,7 @@ def api_keys(value, variable=VARIABLE):
 
 
 def _invalid(where, words, allowed=ALLOWED):
-    return FleetError("secrets.invalid", "%s %s. Set it to %s.", (where, words, allowed))
+    return FleetError("secrets.invalid", where, words, allowed)
 
 
 def client_key(paths, entry):
@@ -72,12 +72,7 @@ def client_key(paths, entry):
     except OSError as error:
         reason = os_words(error)
     if reason is not None:
-        raise FleetError(
-            "api-key.not-on-node",
-            "The API key of %s cannot be read on the node: %s. Run site.yml as an account that can read it; it deploys "
-            "the key with the server.",
-            (entry["name"], reason),
-        )
+        raise FleetError("api-key.not-on-node", entry["name"], reason)
     redact.read_on_node.add(key)
     return key
 
@@ -86,11 +81,7 @@ def common_client_key(paths, entries):
     """The API key of servers to which one client sends requests. Raises FleetError if they have different keys."""
     keys = {entry["name"]: client_key(paths, entry) for entry in entries}
     if len(set(keys.values())) > 1:
-        raise FleetError(
-            "api-key.differs",
-            "The servers %s have different API keys, and a client sends one. Set the same variable in their secrets.",
-            (", ".join(keys),),
-        )
+        raise FleetError("api-key.differs", ", ".join(keys))
     return next(iter(keys.values()), "")
 
 

@@ -48,8 +48,9 @@ def prove(node, actions, desired):
         if missing:
             raise FleetError(
                 "servers.not-prepared",
-                "Server '%s' cannot start: %s. Nothing was changed. Run %s.",
-                (name, "the directory %s of its weights is missing" % ", ".join(missing), "weights.yml"),
+                name,
+                "the directory %s of its weights is missing" % ", ".join(missing),
+                "weights.yml",
             )
     for action in actions:
         if action.kind in WRITES:
@@ -57,9 +58,7 @@ def prove(node, actions, desired):
     check_configs(node, [desired[name] for name in starts])
     problem = node.manager.problem() if starts else None
     if problem:
-        raise FleetError(
-            "servers.cannot-start", "Servers cannot be started, and nothing was changed. Correct this: %s", (problem,)
-        )
+        raise FleetError("servers.cannot-start", problem)
 
 
 def apply(node, actions, desired, observed, shared, drain_s=0, keeps=False):
@@ -157,13 +156,7 @@ def stop(node, names, observed):
 
 
 def _does_not_end(name, words, stopped, details=None):
-    return FleetError(
-        "servers.does-not-end",
-        "Server '%s' does not end: %s. Already stopped: %s. Check what it waits for (state D in ps), end it, and "
-        "run again.",
-        (name, words, stopped),
-        details=details,
-    )
+    return FleetError("servers.does-not-end", name, words, stopped, details=details)
 
 
 def settle(node, entries, started):

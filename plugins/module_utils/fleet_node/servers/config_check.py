@@ -149,11 +149,7 @@ def check_configs(node, servers):
         make_folder(node.paths.lib)
         write_atomic(path, json.dumps([*known, *fresh][-REMEMBERED:]))
     if refusals:
-        raise FleetError(
-            "servers.config-refused",
-            "Server '%s': %s, asked in %s, refuses its %s: %s. Nothing was changed. Correct %s.",
-            refusals[0],
-        )
+        raise FleetError("servers.config-refused", *refusals[0])
 
 
 def _questions(server):

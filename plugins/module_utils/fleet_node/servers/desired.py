@@ -46,11 +46,7 @@ def check_secrets(entries, secrets, check_mode=False):
                 problems.append("Server '%s': its secret %s comes from the variable '%s', which %s."
                                 % (entry["name"], key, variable, lacking))  # fmt: skip
     if problems:
-        raise FleetError(
-            "servers.secret-missing",
-            "%s Nothing was changed. Set the variable for this host, best in a vault, or copy the file to the node.",
-            (" ".join(problems),),
-        )
+        raise FleetError("servers.secret-missing", " ".join(problems))
 
 
 def desired_server(node, entry, secrets):
@@ -106,8 +102,9 @@ def check_deployable(servers):
         if one.user is not None and one.user != own and os.getuid() != 0:
             raise FleetError(
                 "servers.not-prepared",
-                "Server '%s' cannot start: %s. Nothing was changed. Run %s.",
-                (one.entry["name"], "%s cannot start it as %s" % (own, one.user), "the play with become"),
+                one.entry["name"],
+                "%s cannot start it as %s" % (own, one.user),
+                "the play with become",
             )
         if one.problem is not None:
             raise one.problem
@@ -121,9 +118,7 @@ def owner_of(name, user):
         found = pwd.getpwnam(user)
     except KeyError:
         raise FleetError(
-            "servers.not-prepared",
-            "Server '%s' cannot start: %s. Nothing was changed. Run %s.",
-            (name, "this node has no account %s" % user, "prepare.yml, whose role creates it"),
+            "servers.not-prepared", name, "this node has no account %s" % user, "prepare.yml, whose role creates it"
         ) from None
     return found.pw_uid, found.pw_gid
 

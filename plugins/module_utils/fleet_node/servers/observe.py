@@ -250,11 +250,7 @@ def check_only(only, entries, observed, deployed=False):
         known |= {name for name, one in observed.items() if one.is_there}
     unknown = sorted(set(only or ()) - known)
     if unknown:
-        raise FleetError(
-            "servers.only-unknown",
-            "This host has no server %s; known: %s. Correct the names that the run is limited to.",
-            (", ".join(unknown), ", ".join(sorted(known)) or "none"),
-        )
+        raise FleetError("servers.only-unknown", ", ".join(unknown), ", ".join(sorted(known)) or "none")
 
 
 def row(node, observed, action=None, check=False):

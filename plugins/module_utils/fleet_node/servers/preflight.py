@@ -87,13 +87,10 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
         host = next((entry["host"] for entry in entries.values()), machine.node())
         raise FleetError(
             "preflight.problems",
-            "Preflight found %d %s on %s, nothing was changed:\n%s\nCorrect this, and run again.",
-            (
-                len(problems),
-                "problem" if len(problems) == 1 else "problems",
-                host,
-                "\n".join(" %d. %s" % (number, item["message"]) for number, item in enumerate(problems, 1)),
-            ),
+            len(problems),
+            "problem" if len(problems) == 1 else "problems",
+            host,
+            "\n".join(" %d. %s" % (number, item["message"]) for number, item in enumerate(problems, 1)),
             details={"problems": problems},
         )
     return {

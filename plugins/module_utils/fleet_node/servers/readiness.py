@@ -172,8 +172,9 @@ def check_ready(node, entries, only=None, timeout=30, check=False, deployed=Fals
     if problems:
         raise FleetError(
             "readiness.not-ready",
-            "%s after %d s. %s See playbooks/logs.yml.",
-            (count, age, " ".join(problems)),
+            count,
+            age,
+            " ".join(problems),
             details={"final": final, "servers": list(rows.values())},
         )
     return {"changed": False, "msg": count + ".", "servers": list(rows.values())}

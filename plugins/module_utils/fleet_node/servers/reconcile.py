@@ -137,12 +137,7 @@ def _check_ports(node, actions, desired, observed):
     for name, holder, words in foreign_holders(node.paths.root, starts, containers, ending):
         if adopted and by_hand.recognise(holder) in adopted:
             continue
-        raise FleetError(
-            "servers.port-held",
-            "Server '%s': %s. Nothing was changed. End that process, or plan another port.",
-            (name, words),
-            details={"holder": holder},
-        )
+        raise FleetError("servers.port-held", name, words, details={"holder": holder})
 
 
 def _close(node, planned, state, only, check):
@@ -226,10 +221,6 @@ def locked(paths, create=False, wait_s=LOCK_S):
                 break
             except BlockingIOError:
                 if time.monotonic() >= end:
-                    raise FleetError(
-                        "servers.locked",
-                        "Another run is changing the servers of %s (waited %d s). Run again after it.",
-                        (paths.root or "this node", wait_s),
-                    ) from None
+                    raise FleetError("servers.locked", paths.root or "this node", wait_s) from None
                 time.sleep(0.2)
         yield

@@ -21,11 +21,7 @@ LOG_RATE_S = 30
 
 def text_invalid(text, reason):
     """The FleetError for a string that no definition of a service manager can contain."""
-    return FleetError(
-        "services.text-invalid",
-        "%r cannot be part of a service definition: it has %s. Choose another path.",
-        (text, reason),
-    )
+    return FleetError("services.text-invalid", text, reason)
 
 
 class ManagerSilent(FleetError):

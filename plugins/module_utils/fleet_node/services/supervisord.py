@@ -236,10 +236,7 @@ class Supervisord(ServiceManager):
             raise self._failed(method, reason % processes.user_name(os.getuid())) from error
         except (OSError, http.client.HTTPException) as error:
             raise ManagerSilent(
-                "supervisord.no-answer",
-                "supervisord%s does not answer at %s within %d s (%s). Its servers continue. Check its log %s, end the "
-                "process (or run 'kill -CONT' if a signal stopped it) and run again.",
-                (self._processes(self.daemons()), self.socket, REQUEST_S, error, self.log),
+                "supervisord.no-answer", self._processes(self.daemons()), self.socket, REQUEST_S, error, self.log
             ) from error
         finally:
             proxy("close")()
@@ -249,12 +246,7 @@ class Supervisord(ServiceManager):
         return " (process %s)" % ", ".join(map(str, pids)) if pids else ""
 
     def _failed(self, call, reason, output=()):
-        return FleetError(
-            "supervisord.failed",
-            "supervisord at %s failed %s: %s. Check its log %s, correct the cause and run again.",
-            (self.socket, call, reason, self.log),
-            details={"output": list(output)},
-        )
+        return FleetError("supervisord.failed", self.socket, call, reason, self.log, details={"output": list(output)})
 
     def _info(self):
         """{name: info} of all programs of this collection as supervisord reports them; empty without a daemon."""
@@ -409,12 +401,7 @@ def _private_folder(path):
     except FileExistsError:
         found = os.lstat(path)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-            raise FleetError(
-                "supervisord.socket-directory-wrong",
-                "The root's path is too long for supervisord's socket, and %s, which is used instead, does not belong "
-                "to %s alone (mode 0700). Remove it and run again.",
-                (path, processes.user_name(os.getuid())),
-            ) from None
+            raise FleetError("supervisord.socket-directory-wrong", path, processes.user_name(os.getuid())) from None
 
 
 def ensure_start_on_boot(node, wanted, check=False):

@@ -111,12 +111,7 @@ class Systemd(ServiceManager):
     def definition(self, entry, user):
         name = entry["name"]
         if self.masked(name):
-            raise FleetError(
-                "systemd.unit-masked",
-                "Server '%s': its unit %s is masked, so nothing starts it. Nothing was changed. Run 'systemctl unmask "
-                "%s', or remove the server from the plan.",
-                (name, unit_of(name), unit_of(name)),
-            )
+            raise FleetError("systemd.unit-masked", name, unit_of(name))
         # Only the order of starts; the guard waits until a leader is healthy. Leaders that only compile are left out: a
         # server that loads must not start them again or wait for them.
         compiling = server_spec.artifact_leaders(entry)
@@ -254,12 +249,7 @@ class Systemd(ServiceManager):
 
     @staticmethod
     def _failed(program, arguments, reason):
-        return FleetError(
-            "systemd.command-failed",
-            "'%s %s' failed: %s. Check `systemctl status` and `journalctl -xe` and run again, or use manager: "
-            "supervisord.",
-            (program, " ".join(arguments), reason),
-        )
+        return FleetError("systemd.command-failed", program, " ".join(arguments), reason)
 
     def _show(self, units):
         """{name: {property: value}} of these units (patterns allowed: those are matched against loaded units only)."""

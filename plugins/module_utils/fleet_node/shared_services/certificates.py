@@ -85,12 +85,7 @@ def faults_of(member, files, names, renew_days, given):
     """faults() of a member's certificates. Raises FleetError if the operator provides them: no run renews those."""
     found = faults(files, names, 0 if given else renew_days)
     if given and found:
-        raise FleetError(
-            "tls.given-unusable",
-            "Certificates of '%s': %s. Nothing was changed. Provide certificates that are valid for %s, or leave the "
-            "variable empty so that they are created.",
-            (member, "; ".join(found), ", ".join(names)),
-        )
+        raise FleetError("tls.given-unusable", member, "; ".join(found), ", ".join(names))
     return found
 
 

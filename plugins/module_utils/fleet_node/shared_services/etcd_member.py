@@ -109,12 +109,7 @@ class Member(Service):
             time.sleep(POLL_S)
             answer = self.call(url, path, body)
         if not answer.ok:
-            raise FleetError(
-                "etcd.member-change-failed",
-                "The cluster did not %s member '%s': %s. Check `etcdctl endpoint status --cluster` on a healthy member "
-                "and run again.",
-                (what, name, answer.describe()),
-            )
+            raise FleetError("etcd.member-change-failed", what, name, answer.describe())
 
 
 def join(member, check_mode):
@@ -185,12 +180,7 @@ def decide(name, planned, data, empty, healthy, members):
     mine = next((one for one in members or () if one["name"] == name or own in one["peerURLs"]), None)
     if data:
         if members is not None and mine is None:
-            raise FleetError(
-                "etcd.removed-member",
-                "Member '%s' has the data of a removed member and would not start. Move its data folder away and "
-                "run again; it joins as a new member.",
-                (name,),
-            )
+            raise FleetError("etcd.removed-member", name)
         return Decision(KEEP)
     if members is None:
         return _first(name, planned, empty)

@@ -126,15 +126,9 @@ def check_members(kind, members):
     if double or len(members) == 2:
         raise FleetError(
             "service.members-invalid",
-            "%s: the hosts of the group (%s) cannot form a cluster: %s. Use 1, 3, 5 or more hosts with distinct "
-            "names and addresses.",
-            (
-                kind,
-                ", ".join(names),
-                "several have the value %s" % ", ".join(double)
-                if double
-                else "two members have no quorum without both",
-            ),
+            kind,
+            ", ".join(names),
+            "several have the value %s" % ", ".join(double) if double else "two members have no quorum without both",
         )
 
 
@@ -149,15 +143,11 @@ def check_version(service):
     if wanted[0] != found[0] or steps < 0 or (service.kind == "etcd" and steps > 1):
         raise FleetError(
             "service.version-jump",
-            "Member '%s' runs %s %s, which %s cannot replace: %s. Set %s_version to a release that can replace it.",
-            (
-                service.name,
-                service.kind,
-                running,
-                service.params["version"],
-                "etcd is upgraded one minor release at a time" if steps > 1 else "downgrades are not supported",
-                service.kind,
-            ),
+            service.name,
+            service.kind,
+            running,
+            service.params["version"],
+            "etcd is upgraded one minor release at a time" if steps > 1 else "downgrades are not supported",
         )
 
 
@@ -169,13 +159,7 @@ def _release(version):
 
 def no_quorum(name, reason):
     """The FleetError for a change that the cluster cannot make without more members."""
-    return FleetError(
-        "service.no-quorum",
-        "Member '%s' cannot start, restart or leave: %s. Nothing was changed. Start the other members and run again. "
-        "Remove a member that does not return with `replace_node.yml -e fleet_node=NAME -e fleet_remove=true`. If more "
-        "than half are lost, empty etcd_data_dir on every member: servers register again in the new cluster.",
-        (name, reason),
-    )
+    return FleetError("service.no-quorum", name, reason)
 
 
 def can_stop(count, others):
@@ -192,11 +176,7 @@ def systemctl(*arguments):
     except FileNotFoundError:
         failure = "this node has no systemd"
     if failure is not None:
-        raise FleetError(
-            "systemd.command-failed",
-            "'systemctl %s' failed: %s. Check `journalctl -u %s` and run again.",
-            (" ".join(arguments), failure, arguments[-1]),
-        )
+        raise FleetError("service.command-failed", " ".join(arguments), failure, arguments[-1])
     return done.stdout
 
 
@@ -271,11 +251,7 @@ def _check_ports(service):
     for address, port in service.ports():
         holder = port_holder(address, port)
         if holder is not None:
-            raise FleetError(
-                "service.port-held",
-                "%s: port %d on %s is in use by process %s of %s. Stop that process or choose another port.",
-                (service.kind, port, address, holder["pid"] or "?", holder["user"]),
-            )
+            raise FleetError("service.port-held", service.kind, port, address, holder["pid"] or "?", holder["user"])
 
 
 def _image_fault(container):
@@ -305,8 +281,10 @@ def _wait(service):
             argv = ["journalctl", "--unit", service.unit, "--lines", "15", "--no-pager", "--output", "cat"]
             raise FleetError(
                 "service.not-ready",
-                "Member '%s' of %s was not ready within %d s: %s. The end of its journal:\n%s\nCheck that more than "
-                "half of the members run and reach each other, and run again.",
-                (service.name, service.kind, service.params["timeout_s"], fault, commands.run(argv).stdout.strip()),
+                service.name,
+                service.kind,
+                service.params["timeout_s"],
+                fault,
+                commands.run(argv).stdout.strip(),
             )
         time.sleep(POLL_S)

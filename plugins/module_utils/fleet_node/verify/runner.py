@@ -58,9 +58,7 @@ def verify_from_parameters(parameters, check_mode):
     ready, as after a start. Raises FleetError."""
     for name in ("timeout", "quick_timeout"):
         if parameters[name] <= 0:
-            raise FleetError(
-                "probes.invalid", "%s %s. Correct it.", (name, "is %g; allowed: more than 0 seconds" % parameters[name])
-            )
+            raise FleetError("probes.invalid", name, "is %g; allowed: more than 0 seconds" % parameters[name])
     names = ("mode", "probes", "effort_parameter", "responses_api", "timeout", "quick_timeout")
     options = Options(**{name: parameters[name] for name in names})
     node = Node.of_parameters(parameters)
@@ -123,7 +121,7 @@ def check_probes(given):
         elif body is None and path == probes.CHAT:
             problem = "has no body; a chat completion requires a body with messages"
         if problem:
-            raise FleetError("probes.invalid", "%s %s. Correct it.", ("the probe %s" % name, problem))
+            raise FleetError("probes.invalid", "the probe %s" % name, problem)
         names.add(name)
         expect = {"status": 200, "contains": [], "field": None}
         expect.update((key, value) for key, value in (probe.get("expect") or {}).items() if value is not None)

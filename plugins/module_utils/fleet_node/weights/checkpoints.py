@@ -63,31 +63,16 @@ def _complete(path, tensors, besides=()):
 
 def incomplete(path, missing):
     """The FleetError for a checkpoint that lacks files."""
-    return FleetError(
-        "checkpoint.incomplete",
-        "The checkpoint in %s is incomplete, missing: %s. Mount it, or download or copy it again; a draft model can "
-        "also be removed from the recipe.",
-        (path, ", ".join(missing)),
-        details={"missing": missing},
-    )
+    return FleetError("checkpoint.incomplete", path, ", ".join(missing), details={"missing": missing})
 
 
 def _damaged(path, damage):
-    return FleetError(
-        "checkpoint.damaged",
-        "The checkpoint in %s is damaged: %s. Download or copy it again, or choose another checkpoint.",
-        (path, "; ".join(damage)),
-        details={"damage": damage},
-    )
+    return FleetError("checkpoint.damaged", path, "; ".join(damage), details={"damage": damage})
 
 
 def unfit(path, what):
     """The FleetError for a checkpoint that is not servable. what: the reason."""
-    return FleetError(
-        "checkpoint.does-not-fit",
-        "The checkpoint in %s cannot be served: %s. Choose another checkpoint, or another recipe.",
-        (path, what),
-    )
+    return FleetError("checkpoint.does-not-fit", path, what)
 
 
 def describe(path, family=gpt_oss.MODEL_TYPE):

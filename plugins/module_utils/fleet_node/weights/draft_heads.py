@@ -54,13 +54,7 @@ def check_configuration(draft):
 
 
 def _unsupported(where, faults, remedy):
-    return FleetError(
-        "neuron.draft-unsupported",
-        "%s is not an EAGLE3 head for NxD Inference: %s. Required: the Llama 3 dense architecture with the layers "
-        "%s. Choose such a head, or %s",
-        (where, "; ".join(faults), LAYERS, remedy),
-        details={"faults": faults},
-    )
+    return FleetError("neuron.draft-unsupported", where, "; ".join(faults), LAYERS, remedy, details={"faults": faults})
 
 
 def _config_faults(config):

@@ -123,9 +123,10 @@ def obtain(name, sources, variables, ca_bundle=None):
         failures.append("%s: %s" % (_named(source), failure))
     raise FleetError(
         "encodings.no-source",
-        "No source has the encoding %s (sha256 %s). Tried: %s. Put %s%s on the node or the control node and set it as "
-        "a source of type file or controller, or set a URL that the node reaches.",
-        (name, wanted, "; ".join(failures) or "none, sources names none", name, SUFFIX),
+        name,
+        wanted,
+        "; ".join(failures) or "none, sources names none",
+        SUFFIX,
         details={"tried": failures},
     )
 

@@ -32,38 +32,22 @@ def explained(problem, wanted):
     """The FleetError for a SourceProblem."""
     what = "%s of %s" % (problem.path, wanted.name) if problem.path else wanted.name
     attempts = ", %d attempts" % (wanted.retries + 1) if problem.retry and wanted.retries else ""
-    values, details = (wanted.origin, what, problem.text + attempts), {"problem": problem.kind}
+    text, details = problem.text + attempts, {"problem": problem.kind}
     if problem.kind in ("repository", "revision", "entry"):
         return FleetError(
             "hub.not-found",
-            "%s has no %s for %s (%s), or hides it. Check repo and revision (commit, tag or branch), and the token "
-            "for a private repository.",
-            (wanted.origin, {"entry": "file"}.get(problem.kind, problem.kind), *values[1:]),
+            wanted.origin,
+            {"entry": "file"}.get(problem.kind, problem.kind),
+            what,
+            text,
             details=details,
         )
     if problem.kind == "access":
-        return FleetError(
-            "hub.access",
-            "%s does not give %s without a token that may read it (%s). Accept the conditions of the repository on its "
-            "page, and set such a token.",
-            values,
-            details=details,
-        )
+        return FleetError("hub.access", wanted.origin, what, text, details=details)
     if problem.kind in ("busy", "network"):
-        return FleetError(
-            "hub.unavailable",
-            "%s cannot be reached, breaks off or is overloaded: %s (%s). Downloaded bytes are kept. Check endpoint, "
-            "proxies and certificates, and run again.",
-            values,
-            details=details,
-        )
+        return FleetError("hub.unavailable", wanted.origin, what, text, details=details)
     if problem.kind == "disk":
-        return FleetError(
-            "weights.cannot-install",
-            "Files from %s cannot be staged: %s (%s). Check the disk, and run again.",
-            values,
-            details=details,
-        )
+        return FleetError("weights.cannot-stage", wanted.origin, what, text, details=details)
     return untrusted(wanted, "the request for %s gets %s" % (what, problem.text), details)
 
 

@@ -73,12 +73,7 @@ class Job(DetachedJob):
         identity = json.loads(json.dumps({key: given[key] for key in IDENTITY}))
         ours = request.get("identity") == identity
         if alive and not ours:
-            raise FleetError(
-                "jobs.other-job",
-                "Another job installs weights in %s: %s, process %s. Wait until it has ended, or run `kill %s`; "
-                "downloaded bytes are kept.",
-                (wanted.destination, request.get("name"), self.pid(), self.pid()),
-            )
+            raise FleetError("jobs.other-job", wanted.destination, request.get("name"), self.pid())
         if alive:
             if caller not in callers:
                 self.keep_request({**request, "callers": [*callers, caller]})
@@ -112,12 +107,7 @@ class Job(DetachedJob):
             os.unlink(self.path("state.json"))
         self.keep_request({})  # the next call starts again
         log = "\n".join(self.log().splitlines()[-LOG_LINES:])
-        raise FleetError(
-            "jobs.died",
-            "The job that installs %s in %s died %d times without progress. The last lines of its log are:\n%s\nCheck "
-            "%s and the node's memory, and run again.",
-            (wanted.name, wanted.destination, deaths, log or "(nothing)", self.path("log")),
-        )
+        raise FleetError("jobs.died", wanted.name, wanted.destination, deaths, log or "(nothing)", self.path("log"))
 
     def _start(self, wanted, settings, request):
         with contextlib.suppress(FileNotFoundError):

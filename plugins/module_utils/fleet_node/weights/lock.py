@@ -62,11 +62,7 @@ class WeightLock:
         while not self._taken():
             self.waited = True
             if self._patience_s is not None and time.monotonic() - began >= self._patience_s:
-                raise Busy(
-                    "weights.locked",
-                    "Weights in %s are being installed by %s. Wait for it or end it, then run again.",
-                    (self._destination, self._holder()),
-                )
+                raise Busy("weights.locked", self._destination, self._holder())
             if self._progress is not None:
                 self._progress.begin("%s for %s" % (WAITING, self._holder()), 0, None)
             time.sleep(POLL_S)

@@ -69,12 +69,7 @@ def read_manifest(folder):
 
 
 def _invalid(path, what):
-    return FleetError(
-        "weights.manifest-unreadable",
-        "%s is not a manifest that this collection wrote: %s. Nothing was changed. Remove it, or the complete "
-        "directory, and run again.",
-        (path, what),
-    )
+    return FleetError("weights.manifest-unreadable", path, what)
 
 
 def _leads_out(folder, name):
@@ -169,9 +164,11 @@ def check_space(destination, needed, what="weights", leftovers=()):
     if free < needed:
         raise FleetError(
             "weights.disk-full",
-            "Not enough space for the %s: %s needs %s, and the file system of %s has %s free. "
-            "Free some, or choose another destination.",
-            (what, destination, amount(needed), folder, amount(free)),
+            what,
+            destination,
+            amount(needed),
+            folder,
+            amount(free),
             details={"needed_bytes": needed, "free_bytes": free},
         )
 
@@ -203,11 +200,7 @@ def unknown(destination):
 
 def occupied(destination, what):
     """The FleetError for a destination with something that is not managed by this collection."""
-    return FleetError(
-        "weights.destination-occupied",
-        "%s cannot be used for the weights: %s. Nothing was replaced. Choose another destination, or remove it.",
-        (destination, what),
-    )
+    return FleetError("weights.destination-occupied", destination, what)
 
 
 def is_mount(path):
@@ -244,9 +237,7 @@ def view(destination, names, places):
 def failed(wanted, error):
     """The FleetError for an OSError."""
     return FleetError(
-        "weights.cannot-install",
-        "%s cannot be installed in %s: %s. Check the disk, its mount and permissions, and run again.",
-        (wanted.repo or "The draft model", wanted.destination, error.strerror or error),
+        "weights.cannot-install", wanted.repo or "The draft model", wanted.destination, error.strerror or error
     )
 
 

@@ -97,7 +97,7 @@ def ensure(wanted, settings, parameters):
         return {**names_of(wanted), "changed": False, "finished": False, "progress": progress, "message": message}
     if state["state"] == "failed":
         details = state["error"]["details"]
-        raise FleetError(details.get("code", "weights.job-failed"), state["error"]["message"], details=details)
+        raise FleetError.written(details.get("code", "weights.job-failed"), state["error"]["message"], details=details)
     return {**names_of(wanted), **state["result"], "finished": True, "progress": state["progress"]}
 
 
@@ -191,10 +191,7 @@ def _check_values(parameters):
 
 
 def _invalid(name, value, allowed):
-    return FleetError(
-        "weights.argument-invalid", "%s is %s; allowed: %s. Correct it (in a play: model_weights_%s).",
-        (name, value, allowed, name),
-    )  # fmt: skip
+    return FleetError("weights.argument-invalid", name, value, allowed)
 
 
 def _source_path(parameters):

@@ -176,8 +176,9 @@ class Run:
             error = manifests.failed(self.wanted, error)
         return FleetError(
             "weights.rotted-and-unrepaired",
-            "In %s %s. It cannot be repaired: %s Correct the cause, and run again.",
-            (self.wanted.destination, manifests.faults_text(wrong), error.message),
+            self.wanted.destination,
+            manifests.faults_text(wrong),
+            error.message,
             details=dict(error.details, rotted=sorted(wrong)),
         )
 
@@ -415,9 +416,9 @@ class Run:
         if wrong:
             raise FleetError(
                 "weights.rotted",
-                "The checkpoint in %s differs from its record: %s. Copy those files again, or, if the change was "
-                "intended, remove %s and run again.",
-                (folder, manifests.faults_text(wrong), os.path.join(folder, manifests.MANIFEST)),
+                folder,
+                manifests.faults_text(wrong),
+                os.path.join(folder, manifests.MANIFEST),
                 details={"rotted": sorted(wrong)},
             )
         if recorded:

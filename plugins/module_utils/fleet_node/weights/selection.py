@@ -43,11 +43,7 @@ def select(wanted, files):
 
 
 def _patterns(wanted, files, what):
-    return FleetError(
-        "hub.patterns-invalid",
-        "include and exclude do not fit %s: %s. The files are %s. Correct the patterns.",
-        (wanted.name, what, some(files)),
-    )
+    return FleetError("hub.patterns-invalid", wanted.name, what, some(files))
 
 
 def choose(wanted, listing):
@@ -98,9 +94,9 @@ def check_required(wanted, target):
     if wrong:
         raise FleetError(
             "weights.checksum-differs",
-            "%s from %s differs from the published files or from sha256sums: %s. Copy these files again, or correct "
-            "revision (in a play: model_weights_revision) or the list (model_weights_sha256sums).",
-            (wanted.name, wanted.origin, faults_text(dict(sorted(wrong.items())[:SHOWN])) + _more(wrong)),
+            wanted.name,
+            wanted.origin,
+            faults_text(dict(sorted(wrong.items())[:SHOWN])) + _more(wrong),
             details={"rotted": sorted(wrong)},
         )
     return {path: {**one, "sha256": required.get(path, (0, one["sha256"]))[1]} for path, one in target.items()}
@@ -220,9 +216,4 @@ def read_sums(path):
 
 
 def _sums_invalid(where, what):
-    return FleetError(
-        "weights.sha256sums-invalid",
-        "The list of checksums %s cannot be used: %s. Write it with `sha256sum *` in a correct directory, or "
-        "correct its path.",
-        (where, what),
-    )
+    return FleetError("weights.sha256sums-invalid", where, what)

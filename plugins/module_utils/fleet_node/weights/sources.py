@@ -103,12 +103,7 @@ class Archive:
 
 def invalid(place, what, rotted=()):
     """The FleetError for a directory or archive that cannot be copied."""
-    return FleetError(
-        "weights.source-invalid",
-        "Weights cannot be copied from %s: %s. Correct the path, mount it, or copy these files to it again.",
-        (place, what),
-        details={"rotted": list(rotted)} if rotted else {},
-    )
+    return FleetError("weights.source-invalid", place, what, details={"rotted": list(rotted)} if rotted else {})
 
 
 def statuses(folder):

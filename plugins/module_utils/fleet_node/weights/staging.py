@@ -84,12 +84,7 @@ def same(path, handle):
 
 def replaced(path):
     """The FleetError for a folder that was swapped during a run."""
-    return FleetError(
-        "weights.staging-replaced",
-        "%s or a folder above it was replaced meanwhile. Nothing was installed. Check which other accounts write "
-        "there, and run again.",
-        (path,),
-    )
+    return FleetError("weights.staging-replaced", path)
 
 
 def claim(folder):

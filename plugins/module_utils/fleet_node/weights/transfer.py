@@ -236,12 +236,7 @@ class Transfer:
                 for place in (part, part + RANGES):
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(place)
-            raise FleetError(
-                "weights.wrong-data",
-                "%s of %s was received %d times from %s, and was %s. Nothing was replaced. If the revision is a "
-                "branch that moved, run again. Otherwise check the source and the proxies.",
-                (path, self.wanted.name, attempts, self.wanted.origin, wrong),
-            )
+            raise FleetError("weights.wrong-data", path, self.wanted.name, attempts, self.wanted.origin, wrong)
         finally:
             self._running.remove(path)
             self.progress.file = self._running[0] if self._running else None

@@ -136,13 +136,7 @@ class SourceProblem(Exception):
 
 def untrusted(wanted, what, details=None):
     """The FleetError for the response of a hub that cannot be used or trusted."""
-    return FleetError(
-        "hub.response-invalid",
-        "The response of %s cannot be used: %s. Check repo, revision and endpoint; a mirror, a proxy or a portal may "
-        "alter responses.",
-        (wanted.origin, what),
-        details=details,
-    )
+    return FleetError("hub.response-invalid", wanted.origin, what, details=details)
 
 
 def default_revision(source, repo):

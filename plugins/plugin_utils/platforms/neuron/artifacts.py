@@ -120,12 +120,7 @@ def order(entries, leader_first):
 
 
 def _shared(one, other, path, problem):
-    return FleetError(
-        "plan.artifact-shared",
-        "server '%s' and server '%s' share directories.artifact %s and %s. Write ${artifact_key} into "
-        "directories.artifact, or set start.order to leader-first.",
-        (one, other, path, problem),
-    )
+    return FleetError("plan.artifact-shared", one, other, path, problem)
 
 
 def is_within(path, folder):
@@ -149,9 +144,11 @@ def _check_compile(entries):
                 if is_within(other["directories"][kind], path):
                     raise FleetError(
                         "plan.compile-directory-not-own",
-                        "server '%s' empties directories.compile %s before it compiles; this contains "
-                        "directories.%s %s of server '%s'. Write ${name} into directories.compile.",
-                        (entry["name"], path, kind, other["directories"][kind], other["name"]),
+                        entry["name"],
+                        path,
+                        kind,
+                        other["directories"][kind],
+                        other["name"],
                     )
 
 

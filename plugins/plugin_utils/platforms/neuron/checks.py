@@ -44,12 +44,9 @@ def check_server(where, server):
 
     where: names the server in messages. server: planning.plan.Draft, all of it resolved.
     """
-    for name, value, reason, write in _differences(where, server):
-        raise FleetError(
-            "neuron.value-not-as-planned",
-            "%s: %s is %s, but %s. Set it to %s.",
-            (where, name, "not set" if value is None else show(value), reason, write),
-        )
+    for name, found, reason, write in _differences(where, server):
+        value = "not set" if found is None else show(found)
+        raise FleetError("neuron.value-not-as-planned", where, name, value, reason, write)
 
 
 def _differences(where, server):
@@ -104,12 +101,7 @@ def check_shape(where, server):
         problem = "%s is %d; allowed: %s" % (what, size, ", ".join(str(one) for one in groups))
     else:
         return
-    raise FleetError(
-        "neuron.cores-not-whole-chips",
-        "%s: %s. A chip has %d logical cores, and a server has complete chips or an equal part of one. Correct "
-        "devices, device_list or the order of the groups.",
-        (where, problem, chip),
-    )
+    raise FleetError("neuron.cores-not-whole-chips", where, problem, chip)
 
 
 def _core_differences(environment, devices, nxdi):
@@ -166,7 +158,7 @@ def _check_places(where, arguments, content, nxdi):
 
 
 def _config_invalid(place, problem, write):
-    raise FleetError("neuron.config-invalid", "%s %s. Write %s instead.", (place, problem, write))
+    raise FleetError("neuron.config-invalid", place, problem, write)
 
 
 def _misplaced(where, found, place):

@@ -213,7 +213,7 @@ def test_a_check_that_fails_is_a_finding():
     assert found[1]["code"] == "doctor.check-failed"
     assert findings("two", impossible) == [row("two", None, "no such thing here")]
     details = {"problems": [{"check": "ports", "message": "It is bad. Stop it."}]}
-    (found,) = findings("node_preflight", lambda: [FleetError("preflight.problems", "Two.", details=details)])
+    (found,) = findings("node_preflight", lambda: [FleetError("test.problems", "Two.", details=details)])
     assert (found["check"], found["cause"], found["remedy"]) == ("node_preflight: ports", "It is bad", "Stop it.")
 
 
@@ -245,7 +245,7 @@ def operations():
 
 
 def test_no_operation_ends_the_others(operations, tmp_path):
-    hangs = TimedOut("node.command-timeout", "'docker' did not end")
+    hangs = TimedOut("test.timeout", "'docker' did not end")
     operations.results.update(
         one=FleetError("test.bad", "It is bad."), two={"changed": True, "message": "would install it"},
         three={"changed": False}, four=hangs, five={"changed": False},

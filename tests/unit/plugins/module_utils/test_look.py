@@ -53,8 +53,8 @@ def test_a_node_that_is_as_it_is_to_be(asked):
 
 def test_a_program_that_hangs_ends_the_look(asked):
     """The step that would say it waits for the same program, once more as long."""
-    problem = FleetError("containers.engine-problem", "docker does not answer")
-    problem.__cause__ = TimedOut("node.command-timeout", "docker")
+    problem = FleetError("test.engine-problem", "docker does not answer")
+    problem.__cause__ = TimedOut("test.timeout", "docker")
     asked.results.update(one={"changed": False}, two=problem, three={"changed": False})
     with pytest.raises(FleetError) as caught:
         asked.look(("preflight", "one"), ("prepare", "two"), ("serve", "three"))
@@ -66,7 +66,7 @@ def test_a_program_that_hangs_ends_the_look(asked):
     [
         ({"changed": True, "message": "would install it"}, "would install it"),
         ({"changed": True}, "two"),
-        (FleetError("test.bad", "It is %s.\nSee there.", ("bad",)), "It is bad."),
+        (FleetError("test.bad", "It is bad.\nSee there."), "It is bad."),
         (FleetError("test.bad", "Found one:\n 1. It.", details={"problems": [{"message": "It."}]}), "It."),
         (FleetError("test.bad", "Found:\n 1. It.", details={"problems": [{"message": one} for one in ("It.", "And.")]}),
          "It. (and 1 more)"),

@@ -195,7 +195,7 @@ def test_what_an_image_refuses_stops_nothing(node, monkeypatch):
     def check(_node, servers):
         asked.append([one.config for one in servers])
         if "wrong" in str(servers[0].config if servers else ""):
-            raise FleetError("servers.config-refused", "no")
+            raise FleetError("test.refused", "no")
 
     monkeypatch.setattr(apply, "check_configs", check)
     config = {"path": node.paths.configs + "/server-0.yml", "format": "yaml", "content": {"a": 1}}
@@ -228,10 +228,10 @@ def test_what_cannot_be_done_is_said(node):
     unordered = [rehash(zero, start={"after": ["server-1"]}), rehash(one, start={"after": ["server-0"]})]
     cases = [
         ({"only": ["server-7"]}, [zero, one], "servers.only-unknown"),
-        ({"manager": "systemd"}, [zero], "arguments.invalid"),
+        ({"manager": "systemd"}, [zero], "arguments.value-invalid"),
         ({"root": "relative"}, [zero], "node.root-not-absolute"),
         ({}, [rehash(zero, start={"after": ["leader"]})], "servers.start-order-invalid"),
-        ({}, unordered, "servers.start-order-invalid"),
+        ({}, unordered, "servers.start-order-cycle"),
         ({}, [rehash(zero, launcher="container")], "entry.invalid"),
         ({}, [dict(zero, port=1)], "entry.invalid"),
         ({}, [rehash(zero, user="no-such-user")], "servers.not-prepared"),

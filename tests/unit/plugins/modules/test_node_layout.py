@@ -247,7 +247,10 @@ def test_without_the_rights(site, accounts):
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [({"root": "relative"}, "node.root-not-absolute"), ({"root": "/srv", "user": "Fleet; rm"}, "arguments.invalid")],
+    [
+        ({"root": "relative"}, "node.root-not-absolute"),
+        ({"root": "/srv", "user": "Fleet; rm"}, "arguments.value-invalid"),
+    ],
 )
 def test_arguments_that_make_no_sense(site, arguments, code):
     assert site.run(**arguments)["code"] == code

@@ -290,9 +290,4 @@ def _installed(argv, point):
 
 
 def _missing(point, why):
-    raise FleetError(
-        "measure.tool-missing",
-        "%s is not installed: %s. Run playbooks/benchmark.yml, which installs the tools of benchmark_tools, or choose "
-        "another tool if it is part of an engine's image.",
-        (point.tool, why),
-    )
+    raise FleetError("measure.tool-missing", point.tool, why)

@@ -54,11 +54,7 @@ def artifacts_of(entries):
 
 def invalid(archive, problem):
     """The FleetError for a damaged archive or a file that is no archive."""
-    return FleetError(
-        "artifact.archive-invalid",
-        "%s is not a valid archive of a compiled artifact: %s. Export it again with playbooks/artifact_export.yml.",
-        (archive, problem),
-    )
+    return FleetError("artifact.archive-invalid", archive, problem)
 
 
 def read_manifest(archive):
@@ -107,9 +103,7 @@ def export(entries, folder, force=False, check_mode=False):
     if unfit or not (present or due):
         raise FleetError(
             "artifact.nothing-to-export",
-            "There is no complete artifact to export: %s. Deploy this node first; an artifact is complete once its "
-            "server is ready.",
-            ("; ".join(unfit.values()) or "no server has %s equal to directories.artifact" % artifacts.VARIABLE,),
+            "; ".join(unfit.values()) or "no server has %s equal to directories.artifact" % artifacts.VARIABLE,
         )
     rows = []
     for key, (one, record) in due.items():
@@ -183,13 +177,7 @@ def take_over(entries, folder=None, check_mode=False):
         for (one, _row), (archive, manifest) in zip(due, archives):
             misfit = artifacts.misfit_of(one["entry"], manifest)
             if misfit is not None:
-                raise FleetError(
-                    "artifact.archive-does-not-fit",
-                    "%s was compiled with another configuration than %s: %s. Use the same recipe, packages and weights "
-                    "on this node, or export the artifact again from a node that has these "
-                    "(-e fleet_artifact_force=true).",
-                    (archive, ", ".join(one["servers"]), misfit),
-                )
+                raise FleetError("artifact.archive-does-not-fit", archive, ", ".join(one["servers"]), misfit)
         if not check_mode:
             for (one, row), archive in zip(due, archives):
                 manifest = _unpack(one, *archive)
@@ -204,12 +192,7 @@ def find_archive(folder, key, servers):
     """(path, manifest) of the archive of a key in `folder`. Raises FleetError."""
     path = os.path.join(folder, key + SUFFIX)
     if not os.path.isfile(path):
-        raise FleetError(
-            "artifact.archive-missing",
-            "%s has no archive %s, which %s would load. Deploy one node without fleet_artifact_source, run "
-            "playbooks/artifact_export.yml there, and run again.",
-            (folder, key + SUFFIX, ", ".join(servers)),
-        )
+        raise FleetError("artifact.archive-missing", folder, key + SUFFIX, ", ".join(servers))
     return path, read_manifest(path)
 
 

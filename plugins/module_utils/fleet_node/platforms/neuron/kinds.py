@@ -68,13 +68,7 @@ def planned(packages, needs, installed):
     if least and DRIVER in future and not at_least(future[DRIVER], least):
         problem = "The recipe requires driver %s or later (needs.driver), not %s." % (least, future[DRIVER])
     if problem:
-        raise FleetError(
-            "neuron.packages-do-not-fit",
-            "%s Nothing was changed. Set neuron_packages to the versions of a newer release, or use a machine image "
-            "whose versions fit.",
-            (problem,),
-            details={"packages": installed},
-        )
+        raise FleetError("neuron.packages-do-not-fit", problem, details={"packages": installed})
     return due, future
 
 

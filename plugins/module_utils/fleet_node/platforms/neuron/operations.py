@@ -44,11 +44,7 @@ def compiled_artifact(params, check_mode):
             )
         return artifact_archives.take_over(params["servers"], params["source"], check_mode=check_mode)
     except (OSError, KeyError) as error:  # KeyError: the user of a server is missing
-        raise FleetError(
-            "artifact.cannot-copy",
-            "The compiled artifacts cannot be exported or imported: %s. Correct the path, its permissions or the user.",
-            (error,),
-        ) from error
+        raise FleetError("artifact.cannot-copy", error) from error
 
 
 NEURON_PACKAGES = {
@@ -111,9 +107,9 @@ def compare(
     elif unfit and not result["reboot"]:
         raise FleetError(
             "neuron.driver-unfit",
-            "The kernel has loaded the Neuron driver %s, %s is installed: %s. Update neuron_packages if both are "
-            "equal; otherwise reboot the node and run again, or set neuron_reboot to true.",
-            (loaded, present.get(DRIVER, "none"), unfit),
+            loaded,
+            present.get(DRIVER, "none"),
+            unfit,
             details={key: value for key, value in result.items() if key != "message"},
         )
     elif other and not unfit:
@@ -142,12 +138,7 @@ def _check_devices(system, hardware, needs, servers):
     except FleetError as error:
         problems = [error.message]
     if problems:
-        raise FleetError(
-            "neuron.devices-not-as-declared",
-            "The Neuron driver was installed, and the devices differ from the plan: %s Correct fleet_hardware, or "
-            "repair the node.",
-            (" ".join(problems),),
-        )
+        raise FleetError("neuron.devices-not-as-declared", " ".join(problems))
 
 
 OPERATIONS = {

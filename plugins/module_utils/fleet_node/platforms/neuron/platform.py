@@ -134,12 +134,8 @@ def detect(system):
     if not devices:
         raise FleetError(
             "neuron.no-device",
-            "This node shows no Neuron device: %s.%s Install driver and tools (aws-neuronx-dkms, aws-neuronx-tools; "
-            "the role neuron does), or remove the node from this group.",
-            (
-                "neuron-ls lists none" if program else "neuron-ls is not installed",
-                "".join(" " + warning for warning in system.warnings),
-            ),
+            "neuron-ls lists none" if program else "neuron-ls is not installed",
+            "".join(" " + warning for warning in system.warnings),
         )
     silent = set(device_files(system)) - {device.id for device in devices}
     if silent:

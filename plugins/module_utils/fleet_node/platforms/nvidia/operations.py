@@ -58,10 +58,7 @@ def compare(servers, packages, installed=False, root="", check_mode=False, sysro
     check_packages(packages, "nvidia_packages")
     if len({package["version"] for package in packages.values()}) > 1:
         raise FleetError(
-            "packages.versions-differ",
-            "The packages of nvidia_packages have different versions (%s) and require each other in the same version. "
-            "Set the same version for all.",
-            (listed({name: package["version"] for name, package in packages.items()}),),
+            "packages.versions-differ", listed({name: package["version"] for name, package in packages.items()})
         )
     system = System(sysroot)
     engines, wanted = required(servers)
@@ -200,12 +197,7 @@ def prove(engines, count):
             problem = error.words
         listed_gpus = len(re.findall(r"^GPU [0-9]+: ", text, re.MULTILINE))
         if listed_gpus == 0 or listed_gpus < count:
-            raise FleetError(
-                "nvidia.container-lacks-gpus",
-                "A container of %s lists %d of this node's %d GPUs: %s. Check `nvidia-smi` on the node and "
-                "`nvidia-ctk cdi list`.",
-                (kind, listed_gpus, count, problem or "no error"),
-            )
+            raise FleetError("nvidia.container-lacks-gpus", kind, listed_gpus, count, problem or "no error")
     return waiting
 
 
@@ -218,13 +210,7 @@ def _check_holders(packages):
     """Raises FleetError if an installation would remove GPUs from containers."""
     held = holders(Engine("docker"))
     if held:
-        raise FleetError(
-            "nvidia.install-takes-gpus",
-            "Installing the container toolkit %s reloads systemd, which removes the GPUs of the containers %s, "
-            "started with --gpus. Nothing was changed. Stop these containers, or start them with CDI names "
-            "(--device nvidia.com/gpu=all).",
-            (packages[min(packages)]["version"], ", ".join(held)),
-        )
+        raise FleetError("nvidia.install-takes-gpus", packages[min(packages)]["version"], ", ".join(held))
 
 
 NVIDIA_TOOLKIT = {

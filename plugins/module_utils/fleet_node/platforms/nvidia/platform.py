@@ -142,12 +142,7 @@ def on_the_bus(system, classes=(VGA, ACCELERATOR)):
 
 def driver_missing(system):
     """The FleetError for a node without nvidia-smi."""
-    return FleetError(
-        "nvidia.driver-missing",
-        "This node has no nvidia-smi; NVIDIA GPUs on its PCI bus: %d. Install the driver (docs/using/nvidia.md) and "
-        "reboot, or remove the node from this group.",
-        (len(on_the_bus(system)),),
-    )
+    return FleetError("nvidia.driver-missing", len(on_the_bus(system)))
 
 
 def detect(system):

@@ -253,9 +253,4 @@ def refuse(system, problem):
     """Raises FleetError for what nvidia-smi printed instead of an answer."""
     words = " ".join(problem.split())
     cause = next((cause for mark, cause in REASONS_FOR_NO_ANSWER if mark in words), "look for NVRM in dmesg")
-    raise FleetError(
-        "nvidia.no-answer",
-        "nvidia-smi gives no answer on this node (loaded driver: %s): %s: %s. Check `nvidia-smi -q` there, and reboot "
-        "the node.",
-        (system.value(LOADED) or "none", words[:200] or "it printed nothing", cause),
-    )
+    raise FleetError("nvidia.no-answer", system.value(LOADED) or "none", words[:200] or "it printed nothing", cause)

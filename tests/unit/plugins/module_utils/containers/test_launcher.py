@@ -85,7 +85,7 @@ def test_an_image_of_another_architecture(engine, tmp_path, monkeypatch, kind, m
     with pytest.raises(FleetError) as caught:
         get_launcher(entry(tmp_path), ROOT).prepare(entry(tmp_path, engine=kind))
     assert (caught.value.code, caught.value.values) == (
-        "containers.image-architecture", (IMAGE, of, own, machine, kind, IMAGE),
+        "containers.image-architecture", (IMAGE, of, own, machine, kind),
     )  # fmt: skip
     engine.write(images={IMAGE: image("a", architecture=own)})
     get_launcher(entry(tmp_path), ROOT).prepare(entry(tmp_path, engine=kind))
@@ -94,7 +94,7 @@ def test_an_image_of_another_architecture(engine, tmp_path, monkeypatch, kind, m
 def test_an_image_that_is_not_here(engine, tmp_path):
     engine.write(images={})
     error = refused(entry(tmp_path))
-    assert (error.code, error.values) == ("launch.not-prepared", ("Server 'server-0'", IMAGE))
+    assert (error.code, error.values) == ("launch.image-missing", ("Server 'server-0'", IMAGE))
     engine.write(images={IMAGE: image("a", "registry.example/app@sha256:" + "2" * 64)})
     assert refused(entry(tmp_path, digest=DIGEST)).values[1] == "registry.example/app@" + DIGEST
     engine.write(images={IMAGE: image("a", "mirror.example/app@" + DIGEST)})

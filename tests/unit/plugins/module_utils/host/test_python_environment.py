@@ -45,7 +45,7 @@ def failure(wish, **arguments):
 )
 def test_parameters_that_are_not_valid(tmp_path, arguments, key, value):
     error = failure(desired(tmp_path, **arguments), check_mode=True)
-    assert (error.code, error.values[:2]) == ("arguments.invalid", (key, value))
+    assert (error.code, error.values[:2]) == ("arguments.value-invalid", (key, value))
 
 
 @pytest.mark.parametrize(

@@ -226,7 +226,7 @@ def test_leaders_start_first_and_a_circle_is_an_error():
     chain["a"] = entry("a", start={"after": ["c"]})
     with pytest.raises(FleetError) as caught:
         start_order(chain)
-    assert (caught.value.code, caught.value.values) == ("servers.start-order-invalid", ("c, b, a",))
+    assert (caught.value.code, caught.value.values) == ("servers.start-order-cycle", ("c, b, a",))
 
 
 def test_times_are_utc():

@@ -512,7 +512,7 @@ def test_a_root_of_its_own_has_no_systemd(monkeypatch):
     own, system = NodePaths("/srv/fleet"), NodePaths("")
     with pytest.raises(FleetError) as caught:
         services.get_manager("systemd", own)
-    assert caught.value.code == "arguments.invalid"
+    assert caught.value.code == "arguments.value-invalid"
     path = "/etc/systemd/system/inference-fleet-a.service"
     assert services.get_manager("systemd", system).definition_path("a") == path
     for booted, name in (("/no/such/folder", "supervisord"), ("/", "systemd")):

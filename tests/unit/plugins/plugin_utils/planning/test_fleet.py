@@ -51,7 +51,7 @@ def test_a_limit_that_leaves_nobody_is_an_error():
     inventory.check_limit(["ours"], ["ours"], {"groups": {}})
     inventory.check_limit(["ours"], ["theirs"], groups)
     error = plans.error(inventory.check_limit, ["ours"], ["theirs"], {**groups, "etcd_group": "others"})
-    assert (error.code, error.values) == ("inventory.no-host", ("theirs", "ours"))
+    assert (error.code, error.values) == ("inventory.limit-empty", ("theirs", "ours"))
 
 
 @pytest.mark.parametrize("changes", [{"fleet_root": "here"}, {"fleet_recipe": "nope"}, {"fleet_log_rate": "x"}])
