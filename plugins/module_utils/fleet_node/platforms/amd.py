@@ -30,6 +30,12 @@ LISTED = ("list", "--json")
 PROCESSES = ("process", "--json")
 LEGACY = ("--showproductname", "--showbus", "--showmeminfo", "vram", "--showdriverversion", "--showcomputepartition",
           "--json")  # fmt: skip
+FIELDS = {
+    "bus": ("bus", "bdf"), "product": ("asic", "market_name"), "device": ("asic", "device_id"),
+    "architecture": ("asic", "target_graphics_version"), "driver": ("driver", "version"),
+}  # fmt: skip
+LEGACY_FIELDS = {"bus": "PCI Bus", "product": "Card Series", "device": "Card Model", "architecture": "GFX Version",
+                 "partition": "Compute Partition"}  # fmt: skip
 WHOLE = ("SPX", "N/A", None)  # partition modes of a GPU that is one device
 # A process with less memory on a GPU does not use it: the runtime opens all GPUs of the node.
 HELD_MIB = 1024
@@ -76,33 +82,28 @@ def rows_of(system):
     found = parse(text)
     if isinstance(found, list) and found:
         numbered = parse(run_tool([tool, *ENUMERATION])[1]) or parse(run_tool([tool, *LISTED])[1])
-        return _rows(found, numbered, parse(run_tool([tool, *PROCESSES])[1])), text
+        return list(_rows(found, numbered, parse(run_tool([tool, *PROCESSES])[1]))), text
     if legacy:
         status, text = run_tool([legacy, *LEGACY])
         cards = parse(text)
         if isinstance(cards, dict) and any(name.startswith("card") for name in cards):
             system.warn("amd-smi does not list the GPUs; rocm-smi does, without the processes that use them.")
-            return _legacy_rows(cards), text
+            return list(_legacy_rows(cards)), text
     return [], text.strip() or str(status)
 
 
 def _rows(static, enumeration, processes):
     numbers = {one.get("gpu"): one for one in enumeration or () if isinstance(one, dict)}
     holders = {one.get("gpu"): one.get("process_list") or () for one in processes or () if isinstance(one, dict)}
-    rows = []
     for one in static:
-        number = field(one, "gpu")
-        rows.append({
+        number, partition = field(one, "gpu"), field(one, "partition", "compute_partition")
+        yield {
             "id": field(numbers, number, "hip_id"), "node": field(numbers, number, "node_id"),
-            "bus": field(one, "bus", "bdf"),
-            "product": field(one, "asic", "market_name"), "device": field(one, "asic", "device_id"),
-            "architecture": field(one, "asic", "target_graphics_version"),
-            "mib": mebibytes(field(one, "vram", "size")), "driver": field(one, "driver", "version"),
-            "partition": field(one, "partition", "compute_partition") or
-            field(one, "partition", "accelerator_partition"),
+            **{name: field(one, *path) for name, path in FIELDS.items()},
+            "mib": mebibytes(field(one, "vram", "size")),
+            "partition": partition or field(one, "partition", "accelerator_partition"),
             "holders": list(_holders(holders.get(number, ()))),
-        })  # fmt: skip
-    return rows
+        }  # fmt: skip
 
 
 def _holders(processes):
@@ -117,16 +118,10 @@ def _holders(processes):
 
 def _legacy_rows(cards):
     driver = field(cards, "system", "Driver version")
-    rows = []
     for one in (card for name, card in cards.items() if name.startswith("card")):
         size = whole_number(field(one, "VRAM Total Memory (B)"))
-        rows.append({
-            "id": None, "node": whole_number(field(one, "Node ID")), "bus": field(one, "PCI Bus"),
-            "product": field(one, "Card Series"), "device": field(one, "Card Model"),
-            "architecture": field(one, "GFX Version"), "mib": size and size // MIB, "driver": driver,
-            "partition": field(one, "Compute Partition"), "holders": [],
-        })  # fmt: skip
-    return rows
+        yield {"id": None, "node": whole_number(field(one, "Node ID")), "mib": size and size // MIB, "driver": driver,
+               "holders": [], **{name: field(one, key) for name, key in LEGACY_FIELDS.items()}}  # fmt: skip
 
 
 def on_the_bus(system):

@@ -40,8 +40,11 @@ def uses_nxdi(environment):
     return environment.get(FRAMEWORK) == NXDI
 
 
-def mismatch(driver, runtime):
-    """A sentence if this driver and this runtime (strings or None) do not work together, else None."""
+def mismatch(driver, runtime, required=None):
+    """A sentence if this driver is older than `required` or does not work with this runtime, else None. All are strings
+    or None."""
+    if driver and required and not at_least(driver, required):
+        return "The recipe requires driver %s or later (needs.driver), not %s." % (required, driver)
     for newer, least in RUNTIME_FOR_DRIVER:
         if driver and runtime and at_least(driver, newer) and not at_least(runtime, least):
             return (
@@ -64,9 +67,7 @@ def planned(packages, needs, installed):
         packages = {**packages, DRIVER: {**package, "least": least}}
     due = lacking(packages, installed)
     future = {**installed, **due}
-    problem = mismatch(future.get(DRIVER), future.get(RUNTIME))
-    if least and DRIVER in future and not at_least(future[DRIVER], least):
-        problem = "The recipe requires driver %s or later (needs.driver), not %s." % (least, future[DRIVER])
+    problem = mismatch(future.get(DRIVER), future.get(RUNTIME), least)
     if problem:
         raise FleetError("neuron.packages-do-not-fit", problem, details={"packages": installed})
     return due, future
@@ -91,6 +92,4 @@ def unfit_driver(packages, needs, loaded, runtime):
     package = packages.get(DRIVER)
     if package and lacking({DRIVER: package}, {DRIVER: loaded}):
         return "%s is the oldest that fits" % (package.get("least") or package["version"])
-    if needs.get("driver") and not at_least(loaded, needs["driver"]):
-        return "the recipe requires %s or later (needs.driver)" % needs["driver"]
-    return "it does not fit the runtime %s" % runtime if mismatch(loaded, runtime) else None
+    return (mismatch(loaded, runtime, needs.get("driver")) or "").rstrip(".") or None
