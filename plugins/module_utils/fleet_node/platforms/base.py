@@ -214,8 +214,9 @@ def accelerators_of(system, devices, on_the_bus, log, **facts):
     if {device.kind for device in devices if device.product} not in [{one} for one in known]:
         names = ", ".join(products) or "unknown"
         system.warn("The GPUs of this node are not all of one kind that has recipes: %s." % names)
-    model = next((device.product for device in devices if device.product), "unknown")
     kind = max(known, key=known.count) if known else "unknown"
+    of_kind = sorted(devices, key=lambda device: device.kind != kind)
+    model = next((device.product for device in of_kind if device.product), "unknown")
     return Accelerators(accelerator=kind, model=model, devices=devices, warnings=system.warnings, **facts)
 
 
