@@ -134,13 +134,9 @@ class Vllm(base.Engine):
         gpt_oss.REASONING_PARSERS["vllm"],
     )
     http = (
-        (None, r"(?i)tool choice requires|tool-call-parser|enable-auto-tool-choice", dropped_tool_call),
-        (None, r"(?i)max_model_len", context),
-        (
-            None,
-            r"EngineDeadError|EngineCore encountered",
-            base.ENGINE_DEAD,
-        ),
+        (r"(?i)tool choice requires|tool-call-parser|enable-auto-tool-choice", dropped_tool_call),
+        (r"(?i)max_model_len", context),
+        (r"EngineDeadError|EngineCore encountered", base.ENGINE_DEAD),
     )
 
     # messages of vLLM 0.9 to 0.32 (0.26 also on an H200), PyTorch, CUDA, torch_npu, safetensors and uvicorn
