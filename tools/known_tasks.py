@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Writes plugins/plugin_utils/planning/known_tasks.json: digests of the playbooks of site.yml's steps and of their
-roles, from which planning/steps.py was written.
+roles, whose operations planning/steps.py lists.
 
     .venv/bin/python tools/run.py python tools/known_tasks.py
 

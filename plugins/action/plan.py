@@ -119,10 +119,7 @@ def answer_of(hosts, play_hosts, ours, others, run_plan, options):
         return answer, run_plan.take(answer["plan"], others)
     from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
 
-    if options["only_check"]:
-        answer, whole = fleet.check_only(play_hosts, others)
-    else:
-        answer, whole = fleet.make(hosts, play_hosts, ours, others, run_plan, options)
+    answer, whole = fleet.make(hosts, play_hosts, ours, others, run_plan, options)
     if whole:  # errors of planning are reported each time
         cache.keep(others, answer)
     return answer, run_plan.planned()

@@ -14,7 +14,7 @@ import math
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.server_lists import (
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.server_values import (
     container_engines,
     container_images,
     registries,
@@ -107,7 +107,7 @@ FUNCTIONS = {
            for one in ("backends", "certificate", "check_access", "hosts", "key_names", "server_keys")},
         "monitoring_limits": "limits", "monitoring_targets": "targets",
     },
-    "plugin_utils.planning.server_lists.": {"restart_batches": "batches"},
+    "plugin_utils.planning.server_values.": {"restart_batches": "batches"},
     "plugin_utils.planning.services.": {"service_members": "members"},
 }  # fmt: skip
 

@@ -10,8 +10,11 @@ import shlex
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.benchmarks import Point
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.reading import expand
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import benchmarks
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.reading import (
+    environment,
+    expand,
+)
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import evaluation_tool, points
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.tests import doc_examples
@@ -79,7 +82,7 @@ def shown(cells):
 def ours(name):
     """The arguments that the first point of the recipe's guide is measured with."""
     point = points(*planned(name))[0]["point"]
-    argv = Point(**point).command([], "FOLDER")
+    argv = expand(point["spec"]["template"], benchmarks.values(point, "FOLDER"))
     return words(word.replace(point["tokenizer"], "MODEL") if argv[at - 1] in ("--tokenizer", "--model") and
                  (argv[at - 1] == "--tokenizer" or "served-model-name" in " ".join(argv)) else word
                  for at, word in enumerate(argv))  # fmt: skip
@@ -113,7 +116,7 @@ def test_the_sweep_of_the_quick_start():
 
 def test_the_environment_of_llmperf():
     point = points(*planned("trn3-eagle3"))[0]["point"]
-    given = Point(**point).variables("FOLDER")
+    given = environment(point["spec"], benchmarks.values(point, "FOLDER"))
     rows = {guide.partition("=")[0]: own for guide, own, _why in table("### Trainium3: LLMPerf")}
     assert rows["OPENAI_API_BASE"].partition('="')[2].rstrip('…"') in given["OPENAI_API_BASE"]
 

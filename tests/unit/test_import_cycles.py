@@ -91,7 +91,7 @@ FLOORS = (
     ("fleet_node/doctor",),
     ("fleet_node/operations",),
     ("fleet_node/called", "fleet_node/cli"),
-    ("modules", "plugin_utils/measure", "plugin_utils/node_program"),
+    ("modules", "plugin_utils/measure"),
     ("plugin_utils/planning",),
     ("plugin_utils/operations",),
     ("action", "callback", "filter", "lookup", "doc_fragments"),

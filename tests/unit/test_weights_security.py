@@ -25,7 +25,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import (
     http,
     known,
-    lock,
     manifest,
     run,
     staging,
@@ -63,9 +62,8 @@ class Place(HubWeights):
         )
 
     def prepared(self, sleep=lambda _seconds: None, **changes):
-        client = http.Http({}, timeout_s=20)
         wanted = replace(self.plain, **changes)
-        return run.Run(wanted, lambda wanted: hub_client.Hub(wanted, None, client), sleep=sleep)
+        return run.Run(wanted, hub_client.Hub(wanted, None, http.Http({}, timeout_s=20)), sleep=sleep)
 
     def run(self, check_mode=False, **changes):
         return self.prepared(check_mode=check_mode, **changes).run()
@@ -225,6 +223,20 @@ def test_a_staging_folder_that_is_swapped_for_a_link_writes_nothing_elsewhere(pl
     assert elsewhere.unchanged()
 
 
+def test_a_staging_folder_that_is_replaced_before_the_installation_installs_nothing(place, monkeypatch):
+    real = run.Run._described
+
+    def replaced(self, names, parts, complete=True):
+        found = real(self, names, parts, complete)
+        if complete:
+            os.rename(place.staging, place.models / "aside")
+            place.staging.mkdir()
+        return found
+
+    monkeypatch.setattr(run.Run, "_described", replaced)
+    place.fails("weights.staging-replaced")
+
+
 @pytest.mark.parametrize("forge", ["owner", "mode"])
 def test_a_manifest_that_others_may_have_written_is_not_believed(place, forge):
     place.run()
@@ -373,7 +385,7 @@ def test_a_folder_of_others_where_a_file_has_to_come(place):
     [
         (shutil, "disk_usage", lambda _path: mock.Mock(free=0)),
         (os, "access", lambda *_given: False),
-        (lock.WeightLock, "_taken", mock.Mock(side_effect=OSError(30, "EROFS"))),
+        (staging.WeightLock, "_taken", mock.Mock(side_effect=OSError(30, "EROFS"))),
     ],
 )
 def test_rot_that_cannot_be_repaired_is_named(place, monkeypatch, owner, name, fault):
@@ -615,7 +627,7 @@ def test_a_file_is_downloaded_in_ranges_and_continued_where_each_of_them_was(pla
     def free():
         """The lock of a failed run goes with it, when its threads have ended."""
         gc.collect()
-        with contextlib.suppress(lock.Busy), lock.WeightLock(str(place.destination), patience_s=0):
+        with contextlib.suppress(staging.Busy), staging.WeightLock(str(place.destination), patience_s=0):
             return True
 
     wait_until(free)

@@ -15,7 +15,9 @@ import re
 import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import ENGINES as NODE_ENGINES
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import PLATFORM_CLASSES
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import (
+    PLATFORMS as NODE_PLATFORMS,
+)
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.models import FAMILIES
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
@@ -32,7 +34,7 @@ FAMILY = re.compile(
     r"o200k|harmony|reasoning_content|openai_gptoss|gpt.?oss|reasoning_effort|tiktoken_encodings_base|mxfp4",
     re.IGNORECASE,
 )
-NAMES = {"platforms": {*PLATFORM_CLASSES, *PLATFORMS}, "engines": {*NODE_ENGINES, *ENGINES}}
+NAMES = {"platforms": {*NODE_PLATFORMS, *PLATFORMS}, "engines": {*NODE_ENGINES, *ENGINES}}
 # A vendor's or an engine's own files: NAME.py, NAME_….py or NAME/ in the folders of platforms and engines. Benchmark
 # tools are an engine's as well.
 VENDORS_OWN = re.compile(

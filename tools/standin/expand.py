@@ -18,7 +18,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import io
 import itertools
 import json
 import math
@@ -181,7 +180,7 @@ def read_ranks(path, content):
 def read_safetensors(path, content):
     """Return {name: (dtype, shape, bytes)} of a safetensors file."""
     try:
-        header, _implied = checkpoints.parse_header(io.BytesIO(content).read, len(content))
+        header, _implied, _size = checkpoints.read_header(path)
         body = memoryview(content)[8 + int.from_bytes(content[:8], "little") :]
         tensors = {}
         for name, entry in header.items():

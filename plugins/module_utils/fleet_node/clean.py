@@ -10,7 +10,6 @@ link, and everything in it or above it. Links are not followed; files without a 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import glob
 import json
 import os
@@ -19,23 +18,18 @@ import shutil
 
 from .errors import FleetError
 from .host import processes
-from .host.files import mount_points, read_text, size_of
+from .host.files import is_locked, mount_points, read_text, size_of
 from .host.os_errors import os_error
 from .host.python_environment import MARKER, PARTIAL
 from .host.server_spec import ARTIFACT_RECORD, NAME, artifact_key
 from .servers.reconcile import locked
-from .weights.lock import Busy, WeightLock
 from .weights.manifest import INNER_STAGING, MANIFEST, lock_of
+from .weights.staging import Busy, WeightLock
 
 KINDS = ("work", "compile", "artifact", "cache")
 PATH = re.compile(r"/[^\s\"',;:=\\]+")
 KEY = re.compile(r"^[0-9a-f]{16}$")
 UNITS = "/etc/systemd/system/inference-fleet-*"
-
-
-def _unused(path, kind, why):
-    """The row of an unused path. kind: for a person; why: the reason. find() adds size, shared and mounted."""
-    return {"path": path, "kind": kind, "why": why}
 
 
 def clean(paths, planned, deployment=None, remove=False, remove_shared=False, check=False):
@@ -135,7 +129,7 @@ def _processes(paths):
     return texts
 
 
-# ---- found paths
+# ---- found paths, as (path, kind for a person, reason)
 
 
 def find(paths, planned, deployment=None):
@@ -145,20 +139,21 @@ def find(paths, planned, deployment=None):
     mounted: something is mounted in it, so it is never deleted.
     """
     used, names, entries = used_places(paths, planned, deployment)
-    found = [
+    unused = [
         *_server_folders(paths, used, names),
         *_artifacts(paths, used, entries),
         *_environments(paths, used),
         *_weights(paths, used, entries),
     ]
-    mounts = mount_points()
+    mounts, found = mount_points(), []
     device = os.stat(paths.lib).st_dev if os.path.isdir(paths.lib) else None
-    for one in found:
-        real = os.path.realpath(one["path"])
-        one["shared"] = not _within(real, os.path.realpath(paths.lib)) or os.lstat(real).st_dev != device
-        one["mounted"] = any(_within(mount, real) for mount in mounts)
-        one["size"] = size_of(one["path"])
-    return sorted(found, key=lambda one: one["path"])
+    for path, kind, why in sorted(unused):
+        real = os.path.realpath(path)
+        shared = not _within(real, os.path.realpath(paths.lib)) or os.lstat(real).st_dev != device
+        mounted = any(_within(mount, real) for mount in mounts)
+        row = {"path": path, "kind": kind, "why": why, "size": size_of(path), "shared": shared, "mounted": mounted}
+        found.append(row)
+    return found
 
 
 def _folders(folder):
@@ -177,12 +172,12 @@ def _server_folders(paths, used, names):
             continue
         content = os.listdir(path)
         if name not in names and set(content) <= set(KINDS) and not used.names(path):
-            yield _unused(path, "folders of a server", why)
+            yield path, "folders of a server", why
             continue
         for kind in KINDS:
             if kind in content and os.path.isdir(os.path.join(path, kind)) and not used.names(os.path.join(path, kind)):
                 reason = "no planned or deployed server names it" if name in names else why
-                yield _unused(os.path.join(path, kind), "folder of a server", reason)
+                yield os.path.join(path, kind), "folder of a server", reason
 
 
 def _artifacts(paths, used, entries):
@@ -196,14 +191,14 @@ def _artifacts(paths, used, entries):
         for name, path in _folders(parent):
             ours = os.path.isfile(os.path.join(path, ARTIFACT_RECORD))
             if KEY.match(name) and (ours or not os.listdir(path)) and not used.names(path):
-                yield _unused(path, "compiled artifact", "no planned or deployed server has this configuration")
+                yield path, "compiled artifact", "no planned or deployed server has this configuration"
 
 
 def _environments(paths, used):
     for _name, path in _folders(paths.venvs):
         ours = any(os.path.isfile(os.path.join(path, name)) for name in (MARKER, PARTIAL))
         if ours and not used.names(path):
-            yield _unused(path, "environment", "no planned or deployed server, nor a process, runs in it")
+            yield path, "environment", "no planned or deployed server, nor a process, runs in it"
 
 
 def _weights(paths, used, entries):
@@ -214,24 +209,12 @@ def _weights(paths, used, entries):
         for name, path in _folders(parent):
             hidden = name.startswith(".") and name.endswith(INNER_STAGING)
             destination = os.path.join(parent, name[1 : -len(INNER_STAGING)]) if hidden else path
-            if used.names(destination) or used.names(path) or locked_elsewhere(destination):
+            if used.names(destination) or used.names(path) or is_locked(lock_of(destination)):
                 continue
             if hidden and len(name) > len(INNER_STAGING) + 1:
-                yield _unused(path, "partial download", "%s is not planned, and no job fetches it" % destination)
+                yield path, "partial download", "%s is not planned, and no job fetches it" % destination
             elif not name.startswith(".") and os.path.isfile(os.path.join(path, MANIFEST)):
-                yield _unused(path, "checkpoint", "no planned or deployed server reads it")
-
-
-def locked_elsewhere(destination):
-    """Whether a run changes a destination of weights, on this node or another."""
-    try:
-        with open(lock_of(destination), "rb") as stream:
-            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True  # locked, or unreadable
-    return False
+                yield path, "checkpoint", "no planned or deployed server reads it"
 
 
 # ---- delete

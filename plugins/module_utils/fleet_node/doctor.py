@@ -62,16 +62,11 @@ def kernel(case):
     lines = kernel_lines(case.system)
     faults = "|".join((BROKEN_HARDWARE, *(case.platform.kernel_faults if case.platform else ())))
 
-    def last(pattern):
+    codes = {"doctor.out-of-memory": KILLED, "doctor.disk-error": BROKEN_DISK, "doctor.hardware-error": faults}
+    for code, pattern in codes.items():
         found = [line for line in lines if re.search(pattern, line)]
-        return "%s (%d such lines)" % (found[-1].strip()[:LINE], len(found)) if found else None
-
-    if last(KILLED):
-        yield FleetError("doctor.out-of-memory", last(KILLED))
-    if last(BROKEN_DISK):
-        yield FleetError("doctor.disk-error", last(BROKEN_DISK))
-    if last(faults):
-        yield FleetError("doctor.hardware-error", last(faults))
+        if found:
+            yield FleetError(code, "%s (%d such lines)" % (found[-1].strip()[:LINE], len(found)))
 
 
 def kernel_lines(system):
@@ -175,13 +170,8 @@ def restarts(case):
         record = read_record(case.paths.server_state(name))
         recent = [one for one in record.get("starts") or () if one > time.time() - LOOP_S]
         if len(recent) >= LOOP_STARTS:
-            yield FleetError(
-                "doctor.restart-loop",
-                name,
-                len(recent),
-                record.get("reason") or record.get("phase") or "no reason is recorded",
-                details={"server": name},
-            )
+            why = record.get("reason") or record.get("phase") or "no reason is recorded"
+            yield FleetError("doctor.restart-loop", name, len(recent), why, details={"server": name})
 
 
 def logs(case):

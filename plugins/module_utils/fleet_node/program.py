@@ -10,7 +10,6 @@ Versions that no process runs, except the current version, are removed when anot
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import functools
@@ -24,7 +23,7 @@ import tempfile
 from . import program_check
 from .errors import CATALOGUE
 from .host import trust
-from .host.files import folder_lock, make_directory
+from .host.files import folder_lock, leads_to, make_directory, put_link, sha256_file
 from .host.os_errors import about, os_error
 from .program_check import CURRENT, MANIFEST, current, place, record_of, version_of
 
@@ -65,10 +64,10 @@ def own_version():
     return version(files_of())
 
 
-def work(folder, worker):
-    """Arguments of Python that run main() of a module of this package in a process that outlives the call. folder: see
-    start(). Raises OSError."""
-    return [start(folder), "work", worker.__name__.rpartition(ROOT + ".")[2]]
+def work(folder, name):
+    """Arguments of Python that run main() of a module of this package, by its __name__, in a process that outlives the
+    call. folder: see start(). Raises OSError."""
+    return [start(folder), "work", name.rpartition(ROOT + ".")[2]]
 
 
 def start(folder):
@@ -176,51 +175,44 @@ def _write(folder, files):
     """Write {path: bytes}, compile it, and write the manifest."""
     import py_compile
 
-    sources, compiled, digests = {}, {}, {}
-    for path, data in sorted(files.items()):
+    sources, compiled = sorted(files), []
+    for path in sources:
         where = os.path.join(folder, path)
         make_directory(os.path.dirname(where))
         with open(where, "wb") as stream:
-            stream.write(data)
-            os.fchmod(stream.fileno(), 0o644)
-        digests[path] = hashlib.sha256(data).hexdigest()
-    for path in sorted(path for path in files if path.endswith(".py")):
-        where = os.path.join(folder, path)
+            stream.write(files[path])
+    for path in (one for one in sources if one.endswith(".py")):
         final = os.path.join(os.path.dirname(folder), own_version(), path)  # in tracebacks
-        made = py_compile.compile(where, dfile=final, doraise=True)
+        made = py_compile.compile(os.path.join(folder, path), dfile=final, doraise=True)
         os.chmod(os.path.dirname(made), 0o755)
-        os.chmod(made, 0o644)
-        with open(made, "rb") as stream:
-            digests[os.path.relpath(made, folder)] = hashlib.sha256(stream.read()).hexdigest()
-    for path, digest in digests.items():
-        _to_disk(os.path.join(folder, path))
-        (sources if path in files else compiled)[path] = record_of(os.path.join(folder, path), digest)
+        compiled.append(os.path.relpath(made, folder))
+    found = {"files": sources, "compiled": compiled}
+    manifest = {kind: {path: _to_disk(os.path.join(folder, path)) for path in paths} for kind, paths in found.items()}
     where = os.path.join(folder, MANIFEST)
     with open(where, "w", encoding="utf-8") as stream:
-        json.dump({"files": sources, "compiled": compiled}, stream)
-        os.fchmod(stream.fileno(), 0o644)
+        json.dump(manifest, stream)
     _to_disk(where)
     os.chmod(folder, 0o755)
 
 
 def _to_disk(path):
+    """Put a file on the disk, readable by all accounts. Returns its record."""
     handle = os.open(path, os.O_RDONLY)
     try:
+        os.fchmod(handle, 0o644)
         os.fsync(handle)
     finally:
         os.close(handle)
+    return record_of(path, sha256_file(path))
 
 
 def _switch(where, wanted):
     link = os.path.join(where, CURRENT)
-    with contextlib.suppress(OSError):
-        if os.readlink(link) == wanted and os.lstat(link).st_uid == os.geteuid():
-            return
+    if leads_to(link, wanted):
+        return
     if os.path.isdir(link) and not os.path.islink(link):
         os.rename(link, tempfile.mkdtemp(prefix=".old-", dir=where))
-    with tempfile.TemporaryDirectory(prefix=".new-", dir=where) as folder:
-        os.symlink(wanted, folder + "/link")
-        os.replace(folder + "/link", link)
+    put_link(link, wanted)
 
 
 def _remove_left(where):

@@ -13,7 +13,6 @@ import fcntl
 import hashlib
 import json
 import os
-import stat
 
 from .host import trust
 
@@ -63,15 +62,13 @@ def fault(folder, version):
             known = json.load(stream)
         if version_of({path: record[0] for path, record in known["files"].items()}) != version:
             return "%s is of another version" % MANIFEST
-        files = [*known["files"].items(), *known["compiled"].items()]
-        for path in sorted({os.path.dirname(path) for path, _record in files}):
-            found = _misplaced(os.path.join(folder, path), stat.S_ISDIR, 0o755)
+        files = {**known["files"], **known["compiled"]}
+        folders = dict.fromkeys(map(os.path.dirname, files))
+        for path, record in {**folders, **files}.items():
+            path = os.path.join(folder, path)
+            found = trust.misplaced(path, folder=record is None, owners=(0,)) or _change(path, record)
             if found:
-                return found
-        for path, record in files:
-            found = _fault_of(os.path.join(folder, path), record)
-            if found:
-                return found
+                return "%s %s" % (path, found)
     except OSError as error:
         return "%s: %s" % (error.filename, error.strerror)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
@@ -85,27 +82,10 @@ def record_of(path, digest):
     return [digest, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
-def _fault_of(path, record):
-    found = _misplaced(path, stat.S_ISREG, 0o644)
-    if found:
-        return found
+def _change(path, record):
+    """How a file differs from its record, as a clause; None if it does not. record: None for a folder."""
     status = os.lstat(path)
-    digest, size, modified, changed = record
-    if status.st_size != size:
-        return "%s has another size" % path
-    if (status.st_mtime_ns, status.st_ctime_ns) != (modified, changed):
-        with open(path, "rb") as stream:
-            if hashlib.sha256(stream.read()).hexdigest() != digest:
-                return "%s was changed" % path
-    return None
-
-
-def _misplaced(path, kind, mode):
-    """Why a path is not a file or folder that all accounts can read and only its owner can change."""
-    status = os.lstat(path)
-    if not kind(status.st_mode):
-        return "%s is something else" % path
-    if status.st_uid not in (0, os.geteuid()):
-        return "%s belongs to another account" % path
-    found = stat.S_IMODE(status.st_mode)
-    return None if found == mode else "%s has mode %04o instead of %04o" % (path, found, mode)
+    if record is None or record[1:] == [status.st_size, status.st_mtime_ns, status.st_ctime_ns]:
+        return None
+    with open(path, "rb") as stream:
+        return None if hashlib.sha256(stream.read()).hexdigest() == record[0] else "was changed"

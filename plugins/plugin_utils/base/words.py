@@ -76,6 +76,14 @@ def some(names):
     return ", ".join(names[:3]) + (" and %d more" % (len(names) - 3) if len(names) > 3 else "")
 
 
+def by_text(pairs):
+    """Return {text: [names]} of [(text, name)], in order, to merge equal messages."""
+    found = {}
+    for text, name in pairs:
+        found.setdefault(text, []).append(name)
+    return found
+
+
 def close_to(name, known, cutoff=0.8):
     """Return the name in ``known`` that ``name`` probably stands for, or "". cutoff: required similarity, up to 1."""
     close = difflib.get_close_matches(name, sorted(known), 1, cutoff=cutoff)

@@ -12,6 +12,8 @@ import re
 from ...module_utils.fleet_node.errors import FleetError
 from ..base.checks import Mistakes, invalid, number
 from ..base.words import show
+from ..models import family_of
+from . import options
 from .options import SIZE, SUFFIXES, Version, check_limit, command_flags, size, text
 
 SERVED = "served-model-name"
@@ -38,7 +40,8 @@ class Engine:
     its workers can run; a recipe's `backend` selects one of them. knobs: names of sequences, length, share of memory
     and tensor parallelism in messages about memory. any_model_name: whether servers answer requests for a model of any
     name. metrics_path: of a server's metrics for Prometheus. unserved: families of models that it cannot serve. usual:
-    see sizes().
+    see sizes(). flags: the options.Options of its command line. parsers: {flag: kind of parser}; parser_plugins: flags
+    with which a plugin may define a parser of any name.
     """
 
     name = label = port = bind = api_key = versions = ""
@@ -50,7 +53,8 @@ class Engine:
     lengths = wraps = ()
     unserved = ("embedding",)
     variables = forks = {}
-    usual = ()
+    usual = parser_plugins = ()
+    flags, parsers = None, {}
     knobs = ("max-num-seqs", "max-model-len", "gpu-memory-utilization", "tensor-parallel-size")
 
     def running(self, backend):
@@ -282,20 +286,61 @@ class Engine:
         """Raises FleetError if this version of the engine's program (packaging's Version; None: unknown) rejects a
         flag, or would not serve as planned."""
 
+    def program(self, command, models=()):
+        """Return the index of the word that starts the engine's own server; -1 if an image's entrypoint starts it, and
+        None for a script that wraps the engine. models: words with which such arguments for an entrypoint begin."""
+        return None
+
+    def sources(self, platform, version, values, program):
+        """Return the recorded options to check a program against. values: {flag: value}. program: its word."""
+        return [options.Program(self.flags, ("--",), version)]
+
+    def given(self, server, program):
+        """Return [(place, flag, value)] of a server's options: in its command after the program, in its arguments."""
+        given = command_flags(server.command[program + 1 :])
+        words = [("command: --" + flag, flag, value) for flag, value in given.items()]
+        return [*words, *(("arguments." + flag, flag, value) for flag, value in server.values.items())]
+
     def check_options(self, where, server):
         """Raises FleetError if the engine's parser rejects an option, according to the recorded options.
 
         This check runs after the platform's check, which has more details about the vendor's build of the engine.
         """
         self._check_split(where, server)
+        command, recipe = server.command, server.recipe
+        program = self.program(command, [server.context["model"]])
+        if program is not None:
+            sources = self.sources(recipe["platform"], self.version(recipe), server.arguments, command[program])
+            options.check(where, sources, self.given(server, program))
+            self._check_parsers(where, server)
+
+    def _check_parsers(self, where, server):
+        """Raises FleetError for a parser of another family of models."""
+        family, model = family_of(server.recipe), server.recipe["model"]
+        values = {self.canonical_flag(flag): value for flag, value in server.values.items()}
+        for flag, kind in self.parsers.items():
+            fitting, given = family.fitting(kind, self.name, model), values.get(flag)
+            if fitting is None or given in (None, False, *fitting) or set(values) & set(self.parser_plugins):
+                continue
+            allowed = "none, because %s have no such parser" % family.label
+            if fitting:
+                whose = (model.get("config") or {}).get("model_type") or family.label
+                allowed = "%s, the parser of %s" % (" or ".join(fitting), whose)
+            raise invalid("%s: arguments.%s" % (where, flag), given, allowed)
 
     def check_config(self, where, server, version):
         """Raises FleetError if the configuration file does not match this version, the flags or the devices. An engine
         that wraps another engine uses the other engine's check and notes()."""
 
     def notes(self, entry, version, hardware):
-        """Return warnings for the plan: sentences about possible problems of a planned server. entry: plan entry."""
-        return []
+        """Return warnings for the plan: sentences about possible problems of a planned server, such as options that are
+        not recorded; the node checks them with the engine's parser. entry: plan entry."""
+        command = entry["command"]
+        program = self.program(command, entry["weights"])
+        if program is None:
+            return []
+        sources = self.sources(entry["platform"], version, entry["arguments"], command[program])
+        return options.notes(sources, command[program + 1 :])
 
     # -- memory --------------------------------------------------------------------------------------------------------
 

@@ -74,13 +74,11 @@ class Dynamo(Engine):
     # TensorRT-LLM by docs.nvidia.com/dynamo, "Support matrix".
     flags = options.Options("dynamo_flags.json", label)
     parsers = {"dyn-tool-call-parser": "tool", "dyn-reasoning-parser": "reasoning"}
-    parser_plugins = ()
-    check_parsers = vllm.Vllm.check_parsers
     versions = r"(?:^ai[-_]dynamo(?:\[[^\]]*\])?==|(?:^|/)(?:vllm|tensorrtllm)-runtime:)([^@;\s]+)"
 
     def operations(self, host, venv):
         """Return the operations of the workers' engine."""
-        return host.engine(host.role("dynamo").value("dynamo_backend", host.recipe.get("backend") or "vllm"), venv)
+        return host.engine(host.role("dynamo").value("dynamo_backend"), venv)
 
     def running(self, backend):
         return Worker(WORKERS[backend]) if backend else self
@@ -92,38 +90,29 @@ class Dynamo(Engine):
             self._check_ports(where, server)
 
     def check_options(self, where, server):
+        program, backend = self.program(server.command), server.recipe.get("backend")
+        if program is not None:
+            name = server.command[program]
+            runs = name.rpartition(".")[2]
+            if backend and name.startswith("dynamo.") and runs not in (backend, "frontend"):
+                raise invalid(where + ": backend", backend, "%s, which command runs" % runs)
+            for place, flag, value in self.given(server, program):
+                flag, place = flag.replace("_", "-"), "%s: %s" % (where, place)
+                if flag in LIMITS and options.fits("float", value):
+                    options.check_limit(place, value, LIMITS[flag])
+                if flag == "connector" and name == "dynamo.vllm" and value not in (None, False, "none", ["none"]):
+                    raise invalid(place, value, "none, with arguments.%s in its place" % TRANSFER)
         super().check_options(where, server)
-        version, program = self.version(server.recipe), self.program(server.command)
-        if program is None:
-            return
-        backend = server.recipe.get("backend")
-        if backend and program.startswith("dynamo.") and program.rpartition(".")[2] not in (backend, "frontend"):
-            raise invalid(where + ": backend", backend, "%s, which command runs" % program.rpartition(".")[2])
-        given = [*vllm.given_of(server, server.command.index(program)), *self._variables(server.environment, program)]
-        for place, flag, value in given:
-            name, place = flag.replace("_", "-"), "%s: %s" % (where, place)
-            if name in LIMITS and options.fits("float", value):
-                options.check_limit(place, value, LIMITS[name])
-            if name == "connector" and program == "dynamo.vllm" and value not in (None, False, "none", ["none"]):
-                raise invalid(place, value, "none, with arguments.%s in its place" % TRANSFER)
-        options.check(where, self.sources(server.recipe["platform"], version, program, server.arguments), given)
-        self.check_parsers(where, server, self.name)
 
-    def notes(self, entry, version, hardware):
-        """Return warnings about options of Dynamo itself that are not recorded."""
-        program = self.program(entry["command"])
-        if program is None:
-            return []
-        sources = self.sources(entry["platform"], version, program, entry["arguments"])
-        return options.notes(sources, entry["command"][entry["command"].index(program) + 1 :])
+    def program(self, command, models=()):
+        """Return the index of the module of Dynamo that a command runs, None for another program."""
+        return next((place for place, word in enumerate(command) if word in self.flags.data["models"]), None)
 
-    def program(self, command):
-        """Return the module of Dynamo that a command runs, None for another program."""
-        return next((word for word in command if word in self.flags.data["models"]), None)
-
-    def sources(self, platform, version, program, values):
-        """Return the recorded options to check a program against, with the engine last. values: {flag: value}."""
+    def sources(self, platform, version, values, program):
         return [options.Program(self.flags, (program,), version)]
+
+    def given(self, server, program):
+        return [*super().given(server, program), *self._variables(server.environment, server.command[program])]
 
     def _variables(self, environment, program):
         """Return [(place, option, value)] of the variables that set an option's default.
@@ -326,11 +315,11 @@ class Worker(Dynamo):
         for name in self.TAKEN:
             setattr(self, name, getattr(engine, name))
 
-    def sources(self, platform, version, program, values):
-        own = super().sources(platform, version, program, values)
+    def sources(self, platform, version, values, program):
+        own = super().sources(platform, version, values, program)
         if not program.endswith(".vllm"):
             return own
-        return [*own, *self.engine.sources(platform, self._its_version(version), values, (vllm.SHARED,))]
+        return [*own, *self.engine.sources(platform, self._its_version(version), values, program, (vllm.SHARED,))]
 
     def check_config(self, where, server, version):
         if server.context["role"] != "frontend":

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..base.checks import invalid, number
 from . import options
 from .base import PARALLEL, SHARE, WHOLE, Engine
-from .vllm import Vllm, given_of
+from .vllm import Vllm
 
 TENSOR, PIPELINE, DATA = Engine.parallel[0], Engine.parallel[1], "data-parallel-size"
 FRACTION, SEQUENCES, LENGTH = "mem-fraction-static", "max-running-requests", "context-length"
@@ -37,8 +37,7 @@ class Sglang(Engine):
     knobs = (SEQUENCES, LENGTH, FRACTION, TENSOR)
     usual = (256, 0.85, ("chunked-prefill-size", 8192))
     flags = options.Options("sglang_flags.json", label)
-    parsers, parser_plugins = Vllm.parsers, ()
-    check_parsers = Vllm.check_parsers
+    parsers = Vllm.parsers
 
     def adapter_arguments(self, adapters):
         return {"lora-paths": ["%s=%s" % item for item in adapters.items()]}
@@ -53,19 +52,8 @@ class Sglang(Engine):
             allowed = "1 without %s; servers.*.count makes more servers" % ATTENTION
             raise invalid("%s: arguments.%s" % (where, DATA), values[DATA], allowed)
 
-    def check_options(self, where, server):
-        super().check_options(where, server)
-        program = program_of(server.command)
-        if program is not None:
-            options.check(where, self._sources(self.version(server.recipe)), given_of(server, program))
-            self.check_parsers(where, server, self.name)
-
-    def _sources(self, version):
-        return [options.Program(self.flags, ("--",), version)]
-
-    def notes(self, entry, version, hardware):
-        program = program_of(entry["command"])
-        return [] if program is None else options.notes(self._sources(version), entry["command"][program + 1 :])
+    def program(self, command, models=()):
+        return next((place for place, word in enumerate(command) if word in PROGRAMS), None)
 
     def memory(self, entry, hardware, model):
         """mem-fraction-static is the share of weights and KV cache, and the rest is for activations and graphs (SGLang,
@@ -78,11 +66,6 @@ class Sglang(Engine):
             "budget": "capped",
             "windowed": False,
         }
-
-
-def program_of(command):
-    """Return the index of the word that starts the server; None for a script."""
-    return next((place for place, word in enumerate(command) if word in PROGRAMS), None)
 
 
 ENGINE = Sglang()

@@ -61,15 +61,18 @@ class TensorRtLlm(Engine):
     # -- checks --------------------------------------------------------------------------------------------------------
 
     def check_command(self, where, server, version):
-        """Check the flags of this version, and the name of a local checkpoint."""
-        given = {**command_flags(server.command), **server.values}
-        program = options.Program(self.fields, ("--",), version, strict=True)
-        options.check(where, [program], [("arguments." + flag, flag, value) for flag, value in given.items()])
+        """Check the name of a local checkpoint."""
         model, expected = server.context["model"], server.context["model_id"]
         folder = posixpath.basename(model.rstrip("/"))
         if model in server.command and folder != expected and not server.arguments.get(SERVED):
             raise not_as_planned(where, "the folder of model.path, by which it is served,", folder, "model.id",
                                  expected, "model_id")  # fmt: skip
+
+    def program(self, command, models=()):
+        return -1 if command else None
+
+    def sources(self, platform, version, values, program):
+        return [options.Program(self.fields, ("--",), version, strict=True)]
 
     def attention_whole(self, values):
         return _is_on(values.get("enable-attention-dp"))

@@ -12,7 +12,6 @@ from ...module_utils.fleet_node.engines import vllm_drains
 from ...module_utils.fleet_node.engines.vllm_api_keys import API_KEY
 from ..base.checks import invalid, number, unknown_key
 from ..base.words import FALSE, TRUE
-from ..models import family_of
 from . import options
 from .base import SHARE, WHOLE, Engine, Unreadable, read_degree, read_mapping, read_number
 
@@ -48,7 +47,6 @@ class Vllm(Engine):
     # forks: {platform: {flag: values that the vendor adds}}; of connectors by vllm_ascend/distributed/kv_transfer/
     # __init__.py, and before 0.14 by vllm_ascend/distributed.
     flags = options.Options("vllm_flags.json", label)
-    # {flag: kind of parser}; a plugin may define any name.
     unserved = ()
     parsers = {"tool-call-parser": "tool", "reasoning-parser": "reasoning"}
     parser_plugins = ("tool-parser-plugin", "reasoning-parser-plugin")
@@ -64,23 +62,7 @@ class Vllm(Engine):
     variables = {"VLLM_CPU_KVCACHE_SPACE": WHOLE, "VLLM_NEURON_KV_GMU_BUDGET_CAP_FRACTION": SHARE}
 
     def operations(self, host, venv):
-        role = host.role("vllm")
-        torch = role.value("vllm_torch", venv.get("torch") or "")
-        lists = {name: role.value("vllm_" + name, venv.get(name) or [])
-                 for name in ("packages", "excludes", "overrides", "verify_imports")}  # fmt: skip
-        arguments = {
-            "path": role.value("vllm_venv_path", venv["path"]),
-            "create": role.value("vllm_create", venv.get("create", True)),
-            **lists,
-            "python": role.value("vllm_python", venv.get("python") or "") or None,
-            "uv": role.value("vllm_uv", host.root + "/var/lib/inference-fleet/toolkit/bin/uv"),
-            "find_links": role.later("vllm_find_links"),
-            "index_url": role.later("vllm_index_url", "fleet_pip_index_url", "", omits=True),
-            "extra_index_urls": role.later("vllm_extra_index_urls"),
-            "fallback_indexes": [{"package": torch, "index": role.later("vllm_torch_index_url")}] if torch else [],
-            **host.network(role),
-        }
-        return [("python_environment", arguments)]
+        return [host.role("vllm", venv=venv).call("python_environment")]
 
     def adapter_arguments(self, adapters):
         return {"enable-lora": True, "lora-modules": ["%s=%s" % item for item in adapters.items()]}
@@ -115,36 +97,11 @@ class Vllm(Engine):
             return []
         return ["--middleware", "%s.%s" % (vllm_drains.MODULE, vllm_drains.Drains.__name__)]
 
-    def check_options(self, where, server):
-        super().check_options(where, server)
-        program = self.program(server.command, [server.context["model"]])
-        if program is not None:
-            version = self.version(server.recipe)
-            sources = self.sources(server.recipe["platform"], version, server.arguments)
-            in_file = [("config.content.%s" % key, str(key), value) for key, value in server.content.items()]
-            options.check(where, sources, [*given_of(server, program), *in_file])
-            self.check_parsers(where, server, self.name)
+    def given(self, server, program):
+        in_file = [("config.content.%s" % key, str(key), value) for key, value in server.content.items()]
+        return [*super().given(server, program), *in_file]
 
-    def check_parsers(self, where, server, engine):
-        """Raises FleetError for a parser of another family of models."""
-        family, model = family_of(server.recipe), server.recipe["model"]
-        values = {self.canonical_flag(flag): value for flag, value in server.values.items()}
-        for flag, kind in self.parsers.items():
-            fitting, given = family.fitting(kind, engine, model), values.get(flag)
-            if fitting is None or given in (None, False, *fitting) or set(values) & set(self.parser_plugins):
-                continue
-            allowed = "none, because %s have no such parser" % family.label
-            if fitting:
-                whose = (model.get("config") or {}).get("model_type") or family.label
-                allowed = "%s, the parser of %s" % (" or ".join(fitting), whose)
-            raise invalid("%s: arguments.%s" % (where, flag), given, allowed)
-
-    @staticmethod
-    def program(command, models):
-        """Return the index of the word that starts vLLM's own server; None for a script that wraps the engine.
-
-        A command that begins with the model or with a flag is for an image whose entrypoint is the server.
-        """
+    def program(self, command, models=()):
         words = [os.path.basename(word) for word in command]
         if words[:1] and (command[0] in models or words[0].startswith("-")):
             return -1
@@ -152,8 +109,7 @@ class Vllm(Engine):
             words.index(MODULE) if MODULE in words else words.index("serve") if {"vllm", "serve"} <= {*words} else None
         )
 
-    def sources(self, platform, version, values, tables=(SHARED, SERVE)):
-        """Return the recorded options to check a program against. values: {flag: value}, by canonical flag."""
+    def sources(self, platform, version, values, program, tables=(SHARED, SERVE)):
         further = dict(self.flags.data["forks"].get(platform, {}))
         plugged = set(values) & set(self.parser_plugins)
         further.update({flag: (values[flag],) for flag in self.parsers if plugged and flag in values})
@@ -161,14 +117,6 @@ class Vllm(Engine):
         if transfer.get("kv_connector_module_path"):  # vLLM imports the connector from there, whatever its name is
             further[CONNECTOR] = (*further.get(CONNECTOR, ()), transfer.get("kv_connector"))
         return [options.Program(self.flags, tables, version, further)]
-
-    def notes(self, entry, version, hardware):
-        """Return warnings about options that are not recorded; the node checks them with the engine's parser."""
-        program = self.program(entry["command"], entry["weights"])
-        if program is None:
-            return []
-        sources = self.sources(entry["platform"], version, entry["arguments"])
-        return options.notes(sources, entry["command"][program + 1 :])
 
     def longer(self, names, environment):
         return bool(names & set(LONGER_FLAGS)) or environment.get(LONGER_VARIABLE) == "1"
@@ -220,13 +168,6 @@ def graph_settings(values):
     config = read_mapping(values, GRAPHS)
     mode = values.get(GRAPHS + ".cudagraph-mode", config.get("cudagraph_mode"))
     return mode, values.get("cudagraph-capture-sizes", config.get("cudagraph_capture_sizes"))
-
-
-def given_of(server, program):
-    """Return [(place, flag, value)] of a server's options: in its command after the program, and in its arguments."""
-    given = options.command_flags(server.command[program + 1 :])
-    words = [("command: --" + flag, flag, value) for flag, value in given.items()]
-    return [*words, *(("arguments." + flag, flag, value) for flag, value in server.values.items())]
 
 
 def _transfer(values):

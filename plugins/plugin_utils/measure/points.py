@@ -90,18 +90,16 @@ def points(entries, deployment, name=None, elsewhere=()):
     a tool starts an engine.
 
     entries: plan entries of the host where the tool runs. elsewhere: [{host, address, entry}] of other hosts, for scope
-    fleet. point: the keys of measure.tools.benchmarks.Point. Raises FleetError with all mistakes, before any load is
+    fleet. point: of _point(). Raises FleetError with all mistakes, before any load is
     sent.
     """
     name, profile = profile_of(deployment, name)
-    _check_command(name, profile)
-    tool = tool_of(profile)
+    tool = _check_profile(name, profile)
     asked = answering(name, entries)
     scope = scope_of(deployment, name)
     if not tool.get("several") and scope != "server":
         allowed = "server: %s accepts one address, and each server is a point" % profile["tool"]
         raise _invalid(PROFILES + name, "scope", scope, allowed)
-    _check_tool(name, profile, tool)
     own_engine = tool["program"][0] == "instead"
     groups = [[entry] for entry in asked] if scope == "server" else [asked]
     if own_engine:  # the servers are alike, and each call stops them all
@@ -255,46 +253,39 @@ def _label(point, group, scope):
     return "%s, %s, %s" % (point["tool"], group[0]["name"] if scope == "server" else scope, load)
 
 
-def _check_command(name, profile):
-    """Raises FleetError if the recipe's command is not complete, or if a placeholder has no value."""
-    command = profile.get("command") or {}
-    if (profile["tool"] == "command") != bool(command):
+def _check_profile(name, profile):
+    """Return the tool of a profile. Raises FleetError if the recipe's command is not complete, or for options that a
+    tool does not support and would silently ignore."""
+    kind, command, levels = profile["tool"], profile.get("command") or {}, profile.get("concurrency")
+    unlimited = None in (levels if isinstance(levels, list) else [levels])
+    rate, known = profile.get("request_rate"), tools("placeholders of benchmarks")
+    if (kind == "command") != bool(command):
         raise _invalid(PROFILES + name, "command", profile.get("command"), "a mapping if tool is command, else null")
-    if not command:
-        return
-    levels = profile.get("concurrency")
-    values = {
-        "concurrency": None not in (levels if isinstance(levels, list) else [levels]),
-        "request_rate": profile.get("request_rate"),
-    }
-    for placeholder in sorted(placeholders(_words(command))):
-        if placeholder not in tools("placeholders of benchmarks"):
-            known = ", ".join(tools("placeholders of benchmarks"))
-            raise _invalid(PROFILES + name, "command", "${%s}" % placeholder, known)
-        if not values.get(placeholder, True):
-            raise _invalid(PROFILES + name, placeholder, None, "a number, because the command contains it")
-    if profile.get("arguments"):
-        raise _invalid(PROFILES + name, "arguments", profile["arguments"], "null: add them to command.argv")
-    for metric in ("completed", "output_tokens_per_s"):
-        if metric not in command["metrics"]:
-            allowed = "at least completed and output_tokens_per_s"
-            raise _invalid(PROFILES + name, "command.metrics", sorted(command["metrics"]), allowed)
-
-
-def _check_tool(name, profile, tool):
-    """Raises FleetError for options that a tool does not support and would silently ignore."""
-    levels = profile.get("concurrency")
-    for key, given, supported, instead in (
-        ("concurrency", None in (levels if isinstance(levels, list) else [levels]), not tool.get("needs_concurrency"),
-         "a number: %s has no other load"),
-        ("request_rate", profile.get("request_rate"), tool.get("takes_rate"), "null: %s has no request rate"),
-        ("limits", profile.get("limits"), tool.get("goodput"), "null: %s counts no goodput"),
-        ("warmup_requests", profile.get("warmup_requests"), tool.get("takes_warmup"), "0: %s has no warm-up"),
-        ("sampling", set(profile.get("sampling") or ()) - set(tool.get("sampling") or ()), tool.get("sampling") is None,
-         (", ".join(tool.get("sampling") or ()) or "null") + " for %s"),
+    used = sorted(placeholders(_words(command))) if command else []
+    metrics = sorted(command.get("metrics", ()))
+    tool = tool_of(profile)
+    sampling = tool.get("sampling")
+    number = "a number, because the command contains it"
+    for key, given, wrong, allowed in (
+        *(("command", "${%s}" % one, one not in known, ", ".join(known)) for one in used),
+        ("concurrency", None, "concurrency" in used and unlimited, number),
+        ("request_rate", None, "request_rate" in used and not rate, number),
+        ("arguments", profile.get("arguments"), command and profile.get("arguments"), "null: add them to command.argv"),
+        ("command.metrics", metrics, command and not {"completed", "output_tokens_per_s"}.issubset(metrics),
+         "at least completed and output_tokens_per_s"),
+        ("concurrency", levels, unlimited and tool.get("needs_concurrency"), "a number: %s has no other load" % kind),
+        ("request_rate", rate, rate and not tool.get("takes_rate"), "null: %s has no request rate" % kind),
+        ("limits", profile.get("limits"), profile.get("limits") and not tool.get("goodput"),
+         "null: %s counts no goodput" % kind),
+        ("warmup_requests", profile.get("warmup_requests"),
+         profile.get("warmup_requests") and not tool.get("takes_warmup"), "0: %s has no warm-up" % kind),
+        ("sampling", profile.get("sampling"),
+         sampling is not None and set(profile.get("sampling") or ()) - set(sampling),
+         "%s for %s" % (", ".join(sampling or ()) or "null", kind)),
     ):  # fmt: skip
-        if given and not supported:
-            raise _invalid(PROFILES + name, key, profile.get(key), instead % profile["tool"])
+        if wrong:
+            raise _invalid(PROFILES + name, key, given, allowed)
+    return tool
 
 
 def _limits_of(deployment, entries):
@@ -330,8 +321,7 @@ def _check(name, profile, point, contexts, most):
 def scope_of(deployment, name=None):
     """Return the scope of a profile as points() uses it. Raises FleetError."""
     name, profile = profile_of(deployment, name)
-    _check_command(name, profile)
-    return profile.get("scope") or ("node" if tool_of(profile).get("several") else "server")
+    return profile.get("scope") or ("node" if _check_profile(name, profile).get("several") else "server")
 
 
 def elsewhere_of(entries, variables_of):

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The parts of operations that run on the control node, before and after the operation runs on a managed node.
 
-A part is a function OPERATION(action, arguments, task_vars) that returns the result of the task. action: an ActionBase
-with NodeProgram. OPERATION_sent(action, arguments), if it exists, returns the arguments for the managed node, or None
-if the operation has nothing to do; the operation check uses it. Parts are imported when they are used.
+A part is a function OPERATION(action, arguments, task_vars) that returns the result of the task. action: that of
+inference.fleet.node. OPERATION_sent(action, arguments), if it exists, returns the arguments for the managed node, or
+None if the operation has nothing to do; the operation check uses it. Parts are imported when they are used.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from ..planning import run_look, run_plan
 from ..reporting.runs import reports_folder
 from ..reporting.screen import show
 from .check import asked_of, looks_of
-from .servers import verification_arguments
+from .servers import readable, verification_arguments
 
 TITLE, COLUMNS = "Doctor", ["host", "server", "check", "code", "cause"]
 ADVICE = "Run site.yml, which runs the steps that cannot be checked."
@@ -90,10 +90,7 @@ def _inventory_secrets(action, task_vars):
     for name in task_vars:
         named = TOKEN_LIKE.search(name) and not NOT_SECRET.search(name)
         if named or "proxy" in name:
-            try:
-                value = action._templar.template(task_vars[name])
-            except Exception:  # the templating engine may raise anything: a locked vault, an undefined variable
-                continue
+            value = readable(action, task_vars, name)
             found |= url_secrets(value) | set(strings(value) if named else ())
     return {one for one in found if len(one) >= TOKEN_LENGTH}
 

@@ -12,6 +12,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 
 from ...module_utils.fleet_node.host.files import readable_json
 from ...module_utils.fleet_node.host.redact import TOKEN_LENGTH
+from ...module_utils.fleet_node.host.values import items_of
 from ..base.checks import clean
 from ..planning import run_look
 from ..reporting import report
@@ -78,25 +79,27 @@ def engine_servers_info(action, arguments, task_vars):
     return result
 
 
+def readable(action, task_vars, name):
+    """Return the value of a variable, None if it cannot be read here: a locked vault, an undefined variable."""
+    try:
+        return action._templar.template(task_vars[name])
+    except Exception:  # the templating engine may raise anything
+        return None
+
+
 def _known_secrets(action, servers, task_vars):
-    """Return {variable: value} of the servers' secrets, except those that cannot be read:
-    a locked vault is not an error here."""
+    """Return {variable: value} of the servers' secrets, except those that cannot be read, which is not an error here.
+
+    The values are masked in the module's entire output. Short values would match everywhere, so they are left out.
+    """
+    given = [entry["secrets"] for entry in items_of(servers) if isinstance(entry.get("secrets"), dict)]
     known = {}
-    for entry in servers if isinstance(servers, list) else ():
-        secrets = entry.get("secrets") if isinstance(entry, dict) else None
-        for name in set(secrets.values()) if isinstance(secrets, dict) else ():
-            if name in task_vars and name not in known:
-                try:
-                    value = action._templar.template(task_vars[name])
-                    known[name] = value if isinstance(value, list) else str(value)
-                except Exception:  # the templating engine may raise anything: a locked vault, an undefined variable
-                    known[name] = None
-    # The values are masked in the module's entire output. Short values would match everywhere, so they are left out.
-    return {
-        name: value
-        for name, value in known.items()
-        if value and all(len(str(one)) >= TOKEN_LENGTH for one in (value if isinstance(value, list) else [value]))
-    }
+    for name in {name for secrets in given for name in secrets.values() if name in task_vars}:
+        value = readable(action, task_vars, name)
+        values = value if isinstance(value, list) else [] if value is None else [str(value)]
+        if values and all(len(str(one)) >= TOKEN_LENGTH for one in values):
+            known[name] = value if isinstance(value, list) else str(value)
+    return known
 
 
 def foreign_servers(action, arguments, task_vars):

@@ -29,36 +29,32 @@ LONGEST = 160  # characters of a failure in the table
 MOST = 24  # candidates; each candidate starts the servers
 STATISTICS = ("p95", "p90")  # of a latency with a limit: the first that the tool reports
 AS_IT_IS = "as it is"
+NAMES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT"}
 COLUMNS = ("candidate", "output tokens/s", "at once", "TTFT p95, ms", "TPOT p95, ms", "result")
 
 
-def settings(tune):
-    """Return [(setting, [(word, override)])] of a recipe's `tune`, those of `arguments` first."""
-    found = [
-        (name, [(str(value), {"arguments": {name: value}}) for value in values])
+def candidates(tune, recipe="the recipe"):
+    """Return [(name, override)]: the current deployment, then each combination of the settings of a recipe's `tune`,
+    those of `arguments` first. Raises FleetError."""
+    arguments = {
+        name: {str(value): {"arguments": {name: value}} for value in values or ()}
         for name, values in (tune.get("arguments") or {}).items()
+    }
+    given = [
+        [("%s=%s" % (name, word), override or {}) for word, override in values.items()]
+        for settings in (arguments, tune.get("variants") or {})
+        for name, values in settings.items()
         if values
     ]
-    for name, variants in (tune.get("variants") or {}).items():
-        found += [(name, [(word, override or {}) for word, override in variants.items()])] if variants else []
-    return found
-
-
-def candidates(tune, recipe="the recipe"):
-    """Return [(name, override)]: the current deployment, then each combination of the settings. Raises FleetError."""
-    given = settings(tune)
-    count = math.prod(len(values) for _name, values in given)
-    if not given or count > MOST:
+    count = math.prod(map(len, given)) if given else 0
+    if not 0 < count <= MOST:
         raise _impossible(
-            recipe,
-            "tune has %d combinations; allowed: 1 to %d, each of which starts the servers"
-            % (count if given else 0, MOST),
+            recipe, "tune has %d combinations; allowed: 1 to %d, each of which starts the servers" % (count, MOST)
         )
     found = [(AS_IT_IS, {})]
-    for chosen in itertools.product(*(values for _name, values in given)):
-        words = ["%s=%s" % (name, word) for (name, _values), (word, _override) in zip(given, chosen)]
-        layers = list(zip(("tune." + word for word in words), (override for _word, override in chosen)))
-        found.append((" ".join(words), overrides.combine(layers)[0]))
+    for chosen in itertools.product(*given):
+        layers = [("tune." + words, override) for words, override in chosen]
+        found.append((" ".join(words for words, _override in chosen), overrides.combine(layers)[0]))
     return found
 
 
@@ -87,14 +83,15 @@ def measured(calls, deployment, history):
 
     calls: calls_of(); history: results of this inventory, the oldest first.
     """
-    found = []
+    newest = {_of(one): one for one in history if compare.counts(one)}
     recipe = results.recipe_hash(deployment)
-    for call in calls:
-        plan = results.plan_hash([*call["servers"], *call["elsewhere"]])
-        wanted = (plan, recipe, call["profile"], call["point"]["tool"], *(call["point"][key] for key in WORKLOAD))
-        same = [one for one in history if compare.counts(one) and _of(one) == wanted]
-        found.append(same[-1] if same else None)
-    return found
+    return [
+        newest.get((
+            results.plan_hash([*call["servers"], *call["elsewhere"]]), recipe, call["profile"], call["point"]["tool"],
+            *(call["point"][key] for key in WORKLOAD),
+        ))
+        for call in calls
+    ]  # fmt: skip
 
 
 WORKLOAD = ("input_tokens", "output_tokens", "concurrency", "request_rate", "requests")
@@ -104,8 +101,7 @@ def _of(document):
     asked = document["workload"]
     return (
         document["plan_hash"], document["recipe_hash"], document["profile"], document["tool"]["name"],
-        asked["input_tokens_asked"], asked["output_tokens_asked"], asked["concurrency"], asked["request_rate"],
-        asked["requests"],
+        *(asked.get(key + "_asked", asked[key]) for key in WORKLOAD),
     )  # fmt: skip
 
 
@@ -126,10 +122,11 @@ def over(document, limits):
 
 def best_point(documents, limits):
     """Return the candidate's result with the highest throughput within the limits, or the highest throughput if no
-    result is within the limits."""
+    result is within the limits; None if a result is missing."""
     told = [one for one in documents if one and one["metrics"]["output_tokens_per_s"]]
     within = [one for one in told if not over(one, limits)]
-    return max(within or told, key=lambda one: one["metrics"]["output_tokens_per_s"], default=None)
+    best = max(within or told, key=lambda one: one["metrics"]["output_tokens_per_s"], default=None)
+    return None if None in documents else best
 
 
 def choose(found, limits):
@@ -138,11 +135,9 @@ def choose(found, limits):
     found: {name: results of its points, None for a missing result}. Only candidates with all points count; the first of
     several equal candidates wins.
     """
-    rates = {}
-    for name, documents in found.items():
-        point = best_point(documents, limits) if None not in documents else None
-        if point and not over(point, limits):
-            rates[name] = point["metrics"]["output_tokens_per_s"]
+    points_of = {name: best_point(documents, limits) for name, documents in found.items()}
+    rates = {name: one["metrics"]["output_tokens_per_s"] for name, one in points_of.items()
+             if one and not over(one, limits)}  # fmt: skip
     return max(rates, key=rates.get, default=None)
 
 
@@ -151,30 +146,25 @@ def rows(found, limits, failed=None):
     best, table = choose(found, limits), []
     for name, documents in found.items():
         point = best_point(documents, limits)
-        if point is None or None in documents:
+        if point is None:
             why = str((failed or {}).get(name) or "").strip().partition("\n")[0]
             table.append([name, "", "", "", "", "failed: %s" % cut(why, LONGEST) if why else "not measured yet"])
             continue
-        beyond = over(point, limits)
-        words = {"ttft_ms": "TTFT", "tpot_ms": "TPOT"}
-        verdict = "over the limit of " + " and ".join(words[one] for one in beyond) if beyond else "within the limits"
+        beyond = " and ".join(NAMES[one] for one in over(point, limits))
+        verdict = "over the limit of " + beyond if beyond else "best" if name == best else "within the limits"
+        numbers = [latency(point, metric) for metric in LIMITS]
         table.append(
             [
                 name, "%.1f" % point["metrics"]["output_tokens_per_s"], point["workload"]["concurrency"] or "-",
-                *(_number(latency(point, metric)) for metric in LIMITS), "best" if name == best else verdict,
+                *("-" if one is None else "%.1f" % one for one in numbers), verdict,
             ]
         )  # fmt: skip
     return table
 
 
-def _number(value):
-    return "-" if value is None else "%.1f" % value
-
-
 def words(limits):
     """Return the limits as a string."""
-    found = ["%s of %g ms" % (name, limits[key]) for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"))
-             if limits.get(key) is not None]  # fmt: skip
+    found = ["%s of %g ms" % (name, limits[key]) for key, name in NAMES.items() if limits.get(key) is not None]
     return " and ".join(found) if found else "no limit"
 
 
@@ -193,37 +183,36 @@ def sweep_report(action, given, task_vars):
     folder = reports_folder(given["reports_dir"], task_vars, action._templar)
     if not folder:
         raise AnsibleActionFail("A sweep is kept in reports: set fleet_reports_dir to a folder for them.")
-    sweep = Sweep(task_vars, given["limits"])
+    tried, limits = planned(task_vars, given["limits"])
     history = results.history(folder)[0]
-    found = {one["name"]: measured(one["calls"], one["deployment"], history) for one in sweep.candidates}
+    found = {one["name"]: measured(one["calls"], one["deployment"], history) for one in tried}
     found.update({name: [None] for name in found if name in given["failed"]})
-    table = rows(found, sweep.limits, given["failed"])
-    table = {"title": "Tuning", "columns": list(COLUMNS), "rows": table}
+    table = {"title": "Tuning", "columns": list(COLUMNS), "rows": rows(found, limits, given["failed"])}
     if given["state"] == "planned":
-        for one in sweep.candidates:
-            one["measured"] = None not in found[one["name"]]
-        result = {"candidates": sweep.candidates, "limits": sweep.limits}
+        result = {
+            "candidates": [{**one, "measured": None not in found[one["name"]]} for one in tried],
+            "limits": limits,
+        }
     else:
         file = os.path.abspath(given["file"] or os.path.join(folder, FILE))
-        result = _chosen(action, sweep, found, file)
+        layers = {one["name"]: one["override"] for one in tried}
+        result = _chosen(action, layers, limits, found, file)
     if given["state"] == "chosen" or action._task.check_mode:
         result["fleet_report"] = table
         show(table)
     return result
 
 
-def _chosen(action, sweep, found, path):
-    best = choose(found, sweep.limits)
-    result = {"changed": False, "best": best, "limits": sweep.limits, "file": None}
+def _chosen(action, layers, limits, found, path):
+    best = choose(found, limits)
+    result = {"changed": False, "best": best, "limits": limits, "file": None}
     if best is None:
-        result.update(failed=True, msg=NONE % (len(found), words(sweep.limits)))
+        result.update(failed=True, msg=NONE % (len(found), words(limits)))
         return result
-    one = next(item for item in sweep.candidates if item["name"] == best)
-    point = best_point(found[best], sweep.limits)
-    text = HEAD % (best, words(sweep.limits), point["metrics"]["output_tokens_per_s"], path)
-    text += yaml.safe_dump({LAYER: one["override"]}, sort_keys=False)
+    rate = best_point(found[best], limits)["metrics"]["output_tokens_per_s"]
+    text = HEAD % (best, words(limits), rate, path) + yaml.safe_dump({LAYER: layers[best]}, sort_keys=False)
     before = read_text(path) or ""
-    result.update(changed=before != text, file=path, msg=BEST % (best, point["metrics"]["output_tokens_per_s"], path))
+    result.update(changed=before != text, file=path, msg=BEST % (best, rate, path))
     result["diff"] = {"before": before, "after": text, "before_header": path, "after_header": path}
     if not action._task.check_mode and before != text:
         try:
@@ -234,53 +223,43 @@ def _chosen(action, sweep, found, path):
     return result
 
 
-class Sweep:
-    """The candidates of the play's only host: [{name, override, servers, deployment, calls, planned}]."""
+def planned(task_vars, limits):
+    """Return ([{name, override, servers, deployment, calls}], the limits) of the only host. Raises FleetError."""
+    host, *others = task_vars["ansible_play_hosts_all"]
+    if others:
+        raise _refused(some([host, *others]), "these are several hosts, whose servers would stop in turn")
+    variables, sources = task_vars["hostvars"][host], task_vars.get("ansible_inventory_sources") or []
 
-    def __init__(self, task_vars, limits):
-        hosts = task_vars["ansible_play_hosts_all"]
-        if len(hosts) != 1:
-            _refuse(some(hosts), "these are several hosts, whose servers would stop in turn")
-        self.task_vars, self.host = task_vars, hosts[0]
-        base = self.plan(None)
-        deployment = base["deployment"]
-        if not base["servers"]:
-            _refuse(self.host, "no server is planned there")
-        if deployment.get("workers_elsewhere"):
-            _refuse(self.host, "it has workers on other hosts, which would have to change with it")
-        wanted = deployment.get("tune") or {}
-        self.limits = limits_of(limits, wanted)
-        self.candidates = []
-        given = task_vars["hostvars"][self.host].get(LAYER) or {}
-        for name, override in candidates(wanted, deployment["name"]):
-            item = self.plan(override) if override else base
-            if override and item["servers"] == base["servers"]:
-                self.candidates[0]["name"] = "%s (%s)" % (name, AS_IT_IS)
-                self.candidates[0]["override"] = override
-                continue
-            calls = calls_of(item["servers"], item["deployment"], wanted.get("profile") or points.QUICK)
-            self.candidates.append(
-                {
-                    "name": name, "override": override or given, "servers": item["servers"],
-                    "deployment": item["deployment"], "calls": calls,
-                }
-            )  # fmt: skip
+    def plan(given):
+        return plan_fleet(
+            [host], lambda name: given if name == host else task_vars["hostvars"][name], sources, deploys=True
+        )[host]
 
-    def plan(self, override):
-        """Return the plan of the host with the layer of the sweep; for None, the plan of the inventory."""
-        hostvars = self.task_vars["hostvars"]
-
-        def variables(host):
-            if override is None or host != self.host:
-                return hostvars[host]
-            return collections.ChainMap({LAYER: override}, hostvars[host])
-
-        sources = self.task_vars.get("ansible_inventory_sources") or []
-        return plan_fleet([self.host], variables, sources, deploys=True)[self.host]
+    base = plan(variables)
+    deployment = base["deployment"]
+    if not base["servers"]:
+        raise _refused(host, "no server is planned there")
+    if deployment.get("workers_elsewhere"):
+        raise _refused(host, "it has workers on other hosts, which would have to change with it")
+    tune, found = deployment.get("tune") or {}, []
+    limits = limits_of(limits, tune)
+    for name, override in candidates(tune, deployment["name"]):
+        item = plan(collections.ChainMap({LAYER: override}, variables)) if override else base
+        if override and item["servers"] == base["servers"]:
+            found[0].update(name="%s (%s)" % (name, AS_IT_IS), override=override)
+            continue
+        calls = calls_of(item["servers"], item["deployment"], tune.get("profile") or points.QUICK)
+        found.append(
+            {
+                "name": name, "override": override or variables.get(LAYER) or {}, "servers": item["servers"],
+                "deployment": item["deployment"], "calls": calls,
+            }
+        )  # fmt: skip
+    return found, limits
 
 
-def _refuse(what, reason):
-    raise FleetError("tune.one-host", what, reason)
+def _refused(what, reason):
+    return FleetError("tune.one-host", what, reason)
 
 
 NONE = (

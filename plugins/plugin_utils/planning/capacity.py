@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import math
 
+from ..base.words import by_text
 from ..engines import ENGINES
 from ..engines.base import Engine, Unreadable
 from ..measure.points import load_of
@@ -444,10 +445,7 @@ def group_of(entry, deployment):
 
 def refusals(found):
     """Return the refusals in check()'s result as sentences; "" if all servers can run."""
-    refused = {}
-    for item in found:
-        if item["refusal"]:
-            refused.setdefault(item["refusal"], []).append(item["server"])
+    refused = by_text((item["refusal"], item["server"]) for item in found if item["refusal"])
     return " ".join("%s: %s" % (servers_text(names), sentence) for sentence, names in refused.items())
 
 

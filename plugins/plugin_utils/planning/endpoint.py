@@ -19,12 +19,12 @@ from ...module_utils.fleet_node.host.server_spec import server_ports
 from ...module_utils.fleet_node.host.values import url_host
 from ...module_utils.fleet_node.measure import result as history
 from ...module_utils.fleet_node.servers.api_keys import api_keys
-from ..base.checks import address_of, invalid, taken_twice
+from ..base.checks import Mistakes, address_of, invalid, taken_twice
 from ..engines import ENGINES
 from ..engines.base import SERVED
 from ..models import family_of
 from . import services
-from .server_keys import is_loopback
+from .server_values import is_loopback
 from .variables import LIMITS, table
 
 ROLES = ("server", "frontend")  # of servers that clients send requests to; a deployment is represented by its frontends
@@ -43,69 +43,69 @@ def backends(plans, variables_of, endpoint=None, alias="", ports=()):
     servers accept, "" for none. disabled: the host is in maintenance. track: the server of an adapter or the alias is
     checked in this backend. secret: name of the variable with the server's API key, None for none. Raises FleetError.
     """
-    found, weights, adapters = {}, {}, {}
-    problems = [] if not alias or NAME.fullmatch(alias) else [invalid("endpoint_alias", alias, NAME_WORDS)]
-    for entries, deployment in plans:
-        for entry in entries:
-            host, address = entry["host"], None
-            if host == endpoint:
-                taken = sorted({port for port, _kind in server_ports(entry)} & set(ports))
-                problems += [FleetError("endpoint.port-taken", port, entry["name"], host) for port in taken]
-            if entry["port"] is None or entry["role"] not in ROLES:
-                continue
-            try:
-                address = reachable_address(entry["bind"], entry["name"], host, endpoint, variables_of[host])
-            except FleetError as error:
-                problems.append(error)
-            weights.setdefault(_weights(entry, deployment), entry)
-            if alias and not _accepts(entry, alias):
-                problems.append(
-                    FleetError("endpoint.alias-unknown", alias, entry["name"], host, entry["model_id"], SERVED)
-                )
-            if not NAME.fullmatch(entry["model_id"]):
-                problems.append(invalid("the model of %s on %s" % (entry["name"], host), entry["model_id"], NAME_WORDS))
-            found.setdefault(entry["model_id"], []).append(
-                {
-                    "name": _plain("%s.%s" % (host, entry["name"])),
-                    "host": host,
-                    "server": entry["name"],
-                    "address": address,
-                    "port": entry["port"],
-                    "netloc": "%s:%d" % (url_host(address), entry["port"]) if address else None,
-                    "metrics_path": ENGINES[entry["engine"]].metrics_path,
-                    "disabled": boolean(variables_of[host].get("fleet_maintenance", False), strict=False),
-                    "secret": next((entry["secrets"][name] for name in API_KEYS if name in entry["secrets"]), None),
-                    "track": None,
-                }
-            )
-            for name in (engine_of(entry).adapter_model(entry, one) for one in entry.get("adapters", ())):
-                adapters.setdefault(name, []).append((entry["model_id"], found[entry["model_id"]][-1]))
-    if not found:
-        problems.append(FleetError("endpoint.no-server"))
+    models, adapters, weights, problems = {}, {}, {}, Mistakes()
+    if alias and not NAME.fullmatch(alias):
+        problems.keep(invalid("endpoint_alias", alias, NAME_WORDS))
+    for entry, deployment in ((entry, deployment) for entries, deployment in plans for entry in entries):
+        model, where = entry["model_id"], (entry["name"], entry["host"])
+        if entry["host"] == endpoint:
+            for port in sorted({port for port, _kind in server_ports(entry)} & set(ports)):
+                problems.add("endpoint.port-taken", port, *where)
+        if entry["port"] is None or entry["role"] not in ROLES:
+            continue
+        if alias and not _accepts(entry, alias):
+            problems.add("endpoint.alias-unknown", alias, *where, model, SERVED)
+        if not NAME.fullmatch(model):
+            problems.keep(invalid("the model of %s on %s" % where, model, NAME_WORDS))
+        server = {}
+        with problems.noted():
+            server = _server(entry, endpoint, variables_of[entry["host"]])
+        models.setdefault(model, []).append(server)
+        weights.setdefault(_weights(entry, deployment), where)
+        for name in (engine_of(entry).adapter_model(entry, one) for one in entry.get("adapters", ())):
+            adapters.setdefault(name, []).append((model, server))
+    if not models:
+        problems.add("endpoint.no-server")
     if alias and len(weights) > 1:
-        first, second = list(weights.values())[:2]
-        problems.append(
-            FleetError("endpoint.alias-models", alias, first["name"], first["host"], second["name"], second["host"])
-        )
+        first, second, *_others = weights.values()
+        problems.add("endpoint.alias-models", alias, *first, *second)
     for name, servers in adapters.items():
-        if name in found or len({model for model, _one in servers}) > 1:
-            problems.append(taken_twice("model.adapters", "the name %s" % name, "another model or its adapter"))
-    if problems:
-        raise FleetError.together(problems)
+        if name in models or len({model for model, _one in servers}) > 1:
+            problems.keep(taken_twice("model.adapters", "the name %s" % name, "another model or its adapter"))
+    problems.raise_any()
     names = {}
-    for model in found:
-        suffix = "-%08x" % zlib.crc32(model.encode()) if _plain(model) in map(_plain, names) else ""
+    for model in models:
+        suffix = _digest(model) if _plain(model) in map(_plain, names) else ""
         names[model] = "model.%s%s" % (_plain(model), suffix)
-    result = [{"name": names[model], "model": model, "servers": servers} for model, servers in found.items()]
+    result = [(names[model], model, servers) for model, servers in models.items()]
     for name, servers in adapters.items():
-        tracked = [dict(one, track=names[model]) for model, one in servers]
-        result.append({"name": "alias.%s-%08x" % (_plain(name), zlib.crc32(name.encode())), "model": name,
-                       "servers": tracked})  # fmt: skip
-    if alias and list(found) != [alias]:
-        servers = [dict(one, track=group["name"]) for group in result[: len(found)]
-                   for one in group["servers"]]  # fmt: skip
-        result.append({"name": "alias.%s" % _plain(alias), "model": alias, "servers": servers})
-    return result
+        tracked = [{**one, "track": names[model]} for model, one in servers]
+        result.append(("alias.%s%s" % (_plain(name), _digest(name)), name, tracked))
+    if alias and list(models) != [alias]:
+        tracked = [{**one, "track": names[model]} for model, servers in models.items() for one in servers]
+        result.append(("alias.%s" % _plain(alias), alias, tracked))
+    return [{"name": name, "model": model, "servers": servers} for name, model, servers in result]
+
+
+def _server(entry, endpoint, variables):
+    """Return a server of backends(). Raises FleetError if the proxy does not reach it."""
+    address = reachable_address(entry["bind"], entry["name"], entry["host"], endpoint, variables)
+    return {
+        "name": _plain("%s.%s" % (entry["host"], entry["name"])),
+        "host": entry["host"],
+        "server": entry["name"],
+        "address": address,
+        "port": entry["port"],
+        "netloc": "%s:%d" % (url_host(address), entry["port"]),
+        "metrics_path": ENGINES[entry["engine"]].metrics_path,
+        "disabled": boolean(variables.get("fleet_maintenance", False), strict=False),
+        "secret": next((entry["secrets"][name] for name in API_KEYS if name in entry["secrets"]), None),
+        "track": None,
+    }
+
+
+def _digest(name):
+    return "-%08x" % zlib.crc32(name.encode())
 
 
 def _plain(model):
@@ -228,25 +228,24 @@ def hosts(members, limited):
 
 NODE_EXPORTER = 9100  # port of Debian's package
 ETCD_METRICS = 2381  # of the role's default
+JOBS = ("engines", "endpoint", "etcd", "services", "nodes", "accelerators")
 
 
 def targets(plans, variables_of, groups, monitor, accelerator_ports=None):
-    """Return {job: [{targets: [ADDRESS:PORT], labels}]} for file_sd_configs, for the jobs engines, endpoint, etcd,
-    services (for the blackbox exporter), nodes and accelerators.
+    """Return {job: [{targets: [ADDRESS:PORT], labels}]} for file_sd_configs, for JOBS; services is for the blackbox
+    exporter.
 
     plans: [(servers, deployment)] of hosts. variables_of: {host: mapping of its variables}. groups: {group: hosts} of
     the inventory. monitor: the host of Prometheus. accelerator_ports: {platform: port of the exporter on its nodes}.
     Raises FleetError if a server listens on loopback of another host.
     """
-    problems, found = [], {"engines": [], "endpoint": [], "etcd": [], "services": [], "nodes": [], "accelerators": []}
+    problems, found = Mistakes(), {job: [] for job in JOBS}
 
     def add(job, bind, port, name, host, **labels):
-        try:
+        with problems.noted():
             address = reachable_address(bind, name, host, monitor, variables_of[host])
-        except FleetError as error:
-            return problems.append(error)
-        target = "%s:%d" % (url_host(address), int(port))
-        return found[job].append({"targets": [target], "labels": {"host": host, **labels}})
+            target = "%s:%d" % (url_host(address), int(port))
+            found[job].append({"targets": [target], "labels": {"host": host, **labels}})
 
     for entries, deployment in plans:
         for entry in entries:
@@ -279,8 +278,7 @@ def targets(plans, variables_of, groups, monitor, accelerator_ports=None):
                 _member(add, service, one, tls, variables_of[one["host"]])
     for host in dict.fromkeys(hosts):
         add("nodes", "0.0.0.0", NODE_EXPORTER, "node exporter", host)
-    if problems:
-        raise FleetError.together(problems)
+    problems.raise_any()
     return found
 
 

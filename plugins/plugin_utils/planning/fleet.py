@@ -17,14 +17,14 @@ from ...module_utils.fleet_node.host.server_spec import canonical
 from ...module_utils.fleet_node.host.values import format_cpu_list
 from ...module_utils.fleet_node.servers.api_keys import is_file
 from ..base import checks as input_checks
-from ..base.words import is_true, some
+from ..base.words import by_text, is_true, some
 from ..engines import ENGINES
 from ..measure import points
 from ..platforms import PLATFORMS
 from ..recipe import load as recipes
 from ..recipe import overrides, tuning
 from ..reporting.screen import folded
-from . import capacity, plan, server_keys, server_lists, services, steps
+from . import capacity, plan, server_values, services, steps
 from . import container as container_launch
 from .hardware import parse_hardware
 from .inventory import Hosts, check_inventory_folders, one_machine
@@ -43,7 +43,8 @@ def plan_one(variables, deploys, others, made):
     host, see steps.steps_of.
     """
     mistakes = input_checks.Mistakes()
-    check_variables(variables, mistakes)
+    with mistakes.noted():
+        check_variables(variables)
     name = None
     with mistakes.noted():
         name = variables.get("fleet_recipe")
@@ -138,9 +139,9 @@ def _site(variables, recipe, deploys, mistakes):
     rule = read("fleet_capacity", "refuse")
     has_key = False
     with mistakes.noted():
-        has_key = server_keys.has_key(variables, deploys)
+        has_key = server_values.has_key(variables, deploys)
     digests = read("fleet_require_digests", False)
-    secrets = {**plan.secrets_of(recipe), **(server_keys.SECRETS if has_key else {})}
+    secrets = {**plan.secrets_of(recipe), **(server_values.SECRETS if has_key else {})}
     versions = tuple(
         (key, str(read(secret + "_version", "1", check=input_checks.check_version)))
         for key, secret in sorted(secrets.items())
@@ -241,10 +242,11 @@ def check_secrets(planned, hosts, others):
 
     planned: of plan_hosts(), others: Hosts. Encrypted values require the vault's password.
     """
-    problems = {}
-    for host in hosts:
-        for words in server_keys.missing_secrets(planned[host]["servers"], others(host)):
-            problems.setdefault(words, []).append(host)
+    problems = by_text(
+        (words, host)
+        for host in hosts
+        for words in server_values.missing_secrets(planned[host]["servers"], others(host))
+    )
     if problems:
         lines = ["%s: %s." % (some(where), words) for words, where in problems.items()]
         raise FleetError("inventory.secret-missing", "\n".join(lines))
@@ -269,27 +271,17 @@ def with_notes(found, entries, deployment, hardware):
     return result
 
 
-def check_only(play_hosts, others):
-    """Return (answer, True) if the variables of these hosts are valid; see make()."""
-
-    def check(host):
-        mistakes = input_checks.Mistakes()
-        check_variables(others(host), mistakes)
-        mistakes.raise_any()
-
-    check_inventory_folders(others.inventory_sources)
-    _raise_any(_mistakes_of(play_hosts, check))
-    return {"plan": {"hosts": {}, "lists": {}, "names": {}}, "warnings": [], "report": None}, True
-
-
 def make(hosts, play_hosts, ours, others, run_plan, options):
     """Return ({plan, warnings, report}, whether all hosts could be planned). Raises FleetError.
 
     hosts: the hosts to plan. play_hosts: those that --limit selects. ours: those with a recipe. others: Hosts.
     run_plan: RunPlan that receives the plan. options: the arguments of inference.fleet.plan.
     """
-    reasons = {}
-    if options["strict"]:
+    planned, reasons = {}, {}
+    if options["only_check"]:
+        _raise_any(_mistakes_of(play_hosts, lambda host: check_variables(others(host))))
+        hosts = play_hosts = []
+    elif options["strict"]:
         planned = plan_hosts(hosts, others, True, run_plan, play_hosts)
     else:
         each = plan_each(hosts, others, run_plan, reasons)
@@ -299,7 +291,7 @@ def make(hosts, play_hosts, ours, others, run_plan, options):
         check_secrets(planned, play_hosts, others)
     if options["restarts"]:
         restarted = [host for host in play_hosts if host in ours and host in planned]
-        batches = functools.partial(server_lists.batches, meant=options["restart"])
+        batches = functools.partial(server_values.batches, meant=options["restart"])
         _raise_any(_mistakes_of(restarted, lambda host: batches(planned[host]["servers"])))
     warnings = host_warnings(hosts, others)
     outside = [host for host in hosts if host not in planned and host not in play_hosts]
@@ -318,7 +310,7 @@ def plan_table(planned):
     rows, equal = [], {}
     for host, item in planned.items():
         text = str([canonical({**entry, "host": None, "hash": None}) for entry in item["servers"]])
-        binds = {entry["bind"] for entry in item["servers"] if not server_keys.is_loopback(entry["bind"])}
+        binds = {entry["bind"] for entry in item["servers"] if not server_values.is_loopback(entry["bind"])}
         for bind in binds - {"0.0.0.0", "::"}:
             text = text.replace(bind, "${bind}")
         equal[host] = text
@@ -335,11 +327,8 @@ def plan_table(planned):
 
 def tuning_tables(planned):
     """Return the applied measured settings (fleet_tuning) as reports [{title, columns, rows}]; [] if there are none."""
-    found = {}
-    for host, item in planned.items():
-        if item["deployment"] and item["deployment"].get("tuning"):
-            found.setdefault(item["deployment"]["tuning"], []).append(host)
-    rows = [[some(hosts), text] for text, hosts in found.items()]
+    found = by_text(((item["deployment"] or {}).get("tuning"), host) for host, item in planned.items())
+    rows = [[some(hosts), text] for text, hosts in found.items() if text]
     return [{"title": "Tuning", "columns": ["host", "setting"], "rows": rows}] if rows else []
 
 
@@ -359,15 +348,11 @@ def capacity_table(planned):
 def capacity_warnings(planned):
     """Return warnings about capacity, as sentences for people.
     Equal warnings of several servers or hosts are merged."""
-    found = {}
+    found = []
     for host, item in planned.items():
-        warned = {}
-        for fits in item["capacity"]:
-            for warning in fits["warnings"]:
-                warned.setdefault(warning, []).append(fits["server"])
-        for warning, names in warned.items():
-            found.setdefault("%s: %s" % (capacity.servers_text(names), warning), []).append(host)
-    return ["%s: %s" % (some(hosts), text) for text, hosts in found.items()]
+        warned = by_text((one, fits["server"]) for fits in item["capacity"] for one in fits["warnings"])
+        found += [("%s: %s" % (capacity.servers_text(names), warning), host) for warning, names in warned.items()]
+    return ["%s: %s" % (some(hosts), text) for text, hosts in by_text(found).items()]
 
 
 def exposed_warnings(planned):
@@ -375,7 +360,7 @@ def exposed_warnings(planned):
     addresses, hosts = {}, {}
     for host, item in planned.items():
         for entry in item["servers"]:
-            exposed = entry["port"] and not server_keys.is_loopback(entry["bind"])
+            exposed = entry["port"] and not server_values.is_loopback(entry["bind"])
             if exposed and not set(API_KEYS) & set(entry["secrets"]):
                 addresses[entry["bind"]] = hosts[host] = True
     if not hosts:

@@ -21,7 +21,7 @@ from ..engines.base import Unreadable, conflict, text
 from ..models import DEFAULT, family_of, model_of
 from ..platforms import PLATFORMS
 from ..recipe.overrides import apply, apply_container, group_name
-from . import container, server_keys
+from . import container, server_values
 from .hardware import assign, cpus, group_counts, server_names
 
 FIRST_PORT = 1024  # lower ports require root
@@ -176,7 +176,7 @@ def entry_of(host, recipe, group, own, name, devices):
     argv = [*server.command, *(word for each in words.values() for word in each)]
     variables = {"environment.%s" % key: [value] for key, value in server.environment.items()}
     check_words(where, {**words, "command": server.command, **variables})
-    server_keys.check_not_in_the_open(where, engine, server)
+    server_values.check_not_in_the_open(where, engine, server)
     _check_model(where, engine, platform, server)
     adapters = adapters_of(server.recipe["model"])
     platform.check_server(where, server)
@@ -189,7 +189,7 @@ def entry_of(host, recipe, group, own, name, devices):
     secrets, environment = {**secrets, **from_files}, {**server.environment, **variables}
     modules = engine.drain_arguments(server)
     if site.api_key:
-        secrets, keys = server_keys.give_keys(where, engine, secrets)
+        secrets, keys = server_values.give_keys(where, engine, secrets)
         modules = [*modules, *keys]
     if modules:
         argv += modules
@@ -318,8 +318,8 @@ def _context(host, recipe, group, own, name, devices, contained):
     return {
         **host.context,
         "bind": host.site.bind,
-        "bind_device": "lo" if server_keys.is_loopback(host.site.bind) else "all",
-        "bind_interface": "lo" if server_keys.is_loopback(host.site.bind) else "",
+        "bind_device": "lo" if server_values.is_loopback(host.site.bind) else "all",
+        "bind_interface": "lo" if server_values.is_loopback(host.site.bind) else "",
         "lnc": host.hardware.lnc,
         "model": model["path"],
         "model_id": model["id"],

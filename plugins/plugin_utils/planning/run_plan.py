@@ -36,7 +36,7 @@ NAME = "inference-fleet-plan.json"
 ELSEWHERE = "workers_elsewhere"  # of a deployment: the workers of the cluster without the host's own
 _loaded = {}  # the file when it was last read: {"stat": …, "found": …}; processes of tasks inherit it
 _settled = {}  # {host: plan that this process has found valid}; nothing changes during the process of a task
-_right = set()  # fingerprints of hosts of clusters that were valid when the play began
+_right = set()  # (host, fingerprint) of hosts of clusters that were valid when the play began
 
 
 class RunPlan:
@@ -117,17 +117,8 @@ class RunPlan:
     def save(self):
         """Save the plans for all following tasks."""
         packed, kept = self.packed(), load()
-        kept = {key: dict(kept[key]) for key in kept}
-        kept["lists"].update(packed["lists"])
-        prints, of = {}, {}
-        for host, names in packed["names"].items():
-            prints[host] = self._variables[host].fingerprint(names)
-            kept["read"][prints[host]] = [host, names]
-        for host, found in packed["hosts"].items():
-            if found["of"] not in of:
-                of[found["of"]] = _named(kept["lists"], [prints[one] for one in packed["lists"][found["of"]]])
-            kept["hosts"][host] = {**found, "of": of[found["of"]]}
-        write_atomic(_path(), json.dumps(kept), 0o600)
+        packed["prints"] = {host: self._variables[host].fingerprint(names) for host, names in packed["names"].items()}
+        write_atomic(_path(), json.dumps({key: {**kept[key], **packed[key]} for key in kept}), 0o600)
 
 
 def _named(table, value):
@@ -150,11 +141,12 @@ def _unpacked(host, found, lists):
     return {**plan, "deployment": deployment}
 
 
-def _holds(kept, fingerprint, others, host):
-    """Return whether the variables of a fingerprint are unchanged. The variables of other hosts are checked once per
-    play, because a check for each task of each host would grow with the square of the number of hosts."""
-    one, names = kept["read"][fingerprint]
-    return (one != host and fingerprint in _right) or others(one).fingerprint(names) == fingerprint
+def _holds(kept, one, others, host):
+    """Return whether the variables of the host `one`, which the plan of `host` was made from, are unchanged. The
+    variables of other hosts are checked once per play, because a check for each task of each host would grow with the
+    square of the number of hosts."""
+    found = kept["prints"][one]
+    return (one != host and (one, found) in _right) or others(one).fingerprint(kept["names"][one]) == found
 
 
 def recalled(hosts, others, deploys):
@@ -183,14 +175,14 @@ def settle(others):
     """Check the variables that plans of other hosts depend on, once for the processes of all tasks of a play."""
     kept = load()
     of = [kept["lists"][name] for name in {found["of"] for found in kept["hosts"].values()}]
-    shared = {one for prints in of if len(prints) > 1 for one in prints}
+    shared = {one for hosts in of if len(hosts) > 1 for one in hosts}
     _right.clear()
-    _right.update(one for one in sorted(shared) if _holds(kept, one, others, None))
+    _right.update((one, kept["prints"][one]) for one in sorted(shared) if _holds(kept, one, others, None))
 
 
 def load():
-    """Return the content that save() wrote: {hosts, lists, read};
-    in the main process also for the processes that it starts."""
+    """Return the content that save() wrote: that of packed(), and {host: fingerprint of its variables} as `prints`; in
+    the main process also for the processes that it starts."""
     try:
         stat = os.stat(_path())
         key = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
@@ -198,7 +190,7 @@ def load():
             with open(_path(), encoding="utf-8") as stream:
                 _loaded.update(stat=key, found=json.load(stream))
     except FileNotFoundError:
-        return {"hosts": {}, "lists": {}, "read": {}}
+        return {"hosts": {}, "lists": {}, "names": {}, "prints": {}}
     return _loaded["found"]
 
 

@@ -4,22 +4,26 @@
 """The operations of each step of site.yml on a host, with the arguments of the roles' module calls.
 
 The operation check runs them in check mode. Everything that a role does on a node is therefore listed here, or depends
-on something that is listed here; a test compares the arguments with the roles' tasks. Steps that are not fully known
-run each time: a platform or an engine without operations(), a role or a playbook whose files differ from
-known_tasks.json, and a step with a variable that only its play can evaluate.
+on something that is listed here. Steps that are not fully known run each time: a platform or an engine without
+operations(), a role or a playbook whose files differ from known_tasks.json, and a step with a variable that only its
+play can evaluate.
 
-The value of a role's variable is set for the host, or is its default: a literal in the role's defaults/main.yml, or a
-value from the caller if that default is a template. Variables that may contain a password are not read: the plan
-contains their names.
+Arguments are read from the roles' tasks and evaluated with the variables of the host and the defaults of the role, by
+Jinja alone: the few tests and lookups that only Ansible has are given here. Variables that may contain a password are
+not read: the plan contains their names.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import operator
 import os
 
+import jinja2
+import jinja2.meta
 import yaml
+from ansible.utils.vars import merge_hash
 
 from ...module_utils.fleet_node.errors import FleetError
 from ..base.words import is_true
@@ -27,14 +31,16 @@ from ..engines import ENGINES
 from ..models import DEFAULT
 from ..platforms import PLATFORMS
 from ..seen_files import COLLECTION, digest_of
-from . import server_lists
+from . import server_values
 from .run_look import LATER
+from .variables import may_hold_secrets
 
 PLAYBOOK = "playbooks/steps/%s.yml"
-LIBRARY = "/var/lib/inference-fleet"
 CHANGED = "%s differs from the collection, so it is run each time"
 NOT_KNOWN = "what the role %s does is known to no plan, so it is run each time"
 UNREAD = "it cannot be looked at: %s"
+# Endings of variables without a kind that may contain a password.
+UNCHECKED = ("_find_links", "container_engine_settings", "tiktoken_encodings_sources")
 
 
 def steps_of(variables, servers, deployment):
@@ -57,7 +63,7 @@ def steps_of(variables, servers, deployment):
             ]
         except FleetError as error:
             host.runs_always(UNREAD % error.message.partition("\n")[0])
-        except (AttributeError, LookupError, TypeError, ValueError) as error:  # an unchecked variable of a wrong type
+        except (AttributeError, LookupError, TypeError, ValueError, jinja2.TemplateError) as error:
             host.runs_always(UNREAD % ("%s: %s" % (type(error).__name__, error)))
         changed = not is_known(PLAYBOOK % step)
         if changed:
@@ -70,60 +76,33 @@ def steps_of(variables, servers, deployment):
 class Host:
     """A host in a step, for the operations() of its platform and its engine.
 
-    servers, deployment: references to parts of the plan, for arguments. entries, recipe: the values of these. root:
-    fleet_root. network, ca_bundle: see the roles.
+    entries, recipe: the servers and the deployment of its plan.
     """
 
     def __init__(self, step, variables, servers, deployment):
         self.step, self.name = step, variables.host
         self.entries, self.recipe = servers, deployment
-        self.servers, self.deployment = of_plan("servers"), of_plan("deployment")
         self.reasons = []  # why the step runs each time
+        self.has = variables.has
         self._variables = variables
-
-    @property
-    def root(self):
-        return self.shared("fleet_root", "")
-
-    def shared(self, name, default):
-        """Return the value of a variable that several roles read; `default` if it is empty or not set.
-        Not for secrets."""
-        return self.read(name) or default
-
-    def role(self, name):
-        """Return the variables of a role that the step runs."""
-        if not is_known("roles/" + name):
-            self.runs_always(CHANGED % ("roles/" + name))
-        return Role(name, self)
 
     def groups(self):
         """Return {group: [hosts]} of the inventory."""
         return self._variables.get("groups") or {}
 
-    def set(self, name):
-        """Return whether the host has a variable."""
-        return self._variables.has(name)
-
     def read(self, name, default=None):
         """Return the value of a variable, `default` if it is not set. The plan depends on it, unless it cannot be
         evaluated here. Raises FleetError."""
-        if not self.set(name):
+        if not self.has(name):
             return default
         self._variables.peek(name)
         return self._variables.get(name)
 
-    def part(self, name, default):
-        """Return a part of the deployment, `default` if it does not have the part."""
-        return of_plan("deployment", name) if name in self.recipe else default
-
-    def network(self, role):
-        """Return the arguments with the environment variables of a role, such as proxies, and its certificates."""
-        variables = role.later(role.name + "_environment", "fleet_proxy_env", {})
-        return {"environment": variables, "ca_bundle": self.ca_bundle(role) or None}
-
-    def ca_bundle(self, role):
-        """Return the certificates that a role trusts."""
-        return role.value(role.name + "_ca_bundle", self.shared("fleet_ca_bundle", ""))
+    def role(self, name, **parts):
+        """Return the Tasks of a role that the step runs. parts: of the deployment, if they differ from the recipe's."""
+        if not is_known("roles/" + name):
+            self.runs_always(CHANGED % ("roles/" + name))
+        return Tasks("roles/%s/tasks/%%s.yml" % name, defaults_of(name), self, **parts)
 
     def platform(self):
         """Return the operations of the platform's role in this step."""
@@ -143,260 +122,78 @@ class Host:
         self.reasons.insert(0 if first else len(self.reasons), reason)
 
 
-def _call(operation, **arguments):
-    return operation, arguments
+class Tasks:
+    """The tasks of a role or a playbook, and their variables on a host."""
 
+    def __init__(self, files, defaults, host, **parts):
+        """files: path of a file of tasks, with %s for its name. parts: see Host.role."""
+        self._files, self._defaults, self._host = files, defaults, host
+        self._context = {
+            "fleet_servers": host.entries,
+            "fleet_deployment": {**host.recipe, **parts},
+            "inventory_hostname": host.name,
+            "omit": None,
+        }
 
-def _preflight(host):
-    platform = host.recipe["platform"]
-    installs = platform + "_packages"
-    packages = host.read(installs, defaults_of(platform).get(installs, {}))
-    parts = [*host.recipe["venvs"], *host.recipe["models"]]
-    yield _call(
-        "node_preflight",
-        platform=platform,
-        hardware=host.read("fleet_hardware"),
-        needs=host.recipe["needs"],
-        servers=host.servers,
-        models=of_plan("deployment", "models"),
-        venvs=of_plan("deployment", "venvs"),
-        prepares=if_prepared(True, False),
-        adopt=is_true(host.shared("fleet_adopt", False)),
-        installs=if_prepared(packages, {}),
-        satisfied_by=[one["path"] for one in parts],
-    )
+    def call(self, operation, given=None, file="main", **loop):
+        """Return (operation, arguments) of the first task with this operation.
 
+        given: arguments that cannot be evaluated here. loop: variables of the task's loop. Raises FleetError,
+        jinja2.TemplateError.
+        """
+        arguments, own = tasks_of(self._files % file)[operation]
+        self._context.update(loop)
+        self._defaults = {**self._defaults, **own}
+        given = given or {}
+        return operation, {
+            name: given[name] if name in given else self._evaluated(value) for name, value in arguments.items()
+        }
 
-def _prepare(host):
-    yield from _toolkit(host)
-    yield from host.platform()
-    if any(entry["container"] for entry in host.entries):
-        yield from _containers(host)
-    for venv in host.recipe["venvs"]:
-        yield from host.engine(host.recipe["engine"], venv)
-    if host.groups().get("monitoring") and not host.root:
-        host.role("monitoring")
-        yield _call("node_exporter")
+    def value(self, name):
+        """Return a variable: of the host, else the default of the role."""
+        return self._evaluated("{{ %s }}" % name)
 
+    def _evaluated(self, value):
+        if isinstance(value, dict):
+            return {key: self._evaluated(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [self._evaluated(one) for one in value]
+        if not isinstance(value, str) or "{{" not in value:
+            return value
+        names, omits, function = compiled(value)
+        if value == "{{ fleet_servers }}":
+            return of_plan("servers")
+        found = function({name: self._variable(name) for name in names if self._is_set(name)})
+        if omits and not found:
+            return None
+        if isinstance(found, jinja2.Undefined):
+            str(found)  # raises UndefinedError
+        if omits and is_later(found):
+            found[LATER]["omits"] = True
+        return found
 
-def _toolkit(host):
-    role = host.role("toolkit")
-    root = role.value("toolkit_root", host.root)
-    yield _call(
-        "node_layout",
-        root=root,
-        user=role.value("toolkit_user", "" if root else "inference-fleet") or None,
-    )
-    yield _call(
-        "python_environment",
-        path=role.value("toolkit_path", root + LIBRARY + "/toolkit"),
-        packages=role.value("toolkit_packages"),
-        python=role.value("toolkit_python") or None,
-        find_links=role.later("toolkit_find_links"),
-        index_url=role.later("toolkit_index_url", "fleet_pip_index_url", "", omits=True),
-        **host.network(role),
-    )
+    def _is_set(self, name):
+        return name in self._context or name in self._defaults or self._host.has(name)
 
-
-def _containers(host):
-    role = host.role("container_engine")
-    engines = role.value("container_engine_names", server_lists.container_engines(host.entries))
-    images = role.value("container_engine_images", server_lists.container_images(host.entries))
-    mirror = role.value("container_engine_mirror", host.shared("fleet_registry_mirror", ""))
-    settings = role.value("container_engine_platform_settings", host.recipe["engine_settings"])
-    if role.has("container_engine_settings"):
-        settings = later("container_engine_settings", over=settings)
-    root = role.value("container_engine_root", host.root)
-    proxies = role.later("container_engine_proxy_env", "fleet_proxy_env", {})
-    for engine in engines:
-        yield _call(
-            "container_engine",
-            engine=engine,
-            settings=settings,
-            registry_mirrors=role.later("container_engine_registry_mirrors"),
-            insecure_registries=role.value("container_engine_insecure_registries"),
-            registries=server_lists.registries(images, mirror),
-            ca_bundle=host.ca_bundle(role),
-            proxy_env=proxies,
-            root=root,
-        )
-    for image in images:
-        yield _call(
-            "container_image",
-            image=image["image"],
-            digest=image["digest"] or None,
-            engine=image["engine"],
-            address=image["address"] or None,
-            mirror=mirror,
-            auth=role.later("container_engine_auth", "fleet_registry_auth", {}),
-            environment=proxies,
-            root=root,
-            wait_s=5,
-        )
-
-
-def _weights(host):
-    if any((model.get("family") or DEFAULT) == DEFAULT for model in host.recipe["models"]):
-        yield _encodings(host)
-    first, *others = host.recipe["models"]
-    for model in (first, *others):
-        yield _model(host, model)
-    if any("compile_cache" in entry["hooks"] for entry in host.entries):
-        yield from host.platform()
-
-
-def _encodings(host):
-    role = host.role("tiktoken_encodings")
-    package, controller, hub = role.defaults["tiktoken_encodings_sources"]
-    venv = host.recipe.get("venv")
-    sources = [
-        {**package, "python": venv["path"] + "/bin/python" if venv else ""},
-        {**controller, "path": role.value("tiktoken_encodings_controller")},
-        hub,
-    ]
-    return _call(
-        "tiktoken_encodings",
-        directory=role.value("tiktoken_encodings_directory", host.root + LIBRARY + "/encodings"),
-        encodings=role.value("tiktoken_encodings_names"),
-        sources=role.later("tiktoken_encodings_sources", default=sources),
-        **host.network(role),
-    )
-
-
-def _model(host, model):
-    role = host.role("model_weights")
-    draft = model.get("draft") or {}
-    source = role.value("model_weights_source", model["source"])
-    hub = "modelscope" if source == "modelscope" else "hf"
-    destination = role.value("model_weights_destination", model["path"])
-    path = role.value("model_weights_path", model.get("source_path") or model["path"])
-    heads = draft.get("method") == "eagle3" and PLATFORMS[host.recipe["platform"]].checks_eagle3(host.entries)
-    begins = role.switch("model_weights_begin")
-    return _call(
-        "model_weights",
-        source=source,
-        repo=role.value("model_weights_repo", model["repo"]),
-        revision=role.value("model_weights_revision", model.get("revision") or "") or None,
-        format=role.value("model_weights_format", model["format"]),
-        family=role.value("model_weights_family", model.get("family") or DEFAULT),
-        destination=destination,
-        path=path,
-        copy=role.value("model_weights_copy", path != destination),
-        draft=role.value("model_weights_draft", draft.get("path", "")) or None,
-        draft_repo=role.value("model_weights_draft_repo", draft.get("repo") or "") or None,
-        draft_revision=role.value("model_weights_draft_revision", draft.get("revision") or "") or None,
-        draft_eagle3=role.value("model_weights_draft_eagle3", heads),
-        adapter=role.value("model_weights_adapter", model.get("adapter") or {}),
-        verify=role.value("model_weights_verify"),
-        endpoint=_endpoint(role, model, hub),
-        include=role.value("model_weights_include", model["include"]),
-        exclude=role.value("model_weights_exclude", model["exclude"]),
-        token=role.later("model_weights_token", "fleet_%s_token" % hub, "", omits=True),
-        refresh=role.value("model_weights_refresh"),
-        workers=role.value("model_weights_workers", model.get("workers") or 8),
-        retries=role.value("model_weights_retries"),
-        timeout_s=role.value("model_weights_timeout_s"),
-        wait_s=0 if begins else role.value("model_weights_poll_s"),
-        **host.network(role),
-        sha256sums=role.value("model_weights_sha256sums") or None,
-        min_rate=role.value("model_weights_min_rate", host.shared("fleet_weights_min_rate", 10240)),
-    )
-
-
-def _endpoint(role, model, hub):
-    if model.get("endpoint") and not role.has("model_weights_endpoint"):
-        return model["endpoint"]
-    if role.has("model_weights_endpoint") or not role.has("model_weights_site_endpoint"):
-        return role.later("model_weights_endpoint", "fleet_%s_endpoint" % hub, "", omits=True)
-    return role.later("model_weights_site_endpoint", omits=True)
-
-
-def _serve(host):
-    role = host.role("serve")
-    servers = role.value("serve_servers", host.entries)
-    given = host.servers if servers is host.entries else servers
-    only = role.value("serve_only")
-    recipe = role.value("serve_deployment", host.recipe)
-    for client in recipe.get("service_clients", []):
-        yield _call(
-            "service_certificate",
-            path=client["folder"],
-            names=[host.name],
-            endpoints=client["endpoints"],
-        )
-    yield _call(
-        "engine_servers",
-        manager=role.value("serve_manager"),
-        toolkit=role.value("serve_toolkit") or None,
-        servers=given,
-        secrets=_secrets(role, servers),
-        state=role.value("serve_state"),
-        adopt=role.switch("serve_adopt", host.shared("fleet_adopt", False)),
-        changes=role.value("serve_changes", host.shared("fleet_changes", "one_by_one")),
-        watchdog=_watchdog(host, role),
-        logs={
-            "rate": role.value("serve_log_rate", host.read("fleet_log_rate", 10000)),
-            "file_mb": role.value("serve_log_file_mb", host.shared("fleet_log_file_mb", 50)),
-            "files": role.value("serve_log_files", host.shared("fleet_log_files", 4)),
-        },
-        start_on_boot=role.switch("serve_start_on_boot", host.shared("fleet_start_on_boot", False)),
-        only=only or None,
-        reports_dir=role.value("serve_reports_dir", host.read("verify_reports_dir", host.read("fleet_reports_dir"))),
-    )
-
-
-def _verify(host):
-    """Return the verification that the operation check requests of a host on which nothing differs."""
-    role, recipe = host.role("verify"), host.recipe
-    asked = recipe["verify"]
-    yield _call(
-        "endpoint_verify",
-        servers=role.value("verify_servers", host.servers),
-        workers_elsewhere=role.value("verify_workers_elsewhere", host.part("workers_elsewhere", [])),
-        manager=host.read("serve_manager", "auto"),
-        toolkit=host.read("serve_toolkit") or None,
-        mode=role.value("verify_mode", host.read("fleet_verify", "auto")),
-        servers_changed=role.value("verify_servers_changed", host.read("serve_changed")),
-        probes=role.value("verify_probes", host.part("probes", [])),
-        effort_parameter=role.value("verify_effort_parameter", asked["effort_parameter"]),
-        responses_api=role.value("verify_responses_api", asked["responses_api"]),
-        timeout=role.value("verify_timeout_s", asked["timeout_s"]),
-        quick_timeout=role.value("verify_quick_timeout_s"),
-        reports_dir=role.value("verify_reports_dir", host.read("fleet_reports_dir")),
-        deployment=role.value("verify_deployment", host.deployment),
-        simulated=role.value("verify_simulated"),
-        problem=role.value("verify_problem", host.read("serve_problem", "")),
-    )
-
-
-def _secrets(role, servers):
-    if role.has("serve_secrets"):
-        return later("serve_secrets")
-    return {name: later(name) if role.has(name) else "" for name in server_lists.secret_names(servers)}
-
-
-def _watchdog(host, role):
-    if not role.switch("serve_watchdog", host.shared("fleet_watchdog", False)):
-        return None
-    return {
-        "interval": role.value("serve_watchdog_interval_s", host.shared("fleet_watchdog_interval_s", 60)),
-        "failures": role.value("serve_watchdog_failures", host.shared("fleet_watchdog_failures", 3)),
-        "timeout": role.value("serve_watchdog_timeout_s", host.shared("fleet_watchdog_timeout_s", 60)),
-    }
-
-
-STEPS = {"preflight": _preflight, "prepare": _prepare, "weights": _weights, "serve": _serve, "verify": _verify}
-
-
-KNOWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "known_tasks.json")
-UNKNOWN_DATA = ("README.md", "files", "__pycache__")  # of a role: files that do not affect its tasks
-LITERAL = object()  # the default is the literal in the role's file
+    def _variable(self, name):
+        if name in self._context:
+            return self._context[name]
+        if not self._host.has(name):
+            return self._evaluated(self._defaults[name])
+        if name.endswith(UNCHECKED) or name in may_hold_secrets():
+            return later(name, omits=False)
+        return self._host.read(name)
 
 
 def later(variable, **how):
     """Return an argument that is completed when it is sent, with the value of a variable. how: default, for an empty
     value; omits: an empty value is left out; over: a mapping that the value is merged over."""
     return {LATER: {"variable": variable, **how}}
+
+
+def is_later(value):
+    """Return whether a value is a result of later()."""
+    return isinstance(value, dict) and LATER in value
 
 
 def of_plan(*keys):
@@ -409,50 +206,147 @@ def if_prepared(value, other):
     return {LATER: {"prepared": value, "unprepared": other}}
 
 
-class Role:
-    """A role's variables on a host."""
+def _default(value, default="", boolean=False):
+    """Jinja's filter. A variable that is not read gets its default when it is sent."""
+    if is_later(value):
+        return later(**value[LATER], default=default) if boolean else value
+    return default if isinstance(value, jinja2.Undefined) or (boolean and not value) else value
 
-    def __init__(self, name, host):
-        """host: Host."""
-        self.name, self.has = name, host.set
-        self.defaults = defaults_of(name)
-        self._host = host
 
-    def value(self, name, default=LITERAL):
-        """Return the host's variable, else `default`, else the literal of the role. Raises FleetError."""
-        if self.has(name):
-            return self._host.read(name)
-        return self._literal(name) if default is LITERAL else default
+def _combine(base, over, recursive=False):
+    """Ansible's filter of two mappings, of which the second may be a variable that is not read."""
+    return later(over[LATER]["variable"], over=base) if is_later(over) else merge_hash(base, over, recursive)
 
-    def switch(self, name, default=LITERAL):
-        """value() of a switch."""
-        return is_true(self.value(name, default))
 
-    def later(self, name, shared=None, default=LITERAL, omits=False):
-        """value() of a variable that may contain a password. shared: the fleet variable that is its default; if it is
-        empty or not set, `default` applies."""
-        if self.has(name):
-            return later(name, omits=omits)
-        if shared is not None and self.has(shared):
-            return later(shared, omits=omits, **({} if default is LITERAL else {"default": default}))
-        value = self._literal(name) if default is LITERAL else default
-        return None if omits and not value else value
+JINJA = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)  # values for nodes, not for a page
+JINJA.filters.update({"bool": is_true, "combine": _combine, "default": _default})
+for _name in ("container_engines", "container_images", "registries", "secret_names"):
+    JINJA.filters["inference.fleet." + _name] = getattr(server_values, _name)
 
-    def _literal(self, name):
-        value = self.defaults[name]
-        if "{{" in json.dumps(value):
-            raise AssertionError("the default of %s is a template: specify its value here" % name)
-        return value
+
+@functools.cache
+def compiled(text):
+    """Return (names of variables, whether an empty value is omitted, {name: value} -> value) of a template."""
+    expression = text.strip()
+    if expression.count("{{") > 1 or not (expression.startswith("{{") and expression.endswith("}}")):
+        return _names(text), False, JINJA.from_string(text).render
+    omits = expression.endswith(" or omit }}")
+    expression = expression[2:-2].strip().removesuffix(" or omit")
+    if expression.isidentifier():  # most are; 20 times as fast
+        return [expression], omits, operator.itemgetter(expression)
+    return _names(text), omits, JINJA.compile_expression(expression, undefined_to_none=False)
+
+
+def _names(text):
+    return sorted(jinja2.meta.find_undeclared_variables(JINJA.parse(text)))
+
+
+def _preflight(host):
+    installs = host.recipe["platform"] + "_packages"
+    packages = host.read(installs, defaults_of(host.recipe["platform"]).get(installs, {}))
+    parts = [*host.recipe["venvs"], *host.recipe["models"]]
+    given = {
+        "models": of_plan("deployment", "models"),
+        "venvs": of_plan("deployment", "venvs"),
+        "prepares": if_prepared(True, False),
+        "installs": if_prepared(packages, {}),
+        "satisfied_by": [one["path"] for one in parts],
+    }
+    yield Tasks(PLAYBOOK, {}, host).call("node_preflight", given, "preflight")
+
+
+def _prepare(host):
+    tools = host.role("toolkit")
+    yield tools.call("node_layout")
+    yield tools.call("python_environment")
+    yield from host.platform()
+    if any(entry["container"] for entry in host.entries):
+        role = host.role("container_engine")
+        for engine in role.value("container_engine_names"):
+            yield role.call("container_engine", container_engine_name=engine)
+        for image in role.value("container_engine_images"):
+            yield role.call("container_image", file="images", container_engine_image=image)
+    for venv in host.recipe["venvs"]:
+        yield from host.engine(host.recipe["engine"], venv)
+    if host.groups().get("monitoring") and not host.read("fleet_root"):
+        yield host.role("monitoring").call("node_exporter", file="exporter")
+
+
+def _weights(host):
+    if any((model.get("family") or DEFAULT) == DEFAULT for model in host.recipe["models"]):
+        yield host.role("tiktoken_encodings").call("tiktoken_encodings")
+    for model in host.recipe["models"]:
+        yield host.role("model_weights", model=model).call("model_weights")
+    if any("compile_cache" in entry["hooks"] for entry in host.entries):
+        yield from host.platform()
+
+
+def _serve(host):
+    role = host.role("serve")
+    for client in role.value("serve_deployment").get("service_clients", []):
+        yield role.call("service_certificate", file="certificates", serve_client=client)
+    secrets = {}
+    if host.has("serve_secrets"):
+        secrets = later("serve_secrets")
+    else:
+        for name in server_values.secret_names(host.read("serve_servers", host.entries)):
+            secrets[name] = later(name) if host.has(name) else ""
+    yield role.call("engine_servers", {"secrets": secrets})
+
+
+def _verify(host):
+    """Return the verification that the operation check requests of a host on which nothing differs."""
+    parts = {
+        name: host.read("verify_" + name, of_plan("deployment", name) if name in host.recipe else [])
+        for name in ("probes", "workers_elsewhere")
+    }
+    given = {
+        **parts,
+        "servers_changed": host.read("verify_servers_changed", host.read("serve_changed")),
+        "reports_dir": host.read("verify_reports_dir", host.read("fleet_reports_dir")),
+        "deployment": host.read("verify_deployment", of_plan("deployment")),
+    }
+    yield host.role("verify").call("endpoint_verify", given)
+
+
+STEPS = {"preflight": _preflight, "prepare": _prepare, "weights": _weights, "serve": _serve, "verify": _verify}
+
+
+KNOWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "known_tasks.json")
+UNKNOWN_DATA = ("README.md", "files", "__pycache__")  # of a role: files that do not affect its tasks
 
 
 @functools.cache
 def defaults_of(role):
     """Return the role's defaults/main.yml; {} if there is none."""
     try:
-        with open(os.path.join(COLLECTION, "roles", role, "defaults", "main.yml"), encoding="utf-8") as stream:
-            return yaml.load(stream, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
+        return _yaml("roles/%s/defaults/main.yml" % role) or {}
     except FileNotFoundError:
         return {}
+
+
+@functools.cache
+def tasks_of(path):
+    """Return {operation: (arguments, variables)} of the tasks in a file, the first of each operation."""
+    content, found = _yaml(path), {}
+    for task in _each(content[0]["tasks"] if path.startswith("playbooks") else content):
+        for module, given in task.items():
+            prefix, _dot, operation = module.rpartition(".")
+            if prefix == "inference.fleet":
+                if operation == "node":
+                    operation, given = given["operation"], given.get("arguments", {})
+                found.setdefault(operation, (given, task.get("vars", {})))
+    return found
+
+
+def _each(tasks):
+    for task in tasks:
+        yield from _each(task["block"]) if "block" in task else [task]
+
+
+def _yaml(path):
+    with open(os.path.join(COLLECTION, path), encoding="utf-8") as stream:
+        return yaml.load(stream, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 @functools.cache

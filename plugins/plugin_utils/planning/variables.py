@@ -32,6 +32,7 @@ LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 ALL_PORTS = 65535
 LIMITS = ("ttft_ms", "tpot_ms")
 MOST_MS = 10**9
+SECRET_KINDS = {"environment", "keys", "logins", "token", "password", "index", "indexes", "url"}
 LIST, MAPPING = "a list; with -e as JSON", "a mapping; with -e as JSON"
 
 
@@ -302,6 +303,15 @@ def of_roles():
     return found
 
 
+@functools.cache
+def may_hold_secrets():
+    """Return the names of the variables that may contain a password."""
+    found = {name for name, row in shared().items() if row.get("secret") or row["kind"] in SECRET_KINDS}
+    roles = of_roles().items()
+    return found | {name for name, (option, row) in roles
+                    if option.get("no_log") or (row and row["kind"] in SECRET_KINDS)}  # fmt: skip
+
+
 def row_of(name, option):
     """Return the table's row of a role's variable; None if its argument spec is sufficient."""
     if option.get("choices") or option.get("type") == "bool":
@@ -336,12 +346,13 @@ def overlays_of(variables):
     return tuple(dict.fromkeys(names))
 
 
-def check_variables(variables, mistakes):
-    """Note errors in the names and values of a host's variables, whether or not the run uses them.
+def check_variables(variables):
+    """Raises FleetError for errors in the names and values of a host's variables, whether or not the run uses them.
 
     Variables of roles are checked if the host runs the role. An encrypted value without its vault password is not
     checked.
     """
+    mistakes = checks.Mistakes()
     for name in sorted(variables.names):
         usual = name.lower().replace("-", "_")
         if usual.startswith("fleet") and name not in known() and not overrides.VARIABLE.match(name):
@@ -360,6 +371,7 @@ def check_variables(variables, mistakes):
                 check = functools.partial(check_value, name, spec=row)
             with mistakes.noted():
                 _check(variables, name, check, lazy=True)
+    mistakes.raise_any()
 
 
 def _serves(variables):

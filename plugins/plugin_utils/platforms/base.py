@@ -109,10 +109,6 @@ class Platform:
         """
         return None
 
-    def checks_eagle3(self, entries):
-        """Whether the servers' engine requires its own form of EAGLE3 heads. entries: of the plan."""
-        return False
-
     # -- memory --------------------------------------------------------------------------------------------------------
 
     def rank_memory(self, hardware, on_host):

@@ -22,7 +22,7 @@ class Cpu(Platform):
         return ("fp8", "nvfp4")
 
     def operations(self, host):
-        return [("shared_libraries", {"libraries": list(host.role("cpu").value("cpu_packages"))})]
+        return [host.role("cpu").call("shared_libraries")]
 
     def rank_memory(self, hardware, on_host):
         return hardware.memory_gib * GIB * hardware.count / on_host

@@ -44,9 +44,7 @@ class Nvidia(Platform):
         return [one for one, since in SINCE.items() if float(hardware.compute_capability or 0) < since]
 
     def operations(self, host):
-        role = host.role("nvidia")
-        servers = role.value("nvidia_servers", host.servers)
-        return [("nvidia_toolkit", {"servers": servers, "packages": role.value("nvidia_packages")})]
+        return [host.role("nvidia").call("nvidia_toolkit")]
 
     def container_defaults(self, declared):
         named = [str(one) for one in declared.get("devices", [])]

@@ -402,10 +402,11 @@ def _resolve(recipe, chain, layers):
         result = _with_probes(overrides.apply(recipe, coerce(merged)), _folders(chain))
     except FleetError as error:
         raise error.within(names + ": ") from error
-    result = coerce(result)
-    written = functools.partial(_as_written, recipe, merged)
-    found = all_problems(result, lambda where: path_text(written(where)))
-    lines = ["%s: %s." % (_blame(written(where), origin, names), text) for where, text in found]
+    result, lines = coerce(result), []
+    by_name = functools.partial(_by_name, result if isinstance(merged.get("servers"), dict) else {})
+    for where, text in all_problems(result, lambda where: path_text(by_name(where))):
+        keys = tuple(part for part in by_name(where) if isinstance(part, str))
+        lines.append("%s: %s." % (", ".join(overrides.owners(origin, keys)) or names, text))
     for key in FIXED:
         if result.get(key) != recipe.get(key):
             text = "%s: '%s' of a recipe cannot be overridden; write a recipe that extends %s."
@@ -413,24 +414,6 @@ def _resolve(recipe, chain, layers):
     if lines:
         raise FleetError.together(map(_invalid, lines))
     return result
-
-
-def _as_written(recipe, merged, where):
-    """Return ``where`` as in an override, with the names of server groups instead of their numbers."""
-    if len(where) > 1 and where[0] == "servers" and isinstance(merged.get("servers"), dict):
-        groups = [
-            name for name in map(overrides.group_name, recipe["servers"]) if merged["servers"].get(name, 0) is not None
-        ]
-        if isinstance(where[1], int) and where[1] < len(groups):
-            return ["servers", groups[where[1]], *where[2:]]
-    return where
-
-
-def _blame(where, origin, names):
-    """Return the variable that set the value at ``where``, or all override variables if it is not known."""
-    keys = tuple(str(part) for part in where if not isinstance(part, int))
-    best = [name for path, name in origin.items() if path[: len(keys)] == keys or keys[: len(path)] == path]
-    return ", ".join(sorted(set(best))) or names
 
 
 def images_of(*folders):

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 
-from ...module_utils.fleet_node.errors import FleetError
-from ..base.checks import invalid, unknown_key
+from ..base.checks import Mistakes, invalid, unknown_key
 from ..base.words import close_to, names_secret, path_text, show
 
 VARIABLE = re.compile(r"^fleet_override(_\w+)?$")
@@ -21,48 +20,41 @@ def override_names(variables):
     return sorted(name for name in variables if VARIABLE.match(name))
 
 
-def _leaves(value, path=()):
-    """Yield (path, value) of each leaf; a list and an empty mapping are leaves."""
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from _leaves(item, (*path, str(key)))
-    else:
-        yield path, value
-
-
 def combine(layers):
     """Merge ``layers`` [(variable name, mapping)] into a mapping.
 
-    Return (mapping, {path tuple: variable name}). Raises FleetError if two layers set a leaf to different values,
-    because the result must not depend on the alphabetical order of variables.
+    Return (mapping, {path tuple: variable name} of all leaves). Raises FleetError if two layers set a leaf to different
+    values, because the result must not depend on the alphabetical order of variables.
     """
-    merged, origin, values, mistakes = {}, {}, {}, []
+    merged, origin, mistakes = {}, {}, Mistakes()
     for name, layer in layers:
-        if layer is None:
-            continue
-        if not isinstance(layer, dict):
-            mistakes.append(invalid(name, layer, "a mapping of recipe keys to values; with -e as JSON"))
-            continue
-        for path, value in _leaves(layer):
-            for other, other_value in values.items():
-                if _collide(path, value, other, other_value):
-                    mistakes.append(
-                        FleetError(
-                            "override.leaf-set-twice",
-                            name,
-                            path_text(path),
-                            shown(path, value),
-                            origin[other],
-                            path_text(other),
-                            shown(other, other_value),
-                        )
-                    )
-            values[path] = value
-            origin.setdefault(path, name)
-            _put(merged, path, value)
-    if mistakes:
-        raise FleetError.together(mistakes)
+        if isinstance(layer, dict):
+            _add(merged, layer, (), name, origin, mistakes)
+        elif layer is not None:
+            mistakes.keep(invalid(name, layer, "a mapping of recipe keys to values; with -e as JSON"))
+    mistakes.raise_any()
     return merged, origin
+
+
+def _add(merged, layer, above, name, origin, mistakes):
+    """Merge a layer, or a part of it, into `merged`. above: path of both."""
+    for key, value in layer.items():
+        path = (*above, str(key))
+        if key not in merged:
+            merged[key] = {} if isinstance(value, dict) else value
+            if value == {} or not isinstance(value, dict):
+                origin[path] = name
+        if isinstance(value, dict) and isinstance(merged[key], dict):
+            _add(merged[key], value, path, name, origin, mistakes)
+        elif value != merged[key]:
+            known, where = ", ".join(owners(origin, path)), path_text(path)
+            values = (name, where, shown(path, value), known, where, shown(path, merged[key]))
+            mistakes.add("override.leaf-set-twice", *values)
+
+
+def owners(origin, path):
+    """Return the names of the variables that set the value at a path or a part of it. origin: of combine()."""
+    return sorted({name for leaf, name in origin.items() if leaf[: len(path)] == path or path[: len(leaf)] == leaf})
 
 
 def check_nulls(base, override, path=()):
@@ -85,28 +77,9 @@ def check_nulls(base, override, path=()):
 
 def shown(path, value):
     """Return a value for a message, masked if the name of its key indicates a secret."""
+    if isinstance(value, dict):
+        return "a mapping"
     return "another value" if any(map(names_secret, path)) else show(value)
-
-
-def _collide(path, value, other, other_value):
-    """Return whether two leaves conflict: different values at the same path,
-    or a scalar where the other has a mapping."""
-    if path == other:
-        return value != other_value
-    if path[: len(other)] == other:
-        return other_value != {}
-    if other[: len(path)] == path:
-        return value != {}
-    return False
-
-
-def _put(target, path, value):
-    for key in path[:-1]:
-        target = target.setdefault(key, {})
-        if not isinstance(target, dict):
-            return
-    if path and not (value == {} and isinstance(target.get(path[-1]), dict)):
-        target[path[-1]] = {} if value == {} else value  # a new {}, because the layer must not change
 
 
 def apply(base, override):

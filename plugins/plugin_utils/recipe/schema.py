@@ -189,23 +189,13 @@ def _message(error, text_of):
         text = []
         for name in unknown:
             close = close_to(name, known, 0.6)
-            text.append(
-                "unknown key '%s'%s (value %s)%s"
-                % (
-                    text_of([*path, name]),
-                    odd_characters(name),
-                    show(error.instance[name]),
-                    "; did you mean '%s'?" % close if close else "",
-                )
-            )
+            what = "'%s'%s (value %s)" % (text_of([*path, name]), odd_characters(name), show(error.instance[name]))
+            text.append("unknown key %s%s" % (what, "; did you mean '%s'?" % close if close else ""))
         return [*path, unknown[0]], "%s; allowed here: %s" % ("; ".join(text), ", ".join(known))
     if error.validator == "required":
         missing = sorted(name for name in error.validator_value if name not in error.instance)
-        return path, "%s lacks %s; needed here: %s" % (
-            "'%s'" % key if key else "the recipe",
-            ", ".join("'%s'" % name for name in missing),
-            ", ".join(error.validator_value),
-        )
+        where, lacks = "'%s'" % key if key else "the recipe", ", ".join("'%s'" % name for name in missing)
+        return path, "%s lacks %s; needed here: %s" % (where, lacks, ", ".join(error.validator_value))
     if "propertyNames" in error.schema_path:
         return [*path, error.instance], "'%s' has the name %s%s; allowed: %s, for example %s" % (
             key, show(error.instance), odd_characters(error.instance), error.schema["allowed"],
@@ -236,7 +226,7 @@ OPEN_SECRET = (
     "it in 'secrets', such as {HF_TOKEN: fleet_hf_token}, with its value in a vault"
 )
 NO_SECRET = ("", "empty", "none", "null", "dummy", "unused", "not-needed", "auto", "true", "false")
-WITH_CHECK = ("api-key", *API_KEYS)  # of an engine: planning/server_keys.py reports what to set instead
+WITH_CHECK = ("api-key", *API_KEYS)  # of an engine: planning/server_values.py reports what to set instead
 
 
 def all_problems(recipe, text_of=path_text, in_file=False):
@@ -318,14 +308,17 @@ def _string(value, keys, last, in_file):
     return ""
 
 
+def _layers(recipe):
+    """Return [(path, keys)] of the recipe itself and of its groups."""
+    return [([], recipe), *((["servers", index], group) for index, group in enumerate(recipe["servers"]))]
+
+
 def _needs(recipe):
     for index, name in enumerate(recipe["needs"]["accelerators"]):
         known = list(PLATFORMS[recipe["platform"]].accelerators)
         if name not in known:
-            yield (
-                ["needs", "accelerators", index],
-                ("is %s; allowed for platform %s: %s" % (show(name), recipe["platform"], ", ".join(known))),
-            )
+            text = "is %s; allowed for platform %s: %s" % (show(name), recipe["platform"], ", ".join(known))
+            yield ["needs", "accelerators", index], text
 
 
 def _groups(recipe):
@@ -354,18 +347,14 @@ def _groups(recipe):
 def _backends(recipe):
     """Yield mistakes in `backend`, which an engine that wraps others requires and other engines do not support."""
     allowed = ENGINES[recipe["engine"]].wraps
-    for path, given in [([], recipe), *((["servers", index], group) for index, group in enumerate(recipe["servers"]))]:
+    for path, given in _layers(recipe):
         name = given.get("backend")
         if name and name not in allowed:
-            yield (
-                [*path, "backend"],
-                "is %s; allowed for the engine %s: %s"
-                % (show(name), recipe["engine"], ", ".join(allowed) or "none, remove it"),
-            )
+            text = "is %s; allowed for the engine %s: %s"
+            yield [*path, "backend"], text % (show(name), recipe["engine"], ", ".join(allowed) or "none, remove it")
         if allowed and given.get("devices") and not name and not recipe.get("backend"):
-            yield [*path, "backend"], "is not set; needed for the engine %s: %s" % (
-                recipe["engine"], " or ".join(allowed),
-            )  # fmt: skip
+            text = "is not set; needed for the engine %s: %s"
+            yield [*path, "backend"], text % (recipe["engine"], " or ".join(allowed))
 
 
 def _ports(path, group, recipe):
@@ -375,10 +364,8 @@ def _ports(path, group, recipe):
             yield [*path, "ports", name], "has the name of another placeholder. Use another name"
     asked = (group.get("health") or {}).get("port")
     if asked is not None and ports.get(asked) is None:
-        yield (
-            [*path, "health", "port"],
-            "is %s; allowed: %s. Set that port" % (show(asked), ", ".join(sorted(ports)) or "null without ports"),
-        )
+        allowed = ", ".join(sorted(ports)) or "null without ports"
+        yield [*path, "health", "port"], "is %s; allowed: %s. Set that port" % (show(asked), allowed)
 
 
 def _services(recipe):
@@ -389,17 +376,15 @@ def _services(recipe):
 
 def _variables(recipe):
     """Yield variables that are in both environment and secrets."""
-    layers = [recipe.get("secrets"), *(group.get("secrets") for group in recipe["servers"])]
-    secrets = {name for layer in layers for name, variable in (layer or {}).items() if variable is not None}
-    places = [(["environment"], recipe.get("environment"))]
-    places += [(["servers", index, "environment"], group.get("environment"))
-               for index, group in enumerate(recipe["servers"])]  # fmt: skip
-    places += [(["instances", name, "environment"], (own or {}).get("environment"))
-               for name, own in (recipe.get("instances") or {}).items()]  # fmt: skip
-    for path, environment in places:
-        for name, value in (environment or {}).items():
+    layers = _layers(recipe)
+    given = [pair for _path, layer in layers for pair in (layer.get("secrets") or {}).items()]
+    secrets = {name for name, variable in given if variable is not None}
+    layers += [(["instances", name], own or {}) for name, own in (recipe.get("instances") or {}).items()]
+    for path, layer in layers:
+        for name, value in (layer.get("environment") or {}).items():
             if name in secrets and value is not None:
-                yield [*path, name], "is set, and so is 'secrets.%s'; one of them would be lost. Remove one" % name
+                text = "is set, and so is 'secrets.%s'; one of them would be lost. Remove one"
+                yield [*path, "environment", name], text % name
 
 
 def _probes(recipe):
@@ -416,8 +401,7 @@ def _probes(recipe):
 
 def _models(recipe):
     """Checkpoints of another family by their names; nodes would only read the family after the installation."""
-    groups = [(["servers", index], group) for index, group in enumerate(recipe["servers"])]
-    for path, place in [([], recipe), *groups]:
+    for path, place in _layers(recipe):
         model = place.get("model") or {}
         family = family_of({"model": {**recipe["model"], **model}})
         if model.get("format") and model["format"] not in family.formats:
@@ -426,19 +410,14 @@ def _models(recipe):
         taken = [{**recipe["model"], **model}.get("id")]
         for at, one in enumerate(model.get("adapters") or ()):
             if one["name"] in taken:
-                yield (
-                    [*path, "model", "adapters", at, "name"],
-                    "is '%s', a name that is taken. Use another" % one["name"],
-                )
+                where = [*path, "model", "adapters", at, "name"]
+                yield where, "is '%s', a name that is taken. Use another" % one["name"]
             taken.append(one["name"])
         other = other_family(model.get("repo") or "")
         if other and not model.get("family") and not recipe["model"].get("family"):
-            yield (
-                [*path, "model", "repo"],
+            labels = " or ".join(family.label for family in FAMILIES.values())
+            text = (
                 "is '%s', a name of the family %s; allowed: checkpoints of %s. If it is such a checkpoint, set "
                 "model.family to %s"
-                % (
-                    model["repo"], other, " or ".join(family.label for family in FAMILIES.values()),
-                    " or ".join(FAMILIES),
-                ),
-            )  # fmt: skip
+            )
+            yield [*path, "model", "repo"], text % (model["repo"], other, labels, " or ".join(FAMILIES))

@@ -157,7 +157,12 @@ def _host(name, report, number):
     for verdict in verdicts:
         key = cut(verdict.get("server"))
         servers.append(_server(name, verdict, mapping(planned.pop(key, None))))
-        servers[-1]["full"] = _full(full, before[key], verdict) if key in before else None
+        servers[-1]["full"] = None
+        if key in before:  # the last full verdict of a server whose last verification was quick
+            same = before[key].get("hash") == verdict.get("hash")
+            servers[-1]["full"] = {
+                **_server(name, before[key], {}), "when": moment(full.get("generated")), "same": same
+            }  # fmt: skip
     problem = cut(report.get("problem"), LONGEST)
     last = mapping(missing.get("last"))
     return {
@@ -237,19 +242,6 @@ def _server(host, verdict, entry):
     }
 
 
-def _full(full, verdict, now):
-    """Return the last full verdict of a server whose last verification was quick."""
-    probes = [_probe_view(probe) for probe in items_of(verdict.get("probes"))]
-    if verdict.get("void"):
-        probes = [dict(probe, state=UNKNOWN) for probe in probes]
-    return {
-        "state": state_of(verdict.get("ok")),
-        "when": moment(full.get("generated")),
-        "same": verdict.get("hash") == now.get("hash"),
-        **_sums(probes),
-    }
-
-
 def _sums(probes):
     """Return the probes and their totals."""
     return {
@@ -277,13 +269,10 @@ def _probe_view(probe):
 
 def _failures(servers):
     """Equal failures of several servers once, the most frequent first: {failures: [{…}], more_failures: number}."""
-    found = {}
-    for server in servers:
-        for probe in server["probes"]:
-            if probe["state"] == FAILED:
-                found.setdefault((probe["name"], probe["cause"]), []).append((server, probe))
+    failed = ((server, probe) for server in servers for probe in server["probes"] if probe["state"] == FAILED)
+    found = grouped(((probe["name"], probe["cause"]), (server, probe)) for server, probe in failed)
     failures = []
-    for (name, cause), hits in sorted(found.items(), key=lambda item: -len(item[1]))[:CARDS]:
+    for (name, cause), hits in list(found.items())[:CARDS]:
         first, shown = hits[0]
         hosts = list(dict.fromkeys(hit[0]["host"] for hit in hits))
         number = "f%d" % len(failures)
@@ -311,55 +300,44 @@ def _failures(servers):
 
 def _problems(hosts):
     """Return failures of hosts before their servers were verified, with equal failures merged: [{text, hosts}]."""
-    found = {}
-    for host in hosts:
-        if host["problem"]:
-            found.setdefault(host["problem"], []).append(host)
-    return [
-        {"text": text, "hosts": where[:PLACES], "total": len(where)}
-        for text, where in sorted(found.items(), key=lambda item: -len(item[1]))[:CARDS]
-    ]
+    found = grouped((host["problem"], host) for host in hosts if host["problem"])
+    return [{"text": text, "hosts": where[:PLACES], "total": len(where)} for text, where in list(found.items())[:CARDS]]
 
 
 def _notes(hosts, servers, report):
     """Notes above the results: [{title, text}]."""
     notes = []
-    missing = {}
-    for host in hosts:
-        if host["missing"]:
-            missing.setdefault((host["missing"], host["began"]), []).append(host["name"])
+    missing = grouped(((host["missing"], host["began"]), host["name"]) for host in hosts if host["missing"])
     for (cause, run), names in missing.items():
         when = " The run began on %s." % run if run else ""
-        notes.append({"title": "Not verified", "text": "%s: %s%s" % (some(names), cause, when)})
+        notes.append(("Not verified", "%s: %s%s" % (some(names), cause, when)))
     began = time_of(mapping(report.get("run")).get("began"))
     verified = {name: time_of(mapping(host).get("generated")) for name, host in mapping(report.get("hosts")).items()}
     older = sorted((name for name, time in verified.items() if began and time and time < began), key=natural)
     if older:
         text = "%s: verified before the last run, which was for other hosts." % some(older)
-        notes.append({"title": "Older verdicts", "text": text})
+        notes.append(("Older verdicts", text))
     standins = sorted({server["model"] for server in servers if server["standin"]})
     if standins or any(host["standin"] for host in hosts):
-        notes.append(
-            {
-                "title": "Stand-in checkpoint",
-                "text": "%s is a stand-in, trained to answer in form only. These verdicts prove the plumbing, from "
-                "recipe to answer. They show nothing about the quality or the speed of %s."
-                % (", ".join(standins) or "The model", gpt_oss.NAME),
-            }
+        text = (
+            "%s is a stand-in, trained to answer in form only. These verdicts prove the plumbing, from recipe to "
+            "answer. They show nothing about the quality or the speed of %s."
         )
-    simulated = {}
-    for host in hosts:
-        if host["simulated"]:
-            simulated.setdefault(host["simulated"], []).append(host["name"])
-    for what, names in sorted(simulated.items()):
-        notes.append(
-            {
-                "title": "Simulated",
-                "text": "On %s the platform is simulated%s. Nothing here was seen on hardware."
-                % (some(names), "" if what == "yes" else ": " + what),
-            }
-        )
-    return notes
+        notes.append(("Stand-in checkpoint", text % (", ".join(standins) or "The model", gpt_oss.NAME)))
+    simulated = grouped((host["simulated"], host["name"]) for host in hosts if host["simulated"])
+    for what, names in simulated.items():
+        parts = "" if what == "yes" else ": " + what
+        text = "On %s the platform is simulated%s. Nothing here was seen on hardware."
+        notes.append(("Simulated", text % (some(names), parts)))
+    return [{"title": title, "text": text} for title, text in notes]
+
+
+def grouped(pairs):
+    """Return {key: values}, the key with the most values first."""
+    found = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
 def _on(hosts, servers):

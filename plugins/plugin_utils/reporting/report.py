@@ -433,36 +433,21 @@ def table(host, verdicts):
 
 
 def _row(host, verdict):
-    if verdict.get("not_verified"):
-        return [
-            host, verdict["server"], urllib.parse.urlsplit(verdict["url"]).port, WORDS[None], "0/0",
-            cut("not verified: " + verdict["not_verified"], DETAILS),
-        ]  # fmt: skip
-    probes = verdict["probes"]
-    passed = [probe for probe in probes if probe["ok"]]
-    measured = [probe for probe in probes if probe["ok"] is not None]
-    failed = [probe["name"] for probe in probes if probe["ok"] is False]
-    missing = [probe["name"] for probe in probes if probe["ok"] is None]
-    if not measured:
+    stranger, probes, ok = verdict.get("not_verified"), verdict["probes"], verdict["ok"]
+    names = {ok: [probe["name"] for probe in probes if probe["ok"] is ok] for ok in (True, False, None)}
+    passed, measured = len(names[True]), len(names[True]) + len(names[False])
+    if stranger:
+        ok, passed, measured, details = None, 0, 0, cut("not verified: " + stranger, DETAILS)
+    elif not measured:
         details = probes[0]["cause"] if probes else ""
     else:
-        parts = []
-        if failed:
-            parts.append("failed: " + ", ".join(failed))
-        else:
-            slowest = max(passed, key=lambda probe: probe["ms"])
-            parts.append("slowest: %s %d ms" % (slowest["name"], slowest["ms"]))
-        if missing:
-            parts.append("not measured: " + some(missing))
-        details = "; ".join(parts)
-    return [
-        host,
-        verdict["server"],
-        urllib.parse.urlsplit(verdict["url"]).port,
-        WORDS[verdict["ok"]],
-        "%d/%d" % (len(passed), len(measured)),
-        details,
-    ]
+        details = "failed: " + ", ".join(names[False])
+        if not names[False]:
+            slowest = max((probe for probe in probes if probe["ok"]), key=lambda probe: probe["ms"])
+            details = "slowest: %s %d ms" % (slowest["name"], slowest["ms"])
+        details += "; not measured: " + some(names[None]) if names[None] else ""
+    port = urllib.parse.urlsplit(verdict["url"]).port
+    return [host, verdict["server"], port, WORDS[ok], "%d/%d" % (passed, measured), details]
 
 
 def failure_message(host, verdicts):

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import write_json
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import entry_hash
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import artifacts
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Observed
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.base import Status
 
@@ -13,6 +15,14 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.service
 def compile_cache(key, leaders=()):
     """The hooks of an entry whose engine compiles."""
     return {"compile_cache": {"key": key, "leaders": list(leaders), "variable": "NEURON_COMPILED_ARTIFACTS"}}
+
+
+def complete_artifact(path, key):
+    """Record the files in `path` as an artifact that server-0 has compiled."""
+    compiled = {"name": "server-0", "environment": {}, "health": {"budget_s": 1}, "hooks": compile_cache(key)}
+    begun = artifacts.compiling_record(compiled)
+    write_json(str(path / artifacts.RECORD), begun)
+    artifacts.complete(str(path), compiled, begun)
 
 
 def plan_entry(port, name="server-0", **changes):

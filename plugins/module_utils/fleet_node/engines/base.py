@@ -25,8 +25,8 @@ class Engine:
     has REQUESTS and MOVED, the names of the counters, and count_instances(body of /health), request_count(content of
     /metrics), bytes_moved(content of /metrics).
 
-    The attributes that contain sentences are causes of failures in a verdict. http: [(statuses or None for any, pattern
-    in the body, cause)], checked before the general causes. logs: [(pattern in the log, cause)] of servers that fail
+    The attributes that contain sentences are causes of failures in a verdict. http: [(pattern in the body,
+    cause)], checked before the general causes. logs: [(pattern in the log, cause)] of servers that fail
     before they are ready; the first match counts, and its groups are the values of the cause. stalls: the same for the
     last line of a server that exceeds its start budget. streamed_call_ends: values of finish_reason that may end a
     streamed tool call. same_call_ids: whether the ids of calls start again with each answer. batch, context_length: the

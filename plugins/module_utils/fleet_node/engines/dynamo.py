@@ -78,7 +78,6 @@ PROGRAMS = ("dynamo.frontend", "dynamo.vllm", "dynamo.trtllm")
 ARGUMENTS = ("block-size", "kv-cache-dtype", "kv-transfer-config", "connector", "disaggregation-mode", "model",
              "tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size", "enable-prefix-caching",
              "disable-hybrid-kv-cache-manager", "quantization", "dtype")  # fmt: skip
-LAYOUT = (*ARGUMENTS, "program", "container", "config", "weights", "model_id")
 
 
 class Dynamo(base.Engine):
@@ -112,12 +111,10 @@ class Dynamo(base.Engine):
     config_verdict = trtllm.ENGINE.config_verdict  # messages of pydantic in one line; others unchanged
     http = (
         (
-            None,
             r"(?i)no instances found|no responders|no endpoints available|is not ready to serve requests",
             "the frontend lists the model but no worker answers for it: a worker is gone or not ready",
         ),
         (
-            None,
             r"Disaggregated params are required",
             "the frontend sends requests to decode workers without prefill: no prefill worker is registered, or the "
             "frontend did not find it again after all decode workers were away (dynamo#8965, seen with Dynamo 1.0.0); "
@@ -147,21 +144,17 @@ class Dynamo(base.Engine):
     def changes_together(self, before, after):
         """Prefill and decode workers read each other's KV cache, so its layout and its transport must be the same. A
         new frontend answers only with all workers."""
-        if before is None:
-            return True
-        if after["role"] not in ROLES:
-            return False
-        return any(_layout(before, key) != _layout(after, key) for key in LAYOUT)
+        return before is None or (after["role"] in ROLES and _layout(before) != _layout(after))
 
 
-def _layout(entry, key):
-    if key in ARGUMENTS:
-        return (entry.get("arguments") or {}).get(key)
-    if key == "program":  # its environment has the versions in its path
-        return (entry.get("command") or [None])[0]
-    if key == "container":
-        return [(entry.get(key) or {}).get(part) for part in ("image", "digest")]
-    return entry.get(key)
+def _layout(entry):
+    arguments, container = entry.get("arguments") or {}, entry.get("container") or {}
+    return [
+        (entry.get("command") or [None])[0],  # its environment has the versions in its path
+        *(container.get(key) for key in ("image", "digest")),
+        *(entry.get(key) for key in ("config", "weights", "model_id")),
+        *(arguments.get(key) for key in ARGUMENTS),
+    ]
 
 
 # ---- instances and request counters of a frontend and its workers

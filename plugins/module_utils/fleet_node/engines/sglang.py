@@ -20,8 +20,8 @@ class Sglang(base.Engine):
     dropped_tool_call = "the server was started without `--tool-call-parser %s`" % gpt_oss.TOOL_CALL_PARSERS["sglang"]
     no_reasoning = "the server was started without `--reasoning-parser %s`" % gpt_oss.REASONING_PARSERS["sglang"]
     http = (
-        (None, r"(?i)longer than the model's context length|maximum allowed length|context length", context),
-        (None, r"(?i)tool_call_parser|tool-call-parser", dropped_tool_call),
+        (r"(?i)longer than the model's context length|maximum allowed length|context length", context),
+        (r"(?i)tool_call_parser|tool-call-parser", dropped_tool_call),
     )
     # Messages of SGLang 0.5.21 (pool_configurator.py, model_runner.py, model_config.py, model_hook.py, the runners of
     # CUDA graphs) and PyTorch. An exception of a child is in the log before the message that ends the server.

@@ -69,14 +69,9 @@ class Trtllm(base.Engine):
     )
     no_reasoning = "trtllm-serve runs without its %s adapter: %s is set" % (gpt_oss.FORMAT, ADAPTER_OFF)
     http = (
-        (None, r"(?i)max_seq_len|max_num_tokens", context),
+        (r"(?i)max_seq_len|max_num_tokens", context),
+        (r"(?i)LLM is unavailable", base.ENGINE_DEAD),
         (
-            None,
-            r"(?i)LLM is unavailable",
-            base.ENGINE_DEAD,
-        ),
-        (
-            None,
             r"does not currently support these cacheState",
             "prefill and decode workers have different KV caches: make kv_cache_config and the parallel sizes of both "
             "fit, then site.yml",

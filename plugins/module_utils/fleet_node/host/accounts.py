@@ -19,6 +19,7 @@ import stat
 from ..errors import FleetError, argument_invalid
 from . import commands, processes
 from .files import make_directory, mount_points, names_in, read_json, write_atomic
+from .files import remove as remove_path
 from .jobs import DetachedJob
 from .os_errors import os_error
 from .paths import NodePaths
@@ -101,13 +102,12 @@ def remove(root, check_mode=False):
     FleetError.
     """
     paths = NodePaths.of_parameter(root)
+    folders = (paths.run, paths.etc, paths.log, paths.lib)
     # removing an account may remove its group
     accounts = [tuple(item) for item in reversed(recorded(paths)) if _exists(*item)]
-    mounts, gone = mount_points(), []
+    mounts = mount_points()
     try:
-        for path in (paths.run, paths.etc, paths.log, paths.lib):
-            if os.path.lexists(path):
-                gone += _removable(path, mounts)
+        gone = [one for path in filter(os.path.lexists, folders) for one in _removable(path, mounts)]
     except OSError as error:
         raise os_error("Cannot remove %s" % paths.lib, error) from error
     lines = ["%s %s\n" % item for item in accounts]
@@ -119,11 +119,12 @@ def remove(root, check_mode=False):
                 _call(["userdel" if kind == "user" else "groupdel", name])
         for path in gone:  # the record is in the last of the folders
             try:
-                shutil.rmtree(path) if _is_folder(path) else os.unlink(path)
+                remove_path(path)
             except OSError as error:
                 raise os_error("Cannot remove %s" % path, error) from error
-        _remove_empty(paths)
-    stays = [path for path in (paths.run, paths.etc, paths.log, paths.lib) if os.path.lexists(path)]
+        for path in folders:
+            _remove_empty_parents(path, paths.root)
+    stays = list(filter(os.path.lexists, folders))
     if check_mode:
         message = "would remove " + ", ".join(line.strip() for line in lines) if lines else "nothing to remove"
     else:
@@ -137,13 +138,12 @@ def remove(root, check_mode=False):
     }
 
 
-def _remove_empty(paths):
-    """Remove empty parents of the collection's folders, up to the root."""
-    for path in (paths.run, paths.etc, paths.log, paths.lib):
-        while paths.root and path.startswith(paths.root + "/"):
-            path = os.path.dirname(path)
-            with contextlib.suppress(OSError):  # it is not empty, a mount, or belongs to others
-                os.rmdir(path)
+def _remove_empty_parents(path, root):
+    """Remove empty folders above a path, up to the root."""
+    while root and path.startswith(root + "/"):
+        path = os.path.dirname(path)
+        with contextlib.suppress(OSError):  # it is not empty, a mount, or belongs to others
+            os.rmdir(path)
 
 
 def _removable(path, mounts):

@@ -70,36 +70,30 @@ def run(argv, limit_s=LIMIT_S, idle_s=None, text=None, merged=False, errors="rep
         start_new_session=True,  # the limit also ends its children, which may keep its output open
         **{"cwd": "/", **options},
     )
-    end = None if limit_s is None or idle_s else time.monotonic() + limit_s
-    used, since = None, time.monotonic()
+    end, used = time.monotonic() + (idle_s or limit_s), None
     try:
         while True:
-            wait_s = end - time.monotonic() if end else min(POLL_S, idle_s)
+            wait_s = end - time.monotonic()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                output, words = process.communicate(text, timeout=max(0, wait_s))
+                output, words = process.communicate(text, timeout=max(0, min(POLL_S, wait_s) if idle_s else wait_s))
                 return subprocess.CompletedProcess(argv, process.returncode, output, words)
-            text, now = None, time.monotonic()
-            if end is None:
-                before, used = used, _processor_ticks(process.pid)
-                since = since if used == before else now
-            if now >= (end if end else since + idle_s):
-                raise _timed_out(process, argv, limit_s, None if end else idle_s)
+            text, before, used = None, used, _processor_ticks(process.pid) if idle_s else None
+            if used != before:
+                end = time.monotonic() + idle_s
+            if time.monotonic() >= end:
+                raise _timed_out(process, argv, limit_s, idle_s)
     finally:
         _end(process)
 
 
 def _timed_out(process, argv, limit_s, idle_s):
     held = getattr(processes.process(process.pid), "state", None) == "D"
-    return TimedOut(
-        "node.command-timeout",
-        shown(argv),
-        "used no processor time" if idle_s else "did not end",
-        idle_s or limit_s,
-        "A driver, a disk or a network file system blocks it in the kernel (state D). See dmesg, and reboot the "
-        "node if that does not pass."
-        if held
-        else "Run it on the node to see what it waits for: a daemon, a driver, a lock or the network.",
-    )
+    remedy = "Run it on the node to see what it waits for: a daemon, a driver, a lock or the network."
+    if held:
+        remedy = "A driver, a disk or a network file system blocks it in the kernel (state D). See dmesg, and reboot "
+        remedy += "the node if that does not pass."
+    what = "used no processor time" if idle_s else "did not end"
+    return TimedOut("node.command-timeout", shown(argv), what, idle_s or limit_s, remedy)
 
 
 def _end(process):

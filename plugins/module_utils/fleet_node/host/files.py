@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import stat
 import tempfile
 
@@ -71,6 +72,33 @@ def place(path, mode, uid=None, gid=None):
             os.fchmod(handle, mode)
         finally:
             os.close(handle)
+
+
+def remove(path):
+    """Remove the file or folder at the path, or a link itself; nothing if the path does not exist. Raises OSError."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(status.st_mode):
+        shutil.rmtree(path)  # follows no link, not even one that replaces a folder meanwhile
+    else:
+        os.unlink(path)
+
+
+def put_link(path, target):
+    """Make `path` a link to `target` in one step. Its folder must exist. Raises OSError."""
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=os.path.dirname(path)) as folder:
+        os.symlink(target, folder + "/link")
+        os.replace(folder + "/link", path)
+
+
+def leads_to(path, target):
+    """Whether `path` is a link to `target` that belongs to this account."""
+    try:
+        return os.readlink(path) == target and os.lstat(path).st_uid == os.geteuid()
+    except OSError:
+        return False
 
 
 def as_bytes(data):
@@ -209,6 +237,18 @@ def folder_lock(path):
         os.close(handle)
 
 
+def is_locked(path):
+    """Whether a process has locked the file, or it cannot be read; False without the file."""
+    try:
+        with open(path, "rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: other calls check as well
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
 def write_hashed(path, blocks):
     """Write and sync the blocks (bytes) to `path`, mode 0644; returns {size, sha256: hex}. Raises OSError."""
     digest, size = hashlib.sha256(), 0
@@ -241,21 +281,17 @@ def make_directory(path):
 
     Existing folders keep their owner and mode.
     """
-    created, lacking = [], []
-    missing = path
-    while not os.path.isdir(missing):
-        lacking.insert(0, missing)
-        missing = os.path.dirname(missing)
-    for folder in lacking:
-        try:
-            os.mkdir(folder)
-        except FileExistsError:
-            if not os.path.isdir(folder):
-                raise
-            continue  # another run created it meanwhile
-        os.chmod(folder, 0o755)  # the mode of mkdir() is limited by the umask
-        created.append(folder)
-    return created
+    if os.path.isdir(path):
+        return []
+    created = make_directory(os.path.dirname(path))
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+        return created  # another run created it meanwhile
+    os.chmod(path, 0o755)  # the mode of mkdir() is limited by the umask
+    return [*created, path]
 
 
 def existing_parent(path):

@@ -52,14 +52,7 @@ class DetachedJob:
 
     def alive(self):
         """Whether a process of the job is alive."""
-        try:
-            with open(self.path("lock"), "rb") as stream:
-                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: other calls check as well
-        except FileNotFoundError:
-            return False
-        except BlockingIOError:
-            return True
-        return False
+        return files.is_locked(self.path("lock"))
 
     def request(self):
         """The request that the job was started with, {} if there is none."""

@@ -86,13 +86,14 @@ def account_gone(name):
 
 def process_table():
     """{pid: Process} of all processes without zombies and threads of the kernel."""
-    table = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            found = process(int(entry))
-            if found is not None and found.state not in ENDED and not found.kernel:
-                table[int(entry)] = found
-    return table
+    found = {pid: _program(pid) for pid in map(int, filter(str.isdigit, os.listdir("/proc")))}
+    return {pid: one for pid, one in found.items() if one}
+
+
+def _program(pid):
+    """The Process with this pid; None for one that has ended, and for a thread of the kernel."""
+    found = process(pid)
+    return None if found is None or found.state in ENDED or found.kernel else found
 
 
 def environment_of(pid):
@@ -101,7 +102,7 @@ def environment_of(pid):
     try:
         for _look in range(LOOKS):
             text = shown(pid, "environ")
-            if text or not _is_program(pid):
+            if text or not _program(pid):
                 break
             whole += bool(shown(pid, "cmdline"))
             if whole == LOOKS_WITH_ARGUMENTS:
@@ -110,11 +111,6 @@ def environment_of(pid):
     except OSError:
         return {}
     return dict(item.split(b"=", 1) for item in text.split(b"\0") if b"=" in item)
-
-
-def _is_program(pid):
-    found = process(pid)
-    return found is not None and found.state not in ENDED and not found.kernel
 
 
 def shown(pid, name):
@@ -147,16 +143,10 @@ def marked_processes(root):
         markers = markers_of(pid)
         if markers is not None and markers[0] == (root or "/"):
             server_of[pid] = markers[1]
-    children = {}
-    for pid, found in table.items():
-        children.setdefault(found.parent, []).append(pid)
-    waiting = list(server_of)
-    while waiting:
-        parent = waiting.pop()
-        for child in children.get(parent, ()):
-            if child not in server_of:
-                server_of[child] = server_of[parent]
-                waiting.append(child)
+    more = server_of
+    while more:
+        more = {pid: server_of[one.parent] for pid, one in table.items() if one.parent in more and pid not in server_of}
+        server_of.update(more)
     servers = {}
     for pid in sorted(set(server_of) - spared):
         servers.setdefault(server_of[pid], []).append(pid)
@@ -200,7 +190,7 @@ def terminate_found(find, term_s, kill_s):
 
 def listening_sockets():
     """[(address, port, inode)] of all TCP sockets that listen, IPv4 and IPv6. IPv4-mapped addresses read as IPv4."""
-    return [(address, port, inode) for address, port, inode, uid in _listeners()]
+    return [one[:3] for one in _listeners()]
 
 
 def connections(port):
@@ -364,12 +354,12 @@ def terminate(pids, term_s, kill_s):
 
     A pid that belongs to another process by then is left alone; a zombie counts as ended.
     """
-    ticks = {pid: found.ticks for pid, found in ((pid, process(pid)) for pid in pids) if found is not None}
+    began = {pid: _program(pid) for pid in pids}
 
     def alive():
-        for pid, start in ticks.items():
-            found = process(pid)
-            if found is not None and found.ticks == start and found.state not in ENDED:
+        for pid, first in began.items():
+            found = _program(pid)
+            if first and found and found.ticks == first.ticks:
                 yield pid
 
     return terminate_found(alive, term_s, kill_s)
@@ -400,8 +390,8 @@ def _field_kib(pid, name, field):
 
 def started_at(pid):
     """Start time of the process in epoch seconds (float), or None if it has ended."""
-    found = process(pid)
-    if found is None or found.state in ENDED:
+    found = _program(pid)
+    if found is None:
         return None
     with open("/proc/stat", encoding="ascii") as stream:
         boot = next(int(line.split()[1]) for line in stream if line.startswith("btime "))

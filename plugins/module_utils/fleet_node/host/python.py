@@ -16,10 +16,9 @@ import os
 import pwd
 import re
 import sys
-import tempfile
 
 from ..errors import FleetError
-from . import commands, trust
+from . import commands, files, trust
 
 OLDEST = (3, 9)
 DIRECTORIES = ("/usr/bin", "/usr/local/bin", "/bin")
@@ -61,12 +60,8 @@ def choose(paths, users=()):
         if problem is None:
             return python
         refused.append("%s %s" % (python, problem))
-    raise FleetError(
-        "node.python-missing",
-        OLDEST[0],
-        OLDEST[1],
-        "; ".join(refused) or "there is none in %s" % ", ".join(DIRECTORIES),
-    )
+    why = "; ".join(refused) or "there is none in %s" % ", ".join(DIRECTORIES)
+    raise FleetError("node.python-missing", *OLDEST, why)
 
 
 def _candidates(paths):
@@ -130,14 +125,9 @@ def _open_to_all(path):
 
 def leads_to(paths, python):
     """Whether the link leads to this interpreter, and belongs to this account."""
-    try:
-        return os.readlink(link(paths)) == python and os.lstat(link(paths)).st_uid == os.geteuid()
-    except OSError:
-        return False
+    return files.leads_to(link(paths), python)
 
 
 def put(paths, python):
     """Make the link lead to this interpreter. Its folder must exist. Raises OSError."""
-    with tempfile.TemporaryDirectory(prefix=".python3.", dir=os.path.dirname(link(paths))) as folder:
-        os.symlink(python, folder + "/python3")
-        os.replace(folder + "/python3", link(paths))
+    files.put_link(link(paths), python)

@@ -169,10 +169,24 @@ def check_present(desired, present):
     """Raises FleetError unless the environment exists with the named packages. Starts no process."""
     if not os.access(desired.interpreter, os.X_OK):
         raise _not_as_required(desired, "a Python interpreter", "none")
+    for requirement, found in _unmet(desired, present).items():
+        raise _not_as_required(desired, requirement, found)
+
+
+def _unmet(desired, present):
+    """{requirement: the installed version, or "none"} of the requirements that are not met."""
+    unmet = {}
     for requirement in desired.requirements:
-        name, pin = required_name(requirement), _pin(requirement)
-        if name not in present or (pin and not same_version(pin, present[name])):
-            raise _not_as_required(desired, requirement, present.get(name, "none"))
+        found, pin = present.get(required_name(requirement), "none"), _pin(requirement)
+        if found == "none" or (pin and not same_version(pin, found)):
+            unmet[requirement] = found
+    return unmet
+
+
+def _required(desired, present):
+    """{name: version} of the required packages that are installed."""
+    names = sorted(map(required_name, desired.requirements))
+    return {name: present[name] for name in names if name in present}
 
 
 def _not_as_required(desired, wanted, found):
@@ -290,11 +304,7 @@ def _apply(desired, marker):
 def _clear(folder):
     """Remove everything but the marker of an incomplete environment."""
     for name in set(os.listdir(folder)) - {PARTIAL}:
-        path = os.path.join(folder, name)
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path)
-        else:
-            os.unlink(path)
+        files.remove(os.path.join(folder, name))
 
 
 def _bootstrap(desired, environment):
@@ -363,19 +373,15 @@ def _compile(desired, environment):
 
 def _verify(desired, environment):
     """{name: version} of the required packages. Raises FleetError if one is missing or cannot be imported."""
-    present, found = installed(desired.path), {}
-    for requirement in desired.requirements:
-        name, pin = required_name(requirement), _pin(requirement)
-        if name not in present and ";" in requirement:
-            continue  # its marker does not apply to this node
-        if name not in present or (pin and not same_version(pin, present[name])):
+    present = installed(desired.path)
+    for requirement, found in _unmet(desired, present).items():
+        if found != "none" or ";" not in requirement:  # else its marker does not apply to this node
             what = "The installation of " + requirement
-            raise _failed(desired, what, "uv reported no error, but the environment has %s" % present.get(name, "none"))
-        found[name] = present[name]
+            raise _failed(desired, what, "uv reported no error, but the environment has %s" % found)
     for module in desired.verify_imports:
         # -I: packages of the working directory or of a user are not imported instead
         _run([desired.interpreter, "-I", "-c", "import " + module], environment, desired)
-    return found
+    return _required(desired, present)
 
 
 def _run(argv, environment, desired):
@@ -476,14 +482,12 @@ def from_parameters(parameters):
 
 def _result(desired, changed, message, before, after):
     """after: installed packages, or None in check mode."""
-    names = sorted({required_name(requirement) for requirement in desired.requirements})
-    packages = {name: after[name] for name in names if name in after} if after is not None else {}
     return {
         "changed": changed,
         "message": message,
         "path": desired.path,
         "python": desired.interpreter,
-        "packages": packages,
+        "packages": _required(desired, after or {}),
         "diff": {
             "before": _listing(before),
             "after": "".join(one + "\n" for one in sorted(desired.requirements)) if after is None else _listing(after),

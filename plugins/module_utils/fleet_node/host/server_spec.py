@@ -30,13 +30,7 @@ SHAPE = {  # of what is on a node
 ROLES = ("server", "frontend", "prefill", "decode")
 PROBED_ROLES = ("server", "frontend")  # clients send requests to these
 LAUNCHERS = ("process", "container")
-KEYS = frozenset(
-    (
-        "schema", "host", "name", "role", "launcher", "platform", "engine", "devices", "bind", "port", "ports",
-        "command", "arguments", "environment", "secrets", "secret_versions", "config", "container", "launch",
-        "directories", "user", "model_id", "reasoning_field", "health", "start", "hooks", "cpus", "weights", "hash",
-    )
-)  # fmt: skip
+KEYS = frozenset((*SHAPE, "schema", "host", "devices", "reasoning_field"))
 FURTHER = frozenset(("adapters", "family"))  # keys that an entry need not have
 CONTAINER_KEYS = frozenset(
     ("engine", "address", "image", "digest", "mounts", "devices", "flags", "workdir", "entrypoint", "user")

@@ -62,19 +62,19 @@ def _name(uid):
         return "the deleted account %d" % uid
 
 
-def misplaced(path):
-    """How the file at `path` differs from a plain file of this process's account with mode 0644, as a clause; None if
-    it does not."""
+def misplaced(path, folder=False, owners=()):
+    """How the file at `path` differs from a plain file of this process's account (or of `owners`) with mode 0644, or a
+    folder with mode 0755, as a clause; None if it does not."""
     try:
         status = os.lstat(path)
     except OSError:
         return "is missing"
-    if not stat.S_ISREG(status.st_mode):
-        return "is no plain file"
-    if status.st_uid != os.geteuid():
+    if not (stat.S_ISDIR if folder else stat.S_ISREG)(status.st_mode):
+        return "is no folder" if folder else "is no plain file"
+    if status.st_uid not in (os.geteuid(), *owners):
         return "belongs to %s" % _name(status.st_uid)
-    found = stat.S_IMODE(status.st_mode)
-    return None if found == 0o644 else "has mode %04o instead of 0644" % found
+    found, mode = stat.S_IMODE(status.st_mode), 0o755 if folder else 0o644
+    return None if found == mode else "has mode %04o instead of %04o" % (found, mode)
 
 
 def check_root(paths):
@@ -89,14 +89,11 @@ def check_root(paths):
         found = found or next(filter(None, (fault(one, sticky=False) for one in below)), None)
     found = found or next(filter(None, (_link_fault(*one) for one in paths.folders())), None)
     if found:
-        raise FleetError(
-            "node.root-not-safe",
-            "fleet_root %s" % paths.root if paths.root else "The folders of inference.fleet",
-            found,
-            "Correct that, set another fleet_root, or run without become as the account that owns it."
-            if paths.root
-            else "Remove it.",
-        )
+        what, remedy = "The folders of inference.fleet", "Remove it."
+        if paths.root:
+            what = "fleet_root %s" % paths.root
+            remedy = "Correct that, set another fleet_root, or run without become as the account that owns it."
+        raise FleetError("node.root-not-safe", what, found, remedy)
 
 
 def _link_fault(path, movable):

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 
@@ -16,7 +15,6 @@ from ..servers.model import Node
 from . import result
 from .run import LONGEST, TIMED_OUT, UNREADABLE, Run, StoppedServers
 from .tools import benchmarks
-from .tools.benchmarks import Point, with_key
 from .tools.reading import Reading
 
 SENTENCE = "The quick brown fox jumps over the lazy dog."
@@ -27,9 +25,7 @@ UNTOLD = "the tool reports no reason"
 
 def run(params, check_mode=False):
     """The result of a point, or its state: Run.look(). params: those of the operation benchmark_run."""
-    given = params["point"]
-    sequences = {name: tuple(given.get(name) or ()) for name in ("urls", "arguments", "engine_arguments")}
-    return Benchmark(params, Point(**{**given, **sequences}), Node.of_parameters(params)).look(check_mode)
+    return Benchmark(params, Node.of_parameters(params)).look(check_mode)
 
 
 class Benchmark(Run):
@@ -37,35 +33,33 @@ class Benchmark(Run):
 
     kind = "benchmark"
 
-    def __init__(self, params, point, node):
-        self.point, self.tool, self.spec, self.head = point, point.tool, point.spec, params["head"]
+    def __init__(self, params, node):
+        point = self.point = params["point"]
+        head = self.head = params["head"]
         planned = check_entries(params["servers"])
         self.plan_hash = result.plan_hash([*planned.values(), *params["elsewhere"]])
-        asked = {key: value for key, value in dataclasses.asdict(point).items() if key != "timeout_s"}
-        key = [self.plan_hash, self.head.get("recipe_hash"), self.head.get("profile"), asked]
-        super().__init__(params, node, planned, "benchmarks", key, point.timeout_s, params["again"])
-        if self.first["container"] and not benchmarks.outside(self.spec):  # a folder that the container sees
+        asked = {key: value for key, value in point.items() if key != "timeout_s"}
+        key = [self.plan_hash, head.get("recipe_hash"), head.get("profile"), asked]
+        super().__init__(params, node, planned, "benchmarks", key, point["timeout_s"], params["again"])
+        self.tool, self.spec, self.environment = point["tool"], point["spec"], params["environment_path"]
+        self.is_outside = benchmarks.outside(self.spec)
+        if self.first["container"] and not self.is_outside:  # a folder that the container sees
             self.output = os.path.join(self.first["directories"]["work"], "benchmark-" + self.digits)
         if self.spec["program"][0] == "instead":
             self.stopped = StoppedServers(node, check_entries([*planned.values(), *(params["beside"] or ())]))
 
     def prepare(self):
         """(argv, environment)."""
-        point, version = self.point, (self.head.get("versions") or {}).get("engine")
-        argv, variables, python = benchmarks.program(
-            point, self.params["environment_path"], self.first, self.node.paths.root, self.folder, version
-        )
-        self.check_tokenizer(python)
-        if self.key():
-            argv = with_key(point.tool, argv)
-        argv = point.command(argv, self.output)
-        if self.first["user"] and not benchmarks.outside(self.spec):
+        if self.first["user"] and not self.is_outside:
             shutil.chown(self.output, self.first["user"])
-        return argv, {**variables, **point.variables(self.output)}
+        return super().prepare()
+
+    def values(self):
+        return benchmarks.values(self.point, self.output)
 
     def check_tokenizer(self, python):
         """It splits a sentence. With an empty tokenizer some tools silently count no tokens. Raises FleetError."""
-        path = os.path.join(self.point.tokenizer, "tokenizer.json")
+        path = os.path.join(self.point["tokenizer"], "tokenizer.json")
         problem = "" if os.path.isfile(path) else "tokenizer.json is missing"
         if not problem and python:
             done = commands.run([python, "-I", "-c", COUNT, path, SENTENCE], idle_s=commands.IDLE_S)
@@ -75,13 +69,13 @@ class Benchmark(Run):
             elif int(count) < FEWEST:
                 problem = "%r is %s tokens" % (SENTENCE, count)
         if problem:
-            raise FleetError("measure.tokenizer", self.point.tokenizer, problem)
+            raise FleetError("measure.tokenizer", self.point["tokenizer"], problem)
 
     def progress(self):
         """{phase, percent, …} for the screen."""
-        done, asked = self.point.done(self.output, self.job.log()), self.point.requests
+        done, asked = benchmarks.done(self.point, self.output, self.job.log()), self.point["requests"]
         return {
-            "phase": "%s: %s of %d requests" % (self.point.tool, "?" if done is None else done, asked),
+            "phase": "%s: %s of %d requests" % (self.tool, "?" if done is None else done, asked),
             "percent": None if done is None else min(100, round(100 * done / asked)),
             "requests_done": done,
         }
@@ -89,26 +83,26 @@ class Benchmark(Run):
     def reading(self):
         """The Reading of the tool's files; damaged files count as no answers."""
         try:
-            return self.point.read(self.output, self.job.log())
+            return benchmarks.read(self.point, self.output, self.job.log())
         except UNREADABLE as error:
-            message = "the files of %s cannot be read: %r" % (self.point.tool, error)
-            return Reading(errors=[{"message": message[:LONGEST], "count": self.point.requests}])
+            message = "the files of %s cannot be read: %r" % (self.tool, error)
+            return Reading(errors=[{"message": message[:LONGEST], "count": self.point["requests"]}])
 
     def document(self, request, status, void):
         """The result as result.py describes it."""
-        point, asked, reading = self.point, self.point.requests, self.reading()
+        point, asked, reading = self.point, self.point["requests"], self.reading()
         failed = min(asked, max(reading.failed, asked - reading.completed))
         errors, told = list(reading.errors), sum(one["count"] for one in reading.errors)
         why = errors[0]["message"] if errors else self.last_words().splitlines()[-1]
         if failed > told:
-            words = "no answer within %d s, the time limit" % point.timeout_s if status in TIMED_OUT else UNTOLD
+            words = "no answer within %d s, the time limit" % self.limit_s if status in TIMED_OUT else UNTOLD
             errors.append({"message": words, "count": failed - told})
         reason = "%d of %d requests failed" % (failed, asked) if failed else None
         if not reading.completed:
             reason = "no request was answered: " + why
         elif not reading.metrics["output_tokens_per_s"]:
             reason = "%s reports no output tokens/s for %d completed requests: %s" % (
-                point.tool, reading.completed, why
+                self.tool, reading.completed, why
             )  # fmt: skip
         count = (self.head.get("hardware") or {}).get("count") or 0
         rate, tpot = reading.metrics["output_tokens_per_s"], reading.metrics["tpot_ms"]["mean"]
@@ -118,18 +112,18 @@ class Benchmark(Run):
         return {
             **self.common(request, void),
             "workload": {
-                "input_tokens_asked": point.input_tokens,
-                "output_tokens_asked": point.output_tokens,
+                "input_tokens_asked": point["input_tokens"],
+                "output_tokens_asked": point["output_tokens"],
                 "input_tokens": reading.input_tokens,
                 "output_tokens": reading.output_tokens,
-                "concurrency": point.concurrency,
-                "request_rate": point.request_rate,
+                "concurrency": point["concurrency"],
+                "request_rate": point["request_rate"],
                 "requests": asked,
             },
             "counts": {"asked": asked, "completed": asked - failed, "failed": failed},
             "errors": sorted(errors, key=lambda one: -one["count"]),
             "metrics": reading.metrics,
-            "limits": point.limits,
+            "limits": point["limits"],
             "ok": reason is None and not void,
             "reason": reason,
         }

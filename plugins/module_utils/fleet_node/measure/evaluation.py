@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import re
-from types import SimpleNamespace
 
 from ..errors import FleetError
 from ..host import files, http_client
@@ -23,15 +22,15 @@ from ..host.server_spec import check_entries
 from ..servers.model import Node
 from . import result
 from .run import LONGEST, TIMED_OUT, UNREADABLE, Run
-from .tools import benchmarks, reading
+from .tools import reading
 
-# {evaluation: ([files with questions], [further files]}, both below the folder of datasets.
+# {evaluation: {files below the folder of datasets: whether they are its questions}}
 FILES = {
-    "basic": ([], []),
-    "gpqa": (["gpqa_diamond.csv"], []),
-    "aime25": (["aime2025-I.jsonl", "aime2025-II.jsonl"], []),
-    "mmlu": (["mmlu/test/*_test.csv"], ["mmlu/dev/*_dev.csv"]),
-    "gsm8k": (["gsm8k/test.jsonl"], ["gsm8k/train.jsonl"]),
+    "basic": {},
+    "gpqa": {"gpqa_diamond.csv": True},
+    "aime25": {"aime2025-I.jsonl": True, "aime2025-II.jsonl": True},
+    "mmlu": {"mmlu/test/*_test.csv": True, "mmlu/dev/*_dev.csv": False},
+    "gsm8k": {"gsm8k/test.jsonl": True, "gsm8k/train.jsonl": False},
 }
 CONTEXT = ("max_model_len", "context_window")  # the engines' names of it in their lists of models
 PROMPT_TOKENS = 1024  # of the longest question of a dataset, with the chat template
@@ -55,8 +54,7 @@ def check_datasets(folder, names, checksums):
         sums, questions = {}, {}
         if name not in FILES:
             wrong.append("%s is not an evaluation; allowed: %s" % (name, ", ".join(FILES)))
-        patterns, more = FILES.get(name, ([], []))
-        for pattern in patterns + more:
+        for pattern, asked in FILES.get(name, {}).items():
             paths = sorted(glob.glob(os.path.join(glob.escape(folder), pattern)))
             wrong += [] if paths else ["%s (%s) is missing" % (pattern, name)]
             for path in paths:
@@ -71,9 +69,9 @@ def check_datasets(folder, names, checksums):
                     wrong.append("%s (%s) has the sha256 %s, not %s" % (below, name, sums[below], wanted))
                 elif not rows:
                     wrong.append("%s (%s) has no rows" % (below, name))
-                if pattern in patterns:
+                if asked:
                     questions[below] = rows
-        if patterns:
+        if FILES.get(name):
             listed = "".join("%s  %s\n" % (sums[path], path) for path in sorted(sums))
             found[name] = {"questions": questions, "sha256": hashlib.sha256(listed.encode()).hexdigest()}
     if wrong:
@@ -116,22 +114,12 @@ class Evaluation(Run):
 
     def __init__(self, params, node, folder, data):
         self.datasets, self.data = folder, data
-        self.tool, self.spec = params["command"]["name"], params["command"]
+        self.tool, self.spec, self.environment = params["command"]["name"], params["command"], params["venv"]
         planned = check_entries(params["servers"])
         self.plan_hash = result.plan_hash(planned.values())
         names = ("eval", "effort", "examples", "max_tokens", "temperature", "tool_version", "command")
         key = {**{name: params[name] for name in names}, "plan": self.plan_hash, "dataset": data.get("sha256")}
         super().__init__(params, node, planned, "evaluations", key, params["budget_s"], params["refresh"])
-
-    def prepare(self):
-        """(argv, environment)."""
-        values = self.values()
-        point = SimpleNamespace(tool=self.tool, spec=self.spec)
-        argv, variables, _python = benchmarks.program(
-            point, self.params["venv"], self.first, self.node.paths.root, self.job.folder
-        )
-        argv += reading.expand(self.spec["template"], values)
-        return argv, {**variables, **reading.environment(self.spec, values)}
 
     def values(self):
         """The values of placeholders in the table of tools, and in a recipe's commands."""

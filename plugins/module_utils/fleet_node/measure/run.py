@@ -32,6 +32,7 @@ from ..servers.readiness import check_ready
 from ..verify import runner
 from ..verify.asking import Options
 from . import result
+from .tools import benchmarks, reading
 
 NO_KEY = "EMPTY"  # clients of these tools do not start without a key
 KILL_S = 30  # after the time limit
@@ -53,9 +54,9 @@ class Run:
     """A measurement of planned servers. The folder has job/, output/ (the tool's files), status (the exit status of a
     tool that has ended) and result.json.
 
-    A subclass has kind, tool (its name), spec (its entry in tools.json), plan_hash, prepare() -> (argv, environment),
-    document(request, status, void) -> the result, and progress(). planned: {name: plan entry}; limit_s: the time limit;
-    again: whether a result that counts is measured again.
+    A subclass has kind, tool (its name), spec (its entry in tools.json), environment (the folder of its environment),
+    plan_hash, values() of the placeholders, document(request, status, void) -> the result, and progress(). planned:
+    {name: plan entry}; limit_s: the time limit; again: whether a result that counts is measured again.
     """
 
     def __init__(self, params, node, planned, folder, key, limit_s, again):
@@ -147,6 +148,21 @@ class Run:
         # files of the tool that contain the API key
         clean = "rm -rf -- %s; " % self.spec["clean"] if self.spec.get("clean") else ""
         self.job.launch(["/bin/sh", "-c", JOB % clean, "sh", self.folder, self.output, *argv], request, environment)
+
+    def prepare(self):
+        """(argv, environment)."""
+        version = (self.params["head"].get("versions") or {}).get("engine")
+        argv, variables, python = benchmarks.program(
+            self.tool, self.spec, self.environment, self.first, self.node.paths.root, self.folder, version,
+            bool(self.key()),
+        )  # fmt: skip
+        self.check_tokenizer(python)
+        values = self.values()
+        argv += reading.expand(self.spec["template"], values)
+        return argv, {**variables, **reading.environment(self.spec, values)}
+
+    def check_tokenizer(self, python):
+        """Raises FleetError if the tool needs a tokenizer that cannot be used."""
 
     def collect(self, request):
         """The document of a job that has ended, kept in the folder."""

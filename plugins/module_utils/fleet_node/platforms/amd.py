@@ -6,14 +6,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import re
 import typing
 
 from ..errors import FleetError
 from . import base
-from .base import Accelerators, Card, Detector
-from .host import MIB, run_tool, whole_number
+from .base import Card, Detector
+from .host import MIB, json_of, run_tool, whole_number
 
 VENDOR, CLASS = "0x1002", "0x1200"  # AMD; processing accelerators
 FOLDER = "/opt/rocm/bin"
@@ -32,7 +30,12 @@ LISTED = ("list", "--json")
 PROCESSES = ("process", "--json")
 LEGACY = ("--showproductname", "--showbus", "--showmeminfo", "vram", "--showdriverversion", "--showcomputepartition",
           "--json")  # fmt: skip
-START = re.compile(r"^[\[{]", re.MULTILINE)
+FIELDS = {
+    "bus": ("bus", "bdf"), "product": ("asic", "market_name"), "device": ("asic", "device_id"),
+    "architecture": ("asic", "target_graphics_version"), "driver": ("driver", "version"),
+}  # fmt: skip
+LEGACY_FIELDS = {"bus": "PCI Bus", "product": "Card Series", "device": "Card Model", "architecture": "GFX Version",
+                 "partition": "Compute Partition"}  # fmt: skip
 WHOLE = ("SPX", "N/A", None)  # partition modes of a GPU that is one device
 # A process with less memory on a GPU does not use it: the runtime opens all GPUs of the node.
 HELD_MIB = 1024
@@ -47,13 +50,9 @@ class GpuDevice(Card):
 
 
 def parse(text):
-    """The JSON in the output of amd-smi or rocm-smi, which may be between warnings: the list of GPUs, which newer
-    releases of amd-smi wrap in `gpu_data`, or the mapping of rocm-smi. None if there is none."""
-    start = START.search(text)
-    try:
-        found = json.JSONDecoder().raw_decode(text, start.start())[0] if start else None
-    except ValueError:
-        return None
+    """The output of amd-smi or rocm-smi: the list of GPUs, which newer releases of amd-smi wrap in `gpu_data`, or the
+    mapping of rocm-smi. None if there is none."""
+    found = json_of(text)
     return found.get("gpu_data", found) if isinstance(found, dict) else found
 
 
@@ -83,33 +82,28 @@ def rows_of(system):
     found = parse(text)
     if isinstance(found, list) and found:
         numbered = parse(run_tool([tool, *ENUMERATION])[1]) or parse(run_tool([tool, *LISTED])[1])
-        return _rows(found, numbered, parse(run_tool([tool, *PROCESSES])[1])), text
+        return list(_rows(found, numbered, parse(run_tool([tool, *PROCESSES])[1]))), text
     if legacy:
         status, text = run_tool([legacy, *LEGACY])
         cards = parse(text)
         if isinstance(cards, dict) and any(name.startswith("card") for name in cards):
             system.warn("amd-smi does not list the GPUs; rocm-smi does, without the processes that use them.")
-            return _legacy_rows(cards), text
+            return list(_legacy_rows(cards)), text
     return [], text.strip() or str(status)
 
 
 def _rows(static, enumeration, processes):
     numbers = {one.get("gpu"): one for one in enumeration or () if isinstance(one, dict)}
     holders = {one.get("gpu"): one.get("process_list") or () for one in processes or () if isinstance(one, dict)}
-    rows = []
     for one in static:
-        number = field(one, "gpu")
-        rows.append({
+        number, partition = field(one, "gpu"), field(one, "partition", "compute_partition")
+        yield {
             "id": field(numbers, number, "hip_id"), "node": field(numbers, number, "node_id"),
-            "bus": field(one, "bus", "bdf"),
-            "product": field(one, "asic", "market_name"), "device": field(one, "asic", "device_id"),
-            "architecture": field(one, "asic", "target_graphics_version"),
-            "mib": mebibytes(field(one, "vram", "size")), "driver": field(one, "driver", "version"),
-            "partition": field(one, "partition", "compute_partition") or
-            field(one, "partition", "accelerator_partition"),
+            **{name: field(one, *path) for name, path in FIELDS.items()},
+            "mib": mebibytes(field(one, "vram", "size")),
+            "partition": partition or field(one, "partition", "accelerator_partition"),
             "holders": list(_holders(holders.get(number, ()))),
-        })  # fmt: skip
-    return rows
+        }  # fmt: skip
 
 
 def _holders(processes):
@@ -124,16 +118,10 @@ def _holders(processes):
 
 def _legacy_rows(cards):
     driver = field(cards, "system", "Driver version")
-    rows = []
     for one in (card for name, card in cards.items() if name.startswith("card")):
         size = whole_number(field(one, "VRAM Total Memory (B)"))
-        rows.append({
-            "id": None, "node": whole_number(field(one, "Node ID")), "bus": field(one, "PCI Bus"),
-            "product": field(one, "Card Series"), "device": field(one, "Card Model"),
-            "architecture": field(one, "GFX Version"), "mib": size and size // MIB, "driver": driver,
-            "partition": field(one, "Compute Partition"), "holders": [],
-        })  # fmt: skip
-    return rows
+        yield {"id": None, "node": whole_number(field(one, "Node ID")), "mib": size and size // MIB, "driver": driver,
+               "holders": [], **{name: field(one, key) for name, key in LEGACY_FIELDS.items()}}  # fmt: skip
 
 
 def on_the_bus(system):
@@ -151,32 +139,24 @@ def detect(system):
             system.warn("The tools report no numbers of the GPUs in HIP; the order of the PCI bus is used instead.")
         for number, row in enumerate(sorted(rows, key=lambda row: (row["node"] or 0, str(row["bus"])))):
             row["id"] = number
-    devices = sorted((_device(system, row) for row in rows), key=lambda device: device.id)
-    for bus in sorted(set(on_the_bus(system)) - {device.address for device in devices}):
-        system.warn("The PCI bus has the GPU %s, which the driver does not list; look for amdgpu in dmesg." % bus)
-    known = [device.kind for device in devices if device.kind]
-    if len({device.kind for device in devices} | {None}) != 2 or len(known) < len(devices):
-        names = ", ".join(sorted({str(device.product) for device in devices}))
-        system.warn("The GPUs of this node are not all of one kind that has recipes: %s." % names)
-    return Accelerators(
-        accelerator=max(known, key=known.count) if known else "unknown",
+    return base.accelerators_of(
+        system,
+        sorted(map(_device, rows), key=lambda device: device.id),
+        on_the_bus(system),
+        "amdgpu",
         vendor="AMD",
-        model=next((device.product for device in devices if device.product), "unknown"),
         generation=next((row["architecture"] for row in rows if row["architecture"]), "unknown"),
         driver=next((row["driver"] for row in rows if row["driver"]), None),
-        devices=devices,
-        warnings=system.warnings,
     )
 
 
-def _device(system, row):
+def _device(row):
     address, device_id = str(row["bus"] or "").lower(), str(row["device"]).lower()
     device = GpuDevice(
         id=row["id"], memory_mib=row["mib"], cores=1, numa=None, cpus="", holders=row["holders"], core_ids=[row["id"]],
         address=address, product=row["product"],
         kind=next((name for name, (_arch, _mib, ids) in KINDS.items() if device_id in ids), None),
     )  # fmt: skip
-    device.locate(system, address)
     if row["partition"] not in WHOLE:
         device.health = "partitioned"
         device.faults = [
@@ -203,21 +183,15 @@ class Platform(Detector):
     unit = "GPU"
     advice: typing.ClassVar = {"missing": "GPUs after a missing GPU move up. "}
     visible = ("HIP_VISIBLE_DEVICES",)
+    kinds = KINDS
+    detect = staticmethod(detect)
 
     def present(self, system):
         return bool(on_the_bus(system))
 
-    def detect(self, system):
-        return detect(system)
-
-    def usual_memory_gib(self, found):
-        return KINDS[found.accelerator][1] / 1024 if found.accelerator in KINDS else 0
-
     def preflight(self, context):
-        if not context.found:
-            return []
-        devices = [] if context.system.exists(MANAGER) else [
+        missing = context.found and not context.system.exists(MANAGER)
+        words = (
             "%s is missing, which servers on GPUs open: the driver amdgpu is not loaded. Run `modprobe amdgpu` (%s)."
-            % (MANAGER, COMMANDS)
-        ]  # fmt: skip
-        return [*base.device_checks(context, "GPU"), ("driver", devices)]
+        )
+        return [*super().preflight(context), ("driver", [words % (MANAGER, COMMANDS)] if missing else [])]

@@ -11,7 +11,6 @@ import re
 import typing
 
 from ..errors import FleetError
-from . import base
 from .base import Accelerators, Card, Detector
 from .host import run_tool
 
@@ -143,8 +142,7 @@ MANAGER = "/dev/davinci_manager"
 INSTALLED = "/etc/ascend_install.info"
 FOLDER = "/usr/local/Ascend"
 COMMANDS = "docs/using/ascend.md has the commands"
-A2, A3 = "ascend-a2", "ascend-a3"
-GENERATIONS = {A2: "Atlas A2", A3: "Atlas A3"}
+KINDS = {"ascend-a2": ("Atlas A2", 65536), "ascend-a3": ("Atlas A3", 65536)}  # name: (generation, MiB of a chip)
 RUNTIME = "/usr/local/Ascend/Ascend-Docker-Runtime/ascend-docker-runtime"
 # (condition on what npu-smi prints, cause and remedy)
 REASONS_FOR_NO_ANSWER = (
@@ -170,14 +168,13 @@ def on_the_bus(system):
 
 
 def kind_of(chips):
-    """(name of fleet_hardware.accelerator, generation). A2: chips named 910B…, one an NPU. A3: Ascend910 with a Phy-ID,
-    two an NPU; the first Ascend910 has that name too. Others, which no recipe is for, by their name: ascend-950pr."""
+    """The name of fleet_hardware.accelerator. A2: chips named 910B…, one an NPU. A3: Ascend910 with a Phy-ID, two an
+    NPU; the first Ascend910 has that name too. Others, which no recipe is for, by their name: ascend-950pr."""
     if any(one.phy is not None for one in chips) and all(one.name.startswith("Ascend910") for one in chips):
-        return A3, GENERATIONS[A3]
-    if chips and all(one.name.startswith("910B") for one in chips):
-        return A2, GENERATIONS[A2]
-    name = "ascend-" + re.sub(r"[^a-z0-9]", "", chips[0].name.lower().replace("ascend", "")) if chips else "unknown"
-    return name, "unknown"
+        return "ascend-a3"
+    if all(one.name.startswith("910B") for one in chips):
+        return "ascend-a2"
+    return "ascend-" + re.sub(r"[^a-z0-9]", "", chips[0].name.lower().replace("ascend", ""))
 
 
 def numbers(system, chips, mapped):
@@ -210,13 +207,11 @@ def detect(system):
     devices = sorted((_device(system, tool, one, number[one.npu, one.chip]) for one in chips), key=lambda one: one.id)
     if len({one.id for one in devices}) < len(devices):
         refuse(system, "two chips have the same number (%s)" % ", ".join(str(one.id) for one in devices))
-    kind, generation = kind_of(chips)
-    if kind not in GENERATIONS:
+    kind = kind_of(chips)
+    if kind not in KINDS:
         system.warn("The NPUs of this node are no Atlas A2 or A3: %s." % ", ".join(sorted({o.name for o in chips})))
-    return Accelerators(
-        accelerator=kind, vendor="Huawei", model=chips[0].name, generation=generation, driver=driver_version(system),
-        devices=devices, warnings=system.warnings,
-    )  # fmt: skip
+    generation, driver = KINDS.get(kind, ("unknown",))[0], driver_version(system)
+    return Accelerators(kind, "Huawei", chips[0].name, generation, driver, devices, warnings=system.warnings)
 
 
 def _device(system, tool, chip, number):
@@ -274,17 +269,13 @@ class Platform(Detector):
         "driver": "Install a newer driver (%s) and reboot, or use an image with an older CANN." % COMMANDS,
     }
     visible = ("ASCEND_RT_VISIBLE_DEVICES",)
+    kinds = KINDS
+    detect = staticmethod(detect)
     # other errors of its driver are also of processes that ended
     kernel_faults = (r"\[ascend\] .*[Hh]eart ?beat (?:is )?lost[!,]",)
 
     def present(self, system):
         return system.exists(MANAGER) or on_the_bus(system) > 0
-
-    def detect(self, system):
-        return detect(system)
-
-    def usual_memory_gib(self, found):
-        return 64
 
     def shortfalls(self, found, hardware, needs, installs=()):
         """As for every platform, and more chips than declared: an Atlas A3 has two in each NPU."""
@@ -299,9 +290,7 @@ class Platform(Detector):
         return messages
 
     def preflight(self, context):
-        if not context.found:
-            return []
-        return [*base.device_checks(context, "NPU"), ("driver files", list(_files(context)))]
+        return [*super().preflight(context), ("driver files", list(_files(context)) if context.found else [])]
 
 
 def _files(context):

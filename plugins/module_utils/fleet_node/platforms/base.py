@@ -119,10 +119,11 @@ class Detector:
     driver_package: the package of `installs` with the driver. advice: {lnc, driver: last sentence of that message,
     missing: a sentence in the message about missing devices}. visible: environment variables that select the devices
     of a process. start_hooks: {name in a plan entry's `hooks`: module with
-    the supervisor's actions around a start}. detects: nodes can detect it; otherwise only the other attributes count.
+    the supervisor's actions around a start}.
     lost_by_reload: a device file of nodes on which a daemon-reload of systemd may remove devices from containers, or
     None. setuid_helper: its driver starts setuid programs from within servers, so their units must permit that.
-    kernel_faults: patterns of lines of the kernel's log that report a fault of such hardware.
+    kernel_faults: patterns of lines of the kernel's log that report a fault of such hardware. kinds: {accelerator:
+    (architecture, MiB of memory, …)} of those with recipes.
     """
 
     unit = "device"
@@ -132,11 +133,11 @@ class Detector:
     driver_package = None
     advice: typing.ClassVar = {}
     visible = ()
-    detects = True
     lost_by_reload = None
     setuid_helper = False
     kernel_faults = ()
     start_hooks: typing.ClassVar = {}
+    kinds: typing.ClassVar = {}
 
     def present(self, system):
         """Whether the node has such hardware, without a query of each device."""
@@ -148,7 +149,7 @@ class Detector:
 
     def usual_memory_gib(self, found):
         """Memory in GiB that the plan assumes without fleet_hardware.memory_gib; 0 for none."""
-        return 0
+        return self.kinds.get(found.accelerator, ("", 0))[1] / 1024
 
     def shortfalls(self, found, hardware, needs, installs=()):
         """Messages about what `found` lacks of the declared and required hardware; [] if it suffices.
@@ -157,32 +158,26 @@ class Detector:
         missing. needs: the recipe's. An absent key and None are equal. installs: packages that the platform's role
         installs in this run.
         """
-        return list(compare(self, found, hardware, needs, installs))
+        return [message for _what, message in compare(self, found, hardware, needs, installs) if message]
 
     def unchecked(self, found, hardware, needs):
         """Sentences on what shortfalls() could not check because the node does not report it."""
-        devices, lnc = used(found, hardware), hardware.get("lnc") or needs.get("lnc")
-        memory = hardware.get("memory_gib") or needs.get("device_memory_gib") or self.usual_memory_gib(found)
-        unknown = [
-            (memory and any(device.memory_mib is None for device in devices),
-             "the memory of each %s (fleet_hardware.memory_gib, needs.device_memory_gib)" % self.unit),
-            ("lnc" in self.has and lnc and found.lnc is None,
-             "LNC and logical cores (fleet_hardware.lnc and cores, needs.lnc)"),
-            ("driver" in self.has and needs.get("driver") and not (found.driver or self.driver_package),
-             "the driver (needs.driver)"),
-            ("compute_capability" in self.has and needs.get("compute_capability")
-             and any(device.compute_capability is None for device in devices),
-             "the compute capability of each %s (needs.compute_capability)" % self.unit),
-        ]  # fmt: skip
-        return ["Not checked: %s; the node does not report it." % words for missing, words in unknown if missing]
+        unknown = [what for what, message in compare(self, found, hardware, needs) if not message]
+        return ["Not checked: %s; the node does not report it." % what for what in unknown]
 
     def driver_missing(self, context):
         """Whether the devices appear only after the platform's role has installed the driver in this run."""
         return False
 
     def preflight(self, context):
-        """[(check, [message])] of further problems of this platform's servers; may add to context.warnings."""
-        return []
+        """[(check, [message])] of further problems of this platform's servers; may add to context.warnings.
+
+        By default faults of the vendor's devices, and processes that use them.
+        """
+        if not context.found or self.shared:
+            return []
+        found = {"%ss" % self.unit.lower(): faults(context, self.unit), "holders": held(context, self.unit)}
+        return [(check, list(messages)) for check, messages in found.items()]
 
     def given(self, pid, ids):
         """Those of `ids`, parts of a device that the process uses, that its environment selects.
@@ -200,6 +195,31 @@ class Detector:
         return sorted(given & set(ids)) or None
 
 
+# ---- detection, equal for vendors of GPUs
+
+
+def accelerators_of(system, devices, on_the_bus, log, **facts):
+    """Accelerators of a vendor's GPUs, each a Card with a `kind`, which is None without recipes.
+
+    on_the_bus: addresses of the GPUs on the PCI bus. log: word for the driver in the kernel's log. facts: vendor,
+    generation, driver, runtime.
+    """
+    for device in devices:
+        device.locate(system, device.address)
+    for address in sorted(set(on_the_bus) - {device.address for device in devices}):
+        words = "The PCI bus has the GPU %s, which the driver does not list; look for %s in dmesg."
+        system.warn(words % (address, log))
+    known = [device.kind for device in devices if device.kind]
+    products = sorted({device.product for device in devices if device.product})
+    if {device.kind for device in devices if device.product} not in [{one} for one in known]:
+        names = ", ".join(products) or "unknown"
+        system.warn("The GPUs of this node are not all of one kind that has recipes: %s." % names)
+    kind = max(known, key=known.count) if known else "unknown"
+    of_kind = sorted(devices, key=lambda device: device.kind != kind)
+    model = next((device.product for device in of_kind if device.product), "unknown")
+    return Accelerators(accelerator=kind, model=model, devices=devices, warnings=system.warnings, **facts)
+
+
 # ---- comparison of found with declared and required hardware
 
 
@@ -209,41 +229,43 @@ def used(found, hardware):
 
 
 def compare(platform, found, hardware, needs, installs=()):
-    """Yields the messages of Detector.shortfalls; `platform.advice` has the last sentences of a vendor."""
+    """Yields (property, None) for what the node does not report, and (any, message) for what `found` lacks.
+
+    `platform.advice` has the last sentences of a vendor.
+    """
+    unit, has, advice = platform.unit, platform.has, platform.advice
     devices = found.devices if platform.shared else used(found, hardware)
     planned = max((hardware.get("count") or 1) - len(set(hardware.get("exclude") or ())), 1)
     notes = "".join(" " + warning for warning in found.warnings)
-    lnc = hardware.get("lnc") or needs.get("lnc")
     if not platform.shared:
         yield from _missing_devices(platform, found, hardware, notes)
-    if "lnc" in platform.has and lnc and found.lnc and found.lnc != lnc:
-        yield (
-            "LNC %d is planned (fleet_hardware.lnc, needs.lnc), this node runs at LNC %d. %s"
-            % (lnc, found.lnc, platform.advice["lnc"])
-        )
+    lnc = (hardware.get("lnc") or needs.get("lnc")) if "lnc" in has else None
+    if lnc and found.lnc != lnc:
+        words = "LNC %d is planned (fleet_hardware.lnc, needs.lnc), this node runs at LNC %d. %s"
+        what = "LNC and logical cores (fleet_hardware.lnc and cores, needs.lnc)"
+        yield what, found.lnc and words % (lnc, found.lnc, advice["lnc"])
     else:
         yield from _too_few_cores(platform, found, hardware, devices, planned, notes)
     yield from _too_little_memory(platform, found, hardware, needs, devices, planned, notes)
-    least = needs.get("driver") if "driver" in platform.has and platform.driver_package not in installs else None
-    if least and (found.driver or platform.driver_package) and not at_least(found.driver, str(least)):
-        yield (
-            "The recipe requires driver %s or later (needs.driver), this node has %s. %s"
-            % (least, found.driver or "none", platform.advice["driver"])
+    least = needs.get("driver") if "driver" in has and platform.driver_package not in installs else None
+    if least and not at_least(found.driver, str(least)):
+        words = "The recipe requires driver %s or later (needs.driver), this node has %s. %s"
+        reported = found.driver or platform.driver_package
+        yield "the driver (needs.driver)", reported and words % (least, found.driver or "none", advice["driver"])
+    wanted = [str(one) for one in needs.get("compute_capability") or ()] if "compute_capability" in has else []
+    unfit = {device.compute_capability for device in devices if wanted} - set(wanted)
+    if None in unfit:
+        yield "the compute capability of each %s (needs.compute_capability)" % unit, None
+    if unfit - {None}:
+        words = (
+            "The recipe requires the compute capability %s (needs.compute_capability), this node's %s has %s. Use a "
+            "recipe for this %s."
         )
-    wanted = [str(one) for one in needs.get("compute_capability") or ()]
-    if wanted and "compute_capability" in platform.has:
-        unfit = {device.compute_capability for device in devices} - {None, *wanted}
-        if unfit:
-            yield (
-                "The recipe requires the compute capability %s (needs.compute_capability), this node's %s has %s. Use "
-                "a recipe for this %s." % (" or ".join(wanted), found.model, ", ".join(sorted(unfit)), platform.unit)
-            )
+        yield "", words % (" or ".join(wanted), found.model, ", ".join(sorted(unfit - {None})), unit)
     for key in OPTIONAL_NEEDS:
-        if needs.get(key) and key not in platform.has:
-            yield (
-                "The recipe requires %s (needs.%s), which a %s does not have. Use a recipe for this platform."
-                % (key, key, platform.unit)
-            )
+        if needs.get(key) and key not in has:
+            words = "The recipe requires %s (needs.%s), which a %s does not have. Use a recipe for this platform."
+            yield "", words % (key, key, unit)
 
 
 def _missing_devices(platform, found, hardware, notes):
@@ -252,23 +274,16 @@ def _missing_devices(platform, found, hardware, notes):
     if not missing:
         return
     last = max(present, default=-1)
-    yield (
+    remedy = "list %s in fleet_hardware.exclude" % format_cpu_list(missing)
+    if min(missing) > last:  # a lower count helps only if the last devices are missing
+        remedy = "set fleet_hardware.count to %d" % (last + 1)
+    words = (
         "The inventory declares %d %ss (fleet_hardware.count), this node has %d (%s), without %s.%s %sRepair the node, "
         "or %s."
-        % (
-            hardware["count"],
-            platform.unit,
-            len(present),
-            format_cpu_list(present) or "none",
-            format_cpu_list(missing),
-            notes,
-            platform.advice.get("missing", ""),
-            # a lower count helps only if the last devices are missing
-            "set fleet_hardware.count to %d" % (last + 1)
-            if min(missing) > last
-            else "list %s in fleet_hardware.exclude" % format_cpu_list(missing),
-        )
     )
+    numbers = (format_cpu_list(present) or "none", format_cpu_list(missing))
+    advice = platform.advice.get("missing", "")
+    yield "", words % (hardware["count"], platform.unit, len(present), *numbers, notes, advice, remedy)
 
 
 def _too_few_cores(platform, found, hardware, devices, planned, notes):
@@ -278,41 +293,35 @@ def _too_few_cores(platform, found, hardware, devices, planned, notes):
     else:
         compared = found.lnc and hardware.get("count") and hardware.get("cores") and len(devices) >= planned
         devices = devices[:planned]
-    present = sum(device.cores for device in devices)
-    if compared and present < planned * cores // lnc:
-        yield (
-            "The inventory declares %d cores (fleet_hardware: count %d × cores %d%s), this node has %d (%s).%s Set "
-            "fleet_hardware to what the node has, or use a larger node."
-            % (
-                planned * cores // lnc,
-                planned,
-                cores,
-                " / lnc %d" % lnc if found.lnc else "",
-                present,
-                found.model,
-                notes,
-            )
+    present, declared = sum(device.cores for device in devices), planned * cores // lnc
+    if compared and present < declared:
+        parts = "count %d × cores %d%s" % (planned, cores, " / lnc %d" % lnc if found.lnc else "")
+        words = (
+            "The inventory declares %d cores (fleet_hardware: %s), this node has %d (%s).%s Set fleet_hardware to "
+            "what the node has, or use a larger node."
         )
+        yield "", words % (declared, parts, present, found.model, notes)
 
 
 def _too_little_memory(platform, found, hardware, needs, devices, planned, notes):
     """Compares the smallest device, or on a shared platform one share of the sum."""
-    known = [device.memory_mib for device in devices if device.memory_mib is not None]
-    if not known:
-        return
-    smallest = (sum(known) / planned if platform.shared else min(known)) / 1024
-    declared = hardware.get("memory_gib") or platform.usual_memory_gib(found)
-    for amount, who, key in (
-        (declared, "The plan assumes", "fleet_hardware.memory_gib"),
+    planned_gib = hardware.get("memory_gib") or platform.usual_memory_gib(found)
+    amounts = (
+        (planned_gib, "The plan assumes", "fleet_hardware.memory_gib"),
         (needs.get("device_memory_gib"), "The recipe requires", "needs.device_memory_gib"),
-    ):
-        if amount and smallest < amount * (1 - platform.tolerance):
-            yield (
-                "%s %.4g GiB of memory for each %s (%s), this node's %s has %.4g GiB.%s Set fleet_hardware to what the "
-                "node has, or use another node or recipe."
-                % (who, amount, platform.unit, key, found.model, smallest, notes)
-            )
-            return
+    )
+    known = [device.memory_mib for device in devices if device.memory_mib is not None]
+    smallest = (sum(known) / planned if platform.shared else min(known, default=0)) / 1024
+    wanted = [one for one in amounts if one[0]]
+    if wanted and len(known) < len(devices):
+        yield "the memory of each %s (fleet_hardware.memory_gib, needs.device_memory_gib)" % platform.unit, None
+    lacking = [one for one in wanted if known and smallest < one[0] * (1 - platform.tolerance)]
+    words = (
+        "%s %.4g GiB of memory for each %s (%s), this node's %s has %.4g GiB.%s Set fleet_hardware to what the node "
+        "has, or use another node or recipe."
+    )
+    for amount, who, key in lacking[:1]:
+        yield "", words % (who, amount, platform.unit, key, found.model, smallest, notes)
 
 
 # ---- checks of devices before servers start, equal for all vendors
@@ -346,11 +355,6 @@ def faults(context, unit):
             yield from device.faults
         else:
             context.warnings += device.faults
-
-
-def device_checks(context, unit):
-    """[(check, messages)] of a vendor's devices: their faults, and the processes that use them."""
-    return [("%ss" % unit.lower(), list(faults(context, unit))), ("holders", list(held(context, unit)))]
 
 
 def held(context, unit, given=None):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ MEMORY_LINE = re.compile(r"^(?:Node\s+[0-9]+\s+)?([\w()]+):\s*([0-9]+)(?:\s+kB)?
 MIB = 1 << 20
 CGROUPS = "/sys/fs/cgroup"
 PCI = "/sys/bus/pci/devices"
+JSON = re.compile(r"^\s*(?=\[\s*[{\]]|\{)", re.MULTILINE)
 
 
 def whole_number(text):
@@ -33,6 +35,15 @@ def run_tool(argv):
     except OSError as error:
         return str(error.strerror), ""
     return done.returncode, done.stdout
+
+
+def json_of(text):
+    """The list of mappings, or the mapping, in a tool's output between warnings; None if there is none."""
+    start = JSON.search(text)
+    try:
+        return json.JSONDecoder().raw_decode(text, start.end())[0] if start else None
+    except ValueError:
+        return None
 
 
 class System:

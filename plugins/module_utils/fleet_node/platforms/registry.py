@@ -14,12 +14,9 @@ from ..errors import FleetError
 from . import other_hardware
 from .host import System
 
-PLATFORM_CLASSES = discover(platforms.__name__, platforms.__path__, "Platform", "platform")
+FOUND = discover(platforms.__name__, platforms.__path__, "Platform", "platform")
 # "auto" tries them in this order; the CPU, which each node has, is the last.
-REGISTERED = {
-    name: PLATFORM_CLASSES[name]() for name in sorted(PLATFORM_CLASSES, key=lambda name: (name == "cpu", name))
-}
-PLATFORMS = {name: platform for name, platform in REGISTERED.items() if platform.detects}
+PLATFORMS = {name: FOUND[name]() for name in sorted(FOUND, key=lambda name: (name == "cpu", name))}
 
 
 def platform_of(name):

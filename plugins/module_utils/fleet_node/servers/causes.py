@@ -151,8 +151,8 @@ def transport_cause(response):
 def text_cause(text, engine, status=None):
     """The cause that the words of an error point at, or None. engine: the Engine that wrote them, as far as known; it
     may pass on the words of an engine behind it."""
-    others = [row for other in ENGINES.values() for row in other.http]
-    for statuses, pattern, cause in (*gpt_oss.HTTP, *engine.http, *others, *HTTP):
+    engines = [(None, *row) for one in (engine, *ENGINES.values()) for row in one.http]
+    for statuses, pattern, cause in (*gpt_oss.HTTP, *engines, *HTTP):
         if (statuses is None or status in statuses) and re.search(pattern, text):
             return cause if isinstance(cause, str) else cause(engine)
     return None

@@ -23,6 +23,7 @@ from ..errors import FleetError
 from ..host import commands
 from ..host.files import read_json, write_atomic
 from ..host.paths import PREFIX
+from .desired import owner_of
 from .server_files import make_folder
 
 CHECK_S = 180  # engines are slow to import
@@ -75,12 +76,15 @@ class _Environment:
 
     def __init__(self, server, python):
         self.python, self.user, self.environment = python, server.user, server.entry["environment"]
+        self.cache, self.owner = server.entry["directories"].get("cache"), owner_of(server.entry["name"], server.user)
         folder = os.path.dirname(os.path.dirname(python))
         self.label = "the environment " + folder
         packages = glob.glob(glob.escape(folder) + "/lib/python3*/site-packages")
         self.id = "\0".join([folder, *("%s %d" % (one, os.stat(one).st_mtime_ns) for one in sorted(packages))])
 
     def run(self, program, arguments, text):
+        if self.cache:
+            make_folder(self.cache, self.owner)  # the engine may keep in it what it finds out about the model
         home = tempfile.mkdtemp(prefix=PREFIX + "check-")
         user = {}
         try:

@@ -28,7 +28,7 @@ from ..host.files import names_in, read_text
 from ..host.paths import PREFIX
 from ..host.units import is_outdated
 from ..model import gpt_oss
-from ..platforms.registry import REGISTERED
+from ..platforms.registry import PLATFORMS
 from ..supervise.state import START_LIMIT_EXIT
 from .base import LOG_RATE_S, SYSTEMD_RUNS, ServiceManager, Status, text_invalid
 
@@ -398,7 +398,7 @@ def ending(block):
 
 def _reload_is_harmless():
     """Whether a daemon-reload cannot remove devices from containers of this node."""
-    takes = any(one.lost_by_reload and os.path.exists(one.lost_by_reload) for one in REGISTERED.values())
+    takes = any(one.lost_by_reload and os.path.exists(one.lost_by_reload) for one in PLATFORMS.values())
     return not takes or not _containers_run()
 
 
@@ -430,6 +430,6 @@ def hardening(entry):
     if entry["container"] and entry["container"]["engine"] == "podman":
         return []  # without a daemon, the container would be made under these: no cgroups, no kernel settings
     lines = ["ProtectSystem=full", "ProtectControlGroups=yes"]
-    if not getattr(REGISTERED.get(entry["platform"]), "setuid_helper", False):
+    if not getattr(PLATFORMS.get(entry["platform"]), "setuid_helper", False):
         lines += ["NoNewPrivileges=yes", "RestrictSUIDSGID=yes", "ProtectKernelTunables=yes"]
     return lines

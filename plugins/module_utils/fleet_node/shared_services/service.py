@@ -28,9 +28,12 @@ SHOWN = "MainPID,FragmentPath,NeedDaemonReload,UnitFileState,ExecMainStartTimest
 
 
 class Service:
-    """A member as the parameters of its operation describe it. Subclasses add what is specific to a service."""
+    """A member as the parameters of its operation describe it.
 
-    kind = ""
+    Subclasses add kind; ports(): [(address, port)] that it listens on; fault(): why the running process is not ready,
+    "" if it is ready; running_version(): None if it does not answer; healthy_others(): the number of other members of
+    the cluster that are healthy.
+    """
 
     def __init__(self, params):
         self.params = params
@@ -44,22 +47,6 @@ class Service:
     def watched(self):
         """Paths of the files that a process reads only at its start."""
         return [*self.files(), *([self.tls["ca"]] if self.tls else [])]
-
-    def ports(self):
-        """[(address, port)] that it listens on."""
-        raise NotImplementedError
-
-    def fault(self):
-        """Why the running process is not ready, "" if it is ready."""
-        raise NotImplementedError
-
-    def running_version(self):
-        """The version of the running process, None if it does not answer."""
-        raise NotImplementedError
-
-    def healthy_others(self):
-        """The number of other members of the cluster that are healthy."""
-        raise NotImplementedError
 
 
 def look(service, check_mode):
@@ -124,31 +111,22 @@ def check_members(kind, members):
     addresses = [member["address"] for member in members]
     double = sorted({value for values in (names, addresses) for value in values if values.count(value) > 1})
     if double or len(members) == 2:
-        raise FleetError(
-            "service.members-invalid",
-            kind,
-            ", ".join(names),
-            "several have the value %s" % ", ".join(double) if double else "two members have no quorum without both",
-        )
+        why = "several have the value %s" % ", ".join(double) if double else "two members have no quorum without both"
+        raise FleetError("service.members-invalid", kind, ", ".join(names), why)
 
 
 def check_version(service):
     """Raises FleetError if the planned release cannot replace the running one in place."""
-    wanted = _release(service.params["version"])
+    planned = service.params["version"]
+    wanted = _release(planned)
     running = service.running_version() if wanted and _is_up(shown(service.unit)) else None
     found = _release(running)
     if found is None:
         return
     steps = wanted[1] - found[1]
     if wanted[0] != found[0] or steps < 0 or (service.kind == "etcd" and steps > 1):
-        raise FleetError(
-            "service.version-jump",
-            service.name,
-            service.kind,
-            running,
-            service.params["version"],
-            "etcd is upgraded one minor release at a time" if steps > 1 else "downgrades are not supported",
-        )
+        why = "etcd is upgraded one minor release at a time" if steps > 1 else "downgrades are not supported"
+        raise FleetError("service.version-jump", service.name, service.kind, running, planned, why)
 
 
 def _release(version):
@@ -225,7 +203,7 @@ def _reasons(service):
         )
     if faults:
         found["certificates"] = faults[0]
-    differing = [path for path, content in service.files().items() if read_text(path) != content]
+    differing = _differing(service.files())
     if differing:
         found["files"] = "%s differs" % ", ".join(differing)
     state = shown(service.unit)
@@ -238,11 +216,16 @@ def _reasons(service):
     return found
 
 
+def _differing(files):
+    """{path: the present content} of those files {path: content} that differ."""
+    found = {path: read_text(path) for path in files}
+    return {path: text for path, text in found.items() if text != files[path]}
+
+
 def _diff(files):
     return [
-        {"before": read_text(path) or "", "after": content, "before_header": path, "after_header": path}
-        for path, content in files.items()
-        if read_text(path) != content
+        {"before": text or "", "after": files[path], "before_header": path, "after_header": path}
+        for path, text in _differing(files).items()
     ]
 
 
@@ -272,19 +255,14 @@ def _engine_missing(container):
 
 
 def _wait(service):
-    end = time.monotonic() + service.params["timeout_s"]
+    limit_s = service.params["timeout_s"]
+    end = time.monotonic() + limit_s
     while True:
         fault = service.fault()
         if not fault:
             return
         if time.monotonic() > end:
             argv = ["journalctl", "--unit", service.unit, "--lines", "15", "--no-pager", "--output", "cat"]
-            raise FleetError(
-                "service.not-ready",
-                service.name,
-                service.kind,
-                service.params["timeout_s"],
-                fault,
-                commands.run(argv).stdout.strip(),
-            )
+            journal = commands.run(argv).stdout.strip()
+            raise FleetError("service.not-ready", service.name, service.kind, limit_s, fault, journal)
         time.sleep(POLL_S)

@@ -35,6 +35,8 @@ PROMPT_TOKENS = 256  # of each prompt except the long prompt: harmony's preamble
 BUSY_RETRIES = 3  # of a request that is answered with 429
 BUSY_S = 0.5  # before such a retry if the server does not specify a time
 BUSY_LIMIT_S = 30  # a server that asks for more time gets no retry
+HEAD = 40  # characters of reasoning that cannot be in an answer by chance
+SLIPS = 2  # wrong answers of a sequence that are asked again: a model that slips more often is not sound
 
 
 @dataclasses.dataclass
@@ -55,8 +57,10 @@ class Options:
     quick_timeout: float = QUICK_S
 
 
-class Failed(Exception):
-    """The probe failed. got: the answer; cause: its usual cause."""
+class Outcome(Exception):
+    """The end of a probe that did not pass. got: the answer; cause: its usual cause, or why it is not measurable."""
+
+    ok = False
 
     def __init__(self, got, cause):
         super().__init__(cause)
@@ -64,17 +68,27 @@ class Failed(Exception):
         self.cause = cause
 
 
-class NotMeasured(Exception):
-    """The probe is not measurable. cause: the reason."""
+class Failed(Outcome):
+    """The probe failed."""
+
+
+def fail_if(wrong, got, cause):
+    """Fail the probe if something is wrong."""
+    if wrong:
+        raise Failed(got, cause)
+
+
+class OutOfTime(Outcome):
+    """The time limit of the sequence is over."""
+
+
+class NotMeasured(Outcome):
+    """The probe is not measurable."""
+
+    ok = None
 
     def __init__(self, cause, got=None):
-        super().__init__(cause)
-        self.cause = cause
-        self.got = got
-
-
-class OutOfTime(Exception):
-    """The time limit of the sequence is over."""
+        super().__init__(got, cause)
 
 
 class _Here(threading.local):
@@ -84,7 +98,7 @@ class _Here(threading.local):
 
 
 class Asking:
-    """A server and the results so far. Subclasses have the probes."""
+    """A server, its answers and results so far. Subclasses have the probes, whose answers other probes use."""
 
     def __init__(self, entry, options):
         self.entry = entry
@@ -97,8 +111,13 @@ class Asking:
         self.standin = gpt_oss.is_standin(entry["model_id"])
         self.family = entry.get("family")  # None: the default, whose answers are known in detail
         self.most_tokens = self.max_tokens = OTHERS_TOKENS if self.family else MAX_TOKENS
-        self.seen = []  # (probe, what was sent, Answer) of all answers, for the probes that check all of them
+        self.low = {}  # the parameter for little effort, once the effort probe has seen it work
+        self.seen = []  # Answers, for the probes that check all of them
+        self.long_streams = []  # long streamed Answers
+        self.chat_answer = self.streamed = None  # the Answer of the probe chat; a streamed sum
         self.results_of = {}
+        self.url_asked = False
+        self._slips = itertools.count()
         self._here = _Here()
         self._stopped = None
         self._timeouts = 0
@@ -107,7 +126,6 @@ class Asking:
         self._seconds = options.quick_timeout if quick else TOTAL_FACTOR * options.timeout
         self._why = "verify_quick_timeout_s" if quick else "%d times the timeout" % TOTAL_FACTOR
         self._deadline = time.monotonic() + self._seconds
-        self.url_asked = False
 
     # -- probes --------------------------------------------------------------------------------------------------------
 
@@ -122,19 +140,12 @@ class Asking:
         here.name, here.sent, here.error = name, None, None
         started = time.monotonic()
         try:
-            result["got"] = function()
-            result["ok"] = True
-        except NotMeasured as reason:
-            result["cause"], result["got"] = reason.cause, reason.got
-        except Failed as failure:
-            result["ok"], result["got"], result["cause"] = False, failure.got, failure.cause
-        except OutOfTime:
-            result["ok"], result["got"] = False, "the sequence did not get through"
-            result["cause"] = causes.too_slow(self._seconds, self._why)
-            self._stop(name)
-        result["got"] = writable(result["got"])
-        result["ms"] = round((time.monotonic() - started) * 1000)
-        result["sent"] = here.sent
+            result.update(got=function(), ok=True)
+        except Outcome as outcome:
+            result.update(got=outcome.got, ok=outcome.ok, cause=outcome.cause)
+            if isinstance(outcome, OutOfTime):
+                self._stop(name)
+        result.update(got=writable(result["got"]), ms=round((time.monotonic() - started) * 1000), sent=here.sent)
         if result["ok"] is False:
             with self._lock:
                 self._timeouts += here.error == "timeout"
@@ -156,19 +167,20 @@ class Asking:
         with concurrent.futures.ThreadPoolExecutor(len(lanes)) as pool:
             list(pool.map(run, lanes))
 
-    def _at_once(self, *functions):
-        """[result of each function], called in parallel. The first failure, in their order, fails the probe."""
+    def _at_once(self, *calls):
+        """[result of each (function, arguments)], called in parallel. The first failure, in their order, fails the
+        probe."""
         here, name = self._here, self._here.name
 
-        def call(function):
+        def run(call):
             here.name, here.sent, here.error = name, None, None
             try:
-                return function(), None, here.sent, here.error
-            except (Failed, NotMeasured, OutOfTime) as problem:
+                return call[0](*call[1:]), None, here.sent, here.error
+            except Outcome as problem:
                 return None, problem, here.sent, here.error
 
-        with concurrent.futures.ThreadPoolExecutor(len(functions)) as pool:
-            outcomes = list(pool.map(call, functions))
+        with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+            outcomes = list(pool.map(run, calls))
         bad = next((outcome for outcome in outcomes if outcome[1] is not None), None)
         _value, problem, here.sent, here.error = bad or outcomes[0]
         if problem is not None:
@@ -183,34 +195,28 @@ class Asking:
 
         key: an API key to send in place of the planned one, or "" for none.
         """
-        for retries in range(BUSY_RETRIES, -1, -1):
-            answer = self._send_once(method, path, body, timeout, reader, base, key)
-            response = response_of(answer)
-            wait = retry_after(response)
-            if response.status != 429 or not retries or wait > BUSY_LIMIT_S or wait > self._left():
-                break
-            time.sleep(wait)
-        return answer
-
-    def _left(self):
-        return self._deadline - time.monotonic()
-
-    def _send_once(self, method, path, body, timeout, reader, base, key):
-        left = self._left()
-        if left <= 0:
-            raise OutOfTime
-        self.url_asked = True
-        self._here.sent = "%s %s" % (method, path)
-        if body is not None:
-            self._here.sent += " " + compact(body)
         key = self.options.api_key if key is None else key
         headers = {"Authorization": "Bearer " + key} if key else None
         timeout = timeout or self.options.timeout
-        answer = reader(method, (base or self.url) + path, body, min(timeout, left), headers)
-        self._here.error = response_of(answer).error
-        if self._here.error == "timeout" and left < timeout:
-            raise OutOfTime  # the request had less time than it may use
-        return answer
+        for retries in range(BUSY_RETRIES, -1, -1):
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise self._out_of_time()
+            self.url_asked = True
+            self._here.sent = "%s %s" % (method, path) + ("" if body is None else " " + compact(body))
+            answer = reader(method, (base or self.url) + path, body, min(timeout, left), headers)
+            response = response_of(answer)
+            self._here.error = response.error
+            if response.error == "timeout" and left < timeout:
+                raise self._out_of_time()  # the request had less time than it may use
+            wait = retry_after(response)
+            if response.status != 429 or not retries or wait > min(BUSY_LIMIT_S, self._deadline - time.monotonic()):
+                return answer
+            time.sleep(wait)
+        raise AssertionError("the last retry returns")
+
+    def _out_of_time(self):
+        return OutOfTime("the sequence did not get through", causes.too_slow(self._seconds, self._why))
 
     def _look(self, path):
         """The Response to a cheap GET."""
@@ -236,115 +242,75 @@ class Asking:
         body.update(more)
         return {key: value for key, value in body.items() if value is not None}
 
+    def _answer_in(self, response):
+        """The Answer in the response to a chat completion. Fails unless it is a 200 with a message."""
+        answer = chat.read_answer(self._must_be(response, CHAT).text)
+        fail_if(answer is None, response.describe(GOT_LIMIT), causes.SHAPE)
+        answer.got, answer.short, answer.ms = response.describe(GOT_LIMIT), response.describe(GOT_SHORT), response.ms
+        answer.flaws += [] if response.utf8 else [(causes.NOT_UTF8, answer.short)]
+        return answer
+
     def _ask(self, body, timeout=None, reader=http_client.request):
-        """Send a chat completion and return (Answer, Response). Fails unless the answer is a 200 with a message."""
-        response = self._must_be(self._send("POST", CHAT, body, timeout, reader), CHAT)
-        answer = chat.read_answer(response.json())
-        if answer is None:
-            raise Failed(response.describe(GOT_LIMIT), causes.SHAPE)
-        answer.flaws += chat.flaws_of_text(response)
-        self._look_at(answer, body)
-        self._uninvited(body, answer, response.describe(GOT_LIMIT))
-        return answer, response
+        """The Answer to a chat completion."""
+        return self._accept(self._answer_in(self._send("POST", CHAT, body, timeout, reader)), body)
 
     def _stream(self, body, reader=http_client.stream):
-        """Send a streamed chat and return (StreamedAnswer, summary). Fails unless the stream is complete."""
+        """The Answer to a streamed chat. Fails unless the stream is complete."""
         stream = self._send("POST", CHAT, dict(body, stream=True), reader=reader)
-        response = stream.response
-        if response.error and not stream.events:
+        response, events = stream.response, stream.events
+        if response.error is None or not events:
             self._must_be(response, CHAT)
-        if response.error is None:
-            self._must_be(response, CHAT)
-        streamed = chat.read_stream(stream.events)
-        answer = streamed.answer
-        streamed.words = "%d events, %s" % (
-            len(stream.events), "first token after %d ms" % streamed.times[0] if streamed.times else "no token",
-        )  # fmt: skip
-        streamed.ms = response.ms
-        got = "%s, %d characters of content, finish_reason %s; the stream's end: %s" % (
-            streamed.words, len(answer.content), answer.finish_reason,
+        answer = chat.read_stream(events)
+        first = "first token after %d ms" % answer.times[0] if answer.times else "no token"
+        answer.short, answer.ms = "%d events, %s" % (len(events), first), response.ms
+        answer.got = "%s, %d characters of content, finish_reason %s; the stream's end: %s" % (
+            answer.short, len(answer.content), answer.finish_reason,
             http_client.cut(response.text[-STREAM_TAIL:], GOT_LIMIT),
         )  # fmt: skip
-        if streamed.error:
-            raise Failed(got, causes.text_cause(streamed.error, self.engine) or causes.STREAM_ERROR)
-        if not stream.events:
-            raise Failed(got, causes.NO_EVENTS)
-        if streamed.bad is not None:
-            raise Failed(
-                "%s; not JSON: %s" % (streamed.words, http_client.cut(streamed.bad, GOT_SHORT)), causes.STREAM_NOT_JSON
-            )
+        if answer.error:
+            raise Failed(answer.got, causes.text_cause(answer.error, self.engine) or causes.STREAM_ERROR)
+        fail_if(not events, answer.got, causes.NO_EVENTS)
+        if answer.bad:
+            bad = http_client.cut(answer.bad, GOT_SHORT)
+            raise Failed("%s; not JSON: %s" % (answer.short, bad), causes.STREAM_NOT_JSON)
         if not stream.done:
-            raise Failed(got, causes.TRANSPORT["timeout"] if response.error == "timeout" else causes.NO_DONE)
-        if not response.utf8:
-            answer.flaws.append((causes.NOT_UTF8, got))
-        if stream.after is not None:
-            answer.flaws.append((causes.AFTER_DONE, stream.after[:GOT_SHORT]))
-        self._look_at(answer, body)
-        self._no_residue(answer, "the stream")
-        self._uninvited(body, answer, got)
-        return streamed, got
+            raise Failed(answer.got, causes.TRANSPORT["timeout"] if response.error == "timeout" else causes.NO_DONE)
+        answer.flaws += [] if response.utf8 else [(causes.NOT_UTF8, answer.got)]
+        answer.flaws += [] if stream.after is None else [(causes.AFTER_DONE, stream.after[:GOT_SHORT])]
+        return self._accept(answer, body)
 
-    @staticmethod
-    def _uninvited(body, answer, got):
-        if answer.tool_calls and not body.get("tools"):
-            raise Failed(got, causes.UNASKED_CALL)
+    def _accept(self, answer, body):
+        """Keep an answer, and return it. Fails for residue in a stream, and for a call without a tool."""
+        self._look_at(answer, body)
+        if answer.streamed:
+            self._no_residue(answer, "the stream")
+        fail_if(answer.tool_calls and not body.get("tools"), answer.got, causes.UNASKED_CALL)
+        return answer
 
     def _look_at(self, answer, body=None):
         """Keep an answer for the probes that check all of them, with the request that it belongs to. body: the
         request's if the question is part of the sequence, so that it is known what its answer cannot contain."""
-        answer.body = body
-        self.seen.append((self._here.name, self._here.sent, answer))
+        answer.body, answer.probe, answer.sent = body, self._here.name, self._here.sent
+        self.seen.append(answer)
+
+    # -- judging of single answers -------------------------------------------------------------------------------------
 
     def _no_residue(self, answer, whose):
-        for where, text in answer.texts():
-            found = None if self.family else causes.residue(text, self.engine)
-            if found:
-                raise Failed("in the %s of %s: %s" % (where, whose, http_client.cut(found[0], GOT_SHORT)), found[1])
+        found = None if self.family else self._residue_in(answer)
+        if found:
+            raise Failed("%s, %s" % (whose, http_client.cut(found[0], GOT_SHORT)), found[1])
 
+    def _residue_in(self, answer):
+        """(the first residue in an answer, its cause), or None."""
+        found = ((where, causes.residue(text, self.engine)) for where, text in answer.texts())
+        return next((("in the %s: %s" % (where, one[0]), one[1]) for where, one in found if one), None)
 
-def response_of(answer):
-    """The Response in the result of a reader of http_client."""
-    return answer.response if isinstance(answer, http_client.Stream) else answer
-
-
-def retry_after(response):
-    """Seconds until the retry that a busy server requests."""
-    text = response.headers.get("retry-after", "").strip()
-    return float(text) if text.isdigit() else BUSY_S
-
-
-def finished(answer, got):
-    """Fails unless the answer has content and a finish_reason of stop."""
-    if not answer.content.strip():
-        raise Failed(got, causes.LENGTH if answer.finish_reason == "length" else causes.EMPTY)
-    if answer.finish_reason != "stop":
-        raise Failed(got, causes.CUT_OFF if answer.finish_reason == "length" else causes.NOT_STOPPED)
-
-
-def writable(text):
-    """`text` without surrogates, which JSON may contain and files cannot."""
-    return text and text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def compact(body):
-    """A request's body on a short line."""
-    return http_client.cut(json.dumps(body, ensure_ascii=False, separators=(",", ":")), SENT_LIMIT)
-
-
-# ---- judging of single answers
-
-
-HEAD = 40  # characters of reasoning that cannot be in an answer by chance
-SLIPS = 2  # wrong answers of a sequence that are asked again: a model that slips more often is not sound
-
-
-class Answers(Asking):
-    """Functions that judge answers for all probes."""
-
-    def __init__(self, entry, options):
-        super().__init__(entry, options)
-        self._slips = itertools.count()
-        self.long_streams = []  # StreamedAnswers
+    def _finished(self, answer):
+        """Fails unless the answer has content and a finish_reason of stop."""
+        fail_if("!!!!!!" in answer.content, answer.got, self.engine.exclamation)
+        length = answer.finish_reason == "length"
+        fail_if(not answer.content.strip(), answer.got, causes.LENGTH if length else causes.EMPTY)
+        fail_if(answer.finish_reason != "stop", answer.got, causes.CUT_OFF if length else causes.NOT_STOPPED)
 
     def _right(self, text, number, got, cause):
         """A note on an answer that must be the number. Fails if it is another number, or contains more."""
@@ -353,58 +319,44 @@ class Answers(Asking):
             if more and not causes.residue(text, self.engine):  # residue has a separate probe and cause
                 raise Failed("in addition to the number: %s; %s" % (more, got), causes.SURPLUS)
             return ""
-        if not self.standin:
-            raise Failed(got, cause)
-        if not gpt_oss.STANDIN_WORDS.search(text):
-            raise Failed(got, causes.NO_SENSE)
+        fail_if(not self.standin, got, cause)
+        fail_if(not gpt_oss.STANDIN_WORDS.search(text), got, causes.NO_SENSE)
         return "not %d, and a stand-in need not know it; " % number
 
-    def _once_more(self, ask):
+    def _once_more(self, ask, *arguments):
         """Return the result of ask(). Answers are sampled: if the content of an answer is wrong, two of three answers
         count. An answer with an invalid form is not repeated."""
         try:
-            return ask()
+            return ask(*arguments)
         except Failed as failure:
             if failure.cause not in causes.WRONG or next(self._slips) >= SLIPS:
                 raise
-        ask()
-        return "right when asked again; " + ask()
+        ask(*arguments)
+        return "right when asked again; " + ask(*arguments)
 
-    def _number(self, body, number, cause, reader=http_client.request, standin=None):
-        """Ask for a number, judge the complete answer and return a note on it. standin: the reason why a stand-in need
-        not know the number."""
-        answer, response = self._ask(body, reader=reader)
-        got = response.describe(GOT_LIMIT)
-        self._finished(answer, got)
+    def _number(self, answer, number, cause, standin=None):
+        """Judge an answer that must be a number, and return a note on it. standin: the reason why a stand-in need not
+        know the number."""
+        self._finished(answer)
         if standin and self.standin and not gpt_oss.says_number(answer.content, number):
-            raise NotMeasured(standin, response.describe(GOT_SHORT))
-        return self._right(answer.content, number, got, cause) + response.describe(GOT_SHORT)
+            raise NotMeasured(standin, answer.short)
+        return self._right(answer.content, number, answer.got, cause) + answer.short
 
-    def _sum(self, one, cause, reader=http_client.request, **more):
-        """The same for a sum."""
-        return self._number(self._body(one.question, **more), one.number, cause, reader)
+    def _sum(self, one, cause, ask=None, **more):
+        """The same for a sum. ask: self._ask() by default."""
+        return self._number((ask or self._ask)(self._body(one.question, **more)), one.number, cause)
 
     def _both_ways(self, body, judge):
-        """A summary of a complete and a streamed answer. judge(Answer, summary) fails for a wrong answer."""
+        """A summary of a complete and a streamed answer. judge(Answer) fails for a wrong answer."""
 
-        def complete():
-            answer, response = self._ask(body)
-            judge(answer, response.describe(GOT_LIMIT))
-            return response.describe(GOT_SHORT)
+        def asked(ask):
+            answer = ask(body)
+            judge(answer)
+            self.long_streams += [answer] if answer.streamed else []
+            return answer.short
 
-        def streamed():
-            streamed, got = self._stream(body)
-            judge(streamed.answer, got)
-            self.long_streams.append(streamed)
-            return streamed.words
-
-        asked = [lambda ask=ask: self._once_more(ask) for ask in (complete, streamed)]
-        return "; streamed: ".join(self._at_once(*asked))
-
-    def _finished(self, answer, got):
-        if "!!!!!!" in answer.content:
-            raise Failed(got, self.engine.exclamation)
-        finished(answer, got)
+        ways = ((self._once_more, asked, ask) for ask in (self._ask, self._stream))
+        return "; streamed: ".join(self._at_once(*ways))
 
     # -- properties of all answers -------------------------------------------------------------------------------------
 
@@ -412,11 +364,11 @@ class Answers(Asking):
         """Fails with the first answer for which judge(Answer) returns (problem, cause); otherwise returns `words`."""
         if not self.seen:
             raise NotMeasured("not run: no probe got an answer")
-        for probe, sent, answer in self.seen:
+        for answer in self.seen:
             wrong = judge(answer)
             if wrong:
-                self._here.sent = sent
-                raise Failed("in the answer to %s: %s" % (probe, http_client.cut(wrong[0], GOT_LIMIT)), wrong[1])
+                self._here.sent = answer.sent
+                raise Failed("in the answer to %s: %s" % (answer.probe, http_client.cut(wrong[0], GOT_LIMIT)), wrong[1])
         self._here.sent = None
         return words % len(self.seen)
 
@@ -445,12 +397,32 @@ class Answers(Asking):
 
     def _judge_all(self):
         """Fails for the reasons of the probes that judge all answers."""
-        if not self.seen:
-            return
-        for _probe, _sent, answer in self.seen:
+        for answer in self.seen:
             self._no_residue(answer, "the answer")
-        for judge in (self._form,) if self.family else (self._form, self._echo, self._reasoning_apart):
-            judge()
+        checks = (self._form,) if self.family else (self._form, self._echo, self._reasoning_apart)
+        for check in checks if self.seen else ():
+            check()
+
+
+def response_of(answer):
+    """The Response in the result of a reader of http_client."""
+    return answer.response if isinstance(answer, http_client.Stream) else answer
+
+
+def retry_after(response):
+    """Seconds until the retry that a busy server requests."""
+    text = response.headers.get("retry-after", "").strip()
+    return float(text) if text.isdigit() else BUSY_S
+
+
+def writable(text):
+    """`text` without surrogates, which JSON may contain and files cannot."""
+    return text and text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def compact(body):
+    """A request's body on a short line."""
+    return http_client.cut(json.dumps(body, ensure_ascii=False, separators=(",", ":")), SENT_LIMIT)
 
 
 def echoes(answer):

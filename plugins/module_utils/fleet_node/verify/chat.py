@@ -1,10 +1,10 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Chat completions of gpt-oss servers: complete and streamed answers of any shape, and the flaws of their form.
+"""Chat completions: complete and streamed answers of any shape, and the flaws of their form.
 
-Flaws are (cause, words): no strict JSON, several choices, no end, usage that does not add up, calls without distinct
-ids. Other modules judge the content.
+A complete answer is read like a stream with one chunk. Flaws are (cause, words): no strict JSON, several choices, no
+end, usage that does not add up, calls without distinct ids. Other modules judge the content.
 """
 
 from __future__ import annotations
@@ -20,27 +20,35 @@ USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
 CHARACTERS = 40  # of text for each token, at most: no vocabulary has many tokens of that length
 SPACES = 0.04  # share of spaces in English text, at least; the usual share is four times as much
 GROWING = 4  # deltas that each repeat the previous deltas, until that is no coincidence
+# {where a choice has its answer: roles in it}; a stream may repeat the role or leave it out
+COMPLETE, STREAMED = "message", "delta"
+ASSISTANT = {COMPLETE: ("assistant",), STREAMED: ("assistant", "", None)}
 
 
 class Answer:
     """One chat answer.
 
     content: str ("" if it was null or no string); reasoning: {field name: str} of the fields that are not empty;
-    tool_calls: [{"id", "name", "arguments"}], each value a str or None; finish_reason: str or None;
-    completion_tokens: int, None if the server reports no usage. body: the request's, None if that is not known.
-    flaws: what is wrong with the form, [(cause, words)]. streamed: whether it was assembled from a stream.
+    tool_calls: [{"id", "name", "arguments"}], each value a str or None; finish_reason: str or None. flaws: what is
+    wrong with the form, [(cause, words)]. streamed: whether it was assembled from a stream; times: ms of each event
+    with a piece of it; bad: the data of the first event that is no JSON object; error: the server's error in it.
+
+    Of the sequence: probe and sent, its request; body, if it is known what the answer cannot contain; got and short,
+    descriptions behind a failing and a passing probe; ms until its end.
     """
 
-    body = None
+    body = bad = error = probe = sent = None
     streamed = False
+    got = short = ""
+    ms = 0
 
-    def __init__(self, content="", reasoning=None, tool_calls=None, finish_reason=None, completion_tokens=None):
+    def __init__(self, content="", reasoning=None, tool_calls=None, finish_reason=None):
         self.content = content
         self.reasoning = reasoning or {}
         self.tool_calls = tool_calls or []
         self.finish_reason = finish_reason
-        self.completion_tokens = completion_tokens
         self.flaws = []
+        self.times = []
 
     @property
     def reasoning_text(self):
@@ -59,76 +67,83 @@ class Answer:
         return [(where, text) for where, text in found if text]
 
 
-def read_answer(value):
-    """The Answer in the JSON of a chat completion, or None if it has no first choice with a message."""
-    message = dig(value, "choices", 0, "message")
-    if not isinstance(message, dict):
+def read_answer(text):
+    """The Answer in a chat completion, or None if it has no first choice with a message."""
+    value, wrong = strict(text)
+    if not isinstance(dig(value, "choices", 0, COMPLETE), dict):
         return None
-    calls = [
-        {
-            "id": text_of(dig(call, "id")) or None,
-            "name": text_of(dig(call, "function", "name")) or None,
-            "arguments": arguments_text(dig(call, "function", "arguments")),
-        }
-        for call in items_of(message.get("tool_calls"))
-    ]
-    answer = Answer(
-        content=text_of(message.get("content")),
-        reasoning={name: message[name] for name in gpt_oss.REASONING_FIELDS if text_of(message.get(name))},
-        tool_calls=calls,
-        finish_reason=dig(value, "choices", 0, "finish_reason"),
-        completion_tokens=count(dig(value, "usage", "completion_tokens")),
-    )
-    answer.flaws = flaws_of_completion(value, answer)
-    return answer
+    return _read([(text, value, wrong, 0)], COMPLETE)
 
 
 def read_stream(events):
-    """The StreamedAnswer in the events of a streamed chat. events: [http_client.Event]."""
-    answer = Answer()
+    """The Answer in the events of a streamed chat. events: [http_client.Event]."""
+    chunks = ((event.data, *strict(event.data), event.ms) for event in events if event.data.strip())
+    answer = _read(chunks, STREAMED)
     answer.streamed = True
-    calls = {}
-    error = bad = None
-    times = []
-    form = StreamForm()
-    for event in events:
-        if not event.data.strip():
+    return answer
+
+
+def _read(chunks, part):
+    """The Answer in these chunks [(text, its JSON value, why that is not strict, ms)]. part: COMPLETE or STREAMED."""
+    answer, calls, ends, usage, found = Answer(), {}, [], None, {}
+    pieces = {name: [] for name in ("content", *gpt_oss.REASONING_FIELDS)}
+    for text, value, wrong, ms in chunks:
+        if not isinstance(value, dict):
+            answer.bad = answer.bad or text
             continue
-        chunk = event.json()
-        if not isinstance(chunk, dict):
-            bad = bad or event.data
-            continue
-        if chunk.get("error") or chunk.get("object") == "error":
-            error = json.dumps(chunk.get("error") or chunk, ensure_ascii=False)
-        form.see(event.data, chunk)
-        delta = dig(chunk, "choices", 0, "delta")
-        answer.finish_reason = dig(chunk, "choices", 0, "finish_reason") or answer.finish_reason
-        if not isinstance(delta, dict):
-            continue
-        pieces = [text_of(delta.get(name)) for name in ("content", *gpt_oss.REASONING_FIELDS)]
-        answer.content += pieces[0]
-        for name, piece in zip(gpt_oss.REASONING_FIELDS, pieces[1:]):
-            if piece:
-                answer.reasoning[name] = answer.reasoning.get(name, "") + piece
-        for call in items_of(delta.get("tool_calls")):
-            pieces.append(_merge_call(calls, call))
-        if any(pieces):
-            times.append(event.ms)
+        if value.get("error") or value.get("object") == "error":
+            answer.error = json.dumps(value.get("error") or value, ensure_ascii=False)
+        if isinstance(value.get("usage"), dict):
+            usage = value["usage"]
+        indexes = [one.get("index", 0) for one in items_of(value.get("choices"))]
+        delta, end = (dig(value, "choices", 0, key) for key in (part, "finish_reason"))
+        delta = delta if isinstance(delta, dict) else {}
+        role, content = delta.get("role", "assistant"), delta.get("content")
+        new = {name: text_of(delta.get(name)) for name in pieces}
+        called = items_of(delta.get("tool_calls"))
+        for name, piece in new.items():
+            pieces[name] += [piece] if piece else []
+        merged = [
+            _merge_call(calls, position if part == COMPLETE else count(one.get("index")) or 0, one)
+            for position, one in enumerate(called)
+        ]
+        if any(new.values()) or any(text for text, _other in merged):
+            answer.times.append(ms)
+        for cause, words in (
+            (causes.NOT_STRICT, wrong),
+            (causes.ERROR_INSIDE, part == COMPLETE and answer.error and answer.error[:200]),
+            (causes.OTHER_CHOICE, indexes not in ([], [0]) and "indexes %s" % indexes),
+            (causes.SHAPE, role not in ASSISTANT[part] and "role %r" % (role,)),
+            (causes.SHAPE, not isinstance(content, (str, type(None))) and "content %r" % (content,)),
+            (causes.AFTER_END, ends and (any(new.values()) or called) and text[:200]),
+            (causes.AFTER_END, ends and end and end != ends[0] and "finish_reason %s, then %s" % (ends[0], end)),
+            *((causes.OTHER_ID, other) for _text, other in merged),
+        ):
+            if words:
+                found.setdefault(cause, words)
+        ends += [end] if end else []
+    for name, given in pieces.items():
+        grown = sum(len(one) > 1 and two.startswith(one) for one, two in zip(given, given[1:]))
+        if grown >= max(GROWING, len(given) // 2) or (len(given) > 2 and grown == len(given) - 1):
+            found.setdefault(causes.CUMULATIVE, "%s: %s" % (name, given[-1][:100]))
+    answer.content, *reasoning = map("".join, pieces.values())
+    answer.reasoning = {name: text for name, text in zip(gpt_oss.REASONING_FIELDS, reasoning) if text}
     answer.tool_calls = [calls[index] for index in sorted(calls)]
-    answer.completion_tokens = form.completion_tokens
-    answer.flaws = form.flaws(answer)
-    return StreamedAnswer(answer, error, bad, times)
+    answer.finish_reason = ends[-1] if ends else None
+    answer.flaws = [*found.items(), *_of_answer(answer), *_of_usage(usage, answer)]
+    return answer
 
 
-class StreamedAnswer:
-    """A streamed chat: answer (Answer); error: what an event named as the server's error, or None; bad: the data of
-    the first event that is no JSON object, or None; times: ms of each event with a piece of the answer."""
-
-    def __init__(self, answer, error, bad, times):
-        self.answer = answer
-        self.error = error
-        self.bad = bad
-        self.times = times
+def _merge_call(calls, index, one):
+    """Add a tool call, or a delta of one, to calls {index: call}. Return (its text, how its id changes or None)."""
+    call = calls.setdefault(index, {"id": None, "name": None, "arguments": None})
+    identity, name = text_of(one.get("id")), text_of(dig(one, "function", "name"))
+    arguments = arguments_text(dig(one, "function", "arguments")) or ""
+    other = "%s, then %s" % (call["id"], identity) if identity and call["id"] not in (None, identity) else None
+    call["id"] = call["id"] or identity or None
+    call["name"] = call["name"] or name or None
+    call["arguments"] = (call["arguments"] or "") + arguments or None
+    return name + arguments, other
 
 
 def tool_arguments(call):
@@ -148,17 +163,6 @@ def arguments_text(value):
     if isinstance(value, str):
         return value or None
     return "not a string: %s" % json.dumps(value) if value else None
-
-
-def _merge_call(calls, delta):
-    """Add a delta of a streamed tool call to calls (index -> call), and return its text."""
-    index = delta.get("index") if isinstance(delta.get("index"), int) else 0
-    call = calls.setdefault(index, {"id": None, "name": None, "arguments": None})
-    call["id"] = call["id"] or text_of(delta.get("id")) or None
-    name, arguments = (text_of(dig(delta, "function", key)) for key in ("name", "arguments"))
-    call["name"] = call["name"] or name or None
-    call["arguments"] = (call["arguments"] or "") + arguments or None
-    return name + arguments
 
 
 # -- the form of answers -----------------------------------------------------------------------------------------------
@@ -181,31 +185,6 @@ def strict(text):
     except (ValueError, RecursionError):
         return None, "no JSON"
     return value, "; ".join(wrong) or None
-
-
-def flaws_of_text(response):
-    """Flaws of a received JSON body."""
-    if not response.utf8:
-        return [(causes.NOT_UTF8, response.describe(200))]
-    wrong = strict(response.text)[1]
-    return [(causes.NOT_STRICT, wrong)] if wrong else []
-
-
-def flaws_of_completion(value, answer):
-    """Flaws of a chat completion. answer: the chat.Answer in it."""
-    found = []
-    choices = items_of(value.get("choices"))
-    if len(choices) != 1 or choices[0].get("index", 0) != 0:
-        found.append((causes.OTHER_CHOICE, "indexes %s" % [one.get("index") for one in choices]))
-    if value.get("error"):
-        found.append((causes.ERROR_INSIDE, json.dumps(value["error"])[:200]))
-    message = dig(value, "choices", 0, "message")
-    role, content = message.get("role", "assistant"), message.get("content")
-    if role != "assistant":
-        found.append((causes.SHAPE, "role %r" % (role,)))
-    if content is not None and not isinstance(content, str):
-        found.append((causes.SHAPE, "content %r" % (content,)))
-    return found + _of_answer(answer) + _of_usage(value.get("usage"), answer)
 
 
 def _of_answer(answer):
@@ -240,58 +219,3 @@ def _of_usage(usage, answer):
     if tokens is not None and answer.length > CHARACTERS * tokens:
         return [(causes.USAGE, "%s for %d characters" % (words, answer.length))]
     return []
-
-
-class StreamForm:
-    """Checks the form of a stream by chunks."""
-
-    def __init__(self):
-        self.completion_tokens = None
-        self._usage = None
-        self._ends = []
-        self._found = {}
-        self._pieces = {}
-        self._names = {}
-
-    def _wrong(self, cause, words):
-        self._found.setdefault(cause, words)
-
-    def see(self, data, chunk):
-        """Check the next chunk; data: its text."""
-        wrong = strict(data)[1]
-        if wrong:
-            self._wrong(causes.NOT_STRICT, wrong)
-        if isinstance(chunk.get("usage"), dict):
-            self._usage = chunk["usage"]
-        choices = items_of(chunk.get("choices"))
-        if len(choices) > 1 or any(one.get("index", 0) != 0 for one in choices):
-            self._wrong(causes.OTHER_CHOICE, "indexes %s" % [one.get("index") for one in choices])
-        delta = dig(chunk, "choices", 0, "delta")
-        delta = delta if isinstance(delta, dict) else {}
-        if delta.get("role") not in (None, "", "assistant"):
-            self._wrong(causes.SHAPE, "role %r" % (delta["role"],))
-        pieces = {name: text_of(delta.get(name)) for name in ("content", *gpt_oss.REASONING_FIELDS)}
-        calls = items_of(delta.get("tool_calls"))
-        if self._ends and (any(pieces.values()) or calls):
-            self._wrong(causes.AFTER_END, data[:200])
-        for name, piece in pieces.items():
-            if piece:
-                self._pieces.setdefault(name, []).append(piece)
-        for call in calls:
-            index, called = count(call.get("index")) or 0, text_of(call.get("id"))
-            if called and self._names.setdefault(index, called) != called:
-                self._wrong(causes.OTHER_ID, "%s, then %s" % (self._names[index], called))
-        end = dig(chunk, "choices", 0, "finish_reason")
-        if end:
-            self._ends.append(end)
-            if end != self._ends[0]:
-                self._wrong(causes.AFTER_END, "finish_reason %s, then %s" % (self._ends[0], end))
-
-    def flaws(self, answer):
-        """[(cause, problem)] after the last chunk."""
-        for name, pieces in self._pieces.items():
-            grown = sum(len(one) > 1 and two.startswith(one) for one, two in zip(pieces, pieces[1:]))
-            if grown >= max(GROWING, len(pieces) // 2) or (len(pieces) > 2 and grown == len(pieces) - 1):
-                self._wrong(causes.CUMULATIVE, "%s: %s" % (name, pieces[-1][:100]))
-        self.completion_tokens = count(dig(self._usage, "completion_tokens"))
-        return [*self._found.items(), *_of_answer(answer), *_of_usage(self._usage, answer)]

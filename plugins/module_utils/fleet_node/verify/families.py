@@ -13,9 +13,9 @@ from ..host.files import readable_json
 from ..model import gpt_oss
 from ..servers import causes
 from . import chat
-from .asking import CHAT, GOT_LIMIT, GOT_SHORT, Failed, NotMeasured
+from .asking import CHAT, GOT_LIMIT, GOT_SHORT, Failed, NotMeasured, fail_if
 from .responses import Responses
-from .tools import CHOICE, REFUSALS
+from .tools import CHOICE, refused
 
 EMBEDDING, EMBEDDINGS = "embedding", "/v1/embeddings"  # the family; its path
 QUICK = {EMBEDDING: ("identity", "model-id", "api-key", "embedding")}
@@ -63,20 +63,16 @@ class Families(Responses):
 
         def ask():
             response = self._send("POST", CHAT, body)
-            if response.error is None and response.status in REFUSALS and CHOICE.search(response.text):
+            if refused(response, CHOICE):
                 raise NotMeasured("the engine does not support JSON schemas", response.describe(GOT_SHORT))
-            answer, got = chat.read_answer(self._must_be(response, CHAT).json()), response.describe(GOT_LIMIT)
-            if answer is None:
-                raise Failed(got, causes.SHAPE)
+            answer = self._answer_in(response)
             if self.standin and answer.finish_reason == "length":
-                raise NotMeasured("a stand-in need not end a form that it has not learned", got)
-            self._finished(answer, got)
+                raise NotMeasured("a stand-in need not end a form that it has not learned", answer.got)
+            self._finished(answer)
             number = schema_number(answer.content)
-            if number is None:
-                raise Failed(got, causes.SCHEMA_IGNORED)
-            if number != one.number and not self.standin:
-                raise Failed(got, causes.WRONG_ANSWER)
-            return response.describe(GOT_SHORT)
+            fail_if(number is None, answer.got, causes.SCHEMA_IGNORED)
+            fail_if(number != one.number and not self.standin, answer.got, causes.WRONG_ANSWER)
+            return answer.short
 
         return self._once_more(ask)
 
@@ -107,8 +103,7 @@ class Families(Responses):
         got = "similarity %.3f to a sentence of the same subject, %.3f to another" % (near, far)
         if self.standin and near <= far:
             raise NotMeasured("a stand-in has not learned meanings", got)
-        if near <= far:
-            raise Failed(got, causes.VECTOR_ORDER)
+        fail_if(near <= far, got, causes.VECTOR_ORDER)
         return got
 
     def _embedding_repeat(self):
@@ -117,8 +112,7 @@ class Families(Responses):
         together = self._vectors(TEXTS[::-1])[::-1]
         least = min(cosine(one, other) for one, other in zip(alone, together))
         got = "least similarity of an input to itself: %.4f" % least
-        if least < SAME:
-            raise Failed(got, causes.VECTOR_CHANGES)
+        fail_if(least < SAME, got, causes.VECTOR_CHANGES)
         return got
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import re
 import time
-import typing
 
 from ..host import http_client
 from ..host.values import count
 from ..model import gpt_oss
 from ..servers import causes
 from . import chat, families
-from .asking import CHAT, GOT_LIMIT, GOT_SHORT, LOOK_S, PROMPT_TOKENS, WARM_UP_FACTOR, Failed, NotMeasured
+from .asking import CHAT, GOT_LIMIT, GOT_SHORT, LOOK_S, PROMPT_TOKENS, WARM_UP_FACTOR, Failed, NotMeasured, fail_if
 from .families import Families
 
 QUICK = ("identity", "census", "model-id", "api-key", "completion")
@@ -64,7 +63,6 @@ class Acceptance(Families):
         self.beside = beside
         self.workers = beside if self.engine.workers else []  # of other engines nothing counts them
         self.identify = identify
-        self.chat_sent = None
         self.counts = {}  # what each worker had done before the first completion
 
     def results(self):
@@ -122,8 +120,7 @@ class Acceptance(Families):
         if response.error:
             self._stop("model-id")
         value = self._must_be(response, "/v1/models").json()
-        if not isinstance(chat.dig(value, "data"), list):
-            raise Failed(response.describe(GOT_LIMIT), causes.SHAPE)
+        fail_if(not isinstance(chat.dig(value, "data"), list), response.describe(GOT_LIMIT), causes.SHAPE)
         cards = chat.items_of(value["data"])
         listed = self.listed = [chat.text_of(card.get("id")) for card in cards]
         if self.model not in listed:
@@ -160,8 +157,8 @@ class Acceptance(Families):
 
     def _warm_up(self):
         self.counts = self._counts()
-        answer, response = self._ask(self._body(gpt_oss.WARM_UP), WARM_UP_FACTOR * self.options.timeout)
-        return "first completion after %d ms, finish_reason %s" % (response.ms, answer.finish_reason)
+        answer = self._ask(self._body(gpt_oss.WARM_UP), WARM_UP_FACTOR * self.options.timeout)
+        return "first completion after %d ms, finish_reason %s" % (answer.ms, answer.finish_reason)
 
     def _adapters(self):
         """Each LoRA adapter is listed and answers; how it answers is its own."""
@@ -170,25 +167,19 @@ class Acceptance(Families):
             raise Failed("not listed: %s" % ", ".join(missing), causes.ADAPTER_MISSING)
         for name in self.entry["adapters"]:
             body = {**self._body(gpt_oss.WARM_UP), "model": self.engine.adapter_model(self.entry, name)}
-            response = self._must_be(self._send("POST", CHAT, body, WARM_UP_FACTOR * self.options.timeout), CHAT)
-            if chat.read_answer(response.json()) is None:
-                raise Failed(response.describe(GOT_LIMIT), causes.SHAPE)
+            self._answer_in(self._send("POST", CHAT, body, WARM_UP_FACTOR * self.options.timeout))
         return "answers of %s" % ", ".join(self.entry["adapters"])
 
     def _chat(self):
         def ask():
-            answer, response = self._ask(self._body(gpt_oss.ARITHMETIC))
-            self.chat_answer, self.chat_sent = answer, self._here.sent
-            got = response.describe(GOT_LIMIT)
-            self._finished(answer, got)
-            note = self._right(answer.content, gpt_oss.SUMS[0].number, got, causes.WRONG_ANSWER)
-            return note + response.describe(GOT_SHORT)
+            self.chat_answer = self._ask(self._body(gpt_oss.ARITHMETIC))
+            return self._number(self.chat_answer, gpt_oss.SUMS[0].number, causes.WRONG_ANSWER)
 
         return self._once_more(ask)
 
     def _completion(self):
         try:
-            return self._once_more(lambda: self._sum(gpt_oss.SUMS[0], causes.WRONG_ANSWER))
+            return self._once_more(self._sum, gpt_oss.SUMS[0], causes.WRONG_ANSWER)
         finally:
             self._judge_all()  # an error in the form explains more than a wrong answer
 
@@ -206,31 +197,21 @@ class Acceptance(Families):
             except Failed as failure:
                 raise Failed("%s: %s" % (what, failure.got), failure.cause) from failure
 
-        asked = [
-            lambda what=what, more=more, one=one: self._once_more(lambda: ask(what, more, one))
-            for (what, more), one in zip(kinds, gpt_oss.SUMS[1:4])
-        ]
+        asked = ((self._once_more, ask, *kind, one) for kind, one in zip(kinds, gpt_oss.SUMS[1:4]))
         return "; ".join("%s: %s" % (kind[0], words) for kind, words in zip(kinds, self._at_once(*asked)))
 
     # -- properties of all answers -------------------------------------------------------------------------------------
 
     def _residue(self):
-        def judge(answer):
-            for where, text in answer.texts():
-                found = None if answer.streamed else causes.residue(text, self.engine)  # streams have a separate probe
-                if found:
-                    return "in the %s: %s" % (where, found[0]), found[1]
-            return None
-
-        return self._all_of(judge, "none in %d answers")
+        # streams have a separate probe
+        return self._all_of(lambda one: None if one.streamed else self._residue_in(one), "none in %d answers")
 
     def _reasoning(self):
         """One answer with reasoning is sufficient, because models skip it sometimes."""
         if self.chat_answer is None:
             raise NotMeasured("not run: chat returned no answer")
-        self._here.sent = self.chat_sent
-        answers = [self.chat_answer, *(
-            answer for probe, _sent, answer in self.seen if probe not in NO_CHAT and not answer.streamed)]  # fmt: skip
+        self._here.sent = self.chat_answer.sent
+        answers = [self.chat_answer, *(one for one in self.seen if one.probe not in NO_CHAT and not one.streamed)]
         found = next((answer for answer in answers if answer.reasoning), None)
         flags = causes.NO_REASONING if self.family else self.engine.no_reasoning
         if found is None:
@@ -239,7 +220,7 @@ class Acceptance(Families):
             )
         if not self.family:
             self._reasoning_apart()
-        self._here.sent = self.chat_sent
+        self._here.sent = self.chat_answer.sent
         got = "%s, %d characters" % (" and ".join(found.reasoning), len(found.reasoning_text.strip()))
         expected = self.entry.get("reasoning_field")
         if expected and expected not in found.reasoning:
@@ -258,7 +239,7 @@ class Acceptance(Families):
         for questions in [gpt_oss.EFFORT_QUESTIONS[:1]] if self.standin else rounds:  # a stand-in is not sampled
             levels = [(level, question) for question in questions for level in (gpt_oss.LOW, gpt_oss.HIGH)]
             bodies = [self._body(question, **self._effort_body(level)) for level, question in levels]
-            asked = self._at_once(*[lambda body=body: self._ask(body)[0] for body in bodies])
+            asked = self._at_once(*((self._ask, body) for body in bodies))
             for (level, _question), answer in zip(levels, asked):
                 lengths[level].append(answer.length)
                 answer.body = None  # a long answer may well think aloud
@@ -280,17 +261,11 @@ class Acceptance(Families):
 
     def _still_right(self):
         """Answers at the end must be right as well."""
-        return self._once_more(self._again)
-
-    def _again(self):
         one, two, three = gpt_oss.SUMS[8:11]
-        asked = [
-            lambda: self._sum(one, causes.WRONG_LATER),
-            lambda: "".join(self._streamed_sum(two, causes.WRONG_LATER)[1:]),
-        ]
+        asked = [(self._sum, one, causes.WRONG_LATER), (self._sum, two, causes.WRONG_LATER, self._stream)]
         if self.results_of.get("responses", {}).get("ok"):
-            asked.append(lambda: self._respond(three, causes.WRONG_LATER))
-        return self._at_once(*asked)[0]
+            asked.append((self._respond, three, causes.WRONG_LATER))
+        return self._once_more(lambda: self._at_once(*asked)[0])
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
@@ -306,37 +281,33 @@ class Acceptance(Families):
     def _disaggregation(self):
         """Workers of each role must have handled requests during the sequence, and moved the KV cache: a decode worker
         alone answers just as well."""
-        before, after = self.counts, self._counts()
+        after = self._counts()
         if not after:
             raise NotMeasured("not measurable: the workers have no system port (DYN_SYSTEM_PORT) to read counters from")
-        before = {name: before.get(name) or Seen() for name in after}
+        before = {name: self.counts.get(name) or (None, None) for name in after}
         roles = {worker["name"]: worker["role"] for worker in self.workers}
-        prefilled = ROLES[0] in roles.values()
-        fetching = [name for name in after if prefilled and roles[name] != ROLES[0]]
         ends = time.monotonic() + LATE_S
-        while (idle(before, after, roles) or still(before, after, fetching)) and time.monotonic() < ends:
+        while unused(before, after, roles) and time.monotonic() < ends:
             time.sleep(1)
             after = self._counts()
-        unknown = sorted(name for name in after if None in (after[name].requests, before[name].requests))
-        got = "%s: %s" % (
-            self.engine.workers.REQUESTS,
-            ", ".join("%s %d -> %d" % (name, before[name].requests, after[name].requests)
-                      for name in after if name not in unknown) or "nowhere",
-        )  # fmt: skip
-        moved = [(name, after[name].moved) for name in fetching if after[name].moved is not None]
-        if moved:
-            got += "; %s: %s" % (self.engine.workers.MOVED, ", ".join(
-                "%s %d -> %d" % (name, before[name].moved or 0, count) for name, count in moved))  # fmt: skip
-        if idle(before, after, roles):
-            raise Failed(got, causes.idle_cause(idle(before, after, roles)))
-        if still(before, after, fetching):
-            raise Failed(got, causes.still_cause(still(before, after, fetching)))
+        got, words = [], "%s %d -> %d"
+        done = {name: (before[name][0], count) for name, (count, _moved) in after.items()}
+        unknown = sorted(name for name, counts in done.items() if None in counts)
+        counted = [words % (name, *counts) for name, counts in done.items() if name not in unknown]
+        got.append("%s: %s" % (self.engine.workers.REQUESTS, ", ".join(counted) or "nowhere"))
+        moved = [words % (name, before[name][1] or 0, after[name][1]) for name in fetching(after, roles)]
+        got += ["%s: %s" % (self.engine.workers.MOVED, ", ".join(moved))] if moved else []
+        cause = unused(before, after, roles)
+        if cause:
+            raise Failed("; ".join(got), cause)
         if unknown:
-            raise NotMeasured("not measurable: no counters at the system port of %s" % ", ".join(unknown), got)
-        return got
+            words = "not measurable: no counters at the system port of %s"
+            raise NotMeasured(words % ", ".join(unknown), "; ".join(got))
+        return "; ".join(got)
 
     def _counts(self):
-        """{worker: Seen} of workers with a system port."""
+        """{worker: (handled requests, fetched bytes of KV cache)} of workers with a system port; None if it does not
+        count them."""
         counts, reader = {}, self.engine.workers
         for worker in self.workers:
             port = worker["ports"].get("system")
@@ -345,7 +316,7 @@ class Acceptance(Families):
                 response = self._send("GET", "/metrics", timeout=LOOK_S, base=base)
                 self._here.error = None  # an unavailable worker is no reason to stop probing the frontend
                 text = response.text if response.ok else ""
-                counts[worker["name"]] = Seen(reader.request_count(text), reader.bytes_moved(text))
+                counts[worker["name"]] = reader.request_count(text), reader.bytes_moved(text)
         return counts
 
     # -- the recipe's own probes ---------------------------------------------------------------------------------------
@@ -359,7 +330,7 @@ class Acceptance(Families):
         self._must_be(response, path, expect["status"])
         got, value = response.describe(GOT_LIMIT), response.json()
         if path == CHAT:
-            answer = chat.read_answer(value)
+            answer = chat.read_answer(response.text)
             if answer is not None:
                 self._look_at(answer)
         # the body's own escapes (\u00d7) must not hide a string from a person who wrote it plainly
@@ -371,8 +342,7 @@ class Acceptance(Families):
             steps = [int(step) if step.lstrip("-").isdigit() else step for step in expect["field"].split(".")]
             found = chat.dig(value, *steps)
             if not found:
-                if answer_ran_out(value):
-                    raise Failed(got, causes.LENGTH)
+                fail_if(answer_ran_out(value), got, causes.LENGTH)
                 raise Failed(got, "the recipe expects %s in the answer, and it is empty or missing" % expect["field"])
         return response.describe(GOT_SHORT)
 
@@ -412,26 +382,23 @@ def workers_of(entry, entries):
     return [other for other in entries if other["role"] in ROLES]
 
 
-class Seen(typing.NamedTuple):
-    """A worker's counters, or None: handled requests, fetched bytes of KV cache."""
+def unused(before, after, roles):
+    """The cause if workers were not used between two readings {name: (requests, moved)}, else None.
 
-    requests: int | None = None
-    moved: int | None = None
+    roles: {name: role}. A router may use only some of several workers of a role. A worker that does not count requests
+    or bytes is ignored.
+    """
+    known = [name for name in after if None not in (after[name][0], before[name][0])]
+    busy = {roles[name] for name in known if after[name][0] > before[name][0]}
+    idle = [name for name in known if roles[name] not in busy]
+    if idle:
+        return causes.idle_cause(idle)
+    asked = [name for name in fetching(after, roles) if (after[name][0] or 0) > (before[name][0] or 0)]
+    still = [name for name in asked if after[name][1] <= (before[name][1] or 0)]
+    return causes.still_cause(still) if still else None
 
 
-def idle(before, after, roles):
-    """Names of the workers of those roles of which none has handled a request between two readings ({name: Seen}): a
-    router may use only some of several  Workers that do not count are omitted. roles: {name: role}."""
-    known = [name for name in after if None not in (after[name].requests, before[name].requests)]
-    busy = {roles[name] for name in known if after[name].requests > before[name].requests}
-    return [name for name in known if roles[name] not in busy]
-
-
-def still(before, after, fetching):
-    """Names of those workers of `fetching` that have handled requests between two readings and moved no bytes, although
-    they count them."""
-    return [
-        name for name in fetching
-        if after[name].moved is not None and after[name].moved <= (before[name].moved or 0)
-        and (after[name].requests or 0) > (before[name].requests or 0)
-    ]  # fmt: skip
+def fetching(after, roles):
+    """Names of the workers that fetch KV cache from prefill workers, and count its bytes."""
+    others = [name for name in after if after[name][1] is not None and roles[name] != ROLES[0]]
+    return others if ROLES[0] in roles.values() else []

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 
@@ -13,9 +12,9 @@ from ..host import http_client
 from ..model import gpt_oss
 from ..servers import causes
 from . import chat
-from .asking import CHAT, GOT_LIMIT, GOT_SHORT, RESPONSES, Failed, NotMeasured, finished, response_of
+from .asking import CHAT, GOT_LIMIT, GOT_SHORT, RESPONSES, Failed, NotMeasured, fail_if, response_of
 from .streams import Streams
-from .tools import REFUSALS
+from .tools import complete_call, refused
 
 LACKS = re.compile(r"(?i)not (?:yet )?(?:supported|implemented)|unsupported|unimplemented")
 
@@ -28,26 +27,22 @@ class Dialogues(Streams):
 
     def _ordered(self, role, word, cause):
         """Whether an instruction in a message of this role is followed."""
-
-        def ask():
-            body = self._body(gpt_oss.SYSTEM_QUESTION)
-            body["messages"].insert(0, {"role": role, "content": gpt_oss.order(word)})
-            answer, response = self._ask(body)
-            finished(answer, response.describe(GOT_LIMIT))
-            said = word.lower() in answer.content.lower()
-            if gpt_oss.is_word(answer.content, word) or (self.family and said):
-                return response.describe(GOT_SHORT)
-            if self.standin:
-                raise NotMeasured("a stand-in need not follow a %s message" % role, response.describe(GOT_SHORT))
-            raise Failed(response.describe(GOT_LIMIT), causes.SURPLUS if said else cause)
-
-        return self._once_more(ask)
+        body = self._body(gpt_oss.SYSTEM_QUESTION)
+        body["messages"].insert(0, {"role": role, "content": gpt_oss.order(word)})
+        answer = self._ask(body)
+        self._finished(answer)
+        said = word.lower() in answer.content.lower()
+        if gpt_oss.is_word(answer.content, word) or (self.family and said):
+            return answer.short
+        if self.standin:
+            raise NotMeasured("a stand-in need not follow a %s message" % role, answer.short)
+        raise Failed(answer.got, causes.SURPLUS if said else cause)
 
     def _system_message(self):
-        return self._ordered("system", gpt_oss.SYSTEM_WORD, causes.WRONG_SYSTEM)
+        return self._once_more(self._ordered, "system", gpt_oss.SYSTEM_WORD, causes.WRONG_SYSTEM)
 
     def _developer_message(self):
-        return self._ordered("developer", gpt_oss.DEVELOPER_WORD, causes.WRONG_DEVELOPER)
+        return self._once_more(self._ordered, "developer", gpt_oss.DEVELOPER_WORD, causes.WRONG_DEVELOPER)
 
     def _multi_turn(self):
         """A number that only the assistant's earlier message contains."""
@@ -59,7 +54,8 @@ class Dialogues(Streams):
                 {"role": "assistant", "content": str(number)},
                 {"role": "user", "content": gpt_oss.CHOSEN},
             ]
-            return self._number(body, number, causes.WRONG_TURNS, standin="a stand-in need not know earlier answers")
+            standin = "a stand-in need not know earlier answers"
+            return self._number(self._ask(body), number, causes.WRONG_TURNS, standin)
 
         return self._once_more(ask)
 
@@ -70,8 +66,10 @@ class Dialogues(Streams):
                 "a context of %s tokens is too short for a prompt of %d characters" % (self.context, len(question))
             )
 
-        standin = "a stand-in need not find a fact in a long prompt"
-        ask = functools.partial(self._number, self._body(question), number, causes.WRONG_LONG, standin=standin)
+        def ask():
+            standin = "a stand-in need not find a fact in a long prompt"
+            return self._number(self._ask(self._body(question)), number, causes.WRONG_LONG, standin)
+
         return "%d characters; %s" % (len(question), self._once_more(ask))
 
     def _exact_text(self):
@@ -79,10 +77,10 @@ class Dialogues(Streams):
         if self.standin:
             raise NotMeasured("a stand-in cannot repeat a string")
 
-        def judge(answer, got):
-            self._finished(answer, got)
+        def judge(answer):
+            self._finished(answer)
             if not gpt_oss.is_text(answer.content):
-                raise Failed("%s; %s" % (answer.content, got), causes.WRONG_TEXT)
+                raise Failed("%s; %s" % (answer.content, answer.got), causes.WRONG_TEXT)
 
         return self._both_ways(self._body(gpt_oss.TEXT_QUESTION, **self.low), judge)
 
@@ -91,26 +89,21 @@ class Dialogues(Streams):
         question, word = gpt_oss.COUNTING, str(gpt_oss.STOP_AT)
         if self.standin:
             question, word = gpt_oss.SYSTEM_QUESTION, gpt_oss.STANDIN_STOP
-        answer, response = self._ask(self._body(question, stop=[word], **self.low))
-        got = response.describe(GOT_LIMIT)
+        answer = self._ask(self._body(question, stop=[word], **self.low))
         content = answer.content.strip()
         if not content:
-            raise NotMeasured("the answer ended before its content began", got)
-        if answer.finish_reason == "length":
-            raise Failed(got, causes.CUT_OFF)
+            raise NotMeasured("the answer ended before its content began", answer.got)
+        fail_if(answer.finish_reason == "length", answer.got, causes.CUT_OFF)
         if self.standin:
-            if content.partition(word)[2]:
-                raise Failed(got, causes.STOP_IGNORED)
-            return response.describe(GOT_SHORT)
+            fail_if(content.partition(word)[2], answer.got, causes.STOP_IGNORED)
+            return answer.short
         last = re.findall(r"\d+", content)[-1:]
-        if last and int(last[0]) > gpt_oss.STOP_AT:
-            raise Failed(got, causes.STOP_IGNORED)
-        if answer.finish_reason != "stop":
-            raise Failed(got, causes.NOT_STOPPED)
+        fail_if(last and int(last[0]) > gpt_oss.STOP_AT, answer.got, causes.STOP_IGNORED)
+        fail_if(answer.finish_reason != "stop", answer.got, causes.NOT_STOPPED)
         wrong = gpt_oss.counted(content, gpt_oss.STOP_AT) and gpt_oss.counted(content, gpt_oss.STOP_AT - 1)
         if wrong:
-            raise NotMeasured("the answer ended early: " + wrong, got)
-        return response.describe(GOT_SHORT)
+            raise NotMeasured("the answer ended early: " + wrong, answer.got)
+        return answer.short
 
     # -- access --------------------------------------------------------------------------------------------------------
 
@@ -119,31 +112,28 @@ class Dialogues(Streams):
         key = self.options.api_key
         other = key[:-1] + ("a" if key[-1] != "a" else "b")
         body = self._body(gpt_oss.WARM_UP, max_tokens=1)
-        asked = [("GET", "/v1/models", None), ("POST", CHAT, body)]
+        asked = [("/v1/models", None), (CHAT, body)]
         keys = [("no key", ""), ("a wrong key", other)]
         if self.options.mode == "full":
-            asked += [
-                ("POST", CHAT, dict(body, stream=True)),
-                ("POST", COMPLETIONS, {"model": self.model, "prompt": gpt_oss.WARM_UP, "max_tokens": 1}),
-            ]
+            prompt = {"model": self.model, "prompt": gpt_oss.WARM_UP, "max_tokens": 1}
+            asked += [(CHAT, dict(body, stream=True)), (COMPLETIONS, prompt)]
             if self.options.responses_api:
-                asked.append(
-                    ("POST", RESPONSES, {"model": self.model, "input": gpt_oss.WARM_UP, "max_output_tokens": 16})
-                )
+                asked.append((RESPONSES, dict(self._response_body(gpt_oss.WARM_UP), max_output_tokens=16)))
             keys += [("a part of the key", key[: len(key) // 2]), ("more than the key", key + "x")]
 
-        def refused(what, sent, method, path, given):
-            response = self._send(method, path, given, key=sent)
+        def check(what, sent, path, given):
+            response = self._send("POST" if given else "GET", path, given, key=sent)
+            got = "with %s: %s" % (what, response.describe(GOT_SHORT))
+            if response.error:
+                raise Failed(got, causes.transport_cause(response))
             absent = path == COMPLETIONS and response.status in (404, 405)
-            if response.error or (response.status != 401 and not absent):
-                raise Failed("with %s: %s" % (what, response.describe(GOT_SHORT)),
-                             causes.transport_cause(response) if response.error else causes.OPEN)  # fmt: skip
-            return response
+            fail_if(response.status != 401 and not absent, got, causes.OPEN)
 
-        self._at_once(*[
-            lambda what=what, sent=sent, one=one: refused(what, sent, *one) for what, sent in keys for one in asked
-        ])  # fmt: skip
-        return "401 from %s" % ", ".join(sorted({path for _method, path, _given in asked}))
+        self._at_once(*((check, what, sent, *one) for what, sent in keys for one in asked))
+        return "401 from %s" % ", ".join(sorted({path for path, _given in asked}))
+
+    def _response_body(self, question, **more):
+        return dict({"model": self.model, "input": question, "max_output_tokens": self.max_tokens}, **more)
 
 
 # ---- /v1/responses
@@ -155,7 +145,7 @@ class Responses(Dialogues):
     def _responses(self):
         if not self.options.responses_api:
             raise NotMeasured("this engine has no /v1/responses (responses_api is false)")
-        return self._once_more(lambda: self._respond(gpt_oss.SUMS[0]))
+        return self._once_more(self._respond, gpt_oss.SUMS[0])
 
     def _to_responses(self, body, reader=http_client.request):
         """The answer to a request that an engine may not support. Fails unless it is a 200."""
@@ -163,27 +153,31 @@ class Responses(Dialogues):
             raise NotMeasured("not run: responses got no answer")
         answer = self._send("POST", RESPONSES, body, reader=reader)
         response = response_of(answer)
-        if response.error is None and response.status in REFUSALS and LACKS.search(response.text):
+        if refused(response, LACKS):
             raise NotMeasured("this engine does not support it in /v1/responses", response.describe(GOT_SHORT))
         if response.error is None or reader is http_client.request:
             self._must_be(response, RESPONSES)
         return answer
 
-    def _response_body(self, question, **more):
-        return dict({"model": self.model, "input": question, "max_output_tokens": self.max_tokens}, **more)
-
     def _responses_stream(self):
-        return self._where_known(lambda: self._respond_streamed(gpt_oss.SUMS[3]))
+        return self._where_known(self._respond_streamed, gpt_oss.SUMS[3])
 
-    def _where_known(self, ask):
+    def _where_known(self, ask, *arguments):
         """The result of ask(). For engines whose streams and tools there were not tested, failures are not measured."""
         try:
-            return self._once_more(ask)
+            return self._once_more(ask, *arguments)
         except Failed as failure:
             if self.engine.responses_known:
                 raise
             words = "not measurable: what this engine answers there is not known; as with others: " + failure.cause
             raise NotMeasured(words, failure.got) from failure
+
+    def _strict(self, response, text, got):
+        """The JSON value of a body, or of an event in it. Fails unless it is strict."""
+        value, wrong = chat.strict(text)
+        fail_if(not response.utf8, got, causes.NOT_UTF8)
+        fail_if(wrong, "%s; %s" % (wrong, got), causes.NOT_STRICT)
+        return value
 
     def _respond_streamed(self, one):
         body = self._response_body(one.question, stream=True)
@@ -193,29 +187,24 @@ class Responses(Dialogues):
         if not stream.events:
             self._must_be(response, RESPONSES)
             raise Failed(response.describe(GOT_LIMIT), causes.NO_EVENTS)
-        if not response.utf8:
-            raise Failed(got, causes.NOT_UTF8)
         text, final = "", None
         for event in stream.events:
-            value, wrong = chat.strict(event.data)
-            if not isinstance(value, dict):
+            if not isinstance(event.json(), dict):
                 raise Failed("not JSON: " + http_client.cut(event.data, GOT_SHORT), causes.STREAM_NOT_JSON)
-            if wrong:
-                raise Failed("%s; %s" % (wrong, got), causes.NOT_STRICT)
+            value = self._strict(response, event.data, got)
             kind = value.get("type")
             if kind in ("error", "response.failed") or value.get("error"):
                 raise Failed(http_client.cut(event.data, GOT_LIMIT), causes.STREAM_ERROR)
             if kind == "response.output_text.delta":
-                if final is not None:
-                    raise Failed(got, causes.AFTER_END)
+                fail_if(final is not None, got, causes.AFTER_END)
                 text += chat.text_of(value.get("delta"))
             if kind in ("response.completed", "response.incomplete"):
                 final = value.get("response")
-        if final is None:
-            raise Failed(got, causes.RESPONSES_CUT)
-        judged = dict(final, output=final.get("output") or [message_of(text)]) if isinstance(final, dict) else {}
-        note = self._judge_response(judged, one, got, causes.WRONG_STREAM)
-        if self.response_text(judged) != text:
+        fail_if(final is None, got, causes.RESPONSES_CUT)
+        final = final if isinstance(final, dict) else {}
+        output = final.get("output") or [{"type": "message", "content": [{"type": "output_text", "text": text}]}]
+        note = self._judge_response({**final, "output": output}, one, got, causes.WRONG_STREAM)
+        if texts_in(output, "message", "content") != text:
             raise Failed("the pieces are %r; %s" % (text[:GOT_SHORT], got), causes.STREAMED_OTHERWISE)
         return note + "%d events" % len(stream.events)
 
@@ -229,27 +218,18 @@ class Responses(Dialogues):
                 tool, question = gpt_oss.HEALTH_TOOL, gpt_oss.TOOL_QUESTION_AGAIN
             tool = dict({"type": "function"}, **tool["function"])
             response = self._to_responses(self._response_body(question, tools=[tool]))
-            value, got = response.json(), response.describe(GOT_LIMIT)
-            for cause, words in chat.flaws_of_text(response):
-                raise Failed("%s; %s" % (words, got), cause)
-            calls = [one for one in chat.items_of(chat.dig(value, "output")) if one.get("type") == "function_call"]
+            got = response.describe(GOT_LIMIT)
+            output = chat.items_of(chat.dig(self._strict(response, response.text, got), "output"))
+            text = texts_in(output, "message", "content")
+            calls = [one for one in output if one.get("type") == "function_call"]
             if not calls:
-                if self.response_text(value).strip():
-                    raise Failed(got, causes.RESPONSES_NO_CALL)
-                raise Failed(got, self.engine.dropped_tool_call)
+                raise Failed(got, causes.RESPONSES_NO_CALL if text.strip() else self.engine.dropped_tool_call)
             call = {"id": chat.text_of(calls[0].get("call_id")) or None, "name": calls[0].get("name"),
                     "arguments": chat.arguments_text(calls[0].get("arguments"))}  # fmt: skip
-            if call["name"] != tool["name"]:
-                raise Failed(got, causes.TOOL_NAME)
-            if not call["id"]:
-                raise Failed(got, causes.TOOL_ID)
-            arguments = chat.tool_arguments(call)
-            if arguments is None:
-                raise Failed(got, causes.TOOL_ARGUMENTS)
+            arguments = complete_call(call, tool["name"], got)
             wrong = arguments and "it accepts no arguments" if self.standin else forecast.wrong(arguments)
-            if wrong:
-                raise Failed("%s; %s" % (wrong, got), causes.TOOL_ARGUMENTS_LOST)
-            self._look_at(chat.Answer(content=self.response_text(value), tool_calls=[call], finish_reason="stop"))
+            fail_if(wrong, "%s; %s" % (wrong, got), causes.TOOL_ARGUMENTS_LOST)
+            self._look_at(chat.Answer(content=text, tool_calls=[call], finish_reason="stop"))
             return response.describe(GOT_SHORT)
 
         return self._where_known(ask)
@@ -257,46 +237,27 @@ class Responses(Dialogues):
     def _respond(self, one, cause=causes.WRONG_RESPONSES):
         response = self._must_be(self._send("POST", RESPONSES, self._response_body(one.question)), RESPONSES)
         got = response.describe(GOT_LIMIT)
-        for wrong, words in chat.flaws_of_text(response):
-            raise Failed("%s; %s" % (words, got), wrong)
-        return self._judge_response(response.json(), one, got, cause)
+        return self._judge_response(self._strict(response, response.text, got), one, got, cause)
 
     def _judge_response(self, value, one, got, cause):
         output = chat.items_of(chat.dig(value, "output"))
-        if any(item.get("type") == "function_call" for item in output):
-            raise Failed(got, causes.UNASKED_CALL)
-        text = self.response_text(value)
+        fail_if(any(item.get("type") == "function_call" for item in output), got, causes.UNASKED_CALL)
+        text = texts_in(output, "message", "content")
         if not text.strip():
             ran_out = "max_output_tokens" in json.dumps(chat.dig(value, "incomplete_details")) and output
             raise Failed(got, causes.LENGTH if ran_out else causes.NO_MESSAGE)
         status = chat.dig(value, "status")
         if status not in ("completed", None):
             raise Failed(got, causes.RESPONSES_INCOMPLETE if status == "incomplete" else causes.RESPONSES_FAILED)
-        answer = chat.Answer(content=text, reasoning={"the output": "".join(reasoning_of(output))})
-        self._look_at(answer, {"input": one.question})
+        reasoning = texts_in(output, "reasoning", "content", "summary")
+        self._look_at(chat.Answer(content=text, reasoning={"the output": reasoning}), {"input": one.question})
         note = self._right(text, one.number, got, cause)
         types = ", ".join(chat.text_of(item.get("type")) for item in output)
         return "%soutput %s: %s" % (note, types, http_client.cut(text, GOT_SHORT))
 
-    @staticmethod
-    def response_text(value):
-        """The text of the messages in a response."""
-        return "".join(
-            chat.text_of(part.get("text"))
-            for item in chat.items_of(chat.dig(value, "output"))
-            if item.get("type") == "message"
-            for part in chat.items_of(item.get("content"))
-        )
 
-
-def message_of(text):
-    """An item of output with `text`."""
-    return {"type": "message", "content": [{"type": "output_text", "text": text}]}
-
-
-def reasoning_of(output):
-    """The strings of the reasoning in the output of a response."""
-    for item in output:
-        if item.get("type") == "reasoning":
-            for part in chat.items_of(item.get("content")) + chat.items_of(item.get("summary")):
-                yield chat.text_of(part.get("text"))
+def texts_in(output, kind, *keys):
+    """The text of the parts below these keys of all items of a kind in the output of a response."""
+    items = [item for item in chat.items_of(output) if item.get("type") == kind]
+    parts = [part for item in items for key in keys for part in chat.items_of(item.get(key))]
+    return "".join(chat.text_of(part.get("text")) for part in parts)

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import functools
+
 from ..host import http_client
 from ..model import gpt_oss
 from ..servers import causes
-from .asking import CHAT, GOT_LIMIT, PROMPT_TOKENS, Failed, NotMeasured, compact, finished
+from .asking import CHAT, PROMPT_TOKENS, Failed, NotMeasured, compact, fail_if
 from .tools import Tools
 
 STREAMS = 3  # attempts until a stream contains reasoning, or is not buffered: models are sampled, machines busy
@@ -19,64 +21,45 @@ FEW_AT_ONCE, USUAL_BATCH = 4, 16
 
 
 class Streams(Tools):
-    """chat_answer: the Answer of the probe chat; streamed: the StreamedAnswer of a sum. None before."""
-
-    def __init__(self, entry, options):
-        super().__init__(entry, options)
-        self.chat_answer = self.streamed = None
-
-    def _streamed_sum(self, one, cause=causes.WRONG_STREAM, reader=http_client.stream):
-        """(StreamedAnswer, a note, a summary) of a sum. Fails unless it is right."""
-        streamed, got = self._stream(self._body(one.question), reader)
-        finished(streamed.answer, got)
-        return streamed, self._right(streamed.answer.content, one.number, got, cause), got
+    """They compare with the answers of the probes chat and tool-call."""
 
     def _streaming(self):
-        asked = [self._streamed_text]
+        asked = [(self._streamed_text,)]
         if self.tool_call_made is not None:
-            asked.append(self._streamed_health)
+            asked.append((self._streamed_health,))
         if self.weather_call is not None:
-            asked.append(lambda: self._streamed_weather(gpt_oss.FORECASTS[2:4]))
+            asked.append((self._streamed_weather, gpt_oss.FORECASTS[2:4]))
         words = self._at_once(*asked)
         if self.tool_call_made is None and "tool-call" in self.results_of:
             words.append("a streamed tool call was not tried, as tool-call returned none")
         return "; ".join(words)
 
     def _streamed_text(self):
-        kept = []
+        chat = self.chat_answer
 
         def ask():
-            streamed, note, got = self._streamed_sum(gpt_oss.SUMS[0])
-            kept.append((streamed, got))
-            whole = self.chat_answer
-            again = (streamed.answer.content, streamed.answer.reasoning)
-            if self.standin and whole and (whole.content, whole.reasoning) != again:  # it always answers the same
-                raise Failed("complete: %s; streamed: %s" % (whole.content, got), causes.STREAMED_OTHERWISE)
-            return note + streamed.words
+            answer = self.streamed = self._stream(self._body(gpt_oss.SUMS[0].question))
+            words = self._number(answer, gpt_oss.SUMS[0].number, causes.WRONG_STREAM)
+            again = (answer.content, answer.reasoning)
+            if self.standin and chat and (chat.content, chat.reasoning) != again:  # it always answers the same
+                raise Failed("complete: %s; streamed: %s" % (chat.content, answer.got), causes.STREAMED_OTHERWISE)
+            return words
 
         words = self._once_more(ask)
-        self.streamed = kept[-1][0]
-        if self.chat_answer is not None and self.chat_answer.reasoning:
-            for _try in range(STREAMS - 1):
-                if kept[-1][0].answer.reasoning:
-                    break
-                self._once_more(ask)
-            else:
-                if not kept[-1][0].answer.reasoning:
-                    raise Failed(kept[-1][1], causes.STREAM_REASONING)
+        for last in (False,) * (STREAMS - 1) + (True,) if chat and chat.reasoning else ():
+            if self.streamed.reasoning:
+                break
+            if last:
+                raise Failed(self.streamed.got, causes.STREAM_REASONING)
+            self._once_more(ask)
         return words
 
     def _streamed_health(self):
-        for question in (self.tool_question, gpt_oss.TOOL_QUESTION_AGAIN):
-            streamed, got = self._stream(self._body(question, tools=[gpt_oss.HEALTH_TOOL], **self.low))
-            if not self._answered_instead(streamed.answer):
-                break
-        self._judge_health(streamed.answer, "streamed tool call: " + got, streamed=True)
-        return "tool call: " + streamed.words
+        return "tool call: " + self._called_health(self._stream).short
 
     def _streamed_weather(self, forecasts):
         def ask():
-            return self._called_weather(forecasts, streamed=True)[1]
+            return self._called_weather(forecasts, self._stream)[0].short
 
         try:
             return "tool call with arguments: " + self._once_more(ask)
@@ -90,11 +73,10 @@ class Streams(Tools):
         if self.context is not None and self.context < gpt_oss.COUNT_TOKENS + PROMPT_TOKENS:
             raise NotMeasured("a context of %d tokens is too short for a long answer" % self.context)
 
-        def judge(answer, got):
-            self._finished(answer, got)
+        def judge(answer):
+            self._finished(answer)
             wrong = gpt_oss.counted(answer.content)
-            if wrong:
-                raise Failed("%s; %s" % (wrong, got), causes.WRONG_COUNT)
+            fail_if(wrong, "%s; %s" % (wrong, answer.got), causes.WRONG_COUNT)
 
         return self._both_ways(self._body(gpt_oss.COUNTING, **self.low), judge)
 
@@ -102,21 +84,19 @@ class Streams(Tools):
         """Whether events arrive while the model writes. A short stream does not show this."""
         if self.streamed is None:
             raise NotMeasured("not run: streaming returned no stream")
-        if self.streamed.answer.content and flows(self.streamed):
-            return tempo(self.streamed)
+        for answer in (self.streamed, *self.long_streams):
+            if answer.content and flows(answer):
+                return tempo(answer)
         if self.standin:
             raise NotMeasured("a stand-in's stream is too short (%s)" % tempo(self.streamed))
-        for streamed in filter(flows, self.long_streams):
-            return tempo(streamed)
         for _try in range(STREAMS):
-            streamed, _got = self._stream(self._body(gpt_oss.COUNTING, **self.low))
-            if flows(streamed) is not False:
+            answer = self._stream(self._body(gpt_oss.COUNTING, **self.low))
+            if flows(answer) is not False:
                 break
-        if flows(streamed) is None:
-            raise NotMeasured("the stream is too short (%s)" % tempo(streamed))
-        if not flows(streamed):
-            raise Failed(tempo(streamed), causes.BUFFERED)
-        return tempo(streamed)
+        if flows(answer) is None:
+            raise NotMeasured("the stream is too short (%s)" % tempo(answer))
+        fail_if(not flows(answer), tempo(answer), causes.BUFFERED)
+        return tempo(answer)
 
     def _batch(self):
         """Number of parallel requests: twice the engine's batch, so that some requests wait."""
@@ -129,27 +109,18 @@ class Streams(Tools):
         sums = gpt_oss.MANY_SUMS[: self._batch()]
         answers = {one.number for one in sums}
 
-        def ask(number, one, stream):
+        def ask(number, one):
             try:
-                if stream:
-                    streamed, got = self._stream(self._body(one.question))
-                    answer, ms = streamed.answer, streamed.ms
-                else:
-                    answer, response = self._ask(self._body(one.question))
-                    got, ms = response.describe(GOT_LIMIT), response.ms
-                self._finished(answer, got)
+                answer = (self._stream if number % 2 else self._ask)(self._body(one.question))
                 swapped = any(gpt_oss.says_number(answer.content, other) for other in answers - {one.number})
-                cause = causes.MIXED_UP if swapped else causes.WRONG_TOGETHER
-                self._right(answer.content, one.number, got, cause)
+                self._number(answer, one.number, causes.MIXED_UP if swapped else causes.WRONG_TOGETHER)
             except Failed as failure:
                 got = "request %d of %d: %s" % (number, len(sums), failure.got)
                 raise Failed(got, failure.cause) from failure
-            return ms
+            return answer.ms
 
         def all_at_once():
-            times = self._at_once(
-                *[lambda number=number, one=one: ask(number, one, number % 2) for number, one in enumerate(sums, 1)]
-            )
+            times = self._at_once(*((ask, number, one) for number, one in enumerate(sums, 1)))
             return "%d answers, the slowest after %d ms" % (len(times), max(times))
 
         words = self._once_more(all_at_once)
@@ -163,12 +134,15 @@ class Streams(Tools):
 
         def ask():
             line = http_client.Connection()
+            complete = functools.partial(self._ask, reader=line.request)
+            streamed = functools.partial(self._stream, reader=line.stream)
             try:
                 for number, one in enumerate(gpt_oss.MANY_SUMS[-4:], 1):
                     if number > 1 and line.open is None:
                         raise NotMeasured("the server ends the connection after each answer")
                     try:
-                        self._asked_on(line, one, streamed=number == 2)
+                        cause = causes.WRONG_STREAM if number == 2 else causes.WRONG_ANSWER
+                        self._sum(one, cause, streamed if number == 2 else complete)
                     except Failed as failure:
                         got = "request %d on one connection: %s" % (number, failure.got)
                         broken = self._here.error in ("reset", "cut", "protocol")
@@ -178,12 +152,6 @@ class Streams(Tools):
             return "4 requests on one connection"
 
         return self._once_more(ask)
-
-    def _asked_on(self, line, one, streamed):
-        if streamed:
-            self._streamed_sum(one, reader=line.stream)
-        else:
-            self._sum(one, causes.WRONG_ANSWER, reader=line.request)
 
 
 def flows(streamed):

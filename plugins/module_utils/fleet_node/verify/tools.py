@@ -10,7 +10,7 @@ import re
 from ..model import gpt_oss
 from ..servers import causes
 from . import chat
-from .asking import CHAT, GOT_LIMIT, GOT_SHORT, Answers, Failed, NotMeasured, finished
+from .asking import CHAT, Asking, Failed, NotMeasured, fail_if
 
 DETOURS = 3  # calls of a tool before the requested call, or after its result, including the last
 REFUSALS = (400, 404, 422, 501)
@@ -19,111 +19,80 @@ CHOSEN_ENDS = ("tool_calls", "stop")  # OpenAI ends a call of a named tool with 
 STANDIN_TOKENS = 128  # of a forced call: in a form that it has not learned, a stand-in writes to the limit
 
 
-class AnsweredInstead(Exception):
-    """The model answered in words instead of a tool call; got: the answer."""
-
-    def __init__(self, got):
-        super().__init__(got)
-        self.got = got
-
-
-class Tools(Answers):
+class Tools(Asking):
     """tool_call_made, weather_call: the received calls, None until then, and the data that came with them;
-    after_result: the conversation after a tool's result; low: the parameter for little effort."""
+    after_result: the conversation after a tool's result."""
 
-    def __init__(self, entry, options):
-        super().__init__(entry, options)
-        self.low = {}  # once the effort probe has seen it work
-        self.tool_call_made = self.weather_call = self.weather = self.weather_body = self.after_result = None
-        self.tool_question = gpt_oss.TOOL_QUESTION
+    tool_call_made = weather_call = weather = weather_body = after_result = None
+    tool_question = gpt_oss.TOOL_QUESTION
+
+    def _called_health(self, ask):
+        """The Answer with a call of the health tool. A model that answers in words gets a plainer question."""
+        for question in (self.tool_question, gpt_oss.TOOL_QUESTION_AGAIN):
+            answer = ask(self._body(question, tools=[gpt_oss.HEALTH_TOOL], **self.low))
+            if not answered_instead(answer):
+                break
+        self._judge_health(answer)
+        self.tool_question = question
+        return answer
 
     def _tool_call(self):
-        for question in (gpt_oss.TOOL_QUESTION, gpt_oss.TOOL_QUESTION_AGAIN):
-            answer, response = self._ask(self._body(question, tools=[gpt_oss.HEALTH_TOOL], **self.low))
-            if not self._answered_instead(answer):
-                break
-        self._judge_health(answer, response.describe(GOT_LIMIT))
+        answer = self._called_health(self._ask)
         self.tool_call_made = answer.tool_calls[0]
-        self.tool_question = question
-        return response.describe(GOT_SHORT)
+        return answer.short
 
-    @staticmethod
-    def _answered_instead(answer):
-        """Whether the model answered in words, which is permitted and leads to a plainer question."""
-        return bool(answer.content.strip()) and not answer.tool_calls and answer.finish_reason == "stop"
-
-    def _judge_tool_call(self, answer, got, name, streamed=False, ends=None):
+    def _judge_tool_call(self, answer, name, ends=None):
         """The arguments of the first call. Fails unless it is a complete call of the tool `name`. ends: the values of
         finish_reason that pass, if they differ from the usual values."""
         if not answer.tool_calls:
             if answer.finish_reason == "length":
-                raise Failed(got, causes.CUT_OFF if answer.content.strip() else causes.LENGTH)
-            if self._answered_instead(answer) and not causes.residue(answer.content, self.engine):
-                raise Failed(got, causes.NO_TOOL_CALL)
-            raise Failed(got, causes.DROPPED_CALL if self.family else self.engine.dropped_tool_call)
-        for call in answer.tool_calls:
-            if call["name"] != name:
-                raise Failed(got, causes.TOOL_NAME)
-            if not call["id"]:
-                raise Failed(got, causes.TOOL_ID)
-            if chat.tool_arguments(call) is None:
-                raise Failed(got, causes.TOOL_ARGUMENTS)
-            if call_in_content(answer.content, call):
-                raise Failed(got, causes.CALL_IN_CONTENT)
-        if answer.finish_reason not in (ends or (self.engine.streamed_call_ends if streamed else ("tool_calls",))):
-            raise Failed(got, causes.TOOL_FINISH)
-        return chat.tool_arguments(answer.tool_calls[0])
+                raise Failed(answer.got, causes.CUT_OFF if answer.content.strip() else causes.LENGTH)
+            if answered_instead(answer) and not causes.residue(answer.content, self.engine):
+                raise Failed(answer.got, causes.NO_TOOL_CALL)
+            raise Failed(answer.got, causes.DROPPED_CALL if self.family else self.engine.dropped_tool_call)
+        arguments = [complete_call(call, name, answer.got, answer.content) for call in answer.tool_calls]
+        usual = self.engine.streamed_call_ends if answer.streamed else ("tool_calls",)
+        fail_if(answer.finish_reason not in (ends or usual), answer.got, causes.TOOL_FINISH)
+        return arguments[0]
 
-    def _judge_health(self, answer, got, streamed=False):
-        if self._judge_tool_call(answer, got, gpt_oss.HEALTH, streamed):
-            raise Failed("the tool accepts no arguments; " + got, causes.TOOL_ARGUMENTS_LOST)
+    def _judge_health(self, answer):
+        if self._judge_tool_call(answer, gpt_oss.HEALTH):
+            raise Failed("the tool accepts no arguments; " + answer.got, causes.TOOL_ARGUMENTS_LOST)
 
-    def _judge_weather(self, answer, got, forecast, streamed=False, ends=None):
+    def _judge_weather(self, answer, forecast, ends=None):
         """Fails unless the call has the arguments of the question."""
         if self.standin:
             call = answer.tool_calls[0] if answer.tool_calls else None
             if call is None or call["name"] != gpt_oss.WEATHER or not chat.tool_arguments(call):
-                raise NotMeasured("a stand-in need not know tools with arguments", got)
-        wrong = forecast.wrong(self._judge_tool_call(answer, got, gpt_oss.WEATHER, streamed, ends))
+                raise NotMeasured("a stand-in need not know tools with arguments", answer.got)
+        wrong = forecast.wrong(self._judge_tool_call(answer, gpt_oss.WEATHER, ends))
         if not wrong and len(answer.tool_calls) > 1:
             wrong = "%d calls came for one" % len(answer.tool_calls)
-        if wrong:
-            raise Failed("%s; %s" % (wrong, got), causes.TOOL_ARGUMENTS_LOST)
+        fail_if(wrong, "%s; %s" % (wrong, answer.got), causes.TOOL_ARGUMENTS_LOST)
 
-    def _ask_weather(self, body, forecast, streamed=False):
-        """(the call that answers a question for the weather, words for the answer, the body of its request).
+    def _called_weather(self, forecasts, ask, body_of=None):
+        """(the Answer with the call, the body of its request, the forecast) of the first of two forecasts, or of the
+        second if the model answered in words.
 
         A model may call the other tool first, since the description of that tool requires its use before others.
         """
-        for _detour in range(DETOURS):
-            answer, response = self._stream(body) if streamed else self._ask(body)
-            got = "streamed tool call: " + response if streamed else response.describe(GOT_LIMIT)
-            calls = answer.answer.tool_calls if streamed else answer.tool_calls
-            if self.standin or not calls or any(call["name"] != gpt_oss.HEALTH for call in calls):
+        for forecast in forecasts[:2]:
+            body = (body_of or self._weather_body)(forecast)
+            for _detour in range(DETOURS):
+                answer = ask(body)
+                calls = answer.tool_calls
+                if self.standin or not calls or any(call["name"] != gpt_oss.HEALTH for call in calls):
+                    break
+                self._judge_health(answer)
+                body = self._answer_body(body, calls[0], gpt_oss.TOOL_RESULT)
+            if self.standin or not answered_instead(answer):
                 break
-            self._judge_health(answer.answer if streamed else answer, got, streamed)
-            body = self._answer_body(body, calls[0], gpt_oss.TOOL_RESULT)
-        words = answer.words if streamed else response.describe(GOT_SHORT)
-        answer = answer.answer if streamed else answer
-        if not self.standin and self._answered_instead(answer):
-            raise AnsweredInstead(got)
-        self._judge_weather(answer, got, forecast, streamed)
-        return answer.tool_calls[0], words, body
+        self._judge_weather(answer, forecast)
+        return answer, body, forecast
 
-    def _called_weather(self, forecasts, streamed=False, body_of=None):
-        """As _ask_weather(), of the first forecast, or the second if the model answered in words."""
-        body_of = body_of or self._weather_body
-        for last, forecast in enumerate(forecasts[:2]):
-            try:
-                return (*self._ask_weather(body_of(forecast), forecast, streamed), forecast)
-            except AnsweredInstead as answered:
-                if last:
-                    raise Failed(answered.got, causes.NO_TOOL_CALL) from answered
-        raise AssertionError("two forecasts are needed")
-
-    def _weather_body(self, forecast, more=""):
+    def _weather_body(self, forecast):
         tools = [gpt_oss.WEATHER_TOOL] + ([] if self.standin else [gpt_oss.HEALTH_TOOL])
-        return self._body(forecast.question + more, tools=tools, **self.low)
+        return self._body(forecast.question, tools=tools, **self.low)
 
     def _answer_body(self, body, call, result):
         """`body` with the call and the tool's result."""
@@ -139,20 +108,30 @@ class Tools(Answers):
         if self.tool_call_made is None:
             raise NotMeasured("not run: tool-call returned no tool call")
         body = self._body(self.tool_question, tools=[gpt_oss.HEALTH_TOOL], **self.low)
-        answer, response = self._after_the_tool(self._answer_body(body, self.tool_call_made, gpt_oss.TOOL_RESULT))
+        answer = self._after_the_tool(self._answer_body(body, self.tool_call_made, gpt_oss.TOOL_RESULT))
         mention = "mentions the result" if gpt_oss.MENTIONS.search(answer.content) else "does not mention the result"
-        return "%s; %s" % (mention, response.describe(GOT_SHORT))
+        return "%s; %s" % (mention, answer.short)
 
     def _after_the_tool(self, body, result=gpt_oss.TOOL_RESULT):
-        """(Answer, Response) after a tool's result. If the model calls again, it gets the same result."""
+        """The Answer after a tool's result. If the model calls again, it gets the same result."""
         for _detour in range(DETOURS):
-            answer, response = self._ask(body)
+            answer = self._ask(body)
             self._no_residue(answer, "the answer after the tool's result")
             if answer.finish_reason != "tool_calls" or not answer.tool_calls:
                 break
             body = self._answer_body(body, answer.tool_calls[0], result)
-        finished(answer, response.describe(GOT_LIMIT))
-        return answer, response
+        self._finished(answer)
+        return answer
+
+    def _reported(self, body, call, arguments):
+        """(the Answer with the result of a weather call, the conversation with it, the number in both). Fails unless it
+        has the result's number, which cannot be guessed."""
+        result, number = gpt_oss.weather_result(arguments)
+        body = self._answer_body(body, call, result)
+        answer = self._after_the_tool(body, result)
+        if not gpt_oss.says_number(answer.content, number):
+            raise Failed("%d is not in the answer: %s" % (number, answer.got), causes.TOOL_RESULT_IGNORED)
+        return answer, [*body["messages"], {"role": "assistant", "content": answer.content}], number
 
     def _tool_arguments(self):
         if self.tool_call_made is None:
@@ -160,29 +139,25 @@ class Tools(Answers):
         forecasts = iter(gpt_oss.FORECASTS)  # others each time that it is asked again
 
         def ask():
-            call, words, body, forecast = self._called_weather([next(forecasts), next(forecasts)])
-            self.weather_call, self.weather, self.weather_body = call, forecast, body
-            return words
+            answer, self.weather_body, self.weather = self._called_weather(
+                [next(forecasts), next(forecasts)], self._ask
+            )
+            self.weather_call = answer.tool_calls[0]
+            return answer.short
 
         return self._once_more(ask)
 
     def _tool_result(self):
-        """The answer must contain the result's number, which cannot be guessed."""
         if self.weather_call is None:
             raise NotMeasured("not run: tool-arguments got no call with arguments")
+        first, *others = self.weather_body["messages"]
+        first = dict(first, content=first["content"] + gpt_oss.REPORT_QUESTION)
+        body = dict(self.weather_body, messages=[first, *others])
 
         def ask():
-            result, number = gpt_oss.weather_result(self.weather.arguments)
-            messages = [dict(message) for message in self.weather_body["messages"]]
-            messages[0]["content"] += gpt_oss.REPORT_QUESTION
-            body = self._answer_body(dict(self.weather_body, messages=messages), self.weather_call, result)
-            answer, response = self._after_the_tool(body, result)
-            if not gpt_oss.says_number(answer.content, number):
-                got = "%d is not in the answer: %s" % (number, response.describe(GOT_LIMIT))
-                raise Failed(got, causes.TOOL_RESULT_IGNORED)
-            self.after_result = dict(body, messages=[
-                *body["messages"], {"role": "assistant", "content": answer.content}])  # fmt: skip
-            return "names the number %d of the result; %s" % (number, response.describe(GOT_SHORT))
+            answer, messages, number = self._reported(body, self.weather_call, self.weather.arguments)
+            self.after_result = dict(body, messages=messages)
+            return "names the number %d of the result; %s" % (number, answer.short)
 
         try:
             return self._once_more(ask)
@@ -201,13 +176,8 @@ class Tools(Answers):
             return dict(self.after_result, messages=[*self.after_result["messages"], question])
 
         def ask():
-            call, _words, body, forecast = self._called_weather(gpt_oss.FORECASTS[3:5], body_of=body_of)
-            result, number = gpt_oss.weather_result(forecast.arguments)
-            answer, response = self._after_the_tool(self._answer_body(body, call, result), result)
-            if not gpt_oss.says_number(answer.content, number):
-                got = "%d is not in the answer: %s" % (number, response.describe(GOT_LIMIT))
-                raise Failed(got, causes.TOOL_RESULT_IGNORED)
-            return response.describe(GOT_SHORT)
+            called, body, forecast = self._called_weather(gpt_oss.FORECASTS[3:5], self._ask, body_of)
+            return self._reported(body, called.tool_calls[0], forecast.arguments)[0].short
 
         return self._once_more(ask)
 
@@ -215,62 +185,68 @@ class Tools(Answers):
         """none, the only tool of several, and any tool at all."""
         if self.tool_call_made is None:
             raise NotMeasured("not run: tool-call returned no tool call")
-        return "; ".join(self._at_once(self._choose_none, self._choose_one, self._choose_any))
+        forecast = None if self.standin else gpt_oss.FORECASTS[5]
+        health = self._body(self.tool_question, tools=[gpt_oss.HEALTH_TOOL], **self.low)
+        name, body = (gpt_oss.WEATHER, self._weather_body(forecast)) if forecast else (gpt_oss.HEALTH, health)
+        named = {"type": "function", "function": {"name": name}}
+        return "; ".join(
+            self._at_once(
+                (self._once_more, self._choose_none),
+                (self._once_more, self._choose, "named", dict(body, tool_choice=named), forecast),
+                (self._once_more, self._choose, "required", dict(health, tool_choice="required"), None),
+            )
+        )
 
     def _choose_none(self):
-        def ask():
-            one = gpt_oss.SUMS[2]
-            body = self._body(one.question, tools=[gpt_oss.HEALTH_TOOL], tool_choice="none", **self.low)
-            answer, response = self._ask(body)
-            got = "tool_choice none: " + response.describe(GOT_LIMIT)
-            if answer.tool_calls:
-                raise Failed(got, causes.CHOICE_IGNORED)
-            if self.standin:  # it calls any tool that is in its prompt, and the engine removes the call
-                return "none"
-            self._finished(answer, got)
-            self._right(answer.content, one.number, got, causes.CHOICE_IGNORED)
-            return "none"
+        one = gpt_oss.SUMS[2]
+        answer = self._ask(self._body(one.question, tools=[gpt_oss.HEALTH_TOOL], tool_choice="none", **self.low))
+        answer.got = "tool_choice none: " + answer.got
+        fail_if(answer.tool_calls, answer.got, causes.CHOICE_IGNORED)
+        if not self.standin:  # it calls any tool that is in its prompt, and the engine removes the call
+            self._number(answer, one.number, causes.CHOICE_IGNORED)
+        return "none"
 
-        return self._once_more(ask)
-
-    def _choose_one(self):
-        if self.standin:
-            body = self._body(self.tool_question, tools=[gpt_oss.HEALTH_TOOL], **self.low)
-            return self._choose("named", {"type": "function", "function": {"name": gpt_oss.HEALTH}}, body, None)
-        forecast = gpt_oss.FORECASTS[5]
-        choice = {"type": "function", "function": {"name": gpt_oss.WEATHER}}
-        return self._choose("named", choice, self._weather_body(forecast), forecast)
-
-    def _choose_any(self):
-        body = self._body(self.tool_question, tools=[gpt_oss.HEALTH_TOOL], **self.low)
-        return self._choose("required", "required", body, None)
-
-    def _choose(self, what, choice, body, forecast):
+    def _choose(self, what, body, forecast):
         if self.standin:
             body = dict(body, max_tokens=STANDIN_TOKENS)
+        response = self._send("POST", CHAT, body)
+        if refused(response, CHOICE):
+            return "%s is not supported" % what
+        answer = self._answer_in(response)
+        answer.got = "tool_choice %s: %s" % (what, answer.got)
+        if self.standin and not answer.tool_calls:
+            # forced into a form that it has not learned, it writes to its limit: no fault of the server
+            return "%s is not measurable on a stand-in" % what
+        self._look_at(answer, body)
+        fail_if(not answer.tool_calls, answer.got, causes.CHOICE_IGNORED)
+        if forecast:
+            self._judge_weather(answer, forecast, CHOSEN_ENDS)
+        else:
+            self._judge_tool_call(answer, gpt_oss.HEALTH, CHOSEN_ENDS)
+        return what
 
-        def ask():
-            response = self._send("POST", CHAT, dict(body, tool_choice=choice))
-            if response.error is None and response.status in REFUSALS and CHOICE.search(response.text):
-                return "%s is not supported" % what
-            self._must_be(response, CHAT)
-            answer = chat.read_answer(response.json())
-            got = "tool_choice %s: %s" % (what, response.describe(GOT_LIMIT))
-            if answer is None:
-                raise Failed(got, causes.SHAPE)
-            if self.standin and not answer.tool_calls:
-                # forced into a form that it has not learned, it writes to its limit: no fault of the server
-                return "%s is not measurable on a stand-in" % what
-            self._look_at(answer, body)
-            if not answer.tool_calls:
-                raise Failed(got, causes.CHOICE_IGNORED)
-            if forecast is None:
-                self._judge_tool_call(answer, got, gpt_oss.HEALTH, ends=CHOSEN_ENDS)
-            else:
-                self._judge_weather(answer, got, forecast, ends=CHOSEN_ENDS)
-            return what
 
-        return self._once_more(ask)
+def answered_instead(answer):
+    """Whether the model answered in words, which is permitted and leads to a plainer question."""
+    return bool(answer.content.strip()) and not answer.tool_calls and answer.finish_reason == "stop"
+
+
+def refused(response, pattern):
+    """Whether a server refuses a request because it does not support it."""
+    return response.error is None and response.status in REFUSALS and bool(pattern.search(response.text))
+
+
+def complete_call(call, name, got, content=""):
+    """The arguments of a call. Fails unless it is a complete call of the tool `name` and not in the content as well."""
+    arguments = chat.tool_arguments(call)
+    for wrong, cause in (
+        (call["name"] != name, causes.TOOL_NAME),
+        (not call["id"], causes.TOOL_ID),
+        (arguments is None, causes.TOOL_ARGUMENTS),
+        (call_in_content(content, call), causes.CALL_IN_CONTENT),
+    ):
+        fail_if(wrong, got, cause)
+    return arguments
 
 
 def call_in_content(content, call):

@@ -111,7 +111,7 @@ def obtain(name, sources, variables, ca_bundle=None):
         if not source[SOURCES[source["type"]]]:
             continue
         try:
-            content = FETCH[source["type"]](name, source, variables, ca_bundle)
+            content = _fetched(name, source, variables, ca_bundle)
             digest = hashlib.sha256(content).hexdigest()
             if digest == wanted:
                 return content, _named(source)
@@ -121,17 +121,28 @@ def obtain(name, sources, variables, ca_bundle=None):
         except OSError as error:
             failure = "%s: %s" % (error.filename, error.strerror)
         failures.append("%s: %s" % (_named(source), failure))
-    raise FleetError(
-        "encodings.no-source",
-        name,
-        wanted,
-        "; ".join(failures) or "none, sources names none",
-        SUFFIX,
-        details={"tried": failures},
-    )
+    tried = "; ".join(failures) or "none, sources names none"
+    raise FleetError("encodings.no-source", name, wanted, tried, SUFFIX, details={"tried": failures})
 
 
-def _from_package(name, source, variables, _ca_bundle):
+def _fetched(name, source, variables, ca_bundle):
+    """The bytes of an encoding from a source. Raises SourceFailed, NotOnNode, OSError, FleetError."""
+    if source["type"] == "package":
+        return _from_package(name, source["python"], variables)
+    if source["type"] == "url":
+        return _from_url(name, source["base"], variables, ca_bundle)
+    path = os.path.expanduser(os.path.expandvars(source["path"]))
+    if source["type"] == "controller":
+        if source.get("copied") is None:
+            raise NotOnNode
+        if name not in source["copied"]:
+            raise SourceFailed("there is no such file on the control node")
+        path = source["copied"][name]
+    with open(path_of(path, name) if os.path.isdir(path) else path, "rb") as stream:
+        return stream.read()
+
+
+def _from_package(name, python, variables):
     """Have encodings_worker write the file, under the Python of an environment with oss-harmony."""
     # its import here would load the library, if the node's Python has it
     from . import encodings_worker
@@ -140,7 +151,7 @@ def _from_package(name, source, variables, _ca_bundle):
     environment = {key: value for key, value in variables.items() if not key.startswith("PYTHON")}
     with tempfile.TemporaryDirectory() as folder:
         target = path_of(folder, name)
-        command = [source["python"], "-", name, target]
+        command = [python, "-", name, target]
         process = commands.run(command, idle_s=commands.IDLE_S, text=script, env=environment, cwd=folder)
         if process.returncode != 0:
             lines = process.stderr.strip().splitlines() or ["exit status %d" % process.returncode]
@@ -148,37 +159,15 @@ def _from_package(name, source, variables, _ca_bundle):
         return files.read_bytes(target) or b""
 
 
-def _from_file(name, source, _variables, _ca_bundle):
-    path = os.path.expanduser(os.path.expandvars(source["path"]))
-    return _read(path_of(path, name) if os.path.isdir(path) else path)
-
-
-def _from_controller(name, source, _variables, _ca_bundle):
-    if source.get("copied") is None:
-        raise NotOnNode
-    if name not in source["copied"]:
-        raise SourceFailed("there is no such file on the control node")
-    return _read(source["copied"][name])
-
-
-def _from_url(name, source, variables, ca_bundle):
+def _from_url(name, base, variables, ca_bundle):
     from .http import Http, HttpFailure  # no other source needs it
 
-    url = source["base"].rstrip("/") + "/" + name + SUFFIX
     try:
-        with Http(variables, ca_bundle, URL_TIMEOUT_S).get(url) as response:
+        with Http(variables, ca_bundle, URL_TIMEOUT_S).get(base.rstrip("/") + "/" + name + SUFFIX) as response:
             # one more byte distinguishes a longer file from the right one
             return response.read(ENCODINGS[name]["size"] + 1)
     except HttpFailure as failure:
         raise SourceFailed(failure.text) from failure
-
-
-FETCH = {"package": _from_package, "file": _from_file, "controller": _from_controller, "url": _from_url}
-
-
-def _read(path):
-    with open(path, "rb") as stream:
-        return stream.read()
 
 
 def _named(source):

@@ -26,6 +26,14 @@ RATE_LIMIT = re.compile(r"\br\s*=\s*(\d+)\s*;\s*t\s*=\s*(\d+)")  # what is left,
 # Hugging Face names the cause of an error in a header.
 CODES = {"RepoNotFound": "repository", "RevisionNotFound": "revision", "EntryNotFound": "entry", "GatedRepo": "access"}
 STATUSES = {401: "access", 403: "access"}
+# Kinds of a SourceProblem: what is missing, and the codes of other errors.
+MISSING = {"repository": "repository", "revision": "revision", "entry": "file"}
+FAILED = {
+    "access": "hub.access",
+    "busy": "hub.unavailable",
+    "network": "hub.unavailable",
+    "disk": "weights.cannot-stage",
+}
 
 
 def explained(problem, wanted):
@@ -33,21 +41,10 @@ def explained(problem, wanted):
     what = "%s of %s" % (problem.path, wanted.name) if problem.path else wanted.name
     attempts = ", %d attempts" % (wanted.retries + 1) if problem.retry and wanted.retries else ""
     text, details = problem.text + attempts, {"problem": problem.kind}
-    if problem.kind in ("repository", "revision", "entry"):
-        return FleetError(
-            "hub.not-found",
-            wanted.origin,
-            {"entry": "file"}.get(problem.kind, problem.kind),
-            what,
-            text,
-            details=details,
-        )
-    if problem.kind == "access":
-        return FleetError("hub.access", wanted.origin, what, text, details=details)
-    if problem.kind in ("busy", "network"):
-        return FleetError("hub.unavailable", wanted.origin, what, text, details=details)
-    if problem.kind == "disk":
-        return FleetError("weights.cannot-stage", wanted.origin, what, text, details=details)
+    if problem.kind in MISSING:
+        return FleetError("hub.not-found", wanted.origin, MISSING[problem.kind], what, text, details=details)
+    if problem.kind in FAILED:
+        return FleetError(FAILED[problem.kind], wanted.origin, what, text, details=details)
     return untrusted(wanted, "the request for %s gets %s" % (what, problem.text), details)
 
 

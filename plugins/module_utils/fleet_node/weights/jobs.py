@@ -6,6 +6,9 @@
 A job is running, done or failed, as its state.json states; one that is gone while "running" was killed, and is started
 again. A call that finds a running job for the same weights joins it. Each caller that saw a job running receives its
 end once; every other call compares the files themselves.
+
+main() is the job's process. It reads {wanted, settings: {token, variables, ca_bundle}, state: path} from standard
+input, so that no command line, environment or file contains a secret, and writes its state to that path until it ends.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import hashlib
 import json
 import os
 import sys
+import threading
 import time
 from dataclasses import asdict
 
@@ -22,9 +26,14 @@ from .. import program
 from ..errors import FleetError
 from ..host import files
 from ..host.jobs import ENDED, DetachedJob, fresh
+from ..host.redact import Masked, Redactor
+from .run import Run
+from .transfer import Progress
+from .wanted import Wanted
 
 DEATHS = 3  # that a job may die without a byte of progress before that is an error
 LOG_LINES = 15
+EVERY_S = 0.5  # between two states
 RUNNING = {"state": "running"}  # of a worker that has not written more yet
 FOREIGN = ("HF_", "HUGGING", "MODELSCOPE_", "PYTHON", "ANSIBLE_")  # variables that a worker does not inherit
 IDENTITY = (
@@ -118,6 +127,69 @@ class Job(DetachedJob):
         environment = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         environment.update(HOME=home, TMPDIR=home)  # files of a killed job are removed with its folder
         given = json.dumps({"wanted": wanted, "settings": settings, "state": self.path("state.json")})
-        from . import worker  # a quick check needs none of it
+        self.launch([sys.executable, "-I", *program.work(self.folder, __name__)], request, environment, given)
 
-        self.launch([sys.executable, "-I", *program.work(self.folder, worker)], request, environment, given)
+
+# ---- the process of a job
+
+
+def hub_of(wanted, settings):
+    """The hub.Hub of a Wanted, None for files of the node. Its proxies are added to those of this process."""
+    if not wanted.from_hub:
+        return None
+    from .http import Http  # here, because a quick check needs neither
+    from .hub import Hub
+
+    limits = (wanted.timeout_s, wanted.min_rate, wanted.min_rate_window_s)
+    http = Http({**os.environ, **settings["variables"]}, settings["ca_bundle"], *limits)
+    return Hub(wanted, settings["token"], http)
+
+
+def main():
+    """Read the request, install the weights and write the state until they are installed."""
+    request = json.load(sys.stdin)
+    settings, progress, ended = request["settings"], Progress(), threading.Event()
+    redactor = Redactor([settings["token"]], {**os.environ, **settings["variables"]})
+    sys.stdout, sys.stderr = Masked(sys.stdout, redactor), Masked(sys.stderr, redactor)
+
+    def write(**state):
+        """Write a state. A full disk keeps the older one."""
+        found = {"state": "running", "updated": time.time(), "progress": progress.snapshot(), **state}
+        try:
+            files.write_atomic(request["state"], json.dumps(redactor.value(found)), mode=0o600)
+        except OSError as error:
+            sys.stderr.write("cannot write %s: %s\n" % (request["state"], error))
+
+    def tick():
+        while not ended.wait(EVERY_S):
+            write()
+
+    write()
+    ticks = threading.Thread(target=tick, daemon=True)
+    ticks.start()
+    state = _end_of(request, progress)
+    ended.set()
+    ticks.join()  # no state follows the last
+    write(**state)
+    sys.stdout.close()
+    sys.stderr.close()
+    os._exit(0)  # threads of a failed download may still wait for a response
+
+
+def _end_of(request, progress):
+    """Install the weights: the last state of the job."""
+    try:
+        wanted = Wanted(**request["wanted"])
+        result = Run(wanted, hub_of(wanted, request["settings"]), progress).run()
+        progress.phase = "done"
+        return {"state": "done", "result": result}
+    except FleetError as error:
+        return {"state": "failed", "error": {"message": error.message, "details": error.details}}
+    except BaseException as error:
+        import traceback  # here, because a quick check does not need it
+
+        sys.stderr.write(traceback.format_exc())
+        message = "The job failed: %s: %s. Check its log in %s." % (
+            type(error).__name__, error, os.path.dirname(request["state"])
+        )  # fmt: skip
+        return {"state": "failed", "error": {"message": message, "details": {}}}

@@ -98,14 +98,11 @@ def required(repo, revision, records):
     published: users change chat templates.
     """
     for known in KNOWN:
-        if known.repo == repo and revision == known.commit:
-            return {path: one for path, one in known.files.items() if path in records}
-        weights = {path: one for path, one in known.files.items() if path in records and path.endswith(WEIGHTS)}
-        if (
-            known.repo == repo
-            and not revision
-            and any(records[path]["size"] == one[0] for path, one in weights.items())
-        ):
+        there = {path: one for path, one in known.files.items() if path in records and known.repo == repo}
+        if revision == known.commit:
+            return there
+        weights = {path: one for path, one in there.items() if path.endswith(WEIGHTS)}
+        if not revision and any(records[path]["size"] == one[0] for path, one in weights.items()):
             return weights
     return {}
 

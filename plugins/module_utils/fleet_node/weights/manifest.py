@@ -26,9 +26,11 @@ OURS = (MANIFEST, INNER_STAGING, INNER_LOCK, LISTING)
 OTHERS_WRITE = 0o022
 SHARDS = (".safetensors", ".bin", ".pt")  # endings of files with weights
 SCHEMA = 1
+SHOWN = 5  # names in a message
 MISSING = "is missing"
 NAMES = dict.fromkeys(("source", "repo", "revision", "commit", "at"), (str, None))
 RECORD = {"size": int, "sha256": str, "mtime_ns": int, "written_ns": int, "oid": (str, None), "at": (str, None)}
+REQUIRED = {"size", "sha256", "mtime_ns"}
 SHA256 = re.compile(r"^[0-9a-f]{64}$")
 
 
@@ -51,20 +53,16 @@ def read_manifest(folder):
     if status.st_mode & OTHERS_WRITE:
         raise _invalid(path, "accounts other than its owner can write to it")
     manifest = files.read_json(path)
-    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
+    if not files.fits(manifest, {"files": {}}) or manifest.get("schema") != SCHEMA or "files" not in manifest:
         return None
-    if not isinstance(manifest.get("files"), dict):
-        return None
-    if not files.fits(manifest, {**NAMES, "*": object}):
+    if not files.fits(manifest, NAMES):
         raise _invalid(path, "%s must be strings" % ", ".join(NAMES))
     for name, record in manifest["files"].items():
         if not is_inside(name) or name.split("/")[0] in OURS or _leads_out(folder, name):
             raise _invalid(path, "%s is not the path of a file there" % json.dumps(name))
-        complete = isinstance(record, dict) and {"size", "sha256", "mtime_ns"} <= set(record)
-        if not complete or not files.fits(record, {**RECORD, "*": object}) or record["size"] < 0:
-            raise _invalid(path, "the record of %s is incomplete" % name)
-        if not SHA256.match(record["sha256"]):
-            raise _invalid(path, "the sha256 of %s is not one" % name)
+        complete = files.fits(record, RECORD) and set(record) >= REQUIRED
+        if not complete or record["size"] < 0 or not SHA256.match(record["sha256"]):
+            raise _invalid(path, "the record of %s is incomplete, or its sha256 is not one" % name)
     return manifest
 
 
@@ -89,35 +87,43 @@ def is_inside(path):
     )
 
 
-def times_of(folder, names):
-    """{name: time in ns} of files in `folder`."""
-    return {name: os.stat(os.path.join(folder, name)).st_mtime_ns for name in names}
+def is_touched(folder, recorded):
+    """Whether the time of a recorded file in `folder` is not the recorded one."""
+    return any(_time_of(folder, name) != record["mtime_ns"] for name, record in recorded.items())
 
 
-def write_manifest(folder, records, into=None, **identity):
+def _time_of(folder, name):
+    return os.stat(os.path.join(folder, name)).st_mtime_ns
+
+
+def write_manifest(folder, records, into=None, before=None, **identity):
     """Write the manifest of the files in `folder`; returns its files, {name: {size, sha256, mtime_ns, …}}.
 
-    into: another folder for the manifest. A record that has written_ns keeps it, see still_written(). identity: source,
-    repo, revision and what else identifies the weights.
+    into: another folder for the manifest. before: records of files that were not written since; of the same content,
+    they keep the time of their writing, which the guard of a server that read them at its start needs
+    (supervise.state). identity: source, repo, revision and what else identifies the weights.
     """
-    times = times_of(folder, records)
-    recorded = {name: dict(record, mtime_ns=times[name]) for name, record in sorted(records.items())}
+    recorded = {}
+    for name, record in sorted(records.items()):
+        recorded[name] = {**record, "mtime_ns": _time_of(folder, name)}
+        old = (before or {}).get(name)
+        if old and old["sha256"] == record["sha256"]:
+            recorded[name]["written_ns"] = old.get("written_ns", old["mtime_ns"])
     manifest = {"schema": SCHEMA, **identity, "files": recorded}
     files.write_atomic(os.path.join(into or folder, MANIFEST), json.dumps(manifest, indent=2, sort_keys=True) + "\n")
     return recorded
 
 
-def still_written(records):
-    """The records of files with the same bytes and new times; the time of their writing is kept.
-
-    The guard of a server that read weights at its start needs that time (supervise.state).
-    """
-    return {name: dict(one, written_ns=one.get("written_ns", one["mtime_ns"])) for name, one in records.items()}
-
-
 def faults_text(wrong):
     """{name: what is wrong} in words."""
-    return "; ".join("%s %s" % item for item in sorted(wrong.items()))
+    return some(("%s %s" % item for item in wrong.items()), "; ")
+
+
+def some(texts, separator=", "):
+    """A few of these strings, for a message."""
+    texts = sorted(texts)
+    more = " and %d more" % (len(texts) - SHOWN) if len(texts) > SHOWN else ""
+    return separator.join(texts[:SHOWN]) + more
 
 
 def compare_status(folder, recorded):
@@ -162,15 +168,8 @@ def check_space(destination, needed, what="weights", leftovers=()):
     folder = existing_parent(destination)
     free = shutil.disk_usage(folder).free + sum(size_of(path) for path in leftovers)
     if free < needed:
-        raise FleetError(
-            "weights.disk-full",
-            what,
-            destination,
-            amount(needed),
-            folder,
-            amount(free),
-            details={"needed_bytes": needed, "free_bytes": free},
-        )
+        details = {"needed_bytes": needed, "free_bytes": free}
+        raise FleetError("weights.disk-full", what, destination, amount(needed), folder, amount(free), details=details)
 
 
 def amount(size):
@@ -192,8 +191,8 @@ def own_manifest(destination, repo, source):
 
 
 def unknown(destination):
-    """Names of the files at the destination, if there is no manifest; [] for none."""
-    if not os.path.isdir(destination) or read_manifest(destination) is not None:
+    """Names of the files at a destination without a manifest; [] for none."""
+    if not os.path.isdir(destination):
         return []
     return sorted(name for name in os.listdir(destination) if name not in (INNER_STAGING, INNER_LOCK, "lost+found"))
 

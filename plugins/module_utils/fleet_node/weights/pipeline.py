@@ -15,12 +15,12 @@ from ..errors import FleetError
 from ..host.files import existing_parent
 from ..host.paths import NodePaths
 from ..host.redact import PROXY_LIKE, TOKEN_LIKE, checked_variables, clean_token, proxy_address
-from . import checkpoints, draft_heads, jobs, selection
+from . import checkpoints, jobs, selection
 from . import wanted as wanted_files
-from .lock import Busy
 from .manifest import amount, failed, own_manifest, read_manifest
-from .progress import Progress
 from .run import NotOnNode, Run, TakesLong, names_of, result_of
+from .staging import Busy
+from .transfer import Progress
 from .wanted import DEFAULT_ENDPOINTS, DEFAULT_EXCLUDE, HUBS, Wanted, default_revision
 
 REPO = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
@@ -28,8 +28,8 @@ ENDPOINT = re.compile(r"^https?://[^\s/@?#]+(/[^\s@?#]*)?$")
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 UNSHOWN = ("token", "sums")
 MINIMUM = {"workers": 1, "retries": 0, "timeout_s": 1, "wait_s": 0, "min_rate": 0, "min_rate_window_s": 1}
-SAME = ("format", "family", "adapter", "workers", "retries", "timeout_s", "verify", "refresh", "min_rate",
-        "min_rate_window_s")  # fmt: skip
+SAME = ("source", "repo", "revision", "format", "family", "adapter", "verify", "refresh", "workers", "retries",
+        "timeout_s", "min_rate", "min_rate_window_s")  # fmt: skip
 CHECK_S = 10  # time limit of a request in check mode
 
 
@@ -49,23 +49,20 @@ def model_weights(parameters, check_mode=False):
 
 def _installed(wanted, parameters):
     """The result for the model and its draft."""
-    parts = [wanted]
-    draft = draft_from(parameters, wanted)
+    draft, settings = draft_from(parameters, wanted), settings_from(parameters)
     if draft:
         # another model at the destination is an error before the draft is downloaded
         if not wanted.in_place:
             own_manifest(wanted.destination, wanted.repo, wanted.source)
-        parts.insert(0, draft)
-    settings = settings_from(parameters)
-    results = []
-    for part in parts:
-        if part is wanted and draft:
-            part = replace(wanted, draft_sizes=_sizes(draft))
-        result = ensure(part, settings, parameters)
-        if not result["finished"]:
-            return result
-        results.append(result)
-    result = joined(*results) if draft else results[0]
+        before = ensure(draft, settings, parameters)
+        if not before["finished"]:
+            return before
+        wanted = replace(wanted, draft_sizes=_sizes(draft))
+    result = ensure(wanted, settings, parameters)
+    if not result["finished"]:
+        return result
+    if draft:
+        result = joined(before, result)
     if wanted.check_mode and result["changed"]:
         folder = existing_parent(wanted.destination)
         free = "the file system of %s has %s free" % (folder, amount(shutil.disk_usage(folder).free))
@@ -85,45 +82,47 @@ def ensure(wanted, settings, parameters):
         return _unknown(wanted, "a job installs %s in %s already" % (wanted.name, wanted.destination))
     if not (wanted.refresh and wanted.from_hub) and (wanted.check_mode or not job.pending(caller)):
         try:
-            return {**Run(wanted, limited=True).run(), "finished": True, "progress": _no_progress("done")}
+            return _ended(Run(wanted, limited=True).run())
         except (TakesLong, Busy):
             pass  # a job does it, or waits for the other run
     if wanted.check_mode:
         return _checked(wanted, settings)
     state = job.advance(wanted, settings, parameters["wait_s"], caller)
     if state["state"] == "running":
-        progress = state.get("progress") or _no_progress()
+        progress = state.get("progress") or _no_progress("listing")
         message = "%s %s" % (progress["phase"], wanted.name)
         return {**names_of(wanted), "changed": False, "finished": False, "progress": progress, "message": message}
     if state["state"] == "failed":
         details = state["error"]["details"]
         raise FleetError.written(details.get("code", "weights.job-failed"), state["error"]["message"], details=details)
-    return {**names_of(wanted), **state["result"], "finished": True, "progress": state["progress"]}
+    return {**state["result"], "finished": True, "progress": state["progress"]}
 
 
-def _no_progress(phase="listing"):
+def _no_progress(phase):
     return {**Progress().snapshot(), "phase": phase, "percent": 100.0 if phase == "done" else 0.0}
+
+
+def _ended(result, phase="done"):
+    return {**result, "finished": True, "progress": _no_progress(phase)}
 
 
 def _checked(wanted, settings):
     """The result in check mode; without a hub that cannot be reached."""
-    from . import worker  # a quick check needs none of it
-
     impatient = replace(wanted, retries=0, timeout_s=min(wanted.timeout_s, CHECK_S))
     try:
-        return {**Run(impatient, worker.http_of(settings)).run(), "finished": True, "progress": _no_progress("done")}
+        return _ended(Run(impatient, jobs.hub_of(impatient, settings)).run())
     except FleetError as error:
         if error.details.get("problem") not in ("network", "busy"):
             raise
         message = "would install %s in %s; how much is not known" % (wanted.name, wanted.destination)
-        return {**_unknown(wanted, message), "warnings": ["Not checked: " + error.message]}
+        return _unknown(wanted, message, ["Not checked: " + error.message])
 
 
-def _unknown(wanted, message):
+def _unknown(wanted, message, warnings=()):
     manifest = read_manifest(wanted.destination)
     recorded = manifest["files"] if manifest else {}
-    found = result_of(wanted, True, message, recorded, recorded, repaired=[], verified=None)
-    return {**found, "finished": True, "progress": _no_progress()}
+    result = result_of(wanted, True, message, recorded, recorded, warnings, repaired=[], verified=None)
+    return _ended(result, "listing")
 
 
 def joined(draft, result):
@@ -151,26 +150,21 @@ def wanted_from(parameters, check_mode=False):
     """The Wanted of the model from the parameters. Raises FleetError if one of them is invalid."""
     _check_values(parameters)
     source, repo = parameters["source"], parameters["repo"]
-    more = {"path": parameters["archive"]}
+    given = {name: parameters[name] for name in SAME}
+    given.update(path=parameters["archive"], destination=_real("destination", parameters["destination"]))
     if source in HUBS:
         endpoint = (parameters["endpoint"] or DEFAULT_ENDPOINTS[source]).rstrip("/")
         if not ENDPOINT.fullmatch(endpoint):
             raise _invalid("endpoint", _without_secrets(endpoint), "an http or https URL without a user")
-        patterns = {key: tuple(parameters[key]) for key in ("include", "exclude")}
-        more = {"endpoint": endpoint, "revision": parameters["revision"] or default_revision(source, repo), **patterns}
-    elif source == "path":
-        more = {"path": _source_path(parameters)}
-    given = {name: parameters[name] for name in SAME}
+        given.update(endpoint=endpoint, revision=given["revision"] or default_revision(source, repo))
+        given.update({key: tuple(parameters[key]) for key in ("include", "exclude")})
+    if source == "path":
+        given["path"] = _source_path(parameters)
     if source == "standin":
         given["format"] = None  # it has only one, whatever the recipe's weights have
-    return Wanted(
-        source=source,
-        repo=repo,
-        destination=_real("destination", parameters["destination"]),
-        check_mode=check_mode,
-        sums=sums_from(parameters) if source != "standin" else {},
-        **{"revision": parameters["revision"], **given, **more},
-    )
+    else:
+        given["sums"] = sums_from(parameters)
+    return Wanted(check_mode=check_mode, **given)
 
 
 def _check_values(parameters):
@@ -256,24 +250,19 @@ def check_certificates(path):
 
 
 def draft_from(parameters, wanted):
-    """The Wanted of the model's draft, None for none. Raises FleetError, also for a draft on the node that is not
-    complete."""
+    """The Wanted of the model's draft, None for none. Raises FleetError."""
     path = parameters["draft"]
     if not path:
         return None
     destination = _real("draft", path)
     if destination == wanted.destination:
         raise _invalid("draft", destination, "another directory than destination")
-    eagle3, more = parameters["draft_eagle3"], {}
+    more = {"source": "path", "repo": None, "revision": None, "path": path}
     if parameters["draft_repo"] and wanted.from_hub:
         revision = parameters["draft_revision"] or default_revision(wanted.source, parameters["draft_repo"])
         more = {"repo": parameters["draft_repo"], "revision": revision, "include": (), "exclude": DEFAULT_EXCLUDE}
-    else:
-        checkpoints.check_draft(path)
-        if eagle3:
-            draft_heads.check(path)
-        more = {"source": "path", "repo": None, "revision": None, "path": path}
-    return replace(wanted, destination=destination, format=None, sums={}, draft=True, eagle3=eagle3, **more)
+    more.update(draft=True, eagle3=parameters["draft_eagle3"], destination=destination, format=None, sums={})
+    return replace(wanted, **more)
 
 
 def _sizes(draft):

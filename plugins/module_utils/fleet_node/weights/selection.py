@@ -12,10 +12,9 @@ import re
 
 from ..errors import FleetError
 from . import checkpoints, draft_heads, known
-from .manifest import OURS, faults_text, is_inside
+from .manifest import OURS, faults_text, is_inside, some
 from .wanted import COMMIT, DEFAULT_EXCLUDE, Listing, untrusted
 
-SHOWN = 5  # names in a message
 SUM = re.compile(r"([0-9a-fA-F]{64}) [ *](?:\./)?(.+)")  # a line of sha256sum
 
 
@@ -92,13 +91,8 @@ def check_required(wanted, target):
         wrong.update(known.differences(published, target))
         required.update(published)
     if wrong:
-        raise FleetError(
-            "weights.checksum-differs",
-            wanted.name,
-            wanted.origin,
-            faults_text(dict(sorted(wrong.items())[:SHOWN])) + _more(wrong),
-            details={"rotted": sorted(wrong)},
-        )
+        details = {"rotted": sorted(wrong)}
+        raise FleetError("weights.checksum-differs", wanted.name, wanted.origin, faults_text(wrong), details=details)
     return {path: {**one, "sha256": required.get(path, (0, one["sha256"]))[1]} for path, one in target.items()}
 
 
@@ -116,8 +110,8 @@ def check_known(wanted, listing):
     wrong.update(dict.fromkeys(set(expected.files) - set(files), "is missing"))
     wrong.update(dict.fromkeys(set(files) - ignored - set(expected.files), "is not part of it"))
     if wrong:
-        text = faults_text(dict(sorted(wrong.items())[:SHOWN])) + _more(wrong)
-        raise untrusted(wanted, "the files of commit %s are known, and it lists others: %s" % (listing.commit, text))
+        what = "the files of commit %s are known, and it lists others: %s"
+        raise untrusted(wanted, what % (listing.commit, faults_text(wrong)))
     return known.corrected(expected, files)
 
 
@@ -148,16 +142,6 @@ def check_complete(wanted, kept, files, index=None):
         raise checkpoints.incomplete(wanted.path, unlisted)
     if absent:
         raise _patterns(wanted, files, "they leave out %s, which is required" % some(absent))
-
-
-def some(names):
-    """A few of these names, for a message."""
-    names = sorted(names)
-    return ", ".join(names[:SHOWN]) + _more(names)
-
-
-def _more(items):
-    return " and %d more" % (len(items) - SHOWN) if len(items) > SHOWN else ""
 
 
 def describe(wanted, folder, complete=True):

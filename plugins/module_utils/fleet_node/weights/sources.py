@@ -10,8 +10,6 @@ The source of hubs is hub.Hub.
 from __future__ import annotations
 
 import os
-import zipfile
-import zlib
 
 from ..errors import FleetError
 from . import known
@@ -19,6 +17,11 @@ from . import manifest as manifests
 from .wanted import Listing, SourceProblem
 
 BLOCK = 4 << 20
+
+
+def of(wanted):
+    """The source of weights that are on the node."""
+    return Archive(wanted) if wanted.source == "standin" else Directory(wanted)
 
 
 class Directory:
@@ -93,6 +96,9 @@ class Archive:
 
     def read(self, listing, path, start, end):
         """The bytes from `start` to `end` of a file."""
+        import zipfile  # here, because a quick check needs neither
+        import zlib
+
         archive = self._wanted.path
         try:
             with zipfile.ZipFile(archive) as packed, packed.open(path) as stream:
@@ -104,6 +110,11 @@ class Archive:
 def invalid(place, what, rotted=()):
     """The FleetError for a directory or archive that cannot be copied."""
     return FleetError("weights.source-invalid", place, what, details={"rotted": list(rotted)} if rotted else {})
+
+
+def missing(folder):
+    """The FleetError for a directory that is not there."""
+    return invalid(folder, "there is no such directory on this node")
 
 
 def statuses(folder):

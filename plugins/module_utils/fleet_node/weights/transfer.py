@@ -31,6 +31,73 @@ LONGEST_WAIT_S = 300
 RANGE = 128 << 20  # bytes of a request
 RANGES = ".ranges"  # the record next to a growing file
 COUNT = struct.Struct("<Q")
+RATE_S = 15.0  # the period over which the rate of a progress is measured
+
+
+class Progress:
+    """The progress of a run."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self.phase = "listing"
+        self.total = 0
+        self.file = None
+        self._done = None
+        self._samples = []
+        self._waits = {}  # {thread: (until, reason)}
+
+    @contextlib.contextmanager
+    def waiting(self, seconds, reason):
+        """While a file waits for its next attempt."""
+        with self._lock:
+            self._waits[threading.get_ident()] = (time.monotonic() + seconds, reason)
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._waits[threading.get_ident()]
+
+    def _waiting(self):
+        """The reason and the remaining time of a wait; None if no thread waits."""
+        until, reason = max(self._waits.values(), default=(None, None))
+        return None if until is None else "%d s: %s" % (max(0, round(until - time.monotonic())), reason)
+
+    def begin(self, phase, total, done):
+        """A new phase of `total` bytes; done(): how many of them are transferred or read."""
+        with self._lock:
+            self.phase, self.total, self._done, self._samples, self.file = phase, total, done, [], None
+
+    def verifying(self, total):
+        """Begin to read `total` bytes that are on the node; returns the read(name, bytes) that counts them."""
+        counts = {}
+
+        def read(name, count):
+            counts[name] = counts.get(name, 0) + count
+            self.file = name
+
+        self.begin("verifying", total, lambda: sum(list(counts.values())))
+        return read
+
+    def snapshot(self):
+        """{phase, percent, bytes_done, bytes_total, rate_bytes_s, eta_s, file, waiting}; null if unknown, or if
+        nothing waits."""
+        with self._lock:
+            done = min(self._done(), self.total) if self._done else 0
+            now = time.monotonic()
+            self._samples = [item for item in self._samples if now - item[0] <= RATE_S] + [(now, done)]
+            then, before = self._samples[0]
+            rate = max(0, done - before) / (now - then) if self._done and now - then >= 0.5 else None
+            left = self.total - done
+            return {
+                "phase": self.phase,
+                "percent": int(1000 * done / self.total) / 10 if self.total else 0.0,
+                "bytes_done": done,
+                "bytes_total": self.total,
+                "rate_bytes_s": None if rate is None else int(rate),
+                "eta_s": None if not rate else int(left / rate) + (left > 0),
+                "file": self.file,
+                "waiting": self._waiting(),
+            }
 
 
 class Stopped(Exception):
@@ -119,7 +186,8 @@ def _git_oid(path):
 class Transfer:
     """The files of one run. source: with listing() and read(), see sources.py. progress: a Progress.
 
-    made: {path: sha256} of complete files. warnings: what was removed from the staging folder. sleep: for tests.
+    made: {path: sha256} of complete files. warnings: what was removed, for the result. lock: the lock of the run, for
+    as long as threads may write. sleep: for tests.
     """
 
     def __init__(self, wanted, source, progress, sleep=time.sleep):
@@ -129,10 +197,10 @@ class Transfer:
         self.place = staging_of(wanted.destination)
         self.made = {}
         self.warnings = []
+        self.lock = None
         self.abandoned = False  # whether threads may still write
         self._sleep = sleep
         self._stop = threading.Event()
-        self._running = []
         self._handle = None
         self._requests = None
 
@@ -158,14 +226,16 @@ class Transfer:
 
     def prepare(self, listing, target):
         """Claim the staging folder; parts of these files that an earlier run left in it are kept."""
-        if self._handle is None:
-            self._handle, warnings = stagings.claim(self.place)
-            self.warnings += warnings
+        self._handle, warnings = stagings.claim(self.place)
+        self.warnings += warnings
         listed = [*listing.files.items(), *target.items()]
         parts = {os.path.basename(part_of("", path, record)) for path, record in listed}
         for name in os.listdir(self.staging):
             if name != LISTING and name.removesuffix(RANGES) not in parts:
                 os.unlink(os.path.join(self.staging, name))
+
+    def keep_listing(self, listing):
+        """Keep it for the run that continues this one."""
         now = {"wanted": self.wanted.identity(), "commit": listing.commit, "at": listing.at, "files": listing.files}
         files.write_atomic(os.path.join(self.staging, LISTING), json.dumps(now), mode=0o600)
 
@@ -216,30 +286,24 @@ class Transfer:
     def fetch(self, listing, path, record, folder):
         """Transfer a file into `folder`, correct by size and checksum; returns its path there."""
         part = part_of(folder, path, record)
-        self._running.append(path)
-        self.progress.file = self._running[0]
-        try:
-            attempts = BAD_LIMIT if self.wanted.from_hub else 1
-            for _attempt in range(attempts):
-                try:
-                    self._receive(listing, path, record, part)
-                    sha256 = files.sha256_file(part)
-                    wrong = difference(part, record, sha256)
-                except SourceProblem as problem:
-                    if problem.kind != "data":
-                        raise
-                    wrong = problem.text
-                if wrong is None:
-                    os.chmod(part, 0o644)
-                    self.made[path] = sha256
-                    return part
-                for place in (part, part + RANGES):
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(place)
-            raise FleetError("weights.wrong-data", path, self.wanted.name, attempts, self.wanted.origin, wrong)
-        finally:
-            self._running.remove(path)
-            self.progress.file = self._running[0] if self._running else None
+        attempts = BAD_LIMIT if self.wanted.from_hub else 1
+        for _attempt in range(attempts):
+            try:
+                self._receive(listing, path, record, part)
+                sha256 = files.sha256_file(part)
+                wrong = difference(part, record, sha256)
+            except SourceProblem as problem:
+                if problem.kind != "data":
+                    raise
+                wrong = problem.text
+            if wrong is None:
+                os.chmod(part, 0o644)
+                self.made[path] = sha256
+                return part
+            for place in (part, part + RANGES):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(place)
+        raise FleetError("weights.wrong-data", path, self.wanted.name, attempts, self.wanted.origin, wrong)
 
     def _receive(self, listing, path, record, part):
         """Receive the missing bytes of a file. Raises SourceProblem."""
@@ -264,6 +328,7 @@ class Transfer:
         start, end = growing.ranges[index]
 
         def receive():
+            self.progress.file = path
             for block in self.source.read(listing, path, start + growing.done[index], end):
                 growing.write(index, block)
                 if self._stop.is_set():

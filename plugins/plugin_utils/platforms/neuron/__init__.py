@@ -32,27 +32,9 @@ class Neuron(Platform):
         return size % hardware.chip == 0 or hardware.chip % size == 0
 
     def operations(self, host):
-        role = host.role("neuron")
-        servers = role.value("neuron_servers", host.servers)
         if host.step == "weights":
-            arguments = {
-                "state": "imported",
-                "servers": servers,
-                "source": role.value("neuron_artifact_source", host.shared("fleet_artifact_source", "")) or None,
-                "remote_source": role.value("neuron_artifact_remote", host.read("fleet_artifact_remote", False)),
-            }
-            return [("compiled_artifact", arguments)]
-        arguments = {
-            "packages": role.value("neuron_packages"),
-            "hardware": role.value("neuron_hardware", host.shared("fleet_hardware", {})),
-            "needs": role.value("neuron_needs", host.recipe["needs"]),
-            "servers": servers,
-            "reboot": role.switch("neuron_reboot"),
-        }
-        return [("neuron_packages", arguments)]
-
-    def checks_eagle3(self, entries):
-        return any(uses_nxdi(entry["environment"]) for entry in entries)
+            return [host.role("neuron").call("compiled_artifact", file="artifacts")]
+        return [host.role("neuron").call("neuron_packages")]
 
     def artifact_key(self, server):
         return artifacts.key_of(server) if server.devices else None

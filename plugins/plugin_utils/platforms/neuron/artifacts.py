@@ -15,7 +15,7 @@ import os
 import re
 
 from ....module_utils.fleet_node.errors import FleetError
-from ....module_utils.fleet_node.host.server_spec import artifact_key, canonical
+from ....module_utils.fleet_node.host.server_spec import artifact_key, canonical, start_order
 from ....module_utils.fleet_node.platforms.neuron.kinds import uses_nxdi
 
 VERSION = 1  # increase it if the composition of the key changes: every artifact is compiled again
@@ -92,12 +92,13 @@ def order(entries, leader_first):
     servers; of those that share an artifact directory, the first to start compiles, and the others start after it.
 
     Raises FleetError if two servers that start together would both compile a shared artifact, if two servers with
-    different keys share an artifact, or if a compilation would delete another server's artifact.
+    different keys share an artifact, if a compilation would delete another server's artifact, or if servers wait for
+    each other.
     """
     _check_compile([entry for entry in entries if entry["devices"] and uses_nxdi(entry["environment"])])
     by_name = {entry["name"]: entry for entry in entries}
     keys = {name: artifact_key(entry) for name, entry in by_name.items()}
-    names = _in_order(entries)
+    names = start_order(by_name)
     leaders = {}
     for name in names:
         entry = by_name[name]
@@ -120,17 +121,6 @@ def order(entries, leader_first):
 
 def _shared(one, other, path, problem):
     return FleetError("plan.artifact-shared", one, other, path, problem)
-
-
-def _in_order(entries):
-    """Return names, each after those it waits for;
-    in their original order if they wait in a circle, which the node rejects."""
-    waiting, names = {entry["name"]: set(entry["start"]["after"]) for entry in entries}, []
-    while waiting:
-        name = next((name for name, after in waiting.items() if not after & set(waiting)), next(iter(waiting)))
-        names.append(name)
-        del waiting[name]
-    return names
 
 
 def is_within(path, folder):

@@ -20,14 +20,16 @@ from ...base.checks import number
 from ...base.words import close_to, show
 from .artifacts import DATA, flag_name, is_within
 
-KEYS = {name: frozenset(keys) for name, keys in DATA["keys"].items()}
-NESTED = {name: {key: frozenset(keys) for key, keys in nested.items()} for name, nested in DATA["nested"].items()}
+KEYS = {name: dict.fromkeys(keys) for name, keys in DATA["keys"].items()}
+for _name, _nested in DATA["nested"].items():
+    KEYS[_name].update({key: dict.fromkeys(keys) for key, keys in _nested.items()})
 RAISES = frozenset(DATA["raises"])
-# Top-level keys of additional-config that each engine reads.
+# Keys of additional-config that each engine reads ({key: keys of a mapping, or None}).
 TOP = {
-    True: ("override_neuron_config",),
-    False: ("neuron_config", "vision_neuron_config", "encoder_neuron_config", "mm_language_model_only"),
-}
+    True: {"override_neuron_config": KEYS["override_neuron_config"]},
+    False: {"neuron_config": KEYS["neuron_config"], "vision_neuron_config": KEYS["vision_neuron_config"],
+            "encoder_neuron_config": None, "mm_language_model_only": None},
+}  # fmt: skip
 SEGMENTS = (512, 1024, 2048, 4096, 8192)  # sizes that the plugin's segmented attention kernel is built for
 CORE_VARIABLES = ("NEURON_RT_VISIBLE_CORES", "NEURON_VISIBLE_DEVICES")
 LNC_VARIABLES = ("NEURON_RT_VIRTUAL_CORE_SIZE", "NEURON_LOGICAL_NC_CONFIG")
@@ -42,39 +44,36 @@ def check_server(where, server):
 
     where: names the server in messages. server: planning.plan.Draft, all of it resolved.
     """
-    environment, directories = server.environment, server.directories
-    recipe, hardware = server.recipe, server.hardware
-    nxdi = uses_nxdi(environment)
-    values = _by_name(server.values)
-    _check_cores(where, environment, server.devices, nxdi)
+    for name, found, reason, write in _differences(where, server):
+        value = "not set" if found is None else show(found)
+        raise FleetError("neuron.value-not-as-planned", where, name, value, reason, write)
+
+
+def _differences(where, server):
+    """Yields (name, value, reason, correction) of values that contradict others or are missing (None). Raises
+    FleetError for a configuration that the engine does not read."""
+    environment, recipe, hardware = server.environment, server.recipe, server.hardware
+    nxdi, values = uses_nxdi(environment), _by_name(server.values)
+    yield from _core_differences(environment, server.devices, nxdi)
     for name in LNC_VARIABLES:
-        if name in environment and environment[name] != str(hardware.lnc):
-            _differs(
-                where, "environment." + name, environment[name], "fleet_hardware.lnc is %d" % hardware.lnc, "${lnc}"
-            )
-    _check_directories(where, environment, directories, server.key, nxdi)
+        if environment.get(name, str(hardware.lnc)) != str(hardware.lnc):
+            yield "environment." + name, environment[name], "fleet_hardware.lnc is %d" % hardware.lnc, "${lnc}"
+    yield from _directory_differences(environment, server.directories, server.key, nxdi)
     _check_places(where, server.values, server.content, nxdi)
     additional, speculation = (_mapping(where, flag, values) for flag in MAPPINGS)
     _check_keys(where, additional, nxdi, frozenset(recipe.get("allow_unknown_config", ())))
-    if nxdi:
-        override = additional.get("override_neuron_config") or {}
-        _check_nxdi(where, hardware, values, speculation, override)
-        if not is_script(recipe):
-            _check_speculation(where, recipe, speculation, override)
-    else:
-        _check_plugin(where, hardware, values, additional.get("neuron_config") or {})
+    config = additional.get("override_neuron_config" if nxdi else "neuron_config") or {}
+    if not nxdi:
+        yield from _plugin_differences(where, hardware, values, config)
+        return
+    yield from _nxdi_differences(hardware, values, speculation, config)
+    if not is_script(recipe):
+        yield from _speculation_differences(recipe, speculation, config)
 
 
 def is_script(recipe):
     """Whether the engine is started by a script of the machine image, which contains the arguments."""
     return any(word.endswith(".sh") for word in recipe["command"])
-
-
-def _differs(where, name, value, reason, write):
-    """Raises FleetError for a value that contradicts another value or is missing (None)."""
-    raise FleetError(
-        "neuron.value-not-as-planned", where, name, "not set" if value is None else show(value), reason, write
-    )
 
 
 def _by_name(arguments):
@@ -105,39 +104,39 @@ def check_shape(where, server):
     raise FleetError("neuron.cores-not-whole-chips", where, problem, chip)
 
 
-def _check_cores(where, environment, devices, nxdi):
-    own = "the server's cores are %s" % ",".join(str(core) for core in devices)
-    if CORE_VARIABLES[0 if nxdi else 1] not in environment:
-        _differs(where, "environment." + CORE_VARIABLES[0 if nxdi else 1], None, own, "${device_range}")
+def _core_differences(environment, devices, nxdi):
+    own, required = "the server's cores are %s" % ",".join(map(str, devices)), CORE_VARIABLES[0 if nxdi else 1]
     for name in CORE_VARIABLES:
+        value = environment.get(name)
         try:
-            cores = sorted(parse_cpu_list(environment.get(name, format_cpu_list(devices))))
+            cores = list(devices) if value is None and name != required else sorted(parse_cpu_list(value or ""))
         except ValueError:
             cores = None
         if cores != list(devices):
-            _differs(where, "environment." + name, environment[name], own, "${device_range}")
+            yield "environment." + name, value, own, "${device_range}"
 
 
-def _check_directories(where, environment, directories, key, nxdi):
-    required = [(ARTIFACTS, "artifact"), (COMPILE, "compile")] if nxdi else [(ARTIFACTS, "artifact")]
-    artifact = directories["artifact"]
-    if not nxdi:
+def _directory_differences(environment, directories, key, nxdi):
+    artifact, required = directories["artifact"], {ARTIFACTS: "artifact"}
+    if nxdi:
+        required[COMPILE] = "compile"
+    else:
         root = environment.get(CACHE_ROOT) or None
         # the node compares the strings
         if root is None or not is_within(root, artifact) or posixpath.normpath(root) != root:
             reason = "the engine's cache must be in directories.artifact, %s, to be loaded and exported" % artifact
-            _differs(where, "environment." + CACHE_ROOT, root, reason, "${artifact}/cache")
+            yield "environment." + CACHE_ROOT, root, reason, "${artifact}/cache"
         other = environment.get(LIBRARY_CACHE_ROOT, root)
         if other != root:
-            _differs(where, "environment." + LIBRARY_CACHE_ROOT, other, "environment.%s is %s" % (CACHE_ROOT, root),
-                     "${artifact}/cache")  # fmt: skip
-    for name, kind in required:
+            reason = "environment.%s is %s" % (CACHE_ROOT, root)
+            yield "environment." + LIBRARY_CACHE_ROOT, other, reason, "${artifact}/cache"
+    for name, kind in required.items():
         if environment.get(name) != directories[kind]:
             reason = "directories.%s is %s" % (kind, directories[kind])
-            _differs(where, "environment." + name, environment.get(name) or None, reason, "${%s}" % kind)
+            yield "environment." + name, environment.get(name) or None, reason, "${%s}" % kind
     if key not in artifact:
         reason = "without the artifact's key an artifact of another configuration would be loaded silently"
-        _differs(where, "directories.artifact", artifact, reason, "a path that contains ${artifact_key}")
+        yield "directories.artifact", artifact, reason, "a path that contains ${artifact_key}"
 
 
 def _check_places(where, arguments, content, nxdi):
@@ -187,30 +186,25 @@ def _mapping(where, flag, values):
 def _check_keys(where, additional, nxdi, allowed):
     place, top = "%s: arguments.additional-config" % where, TOP[nxdi]
     for key in additional:
-        if key in KEYS and key not in top:
+        if key in TOP[not nxdi]:
             engines = ("the vLLM Neuron plugin", "NxD Inference")
-            _unknown_key(place, key, top, "only %s reads it, and this server runs %s (environment.%s)"
-                         % (*(engines if nxdi else engines[::-1]), FRAMEWORK))  # fmt: skip
+            reads, runs = engines if nxdi else engines[::-1]
+            effect = "only %s reads it, and this server runs %s (environment.%s)" % (reads, runs, FRAMEWORK)
+            _unknown_key(place, key, top, effect)
     _check_known(place, additional, top, allowed)
-    for name, known in KEYS.items():
-        if name not in additional:
-            continue
-        inner = "%s.%s" % (place, name)
-        if not isinstance(additional[name], dict):
-            _invalid(inner, additional[name], "a mapping")
-        _check_known(inner, additional[name], known, allowed)
-        for nested, keys in NESTED.get(name, {}).items():
-            value = additional[name].get(nested)
-            if value is not None and not isinstance(value, dict):
-                _invalid("%s.%s" % (inner, nested), value, "a mapping")
-            _check_known("%s.%s" % (inner, nested), value or {}, keys, allowed, nested in RAISES)
 
 
 def _check_known(place, config, known, allowed, raises=False):
+    """Raises FleetError for a key of a mapping that the engine does not know. known: see TOP."""
+    if not isinstance(config, dict):
+        _invalid(place, config, "a mapping")
     for key in config:
         if key not in known and key not in allowed:
             effect = "the engine would fail at it after minutes" if raises else "the engine would ignore it silently"
             _unknown_key(place, key, known, effect)
+    for key, inner in known.items():
+        if inner and config.get(key) is not None:
+            _check_known("%s.%s" % (place, key), config[key], inner, allowed, key in RAISES)
 
 
 def _unknown_key(place, key, known, effect):
@@ -220,37 +214,38 @@ def _unknown_key(place, key, known, effect):
     _config_invalid("%s.%s" % (place, key), "is unknown: %s" % effect, permit)
 
 
-def _check_nxdi(where, hardware, values, speculation, config):
-    place = "arguments.additional-config.override_neuron_config"
-    pairs = (
-        ("tp_degree", "arguments.tensor-parallel-size", values.get("tensor-parallel-size")),
-        ("logical_nc_config", "fleet_hardware.lnc", hardware.lnc),
-        ("logical_neuron_cores", "fleet_hardware.lnc", hardware.lnc),
-        ("batch_size", "arguments.max-num-seqs", values.get("max-num-seqs")),
-        ("max_batch_size", "arguments.max-num-seqs", values.get("max-num-seqs")),
-        ("tkg_batch_size", "arguments.max-num-seqs", values.get("max-num-seqs")),
-        ("seq_len", "arguments.max-model-len", values.get("max-model-len")),
-        ("pa_num_blocks", "arguments.num-gpu-blocks-override", values.get("num-gpu-blocks-override")),
-        ("speculation_length", "arguments.speculative-config.num_speculative_tokens",
-         speculation.get("num_speculative_tokens")),
-    )  # fmt: skip
-    for key, other, expected in pairs:
+def _nxdi_differences(hardware, values, speculation, config):
+    place = "arguments.additional-config.override_neuron_config."
+    sequences = ("arguments.max-num-seqs", values.get("max-num-seqs"))
+    lnc = ("fleet_hardware.lnc", hardware.lnc)
+    pairs = {
+        "tp_degree": ("arguments.tensor-parallel-size", values.get("tensor-parallel-size")),
+        "logical_nc_config": lnc,
+        "logical_neuron_cores": lnc,
+        "batch_size": sequences,
+        "max_batch_size": sequences,
+        "tkg_batch_size": sequences,
+        "seq_len": ("arguments.max-model-len", values.get("max-model-len")),
+        "pa_num_blocks": ("arguments.num-gpu-blocks-override", values.get("num-gpu-blocks-override")),
+        "speculation_length": ("arguments.speculative-config.num_speculative_tokens",
+                               speculation.get("num_speculative_tokens")),
+    }  # fmt: skip
+    for key, (other, expected) in pairs.items():
         if key in config and expected is not None and number(config[key]) != number(expected):
-            _differs(where, "%s.%s" % (place, key), config[key], "%s is %s" % (other, expected), "the same value")
-    _check_blocks(where, values)
+            yield place + key, config[key], "%s is %s" % (other, expected), "the same value"
+    yield from _block_differences(values)
     if config.get("is_mxfp4_compute"):
-        _check_mxfp4(where, hardware, place + ".is_mxfp4_compute", True, "false")
+        yield from _mxfp4_differences(hardware, place + "is_mxfp4_compute", True, "false")
 
 
-def _check_mxfp4(where, hardware, name, value, write):
+def _mxfp4_differences(hardware, name, value, write):
     if hardware.accelerator != "trainium3":
         reason = "fleet_hardware.accelerator is %s, and only trainium3 computes MXFP4" % hardware.accelerator
-        _differs(where, name, value, reason, write)
+        yield name, value, reason, write
 
 
-def _check_blocks(where, values):
-    """Raises FleetError if num-gpu-blocks-override does not match the KV cache:
-    one block for each sequence, or pages."""
+def _block_differences(values):
+    """Yields num-gpu-blocks-override if it does not match the KV cache: one block for each sequence, or pages."""
     blocks, sequences = values.get("num-gpu-blocks-override"), values.get("max-num-seqs")
     paging = any(
         values.get(name) is True and values.get("no-" + name) is not True
@@ -258,51 +253,47 @@ def _check_blocks(where, values):
     )
     if blocks is None or paging != (number(blocks) == number(sequences)):
         return
+    reason = "a block is a sequence without prefix caching, and arguments.max-num-seqs is %s" % sequences
+    write = "null, or to ${max_num_seqs}"
     if paging:
         reason = "a block has only a few tokens with prefix caching or chunked prefill, not a sequence"
         write = "null, or to the number of blocks of the complete cache"
-    else:
-        reason = "a block is a sequence without prefix caching, and arguments.max-num-seqs is %s" % sequences
-        write = "null, or to ${max_num_seqs}"
-    _differs(where, "arguments.num-gpu-blocks-override", blocks, reason, write)
+    yield "arguments.num-gpu-blocks-override", blocks, reason, write
 
 
-def _check_speculation(where, recipe, speculation, config):
-    """Raises FleetError unless EAGLE3 is declared in four places;
-    without one of them, the engine drafts differently or fails late."""
+def _speculation_differences(recipe, speculation, config):
+    """Yields what differs unless EAGLE3 is declared in four places; without one of them, the engine drafts differently
+    or fails late."""
     place, draft = "arguments.additional-config.override_neuron_config.", recipe["model"].get("draft")
     if not speculation:
         for key in ("is_eagle3", "enable_eagle_speculation", "enable_fused_speculation"):
             if config.get(key):
-                _differs(
-                    where, place + key, config[key], "arguments.speculative-config is not set", "null, or set both"
-                )
+                yield place + key, config[key], "arguments.speculative-config is not set", "null, or set both"
         return
     if draft is None:
-        _differs(where, "model.draft", None, "arguments.speculative-config is set", "a draft, or remove both")
-    tokens = speculation.get("num_speculative_tokens")
-    if number(tokens) != draft["tokens"]:
-        _differs(where, "arguments.speculative-config.num_speculative_tokens", tokens,
-                 "model.draft.tokens is %s" % draft["tokens"], "${draft_tokens}")  # fmt: skip
+        yield "model.draft", None, "arguments.speculative-config is set", "a draft, or remove both"
+    tokens, planned = speculation.get("num_speculative_tokens"), draft["tokens"]
+    if number(tokens) != planned:
+        name = "arguments.speculative-config.num_speculative_tokens"
+        yield name, tokens, "model.draft.tokens is %s" % planned, "${draft_tokens}"
     for key in ("is_eagle3", "enable_eagle_speculation") if draft["method"] == "eagle3" else ():
         if not config.get(key):
-            _differs(where, place + key, config.get(key), "model.draft.method is eagle3", "true")
+            yield place + key, config.get(key), "model.draft.method is eagle3", "true"
 
 
-def _check_plugin(where, hardware, values, config):
-    place = "arguments.additional-config.neuron_config"
+def _plugin_differences(where, hardware, values, config):
+    place = "arguments.additional-config.neuron_config."
     if config.get("quantization") == "mxfp4":
-        _check_mxfp4(where, hardware, place + ".quantization", "mxfp4", "null")
+        yield from _mxfp4_differences(hardware, place + "quantization", "mxfp4", "null")
     for key, flag in (("num_seqs_buckets", "max-num-seqs"), ("num_batched_tokens_buckets", "max-num-batched-tokens")):
         buckets, most = config.get(key), number(values.get(flag))
         if buckets is None:
             continue
         if not isinstance(buckets, list) or not buckets or any(number(one) is None for one in buckets):
-            _invalid("%s: %s.%s" % (where, place, key), buckets, "a list of whole numbers")
-        if most is not None and max(number(one) for one in buckets) != most:
-            reason = "arguments.%s is %d" % (flag, most)
-            _differs(where, "%s.%s" % (place, key), buckets, reason, "a list whose largest number is that")
+            _invalid("%s: %s" % (where, place + key), buckets, "a list of whole numbers")
+        if most is not None and max(map(number, buckets)) != most:
+            yield place + key, buckets, "arguments.%s is %d" % (flag, most), "a list whose largest number is that"
     segments = config.get("kv_segment_size_buckets")
     if segments is not None and (not isinstance(segments, list) or set(segments) - set(SEGMENTS)):
-        allowed = "a list of %s" % ", ".join(str(one) for one in SEGMENTS)
-        _invalid("%s: %s.kv_segment_size_buckets" % (where, place), segments, allowed)
+        allowed = "a list of %s" % ", ".join(map(str, SEGMENTS))
+        _invalid("%s: %skv_segment_size_buckets" % (where, place), segments, allowed)

@@ -173,7 +173,7 @@ def archives(make, tmp_path):
     path = tmp_path / "one" / KEY
     path.mkdir(parents=True)
     (path / "model.pt").write_text("graph")
-    artifacts.complete(str(path), {"name": "server-0", "environment": {}, "hooks": plan_entries.compile_cache(KEY)})
+    plan_entries.complete_artifact(path, KEY)
     folder = tmp_path / "archives"
     node = make("one", state="exported", destination=str(folder))
     result = node.run()

@@ -7,7 +7,7 @@ import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.fleet.plugins.filter import servers
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import server_lists
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import server_values
 
 restart_batches = servers.FilterModule().filters()["restart_batches"]
 
@@ -147,7 +147,7 @@ THREE = "server-0, server-1, server-2"
 )
 def test_unknown_servers(meant):
     with pytest.raises(FleetError) as caught:
-        server_lists.batches(PLAIN, meant)
+        server_values.batches(PLAIN, meant)
     assert (caught.value.code, caught.value.values[1]) == ("restart.server-unknown", THREE)
     with pytest.raises(AnsibleFilterError):
         restart_batches(PLAIN, meant)

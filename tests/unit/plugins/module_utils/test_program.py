@@ -220,7 +220,7 @@ def to_disk(path, before=program._to_disk):
     left[0] -= 1
     if left[0] == 0:
         os.kill(os.getpid(), signal.SIGKILL)
-    before(path)
+    return before(path)
 program._to_disk = to_disk
 program.make_current(sys.argv[2])
 """
@@ -289,7 +289,7 @@ import sys; sys.path.insert(0, sys.argv[1])
 from fleet_node import program
 from fleet_node.measure import gpt_oss_evals_worker
 import os
-argv = program.work(sys.argv[2], gpt_oss_evals_worker)
+argv = program.work(sys.argv[2], gpt_oss_evals_worker.__name__)
 if len(sys.argv) > 3:
     os.unlink(sys.argv[1])
 print(argv[0], flush=True)

@@ -10,7 +10,6 @@ contains an API key: it is in the environment, as OPENAI_API_KEY. docs/developin
 
 from __future__ import annotations
 
-import dataclasses
 import glob
 import json
 import math
@@ -19,7 +18,6 @@ import re
 import shutil
 import statistics
 import urllib.parse
-from dataclasses import dataclass, field
 
 from ...containers.engine import container_name, engine_of_entry
 from ...errors import FleetError
@@ -33,105 +31,71 @@ from .reading import Reading, counted, json_lines, short
 RAISED = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception)): (.*)$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Point:
-    """One call of a tool. spec: {program, template, environment, files, statistics, metrics} of the tool. urls:
-    http://host:port, without a path. concurrency: None for no limit. limits: {ttft_ms, tpot_ms} or None.
-    server_token_count: whether tokens are those of the server's `usage`. arguments: further arguments of the tool.
-    sampling: further keys of each request's body. engine_arguments: of a tool that starts an engine."""
+def values(point, folder):
+    """The values of placeholders in the table of tools, and in a recipe's commands.
 
-    tool: str
-    spec: dict
-    model: str
-    tokenizer: str
-    urls: tuple
-    input_tokens: int
-    output_tokens: int
-    requests: int
-    concurrency: int | None = None
-    request_rate: float | None = None
-    warmup_requests: int = 0
-    seed: int = 0
-    endpoint: str = "/v1/chat/completions"
-    ignore_eos: bool = True
-    server_token_count: bool = True
-    sampling: dict = field(default_factory=dict)
-    arguments: tuple = ()
-    limits: dict | None = None
-    engine_arguments: tuple = ()
-    timeout_s: int = 3600
+    point: of plugin_utils.measure.points; folder: for the tool's files.
+    """
+    url, limits, sampling = urllib.parse.urlsplit(point["urls"][0]), point["limits"] or {}, point["sampling"]
+    names = (point["spec"].get("goodput") or {}).items()
+    goodput = ["%s:%s" % (name, limits[key]) for key, name in names if limits.get(key)]
+    body, inputs = dict(sampling), {"max_tokens": point["output_tokens"], **sampling}
+    if point["ignore_eos"]:
+        body = {"ignore_eos": True, **sampling}
+        inputs.update(min_tokens=point["output_tokens"], ignore_eos=True)
+    flags = [["--%s ${value}" % name.replace("_", "-"), {"value": value}] for name, value in sampling.items()]
+    users, chat = point["concurrency"] or 1, "chat" in point["endpoint"]
+    found = {**point, "output": folder, "host": url.hostname, "port": url.port}
+    del found["spec"]
+    return {
+        **found,
+        "values": json.dumps(found),
+        "url": point["urls"][0],
+        "several": True if len(point["urls"]) > 1 else None,
+        "base_urls": ";".join(url + "/v1" for url in point["urls"]),
+        "kind": "chat" if chat else "completions",
+        "backend": "openai-chat" if chat else "openai",
+        "warmup": point["warmup_requests"] or None,
+        "warmup_or_one": max(1, point["warmup_requests"]),
+        "warmup_batches": math.ceil(point["warmup_requests"] / users),
+        "batches": math.ceil(point["requests"] / users),
+        "goodput": goodput or None,
+        "goodput_line": " ".join(goodput) or None,
+        "body": json.dumps(body),
+        "extra_inputs": [
+            json.dumps({name: value}) if isinstance(value, dict) else "%s:%s" % (name, json.dumps(value))
+            for name, value in inputs.items()
+        ],
+        "sampling_flags": [word for flag, value in flags for word in reading.expand([flag], value)],
+    }
 
-    def command(self, program, folder):
-        """argv. program: argv before the tool's own arguments; folder: for the tool's files."""
-        return [*program, *reading.expand(self.spec["template"], self.values(folder))]
 
-    def variables(self, folder):
-        """The environment; None removes a variable."""
-        return reading.environment(self.spec, self.values(folder))
+def read(point, folder, log):
+    """The Reading of a tool's folder and log. An exception means a run without a result."""
+    tool, spec = point["tool"], point["spec"]
+    data = reading.load(folder, spec["files"])
+    records = RECORDS[tool](folder) if tool in RECORDS else []
+    errors = _aiperf_errors(data) if tool == "aiperf" and data else None
+    errors = errors or counted(one for one in records if one is not None)
+    if not errors and tool == "llmperf":  # threads that died
+        errors = counted(short("%s: %s" % found) for found in RAISED.findall(log))
+    found = Reading(errors=errors)
+    if data is None:
+        found.completed = records.count(None)
+        found.failed = len(records) - found.completed
+        return found
+    if tool == "vllm-latency":
+        data = _latencies(data, point)
+    return reading.read(spec["metrics"], {**data, "point": point}, spec.get("statistics") or {}, found)
 
-    def values(self, folder):
-        """The values of placeholders in the table of tools, and in a recipe's commands."""
-        url = urllib.parse.urlsplit(self.urls[0])
-        goodput = [
-            "%s:%s" % (name, self.limits[key])
-            for key, name in (self.spec.get("goodput") or {}).items()
-            if (self.limits or {}).get(key)
-        ]
-        body = {**({"ignore_eos": True} if self.ignore_eos else {}), **self.sampling}
-        inputs = {"max_tokens": self.output_tokens, **self.sampling}
-        if self.ignore_eos:
-            inputs.update(min_tokens=self.output_tokens, ignore_eos=True)
-        flags = [["--%s ${value}" % name.replace("_", "-"), {"value": value}] for name, value in self.sampling.items()]
-        users = self.concurrency or 1
-        values = {**dataclasses.asdict(self), "output": folder, "host": url.hostname, "port": url.port}
-        del values["spec"]
-        return {
-            **values,
-            "values": json.dumps(values),
-            "url": self.urls[0],
-            "several": True if len(self.urls) > 1 else None,
-            "base_urls": ";".join(url + "/v1" for url in self.urls),
-            "kind": "chat" if "chat" in self.endpoint else "completions",
-            "backend": "openai-chat" if "chat" in self.endpoint else "openai",
-            "warmup": self.warmup_requests or None,
-            "warmup_or_one": max(1, self.warmup_requests),
-            "warmup_batches": math.ceil(self.warmup_requests / users),
-            "batches": math.ceil(self.requests / users),
-            "goodput": goodput or None,
-            "goodput_line": " ".join(goodput) or None,
-            "body": json.dumps(body),
-            "extra_inputs": [
-                json.dumps({name: value}) if isinstance(value, dict) else "%s:%s" % (name, json.dumps(value))
-                for name, value in inputs.items()
-            ],
-            "sampling_flags": [word for flag, value in flags for word in reading.expand([flag], value)],
-        }
 
-    def read(self, folder, log):
-        """The Reading of a folder. An exception means a run without a result."""
-        data = reading.load(folder, self.spec["files"])
-        records = RECORDS[self.tool](folder) if self.tool in RECORDS else []
-        errors = _aiperf_errors(data) if self.tool == "aiperf" and data else None
-        errors = errors or counted(one for one in records if one is not None)
-        if not errors and self.tool == "llmperf":  # threads that died
-            errors = counted(short("%s: %s" % found) for found in RAISED.findall(log))
-        found = Reading(errors=errors)
-        if data is None:
-            found.completed = records.count(None)
-            found.failed = len(records) - found.completed
-            return found
-        if self.tool == "vllm-latency":
-            data = _latencies(data, self)
-        data = {**data, "point": dataclasses.asdict(self)}
-        return reading.read(self.spec["metrics"], data, self.spec.get("statistics") or {}, found)
-
-    def done(self, folder, log):
-        """The number of finished requests of a running tool, None if unknown."""
-        if self.tool == "vllm-latency":  # the first progress bar is that of the warm-up
-            batches, _all = reading.progress(log.partition("Profiling iterations")[2])
-            return batches and batches * self.concurrency
-        found, _all = reading.progress(log)
-        return len(RECORDS[self.tool](folder)) if found is None and self.tool in RECORDS else found
+def done(point, folder, log):
+    """The number of finished requests of a running tool, None if unknown."""
+    if point["tool"] == "vllm-latency":  # the first progress bar is that of the warm-up
+        batches, _all = reading.progress(log.partition("Profiling iterations")[2])
+        return batches and batches * point["concurrency"]
+    found, _all = reading.progress(log)
+    return len(RECORDS[point["tool"]](folder)) if found is None and point["tool"] in RECORDS else found
 
 
 # AIPerf accepts a key only as an argument, which other users of the node could read; it is added in-process.
@@ -139,13 +103,6 @@ AIPERF_WITH_KEY = (
     "import os, sys; sys.argv = ['aiperf', *sys.argv[1:], '--api-key', os.environ['OPENAI_API_KEY']]; "
     "from aiperf.cli import app; sys.exit(app())"
 )
-
-
-def with_key(tool, program):
-    """The program of a tool for servers that require an API key."""
-    if tool != "aiperf":
-        return program
-    return [os.path.join(os.path.dirname(program[0]), "python"), "-c", AIPERF_WITH_KEY]
 
 
 def _aiperf_records(folder):
@@ -193,7 +150,7 @@ def _latencies(data, point):
         return {}
     shares = statistics.quantiles(times * 2 if len(times) == 1 else times, n=100, method="inclusive")
     return {
-        "completed": min(len(times) * point.concurrency, point.requests),
+        "completed": min(len(times) * point["concurrency"], point["requests"]),
         "latency": {"mean": sum(times) / len(times), **{"p%d" % one: shares[one - 1] for one in (50, 90, 95, 99)}},
     }
 
@@ -209,68 +166,60 @@ def outside(spec):
     return spec["program"][0] in ("environment", "worker", "node")
 
 
-def program(point, environment, entry, root, folder, version=None):
+def program(tool, spec, environment, entry, root, folder, version=None, key=False):
     """(argv before the tool's own arguments, variables, the Python that can load a tokenizer or None).
 
-    point: has `tool`, the name, and `spec`. environment: folder of the tool's environment. entry: the first measured
-    server. folder: for this collection's files; it exists. version: of the engine. Raises FleetError if the tool is not
-    installed.
+    environment: folder of the tool's environment. entry: the first measured server. folder: for this collection's
+    files; it exists. version: of the engine. key: whether the servers require an API key. Raises FleetError if the tool
+    is not installed.
     """
-    kind, *inner = point.spec["program"]
+    kind, *inner = spec["program"]
     if kind == "node":
         return [], {}, None
+    if kind in ("environment", "worker"):
+        python = os.path.join(environment, "bin", "python")
     if kind == "environment":
         # a configuration file of the tool is next to its environment
         argv = [os.path.join(environment, "bin", inner[0]), *(environment + name for name in inner[1:])]
-        return _installed(argv, point), {}, os.path.join(environment, "bin", "python")
+        _installed(argv, tool)
+        return [python, "-c", AIPERF_WITH_KEY] if key and tool == "aiperf" else argv, {}, python
     if kind == "worker":
-        python, worker, *script = [os.path.join(environment, "bin", "python"), *inner]
+        worker, *script = inner
         source = environment + "-source"  # LLMPerf is not a package: a script and its modules
         script = [os.path.join(source, name) for name in script]
-        _installed([python, *script], point)
+        _installed([python, *script], tool)
         argv = [python, *([] if script else ["-I"]), start(folder), "work", worker, *script]
         return argv, {"PYTHONPATH": os.path.join(source, "src")} if script else {}, python
-    if kind == "instead":
-        return _instead(point, entry, root, folder, version)
-    if entry["container"]:
-        inner = ["vllm", "bench", *inner] if kind == "engine" else inner
-        argv = engine_of_entry(entry).argv("exec", "-e", "OPENAI_API_KEY", container_name(entry["name"], root), *inner)
-        return argv, {}, None
-    if kind == "container":
-        _missing(point, "%s does not run in a container" % entry["name"])
-    argv, python = _vllm(entry, point, folder, version)
-    variables = {name: value for name, value in entry["environment"].items() if name != "PATH"}
-    return [*argv, "bench", *inner], {**variables, "PYTHONPATH": folder}, python
-
-
-def _instead(point, entry, root, folder, version):
-    """program() of a tool that starts an engine in place of that of an entry: on its cores, in its container.
-
-    The next start of the server ends processes that the tool left, like those of a previous start.
-    """
-    action = point.spec["program"][1]
-    if entry["container"]:
-        argv = ["vllm", "bench", action]
+    if kind == "container" and not entry["container"]:
+        _missing(tool, "%s does not run in a container" % entry["name"])
+    argv = inner if kind == "container" else ["vllm", "bench", *inner]
+    if entry["container"] and kind == "instead":
         launch = [*entry["launch"][: len(entry["launch"]) - len(entry["command"])], *argv]
         argv = containers.launch_command({**entry, "launch": launch, "command": argv}, root)
         return argv, containers.client_environment(entry, {}, root), None
-    argv, python = _vllm(entry, point, folder, version)
-    argv += ["bench", action]
+    if entry["container"]:
+        name = container_name(entry["name"], root)
+        return engine_of_entry(entry).argv("exec", "-e", "OPENAI_API_KEY", name, *argv), {}, None
+    vllm, python = _vllm(entry, tool, folder, version)
+    argv = [*vllm, *argv[1:]]
+    if kind == "engine":
+        variables = {name: value for name, value in entry["environment"].items() if name != "PATH"}
+        return argv, {**variables, "PYTHONPATH": folder}, python
+    # an engine in place of that of the entry, on its cores; the next start of the server ends what it leaves
     if entry["cpus"]:
         argv = ["taskset", "--cpu-list", entry["cpus"], *argv]
-    variables = {**engine_environment(entry, {}, root), "PYTHONPATH": folder}
     if entry["user"]:  # files that it writes into the engine's folders belong to the server
         argv = ["runuser", "-u", entry["user"], "--", *argv]
-    return argv, variables, python
+    return argv, {**engine_environment(entry, {}, root), "PYTHONPATH": folder}, python
 
 
-def _vllm(entry, point, folder, version):
+def _vllm(entry, tool, folder, version):
     """(argv of the engine's command line, its Python). Its distribution is written into the folder, because the command
     line requires it even if the engine was installed under another name. Raises OSError."""
     python = entry["command"][0]
     if os.path.basename(python) == "vllm":
         python = os.path.join(os.path.dirname(python), "python")
-    _installed([python], point)
+    _installed([python], tool)
     # without +cpu the command line loads kernels for AVX-512, whatever the CPU has
     version = (version or "0") + ("+cpu" if entry["platform"] == "cpu" else "")
     for other in glob.glob(os.path.join(glob.escape(folder), "vllm-*.dist-info")):
@@ -281,12 +230,11 @@ def _vllm(entry, point, folder, version):
     return [python, "-m", "vllm.entrypoints.cli.main"], python
 
 
-def _installed(argv, point):
+def _installed(argv, tool):
     for path in argv:
         if not os.path.exists(path):
-            _missing(point, "%s does not exist" % path)
-    return argv
+            _missing(tool, "%s does not exist" % path)
 
 
-def _missing(point, why):
-    raise FleetError("measure.tool-missing", point.tool, why)
+def _missing(tool, why):
+    raise FleetError("measure.tool-missing", tool, why)

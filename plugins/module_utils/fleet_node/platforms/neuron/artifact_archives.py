@@ -35,18 +35,11 @@ LONGEST_MANIFEST = 64 << 20
 STAGING = ".%s.import"
 SHAPE = {"schema": int, "key": str, "files": {"*": {"size": int, "sha256": str}}, "versions": {"*": object},
          "weights": [({"*": object}, None)]}  # fmt: skip
-STATES = {
-    "empty": "is empty or missing",
-    "compiling": "is being compiled by %s",
-    "abandoned": "has files of a compilation by %s that did not end",
-    "damaged": "lacks files of %s",
-    "foreign": "has files that no server of this collection made",
-    "complete": "is complete",
-}
+KEPT = (*artifacts.LOADED, "compiling")  # states in which an import leaves an artifact
 
 
 def artifacts_of(entries):
-    """[{path, key, user, entry, servers: [names]}] of the plan entries' artifacts, each directory once.
+    """[{path, key, entry, servers: [names]}] of the plan entries' artifacts, each directory once.
 
     entry: that of the first of its servers.
     """
@@ -54,7 +47,7 @@ def artifacts_of(entries):
     for name, entry in check_entries(entries).items():
         path, key = artifact_directory(entry), artifact_key(entry)
         if path is not None and key is not None:
-            one = {"path": path, "key": key, "user": entry["user"], "entry": entry, "servers": []}
+            one = {"path": path, "key": key, "entry": entry, "servers": []}
             found.setdefault(path, one)["servers"].append(name)
     return list(found.values())
 
@@ -85,10 +78,6 @@ def read_manifest(archive):
     return manifest
 
 
-def _unfit(archive, servers, problem):
-    return FleetError("artifact.archive-does-not-fit", archive, ", ".join(servers), problem)
-
-
 # ---- export
 
 
@@ -105,12 +94,12 @@ def export(entries, folder, force=False, check_mode=False):
             present.add(key)
         if key in present or key in due:
             continue
-        problem, record = _not_exportable(one)
-        if problem is None:
+        state, record, words = artifacts.assess(one["path"], one["entry"])
+        if state == "complete":
             due[key] = (one, record)
             unfit.pop(key, None)
         else:
-            unfit[key] = "%s %s" % (one["path"], problem)
+            unfit[key] = "%s: %s" % (one["path"], words)
     if unfit or not (present or due):
         raise FleetError(
             "artifact.nothing-to-export",
@@ -126,25 +115,6 @@ def export(entries, folder, force=False, check_mode=False):
     verb = "would export" if check_mode else "exported"
     message = "%s %s" % (verb, ", ".join(due)) if due else "up to date"
     return {"changed": bool(due), "message": message, "archives": rows}
-
-
-def _look(one):
-    """(state, record, sentence) of an artifact."""
-    state, record = artifacts.state_of(one["path"]) if os.path.isdir(one["path"]) else ("empty", {})
-    words = STATES[state]
-    return state, record, words % record.get("server") if "%s" in words else words
-
-
-def _not_exportable(one):
-    """(why an artifact is not exported, or None; its record). An artifact that a start here would clear is not
-    exported."""
-    state, record, words = _look(one)
-    if state != "complete":
-        return words, record
-    if record.get("key") not in (None, one["key"]):
-        return "has another key (%s, this configuration has %s)" % (record.get("key"), one["key"]), record
-    misfit = artifacts.misfit_of(one["entry"], record)
-    return misfit and "does not fit any more: %s" % misfit, record
 
 
 def _pack(one, record, target):
@@ -197,9 +167,9 @@ def take_over(entries, folder=None, check_mode=False):
     """
     rows, due = [], []
     for one in artifacts_of(entries):
-        state, fault, words = _fault(one)
-        rows.append({"path": one["path"], "key": one["key"], "state": state, "message": fault or words})
-        if fault is not None:
+        state, _record, words = artifacts.assess(one["path"], one["entry"])
+        rows.append({"path": one["path"], "key": one["key"], "state": state, "message": words})
+        if state not in KEPT:
             due.append((one, rows[-1]))
     needed = list(dict.fromkeys(one["key"] for one, _row in due))
     if folder is not None:
@@ -207,7 +177,7 @@ def take_over(entries, folder=None, check_mode=False):
         for (one, _row), (archive, manifest) in zip(due, archives):
             misfit = artifacts.misfit_of(one["entry"], manifest)
             if misfit is not None:
-                raise _unfit(archive, one["servers"], misfit)
+                raise FleetError("artifact.archive-does-not-fit", archive, ", ".join(one["servers"]), misfit)
         if not check_mode:
             for (one, row), archive in zip(due, archives):
                 manifest = _unpack(one, *archive)
@@ -218,31 +188,18 @@ def take_over(entries, folder=None, check_mode=False):
             "message": "%s %s" % (verb, ", ".join(needed)) if due else "up to date"}  # fmt: skip
 
 
-def _fault(one):
-    """(state, why an artifact is replaced or None, sentence)."""
-    state, record, words = _look(one)
-    if state == "complete":
-        return state, artifacts.misfit_of(one["entry"], record), words
-    return state, None if state in ("compiling", "foreign") else words, words
-
-
 def find_archive(folder, key, servers):
     """(path, manifest) of the archive of a key in `folder`. Raises FleetError."""
     path = os.path.join(folder, key + SUFFIX)
     if not os.path.isfile(path):
         raise FleetError("artifact.archive-missing", folder, key + SUFFIX, ", ".join(servers))
-    manifest = read_manifest(path)
-    if manifest["key"] != key:
-        raise _unfit(path, servers, "its key is %s, the plan's is %s" % (manifest["key"], key))
-    return path, manifest
+    return path, read_manifest(path)
 
 
 def _unpack(one, archive, manifest):
     """Unpack next to the artifact's directory, check every file, and rename; returns the manifest."""
-    path, owner = one["path"], None
-    if one["user"] is not None and os.geteuid() == 0:
-        found = pwd.getpwnam(one["user"])
-        owner = (found.pw_uid, found.pw_gid)
+    path, user = one["path"], one["entry"]["user"]
+    owner = pwd.getpwnam(user) if user is not None and os.geteuid() == 0 else None
     parent = os.path.dirname(path)
     make_directory(parent)
     check_space(path, sum(file["size"] for file in manifest["files"].values()), "artifact")
@@ -258,8 +215,6 @@ def _unpack(one, archive, manifest):
             "state": "complete",
             "server": manifest.get("server"),
             "host": manifest.get("host"),
-            "found": False,
-            "imported": True,
             **{name: manifest[name] for name in artifacts.IDENTITY if name in manifest},
             "at": round(time.time(), 3),
             "files": {name: file["size"] for name, file in manifest["files"].items()},
@@ -268,10 +223,10 @@ def _unpack(one, archive, manifest):
         if owner is not None:
             for folder, _folders, names in os.walk(staging):
                 for name in (folder, *(os.path.join(folder, name) for name in names)):
-                    os.chown(name, *owner)
+                    os.chown(name, owner.pw_uid, owner.pw_gid)
         if os.path.isdir(path):
             with files.folder_lock(path):
-                if _fault(one)[1] is None:
+                if artifacts.assess(path, one["entry"])[0] in KEPT:
                     return manifest  # a server was faster
                 artifacts.clear(path)
                 os.rename(staging, path)

@@ -23,13 +23,14 @@ import shutil
 import socket
 import time
 
-from ...host.files import fits, folder_lock, read_text, readable_json, write_json
+from ...host.files import fits, folder_lock, readable_json, write_json
 from ...host.paths import PATH
-from ...host.processes import ENDED, process
+from ...host.processes import process
 from ...host.server_spec import ARTIFACT_RECORD as RECORD
-from ...host.server_spec import artifact_directory, read_entry
+from ...host.server_spec import artifact_directory, artifact_key, artifact_leaders
 from ...supervise.order import is_healthy
-from ...supervise.state import digest, read_record, say, weight_records
+from ...supervise.state import digest, recorded_pid, say, weight_records
+from ..host import System
 
 NAME = "compile_cache"  # of the hook in an entry's hooks
 VARIABLE = "NEURON_COMPILED_ARTIFACTS"
@@ -42,10 +43,19 @@ CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 SHARD = ".safetensors"
 DIGITS = 12  # of a digest, for a person
-FAULTS = {
-    "abandoned": "%s compiled it and ended before it was ready",
-    "damaged": "files are missing or cut since %s completed it",
+UNRECORDED = "the artifact %s is not recorded as complete: %s"
+AGAIN_S = 60  # after a record that could not be written
+# {state: clause that describes an artifact, with the server of its record}
+STATES = {
+    "empty": "it is empty or missing",
+    "compiling": "it is being compiled by {}",
+    "abandoned": "it has files of a compilation by {} that did not end",
+    "damaged": "files are missing or cut since {} completed it",
+    "foreign": "it has files that no server of this collection made",
+    "complete": "it is complete",
 }
+LOADED = ("complete", "foreign")  # by the next start
+CLEARED = ("abandoned", "damaged", "unfit")
 
 
 class StartHook:
@@ -65,24 +75,23 @@ class StartHook:
 
     def replaces(self, leader):
         """Whether the server need not wait for `leader`, since the artifact that `leader` would compile exists."""
-        return leader in settings_of(self.entry).get("leaders", ()) and is_loadable(self.path, self.entry)
+        with contextlib.suppress(OSError):
+            return leader in artifact_leaders(self.entry) and assess(self.path, self.entry)[0] in LOADED
+        return False
 
     def prepare(self, state):
         """Prepare the artifact for this start. Returns False if the time for that is over. Raises OSError."""
         try:
-            state.artifact, self.begun = take(self.path, self.entry, state, self.options)
+            self.begun = take(self.path, self.entry, state)
         except OSError as error:
             raise OSError("its compiled artifact %s cannot be prepared: %s" % (self.path, error)) from error
-        return state.artifact is not None
+        if self.begun is not None:
+            state.artifact = "compiles" if self.begun else "loads"
+        return self.begun is not None
 
     def before_execution(self):
-        watch(self.path, self.entry, self.options, self.begun)
-
-
-def settings_of(entry):
-    """{key, leaders, variable}: the key of the artifact, the servers before this server that only compile it, the
-    variable with which the engine finds it; {} without an artifact."""
-    return (entry.get("hooks") or {}).get(NAME) or {}
+        if self.begun:
+            watch(self.path, self.entry, self.options, self.begun)
 
 
 def files_of(path, entry=None):
@@ -124,15 +133,24 @@ def state_of(path):
     collection made). Raises OSError.
     """
     record = readable_json(os.path.join(path, RECORD))
-    if not isinstance(record, dict) or not fits(record, SHAPE):
+    # earlier versions recorded files of others with `found`
+    if not isinstance(record, dict) or not fits(record, SHAPE) or record.get("found"):
         return ("foreign" if files_of(path) else "empty"), {}
     if record.get("state") == "complete":
         files = files_of(path)
         lost = [name for name, size in record.get("files", {}).items() if files.get(name) != size]
-        if lost and record.get("found"):
-            return "foreign", {}
         return ("damaged" if lost else "complete"), record
     return ("compiling" if compiler_lives(record) else "abandoned"), record
+
+
+def assess(path, entry):
+    """(state, record, clause that describes it) of the artifact `path` for a start of the entry.
+
+    The state is that of state_of(), or "unfit" for an artifact that was compiled for anything else. Raises OSError.
+    """
+    state, record = state_of(path)
+    misfit = misfit_of(entry, record) if state == "complete" else None
+    return "unfit" if misfit else state, record, misfit or STATES[state].format(record.get("server"))
 
 
 def identity_of(entry):
@@ -149,11 +167,9 @@ def identity_of(entry):
 def misfit_of(entry, record):
     """The reason why the artifact of a record (or an archive's manifest) does not fit the entry, or None.
 
-    Values that only one side has are not compared, and files that no server of this collection made always fit.
+    Values that only one side has are not compared.
     """
-    if record.get("found"):
-        return None
-    key = settings_of(entry).get("key")
+    key = artifact_key(entry)
     if key and record.get("key") not in (None, key):
         return "it was compiled for another configuration (key %s, this server has %s)" % (record["key"], key)
     now = identity_of(entry)
@@ -170,15 +186,6 @@ def misfit_of(entry, record):
                 return "it was compiled from other weights (digest %s) than those in %s (digest %s)" % (
                     old[kind][:DIGITS], folder, new[kind][:DIGITS])  # fmt: skip
     return None
-
-
-def is_loadable(path, entry):
-    """Whether a start of the entry would load the files in the directory `path`."""
-    try:
-        found, record = state_of(path)
-    except OSError:
-        return False
-    return found == "foreign" or (found == "complete" and misfit_of(entry, record) is None)
 
 
 def environment_versions(entry):
@@ -214,31 +221,14 @@ def _versions_in(folder):
     return versions
 
 
-def _line_of(path):
-    """The line in a file of the system, None if it has none."""
-    with contextlib.suppress(OSError):
-        return (read_text(path) or "").strip() or None
-    return None
-
-
-def is_here(record):
-    """Whether the record was written on this machine. Two machines may have one name, and a machine may have no ID."""
-    there, here = record.get("machine"), _line_of(MACHINE_ID)
-    return record.get("host") == socket.gethostname() and (there is None or here is None or there == here)
-
-
 def compiler_lives(record):
     """Whether the process that compiles according to the record is alive. A process of another host counts as alive for
-    its start budget."""
-    if not is_here(record):
-        return time.time() - record.get("since", 0) < record.get("budget_s", 0)
-    found = process(record.get("pid") or 0)
-    return (
-        record.get("boot") == _line_of(BOOT_ID)
-        and found is not None
-        and found.ticks == record.get("ticks")
-        and found.state not in ENDED
-    )
+    its start budget. Two machines may have the same name, and a machine may have no ID."""
+    system = System()
+    machines = {system.value(MACHINE_ID), record.get("machine")} - {"", None}
+    if record.get("host") == socket.gethostname() and len(machines) < 2:
+        return record.get("boot") == system.value(BOOT_ID) and recorded_pid(record) is not None
+    return time.time() - record.get("since", 0) < record.get("budget_s", 0)
 
 
 def clear(path):
@@ -251,71 +241,47 @@ def clear(path):
             os.unlink(file)
 
 
-def take(path, entry, state, options):
-    """Prepare the artifact for this server's start. Returns (how, record).
-
-    how: "loads", or "compiles" if this server must make it, with the record of that. Waits while another
-    server compiles it; how is None if the start budget is over by then. Raises OSError.
+def take(path, entry, state):
+    """Prepare the artifact for this server's start. Returns the record of the compilation that begins, {} if the server
+    loads the artifact. Waits while another server compiles; None if the start budget is over by then. Raises OSError.
     """
-    began = time.monotonic()
-    reported = None
+    end, reported = time.monotonic() + entry["health"]["budget_s"], None
     while True:
         os.makedirs(path, exist_ok=True)
         with folder_lock(path):
-            found, record = state_of(path)
-            misfit = misfit_of(entry, record) if found == "complete" else None
-            if found == "foreign" or (found == "complete" and misfit is None):
-                return "loads", {}
+            found, record, words = assess(path, entry)
+            if found in LOADED:
+                return {}
             if found != "compiling":
-                if found != "empty":
-                    fault = misfit or FAULTS[found] % record.get("server")
-                    say("clearing the artifact %s: %s" % (path, fault))
+                if found in CLEARED:
+                    say("clearing the artifact %s: %s" % (path, words))
                     clear(path)
                 begun = compiling_record(entry)
                 write_json(os.path.join(path, RECORD), begun)
-                return "compiles", begun
-        ready = compiler_if_ready(record, options)
-        if ready is not None:
-            complete(path, ready, record)
-            continue
+                return begun
         if reported != record.get("server"):
             reported = record.get("server")
             say("waiting for %s, which compiles %s" % (reported, path))
             state.write("waiting for %s" % reported, "it compiles")
-        if time.monotonic() - began > entry["health"]["budget_s"]:
+        if time.monotonic() > end:
             say("%s did not finish the artifact %s within %d s" % (reported, path, entry["health"]["budget_s"]))
-            return None, {}
+            return None
         time.sleep(entry["health"]["poll_s"])
-
-
-def compiler_if_ready(record, options):
-    """The entry of the server that compiles according to the record, if it answers, so that only its record is missing.
-
-    None otherwise, also if a server of this root has that name but the compiling server belongs to another root.
-    """
-    name = "%s.json" % record.get("server")
-    entry = read_entry(os.path.join(os.path.dirname(options.entry), name))
-    state_path = os.path.join(os.path.dirname(options.state), name)
-    state = read_record(state_path)
-    if entry is None or not is_here(record):
-        return None
-    same = all(state.get(key) == record.get(key) for key in ("pid", "ticks"))
-    secrets_path = os.path.join(os.path.dirname(options.secrets), name)
-    return entry if same and is_healthy(entry, state_path, secrets_path) else None
 
 
 def compiling_record(entry):
     """The record of the entry's artifact from before the compilation until the server is ready."""
+    system = System()
     return {
         "schema": SCHEMA,
-        "key": settings_of(entry).get("key"),
+        "key": artifact_key(entry),
         "state": "compiling",
         "server": entry["name"],
         "host": socket.gethostname(),
-        "boot": _line_of(BOOT_ID),
+        "boot": system.value(BOOT_ID),
         "pid": os.getpid(),
         "ticks": process(os.getpid()).ticks,
-        "machine": _line_of(MACHINE_ID),
+        "machine": system.value(MACHINE_ID) or None,
         "since": round(time.time(), 3),
         "budget_s": entry["health"]["budget_s"],
         **identity_of(entry),
@@ -328,7 +294,6 @@ def watch(path, entry, options, begun):
     begun: the record that `take` returned. The process ends then, or with the engine. It is not a child of the engine,
     so that no engine finds a child that it does not know.
     """
-    pid, ticks = os.getpid(), process(os.getpid()).ticks
     child = os.fork()
     if child:
         os.waitpid(child, 0)
@@ -336,56 +301,51 @@ def watch(path, entry, options, begun):
     try:
         if os.fork() == 0:
             os.chdir("/")
-            while True:
-                found = process(pid)
-                if found is None or found.ticks != ticks or found.state in ENDED:
-                    break
-                if is_healthy(entry, options.state, options.secrets):
-                    complete(path, entry, begun)
-                    break
+            while recorded_pid(begun) is not None and not _completed(path, entry, options, begun):
                 time.sleep(entry["health"]["poll_s"])
     except Exception as error:  # after any error, this copy of the guard must not continue as a second engine
-        say("the artifact %s is not recorded as complete: %s" % (path, error))
+        say(UNRECORDED % (path, error))
     finally:
         os._exit(0)
 
 
-def complete(path, entry, begun=None):
+def _completed(path, entry, options, begun):
+    """Whether the server is healthy and there is nothing left to do for its artifact."""
+    if not is_healthy(entry, options.state, options.secrets):
+        return False
+    try:
+        complete(path, entry, begun)
+    except OSError as error:  # such as a full disk: other servers wait for the record
+        say(UNRECORDED % (path, error))
+        time.sleep(AGAIN_S)
+        return False
+    return True
+
+
+def complete(path, entry, begun):
     """Record that the artifact is complete in its present state; if the server saved nothing, no record is left. Raises
     OSError.
 
-    begun: the record with which the compilation began; {} for files that no server of this collection made. If the
-    record is a different one by now, another host considered this compilation dead, cleared its files and began again:
-    the artifact is left to that host.
+    begun: the record with which the compilation began. If the record is a different one by now, another host considered
+    this compilation dead, cleared its files and began again: the artifact is left to that host.
     """
-    begun = begun or {}
     record_path = os.path.join(path, RECORD)
     with folder_lock(path):
         files = files_of(path, entry)
-        found, record = state_of(path)  # last, since not every file system has locks
-        if found == "complete":
-            return
+        record = state_of(path)[1]  # last, since not every file system has locks
         if record != begun:
             whose = "is of %s on %s" % (record.get("server"), record.get("host")) if record else "is gone"
-            say("the artifact %s is not recorded as complete: its record %s by now" % (path, whose))
+            say(UNRECORDED % (path, "its record %s by now" % whose))
             return
         if not files:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(record_path)
+            os.unlink(record_path)
             say("the engine is ready and saved nothing in %s; the next start compiles again" % path)
             return
-        seconds = time.time() - begun["since"] if "since" in begun else None
         record = {
-            # the state when the compilation began, not the present one
-            **{name: begun[name] for name in IDENTITY if name in begun},
-            "schema": SCHEMA,
-            "key": begun.get("key", settings_of(entry).get("key")),
+            # packages and weights of the time when the compilation began
+            **{name: begun[name] for name in ("schema", "key", "server", "host", *IDENTITY)},
             "state": "complete",
-            "server": entry["name"],
-            "found": found == "foreign",
-            "host": socket.gethostname(),
             "at": round(time.time(), 3),
-            "seconds": None if seconds is None else round(seconds, 1),
             "files": files,
         }
         write_json(record_path, record)

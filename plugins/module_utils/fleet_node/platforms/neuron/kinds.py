@@ -16,24 +16,23 @@ from ...host.packages import at_least, check_packages, lacking, listed, package_
 FRAMEWORK, NXDI = "VLLM_NEURON_FRAMEWORK", "neuronx-distributed-inference"
 
 DRIVER, RUNTIME = "aws-neuronx-dkms", "aws-neuronx-runtime-lib"
-# Physical cores of a chip and its memory in GiB (Neuron architecture pages).
+# name: (physical cores of a chip, its memory in GiB, generation of its cores, first letters of instance types, device
+# on the PCI bus); Neuron architecture pages
 KINDS = {
-    "inferentia1": (4, 8),
-    "trainium1": (2, 32),
-    "inferentia2": (2, 32),
-    "trainium2": (8, 96),
-    "trainium3": (8, 144),
+    "inferentia1": (4, 8, "v1", "inf1", "0x7064"),
+    "trainium1": (2, 32, "v2", "trn1", "0x7164"),
+    "inferentia2": (2, 32, "v2", "inf2", "0x7264"),
+    "trainium2": (8, 96, "v3", "trn2", "0x7364"),
+    "trainium3": (8, 144, "v4", "trn3", None),
 }
-GENERATIONS = {"inferentia1": "v1", "trainium1": "v2", "inferentia2": "v2", "trainium2": "v3", "trainium3": "v4"}
-FAMILIES = {"inf1": "inferentia1", "inf2": "inferentia2", "trn1": "trainium1", "trn2": "trainium2", "trn3": "trainium3"}
-PCI_KINDS = {"0x7064": "inferentia1", "0x7164": "trainium1", "0x7264": "inferentia2", "0x7364": "trainium2"}
 # (driver from, runtime at least): a newer driver speaks a protocol that an older runtime does not (release notes).
 RUNTIME_FOR_DRIVER = (("2.29", "2.33"),)
 
 
 def kind_of_instance(text):
     """The kind of chip of an instance type ("trn1n.32xlarge"), or None."""
-    return FAMILIES.get((text or "").strip().lower()[:4])
+    family = (text or "").strip().lower()[:4]
+    return next((name for name, kind in KINDS.items() if kind[3] == family), None)
 
 
 def uses_nxdi(environment):
@@ -41,8 +40,11 @@ def uses_nxdi(environment):
     return environment.get(FRAMEWORK) == NXDI
 
 
-def mismatch(driver, runtime):
-    """A sentence if this driver and this runtime (strings or None) do not work together, else None."""
+def mismatch(driver, runtime, required=None):
+    """A sentence if this driver is older than `required` or does not work with this runtime, else None. All are strings
+    or None."""
+    if driver and required and not at_least(driver, required):
+        return "The recipe requires driver %s or later (needs.driver), not %s." % (required, driver)
     for newer, least in RUNTIME_FOR_DRIVER:
         if driver and runtime and at_least(driver, newer) and not at_least(runtime, least):
             return (
@@ -65,9 +67,7 @@ def planned(packages, needs, installed):
         packages = {**packages, DRIVER: {**package, "least": least}}
     due = lacking(packages, installed)
     future = {**installed, **due}
-    problem = mismatch(future.get(DRIVER), future.get(RUNTIME))
-    if least and DRIVER in future and not at_least(future[DRIVER], least):
-        problem = "The recipe requires driver %s or later (needs.driver), not %s." % (least, future[DRIVER])
+    problem = mismatch(future.get(DRIVER), future.get(RUNTIME), least)
     if problem:
         raise FleetError("neuron.packages-do-not-fit", problem, details={"packages": installed})
     return due, future
@@ -92,6 +92,4 @@ def unfit_driver(packages, needs, loaded, runtime):
     package = packages.get(DRIVER)
     if package and lacking({DRIVER: package}, {DRIVER: loaded}):
         return "%s is the oldest that fits" % (package.get("least") or package["version"])
-    if needs.get("driver") and not at_least(loaded, needs["driver"]):
-        return "the recipe requires %s or later (needs.driver)" % needs["driver"]
-    return "it does not fit the runtime %s" % runtime if mismatch(loaded, runtime) else None
+    return (mismatch(loaded, runtime, needs.get("driver")) or "").rstrip(".") or None

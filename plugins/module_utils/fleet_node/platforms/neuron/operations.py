@@ -86,40 +86,30 @@ def compare(
     if installed:
         check_installed(missing, present)
     check_install(missing, check_mode)
-    loaded = (system.read(LOADED) or "").strip() or None
+    loaded = system.value(LOADED) or None
     unfit = loaded and unfit_driver(packages, needs, loaded, future.get(RUNTIME))
     other = bool(loaded and DRIVER in future and numbers(loaded) != numbers(future[DRIVER]))
-    result = {
+    reboots = bool(unfit and other and reboot and not installed)
+    manager, suite = package_manager(system) if missing else (None, None)
+    if unfit and not missing and not reboots:
+        raise FleetError("neuron.driver-unfit", loaded, present.get(DRIVER, "none"), unfit)
+    if installed and not other:
+        _check_devices(system, hardware, needs, servers)
+    words = "The kernel has loaded the Neuron driver %s, %s is installed; reboot the node to use it."
+    return {
         "changed": bool(missing or (unfit and other)) and check_mode,
         "message": "to be installed: %s" % listed(missing) if missing else "nothing to install",
         "packages": present,
         "due": missing,
-        "manager": None,
-        "suite": None,
+        "manager": manager,
+        "suite": suite,
         "kernel": os.uname().release,
         "load": DRIVER in missing and loaded is None and shutil.which("modprobe", path=MODPROBE_PATH) is not None,
         "loaded_driver": loaded,
-        "reboot": bool(unfit and other and reboot and not installed),
+        "reboot": reboots,
         "diff": {"before": _lines(packages, present), "after": _lines(packages, future)},
+        "warnings": [words % (loaded, present[DRIVER])] if other and not unfit and not missing else [],
     }
-    if missing:
-        result["manager"], result["suite"] = package_manager(system)
-    elif unfit and not result["reboot"]:
-        raise FleetError(
-            "neuron.driver-unfit",
-            loaded,
-            present.get(DRIVER, "none"),
-            unfit,
-            details={key: value for key, value in result.items() if key != "message"},
-        )
-    elif other and not unfit:
-        result["warnings"] = [
-            "The kernel has loaded the Neuron driver %s, %s is installed; reboot the node to use it."
-            % (loaded, present[DRIVER])
-        ]
-    if installed and not other:
-        _check_devices(system, hardware, needs, servers)
-    return result
 
 
 MODPROBE_PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"

@@ -15,7 +15,6 @@ import re
 import typing
 
 from ...errors import FleetError
-from ...host import commands
 from ...host.files import read_json, read_text
 from ...host.packages import package_versions
 from ...host.server_spec import artifact_directory
@@ -23,39 +22,23 @@ from ...host.values import format_cpu_list, parse_cpu_list
 from ...weights import checkpoints, draft_heads
 from .. import base
 from ..base import Accelerators, Detector, Device
+from ..host import MIB, json_of, run_tool, whole_number
 from . import artifacts
-from .kinds import DRIVER, GENERATIONS, KINDS, PCI_KINDS, RUNTIME, check_versions, kind_of_instance, mismatch, uses_nxdi
+from .kinds import DRIVER, KINDS, RUNTIME, check_versions, kind_of_instance, mismatch, uses_nxdi
 
-MIB = 1 << 20
 OWN_TOOLS = frozenset(("neuron-ls", "neuron-top", "neuron-monitor"))  # these do not occupy a device
 NOTHING = ("", "-1", "NA", "N/A", "None")
 
 
-def run(program, warn):
-    """The records of `neuron-ls -j`, [] if it gives no answer; warn(message) is called with the reason."""
-    try:
-        done = commands.run([program, "-j"])
-    except OSError as error:
-        warn("neuron-ls gives no answer: %s." % error.strerror)
-        return []
-    if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines()
-        warn("neuron-ls gives no answer: status %d%s." % (done.returncode, ": " + lines[-1][:120] if lines else ""))
-        return []
-    try:
-        return parse(done.stdout)
-    except ValueError as error:
-        warn("neuron-ls gives no answer: not understood: %s." % error)
-        return []
-
-
-def parse(text):
-    """The records [{neuron_device, nc_count, …}]; messages before the JSON are skipped. Raises ValueError."""
-    start = re.search(r"^\s*\[\s*[{\]]", text, re.MULTILINE)
-    records = json.loads(text[start.start() :]) if start else None
-    if not isinstance(records, list) or not all(isinstance(item, dict) for item in records):
-        raise ValueError("no list of devices in it")
-    return records
+def records_of(system, program):
+    """The records [{neuron_device, nc_count, …}] of `neuron-ls -j`, [] with a warning if it gives no answer."""
+    status, text = run_tool([program, "-j"])
+    found = json_of(text) if status == 0 else None
+    if isinstance(found, list) and all(isinstance(record, dict) for record in found):
+        return found
+    last = (text.strip().splitlines() or ["nothing"])[-1][:120]
+    system.warn("neuron-ls gives no answer: status %s, and its output ends with: %s" % (status, last))
+    return []
 
 
 def instance_type(records):
@@ -65,37 +48,35 @@ def instance_type(records):
 
 def device_of(record, kind, warn):
     """(Device, LNC or None) of a record. Raises ValueError if its number or its cores are missing."""
-    number, cores = _number(record, "neuron_device"), _number(record, "nc_count")
-    physical = KINDS.get(kind, (0, 0))[0]
+    number, cores, memory, numa = (
+        whole_number(str(record.get(key))) for key in ("neuron_device", "nc_count", "memory_size", "numa_node")
+    )
+    if None in (number, cores):
+        keys = {key: record.get(key) for key in ("neuron_device", "nc_count")}
+        raise ValueError("neuron-ls: a device is not understood: %s" % json.dumps(keys)[:160])
+    physical = KINDS.get(kind, (0,))[0]
     lnc = record.get("logical_neuroncore_config")
     if not isinstance(lnc, int):
         lnc = physical // cores if physical and cores and physical % cores == 0 else None
     ids = record.get("neuroncore_ids")
     if not (isinstance(ids, list) and len(ids) == cores and all(isinstance(core, int) for core in ids)):
         ids = list(range(number * cores, (number + 1) * cores))
-    numa, affinity, memory = (str(record.get(key)).strip() for key in ("numa_node", "cpu_affinity", "memory_size"))
+    affinity = str(record.get("cpu_affinity")).replace(" ", "")
     try:
-        cpus = format_cpu_list(parse_cpu_list("" if affinity in NOTHING else affinity.replace(" ", "")))
+        cpus = format_cpu_list(parse_cpu_list("" if affinity in NOTHING else affinity))
     except ValueError as error:
         warn("neuron-ls: cpu_affinity of device %d is not understood: %s" % (number, error))
         cpus = ""
     device = Device(
         id=number,
-        memory_mib=int(memory) // MIB if memory.isdecimal() else None,
+        memory_mib=None if memory is None else memory // MIB,
         cores=cores,
-        numa=int(numa) if numa.isdecimal() else None,
+        numa=numa,
         cpus=cpus,
         holders=list(_holders(record.get("neuron_processes"))),
         core_ids=ids,
     )
     return device, lnc
-
-
-def _number(record, key):
-    value = record.get(key)
-    if isinstance(value, bool) or not str(value).isdecimal():
-        raise ValueError("%s is %s" % (key, json.dumps(value)[:80]))
-    return int(value)
 
 
 def _holders(processes):
@@ -127,10 +108,11 @@ def devices_on_bus(system):
 def kind_of(system, records):
     """The kind of chip by the instance type, the PCI bus or the memory of a chip, or None."""
     sizes = {record.get("memory_size") for record in records}
+    bus = devices_on_bus(system)
     kinds = [
         *map(kind_of_instance, (instance_type(records), system.read(DMI))),
-        *(PCI_KINDS.get(device) for device in devices_on_bus(system)),
-        *(name for name, (_cores, gib) in KINDS.items() if sizes == {gib << 30} and gib != 32),  # two kinds have 32
+        *(name for name, kind in KINDS.items() if kind[4] in bus),
+        *(name for name, kind in KINDS.items() if sizes == {kind[1] << 30} and kind[1] != 32),  # two kinds have 32
     ]
     return next(filter(None, kinds), None)
 
@@ -138,14 +120,14 @@ def kind_of(system, records):
 def detect(system):
     """Accelerators with one Device for each chip. Raises FleetError if there is none or neuron-ls does not answer."""
     program = system.program("neuron-ls", TOOLS)
-    records = run(program, system.warn) if program else []
+    records = records_of(system, program) if program else []
     kind = kind_of(system, records)
     devices, modes = [], set()
     for record in records:
         try:
             device, lnc = device_of(record, kind, system.warn)
         except ValueError as error:
-            system.warn("neuron-ls: a device is not understood: %s" % error)
+            system.warn(str(error))
             continue
         devices.append(device)
         modes.add(lnc)
@@ -167,7 +149,7 @@ def detect(system):
         accelerator=kind or "unknown",
         vendor="AWS",
         model=kind.capitalize() if kind else "unknown",
-        generation=GENERATIONS.get(kind, "unknown"),
+        generation=KINDS[kind][2] if kind else "unknown",
         driver=system.value(LOADED) or versions.get(DRIVER),
         devices=sorted(devices, key=lambda device: device.id),
         warnings=system.warnings,
@@ -189,13 +171,11 @@ class Platform(Detector):
     }
     visible = ("NEURON_RT_VISIBLE_CORES", "NEURON_VISIBLE_DEVICES")  # both select cores, despite the second name
     kernel_faults = (r"NEURON_HW_ERR=\w",)
+    detect = staticmethod(detect)
     start_hooks: typing.ClassVar = {artifacts.NAME: artifacts}
 
     def present(self, system):
         return bool(device_files(system) or devices_on_bus(system))
-
-    def detect(self, system):
-        return detect(system)
 
     def shortfalls(self, found, hardware, needs, installs=()):
         """As for every platform, plus a driver and a runtime that do not work together."""
@@ -208,27 +188,19 @@ class Platform(Detector):
         return DRIVER in context.installs and not present and bool(devices_on_bus(system))
 
     def preflight(self, context):
-        return [("packages", check_versions(context)), *checks(context, self.given)]
-
-
-# ---- checks of servers before they start
-
-
-def checks(context, given):
-    """[(check, messages)] for a node with Trainium. given: Detector.given of the platform."""
-    chosen = context.chosen
-    context.warnings += replaced_artifacts(chosen.values())
-    cores = []
-    if context.found:
-        if context.fits:  # else the plan has to change anyway
-            cores += missing_cores(chosen.values(), context.found)
-        cores += base.held(context, "Neuron device", given)
-    return [
-        ("cores", cores),
-        ("environment", [message for venv in context.venvs for message in _environment(chosen, venv)]),
-        ("script", list(script_faults(chosen))),
-        ("draft", [message for model in context.models for message in _draft(context.entries, model)]),
-    ]
+        chosen = context.chosen
+        context.warnings += replaced_artifacts(chosen.values())
+        found, missing = context.found, []
+        if found and context.fits:  # else the plan has to change anyway
+            missing = list(missing_cores(chosen.values(), found))
+        held = list(base.held(context, self.unit, self.given)) if found else []
+        return [
+            ("packages", check_versions(context)),
+            ("cores", [*missing, *held]),
+            ("environment", [message for venv in context.venvs for message in _environment(chosen, venv)]),
+            ("script", list(script_faults(chosen))),
+            ("draft", [message for model in context.models for message in _draft(context.entries, model)]),
+        ]
 
 
 # ---- cores
@@ -296,16 +268,13 @@ def replaced_artifacts(entries):
     by_path.pop(None, None)
     for path, entry in by_path.items():
         try:
-            state, record = artifacts.state_of(path)
+            state, _record, words = artifacts.assess(path, entry)
         except OSError:
             continue
-        problem = artifacts.misfit_of(entry, record) if state == "complete" else None
-        if state in artifacts.FAULTS:
-            problem = artifacts.FAULTS[state] % record.get("server")
-        if problem:
+        if state in artifacts.CLEARED:
             yield (
                 "The artifact in %s will be cleared: %s. It is imported from fleet_artifact_source, or compiled again "
-                "by the next start." % (path, problem)
+                "by the next start." % (path, words)
             )
 
 

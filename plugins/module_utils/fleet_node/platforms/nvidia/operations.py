@@ -62,67 +62,60 @@ def compare(servers, packages, installed=False, root="", check_mode=False, sysro
         )
     system = System(sysroot)
     engines, wanted = required(servers)
-    result = {"changed": False, "message": "nothing is due", "due": {}, "packages": {}, "manager": None, "cdi": [],
-              "keep": False, "diff": {"before": "", "after": ""}}  # fmt: skip
-    if not wanted:
-        return {**result, "message": "no server of this node gets GPUs in a container"}
-    if not sysroot and shutil.which("nvidia-smi", path=host_paths.PATH) is None:
+    if wanted and not sysroot and shutil.which("nvidia-smi", path=host_paths.PATH) is None:
         raise driver_missing(system)
-    present = package_versions(system, packages)
-    missing = lacking(packages, present)
+    present = package_versions(system, packages) if wanted else {}
+    missing = lacking(packages, present) if wanted else {}
     if missing or len({numbers(version) for version in present.values()}) > 1:
         missing = {name: package["version"] for name, package in packages.items()}
-    path = sysroot + NodePaths(root).lib + RECORD
-    record, boot = read_json(path) or {}, system.value(BOOT_ID)
-    specifications = {place: system.read(place) for place in CDI_FILES}
-    if installed:
+    path, boot = sysroot + NodePaths(root).lib + RECORD, system.value(BOOT_ID)
+    record = {"left_out": {}, "proven": {}, **(read_json(path) or {})}
+    texts = {place: system.read(place) for place in CDI_FILES}
+    fingerprint, files, changed = _fingerprint(texts[CDI_FILES[0]], present), gpu_files(system), False
+    unproven = [engine for engine in sorted(engines) if record["proven"].get(engine) != fingerprint]
+    message = "nothing is due" if wanted else "no server of this node gets GPUs in a container"
+    if installed and wanted:
         check_installed(missing, present)
-        described = paths_in(specifications[CDI_FILES[0]] or "")
-        silent = [file for file in gpu_files(system) if file not in described]
-        if silent or record.get("left_out"):
-            record = {**record, "left_out": {boot: silent}}
-    # a GPU that does not answer is left out of the specification until the next boot
-    left_out = (record.get("left_out") or {}).get(boot, ())
-    files = [file for file in gpu_files(system) if file not in left_out]
-    stale_files = {}
-    for place in CDI_FILES if engines else ():
-        reason = stale(specifications[place], files, system.exists)
-        if reason and (specifications[place] is not None or place == CDI_FILES[0]):
-            stale_files[place] = reason
-    fingerprint = _fingerprint(specifications[CDI_FILES[0]], present)
-    proven = record.get("proven") or {}
-    unproven = [engine for engine in sorted(engines) if proven.get(engine) != fingerprint]
-    if installed:
-        waiting = prove({name: engines[name] for name in unproven}, len(files))
+        # a GPU that does not answer is left out of the specification until the next boot
+        silent = [file for file in files if file not in paths_in(texts[CDI_FILES[0]] or "")]
+        waiting = prove({name: engines[name] for name in unproven}, len(files) - len(silent))
         if waiting:
-            result["message"] = "%s supports CDI names after its restart in the step serve" % " and ".join(waiting)
-        listing = {name: fingerprint for name in unproven if name not in waiting}
-        if listing:
-            record = {**record, "proven": {**proven, **listing}}
-        result["changed"], unproven = record != (read_json(path) or {}), []
-        if result["changed"]:
+            message = "%s supports CDI names after its restart in the step serve" % " and ".join(waiting)
+        proven = {**record["proven"], **{name: fingerprint for name in unproven if name not in waiting}}
+        known, record = record, {"left_out": {boot: silent} if silent else {}, "proven": proven}
+        changed, unproven = record != known, []
+        if changed:
             make_directory(os.path.dirname(path))
             write_json(path, record)
-    steps = {
-        "settings": "an installation left %s" % KEPT_SETTINGS if os.path.exists(sysroot + KEPT_SETTINGS) else None,
-        "packages": missing,
-        "cdi": "; ".join("%s: %s" % item for item in stale_files.items()) or (engines and missing and "new packages"),
-        "proof": (unproven or (engines and (missing or stale_files)))
-        and "no container of %s has listed the present GPUs" % " and ".join(unproven or sorted(engines)),
-    }
-    result.update(packages=present, cdi=list(stale_files or CDI_FILES[:1]))
-    result["due"] = {step: reason for step, reason in steps.items() if reason}
+    files = [file for file in files if file not in record["left_out"].get(boot, ())]
+    outdated = {}
+    for place in CDI_FILES if engines else ():
+        reason = stale(texts[place], files, system.exists)
+        if reason and (texts[place] is not None or place == CDI_FILES[0]):
+            outdated[place] = reason
+    due = {}
+    if os.path.exists(sysroot + KEPT_SETTINGS):
+        due["settings"] = "an installation left %s" % KEPT_SETTINGS
     if missing:
+        due["packages"] = missing
         check_install(missing, check_mode)
         _check_holders(packages)
-        result["manager"] = package_manager(system)[0]
-        result["keep"] = os.path.exists(sysroot + SETTINGS)
-    if result["due"]:
-        lines = ["%s: %s" % (step, listed(reason) if step == "packages" else reason)
-                 for step, reason in result["due"].items()]  # fmt: skip
-        result.update(changed=check_mode or result["changed"], message="; ".join(lines))
-        result["diff"]["after"] = "".join(line + "\n" for line in lines)
-    return result
+    if engines and (missing or outdated):
+        due["cdi"] = "; ".join("%s: %s" % item for item in outdated.items()) or "new packages"
+    if engines and (missing or outdated or unproven):
+        names = " and ".join(unproven or sorted(engines))
+        due["proof"] = "no container of %s has listed the present GPUs" % names
+    lines = ["%s: %s" % (step, listed(why) if step == "packages" else why) for step, why in due.items()]
+    return {
+        "changed": changed or (check_mode and bool(due)),
+        "message": "; ".join(lines) or message,
+        "due": due,
+        "packages": present,
+        "manager": package_manager(system)[0] if missing else None,
+        "cdi": list(outdated or CDI_FILES[:1]),
+        "keep": bool(missing) and os.path.exists(sysroot + SETTINGS),
+        "diff": {"before": "", "after": "".join(line + "\n" for line in lines)},
+    }
 
 
 def required(servers):

@@ -14,7 +14,7 @@ from ...containers.engine import Engine, EngineError
 from ...errors import FleetError
 from ...host.packages import numbers
 from .. import base
-from ..base import Accelerators, Card, Detector, used
+from ..base import Card, Detector, used
 from ..host import run_tool
 from . import smi
 
@@ -155,21 +155,14 @@ def detect(system):
     devices = _devices(system, gpus, rows, lost)
     if not devices:
         smi.refuse(system, problem or "it lists no GPU in a known form: %s" % " ".join(system.warnings[:4]))
-    for device in devices:
-        device.locate(system, device.address)
-    for bus in sorted(set(on_the_bus(system)) - {device.address for device in devices}):
-        system.warn("The PCI bus has the GPU %s, which nvidia-smi does not list; look for NVRM in dmesg." % bus)
-    known = [device.kind for device in devices if device.kind]
-    if len(set(known)) > 1:
-        system.warn("The GPUs of this node differ: %s." % ", ".join(sorted({str(gpu.product) for gpu in devices})))
-    return Accelerators(
-        accelerator=max(known, key=known.count) if known else "unknown",
+    return base.accelerators_of(
+        system,
+        devices,
+        on_the_bus(system),
+        "NVRM",
         vendor="NVIDIA",
-        model=next((gpu.product for gpu in devices if gpu.product), "unknown"),
         generation=next((gpu.compute_capability for gpu in devices if gpu.compute_capability), "unknown"),
         driver=_version(roots, "driver_version", "kmd_version") or system.value(smi.LOADED) or None,
-        devices=devices,
-        warnings=system.warnings,
         runtime=_version(roots, "cuda_version", "cuda_umd_version"),
     )
 
@@ -247,18 +240,14 @@ class Platform(Detector):
         "built for this driver.",
     }
     visible = ("CUDA_VISIBLE_DEVICES",)
+    kinds = smi.KINDS
+    detect = staticmethod(detect)
     lost_by_reload = "/dev/nvidiactl"
     kernel_faults = (r"NVRM: (?:Xid \(\S+\): (?!43,|45,)|.*fallen off the bus)",)  # 43, 45: of a process that ended
     setuid_helper = True  # CUDA starts nvidia-modprobe if a device file is missing
 
     def present(self, system):
         return bool(system.listed(DRIVEN) or on_the_bus(system, (ACCELERATOR,)))
-
-    def detect(self, system):
-        return detect(system)
-
-    def usual_memory_gib(self, found):
-        return smi.KINDS[found.accelerator][1] / 1024 if found.accelerator in smi.KINDS else 0
 
     def shortfalls(self, found, hardware, needs, installs=()):
         """As for every platform, and GPUs of other kinds than most."""
@@ -273,5 +262,5 @@ class Platform(Detector):
         return messages
 
     def preflight(self, context):
-        found = [*base.device_checks(context, "GPU"), ("fabric", list(_services(context)))] if context.found else []
-        return [*found, ("containers", list(_containers(context)))]
+        fabric = list(_services(context)) if context.found else []
+        return [*super().preflight(context), ("fabric", fabric), ("containers", list(_containers(context)))]

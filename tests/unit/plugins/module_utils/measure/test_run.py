@@ -22,7 +22,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jo
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import benchmark, run
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import benchmarks
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.benchmarks import Point
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Observed
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.supervisord import Supervisord
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.systemd import Systemd
@@ -36,6 +35,12 @@ HEAD = {
     "inventory": "local", "recipe": "r", "recipe_hash": "a" * 64, "platform": "cpu", "engine": "e", "scope": "node",
     "versions": {"engine": None, "tool": "1", "collection": None}, "host": "node", "profile": "quick",
     "hardware": {"accelerator": "cpu", "count": 2},
+}  # fmt: skip
+POINT = {
+    "tool": "aiperf", "model": "m", "tokenizer": "/m", "urls": ["http://127.0.0.1:1"], "input_tokens": 64,
+    "output_tokens": 32, "requests": 8, "concurrency": 2, "request_rate": None, "warmup_requests": 0, "seed": 0,
+    "endpoint": "/v1/chat/completions", "ignore_eos": True, "server_token_count": True, "sampling": {},
+    "arguments": [], "engine_arguments": [], "limits": None, "timeout_s": 600,
 }  # fmt: skip
 # Counts its calls, waits where it is told to, and writes a profile of as many requests as `count` says.
 TOOL = """
@@ -70,7 +75,8 @@ class Bench:
         monkeypatch.setattr(benchmarks, "program", lambda *given: ([tool], {}, None))
         monkeypatch.setattr(benchmark.Benchmark, "check", lambda one: dict(self.starts))
         monkeypatch.setattr(benchmark.Benchmark, "processes", lambda one: dict(self.starts))
-        monkeypatch.setattr(benchmark.Benchmark, "check_tokenizer", lambda one, python: None)
+        self.checked = []  # by the Python of the tool
+        monkeypatch.setattr(benchmark.Benchmark, "check_tokenizer", lambda one, python: self.checked.append(python))
         self.answered(8)
 
     def answered(self, count):
@@ -91,10 +97,7 @@ class Bench:
         return len(path.read_text().splitlines()) if path.exists() else 0
 
     def call(self, caller="one", wait_s=60, check_mode=False, again=False, beside=(), **point):
-        point = {
-            "tool": "aiperf", "model": "m", "tokenizer": "/m", "urls": ["http://127.0.0.1:1"], "input_tokens": 64,
-            "output_tokens": 32, "requests": 8, "concurrency": 2, "timeout_s": 600, **point,
-        }  # fmt: skip
+        point = {**POINT, **point}
         point.setdefault("spec", tools().get(point["tool"]))
         params = {
             "point": point, "servers": [plan_entry(8000)], "beside": beside, "elsewhere": [], "head": HEAD,
@@ -120,7 +123,7 @@ def test_a_point_that_counts_is_not_run_again(bench):
     assert (second["changed"], second["document"], bench.calls) == (False, document, 1)
     assert bench.call(caller="three", again=True)["document"]["id"] != document["id"]
     assert bench.call(caller="four", input_tokens=65)["document"]["id"] != document["id"]
-    assert bench.calls == 3
+    assert bench.calls == len(bench.checked) == 3
 
 
 def test_fewer_answers_than_asked_fail_and_are_kept_and_run_again(bench):
@@ -243,7 +246,6 @@ def test_a_key_is_never_an_argument(bench, monkeypatch):
     monkeypatch.setattr(
         DetachedJob, "launch", lambda job, argv, *more: seen.append((argv, more)) or launch(job, argv, *more)
     )
-    monkeypatch.setattr(benchmark, "with_key", lambda tool, program: program)
     monkeypatch.setattr(run, "common_client_key", lambda paths, entries: "sk-secret")
     assert bench.call()["document"]["ok"] is True
     argv, (request, environment) = seen[0]
@@ -253,7 +255,7 @@ def test_a_key_is_never_an_argument(bench, monkeypatch):
 def test_a_tokenizer_that_cannot_be_used(bench, monkeypatch, tmp_path):
     monkeypatch.undo()
     one = benchmark.Benchmark.__new__(benchmark.Benchmark)
-    one.point = dataclasses.replace(named("aiperf"), tokenizer=str(tmp_path))
+    one.point = {"tokenizer": str(tmp_path)}
     with pytest.raises(FleetError) as caught:
         one.check_tokenizer(None)
     assert caught.value.code == "measure.tokenizer"
@@ -264,15 +266,11 @@ def test_a_tokenizer_that_cannot_be_used(bench, monkeypatch, tmp_path):
     one.check_tokenizer(script(tmp_path / "python", "echo 10"))
 
 
-def named(tool):
-    return Point(tool, tools()[tool], "m", "/m", ("http://127.0.0.1:8000", "http://10.0.0.2:8000"), 1, 1, 1)
-
-
 @pytest.mark.parametrize(("tool", "environment"), [("aiperf", True), ("trtllm-bench", False)])
 def test_a_tool_that_is_not_there(tmp_path, tool, environment):
     folder = str(tmp_path)
     with pytest.raises(FleetError) as caught:
-        benchmarks.program(named(tool), folder if environment else None, plan_entry(8000), "", folder)
+        benchmarks.program(tool, tools()[tool], folder if environment else None, plan_entry(8000), "", folder)
     assert caught.value.code == "measure.tool-missing"
 
 
@@ -328,9 +326,8 @@ def test_servers_of_other_hosts_must_answer_and_are_told_from_a_later_start(tmp_
         return Response(method, url, status, text=text, error=None if status else "refused")
 
     monkeypatch.setattr(run.http_client, "request", request)
-    point = named("aiperf")
     one = benchmark.Benchmark.__new__(benchmark.Benchmark)
-    one.point, one.planned, one.node = point, {"server-0": plan_entry(8000)}, types.SimpleNamespace(paths=0, manager=0)
+    one.planned, one.node = {"server-0": plan_entry(8000)}, types.SimpleNamespace(paths=0, manager=0)
     one.params = {"elsewhere": [
         {"host": "b", "name": "frontend", "hash": "h", "url": "http://10.0.0.2:8000"},
         {"host": "b", "name": "decode-0", "hash": "h", "url": None},
@@ -380,7 +377,7 @@ def test_what_is_another_start(monkeypatch, change, changed):
 
 # -- servers that stop for a tool come back, however the tool ends and whoever waits for it ----------------------------
 
-LATENCY = Point("vllm-latency", tools()["vllm-latency"], "m", "/m", ("http://127.0.0.1:1",), 1, 1, 1)
+LATENCY = ("vllm-latency", tools()["vllm-latency"])
 ENTRIES = {name: plan_entry(8000, name) for name in ("server-0", "server-1")}
 
 
@@ -474,7 +471,7 @@ def test_what_starts_them_with_each_service_manager(tmp_path):
 def test_an_engine_takes_the_place_of_a_servers_process(tmp_path):
     python = script(tmp_path / "python", "true")
     entry = plan_entry(8000, command=[python, "-m", "x"], cpus="0-3", user="engine", environment={"A": "1"})
-    argv, variables, _python = benchmarks.program(LATENCY, None, entry, "", str(tmp_path), "0.32.0")
+    argv, variables, _python = benchmarks.program(*LATENCY, None, entry, "", str(tmp_path), "0.32.0")
     assert argv == [
         "runuser", "-u", "engine", "--", "taskset", "--cpu-list", "0-3", python, "-m", "vllm.entrypoints.cli.main",
         "bench", "latency",
@@ -494,6 +491,6 @@ def test_an_engine_takes_the_place_of_a_servers_container(monkeypatch):
         command=["vllm", "serve", "/m"],
         launch=["docker", "run", "--name=inference-fleet-server-0", "image", "vllm", "serve", "/m"],
     )
-    argv, variables, _python = benchmarks.program(LATENCY, None, entry, "", "/f")
+    argv, variables, _python = benchmarks.program(*LATENCY, None, entry, "", "/f")
     assert argv == ["docker", "run", "--name=inference-fleet-server-0", "image", "vllm", "bench", "latency"]
     assert (variables, seen[0]["command"]) == ({"B": "2"}, ["vllm", "bench", "latency"])

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pathlib
 import shutil
@@ -14,9 +13,12 @@ import sys
 import types
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import llmperf_worker
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.benchmarks import Point, with_key
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import (
+    benchmarks,
+    llmperf_worker,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.reading import (
+    environment,
     expand,
     load,
     measured,
@@ -31,17 +33,23 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points imp
 )
 
 SAMPLES = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "measure"
-POINT = Point(
-    tool="aiperf", spec=tools()["aiperf"], model="gpt-oss", tokenizer="/srv/models/m",
-    urls=("http://127.0.0.1:8000", "http://127.0.0.1:8001"), input_tokens=64, output_tokens=32, requests=8,
-    concurrency=2, limits={"ttft_ms": 500, "tpot_ms": 20},
-)  # fmt: skip
+POINT = {
+    "tool": "aiperf", "spec": tools()["aiperf"], "model": "gpt-oss", "tokenizer": "/srv/models/m",
+    "urls": ["http://127.0.0.1:8000", "http://127.0.0.1:8001"], "input_tokens": 64, "output_tokens": 32, "requests": 8,
+    "concurrency": 2, "request_rate": None, "warmup_requests": 0, "seed": 0, "endpoint": "/v1/chat/completions",
+    "ignore_eos": True, "server_token_count": True, "sampling": {}, "arguments": [],
+    "limits": {"ttft_ms": 500, "tpot_ms": 20}, "timeout_s": 600,
+}  # fmt: skip
 AISBENCH = "20261122_120000"
 DIED = "Exception in thread Thread-1:\nTraceback:\nZeroDivisionError: division by zero\n" * 2
 
 
 def of(tool, **more):
-    return dataclasses.replace(POINT, tool=tool, spec=tools()[tool], **more)
+    return {**POINT, "tool": tool, "spec": tools()[tool], **more}
+
+
+def argv_of(point, folder):
+    return expand(point["spec"]["template"], benchmarks.values(point, folder))
 
 
 # Real output: (tool, {file: sample}, concurrency, requests, completed, failed, {metric: value}, [errors])
@@ -94,7 +102,7 @@ def test_recorded_output(tmp_path, tool, samples, concurrency, requests, complet
     for name, sample in samples.items():
         copy = shutil.copytree if (SAMPLES / sample).is_dir() else shutil.copy
         copy(SAMPLES / sample, tmp_path / name)
-    reading = of(tool, concurrency=concurrency, requests=requests).read(str(tmp_path), "")
+    reading = benchmarks.read(of(tool, concurrency=concurrency, requests=requests), str(tmp_path), "")
     assert (reading.completed, reading.failed) == (completed, failed)
     for name, value in metrics.items():
         key, _dot, statistic = name.partition(".")
@@ -109,11 +117,11 @@ def test_records_of_a_warm_up_and_lines_of_a_killed_writer_are_ignored(tmp_path)
     lines = (SAMPLES / "aiperf-all-failed.jsonl").read_text(encoding="utf-8").splitlines()
     lines = [lines[0].replace('"profiling"', '"warmup"'), lines[1], "[]", "null", lines[2][:90]]
     (tmp_path / "profile_export.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    assert (POINT.read(str(tmp_path), "").failed, POINT.done(str(tmp_path), "")) == (1, 1)
+    assert (benchmarks.read(POINT, str(tmp_path), "").failed, benchmarks.done(POINT, str(tmp_path), "")) == (1, 1)
 
 
 def test_exceptions_in_the_log_of_llmperf_are_errors(tmp_path):
-    reading = of("llmperf").read(str(tmp_path), DIED)
+    reading = benchmarks.read(of("llmperf"), str(tmp_path), DIED)
     assert (reading.completed, reading.failed) == (0, 0)
     assert reading.errors == [{"message": "ZeroDivisionError: division by zero", "count": 2}]
 
@@ -124,7 +132,7 @@ def test_a_run_without_output_has_no_answers(tool, text, tmp_path):
     if text:
         (tmp_path / "result.json").write_text(text, encoding="utf-8")
         (tmp_path / "profile_export_aiperf.json").write_text(text, encoding="utf-8")
-    assert of(tool).read(str(tmp_path), "").completed == 0
+    assert benchmarks.read(of(tool), str(tmp_path), "").completed == 0
 
 
 @pytest.mark.parametrize(
@@ -165,7 +173,9 @@ def test_a_template_leaves_out_and_repeats_groups():
 def test_progress_is_read_from_the_last_bar():
     assert progress("0%| | 0/8 [00:00<?]\r 25%|##| 2/8 [00:01<00:02]") == (2, 8)
     assert progress("loading") == (None, None)
-    assert of("vllm-latency", concurrency=4).done("", "3/3 [\nProfiling iterations: 40%|#| 2/5 [00:01<") == 8
+    assert (
+        benchmarks.done(of("vllm-latency", concurrency=4), "", "3/3 [\nProfiling iterations: 40%|#| 2/5 [00:01<") == 8
+    )
 
 
 def test_a_command_of_a_recipe_is_a_tool(tmp_path):
@@ -178,14 +188,14 @@ def test_a_command_of_a_recipe_is_a_tool(tmp_path):
     }  # fmt: skip
     tool = tool_of({"tool": "command", "command": command})
     assert (tool["several"], tool["takes_rate"], tool["takes_warmup"]) == (True, False, False)
-    point = dataclasses.replace(POINT, tool="command", spec=tool)
-    assert point.command([], "/o") == [
-        "/opt/bench", "--url=http://127.0.0.1:8000", *POINT.urls, "--users", "2", "/o/my file.json"
+    point = {**POINT, "tool": "command", "spec": tool}
+    assert argv_of(point, "/o") == [
+        "/opt/bench", "--url=http://127.0.0.1:8000", *POINT["urls"], "--users", "2", "/o/my file.json"
     ]  # fmt: skip
-    assert point.variables("/o") == {"TOKENIZER": "/srv/models/m"}
+    assert environment(tool, benchmarks.values(point, "/o")) == {"TOKENIZER": "/srv/models/m"}
     output = {"ok": 7, "bad": 1, "rate": 90.5, "ttft": {"mean": 0.5, "p99": 2}, "median": 40}
     (tmp_path / "my file.json").write_text(json.dumps(output), encoding="utf-8")
-    reading = point.read(str(tmp_path), "")
+    reading = benchmarks.read(point, str(tmp_path), "")
     assert (reading.completed, reading.failed, reading.metrics["output_tokens_per_s"]) == (7, 1, 90.5)
     assert reading.metrics["ttft_ms"] == {"mean": 500, "p50": None, "p90": None, "p95": None, "p99": 2000}
     assert reading.metrics["e2e_ms"]["p50"] == 40 and reading.metrics["e2e_ms"]["mean"] is None
@@ -193,9 +203,8 @@ def test_a_command_of_a_recipe_is_a_tool(tmp_path):
 
 def test_a_configuration_file_gets_all_values_as_json():
     point = of("aisbench", request_rate=2.5, sampling={"temperature": 0.5})
-    argv = point.command(["/v/bin/ais_bench"], "/o")
-    assert argv == ["/v/bin/ais_bench", "--mode", "perf", "--num-warmups", "1"]
-    values = json.loads(point.variables("/o")["FLEET_VALUES"])
+    assert argv_of(point, "/o") == ["--mode", "perf", "--num-warmups", "1"]
+    values = json.loads(environment(point["spec"], benchmarks.values(point, "/o"))["FLEET_VALUES"])
     assert (values["output"], values["tokenizer"], values["host"], values["port"]) == (
         "/o", "/srv/models/m", "127.0.0.1", 8000
     )  # fmt: skip
@@ -203,7 +212,7 @@ def test_a_configuration_file_gets_all_values_as_json():
 
 
 def test_aiperf_is_given_every_address_and_the_limits():
-    argv = POINT.command(["aiperf"], "/out")
+    argv = argv_of(POINT, "/out")
     assert argv.count("--url") == 2 and "round_robin" in argv
     assert argv[argv.index("--goodput") + 1] == "time_to_first_token:500 inter_token_latency:20"
     assert "ignore_eos:true" in argv and "--use-server-token-count" in argv
@@ -228,8 +237,11 @@ def test_aiperf_gets_a_key_in_its_process_and_not_in_its_arguments(tmp_path):
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "cli.py").write_text("import sys\n\n\ndef app():\n    print(sys.argv)\n", encoding="utf-8")
-    argv = POINT.command(with_key("aiperf", ["/v/bin/aiperf"]), "/out")
-    assert argv[0] == "/v/bin/python" and argv[3] == "profile" and "sk-secret" not in " ".join(argv)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "aiperf").touch()
+    program = benchmarks.program("aiperf", POINT["spec"], str(tmp_path), None, "", "", key=True)[0]
+    argv = [*program, *argv_of(POINT, "/out")]
+    assert argv[0] == str(tmp_path / "bin" / "python") and argv[3] == "profile" and "sk-secret" not in " ".join(argv)
     environment = {"OPENAI_API_KEY": "sk-secret", "PYTHONPATH": str(tmp_path)}
     command = [sys.executable, *argv[1:5]]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

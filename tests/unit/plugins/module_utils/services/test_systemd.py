@@ -370,7 +370,7 @@ def test_a_masked_unit_is_an_error_and_stays(manager):
 @pytest.mark.parametrize("nvidia", [False, True])
 def test_what_systemd_holds_of_a_changed_unit_is_read_anew(manager, tmp_path, monkeypatch, nvidia):
     """A reload may cost a container of an NVIDIA node its devices."""
-    monkeypatch.setattr(systemd.REGISTERED["nvidia"], "lost_by_reload", str(tmp_path) if nvidia else "/no/such/device")
+    monkeypatch.setattr(systemd.PLATFORMS["nvidia"], "lost_by_reload", str(tmp_path) if nvidia else "/no/such/device")
     monkeypatch.setattr(systemd, "_containers_run", lambda: True)
     manager.answers["show"] = shown(NeedDaemonReload="yes")
     manager.enable(["server-0"])
@@ -561,7 +561,7 @@ def test_another_changed_unit_is_none_of_this_one(manager, monkeypatch, tmp_path
     ("nvidia", "containers", "may"), [(False, True, True), (True, False, True), (True, True, False)]
 )
 def test_an_older_unit_in_memory(manager, monkeypatch, tmp_path, nvidia, containers, may):
-    monkeypatch.setattr(systemd.REGISTERED["nvidia"], "lost_by_reload", str(tmp_path) if nvidia else "/no/such/device")
+    monkeypatch.setattr(systemd.PLATFORMS["nvidia"], "lost_by_reload", str(tmp_path) if nvidia else "/no/such/device")
     monkeypatch.setattr(systemd, "_containers_run", lambda: containers)
     define(manager, "server-0")
     found = unit_now(manager, NeedDaemonReload="yes")

@@ -31,9 +31,8 @@ def chunk(ms, finish=None, **delta):
 
 def test_the_first_token_is_the_first_delta_with_something_in_it():
     events = [chunk(3, role="assistant", content=""), chunk(7, reasoning_content="We"), chunk(9, content="391")]
-    streamed = chat.read_stream(events)
-    answer = streamed.answer
-    assert (streamed.times, streamed.error, streamed.bad) == ([7, 9], None, None)
+    answer = chat.read_stream(events)
+    assert (answer.times, answer.error, answer.bad) == ([7, 9], None, None)
     assert (answer.content, answer.reasoning) == ("391", {"reasoning_content": "We"})
     assert chat.read_stream(events[:1]).times == []
 
@@ -48,7 +47,9 @@ def test_the_first_token_is_the_first_delta_with_something_in_it():
     ],
 )  # fmt: skip
 def test_a_stream_flows_where_its_events_are_apart(times, expected):
-    assert streams.flows(chat.StreamedAnswer(chat.Answer(), None, None, times)) is expected
+    answer = chat.Answer()
+    answer.times = times
+    assert streams.flows(answer) is expected
 
 
 def call(index, **function):
@@ -73,8 +74,14 @@ def call(index, **function):
 def test_streamed_tool_calls_are_put_together(chunks, calls):
     events = [chunk(ms, tool_calls=one) for ms, one in enumerate(chunks, 1)]
     streamed = chat.read_stream([*events, chunk(3, "tool_calls")])
-    assert (streamed.answer.tool_calls, streamed.answer.finish_reason) == (calls, "tool_calls")
+    assert (streamed.tool_calls, streamed.finish_reason) == (calls, "tool_calls")
     assert streamed.times == [1, 2]
+
+
+def test_a_streamed_call_has_one_id():
+    events = [chunk(ms, tool_calls=[{**call(0), "id": name}]) for ms, name in enumerate(("a", "a", "b"))]
+    assert (causes.OTHER_ID, "a, then b") in chat.read_stream(events).flaws
+    assert causes.OTHER_ID not in dict(chat.read_stream(events[:2]).flaws)
 
 
 JSON = st.recursive(
@@ -97,8 +104,8 @@ COMPLETION = mappings(choices=st.lists(CHOICE | JSON) | JSON, usage=mappings(com
 
 @given(COMPLETION | JSON)
 def test_no_answer_is_too_odd_to_be_read(value):
-    streamed = chat.read_stream([Event(json.dumps(value), 1), Event("no json", 2)]).answer
-    for answer in filter(None, (chat.read_answer(value), streamed)):
+    streamed = chat.read_stream([Event(json.dumps(value), 1), Event("no json", 2)])
+    for answer in filter(None, (chat.read_answer(json.dumps(value)), streamed)):
         assert isinstance(answer.length, int)
         assert all(isinstance(text, str) and text for _where, text in answer.texts())
         for one in answer.tool_calls:
@@ -362,10 +369,12 @@ def test_requests_are_counted_by_the_generate_endpoint(text, expected):
 
 def test_one_of_several_workers_may_be_left_alone_by_the_router():
     roles = {"prefill-0": "prefill", "prefill-1": "prefill", "decode-0": "decode"}
-    before = {name: probes.Seen(1, 7) for name in roles}
-    after = {**before, "prefill-1": probes.Seen(2)}
-    assert probes.idle(before, after, roles) == ["decode-0"]
-    after["decode-0"] = probes.Seen(2, 7)
-    assert probes.idle(before, after, roles) == []
-    assert probes.still(before, after, ["decode-0"]) == ["decode-0"]
-    assert probes.still(before, {**after, "decode-0": before["decode-0"]}, ["decode-0"]) == []
+    before = dict.fromkeys(roles, (1, 7))
+    after = {**before, "prefill-1": (2, None)}
+    assert probes.unused(before, after, roles) == causes.idle_cause(["decode-0"])
+    after["decode-0"] = (2, 8)
+    assert probes.unused(before, after, roles) is None
+    after["decode-0"] = (2, 7)
+    assert probes.unused(before, after, roles) == causes.still_cause(["decode-0"])
+    after["decode-0"] = (1, 7)
+    assert probes.unused(before, {**after, "decode-0": (None, 7)}, roles) is None

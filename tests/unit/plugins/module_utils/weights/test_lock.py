@@ -17,10 +17,9 @@ import threading
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import lock as weight_lock
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.lock import Busy, WeightLock
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest, staging
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.run import Run
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.staging import Busy, WeightLock
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.wanted import (
     Listing,
     SourceProblem,
@@ -35,7 +34,7 @@ LOCK = ".small.inference-fleet-lock"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(weight_lock, "POLL_S", 0.001)
+    monkeypatch.setattr(staging, "POLL_S", 0.001)
 
 
 @pytest.fixture
@@ -123,7 +122,7 @@ def test_many_processes(destination, hidden, tmp_path):
 
 @pytest.mark.parametrize(
     ("owner", "name", "number", "warnings"),
-    [(fcntl, "flock", errno.ENOLCK, 1), (weight_lock, "make_directory", errno.EACCES, 0)],
+    [(fcntl, "flock", errno.ENOLCK, 1), (staging, "make_directory", errno.EACCES, 0)],
 )
 def test_where_nothing_can_be_locked_a_run_goes_on(destination, hidden, monkeypatch, owner, name, number, warnings):
     def refuse(place, *_more):
@@ -173,7 +172,8 @@ def test_what_still_writes_after_a_failure_keeps_the_lock(destination):
 
     wanted = Wanted("huggingface", "made-up/small", "main", destination, endpoint="https://hub", retries=0, workers=32)
     with pytest.raises(FleetError):
-        Run(wanted, lambda _wanted: Client()).run()
+        Run(wanted, Client()).run()
+    gc.collect()  # of what the error held
     assert busy(destination)
     go.set()
 

@@ -10,8 +10,12 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import known, manifest, selection
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import progress as progress_module
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import (
+    known,
+    manifest,
+    selection,
+    transfer,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.wanted import (
     Listing,
     Wanted,
@@ -211,8 +215,8 @@ def test_links_in_a_manifest_that_lead_out(written, tmp_path, tmp_path_factory, 
 
 def test_progress_has_the_rate_and_the_time_that_is_left(monkeypatch):
     clock, done = [100.0], [0]
-    monkeypatch.setattr(progress_module.time, "monotonic", lambda: clock[0])
-    progress = progress_module.Progress()
+    monkeypatch.setattr(transfer.time, "monotonic", lambda: clock[0])
+    progress = transfer.Progress()
     found = {"phase": "listing", "percent": 0.0, "bytes_done": 0, "bytes_total": 0, "file": None, "waiting": None}
     assert progress.snapshot() == {**found, "rate_bytes_s": None, "eta_s": None}
     progress.begin("downloading", 1000, lambda: done[0])

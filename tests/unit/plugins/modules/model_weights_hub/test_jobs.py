@@ -14,9 +14,6 @@ import threading
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.redact import Redactor
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import worker
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.progress import Progress
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import gpt_oss
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
@@ -159,13 +156,6 @@ def test_a_job_that_checked_less_does_not_count(node):
     result = node.run(verify="full", caller="second")
     assert (result["repaired"], result["verified"]) == ([rotten], "full")
     assert node.found() == node.wanted()
-
-
-def test_the_last_state_stays(tmp_path):
-    reporter = worker.Reporter(str(tmp_path / "state.json"), Progress(), Redactor())
-    reporter.write("done", result={})
-    reporter.write("running")
-    assert json.loads((tmp_path / "state.json").read_text())["state"] == "done"
 
 
 def waiting(node):

@@ -152,6 +152,8 @@ def test_a_checkpoint_of_another_kind_is_refused_before_its_shards_come(tmp_path
         node.refused(UNFIT)
         assert [path for path in hub.counts().get(REPO, {}) if path.endswith("safetensors")] == []
         assert not node.destination.exists()
+        node.repository.commit(gpt_oss(REPO, 30_000).files)  # the branch is looked up again
+        assert node.run()["changed"] and node.found() == node.wanted()
 
 
 def draft_files(hidden_size=2880, vocab_size=201088, **files):

@@ -251,9 +251,11 @@ class TestInPlace:
         hashed.clear()
         assert in_place.run()["verified"] == "quick"
         assert hashed == []
+        written = in_place.manifest()["files"][SHARD]["mtime_ns"]
         os.utime(shared / SHARD, ns=(1, 1))
         assert not in_place.run()["changed"] and not in_place.run()["changed"]
         assert hashed == [SHARD]
+        assert in_place.manifest()["files"][SHARD]["written_ns"] == written  # no server restarts for it
 
     def test_damage_is_named_and_nothing_is_changed(self, in_place, shared):
         in_place.run()

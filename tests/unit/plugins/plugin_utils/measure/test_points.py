@@ -93,6 +93,7 @@ def command(**more):
         ({"command": COMMAND}, "command"),
         (command(argv=["x", "${address}"]), '"${address}"'),
         (command(environment={"A": "${request_rate}"}), "request_rate"),
+        ({**command(argv=["x", "${concurrency}"]), "concurrency": None}, "concurrency"),
         ({**command(), "request_rate": 2}, "request_rate"),
         ({**command(), "arguments": ["-x"]}, "arguments"),
         (command(metrics={"completed": "ok"}), "command.metrics"),

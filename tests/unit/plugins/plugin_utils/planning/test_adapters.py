@@ -146,4 +146,6 @@ def test_the_endpoint_has_a_route_for_each_adapter():
     assert (adapter["model"], [(one["server"], one["track"]) for one in adapter["servers"]]) == (
         "sql", [("server-0", model["name"])],
     )  # fmt: skip
-    plans.error(endpoint.backends, [([*entries, plan_entry(8002, "server-2", model_id="sql")], deployment)], variables)
+    for other in {"model_id": "sql"}, {"model_id": "n", "adapters": ["sql"]}:
+        taken = plan_entry(8002, "server-2", bind="0.0.0.0", **other)
+        assert plans.error(endpoint.backends, [([*entries, taken], deployment)], variables).code == "plan.taken-twice"

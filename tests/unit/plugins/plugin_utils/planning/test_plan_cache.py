@@ -28,11 +28,10 @@ KEY = "sk-never-in-a-file"
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     """The folder of the plans, and a list that gets an item for each plan that is made."""
-    made, make, check_only = [], fleet.make, fleet.check_only
+    made, make = [], fleet.make
     monkeypatch.setenv(run_plan.VARIABLE, str(tmp_path / "plans"))
     monkeypatch.setattr(seen_files, "_seen", {})
     monkeypatch.setattr(fleet, "make", lambda *given: made.append(1) or make(*given))
-    monkeypatch.setattr(fleet, "check_only", lambda *given: made.append(1) or check_only(*given))
     return tmp_path / "plans", made
 
 
@@ -93,7 +92,7 @@ def test_a_variable_that_no_plan_reads_changes_nothing(cache):
         {"strict": False},
         {"secrets": True},
         {"restarts": True, "restart": "server-0"},
-        {"only_check": True},
+        {"only_check": True, "secrets": True},
     ],
 )
 def test_something_else_that_is_asked_for_is_planned(cache, change):

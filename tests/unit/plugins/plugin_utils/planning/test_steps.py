@@ -71,6 +71,10 @@ ROLES = {
 HOSTS = {
     "cpu": {"fleet_recipe": "cpu-tiny"},
     "cpu, site": {"fleet_recipe": "cpu-dynamo", **SITE},
+    "cpu, empty": {"fleet_recipe": "cpu-tiny", **dict.fromkeys(
+        ("fleet_proxy_env", "fleet_pip_index_url", "fleet_hf_token", "fleet_hf_endpoint", "fleet_ca_bundle"))},
+    "nvidia, models": {"fleet_recipe": "b200-vllm",
+                       "fleet_override": {"model": {"adapters": [{"name": "sql", "path": "/srv/sql"}]}}},
     "cpu, roles": {"fleet_recipe": "cpu-tiny", **SITE, **ROLES},
     "neuron": {"fleet_recipe": "trn3-eagle3", **SITE},
     "neuron, roles": {"fleet_recipe": "trn3-vllm-neuron", **ROLES},
@@ -320,6 +324,7 @@ def test_operations_are_known_on_nodes_with_their_arguments_and_no_argument_has_
         for one in plan["steps"]:
             options = operation_of(one["operation"]).arguments
             found.add(one["operation"])
+            assert run_look.LATER in one["arguments"].get("servers", {run_look.LATER})  # not every entry again
             assert set(one["arguments"]) <= set(options), one["operation"]
             for argument in (name for name, option in options.items() if "no_log" in option):
                 value = one["arguments"].get(argument)
@@ -376,10 +381,10 @@ def copy(tmp_path, monkeypatch):
         else:
             shutil.copy(CLONE / place, tmp_path / place)
     monkeypatch.setattr(steps, "COLLECTION", str(tmp_path))
-    for one in (steps.is_known, steps.defaults_of):
+    for one in (steps.is_known, steps.defaults_of, steps.tasks_of):
         one.cache_clear()
     yield tmp_path
-    for one in (steps.is_known, steps.defaults_of):
+    for one in (steps.is_known, steps.defaults_of, steps.tasks_of):
         one.cache_clear()
 
 
@@ -411,11 +416,15 @@ def test_the_known_roles_and_playbooks_are_those_of_the_collection():
     assert pathlib.Path(steps.KNOWN).read_text() == known_tasks.text()
 
 
-def test_a_default_that_is_a_template_must_be_said_here():
-    role = steps.Host("serve", planned(HOSTS["cpu"])[1], [], {}).role("serve")
-    assert role.value("serve_manager") == "auto"
-    with pytest.raises(AssertionError, match="the default of serve_changes is a template"):
-        role.value("serve_changes")
+@pytest.mark.parametrize(
+    "default",
+    ["{{ lookup('env', 'A') }}", "{{ fleet_servers is changed }}", "{{ fleet_lack }}", "{{ fleet_lack or omit }}"],
+)
+def test_what_only_ansible_can_evaluate_runs_each_time(monkeypatch, default):
+    known = steps.defaults_of
+    monkeypatch.setattr(steps, "defaults_of", lambda role: {**known(role), "serve_state": default})
+    found = reasons()
+    assert list(found) == ["serve"] and found["serve"].startswith("it cannot be looked at: ")
 
 
 def test_a_secret_that_is_locked_is_an_error_when_it_is_sent():

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
@@ -22,13 +23,24 @@ def test_host_does_not_wipe_out_group():
     group, host = {"arguments": {"a": 4}, "environment": {"A": "1"}}, {"arguments": {"b": 8}}
     merged, origin = overrides.combine([("fleet_override_group", group), ("fleet_override_host", host)])
     assert merged == {"arguments": {"a": 4, "b": 8}, "environment": {"A": "1"}}
-    assert origin[("arguments", "b")] == "fleet_override_host"
+    names = ["fleet_override_group", "fleet_override_host"]
+    assert origin == {("arguments", "a"): names[0], ("arguments", "b"): names[1], ("environment", "A"): names[0]}
+    for path in (), ("arguments",):
+        assert overrides.owners(origin, path) == names
+    assert overrides.owners(origin, ("arguments", "b", "deeper")) == names[1:]
 
 
-def test_same_leaf_with_two_values_is_an_error():
-    layers = [("fleet_override_a", {"x": {"y": 1}}), ("fleet_override_b", {"x": {"y": 2}})]
-    found = error(overrides.combine, layers)
-    values = ("fleet_override_b", "x.y", "2", "fleet_override_a", "x.y", "1")
+@pytest.mark.parametrize(
+    ("first", "second", "path", "shown"),
+    [
+        ({"y": 1}, {"y": 2}, "x.y", ("2", "1")),
+        ({"y": {"password": "secret"}}, 2, "x", ("2", "a mapping")),
+        (1, {"y": 2}, "x", ("a mapping", "1")),
+    ],
+)
+def test_same_leaf_with_two_values_is_an_error(first, second, path, shown):
+    found = error(overrides.combine, [("fleet_override_a", {"x": first}), ("fleet_override_b", {"x": second})])
+    values = ("fleet_override_b", path, shown[0], "fleet_override_a", path, shown[1])
     assert (found.code, found.values) == ("override.leaf-set-twice", values)
 
 

@@ -12,7 +12,7 @@ import subprocess
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import ascend, registry
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import registry
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.base import Context
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
 from ansible_collections.inference.fleet.plugins.modules import accelerator_info
@@ -203,10 +203,6 @@ def test_what_the_driver_lacks_is_named(whole):
         "server-1: its container uses files of the driver that this node lacks: /usr/local/dcmi, /dev/davinci3, "
         "/dev/hisi_hdc"
     ]
-
-
-def test_kinds():
-    assert ascend.kind_of([]) == ("unknown", "unknown")
 
 
 def test_what_accelerator_info_returns_of_an_npu_is_documented(node):

@@ -39,9 +39,7 @@ def complete(folder, directory=KEY, key=KEY):
     (path / "weights").mkdir(parents=True)
     (path / "model.pt").write_bytes(b"graph" * 1000)
     (path / "weights" / "tp0").write_bytes(os.urandom(3000))
-    artifacts.complete(str(path), {"name": "server-0", "environment": {}, "hooks": plan_entries.compile_cache(key)})
-    record = files.readable_json(str(path / artifacts.RECORD))
-    files.write_json(str(path / artifacts.RECORD), dict(record, found=False))
+    plan_entries.complete_artifact(path, key)
     return path
 
 
@@ -82,7 +80,7 @@ def test_from_one_node_to_another(tmp_path, exported):
     assert tree(other / KEY) == tree(path)
     assert artifacts.state_of(str(other / KEY))[0] == "complete"
     record = files.readable_json(str(other / KEY / artifacts.RECORD))
-    assert (record["schema"], record["key"], record["imported"], record["found"]) == (1, KEY, True, False)
+    assert (record["schema"], record["key"]) == (1, KEY)
     assert sorted(os.listdir(other)) == [KEY]
     again = compiled_artifact.take_over(wanted, str(tmp_path / "gone"))
     assert (again["changed"], again["needed"], again["message"]) == (False, [], "up to date")
@@ -110,7 +108,7 @@ def test_only_what_is_whole_is_exported(tmp_path):
     refused("is empty or missing")
     path = complete(tmp_path / "one")
     (path / "model.pt").write_bytes(b"graph")
-    refused("lacks files")
+    refused("files are missing or cut")
     record = artifacts.compiling_record({"name": "server-0", "health": {"budget_s": 1}})
     files.write_json(str(path / artifacts.RECORD), record)
     refused("is being compiled by server-0")
@@ -128,7 +126,7 @@ def test_what_is_compiled_now_or_is_somebody_elses_stays(tmp_path, exported):
     record = artifacts.compiling_record({"name": "server-0", "health": {"budget_s": 1}})
     files.write_json(str(path / artifacts.RECORD), record)
     result = compiled_artifact.take_over([entry(tmp_path / "two")], str(archives))
-    assert result["artifacts"][0]["message"] == "is being compiled by server-0"
+    assert result["artifacts"][0]["message"] == "it is being compiled by server-0"
     files.write_json(str(path / artifacts.RECORD), dict(record, boot="before"))
     assert compiled_artifact.take_over([entry(tmp_path / "two")], str(archives))["changed"]
     assert not (path / "mine").exists()

@@ -76,10 +76,10 @@ def test_nothing_is_wrong(node, launcher):
 
 
 def test_another_kind_of_gpu_is_named_unless_excluded(node):
-    node.has("h100-8", change=lambda root: node.set(root, 5, "product_name", "NVIDIA H20"), csv=lambda text: "")
-    assert "NVIDIA H20" in look(node)[0]["hardware"][0]
-    without = {"accelerator": "h100", "count": 8, "exclude": [5]}
-    assert look(node, hardware=without, planned=entries(exclude=[5]))[0] == {}
+    node.has("h100-8", change=lambda root: node.set(root, 0, "product_name", "NVIDIA H200"), csv=lambda text: "")
+    assert "has NVIDIA H200 in addition to NVIDIA H100" in look(node)[0]["hardware"][0]
+    without = {"accelerator": "h100", "count": 8, "exclude": [0]}
+    assert look(node, hardware=without, planned=entries(exclude=[0]))[0] == {}
 
 
 # ---- one of eight

@@ -139,6 +139,8 @@ def test_a_bare_node(node):
     assert node.look()["keep"] is True
     node.write("/etc/os-release", RELEASES["rocky"])
     assert node.look()["manager"] == "dnf"
+    node.be_ready()
+    assert node.look()["keep"] is False
 
 
 @pytest.mark.parametrize(

@@ -253,7 +253,7 @@ def test_every_key_of_the_recipes_is_on_the_lists():
         ("trn3-vllm-neuron", "neuron_config", checks.KEYS["neuron_config"]),
     ):
         recipe = plans.OWN[name]
-        assert set(recipe["arguments"]["additional-config"][key]) <= known
+        assert set(recipe["arguments"]["additional-config"][key]) <= set(known)
         assert "allow_unknown_config" not in recipe
 
 
