@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import pkgutil
 import re
@@ -84,9 +85,8 @@ def template_of(code):
 def message_of(code, values):
     """The message of an error."""
     if code not in catalogue():
-        (message,) = values
-        return message
-    return template_of(code).format(**dict(zip(placeholders(code), values)))
+        return " ".join(map(str, values))
+    return template_of(code).format(**dict(itertools.zip_longest(placeholders(code), values, fillvalue="?")))
 
 
 def argument_invalid(name, value, allowed):

@@ -90,8 +90,7 @@ def points(entries, deployment, name=None, elsewhere=()):
     a tool starts an engine.
 
     entries: plan entries of the host where the tool runs. elsewhere: [{host, address, entry}] of other hosts, for scope
-    fleet. point: of _point(). Raises FleetError with all mistakes, before any load is
-    sent.
+    fleet. point: of _point(). Raises FleetError, before any load is sent.
     """
     name, profile = profile_of(deployment, name)
     tool = _check_profile(name, profile)

@@ -9,7 +9,7 @@ operations(), a role or a playbook whose files differ from known_tasks.json, and
 play can evaluate.
 
 Arguments are read from the roles' tasks and evaluated with the variables of the host and the defaults of the role, by
-Jinja alone: the few tests and lookups that only Ansible has are given here. Variables that may contain a password are
+Jinja alone: the few filters that only Ansible has are given here. Variables that may contain a password are
 not read: the plan contains their names.
 """
 
@@ -23,6 +23,7 @@ import os
 import jinja2
 import jinja2.meta
 import yaml
+from ansible.errors import AnsibleError
 from ansible.utils.vars import merge_hash
 
 from ...module_utils.fleet_node.errors import FleetError
@@ -61,9 +62,11 @@ def steps_of(variables, servers, deployment):
                 }
                 for operation, arguments in calls(host)
             ]
+        except Changed as reason:
+            host.runs_always(str(reason), first=True)
         except FleetError as error:
             host.runs_always(UNREAD % error.message.partition("\n")[0])
-        except (AttributeError, LookupError, TypeError, ValueError, jinja2.TemplateError) as error:
+        except (AnsibleError, AttributeError, LookupError, TypeError, ValueError, jinja2.TemplateError) as error:
             host.runs_always(UNREAD % ("%s: %s" % (type(error).__name__, error)))
         changed = not is_known(PLAYBOOK % step)
         if changed:
@@ -71,6 +74,11 @@ def steps_of(variables, servers, deployment):
         if host.reasons:
             found.append({"step": step, "reason": host.reasons[0], "changed": changed})
     return found
+
+
+class Changed(Exception):
+    """A role that the step runs differs from the collection's; the message is the reason why the step runs each time.
+    Its files are not evaluated: they may contain anything, also passwords."""
 
 
 class Host:
@@ -101,7 +109,7 @@ class Host:
     def role(self, name, **parts):
         """Return the Tasks of a role that the step runs. parts: of the deployment, if they differ from the recipe's."""
         if not is_known("roles/" + name):
-            self.runs_always(CHANGED % ("roles/" + name))
+            raise Changed(CHANGED % ("roles/" + name))
         return Tasks("roles/%s/tasks/%%s.yml" % name, defaults_of(name), self, **parts)
 
     def platform(self):
@@ -169,7 +177,7 @@ class Tasks:
         if isinstance(found, jinja2.Undefined):
             str(found)  # raises UndefinedError
         if omits and is_later(found):
-            found[LATER]["omits"] = True
+            found = {LATER: {**found[LATER], "omits": True}}
         return found
 
     def _is_set(self, name):
@@ -209,7 +217,7 @@ def if_prepared(value, other):
 def _default(value, default="", boolean=False):
     """Jinja's filter. A variable that is not read gets its default when it is sent."""
     if is_later(value):
-        return later(**value[LATER], default=default) if boolean else value
+        return {LATER: {**value[LATER], "default": default}} if boolean and "variable" in value[LATER] else value
     return default if isinstance(value, jinja2.Undefined) or (boolean and not value) else value
 
 

@@ -47,8 +47,8 @@ def _add(merged, layer, above, name, origin, mistakes):
         if isinstance(value, dict) and isinstance(merged[key], dict):
             _add(merged[key], value, path, name, origin, mistakes)
         elif value != merged[key]:
-            known, where = ", ".join(owners(origin, path)), path_text(path)
-            values = (name, where, shown(path, value), known, where, shown(path, merged[key]))
+            known = ", ".join(owners(origin, path))
+            values = (name, path_text(path), shown(path, value), known, shown(path, merged[key]))
             mistakes.add("override.leaf-set-twice", *values)
 
 

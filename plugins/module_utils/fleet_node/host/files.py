@@ -238,13 +238,13 @@ def folder_lock(path):
 
 
 def is_locked(path):
-    """Whether a process has locked the file, or it cannot be read; False without the file."""
+    """Whether a process has locked the file; False without the file. Raises OSError."""
     try:
         with open(path, "rb") as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: other calls check as well
     except FileNotFoundError:
         return False
-    except OSError:
+    except BlockingIOError:
         return True
     return False
 

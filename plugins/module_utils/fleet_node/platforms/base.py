@@ -211,9 +211,10 @@ def accelerators_of(system, devices, on_the_bus, log, **facts):
         system.warn(words % (address, log))
     known = [device.kind for device in devices if device.kind]
     products = sorted({device.product for device in devices if device.product})
-    if {device.kind for device in devices if device.product} not in [{one} for one in known]:
-        names = ", ".join(products) or "unknown"
-        system.warn("The GPUs of this node are not all of one kind that has recipes: %s." % names)
+    if len({device.kind for device in devices if device.product}) > 1:
+        system.warn("The GPUs of this node are of several kinds: %s." % ", ".join(products))
+    elif not known:
+        system.warn("There are no recipes for the GPUs of this node: %s." % (", ".join(products) or "unknown"))
     kind = max(known, key=known.count) if known else "unknown"
     of_kind = sorted(devices, key=lambda device: device.kind != kind)
     model = next((device.product for device in of_kind if device.product), "unknown")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -39,11 +40,10 @@ def run_tool(argv):
 
 def json_of(text):
     """The list of mappings, or the mapping, in a tool's output between warnings; None if there is none."""
-    start = JSON.search(text)
-    try:
-        return json.JSONDecoder().raw_decode(text, start.end())[0] if start else None
-    except ValueError:
-        return None
+    for start in JSON.finditer(text):
+        with contextlib.suppress(ValueError):
+            return json.JSONDecoder().raw_decode(text, start.end())[0]
+    return None
 
 
 class System:

@@ -129,12 +129,14 @@ def put_back(node, observed):
         unlink(path)
     for name in names:
         forget_state(node, name)
-    entries = {name: read_entry(node.paths.entry(name)) for name in names}
-    back, gone = ([name for name in names if bool(entries[name]) is there] for there in (True, False))
+    gone = [name for name in names if node.paths.entry(name) in absent]
+    back = [name for name in names if name not in gone]
     if gone:
         node.manager.drop(gone)
     if back:
-        node.manager.start(start_order({name: entries[name] for name in back}))
+        entries = {name: read_entry(node.paths.entry(name)) for name in back}
+        order = start_order({name: entry for name, entry in entries.items() if entry})
+        node.manager.start([*order, *(name for name in back if not entries[name])])
     server_files.forget(node.paths, names)
     return back, gone
 

@@ -83,7 +83,7 @@ class _Environment:
         self.id = "\0".join([folder, *("%s %d" % (one, os.stat(one).st_mtime_ns) for one in sorted(packages))])
 
     def run(self, program, arguments, text):
-        if self.cache:
+        if self.cache and not os.path.isdir(self.cache):
             make_folder(self.cache, self.owner)  # the engine may keep in it what it finds out about the model
         home = tempfile.mkdtemp(prefix=PREFIX + "check-")
         user = {}

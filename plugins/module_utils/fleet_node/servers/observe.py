@@ -268,7 +268,7 @@ def row(node, observed, action=None, check=False):
 
 def log_tail(node, name, lines):
     """[str], the last lines of the server's log without the values of its secrets; long lines are shortened."""
-    text = "\n".join(node.manager.log_tail(name, lines)) if lines else ""
+    text = "\n".join(node.manager.log_tail(name, lines)) if lines > 0 else ""
     if not text:
         return []
     half = LONGEST_LINE // 2

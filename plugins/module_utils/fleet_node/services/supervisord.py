@@ -225,7 +225,7 @@ class Supervisord(ServiceManager):
         except xmlrpc.client.Error as error:
             if getattr(error, "faultCode", None) in (SHUTDOWN_STATE, *accept):
                 return None
-            raise self._failed("%s%r" % (method, arguments), str(error)) from error
+            raise self._failed("%s%r" % (method, arguments), getattr(error, "faultString", error)) from error
         except PermissionError as error:
             reason = "it belongs to another user than %s. Run as its user, with become"
             raise self._failed(method, reason % processes.user_name(os.getuid())) from error

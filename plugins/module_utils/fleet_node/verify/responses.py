@@ -201,7 +201,7 @@ class Responses(Dialogues):
             if kind in ("response.completed", "response.incomplete"):
                 final = value.get("response")
         fail_if(final is None, got, causes.RESPONSES_CUT)
-        final = final if isinstance(final, dict) else {}
+        fail_if(not isinstance(final, dict), got, causes.NO_MESSAGE)
         output = final.get("output") or [{"type": "message", "content": [{"type": "output_text", "text": text}]}]
         note = self._judge_response({**final, "output": output}, one, got, causes.WRONG_STREAM)
         if texts_in(output, "message", "content") != text:
@@ -224,8 +224,11 @@ class Responses(Dialogues):
             calls = [one for one in output if one.get("type") == "function_call"]
             if not calls:
                 raise Failed(got, causes.RESPONSES_NO_CALL if text.strip() else self.engine.dropped_tool_call)
-            call = {"id": chat.text_of(calls[0].get("call_id")) or None, "name": calls[0].get("name"),
-                    "arguments": chat.arguments_text(calls[0].get("arguments"))}  # fmt: skip
+            call = {
+                "id": chat.text_of(calls[0].get("call_id")) or None,
+                "name": chat.text_of(calls[0].get("name")) or None,
+                "arguments": chat.arguments_text(calls[0].get("arguments")),
+            }
             arguments = complete_call(call, tool["name"], got)
             wrong = arguments and "it accepts no arguments" if self.standin else forecast.wrong(arguments)
             fail_if(wrong, "%s; %s" % (wrong, got), causes.TOOL_ARGUMENTS_LOST)

@@ -44,6 +44,8 @@ class Tools(Asking):
     def _judge_tool_call(self, answer, name, ends=None):
         """The arguments of the first call. Fails unless it is a complete call of the tool `name`. ends: the values of
         finish_reason that pass, if they differ from the usual values."""
+        if answer.streamed:
+            answer.got = "streamed tool call: " + answer.got
         if not answer.tool_calls:
             if answer.finish_reason == "length":
                 raise Failed(answer.got, causes.CUT_OFF if answer.content.strip() else causes.LENGTH)

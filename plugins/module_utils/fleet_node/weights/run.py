@@ -253,18 +253,21 @@ class Run:
         planned = self._records()
         phase = "downloading" if wanted.from_hub else "copying"
         self.progress.begin(phase, to_come, lambda: transfer.on_disk(target, self._due))
-        if wanted.check_mode:
-            place = tempfile.TemporaryDirectory(prefix="inference-fleet-")
-        else:
-            transfer.prepare(listing, target)
-            place = contextlib.nullcontext(transfer.staging)
-        with place as folder:
-            first = {wanted.config, checkpoints.INDEX} & set(target) if wanted.source != "standin" else set()
-            parts = self._fetched(sorted(first.intersection(self._due)), folder)
+        first = {wanted.config, checkpoints.INDEX} & set(target) if wanted.source != "standin" else set()
+        due = sorted(first.intersection(self._due))
+        self._long(sum(target[path]["size"] for path in due))
+        with tempfile.TemporaryDirectory(prefix="inference-fleet-") as folder:
+            for path in due:
+                transfer.reuse(path, target[path], folder)
+            parts = self._fetched(due, folder)
             if first:
                 self._described(first, parts, complete=False)
-        if wanted.check_mode:
-            return {}, planned
+            if wanted.check_mode:
+                return {}, planned
+            transfer.prepare(listing, target)
+            for path, part in parts.items():
+                staged = part_of(transfer.staging, path, target[path])
+                files.write_atomic(staged, files.read_bytes(part), mode=0o644)
         transfer.keep_listing(listing)
         with self._distrusting():
             rest = sorted(set(self._due) - set(parts), key=lambda path: -target[path]["size"])

@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import stat
 import struct
 import threading
@@ -262,6 +263,13 @@ class Transfer:
     def on_disk(self, target, due):
         """Bytes of these files in the staging folder."""
         return sum(bytes_of(part_of(self.staging, path, target[path]), target[path]["size"]) for path in due)
+
+    def reuse(self, path, record, folder):
+        """Copy a file that an earlier run completed from the staging folder into `folder`; fetch() checks it."""
+        part = part_of(self.place, path, record)
+        if self.leftovers() and not stagings.foreign(part, stat.S_IFREG) and not os.path.exists(part + RANGES):
+            with contextlib.suppress(OSError):
+                shutil.copyfile(part, part_of(folder, path, record), follow_symlinks=False)
 
     # ---- files
 

@@ -191,6 +191,8 @@ def _check_keys(where, additional, nxdi, allowed):
             reads, runs = engines if nxdi else engines[::-1]
             effect = "only %s reads it, and this server runs %s (environment.%s)" % (reads, runs, FRAMEWORK)
             _unknown_key(place, key, top, effect)
+        if top.get(key) and additional[key] is None:
+            _invalid("%s.%s" % (place, key), None, "a mapping")
     _check_known(place, additional, top, allowed)
 
 

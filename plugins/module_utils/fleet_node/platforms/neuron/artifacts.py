@@ -133,8 +133,7 @@ def state_of(path):
     collection made). Raises OSError.
     """
     record = readable_json(os.path.join(path, RECORD))
-    # earlier versions recorded files of others with `found`
-    if not isinstance(record, dict) or not fits(record, SHAPE) or record.get("found"):
+    if not isinstance(record, dict) or not fits(record, SHAPE):
         return ("foreign" if files_of(path) else "empty"), {}
     if record.get("state") == "complete":
         files = files_of(path)
@@ -315,7 +314,7 @@ def _completed(path, entry, options, begun):
         return False
     try:
         complete(path, entry, begun)
-    except OSError as error:  # such as a full disk: other servers wait for the record
+    except Exception as error:  # such as a full disk: other servers wait for the record
         say(UNRECORDED % (path, error))
         time.sleep(AGAIN_S)
         return False

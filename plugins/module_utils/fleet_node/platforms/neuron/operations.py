@@ -92,7 +92,8 @@ def compare(
     reboots = bool(unfit and other and reboot and not installed)
     manager, suite = package_manager(system) if missing else (None, None)
     if unfit and not missing and not reboots:
-        raise FleetError("neuron.driver-unfit", loaded, present.get(DRIVER, "none"), unfit)
+        details = {"packages": present, "loaded_driver": loaded}
+        raise FleetError("neuron.driver-unfit", loaded, present.get(DRIVER, "none"), unfit, details=details)
     if installed and not other:
         _check_devices(system, hardware, needs, servers)
     words = "The kernel has loaded the Neuron driver %s, %s is installed; reboot the node to use it."

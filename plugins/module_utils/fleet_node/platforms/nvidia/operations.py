@@ -94,7 +94,7 @@ def compare(servers, packages, installed=False, root="", check_mode=False, sysro
         if reason and (texts[place] is not None or place == CDI_FILES[0]):
             outdated[place] = reason
     due = {}
-    if os.path.exists(sysroot + KEPT_SETTINGS):
+    if wanted and os.path.exists(sysroot + KEPT_SETTINGS):
         due["settings"] = "an installation left %s" % KEPT_SETTINGS
     if missing:
         due["packages"] = missing

@@ -247,6 +247,8 @@ FALSE = {
     ("responses", causes.RESPONSES_MISSING): ["no-responses"],
     ("responses-stream", causes.WRONG_STREAM): [Fault("say", "responses stream", value=GIBBERISH)],
     ("responses-stream", causes.RESPONSES_CUT): [Fault("chunks", "responses stream", value=lambda all_: all_[:-1])],
+    ("responses-stream", causes.NO_MESSAGE): [
+        Fault("chunks", "responses stream", value=lambda all_: [*all_[:-1], dict(all_[-1], response="x")])],
     ("responses-stream", causes.STREAMED_OTHERWISE): [
         Fault("chunks", "responses stream", value=lambda all_: [all_[0], *all_[2:]])],
     ("responses-stream", causes.STREAM_ERROR): [
@@ -260,7 +262,7 @@ FALSE = {
     ("responses-tools", causes.TOOL_ARGUMENTS_LOST): [Fault("arguments", "responses tools", value=TO_ROME)],
     ("responses-tools", causes.TOOL_ID): [Fault("call-keys", "responses tools", value={"id": ""})],
     ("responses-tools", causes.TOOL_NAME): [
-        Fault("call-keys", "responses tools", value={"function": {"name": "x", "arguments": "{}"}})],
+        Fault("call-keys", "responses tools", value={"function": {"name": one, "arguments": ""}}) for one in ("x", 5)],
     # tools
     ("tool-call", None): ["drop-tool-call", "words", "tool-bad-arguments", "tool-finish-stop"],
     ("tool-call", causes.TOOL_ARGUMENTS_LOST): [Fault("arguments", "tools whole", value='{"verbose": true}')],

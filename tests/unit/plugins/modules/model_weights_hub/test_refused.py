@@ -8,11 +8,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pathlib
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import draft_heads, known, pipeline
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.manifest import LISTING
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.manifest import LISTING, staging_of
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import Content, Repository, gpt_oss, safetensors
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
@@ -150,6 +151,12 @@ def test_a_checkpoint_of_another_kind_is_refused_before_its_shards_come(tmp_path
     with Hub([gpt_oss(REPO, 30_000, **made)]) as hub:
         node = HubWeights(tmp_path, hub)
         node.refused(UNFIT)
+        staging = pathlib.Path(staging_of(str(node.destination)))
+        assert not staging.exists()
+        staging.mkdir(0o700)
+        (staging / ("f" * 40)).touch()  # of another checkpoint's download, which continues after the mistake
+        node.refused(UNFIT)
+        assert [path.name for path in staging.iterdir()] == ["f" * 40]
         assert [path for path in hub.counts().get(REPO, {}) if path.endswith("safetensors")] == []
         assert not node.destination.exists()
         node.repository.commit(gpt_oss(REPO, 30_000).files)  # the branch is looked up again

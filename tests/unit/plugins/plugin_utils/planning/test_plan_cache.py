@@ -92,7 +92,6 @@ def test_a_variable_that_no_plan_reads_changes_nothing(cache):
         {"strict": False},
         {"secrets": True},
         {"restarts": True, "restart": "server-0"},
-        {"only_check": True, "secrets": True},
     ],
 )
 def test_something_else_that_is_asked_for_is_planned(cache, change):
@@ -102,6 +101,11 @@ def test_something_else_that_is_asked_for_is_planned(cache, change):
     ask(**change)
     ask()
     assert len(cache[1]) == 2
+
+
+def test_the_answer_of_a_check_is_no_plan(cache):
+    ask(secrets=True, only_check=True)
+    assert len(ask(secrets=True)[1]["node1"]["servers"]) == 2
 
 
 def own_recipe(folder, name, like="cpu-tiny"):

@@ -399,7 +399,7 @@ def test_a_task_of_an_operator_runs_each_time(copy):
     assert reasons() == {}
     (copy / "roles/vllm/tasks/mine.yml").write_text("[]")
     with (copy / "roles/serve/tasks/main.yml").open("a") as stream:
-        stream.write("- name: Mine\n  ansible.builtin.command: /mine\n  when: serve_result.waves | length > 99\n")
+        stream.write("- name: Mine\n  ansible.builtin.command: /mine\n  environment: {TOKEN: !vault x}\n")
     with (copy / "playbooks/steps/weights.yml").open("a") as stream:
         stream.write("    - name: Mine\n      ansible.builtin.command: /mine\n")
     steps.is_known.cache_clear()

@@ -40,7 +40,7 @@ def test_host_does_not_wipe_out_group():
 )
 def test_same_leaf_with_two_values_is_an_error(first, second, path, shown):
     found = error(overrides.combine, [("fleet_override_a", {"x": first}), ("fleet_override_b", {"x": second})])
-    values = ("fleet_override_b", path, shown[0], "fleet_override_a", path, shown[1])
+    values = ("fleet_override_b", path, shown[0], "fleet_override_a", shown[1])
     assert (found.code, found.values) == ("override.leaf-set-twice", values)
 
 

@@ -223,9 +223,6 @@ def test_a_compiler_of_another_host_is_believed_for_its_budget(fleet, monkeypatc
     monkeypatch.setattr(artifacts, "MACHINE_ID", str(fleet.folder / "machine-id"))
     files.write_json(path, dict(record, machine="there", since=record["since"] - 61))
     assert artifacts.state_of(str(fleet.artifact))[0] == "abandoned"
-    (fleet.artifact / "model.pt").write_text("x")
-    files.write_json(path, dict(record, state="complete", found=True, files={"gone": 1}))  # of an earlier version
-    assert artifacts.state_of(str(fleet.artifact))[0] == "foreign"
 
 
 def test_a_compilation_that_another_host_took_over_is_left_to_it(fleet):
