@@ -117,6 +117,8 @@ class RunPlan:
     def save(self):
         """Save the plans for all following tasks."""
         packed, kept = self.packed(), load()
+        for host, names in packed["names"].items():  # a plan that was made before may have read more
+            packed["names"][host] = sorted({*names, *kept["names"].get(host, ())})
         packed["prints"] = {host: self._variables[host].fingerprint(names) for host, names in packed["names"].items()}
         write_atomic(_path(), json.dumps({key: {**kept[key], **packed[key]} for key in kept}), 0o600)
 

@@ -31,6 +31,10 @@ class Staging:
         return self
 
     def __exit__(self, *unused):
+        self._discard()
+
+    def _discard(self):
+        """Remove files that were not installed, and files that were replaced."""
         for temporary, _place in self.files:
             for path in (temporary, temporary + ".old"):
                 with contextlib.suppress(OSError):
@@ -55,6 +59,7 @@ class Staging:
                 with contextlib.suppress(OSError):
                     os.rename(temporary + ".old", place) if os.path.lexists(temporary + ".old") else os.unlink(place)
             raise
+        self._discard()
 
 
 def make_folder(path, owner=None, mode=0o755):

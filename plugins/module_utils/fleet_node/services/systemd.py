@@ -277,7 +277,7 @@ class Systemd(ServiceManager):
             name = name_of(unit)
             if name in defined or (name and block["Description"] == DESCRIPTION + name):
                 status = found[name] = unit_status(block)
-                if name in defined:
+                if os.path.lexists(self.definition_path(name)) and not self.masked(name):
                     self._compare(name, block, status)
         return {name: status for name, status in found.items() if name in defined or status.state != "down"}
 
