@@ -53,7 +53,10 @@ def steps_of(variables, servers, deployment):
     found = []
     for step, calls in STEPS.items():
         host = Host(step, variables, servers, deployment)
+        changed = not is_known(PLAYBOOK % step)
         try:
+            if changed:
+                raise Changed(CHANGED % (PLAYBOOK % step))
             found += [
                 {
                     "step": step,
@@ -68,17 +71,14 @@ def steps_of(variables, servers, deployment):
             host.runs_always(UNREAD % error.message.partition("\n")[0])
         except (AnsibleError, AttributeError, LookupError, TypeError, ValueError, jinja2.TemplateError) as error:
             host.runs_always(UNREAD % ("%s: %s" % (type(error).__name__, error)))
-        changed = not is_known(PLAYBOOK % step)
-        if changed:
-            host.runs_always(CHANGED % (PLAYBOOK % step), first=True)
         if host.reasons:
             found.append({"step": step, "reason": host.reasons[0], "changed": changed})
     return found
 
 
 class Changed(Exception):
-    """A role that the step runs differs from the collection's; the message is the reason why the step runs each time.
-    Its files are not evaluated: they may contain anything, also passwords."""
+    """The playbook of a step or a role that it runs differs from the collection's; the message is the reason why the
+    step runs each time. Its files are not evaluated: they may contain anything, also passwords."""
 
 
 class Host:

@@ -277,7 +277,7 @@ def test_faults_are_reported_and_repaired_without_a_restart(node):
     with open(program, "a", encoding="utf-8") as stream:
         stream.write("# edited\n")
     found = differences(node, entries, secrets=SECRETS)
-    shared = ("shared file", "%s is damaged: %s has another size" % (node.paths.guard, program))
+    shared = ("shared file", "%s is damaged: %s was changed" % (node.paths.guard, program))
     assert found["server-1"] == [shared]
     assert sorted(found["server-0"]) == [
         ("directory", "its directory %s is missing" % folder),

@@ -17,7 +17,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervi
     weight_records,
 )
 
-TRUE = {"name": "server-0", "hash": "ab", "user": "me", "pid": 7, "ticks": 9, "phase": "running", "since": 1.5,
+TRUE = {"name": "server-0", "hash": "ab", "pid": 7, "ticks": 9, "phase": "running", "since": 1.5,
         "started": 1.5, "starts": [1.5], "count": 1, "reason": None, "artifact": None, "weights": {"/w": None},
         "encodings": {"a": [1, 2]}}  # fmt: skip
 NO_JSON = [b"", b"{", b"\xff\xfe{}", b"[" * 100_000, b'{"a":' * 100_000, b'{"pid": ' + b"9" * 100_000 + b"}", b"\0"]
