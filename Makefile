@@ -19,17 +19,19 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+( [a-z-]+)*:.*## / {sub(" .*", "", $$1); printf "%-14s %s\n", $$1, $$2}' Makefile
 
 # Two verified gpt-oss servers on this machine, or another recipe's. ARGS='-e …' goes to ansible-playbook.
-demo: .venv ## two verified servers on this machine; RECIPE=cpu-dynamo for others, ARGS=… goes to ansible-playbook
+demo: .venv/.ready ## two verified servers on this machine; RECIPE=cpu-dynamo for others, ARGS=… goes to ansible-playbook
 	$(BIN)/ansible-playbook site.yml -i inventories/local $(if $(RECIPE),-e fleet_recipe=$(RECIPE)) $(ARGS)
 
 # Stops the servers; make demo-stop ARGS='-e fleet_purge=true' also removes the installed files.
-demo-stop: .venv ## stop them; ARGS='-e fleet_purge=true' also removes what was installed
+demo-stop: .venv/.ready ## stop them; ARGS='-e fleet_purge=true' also removes what was installed
 	$(BIN)/ansible-playbook playbooks/stop.yml -i inventories/local $(ARGS)
 
-# The control node's environment. Rebuilt when pyproject.toml changes.
-.venv: .venv/.ready
+# The control node's environment, and what the tests add to it. Rebuilt when pyproject.toml changes.
+.venv: .venv/.tests
 .venv/.ready: pyproject.toml tools/make_venv.py
 	$(PYTHON) tools/make_venv.py
+.venv/.tests: .venv/.ready
+	$(PYTHON) tools/make_venv.py tests
 
 # Everything that CI runs: two targets at a time, lint and then the longest first.
 test: .venv ## everything that CI runs

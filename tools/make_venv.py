@@ -4,6 +4,9 @@
 """Makes the control node's environment .venv from pyproject.toml,
 and the link through which Ansible finds the collection.
 
+    python3 tools/make_venv.py          # what playbooks need
+    python3 tools/make_venv.py tests    # also what the tests need
+
 Runs under the system's Python with only the standard library and this collection. uv installs the packages. pip
 installs uv, which uses the package indexes that are configured for pip.
 """
@@ -37,7 +40,9 @@ def link_collection():
 
 
 def main():
-    """Make or renew .venv; .venv/.ready is written last, so that an incomplete environment is made again."""
+    """Make or renew .venv. .venv/.ready or .venv/.tests is written last, so that an incomplete environment is made
+    again."""
+    tests = sys.argv[1:] == ["tests"]
     if sys.version_info < (3, 11):
         fail("Python 3.11 or newer is needed, this is %s. Try: make PYTHON=python3.12 …" % sys.version.split()[0])
     if not sys.platform.startswith("linux"):
@@ -57,10 +62,10 @@ def main():
         fail(".venv with uv cannot be made; on Debian and Ubuntu install python3-pip or python3-venv.\n" + error.output)
     places, flags = uv_tool.places(uv_tool.pip_configuration([sys.executable, str(python)], environment), environment)
     environment.update(places)
-    wanted = ["-r", str(pyproject), "--group", str(pyproject) + ":test"]
+    wanted = ["-r", str(pyproject), *(["--group", str(pyproject) + ":test"] if tests else [])]
     subprocess.run([uv, "pip", "install", "--quiet", "--python", python, *flags, *wanted], check=True, env=environment)
     packages = subprocess.run([uv, "pip", "freeze", "--python", python], check=True, capture_output=True).stdout
-    (VENV / ".ready").write_bytes(packages)
+    (VENV / (".tests" if tests else ".ready")).write_bytes(packages)
 
 
 if __name__ == "__main__":

@@ -176,8 +176,7 @@ def program(tool, spec, environment, entry, root, folder, version=None, key=Fals
     kind, *inner = spec["program"]
     if kind == "node":
         return [], {}, None
-    if kind in ("environment", "worker"):
-        python = os.path.join(environment, "bin", "python")
+    python = os.path.join(environment, "bin", "python") if environment else None
     if kind == "environment":
         # a configuration file of the tool is next to its environment
         argv = [os.path.join(environment, "bin", inner[0]), *(environment + name for name in inner[1:])]
