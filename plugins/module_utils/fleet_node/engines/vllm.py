@@ -69,7 +69,7 @@ def judge(words, path, text):
             command.subparser_init(parser.add_subparsers(dest="subparser"))
             arguments = parser.parse_args(words)
             command.validate(arguments)
-            models.append(arguments.model_tag or arguments.model)
+            models.add(getattr(arguments, "model_tag", None) or arguments.model)
     except SystemExit:
         return "refused", said.getvalue().strip().rpartition("error: ")[2]
     except (KeyError, TypeError, ValueError) as error:
@@ -83,7 +83,7 @@ except BaseException as error:
     for one in given:
         say("unknown", "%s: %s" % (type(error).__name__, error))
     os._exit(0)
-models = []
+models = set()
 for one in given:
     try:
         say(*judge(one["words"], one["path"], one["text"]))
@@ -91,7 +91,7 @@ for one in given:
         say("unknown", "%s: %s" % (type(error).__name__, error))
 if "VLLM_CACHE_ROOT" in os.environ and for_cpus():
     signal.alarm(60)  # ends this process; all verdicts are printed
-    for model in sorted(set(models)):
+    for model in models:
         with contextlib.suppress(BaseException):  # a server does it itself then
             examine(model)
 os._exit(0)
