@@ -54,10 +54,10 @@ class Job(DetachedJob):
 
     def pending(self, caller):
         """Whether a worker is running, was killed, or has an end that this caller has not received."""
-        if self.alive():
-            return True
         state = self.state()
-        return state is not None and (state["state"] == "running" or caller in self.request().get("callers", ()))
+        if state is not None and state["state"] in ENDED:  # its process may not have ended yet
+            return caller in self.request().get("callers", ())
+        return state is not None or self.alive()
 
     def advance(self, wanted, settings, wait_s, caller=""):
         """Start the job unless it is running, wait up to wait_s seconds for its end, and return its state.
