@@ -209,12 +209,20 @@ def _weights(paths, used, entries):
         for name, path in _folders(parent):
             hidden = name.startswith(".") and name.endswith(INNER_STAGING)
             destination = os.path.join(parent, name[1 : -len(INNER_STAGING)]) if hidden else path
-            if used.names(destination) or used.names(path) or is_locked(lock_of(destination)):
+            if used.names(destination) or used.names(path) or _is_changing(destination):
                 continue
             if hidden and len(name) > len(INNER_STAGING) + 1:
                 yield path, "partial download", "%s is not planned, and no job fetches it" % destination
             elif not name.startswith(".") and os.path.isfile(os.path.join(path, MANIFEST)):
                 yield path, "checkpoint", "no planned or deployed server reads it"
+
+
+def _is_changing(destination):
+    """Whether a run changes a destination of weights, on this node or another, or its lock cannot be read."""
+    try:
+        return is_locked(lock_of(destination))
+    except OSError:
+        return True
 
 
 # ---- delete

@@ -196,6 +196,14 @@ def test_a_download_at_work_keeps_its_files(node):
     assert node.unused() == unused_of(node)
 
 
+def test_a_lock_that_cannot_be_read_keeps_the_files(node):
+    lock = node.lib + "/models/.old.inference-fleet-lock"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(lock)
+    os.mkdir(lock)  # as an error of a share
+    assert {"models/old", "models/.old.inference-fleet-new"} & set(node.unused()) == set()
+
+
 def test_a_run_that_changes_the_servers_is_waited_for_by_the_user(node, capsys):
     os.makedirs(node.root + "/run/inference-fleet")
     before = node.all_files()
