@@ -30,7 +30,7 @@ demo-stop: .venv ## stop them; ARGS='-e fleet_purge=true' also removes what was 
 .venv: .venv/.ready
 .venv/.ready: pyproject.toml tools/make_venv.py
 	$(PYTHON) tools/make_venv.py
-.venv/.tests: .venv/.ready
+.venv/.tests: pyproject.toml tools/make_venv.py
 	$(PYTHON) tools/make_venv.py tests
 
 # Everything that CI runs: two targets at a time, lint and then the longest first.

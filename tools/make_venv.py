@@ -40,7 +40,7 @@ def link_collection():
 
 
 def main():
-    """Make or renew .venv. .venv/.ready or .venv/.tests is written last, so that an incomplete environment is made
+    """Make or renew .venv. .venv/.ready and .venv/.tests are written last, so that an incomplete environment is made
     again."""
     tests = sys.argv[1:] == ["tests"]
     if sys.version_info < (3, 11):
@@ -65,7 +65,8 @@ def main():
     wanted = ["-r", str(pyproject), *(["--group", str(pyproject) + ":test"] if tests else [])]
     subprocess.run([uv, "pip", "install", "--quiet", "--python", python, *flags, *wanted], check=True, env=environment)
     packages = subprocess.run([uv, "pip", "freeze", "--python", python], check=True, capture_output=True).stdout
-    (VENV / (".tests" if tests else ".ready")).write_bytes(packages)
+    for name in (".ready", ".tests") if tests else (".ready",):
+        (VENV / name).write_bytes(packages)
 
 
 if __name__ == "__main__":

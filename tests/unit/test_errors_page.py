@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -20,6 +21,7 @@ REMEDY_IN_VALUES = {
 }  # fmt: skip
 
 
+@functools.cache
 def trees():
     return [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PLUGINS.rglob("*.py"))]
 
@@ -30,7 +32,7 @@ def nodes(kind):
 
 def kinds():
     """The names of FleetError, the classes that derive from it, and the method of Mistakes."""
-    found = {"FleetError", "add", "cls"}
+    found = {"FleetError", "add"}
     for node in nodes(ast.ClassDef):
         if any(isinstance(base, ast.Name) and base.id in found for base in node.bases):
             found.add(node.name)

@@ -59,10 +59,9 @@ class FleetError(Exception):
 
     def rewritten(self, change):
         """The same error with change(message) for the message of each of its problems."""
-        found = []
-        for one in self.problems:
-            found.append(FleetError.written(one.code, change(one.message), one.values, one.details))
-        return FleetError.together(found)
+        return FleetError.together(
+            [FleetError.written(one.code, change(one.message), one.values, one.details) for one in self.problems]
+        )
 
 
 @functools.cache

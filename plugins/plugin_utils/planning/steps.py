@@ -9,12 +9,13 @@ operations(), a role or a playbook whose files differ from known_tasks.json, and
 play can evaluate.
 
 Arguments are read from the roles' tasks and evaluated with the variables of the host and the defaults of the role, by
-Jinja alone: the few filters that only Ansible has are given here. Variables that may contain a password are
-not read: the plan contains their names.
+Jinja alone: the few filters that only Ansible has are given here. Variables that may contain a password are not read:
+the plan contains their names.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import operator
@@ -150,11 +151,10 @@ class Tasks:
         jinja2.TemplateError.
         """
         arguments, own = tasks_of(self._files % file)[operation]
-        self._context.update(loop)
-        self._defaults = {**self._defaults, **own}
-        given = given or {}
+        given, task = given or {}, copy.copy(self)  # variables of a task are not those of the next
+        task._context, task._defaults = {**self._context, **loop}, {**self._defaults, **own}
         return operation, {
-            name: given[name] if name in given else self._evaluated(value) for name, value in arguments.items()
+            name: given[name] if name in given else task._evaluated(value) for name, value in arguments.items()
         }
 
     def value(self, name):
