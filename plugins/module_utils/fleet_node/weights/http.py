@@ -14,6 +14,7 @@ import contextlib
 import http.client
 import ipaddress
 import re
+import socket
 import time
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
@@ -88,7 +89,9 @@ class Http:
                 failure = error
         if failure or deadline.passed:  # headers that were cut off look complete
             connection.close()
-            text = "no response within %g s" % self._timeout_s if deadline.passed else described(failure)
+            # the socket's own limit is as long, and may be noticed first
+            late = deadline.passed or (isinstance(failure, socket.timeout) and failure.errno is None)
+            text = "no response within %g s" % self._timeout_s if late else described(failure)
             raise HttpFailure(text, url) from failure
         return connection, response
 
