@@ -599,7 +599,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if self.hit("raw-deltas"):
                 texts.append(self.hit("raw-deltas").value(delta, reason))
                 continue
-            chunks.append({"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
+            choice = {"index": 0, "delta": delta, "finish_reason": reason}
+            chunks.append({"object": "chat.completion.chunk", "choices": [choice]})
             if self.has("stream-cut"):
                 self.event(json.dumps(chunks[0]))
                 self.drop()
@@ -607,6 +608,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if self.has("stream-error"):
                 chunks.append({"error": {"message": "HarmonyError: unexpected tokens remaining", "code": 500}})
                 break
+        if (body.get("stream_options") or {}).get("include_usage"):
+            usage = {"prompt_tokens": 9, "completion_tokens": len(str(message)) // 4}
+            chunks.append({"object": "chat.completion.chunk", "choices": [], "usage": usage})
         changed = self.hit("chunks")
         texts += [self.formed(json.dumps(chunk)) for chunk in (changed.value(chunks) if changed else chunks)]
         texts += self.extra("after")

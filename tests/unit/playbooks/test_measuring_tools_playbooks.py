@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
 from ansible_collections.inference.fleet.tests.runs import BIN
-from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
+from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import Fault, ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.engines.small_fleet import Fleet
 from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import model_folder
 
@@ -82,7 +82,7 @@ def test_gsm8k_and_mmlu(fleet):
 
 
 def test_a_refused_request_of_gsm8k_has_failed_and_is_no_wrong_answer(fleet):
-    with ScriptedEngine("engine-dead", model="gpt-oss-small") as engine:
+    with ScriptedEngine([Fault("status", "low", value=(500,))], model="gpt-oss-small") as engine:
         run, (document,) = measured(fleet, "evaluate", engine, evaluate_evals=["gsm8k"], evaluate_refresh=True)
     run.failed("4 of 4 answers did not come")
     assert (document["score"], document["failed"], document["answered"]) == (None, 4, 0)
