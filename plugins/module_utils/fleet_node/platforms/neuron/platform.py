@@ -28,6 +28,7 @@ from .kinds import DRIVER, KINDS, RUNTIME, check_versions, kind_of_instance, mis
 
 OWN_TOOLS = frozenset(("neuron-ls", "neuron-top", "neuron-monitor"))  # these do not occupy a device
 NOTHING = ("", "-1", "NA", "N/A", "None")
+MOST_CORES = 64  # of a device; today's have 8
 
 
 def records_of(system, program):
@@ -51,7 +52,7 @@ def device_of(record, kind, warn):
     number, cores, memory, numa = (
         whole_number(str(record.get(key))) for key in ("neuron_device", "nc_count", "memory_size", "numa_node")
     )
-    if None in (number, cores):
+    if None in (number, cores) or cores > MOST_CORES:
         keys = {key: record.get(key) for key in ("neuron_device", "nc_count")}
         raise ValueError("neuron-ls: a device is not understood: %s" % json.dumps(keys)[:160])
     physical = KINDS.get(kind, (0,))[0]

@@ -107,6 +107,12 @@ def test_unreadable_fields_are_unknown_and_the_others_are_read(node):
     assert len(found.warnings) == 5  # CPUs, a device, one that is not listed, LNC, kind
 
 
+def test_a_number_of_cores_that_no_device_has_is_not_counted_up_to(node):
+    known = records("trn3-4")
+    known[0]["nc_count"] = 1 << 40  # such a list would need more memory than a node has
+    assert [device.id for device in node(known).devices] == [1, 2, 3]
+
+
 @pytest.mark.parametrize("output", [None, "", "[]", "no JSON", '{"devices": []}'])
 def test_a_node_without_devices(node, output):
     assert plans.error(node, output).code == "neuron.no-device"
