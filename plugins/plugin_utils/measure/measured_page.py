@@ -453,6 +453,7 @@ SHAPES = (
     "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0Z", "M-3.5,-3.5h7v7h-7Z", "M0,-4.5L4.5,3.5L-4.5,3.5Z", "M0,-5L5,0L0,5L-5,0Z",
 )  # fmt: skip
 TICKS = 5
+LEAST = 1e-6  # of an axis; smaller numbers are shown as 0
 LEFT, RIGHT, HEIGHT = 62, 340, 200  # of the plot
 LEGEND = 18  # height of an entry
 LONGEST = 46  # characters of the name of a line
@@ -501,7 +502,7 @@ def lines(rows, label, x_title, y_title):
 
 def ticks(high):
     """Return round numbers from 0 to at least `high`, about TICKS steps."""
-    high = high or 1
+    high = high if high > LEAST else 1
     step = 10 ** math.floor(math.log10(high / TICKS))
     step *= next(factor for factor in (1, 2, 5, 10) if high / (step * factor) <= TICKS)
     return [step * number for number in range(math.ceil(high / step) + 1)]

@@ -238,7 +238,7 @@ CHECKS = {
     "local": _local,
     "logins": _logins,
     "message": _message,
-    "mirror": lambda _name, value: check_mirror(value),
+    "mirror": lambda name, value: check_mirror(value, name),
     "names": _names,
     "password": _password,
     "port": lambda name, value: checks.check_number(name, value, ALL_PORTS),

@@ -84,20 +84,20 @@ LAYER = re.compile(r"^(?:Copying blob (?:sha256:)?)?([0-9a-f]{12,64}):? (.+)$")
 LAYER_DONE = re.compile(r"^(?:Pull complete|Already exists|done|skipped: already exists)\b")
 
 
-def check_mirror(mirror):
-    """Raises FleetError unless it is "" or None for none, HOST[/PREFIX] for all registries, or such a
-    string for some registries: {REGISTRY: HOST[/PREFIX]}."""
+def check_mirror(mirror, name="fleet_registry_mirror"):
+    """Raises FleetError with the variable's name unless `mirror` is "" or None for none, HOST[/PREFIX] for all registries,
+    or such a string for some registries: {REGISTRY: HOST[/PREFIX]}."""
     named = mirror.items() if isinstance(mirror, dict) else [(None, mirror)]
     for registry, one in named:
         if registry is not None and not REGISTRY.match(str(registry)):
-            raise _invalid("a key of fleet_registry_mirror", repr(str(registry)),
+            raise _invalid("a key of " + name, repr(str(registry)),
                            "a registry as in container.image, HOST[:PORT]; docker.io for Docker Hub")  # fmt: skip
         if one and not (isinstance(one, str) and MIRROR.match(one)):
             shown = repr(str(one) if isinstance(one, str) else one)
             for secret in url_secrets(one):
                 shown = shown.replace(secret, "********")
             raise _invalid(
-                "fleet_registry_mirror" + ("" if registry is None else "[%r]" % str(registry)),
+                name + ("" if registry is None else "[%r]" % str(registry)),
                 shown,
                 "HOST[:PORT][/PREFIX] without https:// or a user, where HOST has a dot or a port and PREFIX is in "
                 "small letters, such as registry.example.org:5000/hub",

@@ -22,7 +22,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import sche
 from ansible_collections.inference.fleet.tests.unit.engines import plans
 from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
 from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.recipe import bad_inputs
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 # A message ends with what to do, or with what is allowed in its place.
@@ -281,6 +281,7 @@ def test_any_value_at_any_place_is_a_plan_or_one_of_our_errors(path, value):
     name=st.sampled_from([*shared(), *of_roles()]),
     value=VALUES,
 )
+@example(name="container_engine_mirror", value=1)
 def test_any_value_of_a_variable_is_a_plan_or_one_of_our_errors(name, value):
     try:
         planned(**{name: value})

@@ -16,7 +16,7 @@ from ansible_collections.inference.fleet.tests.unit.engines.measured_results imp
     history,
 )
 from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.reporting.test_report import record
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 NOW = "2026-01-09T03:04:05Z"
@@ -86,6 +86,7 @@ AMOUNTS = st.none() | st.floats(0, 1e12)
 
 
 @given(NAMES, NAMES, st.lists(AMOUNTS, min_size=6, max_size=6), st.none() | st.integers(1, 10**6))
+@example("", "", [None, 5e-324, None, None, None, None], 1)
 def test_any_result_makes_a_page(host, tool, amounts, concurrency):
     one = benchmark(concurrency or 1, host=host)
     one["workload"]["concurrency"] = concurrency
