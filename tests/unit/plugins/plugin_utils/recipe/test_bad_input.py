@@ -243,8 +243,8 @@ def test_the_example_of_a_message_is_valid():
     for path, node in patterned:
         assert node.get("allowed"), path
         assert node.get("examples"), path
-        for example in node["examples"]:
-            assert list(validator(node).iter_errors(example)) == [], (path, example)
+        for one in node["examples"]:
+            assert list(validator(node).iter_errors(one)) == [], (path, one)
 
 
 VALUES = st.recursive(
