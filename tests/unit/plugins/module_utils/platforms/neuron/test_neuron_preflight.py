@@ -312,13 +312,3 @@ def test_a_draft_of_another_architecture(node, tensors, config, words):
     heads.write(node.draft, {**heads.names(), **tensors}, **config)
     ((check, message),) = node.problems()
     assert check == "draft" and [word for word in (str(node.draft), *words) if word not in message] == []
-
-
-def test_everything_at_once_is_one_error(node):
-    node.records[0]["neuron_processes"] = [{"pid": 999999999, "command": "a"}]
-    node.script.unlink()
-    (node.venv / "lib/python3.11/site-packages/vllm").rmdir()
-    heads.write(node.draft, {**heads.names(), "t2d": [96]})
-    problems = node.problems("trn3-start-script", change={"count": 16, "lnc": 1})
-    expected = ["hardware", "hardware", "cores", "environment", "script", "draft"]
-    assert [check for check, _message in problems] == expected

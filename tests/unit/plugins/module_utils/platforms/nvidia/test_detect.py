@@ -192,7 +192,7 @@ def test_who_computes_on_it(node):
     assert found[1].holders == [{"pid": 77, "command": "/usr/bin/python3"}, {"pid": 79, "command": "mps"}]
 
 
-def test_names_of_processes_come_as_they_are():
+def test_names_of_processes_that_are_no_xml():
     text = (FIXTURES / "h100-8/q-x.xml").read_text()
     block = "<processes><process_info><pid>5</pid><type>C</type><process_name>a<b & c\x01</process_name></process_info>"
     root = smi.parse_xml(text.replace("<processes>", block, 1))
