@@ -12,8 +12,8 @@ import shutil
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import packages
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 
 LIBRARY = "libfleettest.so.1"
@@ -71,9 +71,8 @@ def test_what_is_lacking(package, installed, due):
     ],
 )
 def test_packages_that_are_not_valid(name, package):
-    with pytest.raises(FleetError) as caught:
-        packages.check_packages({name: package}, "x_packages")
-    assert (caught.value.code, caught.value.values) == ("packages.invalid", ("x_packages", name, package))
+    caught = error(packages.check_packages, {name: package}, "x_packages")
+    assert (caught.code, caught.values) == ("packages.invalid", ("x_packages", name, package))
 
 
 def test_only_libraries_that_do_not_resolve_are_missing(tmp_path, monkeypatch):
@@ -92,6 +91,5 @@ def test_a_python_that_cannot_load_libraries(tmp_path, monkeypatch):
     reason = "ModuleNotFoundError: No module named '_ctypes'"
     python = script(tmp_path / "python", 'echo "%s" >&2\nexit 1\n' % reason)
     monkeypatch.setattr(sys, "executable", python)
-    with pytest.raises(FleetError) as caught:
-        packages.missing_libraries([LIBRARY])
-    assert (caught.value.code, caught.value.values) == ("libraries.lookup-failed", (LIBRARY, python, reason))
+    caught = error(packages.missing_libraries, [LIBRARY])
+    assert (caught.code, caught.values) == ("libraries.lookup-failed", (LIBRARY, python, reason))

@@ -10,9 +10,9 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 
 WORKS = "3 11 0"
 
@@ -103,10 +103,9 @@ def test_where_none_is_fit_it_says_why_of_each(node, monkeypatch):
     usr, local = node.python("usr/python3", "3 8 0"), node.python("local/python3", "3 11 1")
     base = node.python("base/python3")
     monkeypatch.setattr(host_python, "can_execute", lambda user, python: False)
-    with pytest.raises(FleetError) as caught:
-        host_python.choose(node.paths, ["fleet"])
-    assert caught.value.code == "node.python-missing"
-    assert caught.value.values[2] == (
+    caught = error(host_python.choose, node.paths, ["fleet"])
+    assert caught.code == "node.python-missing"
+    assert caught.values[2] == (
         "%s is Python 3.8; %s is in a virtual environment; %s may not be executed by the user 'fleet'"
         % (usr, local, base)
     )

@@ -11,9 +11,9 @@ import sys
 import threading
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python_environment as pe
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 
@@ -23,9 +23,8 @@ def desired(tmp_path, **arguments):
 
 
 def failure(wish, **arguments):
-    with pytest.raises(FleetError) as caught:
-        pe.ensure(wish, **arguments)
-    return caught.value
+    caught = plans.error(pe.ensure, wish, **arguments)
+    return caught
 
 
 @pytest.mark.parametrize(

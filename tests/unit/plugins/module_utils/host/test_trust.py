@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import trust
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="gives folders away")
 OTHER = 4_000_000
@@ -69,9 +69,8 @@ SOUND = {
 def test_a_root_that_others_can_change_is_refused(tmp_path, name):
     BAD[name](tmp_path / "at")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(FleetError) as caught:
-        NodePaths.of_parameter(str(tmp_path / "at/root"))
-    assert (caught.value.code, caught.value.values[0]) == ("node.root-not-safe", "fleet_root %s/at/root" % tmp_path)
+    caught = error(NodePaths.of_parameter, str(tmp_path / "at/root"))
+    assert (caught.code, caught.values[0]) == ("node.root-not-safe", "fleet_root %s/at/root" % tmp_path)
     assert sorted(tmp_path.rglob("*")) == before
 
 

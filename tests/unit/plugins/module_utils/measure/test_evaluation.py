@@ -10,13 +10,13 @@ import pathlib
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import http_client
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import DetachedJob
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import evaluation
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import answering, evaluation_tool
 from ansible_collections.inference.fleet.tests.runs import wait_for
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 
 RECORDED = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "measure" / "evals"
@@ -163,9 +163,8 @@ def test_the_key_is_in_no_file_and_no_argument(site):
 def test_answers_longer_than_the_context_are_an_error_before_a_request(site, key):
     site.listed_as = key
     site.tool(GOOD)
-    with pytest.raises(FleetError) as caught:
-        site.run(max_tokens=4000)
-    assert (caught.value.code, caught.value.values) == ("evaluate.context-too-short", ("basic", 4000, 4096, 3072))
+    caught = error(site.run, max_tokens=4000)
+    assert (caught.code, caught.values) == ("evaluate.context-too-short", ("basic", 4000, 4096, 3072))
     assert site.calls() == 0
     site.tool('echo "$FLEET_VALUES" >%s\n%s' % (site.root.parent / "seen", GOOD))
     site.run(max_tokens=4000, shorten=True)
@@ -174,9 +173,7 @@ def test_answers_longer_than_the_context_are_an_error_before_a_request(site, key
 
 def test_a_wrong_dataset_is_an_error_before_a_request(site):
     site.tool(GOOD)
-    with pytest.raises(FleetError) as caught:
-        site.run(eval="gpqa")
-    assert caught.value.code == "evaluate.datasets-wrong" and site.calls() == 0
+    assert error(site.run, eval="gpqa").code == "evaluate.datasets-wrong" and site.calls() == 0
 
 
 @pytest.mark.parametrize(
@@ -184,16 +181,13 @@ def test_a_wrong_dataset_is_an_error_before_a_request(site):
     [("hellaswag", None, '"hellaswag"'), ("x", {"argv": ["x", "${address}"]}, '"${address}"')],
 )
 def test_tools_of_evaluations_are_known(name, command, value):
-    with pytest.raises(FleetError) as caught:
-        evaluation_tool(name, command)
-    assert caught.value.code == "measure.profile-invalid" and caught.value.values[2] == value
+    caught = error(evaluation_tool, name, command)
+    assert caught.code == "measure.profile-invalid" and caught.values[2] == value
 
 
 @pytest.mark.parametrize("entries", [[], [{**ENTRY, "role": "prefill"}], [{**ENTRY, "port": None}]])
 def test_hosts_without_answering_servers_are_an_error(entries):
-    with pytest.raises(FleetError) as caught:
-        answering("basic", entries)
-    assert caught.value.code == "measure.no-server"
+    assert error(answering, "basic", entries).code == "measure.no-server"
 
 
 def test_check_mode_asks_nothing(site):

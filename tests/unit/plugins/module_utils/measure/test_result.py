@@ -10,10 +10,10 @@ import json
 import os
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import evaluation as datasets
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
 from ansible_collections.inference.fleet.tests.unit.engines.measured_results import benchmark, evaluation
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -29,9 +29,8 @@ def test_history_is_appended_and_never_changed(tmp_path):
 
 @pytest.mark.parametrize("identity", ["", "../../etc/x", None, "20260131T120000Z-0a1b2c3d\n"])
 def test_an_id_that_is_no_file_name_is_refused(tmp_path, identity):
-    with pytest.raises(FleetError) as caught:
-        result.keep(str(tmp_path), {**benchmark(), "id": identity})
-    assert (caught.value.code, caught.value.values) == ("measure.bad-result", (identity,))
+    caught = error(result.keep, str(tmp_path), {**benchmark(), "id": identity})
+    assert (caught.code, caught.values) == ("measure.bad-result", (identity,))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -174,10 +173,9 @@ def folder(tmp_path):
 
 
 def wrong(folder, names, checksums=None):
-    with pytest.raises(FleetError) as caught:
-        datasets.check_datasets(str(folder), names, checksums or {})
-    assert caught.value.code == "evaluate.datasets-wrong"
-    return caught.value.details["wrong"]
+    caught = error(datasets.check_datasets, str(folder), names, checksums or {})
+    assert caught.code == "evaluate.datasets-wrong"
+    return caught.details["wrong"]
 
 
 def test_questions_are_counted(folder):

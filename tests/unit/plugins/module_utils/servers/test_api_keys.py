@@ -15,6 +15,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import write_json
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import api_keys
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,10 +63,9 @@ UNPRINTABLE = "is empty, or contains a space or a character that is not printabl
     ],
 )
 def test_an_invalid_key_is_named_with_its_problem(value, message):
-    with pytest.raises(FleetError) as caught:
-        api_keys.api_keys(value)
-    assert caught.value.code == "secrets.invalid"
-    assert " ".join(caught.value.values[:2]) == message
+    caught = plans.error(api_keys.api_keys, value)
+    assert caught.code == "secrets.invalid"
+    assert " ".join(caught.values[:2]) == message
 
 
 @given(st.text(min_size=4, max_size=60))
@@ -109,10 +109,9 @@ def test_what_a_secret_holds(name, variable, value, text):
     ],
 )
 def test_what_no_secret_can_hold(name, value, message):
-    with pytest.raises(FleetError) as caught:
-        api_keys.secret_value(name, "vault_x", value)
-    assert caught.value.code == "secrets.invalid"
-    assert " ".join(caught.value.values[:2]) == message
+    caught = plans.error(api_keys.secret_value, name, "vault_x", value)
+    assert caught.code == "secrets.invalid"
+    assert " ".join(caught.values[:2]) == message
 
 
 def test_servers_with_different_keys_cannot_be_asked_by_one_client(tmp_path):
@@ -123,9 +122,8 @@ def test_servers_with_different_keys_cannot_be_asked_by_one_client(tmp_path):
         write_json(paths.secret(name), {NAME: key, OTHERS: "k2"})
     assert api_keys.common_client_key(paths, entries) == "k1"
     write_json(paths.secret("b"), {NAME: "k2"})
-    with pytest.raises(FleetError) as caught:
-        api_keys.common_client_key(paths, entries)
-    assert (caught.value.code, caught.value.values) == ("api-key.differs", ("a, b",))
+    caught = plans.error(api_keys.common_client_key, paths, entries)
+    assert (caught.code, caught.values) == ("api-key.differs", ("a, b",))
     assert api_keys.common_client_key(paths, [{"name": "c", "secrets": {}}]) == ""
 
 

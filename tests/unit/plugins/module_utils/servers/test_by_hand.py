@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import by_hand, observe
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.imported import recipe_of
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 
 ENTRY = {
     "name": "server-0", "host": "n1", "engine": "vllm", "model_id": "tiny", "weights": ["/models/tiny"],
@@ -128,6 +128,4 @@ def test_the_image_of_a_container():
 
 
 def test_another_engine_needs_another_recipe():
-    with pytest.raises(FleetError) as caught:
-        written("m", engine="sglang")
-    assert caught.value.code == "recipe.other-engine"
+    assert error(written, "m", engine="sglang").code == "recipe.other-engine"

@@ -15,12 +15,12 @@ import sys
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import dynamo, trtllm, vllm
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import config_check
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.desired import config_text
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import DesiredServer, Node
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import ScriptedEngine, image
 
 IMAGE = "nvcr.io/nvidia/tensorrt-llm/release:1.2.1"
@@ -100,21 +100,19 @@ def test_how_it_is_asked(place):
 
 
 def test_what_the_image_refuses(place):
-    with pytest.raises(FleetError) as caught:
-        place.check(FINE, WRONG)
-    assert caught.value.code == "servers.config-refused"
-    assert caught.value.values[:4] == (
+    caught = error(place.check, FINE, WRONG)
+    assert caught.code == "servers.config-refused"
+    assert caught.values[:4] == (
         "server-0",
         "trtllm",
         "the image nvcr.io/nvidia/tensorrt-llm/release:1.2.1",
         "configuration",
     )
-    assert caught.value.values[4] == (
+    assert caught.values[4] == (
         "enable_mixed_sampler: Extra inputs are not permitted; moe_config.backend: Input should be 'CUTLASS', "
         "'CUTEDSL', 'WIDEEP', 'TRTLLM', 'DEEPGEMM', 'VANILLA' or 'TRITON'"
     )
-    with pytest.raises(FleetError):
-        place.check(WRONG)  # a refusal is not remembered
+    error(place.check, WRONG)
 
 
 @pytest.mark.parametrize(
@@ -263,10 +261,9 @@ def test_command_lines_of_one_environment_are_asked_together_and_once(environmen
 def test_what_the_environment_refuses(environment, words, said):
     servers = [environment.server("server-0", "--port", "8000"), environment.server("server-1", *words)]
     for _time in range(2):  # a refusal is not remembered
-        with pytest.raises(FleetError) as caught:
-            environment.check(*servers)
-        assert caught.value.code == "servers.config-refused"
-        assert caught.value.values == (
+        caught = error(environment.check, *servers)
+        assert caught.code == "servers.config-refused"
+        assert caught.values == (
             "server-1", "vllm", "the environment %s" % environment.binaries.parent, "command line", said,
             "arguments or use an environment that has them",
         )  # fmt: skip

@@ -11,7 +11,6 @@ import pathlib
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import Container
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import entry_hash, start_order
@@ -29,6 +28,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.base import Status
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.supervisord import Supervisord
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -224,9 +224,8 @@ def test_leaders_start_first_and_a_circle_is_an_error():
     assert start_order(chain) == ["a", "b", "c"]
     assert start_order({"c": chain["c"]}) == ["c"]
     chain["a"] = entry("a", start={"after": ["c"]})
-    with pytest.raises(FleetError) as caught:
-        start_order(chain)
-    assert (caught.value.code, caught.value.values) == ("servers.start-order-cycle", ("c, b, a",))
+    caught = error(start_order, chain)
+    assert (caught.code, caught.values) == ("servers.start-order-cycle", ("c, b, a",))
 
 
 def test_times_are_utc():

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 
-import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.filter.servers import secret_names
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import desired
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.desired import config_text
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,10 +31,9 @@ def test_its_text_is_the_secret_s_value(tmp_path):
 
 def test_one_that_is_missing_is_named_but_in_check_mode_where_it_may_come_before(tmp_path):
     entry = entry_with(tmp_path / "ca.crt")
-    with pytest.raises(FleetError) as caught:
-        desired.check_secrets([entry], {"a_variable": "x"})
-    assert caught.value.code == "servers.secret-missing"
-    assert "%s, which is missing or empty" % (tmp_path / "ca.crt") in caught.value.message
+    caught = error(desired.check_secrets, [entry], {"a_variable": "x"})
+    assert caught.code == "servers.secret-missing"
+    assert "%s, which is missing or empty" % (tmp_path / "ca.crt") in caught.message
     desired.check_secrets([entry], {"a_variable": "x"}, check_mode=True)
     assert desired.known_secrets(entry, {"a_variable": "x"}) == {"TOKEN": "x"}
 

@@ -14,13 +14,13 @@ import sys
 import types
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import registry as accelerators
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import preflight
 from ansible_collections.inference.fleet.tests.unit import node_helpers
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import port_block
 
 FIXTURES = pathlib.Path(__file__).resolve().parents[3] / "fixtures"
@@ -69,13 +69,12 @@ def check(root, **options):
 
 def refused(root, **options):
     """The problems of a node that is refused."""
-    with pytest.raises(FleetError) as caught:
-        check(root, **options)
-    problems = caught.value.details["problems"]
+    caught = error(check, root, **options)
+    problems = caught.details["problems"]
     host = "node1" if options.get("servers") else platform.node()
     count = (len(problems), "problem" if len(problems) == 1 else "problems", host)
     lines = "\n".join(" %d. %s" % (number, item["message"]) for number, item in enumerate(problems, 1))
-    assert (caught.value.code, caught.value.values) == ("preflight.problems", (*count, lines))
+    assert (caught.code, caught.values) == ("preflight.problems", (*count, lines))
     return problems
 
 
@@ -258,9 +257,7 @@ def test_a_file_where_a_folder_must_be(tmp_path):
     ],
 )
 def test_an_invalid_plan_is_refused(options, code):
-    with pytest.raises(FleetError) as caught:
-        check(**options)
-    assert caught.value.code == code
+    assert error(check, **options).code == code
 
 
 def test_a_model_of_the_node_must_be_there_and_whole(tmp_path):

@@ -13,12 +13,12 @@ import time
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.called import operation_of
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_services import (
     etcd_member,
     nats_server,
     service,
 )
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 
 etcd, nats = operation_of("etcd_member"), operation_of("nats_server")
 CONTAINER = {"engine": "docker", "image": "r.example/etcd:1", "digest": None}
@@ -85,9 +85,8 @@ def run(module, check_mode=False, names="a", **changed):
 
 
 def refused(*arguments, **changed):
-    with pytest.raises(FleetError) as caught:
-        run(*arguments, **changed)
-    return caught.value
+    caught = plans.error(run, *arguments, **changed)
+    return caught
 
 
 def test_a_bare_node_reports_what_differs(tmp_path):

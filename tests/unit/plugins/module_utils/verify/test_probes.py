@@ -10,10 +10,10 @@ import re
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes, readiness
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, runner
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import Fault, ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (
     AT_ONCE,
@@ -239,9 +239,8 @@ def test_a_leak_in_a_recipes_probe_is_found():
     [[{"name": "chat"}], [{"name": "a", "path": "/a"}] * 2, [{"name": "a", "path": "v1"}], [{"name": "a"}]],
 )
 def test_a_bad_probe_is_refused(given_probes):
-    with pytest.raises(FleetError) as caught:
-        runner.check_probes(given_probes)
-    assert caught.value.code == "probes.invalid" and given_probes[0]["name"] in caught.value.values[0]
+    caught = error(runner.check_probes, given_probes)
+    assert caught.code == "probes.invalid" and given_probes[0]["name"] in caught.values[0]
 
 
 # -- other families than gpt-oss ---------------------------------------------------------------------------------------
