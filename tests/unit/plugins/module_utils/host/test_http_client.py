@@ -104,10 +104,24 @@ def test_events_do_not_depend_on_where_the_blocks_end(texts, size, newline):
     assert reader.done
 
 
-def test_an_event_of_several_lines_is_one():
+@pytest.mark.parametrize("size", [1, 99])
+@pytest.mark.parametrize(
+    ("raw", "events", "done"),
+    [
+        (b"event: message\nid: 7\ndata: a\ndata:b\n\n", ["a\nb"], False),
+        (b"\n\n: ping\n\ndata:a\n\n\n\ndata: b\n\n", ["a", "b"], False),
+        (b"data: a\r\rdata: b\r\r", ["a", "b"], False),
+        (b"data: a\r\n\r\ndata: [DONE]\n", ["a"], True),
+        (b"data: a\n\ndata: [DONE]", ["a"], True),
+    ],
+)
+def test_forms_of_events(raw, events, done, size):
     reader = http_client._EventReader()
-    reader.feed(b"event: message\ndata: a\ndata:b\n\n", 7)
-    assert [(event.data, event.ms) for event in reader.events] == [("a\nb", 7)]
+    for start in range(0, len(raw), size):
+        reader.feed(raw[start : start + size], 7)
+    reader.end(7)
+    assert [(event.data, event.ms) for event in reader.events] == [(data, 7) for data in events]
+    assert reader.done is done
 
 
 @pytest.mark.parametrize(

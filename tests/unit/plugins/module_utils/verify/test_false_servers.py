@@ -15,6 +15,7 @@ from ansible_collections.inference.fleet.tests.unit.engines import scripted_engi
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import Fault, ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (
     TOGETHER,
+    VOCABULARY,
     by_name,
     entry_of,
     failing,
@@ -426,39 +427,20 @@ SOUND = {  # a Fault, its name, or arguments of verdict_of()
     "one wrong stream of all": Fault("say", "stream text", "once", GIBBERISH),
     "arguments are an empty string": Fault("arguments", "tools", value=lambda a: json.dumps(a) if a else ""),
     "arguments are null": Fault("arguments", "tools whole", value=lambda a: json.dumps(a) if a else None),
-    "arguments are the word null": Fault("arguments", "tools", value=lambda a: json.dumps(a or None)),
-    "arguments are an empty object": Fault("arguments", "tools whole", value=lambda a: json.dumps(a) if a else {}),
-    "arguments with blanks": Fault("arguments", "tools", value=lambda a: " %s \n" % json.dumps(a, indent=1)),
-    "a city with its country": Fault("arguments", "weather", value=arguments(city=more(", Somewhere"))),
     "429 once": Fault("status", "chat", "once", (429, NOW)),
     "429 once in a stream": Fault("status", "stream", "once", (429, NOW)),
     "429 once in /v1/responses": Fault("status", "responses", "once", (429, NOW)),
-    "429 once under concurrency": Fault("status", "", "once", (429, NOW)),
     "429 once of /v1/models": Fault("status", "models", "once", (429, NOW)),
     "an alias": {"listed": ["gpt-oss-120b", "gpt-4"]},
-    "an alias before it": {"listed": ["gpt-4", "gpt-oss-120b"]},
     "a LoRA adapter": {"listed": ["gpt-oss-120b", "sql-lora"]},
     "usage is null": "usage-null",
     "reasoning_content": {"reasoning_field": "reasoning_content"},
-    "keep-alive comments": Fault("before", "stream", value=": ping\n\n: ping\n\n"),
     "an empty event": Fault("before", "stream", value="data: \n\n"),
-    "named events": Fault("form", "stream", value="event: message\nid: 7\ndata: %s\n\n"),
-    "no blank after data:": Fault("form", "stream", value="data:%s\n\n"),
-    "carriage returns": Fault("form", "stream", value="data: %s\r\n\r\n"),
-    "many blank lines": Fault("form", "stream", value="\n\n\ndata: %s\n\n\n\n"),
     "a chunk of usage at the end": Fault("after", "stream", value=USAGE),
-    "roles in all deltas": Fault("deltas", "stream", value=in_deltas(role="assistant")),
     "null in deltas": Fault("deltas", "stream", value=in_deltas(content=None, tool_calls=None)),
     "the whole answer in one delta": Fault("deltas", "stream text", value=lambda ds: [
         ({"content": "".join(one.get("content", "") for one, _end in ds), "reasoning": "Hm."}, None), ds[-1]]),
-    "a full stop": Fault("say", "text", value=lambda text: text + "."),
-    "bold": Fault("say", "text", value=lambda text: "**%s**" % text),
-    "boxed": Fault("say", "text", value=lambda text: ("\\(\\boxed{%s}\\)" % text if text.isdigit() else text)),
     "a sentence": Fault("say", "text", value=lambda text: "The answer is: %s\n" % text),
-    "digits apart": Fault("say", "text", value=lambda text: " ".join(text) if text.isdigit() else text),
-    "with its way": Fault("say", "text", value=lambda text: (
-        "20 + 3 is 23, so it is %s, not 23." % text if text.isdigit() else text)),
-    "lower case": Fault("say", "system", value=lambda text: text.lower() + "!"),
     "status left out of the response": Fault("fields", "responses", value={"status": None}),
     "one wrong sum of those at once": Fault("say", "text whole", "together-once", other_number),
     "one wrong stream of those at once": Fault("say", "text stream", "together-once", GIBBERISH),
@@ -482,8 +464,6 @@ SOUND = {  # a Fault, its name, or arguments of verdict_of()
     "one more call after the result": Fault("call-again", "after-tool", "once"),
     "one more call after the second result": Fault("call-again", "second", "once"),
     "one result that is not named": Fault("say", "weather after-tool", "once", "It will be sunny."),
-    "[DONE] without a blank line": Fault("sse", "chat stream", value=lambda data: data[:-1]),
-    "[DONE] without the end of its line": Fault("sse", "chat stream", value=lambda data: data[:-2]),
     "gzip": "gzip",
     "health is 204": "health-204",
     "no Content-Length": "no-length",
@@ -497,13 +477,8 @@ SOUND = {  # a Fault, its name, or arguments of verdict_of()
     "no tools in /v1/responses": Fault("refuse", "responses tools", value="tools are not supported"),
     "a response without its output at the end": Fault("chunks", "responses stream", value=lambda events: [
         *events[:-1], {"type": "response.completed", "response": {"status": "completed"}}]),
-    "bytes one by one": Fault("sse", "exact stream", value=lambda data: [
-        data[start : start + 1] for start in range(len(data))]),
     "two events in a block": Fault("sse", "chat stream", value=lambda data: [data]),
     "comments between events": Fault("form", "stream", value=": ping\n\ndata: %s\n\n"),
-    "carriage returns alone": Fault("form", "stream", value="data: %s\r\r"),
-    "data on two lines": Fault("sse", "chat stream", value=lambda data: data.replace(
-        b'data: {"choices": ', b'data: {"choices":\ndata: ')),
     "extra fields": Fault("json", "chat", value=lambda value, _body: dict(
         value, system_fingerprint=None, service_tier=None, kv_transfer_params={"a": [1.5, True]})),
     "null in the message": Fault("message", "chat whole", value=lambda message, finish, _body: (
@@ -514,8 +489,6 @@ SOUND = {  # a Fault, its name, or arguments of verdict_of()
         prompt_tokens=90, completion_tokens=140, total_tokens=230, prompt_tokens_details=None)),
     "escaped text": Fault("bytes", "chat whole", value=lambda data: json.dumps(
         json.loads(data), ensure_ascii=True).encode()),
-    "plain text": Fault("bytes", "chat whole", value=lambda data: json.dumps(
-        json.loads(data), ensure_ascii=False).encode()),
     "blanks around the JSON": Fault("bytes", "chat whole", value=lambda data: b"\n " + data + b"\n"),
     "both names of the reasoning": Fault("message", "chat", value=lambda message, finish, _body: (
         dict(message, reasoning_content=message.get("reasoning")), finish)),
@@ -526,10 +499,6 @@ SOUND = {  # a Fault, its name, or arguments of verdict_of()
         lambda message, call: message.update(content="I look that up."))),
     "a draft in the reasoning": Fault("message", "system", value=lambda message, finish, _body: (
         dict(message, reasoning="Simple, one word. I answer with this word alone: BANANA"), finish)),
-    "LaTeX": Fault("say", "text", value=lambda text: (
-        "\\[ 17 \\times 23 = \\boxed{%s} \\]" % text if text.isdigit() else text)),
-    "a check mark": Fault("say", "cold", value=lambda text: "%s \u2705" % text),
-    "quotes around the text": Fault("say", "exact", value=lambda text: '"%s"' % text),
     "a context that is listed as planned": {"context": 4096, "planned": 4096},
     "a context that is planned as 4k": {"context": 4000, "planned": "4k"},
     "a context window": {"context": 4096, "tells_context": "context_window"},
@@ -564,6 +533,9 @@ def test_a_sound_server_passes_three_times_in_a_row(sound, time):
         (Fault("json", value=choice(index=1)), causes.OTHER_CHOICE),
         (Fault("bytes", "chat", value=lambda data: data[:-1] + b', "x": NaN}'), causes.NOT_STRICT),
         (Fault("say", value=other_number), causes.WRONG_ANSWER),
+        ("length", causes.LENGTH),
+        ("vocab-missing", VOCABULARY),
+        ("leak", VLLM.residue),
     ],
     ids=repr,
 )

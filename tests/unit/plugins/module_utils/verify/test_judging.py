@@ -292,8 +292,8 @@ def test_arguments_are_those_of_the_question(arguments, right):
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [('{"a": 1}', {"a": 1}), ("[]", None), ("", {}), (None, {}), ("null", {}), ("{", None), ('"{}"', None),
-     ('{"a": 1}{}', None), ("not JSON", None)],
+    [('{"a": 1}', {"a": 1}), (' {"a":\n1} \n', {"a": 1}), ({}, {}), ("[]", None), ("", {}), (None, {}), ("null", {}),
+     ("{", None), ('"{}"', None), ('{"a": 1}{}', None), ("not JSON", None)],
 )  # fmt: skip
 def test_tool_arguments_are_a_json_object_or_nothing(arguments, expected):
     assert chat.tool_arguments({"arguments": arguments}) == expected
