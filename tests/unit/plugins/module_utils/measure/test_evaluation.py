@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import time
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import http_client
@@ -101,23 +100,15 @@ def test_a_refused_request_is_kept_said_and_asked_again(site):
     assert site.run(caller="two")["document"]["failed"] == 0
 
 
-NEVER = "exec sleep %d" % (10 * LONG_S)
-
-
 @pytest.mark.parametrize(
     ("text", "budget_s", "words"),
-    [(NEVER, 1, "The time limit of 1 s ended it"),
-     ("echo no such option >&2; exit 2", LONG_S, "Status 2: no such option"), (NEVER, LONG_S, "was killed")],
-    ids=["it never ends", "it breaks", "it is killed"],
+    [("exec sleep %d" % (10 * LONG_S), 1, "The time limit of 1 s ended it"),
+     ("echo no such option >&2; exit 2", LONG_S, "Status 2: no such option")],
+    ids=["it never ends", "it breaks"],
 )  # fmt: skip
 def test_a_tool_that_fails_says_how_and_the_next_play_runs_it_again(site, text, budget_s, words):
     site.tool(text)
-    began = time.monotonic()
-    if words == "was killed":
-        site.run(wait_s=0)
-        site.job().stop()
     measured = site.run(budget_s=budget_s)["document"]
-    assert time.monotonic() - began < LONG_S
     assert measured["failed"] and words in measured["errors"][0]["message"]
     site.tool(GOOD)
     assert site.run(caller="two")["document"]["score"] == 100
@@ -134,15 +125,6 @@ def test_progress_is_read_from_the_log(site):
     go.touch()
     assert site.run()["document"]["score"] == 100
     assert site.calls() == 1
-
-
-def test_a_restarted_server_makes_it_void(site):
-    site.tool(GOOD)
-    site.run(wait_s=0)
-    site.processes = {"server-0": [3, 4]}
-    measured = site.run()["document"]
-    assert measured["void"] == "server-0 changed or restarted during the run"
-    assert site.run(caller="two")["document"]["void"] is None  # it does not count, so it is measured again
 
 
 def test_the_key_is_in_no_file_and_no_argument(site):

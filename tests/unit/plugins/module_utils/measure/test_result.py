@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 
 def test_history_is_appended_and_never_changed(tmp_path):
+    assert result.history(str(tmp_path / "none")) == ([], [])
     older, newer = benchmark(day=1), evaluation(day=2)
     path = result.keep(str(tmp_path), newer)
     result.keep(str(tmp_path), older)
@@ -32,10 +33,6 @@ def test_an_id_that_is_no_file_name_is_refused(tmp_path, identity):
     caught = error(result.keep, str(tmp_path), {**benchmark(), "id": identity})
     assert (caught.code, caught.values) == ("measure.bad-result", (identity,))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_no_history_is_an_empty_one(tmp_path):
-    assert result.history(str(tmp_path / "none")) == ([], [])
 
 
 def test_other_files_in_the_history_are_left_out_with_a_warning(tmp_path):
@@ -129,6 +126,7 @@ def test_answers_that_differ_within_questions_narrow_the_interval():
     assert (round(low, 1), round(high, 1)) == (43.1, 56.9)  # as of 200 answers
     low, high = result.interval([(8, 8), (0, 8)] * 12)
     assert high - low > 37  # as of 24
+    assert result.interval([]) is result.interval([(0, 0)]) is None
 
 
 @pytest.mark.parametrize(
@@ -146,10 +144,6 @@ def test_answers_that_differ_within_questions_narrow_the_interval():
 )
 def test_what_a_score_says_beside_a_published_one(score, bounds, reference, said):
     assert result.judge(score, bounds, reference) == said
-
-
-def test_nothing_asked_has_no_interval():
-    assert result.interval([]) is result.interval([(0, 0)]) is None
 
 
 GPQA = "Question,Correct Answer,Incorrect Answer 1,Incorrect Answer 2,Incorrect Answer 3\n"

@@ -1,16 +1,19 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Secrets and configuration files of the planned servers: YAML is judged by the reader that engines use."""
+"""Secrets and configuration files of the planned servers; files that are installed together."""
 
 from __future__ import annotations
 
 import json
+import os
 
+import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.filter.servers import secret_names
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import desired
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.desired import config_text
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.server_files import Staging
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,21 +73,17 @@ def test_json_reads_back(content):
     assert json.loads(config_text({"format": "json", "path": "/c", "content": content})) == content
 
 
-def test_it_is_readable():
-    content = {
-        "kv_cache_config": {"free_gpu_memory_fraction": 0.9, "dtype": "fp8"},
-        "sizes": [1, 2],
-        "no": {},
-        "x": [[1]],
-    }
-    assert config_text({"format": "yaml", "path": "/c", "content": content}) == (
-        'kv_cache_config:\n  free_gpu_memory_fraction: 0.9\n  dtype: "fp8"\nsizes:\n  - 1\n  - 2\n"no": {}\n'
-        "x:\n  -\n    - 1\n"
-    )
+def test_what_is_not_a_number_and_no_configuration():
+    assert config_text({"format": "yaml", "path": "/c", "content": {"a": float("nan")}}) == "a: .nan\n"
     assert config_text(None) is None
 
 
-def test_not_a_number():
-    text = config_text({"format": "yaml", "path": "/c", "content": {"a": float("inf"), "b": float("-inf")}})
-    assert text == "a: .inf\nb: -.inf\n"
-    assert config_text({"format": "yaml", "path": "/c", "content": {"a": float("nan")}}) == "a: .nan\n"
+def test_a_file_that_cannot_be_installed_leaves_the_others_as_they_were(tmp_path):
+    (tmp_path / "old").write_text("old")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError), Staging() as staging:
+        for name in ("old", "new", "folder"):
+            staging.add(str(tmp_path / name), "new")
+        staging.commit()
+    assert (tmp_path / "old").read_text() == "old"
+    assert sorted(os.listdir(tmp_path)) == ["folder", "old"]
