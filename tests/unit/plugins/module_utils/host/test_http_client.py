@@ -127,13 +127,10 @@ def test_forms_of_events(raw, events, done, size):
 @pytest.mark.parametrize(
     ("binds", "host"),
     [
-        (["0.0.0.0", "", None, "*"], "127.0.0.1"),
-        (["::", "[::]"], "[::1]"),
-        (["10.0.0.7"], "10.0.0.7"),
-        (["fd00::7"], "[fd00::7]"),
-        (["node-1"], "node-1"),
+        (["0.0.0.0", "", None, "*"], "127.0.0.1"), (["::", "[::]"], "[::1]"), (["10.0.0.7"], "10.0.0.7"),
+        (["fd00::7"], "[fd00::7]"), (["node-1"], "node-1"),
     ],
-)
+)  # fmt: skip
 def test_a_wildcard_bind_is_reached_over_loopback(binds, host):
     assert {http_client.base_url(bind, 8000) for bind in binds} == {"http://%s:8000" % host}
 

@@ -168,14 +168,10 @@ def test_the_kernels_own_threads_are_not_processes():
 @pytest.mark.parametrize(
     ("bind", "listens", "wider"),
     [
-        ("127.0.0.1", "127.0.0.1", None),
-        ("127.0.0.1", "0.0.0.0", "0.0.0.0"),
-        ("127.0.0.1", "::", "::"),
-        ("::1", "::", "::"),
-        ("10.0.0.5", "0.0.0.0", "0.0.0.0"),
-        ("0.0.0.0", "0.0.0.0", None),
+        ("127.0.0.1", "127.0.0.1", None), ("127.0.0.1", "0.0.0.0", "0.0.0.0"), ("127.0.0.1", "::", "::"),
+        ("::1", "::", "::"), ("10.0.0.5", "0.0.0.0", "0.0.0.0"), ("0.0.0.0", "0.0.0.0", None),
     ],
-)
+)  # fmt: skip
 def test_a_server_that_listens_wider_than_it_is_bound(bind, listens, wider):
     with listener(listens, socket.AF_INET6 if ":" in listens else socket.AF_INET) as (port, _inode):
         sockets = processes.listening_sockets()

@@ -253,13 +253,11 @@ def test_answers_of_aisbench(case, asked, answered):
 @pytest.mark.parametrize(
     ("case", "asked", "errors"),
     [
-        ("refused", {ANATOMY: 1}, {"Not Found": 1}),
-        ("refused", {ANATOMY: 3}, {"Not Found": 1, LOST: 2}),
-        ("good", {ANATOMY: 8, ASTRONOMY: 6}, {LOST: 2}),
-        ("gsm8k", {GSM8K: 6}, {LOST: 2}),
+        ("refused", {ANATOMY: 1}, {"Not Found": 1}), ("refused", {ANATOMY: 3}, {"Not Found": 1, LOST: 2}),
+        ("good", {ANATOMY: 8, ASTRONOMY: 6}, {LOST: 2}), ("gsm8k", {GSM8K: 6}, {LOST: 2}),
         ("ungraded", ASKED, {"The answers were not graded.": 12}),
     ],
-)
+)  # fmt: skip
 def test_questions_that_aisbench_does_not_answer_have_failed(case, asked, errors):
     found = aisbench(case, asked)
     assert {one["message"]: one["count"] for one in found["errors"]} == errors

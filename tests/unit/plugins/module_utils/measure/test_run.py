@@ -352,17 +352,14 @@ def container(name, running=True):
 @pytest.mark.parametrize(
     ("change", "changed"),
     [
-        ({}, False),
-        ({"state": {**RECORD, "phase": "running"}}, False),
+        ({}, False), ({"state": {**RECORD, "phase": "running"}}, False),
         ({"containers": [container("b", running=False)]}, False),
         ({"fresh": False}, True),  # killed a moment ago; its record is the old one until it is started again
-        ({"state": {**RECORD, "ticks": 71}}, True),
-        ({"state": {**RECORD, "hash": "other"}}, True),
-        ({"state": None}, True),
-        ({"containers": [container("b")]}, True),
+        ({"state": {**RECORD, "ticks": 71}}, True), ({"state": {**RECORD, "hash": "other"}}, True),
+        ({"state": None}, True), ({"containers": [container("b")]}, True),
         (None, True),  # it is gone
     ],
-)
+)  # fmt: skip
 def test_what_is_another_start(monkeypatch, change, changed):
     seen = []
     for observed in (BEGAN, change if change is None else dataclasses.replace(BEGAN, **change)):

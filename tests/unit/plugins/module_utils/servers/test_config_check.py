@@ -103,11 +103,8 @@ def test_what_the_image_refuses(place):
     caught = error(place.check, FINE, WRONG)
     assert caught.code == "servers.config-refused"
     assert caught.values[:4] == (
-        "server-0",
-        "trtllm",
-        "the image nvcr.io/nvidia/tensorrt-llm/release:1.2.1",
-        "configuration",
-    )
+        "server-0", "trtllm", "the image nvcr.io/nvidia/tensorrt-llm/release:1.2.1", "configuration",
+    )  # fmt: skip
     assert caught.values[4] == (
         "enable_mixed_sampler: Extra inputs are not permitted; moe_config.backend: Input should be 'CUTLASS', "
         "'CUTEDSL', 'WIDEEP', 'TRTLLM', 'DEEPGEMM', 'VANILLA' or 'TRITON'"

@@ -178,19 +178,14 @@ def test_a_tag_that_leads_to_another_image_by_now(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "host", "faults"),
     [
-        ([], {}, 0),
-        ([], {"Memory": 0, "NanoCpus": 0, "CpusetCpus": ""}, 0),
-        (["--memory=1g"], {"Memory": 1 << 30}, 0),
-        (["--cpus", "1.5"], {"NanoCpus": 1500000000}, 0),
+        ([], {}, 0), ([], {"Memory": 0, "NanoCpus": 0, "CpusetCpus": ""}, 0),
+        (["--memory=1g"], {"Memory": 1 << 30}, 0), (["--cpus", "1.5"], {"NanoCpus": 1500000000}, 0),
         (["--cpuset-cpus=0-3,8"], {"CpusetCpus": "0,1,2,3,8"}, 0),
         (["--memory=odd"], {"Memory": 7}, 0),  # not understood, so not compared
-        ([], {"Memory": 512 << 20}, 1),
-        (["--memory=1g"], {"Memory": 2 << 30}, 1),
-        (["--memory", "1g"], {}, 1),
-        ([], {"NanoCpus": 5}, 1),
-        (["--cpuset-cpus=0-3"], {"CpusetCpus": "0-1"}, 1),
+        ([], {"Memory": 512 << 20}, 1), (["--memory=1g"], {"Memory": 2 << 30}, 1), (["--memory", "1g"], {}, 1),
+        ([], {"NanoCpus": 5}, 1), (["--cpuset-cpus=0-3"], {"CpusetCpus": "0-1"}, 1),
     ],
-)
+)  # fmt: skip
 def test_a_limit_that_was_changed_while_the_container_runs(tmp_path, monkeypatch, flags, host, faults):
     command = ["serve", "--memory=9"]
     planned = {"container": {"engine": "docker", "address": None, "image": "app:1", "digest": None},

@@ -152,13 +152,11 @@ def test_a_port_that_two_share_is_not_ours_alone(tmp_path):
 @pytest.mark.parametrize(
     ("bind", "sockets", "reached"),
     [
-        ("0.0.0.0", {"0.0.0.0": 1, "127.0.0.1": 2}, {2}),
-        ("0.0.0.0", {"0.0.0.0": 1, "10.0.0.1": 2}, {1}),
-        ("127.0.0.1", {"::": 1, "0.0.0.0": 2}, {2}),
-        ("::1", {"::1": 1, "127.0.0.1": 2}, {1}),
+        ("0.0.0.0", {"0.0.0.0": 1, "127.0.0.1": 2}, {2}), ("0.0.0.0", {"0.0.0.0": 1, "10.0.0.1": 2}, {1}),
+        ("127.0.0.1", {"::": 1, "0.0.0.0": 2}, {2}), ("::1", {"::1": 1, "127.0.0.1": 2}, {1}),
         ("10.0.0.1", {"127.0.0.1": 1}, set()),
     ],
-)
+)  # fmt: skip
 def test_the_socket_that_takes_the_requests_counts(monkeypatch, bind, sockets, reached):
     """One of the very address comes before one of all addresses."""
     found = [(address, 8000, inode, 0) for address, inode in sockets.items()]

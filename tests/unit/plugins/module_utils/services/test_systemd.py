@@ -174,13 +174,10 @@ def test_the_unit_of_a_container_ends_what_is_not_in_its_cgroup(manager):
     more = [line for line in text.splitlines() if line not in plain.splitlines()]
     assert more == [
         "After=network-online.target docker.service inference-fleet-lead.service",
-        "Requires=docker.service",
-        "PartOf=inference-fleet-lead.service",
-        "ExecStartPre=-" + END + ' "--root" "" "--remove"',
-        "ExecStopPost=-" + END + ' "--root" "" "--remove"',
-        "TimeoutStopSec=30",
-        "WantedBy=multi-user.target docker.service",
-    ]
+        "Requires=docker.service", "PartOf=inference-fleet-lead.service",
+        "ExecStartPre=-" + END + ' "--root" "" "--remove"', "ExecStopPost=-" + END + ' "--root" "" "--remove"',
+        "TimeoutStopSec=30", "WantedBy=multi-user.target docker.service",
+    ]  # fmt: skip
     assert STOP in text.splitlines() and STOP in plain.splitlines()
 
 

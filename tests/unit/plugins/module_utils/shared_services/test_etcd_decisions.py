@@ -69,14 +69,12 @@ def test_what_a_person_has_to_decide(found, code, words):
 @pytest.mark.parametrize(
     ("url", "healthy", "members", "removed"),
     [
-        (PLANNED["c"], "ab", listed("abc"), "id-c"),
-        (PLANNED["c"], "abc", listed("abc"), "id-c"),
+        (PLANNED["c"], "ab", listed("abc"), "id-c"), (PLANNED["c"], "abc", listed("abc"), "id-c"),
         (PLANNED["c"], "ab", listed("abc", unstarted="c"), "id-c"),
         (None, "a", listed("ab"), None),  # it has left
-        (PLANNED["c"], "a", listed("abc"), FleetError),
-        (None, "", None, FleetError),
+        (PLANNED["c"], "a", listed("abc"), FleetError), (None, "", None, FleetError),
     ],
-)
+)  # fmt: skip
 def test_a_member_leaves_if_the_others_keep_a_quorum(url, healthy, members, removed):
     given = ("c", url, up(healthy), members)
     if removed is not FleetError:

@@ -132,18 +132,12 @@ def test_unusable_certificates_of_the_operator_are_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("module", "running", "wanted", "fits"),
     [
-        (etcd, "3.5.9", "3.6.14", True),
-        (etcd, "3.6.1", "3.6.14", True),
-        (etcd, "3.6.14", "v3.6.1", True),
-        (etcd, "3.4.30", "3.6.14", False),
-        (etcd, "3.6.14", "3.5.9", False),
-        (etcd, "3.6.14", "4.0.0", False),
-        (etcd, "3.4.30", "", True),
-        (etcd, "3.4.30", "latest", True),
-        (nats, "2.9.1", "2.11.17", True),
+        (etcd, "3.5.9", "3.6.14", True), (etcd, "3.6.1", "3.6.14", True), (etcd, "3.6.14", "v3.6.1", True),
+        (etcd, "3.4.30", "3.6.14", False), (etcd, "3.6.14", "3.5.9", False), (etcd, "3.6.14", "4.0.0", False),
+        (etcd, "3.4.30", "", True), (etcd, "3.4.30", "latest", True), (nats, "2.9.1", "2.11.17", True),
         (nats, "2.11.17", "2.10.0", False),
     ],
-)
+)  # fmt: skip
 def test_a_release_that_cannot_replace_the_running_one_is_an_error(gateway, unit, module, running, wanted, fits):
     unit["MainPID"] = "7"
     gateway.answers.update({"/version": {"etcdserver": running}, "/varz": {"version": running}})

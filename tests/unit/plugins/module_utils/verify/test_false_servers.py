@@ -532,13 +532,11 @@ def test_a_sound_server_passes_three_times_in_a_row(sound, time):
         (Fault("say", value=more("\nUser: more")), causes.OTHER_ROLES),
         (Fault("json", value=choice(index=1)), causes.OTHER_CHOICE),
         (Fault("bytes", "chat", value=lambda data: data[:-1] + b', "x": NaN}'), causes.NOT_STRICT),
-        (Fault("say", value=other_number), causes.WRONG_ANSWER),
-        ("length", causes.LENGTH),
-        ("vocab-missing", VOCABULARY),
-        ("leak", VLLM.residue),
+        (Fault("say", value=other_number), causes.WRONG_ANSWER), ("length", causes.LENGTH),
+        ("vocab-missing", VOCABULARY), ("leak", VLLM.residue),
     ],
     ids=repr,
-)
+)  # fmt: skip
 def test_a_quick_verdict_judges_the_complete_answer_too(fault, cause):
     verdict = verdict_of([fault], options=asking.Options(timeout=60, mode="quick"))
     assert failing(verdict) == {"completion": cause}
@@ -552,17 +550,15 @@ KEY = "sk-a-long-key-that-nobody-knows"
 @pytest.mark.parametrize(
     ("where", "opens", "modes"),
     [
-        ("chat", None, ("full", "quick")),
-        ("models", None, ("full", "quick")),
+        ("chat", None, ("full", "quick")), ("models", None, ("full", "quick")),
         ("chat whole", lambda key: not key, ("full", "quick")),
         ("chat whole", lambda key: len(key) == len("Bearer " + KEY), ("full", "quick")),
         ("models", lambda key: key.startswith("Bearer"), ("full", "quick")),
-        ("chat stream", None, ("full",)),
-        ("responses", None, ("full",)),
+        ("chat stream", None, ("full",)), ("responses", None, ("full",)),
         ("chat", lambda key: key.startswith("Bearer " + KEY), ("full",)),
         ("chat", lambda key: key and ("Bearer " + KEY).startswith(key), ("full",)),
     ],
-)
+)  # fmt: skip
 def test_a_server_that_answers_without_the_planned_key_fails(where, opens, modes):
     for mode in modes:
         options = asking.Options(timeout=60, api_key=KEY, mode=mode)

@@ -252,12 +252,10 @@ def test_a_missing_script(node):
 @pytest.mark.parametrize(
     ("line", "number"),
     [
-        ("export NEURON_RT_VISIBLE_CORES=0-7", 3),
-        ("NEURON_RT_VISIBLE_CORES=0-7 NEURON_X=1 \\", 3),
-        ("x=1; export NEURON_COMPILED_ARTIFACTS=/tmp/a", 3),
-        ("BASE_COMPILE_WORK_DIR=/tmp/b", 3),
+        ("export NEURON_RT_VISIBLE_CORES=0-7", 3), ("NEURON_RT_VISIBLE_CORES=0-7 NEURON_X=1 \\", 3),
+        ("x=1; export NEURON_COMPILED_ARTIFACTS=/tmp/a", 3), ("BASE_COMPILE_WORK_DIR=/tmp/b", 3),
     ],
-)
+)  # fmt: skip
 def test_a_script_that_sets_what_the_plan_sets(node, line, number):
     node.script.write_text(SCRIPT.replace("export NEURON_RT_VISIBLE_CORES=${NEURON_RT_VISIBLE_CORES:-0-7}", line))
     name = next(name for name in neuron_preflight.PLANNED if name in line)

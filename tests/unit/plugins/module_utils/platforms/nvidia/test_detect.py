@@ -78,16 +78,11 @@ def test_mig(node):
 @pytest.mark.parametrize(
     ("product", "capability", "kind"),
     [
-        ("NVIDIA A100 80GB PCIe", "8.0", "a100"),
-        ("NVIDIA GB200", "10.0", "gb200"),
-        ("NVIDIA GB300", None, "gb300"),
-        ("NVIDIA H20", "9.0", None),
-        ("NVIDIA GH200 144G HBM3e", "9.0", None),
-        ("NVIDIA A100X", "8.0", None),
-        (None, None, None),
-        ("NVIDIA H100 80GB HBM3", "10.0", None),
+        ("NVIDIA A100 80GB PCIe", "8.0", "a100"), ("NVIDIA GB200", "10.0", "gb200"), ("NVIDIA GB300", None, "gb300"),
+        ("NVIDIA H20", "9.0", None), ("NVIDIA GH200 144G HBM3e", "9.0", None), ("NVIDIA A100X", "8.0", None),
+        (None, None, None), ("NVIDIA H100 80GB HBM3", "10.0", None),
     ],
-)
+)  # fmt: skip
 def test_names_are_for_people_and_the_capability_counts(product, capability, kind):
     assert smi.kind_of(product, capability) == kind
 
@@ -98,15 +93,12 @@ def test_names_are_for_people_and_the_capability_counts(product, capability, kin
 @pytest.mark.parametrize(
     ("failure", "words"),
     [
-        ("driver-not-loaded", "modprobe nvidia"),
-        ("library-mismatch", "Hold its packages"),
-        ("library-missing", "libnvidia-ml.so is missing"),
-        ("no-devices", "nvidia-open"),
-        ("no-permission", "with become"),
-        ("access-blocked", "ls -l /dev/nvidia*"),
+        ("driver-not-loaded", "modprobe nvidia"), ("library-mismatch", "Hold its packages"),
+        ("library-missing", "libnvidia-ml.so is missing"), ("no-devices", "nvidia-open"),
+        ("no-permission", "with become"), ("access-blocked", "ls -l /dev/nvidia*"),
         ("unknown-error", "look for NVRM in dmesg"),
     ],
-)
+)  # fmt: skip
 def test_each_failure_has_its_cause(node, failure, words):
     node.write("/sys/module/nvidia/version", "580.95.05\n")
     error = node.fails(failure).refused()

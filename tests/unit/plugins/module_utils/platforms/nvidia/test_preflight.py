@@ -190,14 +190,11 @@ def test_a_description_for_another_driver(node, folder):
 @pytest.mark.parametrize(
     ("kind", "version", "folders", "prepares", "problem"),
     [
-        ("docker", "28.2.2", ["/etc/cdi"], False, False),
-        ("docker", "20.10.24", [], True, True),
-        ("docker", "26.1.0", [], True, False),
-        ("docker", "26.1.0", [], False, True),
-        ("podman", "4.0.3", [], True, False),
-        ("podman", "4.0.3", [], False, True),
+        ("docker", "28.2.2", ["/etc/cdi"], False, False), ("docker", "20.10.24", [], True, True),
+        ("docker", "26.1.0", [], True, False), ("docker", "26.1.0", [], False, True),
+        ("podman", "4.0.3", [], True, False), ("podman", "4.0.3", [], False, True),
     ],
-)
+)  # fmt: skip
 def test_engines_without_cdi(monkeypatch, kind, version, folders, prepares, problem):
     monkeypatch.setattr(platform.Engine, "cdi", lambda self: (version, folders))
     messages = list(platform._engine_without_cdi(kind, prepares))

@@ -155,13 +155,10 @@ def test_servers_without_gpus_in_containers_need_nothing(node, servers):
 @pytest.mark.parametrize(
     ("version", "others", "due"),
     [
-        ("1.20.0-1", {}, False),
-        ("1.17.8-1", {}, False),
-        ("1.21.0-1", {}, False),
-        ("1.17.7-1", {}, True),
+        ("1.20.0-1", {}, False), ("1.17.8-1", {}, False), ("1.21.0-1", {}, False), ("1.17.7-1", {}, True),
         ("1.20.0-1", {"libnvidia-container1": "1.18.0-1"}, True),
     ],
-)
+)  # fmt: skip
 def test_packages_stay_where_they_fit_and_are_of_one_version(node, version, others, due):
     node.have(version, **others)
     assert node.look()["due"].get("packages", {}) == (dict.fromkeys(NAMES, "1.20.0") if due else {})
@@ -258,13 +255,11 @@ def test_who_loses_gpus_by_a_reload(monkeypatch):
 @pytest.mark.parametrize(
     ("package", "code"),
     [
-        ({"version": "new"}, "packages.invalid"),
-        ({"version": "1.20.0", "most": "2"}, "packages.invalid"),
-        ("1.20.0", "packages.invalid"),
-        ({"version": "1.20.0", "least": "old"}, "packages.invalid"),
+        ({"version": "new"}, "packages.invalid"), ({"version": "1.20.0", "most": "2"}, "packages.invalid"),
+        ("1.20.0", "packages.invalid"), ({"version": "1.20.0", "least": "old"}, "packages.invalid"),
         ({"version": "1.19.0"}, "packages.versions-differ"),
     ],
-)
+)  # fmt: skip
 def test_packages_that_are_wrong(node, package, code):
     node.fails(code, packages={**PACKAGES, "libnvidia-container1": package})
 
