@@ -51,18 +51,11 @@ def test_the_engine_finds_what_the_plan_says_and_nothing_that_leaks(place):
     shown = json.loads(run.stdout)
     user = guard_state.user_of_process()
     assert shown["environ"] == {
-        "PATH": host_paths.PATH,
-        "HOME": user.pw_dir,
-        "USER": user.pw_name,
-        "LOGNAME": user.pw_name,
-        "LANG": "de_DE.UTF-8",
-        "SPT_NOENV": "1",
-        "X": "1",
-        "HF_TOKEN": "hf_secret",
-        "INFERENCE_FLEET_SERVER": "server-0",
-        "INFERENCE_FLEET_ROOT": place.node.root,
+        "PATH": host_paths.PATH, "HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name,
+        "LANG": "de_DE.UTF-8", "SPT_NOENV": "1", "X": "1", "HF_TOKEN": "hf_secret",
+        "INFERENCE_FLEET_SERVER": "server-0", "INFERENCE_FLEET_ROOT": place.node.root,
         **({"LC_CTYPE": shown["environ"]["LC_CTYPE"]} if "LC_CTYPE" in shown["environ"] else {}),
-    }
+    }  # fmt: skip
     assert shown["cwd"] == entry["directories"]["work"]
     assert shown["cpus"] == [0]
     assert shown["nofile"][0] == shown["nofile"][1] == resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -82,19 +82,6 @@ def test_another_kind_of_gpu_is_named_unless_excluded(node):
     assert look(node, hardware=without, planned=entries(exclude=[0]))[0] == {}
 
 
-# ---- one of eight
-
-
-def test_one_dead_of_eight_is_named_and_the_others_work_without_it(node):
-    node.has("h100-8", dead="0000:86:00.0", failure="gpu-lost")
-    check, message = one(node)
-    assert (check, message[: message.index(":", 20)]) == ("gpus", "GPU 3 (0000:86:00.0) does not answer")
-    hardware = {"accelerator": "h100", "count": 8, "exclude": [3]}
-    planned = entries(devices=1, exclude=[3])
-    assert [one["devices"] for one in planned.values()] == [[0], [1], [2], [4], [5], [6], [7]]
-    assert look(node, planned=planned, hardware=hardware)[0] == {}
-
-
 def test_a_sick_gpu_concerns_those_who_get_it(node):
     node.has("h100-8", change=lambda root: node.set(root, 6, "remapped_rows/remapped_row_pending", "Yes"))
     assert one(node)[0] == "gpus"
