@@ -47,36 +47,30 @@ def node(tmp_path, monkeypatch):
     return Node(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("there", "chosen"),
-    [
-        ({"usr/python3": WORKS, "local/python3": WORKS, "base/python3": WORKS}, "usr/python3"),
-        ({"usr/python3": "3 8 0", "local/python3": WORKS}, "local/python3"),
-        ({"usr/python3": "3 8 0", "usr/python3.9": "3 9 0", "usr/python3.13": "3 13 0"}, "usr/python3.13"),
-        ({"usr/python3": "3 8 0", "usr/python3-config": WORKS, "usr/python3.11": "3 11 1", "base/python3": WORKS},
-         "base/python3"),
-        ({"usr/python3": "not a python", "base/python3": WORKS}, "base/python3"),
-        ({"base/python3": "3 11 1", "r/var/lib/inference-fleet/toolkit/bin/python": WORKS},
-         "r/var/lib/inference-fleet/toolkit/bin/python"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("there", "chosen"), [
+    ({"usr/python3": WORKS, "local/python3": WORKS, "base/python3": WORKS}, "usr/python3"),
+    ({"usr/python3": "3 8 0", "local/python3": WORKS}, "local/python3"),
+    ({"usr/python3": "3 8 0", "usr/python3.9": "3 9 0", "usr/python3.13": "3 13 0"}, "usr/python3.13"),
+    ({"usr/python3": "3 8 0", "usr/python3-config": WORKS, "usr/python3.11": "3 11 1", "base/python3": WORKS},
+     "base/python3"),
+    ({"usr/python3": "not a python", "base/python3": WORKS}, "base/python3"),
+    ({"base/python3": "3 11 1", "r/var/lib/inference-fleet/toolkit/bin/python": WORKS},
+     "r/var/lib/inference-fleet/toolkit/bin/python"),
+])  # fmt: skip
 def test_the_systems_own_comes_first_and_none_of_a_virtual_environment(node, there, chosen):
     for path, answer in there.items():
         node.python(path, answer)
     assert node.chosen() == chosen
 
 
-@pytest.mark.parametrize(
-    ("recorded", "chosen"),
-    [
-        ({"path": "opt/python3"}, "opt/python3"),  # kept, though the system has one by now
-        ({"path": "opt/python3", "answer": "3 8 0"}, "usr/python3"),
-        ({"path": "opt/python3", "answer": "3 11 1"}, "usr/python3"),
-        ({"path": "opt/python3", "answer": ""}, "usr/python3"),
-        ({"path": "opt/python3", "mode": 0o644}, "usr/python3"),
-        (None, "usr/python3"),
-    ],
-)
+@pytest.mark.parametrize(("recorded", "chosen"), [
+    ({"path": "opt/python3"}, "opt/python3"),  # kept, though the system has one by now
+    ({"path": "opt/python3", "answer": "3 8 0"}, "usr/python3"),
+    ({"path": "opt/python3", "answer": "3 11 1"}, "usr/python3"),
+    ({"path": "opt/python3", "answer": ""}, "usr/python3"),
+    ({"path": "opt/python3", "mode": 0o644}, "usr/python3"),
+    (None, "usr/python3"),
+])  # fmt: skip
 def test_a_choice_is_kept_while_it_works(node, recorded, chosen):
     node.python("usr/python3")
     if recorded:
@@ -132,20 +126,17 @@ def test_what_an_environment_was_made_from(tmp_path):
 # ---- what is compiled before it is imported
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("import one, two.three as four\n", {"one", "two.three"}),
-        ("from one import two as three, four\n", {"one", "one.two", "one.four"}),
-        ("from one import (\n    two,\n    three,\n)\n", {"one", "one.two", "one.three"}),
-        ("from one.two import *\n", {"one.two"}),
-        ("from . import two\n", {"a.b", "a.b.two"}),
-        ("from ..one import two\n", {"a.one", "a.one.two"}),
-        ("def function():\n    import one\n        import two\n", {"one"}),
-        ("if TYPE_CHECKING:\n    import one\n\nimport two\n", {"two"}),
-        ("text = 'import one'\n", set()),
-    ],
-)
+@pytest.mark.parametrize(("text", "found"), [
+    ("import one, two.three as four\n", {"one", "two.three"}),
+    ("from one import two as three, four\n", {"one", "one.two", "one.four"}),
+    ("from one import (\n    two,\n    three,\n)\n", {"one", "one.two", "one.three"}),
+    ("from one.two import *\n", {"one.two"}),
+    ("from . import two\n", {"a.b", "a.b.two"}),
+    ("from ..one import two\n", {"a.one", "a.one.two"}),
+    ("def function():\n    import one\n        import two\n", {"one"}),
+    ("if TYPE_CHECKING:\n    import one\n\nimport two\n", {"two"}),
+    ("text = 'import one'\n", set()),
+])  # fmt: skip
 def test_imports(text, found):
     assert bytecode.imports(text, "a.b") == found
 

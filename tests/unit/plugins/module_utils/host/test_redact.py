@@ -100,14 +100,11 @@ def test_variables_that_are_called_secret(names, secret):
 PARAMETERS = "token X-Amz-Signature X-Amz-Credential auth_key sig api_key Policy"
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "a=b&access_token=s3cretvalue#x",
-        "Expires=1&Signature=s3cretvalue&Key-Pair-Id=K1",
-        *("%s=s3cretvalue&X-Amz-Expires=300" % name for name in PARAMETERS.split()),
-    ],
-)
+@pytest.mark.parametrize("query", [
+    "a=b&access_token=s3cretvalue#x",
+    "Expires=1&Signature=s3cretvalue&Key-Pair-Id=K1",
+    *("%s=s3cretvalue&X-Amz-Expires=300" % name for name in PARAMETERS.split()),
+])  # fmt: skip
 def test_the_parameters_of_addresses(query):
     address = "https://hub/api?" + query
     assert "s3cretvalue" not in Redactor().text("GET %s failed" % address)

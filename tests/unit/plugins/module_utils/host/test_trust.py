@@ -86,13 +86,10 @@ def test_whoever_is_not_root_has_no_more_to_lose(tmp_path, monkeypatch):
     trust.check_root(NodePaths(str(tmp_path / "root")))
 
 
-@pytest.mark.parametrize(
-    ("mode", "owner", "words"),
-    [
-        (0o644, 0, None), (0, 0, "has mode 0000 instead of 0644"), (0o666, 0, "has mode 0666 instead of 0644"),
-        (0o644, OTHER, "belongs to the deleted account %d" % OTHER),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("mode", "owner", "words"), [
+    (0o644, 0, None), (0, 0, "has mode 0000 instead of 0644"), (0o666, 0, "has mode 0666 instead of 0644"),
+    (0o644, OTHER, "belongs to the deleted account %d" % OTHER),
+])  # fmt: skip
 def test_a_file_that_root_executes(tmp_path, mode, owner, words):
     path = tmp_path / "guard.py"
     path.write_text("")

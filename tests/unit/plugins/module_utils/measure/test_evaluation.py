@@ -211,16 +211,13 @@ def test_repeats_of_gpt_oss_evals_are_counted_by_question():
     assert read("aime-good", "aime25")["questions"] == 2
 
 
-@pytest.mark.parametrize(
-    ("case", "name", "count", "message"),
-    [
-        ("gpqa-400", "gpqa", 2, "bad request"),
-        ("basic-400", "basic", 1, "bad request"),  # the tool's score is 1.0
-        ("gpqa-404", "gpqa", 2, "NotFoundError after 2 trials: Error code: 404 - The model does not exist"),
-        ("gpqa-empty", "gpqa", 2, "ValueError after 2 trials: OpenAI API returned empty response; retrying"),
-        ("basic-dead", "basic", 1, "APIConnectionError after 2 trials: Connection error"),
-    ],
-)
+@pytest.mark.parametrize(("case", "name", "count", "message"), [
+    ("gpqa-400", "gpqa", 2, "bad request"),
+    ("basic-400", "basic", 1, "bad request"),  # the tool's score is 1.0
+    ("gpqa-404", "gpqa", 2, "NotFoundError after 2 trials: Error code: 404 - The model does not exist"),
+    ("gpqa-empty", "gpqa", 2, "ValueError after 2 trials: OpenAI API returned empty response; retrying"),
+    ("basic-dead", "basic", 1, "APIConnectionError after 2 trials: Connection error"),
+])  # fmt: skip
 def test_a_failed_request_is_no_wrong_answer(case, name, count, message):
     found = read(case, name)
     assert (found["failed"], found["answered"], found["correct"], found["score"]) == (count, 0, 0, None)
@@ -250,14 +247,11 @@ def test_answers_of_aisbench(case, asked, answered):
     assert found["failed"] == 0 and found["interval"][0] < 50 < found["interval"][1]
 
 
-@pytest.mark.parametrize(
-    ("case", "asked", "errors"),
-    [
-        ("refused", {ANATOMY: 1}, {"Not Found": 1}), ("refused", {ANATOMY: 3}, {"Not Found": 1, LOST: 2}),
-        ("good", {ANATOMY: 8, ASTRONOMY: 6}, {LOST: 2}), ("gsm8k", {GSM8K: 6}, {LOST: 2}),
-        ("ungraded", ASKED, {"The answers were not graded.": 12}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("case", "asked", "errors"), [
+    ("refused", {ANATOMY: 1}, {"Not Found": 1}), ("refused", {ANATOMY: 3}, {"Not Found": 1, LOST: 2}),
+    ("good", {ANATOMY: 8, ASTRONOMY: 6}, {LOST: 2}), ("gsm8k", {GSM8K: 6}, {LOST: 2}),
+    ("ungraded", ASKED, {"The answers were not graded.": 12}),
+])  # fmt: skip
 def test_questions_that_aisbench_does_not_answer_have_failed(case, asked, errors):
     found = aisbench(case, asked)
     assert {one["message"]: one["count"] for one in found["errors"]} == errors

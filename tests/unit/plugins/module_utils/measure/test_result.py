@@ -129,14 +129,11 @@ def test_answers_that_differ_within_questions_narrow_the_interval():
     assert result.interval([]) is result.interval([(0, 0)]) is None
 
 
-@pytest.mark.parametrize(
-    ("score", "bounds", "reference", "said"),
-    [
-        (89.0, [87.0, 91.0], 89.5, "agrees"), (80.0, [77.0, 83.0], 89.5, "below"),
-        (95.0, [93.0, 97.0], 89.5, "above"), (75.0, [47.0, 91.0], 89.5, "too-few"), (0.0, [0.0, 24.0], 89.5, "below"),
-        (50.0, [20.0, 80.0], None, "no-reference"), (None, None, 89.5, "too-few"), (None, None, None, "no-reference"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("score", "bounds", "reference", "said"), [
+    (89.0, [87.0, 91.0], 89.5, "agrees"), (80.0, [77.0, 83.0], 89.5, "below"),
+    (95.0, [93.0, 97.0], 89.5, "above"), (75.0, [47.0, 91.0], 89.5, "too-few"), (0.0, [0.0, 24.0], 89.5, "below"),
+    (50.0, [20.0, 80.0], None, "no-reference"), (None, None, 89.5, "too-few"), (None, None, None, "no-reference"),
+])  # fmt: skip
 def test_what_a_score_says_beside_a_published_one(score, bounds, reference, said):
     assert result.judge(score, bounds, reference) == said
 

@@ -141,24 +141,21 @@ ANSWERED = '{"metadata": {"benchmark_phase": "profiling"}, "metrics": {}, "error
 COUNTED = {"request_count": {"avg": 24}, "output_token_throughput": {"avg": 100}}
 
 
-@pytest.mark.parametrize(
-    ("profile", "records", "completed", "reason"),
-    [
-        # what AIPerf left of 24 requests that were all refused; its exit status is not looked at
-        (None, ALL_FAILED.read_text(encoding="utf-8"), 0, "no request was answered: {"),
-        # answers without a result: nothing is known of them
-        (None, ANSWERED * 24, 24, "aiperf reports no output tokens/s for 24 completed requests: "),
-        ({**COUNTED, "output_token_throughput": {"avg": 0}}, "", 24, "aiperf reports no output tokens/s for 24"),
-        ({**COUNTED, "output_token_throughput": {"avg": math.nan}}, "", 24, "aiperf reports no output tokens/s for 24"),
-        # files of another form
-        ({**COUNTED, "request_count": {"avg": math.inf}}, "", 0, "no request was answered: "),
-        ({**COUNTED, "request_count": {"avg": "24"}}, "", 0, "no request was answered: "),
-        ({**COUNTED, "error_summary": 3}, "", 0, "no request was answered: the files of aiperf cannot be read: "),
-        ([], "", 0, "no request was answered: "),
-        # more than all of them
-        ({**COUNTED, "error_request_count": {"avg": 99}}, "", 0, "24 of 24 requests failed"),
-    ],
-)
+@pytest.mark.parametrize(("profile", "records", "completed", "reason"), [
+    # what AIPerf left of 24 requests that were all refused; its exit status is not looked at
+    (None, ALL_FAILED.read_text(encoding="utf-8"), 0, "no request was answered: {"),
+    # answers without a result: nothing is known of them
+    (None, ANSWERED * 24, 24, "aiperf reports no output tokens/s for 24 completed requests: "),
+    ({**COUNTED, "output_token_throughput": {"avg": 0}}, "", 24, "aiperf reports no output tokens/s for 24"),
+    ({**COUNTED, "output_token_throughput": {"avg": math.nan}}, "", 24, "aiperf reports no output tokens/s for 24"),
+    # files of another form
+    ({**COUNTED, "request_count": {"avg": math.inf}}, "", 0, "no request was answered: "),
+    ({**COUNTED, "request_count": {"avg": "24"}}, "", 0, "no request was answered: "),
+    ({**COUNTED, "error_summary": 3}, "", 0, "no request was answered: the files of aiperf cannot be read: "),
+    ([], "", 0, "no request was answered: "),
+    # more than all of them
+    ({**COUNTED, "error_request_count": {"avg": 99}}, "", 0, "24 of 24 requests failed"),
+])  # fmt: skip
 def test_a_run_without_evidence_of_good_answers_is_a_failure(bench, profile, records, completed, reason):
     (bench.folder / "records").write_text(records, encoding="utf-8")
     (bench.folder / "profile").write_text(json.dumps(profile), encoding="utf-8")
@@ -349,17 +346,14 @@ def container(name, running=True):
     return types.SimpleNamespace(id=name, running=running)
 
 
-@pytest.mark.parametrize(
-    ("change", "changed"),
-    [
-        ({}, False), ({"state": {**RECORD, "phase": "running"}}, False),
-        ({"containers": [container("b", running=False)]}, False),
-        ({"fresh": False}, True),  # killed a moment ago; its record is the old one until it is started again
-        ({"state": {**RECORD, "ticks": 71}}, True), ({"state": {**RECORD, "hash": "other"}}, True),
-        ({"state": None}, True), ({"containers": [container("b")]}, True),
-        (None, True),  # it is gone
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "changed"), [
+    ({}, False), ({"state": {**RECORD, "phase": "running"}}, False),
+    ({"containers": [container("b", running=False)]}, False),
+    ({"fresh": False}, True),  # killed a moment ago; its record is the old one until it is started again
+    ({"state": {**RECORD, "ticks": 71}}, True), ({"state": {**RECORD, "hash": "other"}}, True),
+    ({"state": None}, True), ({"containers": [container("b")]}, True),
+    (None, True),  # it is gone
+])  # fmt: skip
 def test_what_is_another_start(monkeypatch, change, changed):
     seen = []
     for observed in (BEGAN, change if change is None else dataclasses.replace(BEGAN, **change)):

@@ -96,19 +96,16 @@ def test_a_driver_that_the_role_installs_is_no_shortfall():
     assert PLATFORMS["neuron"].shortfalls(neuron(runtime="2.20"), {}, needs, installs) == []
 
 
-@pytest.mark.parametrize(
-    ("platform", "found", "hardware", "needs", "words"),
-    [
-        ("neuron", neuron(), TRN, {"lnc": 2}, []),
-        ("neuron", neuron(lnc=None), TRN, {}, ["LNC"]),
-        ("neuron", neuron(devices=devices(4, None)), {}, {"device_memory_gib": 9},
-         ["the memory of each Neuron device"]),
-        ("neuron", neuron(driver=None), {}, {"driver": "2"}, []),  # a shortfall
-        ("nvidia", nvidia(devices(1, None, of=GpuDevice), driver=None), {},
-         {"driver": "580", "compute_capability": ["9.0"]}, ["memory", "the driver", "compute capability"]),
-        ("ascend", ascend(driver=None), {}, {"driver": "25"}, ["the driver"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("platform", "found", "hardware", "needs", "words"), [
+    ("neuron", neuron(), TRN, {"lnc": 2}, []),
+    ("neuron", neuron(lnc=None), TRN, {}, ["LNC"]),
+    ("neuron", neuron(devices=devices(4, None)), {}, {"device_memory_gib": 9},
+     ["the memory of each Neuron device"]),
+    ("neuron", neuron(driver=None), {}, {"driver": "2"}, []),  # a shortfall
+    ("nvidia", nvidia(devices(1, None, of=GpuDevice), driver=None), {},
+     {"driver": "580", "compute_capability": ["9.0"]}, ["memory", "the driver", "compute capability"]),
+    ("ascend", ascend(driver=None), {}, {"driver": "25"}, ["the driver"]),
+])  # fmt: skip
 def test_hardware_that_cannot_be_compared_is_named(platform, found, hardware, needs, words):
     messages = PLATFORMS[platform].unchecked(found, hardware, needs)
     assert len(messages) == len(words), messages

@@ -104,14 +104,11 @@ def test_a_node_that_cannot_be_read_is_an_error(tmp_path):
     assert error(registry.detect, sysroot=str(tmp_path)).code == "cpu.unreadable"
 
 
-@pytest.mark.parametrize(
-    ("name", "available"),
-    [
-        ("one-node", 24244848 // 1024),  # MemAvailable; the cgroups set no limit
-        ("cgroup2-quota", 16384 - (8192 - 1024)),
-        ("garbled", 8000000 // 1024),
-    ],
-)
+@pytest.mark.parametrize(("name", "available"), [
+    ("one-node", 24244848 // 1024),  # MemAvailable; the cgroups set no limit
+    ("cgroup2-quota", 16384 - (8192 - 1024)),
+    ("garbled", 8000000 // 1024),
+])  # fmt: skip
 def test_memory_for_new_processes(name, available):
     assert System(sysroot(name)).memory_available() == available
 
@@ -188,18 +185,15 @@ def node(tree):
     })  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("device", "vendor", "model", "memory"),
-    [
-        (MI100, "AMD", "Instinct MI100", 32768),
-        ({**MI100, "product_name": "AMD Instinct MI100 OAM"}, "AMD", "AMD Instinct MI100 OAM", 32768),
-        ({"vendor": "0x1002", "class": "0x038000", "device": "0x9999"}, "AMD", "PCI 0x1002:0x9999", None),
-        ({**MI100, "class": "0x030000", "device": "0x744c"}, "AMD", "PCI 0x1002:0x744c", 32768),
-        ({"vendor": "0x1da3", "class": "0x120000", "device": "0x1020"}, "Intel Habana", "Gaudi 2", None),
-        ({**INTEL, "device": "0x0bd5", "lmem_total_bytes": GIB}, "Intel", "PCI 0x8086:0x0bd5", None),
-        ({"vendor": "0x1e52", "class": "0x120000", "device": "0x401e"}, "Tenstorrent", "PCI 0x1e52:0x401e", None),
-    ],
-)
+@pytest.mark.parametrize(("device", "vendor", "model", "memory"), [
+    (MI100, "AMD", "Instinct MI100", 32768),
+    ({**MI100, "product_name": "AMD Instinct MI100 OAM"}, "AMD", "AMD Instinct MI100 OAM", 32768),
+    ({"vendor": "0x1002", "class": "0x038000", "device": "0x9999"}, "AMD", "PCI 0x1002:0x9999", None),
+    ({**MI100, "class": "0x030000", "device": "0x744c"}, "AMD", "PCI 0x1002:0x744c", 32768),
+    ({"vendor": "0x1da3", "class": "0x120000", "device": "0x1020"}, "Intel Habana", "Gaudi 2", None),
+    ({**INTEL, "device": "0x0bd5", "lmem_total_bytes": GIB}, "Intel", "PCI 0x8086:0x0bd5", None),
+    ({"vendor": "0x1e52", "class": "0x120000", "device": "0x401e"}, "Tenstorrent", "PCI 0x1e52:0x401e", None),
+])  # fmt: skip
 def test_an_accelerator_without_a_platform_is_named(node, device, vendor, model, memory):
     found = registry.detect("auto", node(device, device))
     assert (found.accelerator, found.vendor, found.model) == ("unsupported", vendor, model)
@@ -207,18 +201,14 @@ def test_an_accelerator_without_a_platform_is_named(node, device, vendor, model,
     assert "2 x %s (%s)" % (vendor, model) in found.warnings[0]
 
 
-@pytest.mark.parametrize(
-    "device",
-    [
-        {"vendor": "0x1a03", "class": "0x030000", "device": "0x2000"},
-        {"vendor": "0x1002", "class": "0x030000", "device": "0x164e", "mem_info_vram_total": GIB // 2},
-        {**INTEL, "device": "0x9a60"},
-        {"vendor": "0x8086", "class": "0x030000", "device": "0x4c8a"},
-        {"vendor": "0x1d0f", "class": "0x020000", "device": "0xec20"},
-        {},
-    ],
-    ids=["BMC", "graphics of a processor", "without memory", "with a screen", "network", "nothing to read"],
-)
+@pytest.mark.parametrize("device", [
+    {"vendor": "0x1a03", "class": "0x030000", "device": "0x2000"},
+    {"vendor": "0x1002", "class": "0x030000", "device": "0x164e", "mem_info_vram_total": GIB // 2},
+    {**INTEL, "device": "0x9a60"},
+    {"vendor": "0x8086", "class": "0x030000", "device": "0x4c8a"},
+    {"vendor": "0x1d0f", "class": "0x020000", "device": "0xec20"},
+    {},
+], ids=["BMC", "graphics of a processor", "without memory", "with a screen", "network", "nothing to read"])  # fmt: skip
 def test_other_devices_are_not_accelerators(node, device):
     assert registry.detect("auto", node(device)).accelerator == "cpu"
 

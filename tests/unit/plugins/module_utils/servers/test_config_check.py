@@ -112,15 +112,12 @@ def test_what_the_image_refuses(place):
     error(place.check, WRONG)
 
 
-@pytest.mark.parametrize(
-    ("module", "words"),
-    [
-        ("raise ImportError('libcuda.so.1: cannot open shared object file')",
-         "ImportError: libcuda.so.1: cannot open shared object file"),
-        ("import os\nos._exit(3)", "no output"),
-        ("import os\nprint('inference-fleet-verdict: nonsense', flush=True)\nos._exit(0)", "it printed no verdict"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("module", "words"), [
+    ("raise ImportError('libcuda.so.1: cannot open shared object file')",
+     "ImportError: libcuda.so.1: cannot open shared object file"),
+    ("import os\nos._exit(3)", "no output"),
+    ("import os\nprint('inference-fleet-verdict: nonsense', flush=True)\nos._exit(0)", "it printed no verdict"),
+])  # fmt: skip
 def test_an_image_that_cannot_say_is_no_verdict(place, module, words):
     place.module.write_text(module + "\n")
     place.check(WRONG)
@@ -247,14 +244,11 @@ def test_command_lines_of_one_environment_are_asked_together_and_once(environmen
     assert environment.loaded == 2
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--max-num-sequence", "4"], "unrecognized arguments: --max-num-sequence 4"),
-        (["--max-num-seqs", "many"], "argument --max-num-seqs: invalid int value: 'many'"),
-        (["--max-num-seqs", "0"], "max-num-seqs must not be 0"),
-    ],
-)
+@pytest.mark.parametrize(("words", "said"), [
+    (["--max-num-sequence", "4"], "unrecognized arguments: --max-num-sequence 4"),
+    (["--max-num-seqs", "many"], "argument --max-num-seqs: invalid int value: 'many'"),
+    (["--max-num-seqs", "0"], "max-num-seqs must not be 0"),
+])  # fmt: skip
 def test_what_the_environment_refuses(environment, words, said):
     servers = [environment.server("server-0", "--port", "8000"), environment.server("server-1", *words)]
     for _time in range(2):  # a refusal is not remembered
@@ -320,15 +314,12 @@ def test_an_image_is_asked_for_its_command_line(place):
     assert call["argv"][-3:] == ["-c", vllm.PARSE, config_check.MARK]
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        ("Invalid decoding type: X", "Invalid decoding type: X"),
-        ("", "no output"),
-        ("2 validation errors for A\na.b\n  Field required [type=missing, input_value={}, input_type=dict]\n    For "
-         "further information visit x\nc\n  Value error, no [type=value_error, input_value=1, input_type=int]",
-         "a.b: Field required; c: Value error, no"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "line"), [
+    ("Invalid decoding type: X", "Invalid decoding type: X"),
+    ("", "no output"),
+    ("2 validation errors for A\na.b\n  Field required [type=missing, input_value={}, input_type=dict]\n    For "
+     "further information visit x\nc\n  Value error, no [type=value_error, input_value=1, input_type=int]",
+     "a.b: Field required; c: Value error, no"),
+])  # fmt: skip
 def test_words_of_validation(words, line):
     assert trtllm.validation_words(words) == line

@@ -64,36 +64,33 @@ def found(observed, planned=None, state="started"):
     return kinds(decide(desired(planned or entry()), {"server-0": observed}, state)).get("server-0")
 
 
-@pytest.mark.parametrize(
-    ("observed", "expected"),
-    [
-        (running(), None),
-        (running(state={**running().state, "phase": "waiting for server-1"}), None),
-        (running(service=Status("restarting", None, "it ended with exit status 1"), pids=[]), None),
-        (running(state={**running().state, "hash": "0" * 64}),
-         ("restart", "it runs an older entry than the deployed one")),
-        (Observed("server-0"), ("create", "it is not deployed")),
-        (running(entry(port=1)), ("change", "changed: port")),
-        (running(entry(environment={"A": "1"}, command=["other"])), ("change", "changed: command, environment")),
-        (stopped(), ("start", "it is stopped")),
-        (stopped(definition="d"), ("start", "it is stopped: its service manager does not run it")),
-        (stopped(state={"phase": "failed", "reason": "start limit"}), ("start", "it has failed: start limit")),
-        (running(service=Status("failed", None, "no such file"), fresh=False, pids=[], state={}),
-         ("start", "it has failed: no such file")),
-        (running(service=None), ("restart", "it runs without its service manager (process 7)")),
-        (running(definition="other"), ("redefine", "its service definition differs ()")),
-        (running(definition="other", service=Status("up", 7, enabled=False)),
-         ("redefine", "its service definition differs ()")),
-        (running(service=Status("up", 7, enabled=False)),
-         ("enable", "its unit is not enabled, so a reboot would not start it")),
-        (stopped(service=Status("down", enabled=False), definition="d"),
-         ("start", "it is stopped: its service manager does not run it")),
-        (running(faults=["it hangs"], definition="other"), ("restart", "it hangs")),
-        (running(secrets={"A": "left"}), ("change", "changed: secrets")),
-        (running(config="text"), ("change", "changed: config")),
-        (stopped(service=Status("down")), ("start", "it is stopped")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("observed", "expected"), [
+    (running(), None),
+    (running(state={**running().state, "phase": "waiting for server-1"}), None),
+    (running(service=Status("restarting", None, "it ended with exit status 1"), pids=[]), None),
+    (running(state={**running().state, "hash": "0" * 64}),
+     ("restart", "it runs an older entry than the deployed one")),
+    (Observed("server-0"), ("create", "it is not deployed")),
+    (running(entry(port=1)), ("change", "changed: port")),
+    (running(entry(environment={"A": "1"}, command=["other"])), ("change", "changed: command, environment")),
+    (stopped(), ("start", "it is stopped")),
+    (stopped(definition="d"), ("start", "it is stopped: its service manager does not run it")),
+    (stopped(state={"phase": "failed", "reason": "start limit"}), ("start", "it has failed: start limit")),
+    (running(service=Status("failed", None, "no such file"), fresh=False, pids=[], state={}),
+     ("start", "it has failed: no such file")),
+    (running(service=None), ("restart", "it runs without its service manager (process 7)")),
+    (running(definition="other"), ("redefine", "its service definition differs ()")),
+    (running(definition="other", service=Status("up", 7, enabled=False)),
+     ("redefine", "its service definition differs ()")),
+    (running(service=Status("up", 7, enabled=False)),
+     ("enable", "its unit is not enabled, so a reboot would not start it")),
+    (stopped(service=Status("down", enabled=False), definition="d"),
+     ("start", "it is stopped: its service manager does not run it")),
+    (running(faults=["it hangs"], definition="other"), ("restart", "it hangs")),
+    (running(secrets={"A": "left"}), ("change", "changed: secrets")),
+    (running(config="text"), ("change", "changed: config")),
+    (stopped(service=Status("down")), ("start", "it is stopped")),
+])  # fmt: skip
 def test_what_differs_is_repaired(observed, expected):
     assert found(observed) == expected
 
@@ -131,15 +128,12 @@ def test_what_no_process_depends_on_is_no_difference(tmp_path, deployed, contain
     assert found(seen, other) == ("change", "changed: port")
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("command", ["other"]), ("environment", {"A": "b"}), ("devices", [7]), ("cpus", "0"), ("user", "other"),
-        ("directories", {"work": "/other"}), ("config", {"path": "/c", "format": "json", "content": {}}),
-        ("weights", ["/w"]), ("health", {"path": "/other", "port": None, "budget_s": 1, "poll_s": 1}),
-        ("secrets", {"A": "b"}), ("start", {"after": ["other"], "units": []}), ("hooks", {"other": {}}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("key", "value"), [
+    ("command", ["other"]), ("environment", {"A": "b"}), ("devices", [7]), ("cpus", "0"), ("user", "other"),
+    ("directories", {"work": "/other"}), ("config", {"path": "/c", "format": "json", "content": {}}),
+    ("weights", ["/w"]), ("health", {"path": "/other", "port": None, "budget_s": 1, "poll_s": 1}),
+    ("secrets", {"A": "b"}), ("start", {"after": ["other"], "units": []}), ("hooks", {"other": {}}),
+])  # fmt: skip
 def test_what_a_process_depends_on_is_a_difference_of_entries(key, value):
     now = dict(entry(), **{key: value})
     now["hash"] = entry_hash(now)
@@ -385,15 +379,12 @@ def test_a_server_is_restarted_when_its_weights_changed_since_it_was_started():
     }
 
 
-@pytest.mark.parametrize(
-    "observed",
-    [
-        with_weights(entry(), now="a" * 64),
-        with_weights(entry(), noted=None),  # there was no manifest then
-        with_weights(entry(), now=None),  # and there is none now
-        running(entry(), weights={"/w": "b" * 64}),  # it was started by a version that noted nothing
-        with_weights(entry(), fresh=False),  # a new start is on its way
-    ],
-)
+@pytest.mark.parametrize("observed", [
+    with_weights(entry(), now="a" * 64),
+    with_weights(entry(), noted=None),  # there was no manifest then
+    with_weights(entry(), now=None),  # and there is none now
+    running(entry(), weights={"/w": "b" * 64}),  # it was started by a version that noted nothing
+    with_weights(entry(), fresh=False),  # a new start is on its way
+])  # fmt: skip
 def test_weights_of_which_nothing_is_known_are_no_reason(observed):
     assert found(observed) is None

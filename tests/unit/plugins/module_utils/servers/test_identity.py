@@ -149,14 +149,11 @@ def test_a_port_that_two_share_is_not_ours_alone(tmp_path):
         assert words_of(verify(tmp_path, entry)[0]) == "the port %d is held by PROCESS" % entry["port"]
 
 
-@pytest.mark.parametrize(
-    ("bind", "sockets", "reached"),
-    [
-        ("0.0.0.0", {"0.0.0.0": 1, "127.0.0.1": 2}, {2}), ("0.0.0.0", {"0.0.0.0": 1, "10.0.0.1": 2}, {1}),
-        ("127.0.0.1", {"::": 1, "0.0.0.0": 2}, {2}), ("::1", {"::1": 1, "127.0.0.1": 2}, {1}),
-        ("10.0.0.1", {"127.0.0.1": 1}, set()),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("bind", "sockets", "reached"), [
+    ("0.0.0.0", {"0.0.0.0": 1, "127.0.0.1": 2}, {2}), ("0.0.0.0", {"0.0.0.0": 1, "10.0.0.1": 2}, {1}),
+    ("127.0.0.1", {"::": 1, "0.0.0.0": 2}, {2}), ("::1", {"::1": 1, "127.0.0.1": 2}, {1}),
+    ("10.0.0.1", {"127.0.0.1": 1}, set()),
+])  # fmt: skip
 def test_the_socket_that_takes_the_requests_counts(monkeypatch, bind, sockets, reached):
     """One of the very address comes before one of all addresses."""
     found = [(address, 8000, inode, 0) for address, inode in sockets.items()]
@@ -193,18 +190,15 @@ def container_entry(port):
     return plan_entry(port, launcher="container", container=container)
 
 
-@pytest.mark.parametrize(
-    ("running", "its_hash", "ports", "holder", "expected"),
-    [
-        (True, None, [8000], None, "its container runs the planned entry %s; its container publishes the port 8000"),
-        (True, None, [8000], "root", "its container runs the planned entry %s; the process that holds the port 8000 "
-         "cannot be seen as this user, its container can and holds the port 8000"),
-        (True, "0" * 64, [8000], "root", "server-0 runs the entry 000000000000, and the plan's is %s; site.yml "
-         "restarts it; the port 8000 is held by a process of root that this user cannot see; run with become to see "
-         "it"),
-        (False, None, [8000], None, "no container of server-0 runs (stopped)"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("running", "its_hash", "ports", "holder", "expected"), [
+    (True, None, [8000], None, "its container runs the planned entry %s; its container publishes the port 8000"),
+    (True, None, [8000], "root", "its container runs the planned entry %s; the process that holds the port 8000 "
+     "cannot be seen as this user, its container can and holds the port 8000"),
+    (True, "0" * 64, [8000], "root", "server-0 runs the entry 000000000000, and the plan's is %s; site.yml "
+     "restarts it; the port 8000 is held by a process of root that this user cannot see; run with become to see "
+     "it"),
+    (False, None, [8000], None, "no container of server-0 runs (stopped)"),
+])  # fmt: skip
 def test_a_container_is_known_by_its_labels(monkeypatch, tmp_path, running, its_hash, ports, holder, expected):
     entry = container_entry(8000)
     one = Container("a" * 64, "c", running, "server-0", str(tmp_path), its_hash or entry["hash"], ports)

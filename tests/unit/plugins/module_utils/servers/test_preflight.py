@@ -118,15 +118,12 @@ def test_all_problems_stand_in_one_message(tmp_path, monkeypatch):
     assert [item["check"] for item in found] == ["hardware", "cpu_flags", "libraries", "ports", "memory", "disk"]
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"hardware": {"accelerator": "b200", "count": 8}}, ["b200", "fleet_hardware.accelerator", "cpu (AMD EPYC)"]),
-        ({"hardware": {"accelerator": "cpu", "count": 1}, "needs": {"accelerators": ["b200", "gb200"]}},
-         ["b200, gb200 (needs.accelerators)", "cpu (AMD EPYC)", "fleet_recipe"]),
-        ({"platform": "abacus"}, ["'abacus'", ", ".join(accelerators.PLATFORMS)]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "words"), [
+    ({"hardware": {"accelerator": "b200", "count": 8}}, ["b200", "fleet_hardware.accelerator", "cpu (AMD EPYC)"]),
+    ({"hardware": {"accelerator": "cpu", "count": 1}, "needs": {"accelerators": ["b200", "gb200"]}},
+     ["b200, gb200 (needs.accelerators)", "cpu (AMD EPYC)", "fleet_recipe"]),
+    ({"platform": "abacus"}, ["'abacus'", ", ".join(accelerators.PLATFORMS)]),
+])  # fmt: skip
 def test_hardware_of_another_kind(tmp_path, options, words):
     problem(tmp_path, "hardware", *words, **options)
 
@@ -148,13 +145,10 @@ def test_libraries_that_cannot_be_looked_for(tmp_path, monkeypatch):
     problem(tmp_path, "libraries", "libc.so.6", "/bin/false", "exit status 1", needs={"libraries": ["libc.so.6"]})
 
 
-@pytest.mark.parametrize(
-    ("server", "ports", "only", "advice"),
-    [
-        (None, {"metrics": PORT + 3}, (), "Stop it, or"),
-        ("old-7", {"metrics": PORT + 3}, ("server-0",), "Add old-7 to the names that this run is limited to, or"),
-    ],
-)
+@pytest.mark.parametrize(("server", "ports", "only", "advice"), [
+    (None, {"metrics": PORT + 3}, (), "Stop it, or"),
+    ("old-7", {"metrics": PORT + 3}, ("server-0",), "Add old-7 to the names that this run is limited to, or"),
+])  # fmt: skip
 def test_a_port_that_somebody_else_holds_is_a_problem(tmp_path, listener, server, ports, only, advice):
     pid = listener(PORT + 3, root=tmp_path, server=server) if server else listener(PORT + 3)
     words = ["server-0: its metrics port %d on 127.0.0.1" % (PORT + 3), "process %d of " % pid, "). " + advice]
@@ -249,13 +243,10 @@ def test_a_file_where_a_folder_must_be(tmp_path):
     problem(tmp_path, "root", "%s/var/lib/inference-fleet is in the way" % tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("options", "code"),
-    [
-        ({"root": "here"}, "node.root-not-absolute"),
-        ({"root": "/r", "servers": [dict(entry(), port=1)]}, "entry.invalid"),
-    ],
-)
+@pytest.mark.parametrize(("options", "code"), [
+    ({"root": "here"}, "node.root-not-absolute"),
+    ({"root": "/r", "servers": [dict(entry(), port=1)]}, "entry.invalid"),
+])  # fmt: skip
 def test_an_invalid_plan_is_refused(options, code):
     assert error(check, **options).code == code
 

@@ -203,39 +203,36 @@ def test_the_folders_of_an_artifact_are_made_by_root_before_each_start(manager):
     assert "ExecStartPre" not in manager.definition(entry(directories={"artifact": path}), "ubuntu")
 
 
-@pytest.mark.parametrize(
-    ("changes", "state", "pid", "reason"),
-    [
-        ({}, "up", 42, None),
-        ({"ActiveState": "deactivating", "SubState": "stop-sigterm"}, "up", 42, None),
-        ({"ActiveState": "activating", "SubState": "start-pre", "MainPID": "0"}, "up", None, None),
-        ({"ActiveState": "inactive", "SubState": "dead", "MainPID": "0", "Job": "711"}, "up", None, None),
-        ({"ActiveState": "inactive", "SubState": "dead", "MainPID": "0", "Job": ""}, "down", None, None),
-        ({"ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0", "ExecMainCode": "1",
-          "ExecMainStatus": "3", "Result": "exit-code"}, "restarting", None, "it ended with exit status 3"),
-        ({"ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0", "ExecMainCode": "2",
-          "ExecMainStatus": "9", "Result": "signal"}, "restarting", None, "it ended with signal 9"),
-        ({"ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0", "ExecMainCode": "2",
-          "ExecMainStatus": "9", "Result": "oom-kill"}, "restarting", None, "it ended with signal 9, out of memory"),
-        ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "194",
-          "Result": "exit-code"}, "failed", None, "start limit"),
-        ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "Result": "resources"}, "failed", None,
-         "systemd reports resources"),
-        ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "217",
-          "Result": "start-limit-hit"}, "failed", None, "the user of its unit is not on this node any more"),
-        ({"ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0", "ExecMainCode": "0",
-          "Result": "exit-code"}, "restarting", None, "its program was not executed (exit-code)"),
-        *(({"ActiveState": active, "SubState": sub, "MainPID": "0", "User": "was-deleted", "Result": "exit-code"},
-           state, None, "the account was-deleted that it runs as is not on this node any more; run site.yml, or create "
-                        "it again")
-          for active, sub, state in (("activating", "auto-restart", "restarting"), ("failed", "failed", "failed"))),
-        ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "203",
-          "Result": "exit-code"}, "failed", None,
-         "the interpreter of its unit is gone, or cannot be executed; run the play again"),
-        ({"ActiveState": "inactive", "MainPID": "0", "LoadState": "bad-setting", "LoadError": "Unit has a bad setting"},
-         "failed", None, "systemd cannot load its unit: Unit has a bad setting"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "state", "pid", "reason"), [
+    ({}, "up", 42, None),
+    ({"ActiveState": "deactivating", "SubState": "stop-sigterm"}, "up", 42, None),
+    ({"ActiveState": "activating", "SubState": "start-pre", "MainPID": "0"}, "up", None, None),
+    ({"ActiveState": "inactive", "SubState": "dead", "MainPID": "0", "Job": "711"}, "up", None, None),
+    ({"ActiveState": "inactive", "SubState": "dead", "MainPID": "0", "Job": ""}, "down", None, None),
+    ({"ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0", "ExecMainCode": "1",
+      "ExecMainStatus": "3", "Result": "exit-code"}, "restarting", None, "it ended with exit status 3"),
+    ({"ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0", "ExecMainCode": "2",
+      "ExecMainStatus": "9", "Result": "signal"}, "restarting", None, "it ended with signal 9"),
+    ({"ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0", "ExecMainCode": "2",
+      "ExecMainStatus": "9", "Result": "oom-kill"}, "restarting", None, "it ended with signal 9, out of memory"),
+    ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "194",
+      "Result": "exit-code"}, "failed", None, "start limit"),
+    ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "Result": "resources"}, "failed", None,
+     "systemd reports resources"),
+    ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "217",
+      "Result": "start-limit-hit"}, "failed", None, "the user of its unit is not on this node any more"),
+    ({"ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0", "ExecMainCode": "0",
+      "Result": "exit-code"}, "restarting", None, "its program was not executed (exit-code)"),
+    *(({"ActiveState": active, "SubState": sub, "MainPID": "0", "User": "was-deleted", "Result": "exit-code"},
+       state, None, "the account was-deleted that it runs as is not on this node any more; run site.yml, or create "
+                    "it again")
+      for active, sub, state in (("activating", "auto-restart", "restarting"), ("failed", "failed", "failed"))),
+    ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "203",
+      "Result": "exit-code"}, "failed", None,
+     "the interpreter of its unit is gone, or cannot be executed; run the play again"),
+    ({"ActiveState": "inactive", "MainPID": "0", "LoadState": "bad-setting", "LoadError": "Unit has a bad setting"},
+     "failed", None, "systemd cannot load its unit: Unit has a bad setting"),
+])  # fmt: skip
 def test_a_unit_is_what_systemd_says_of_it(manager, changes, state, pid, reason):
     define(manager, "server-0")
     manager.answers["show"] = shown(**changes)

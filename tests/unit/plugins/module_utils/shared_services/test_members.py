@@ -132,15 +132,12 @@ def test_unusable_certificates_of_the_operator_are_an_error(tmp_path):
     assert refused(etcd, tls=files, tls_given=True).code == "tls.given-unusable"
 
 
-@pytest.mark.parametrize(
-    ("module", "running", "wanted", "fits"),
-    [
-        (etcd, "3.5.9", "3.6.14", True), (etcd, "3.6.1", "3.6.14", True), (etcd, "3.6.14", "v3.6.1", True),
-        (etcd, "3.4.30", "3.6.14", False), (etcd, "3.6.14", "3.5.9", False), (etcd, "3.6.14", "4.0.0", False),
-        (etcd, "3.4.30", "", True), (etcd, "3.4.30", "latest", True), (nats, "2.9.1", "2.11.17", True),
-        (nats, "2.11.17", "2.10.0", False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("module", "running", "wanted", "fits"), [
+    (etcd, "3.5.9", "3.6.14", True), (etcd, "3.6.1", "3.6.14", True), (etcd, "3.6.14", "v3.6.1", True),
+    (etcd, "3.4.30", "3.6.14", False), (etcd, "3.6.14", "3.5.9", False), (etcd, "3.6.14", "4.0.0", False),
+    (etcd, "3.4.30", "", True), (etcd, "3.4.30", "latest", True), (nats, "2.9.1", "2.11.17", True),
+    (nats, "2.11.17", "2.10.0", False),
+])  # fmt: skip
 def test_a_release_that_cannot_replace_the_running_one_is_an_error(gateway, unit, module, running, wanted, fits):
     unit["MainPID"] = "7"
     gateway.answers.update({"/version": {"etcdserver": running}, "/varz": {"version": running}})
@@ -286,53 +283,44 @@ def decide(data=False, empty="", healthy="", members=None):
     return etcd_member.decide("a", PLANNED, data, set(empty), up(healthy), members)
 
 
-@pytest.mark.parametrize(
-    ("found", "action", "removed"),
-    [
-        ({"empty": "abc"}, etcd_member.BOOTSTRAP, None),
-        ({"data": True}, etcd_member.KEEP, None),
-        ({"data": True, "healthy": "bc", "members": members_of("abc")}, etcd_member.KEEP, None),
-        ({"empty": "a", "healthy": "bc", "members": members_of("abc")}, etcd_member.REPLACE, "id-a"),
-        (
-            {"empty": "a", "healthy": "bc", "members": members_of("abc", a="https://old:2380")},
-            etcd_member.REPLACE,
-            "id-a",
-        ),
-        # a run ended between the two steps of a replacement: nothing is removed again
-        ({"empty": "a", "healthy": "bc", "members": members_of("abc", unstarted="a")}, etcd_member.JOIN, None),
-        ({"empty": "a", "healthy": "bc", "members": members_of("bc")}, etcd_member.ADD, None),
-    ],
-)
+@pytest.mark.parametrize(("found", "action", "removed"), [
+    ({"empty": "abc"}, etcd_member.BOOTSTRAP, None),
+    ({"data": True}, etcd_member.KEEP, None),
+    ({"data": True, "healthy": "bc", "members": members_of("abc")}, etcd_member.KEEP, None),
+    ({"empty": "a", "healthy": "bc", "members": members_of("abc")}, etcd_member.REPLACE, "id-a"),
+    (
+        {"empty": "a", "healthy": "bc", "members": members_of("abc", a="https://old:2380")},
+        etcd_member.REPLACE,
+        "id-a",
+    ),
+    # a run ended between the two steps of a replacement: nothing is removed again
+    ({"empty": "a", "healthy": "bc", "members": members_of("abc", unstarted="a")}, etcd_member.JOIN, None),
+    ({"empty": "a", "healthy": "bc", "members": members_of("bc")}, etcd_member.ADD, None),
+])  # fmt: skip
 def test_what_a_member_does(found, action, removed):
     decision = decide(**found)
     cluster = None if action == etcd_member.KEEP else PLANNED
     assert (decision.action, decision.remove, decision.cluster) == (action, removed, cluster)
 
 
-@pytest.mark.parametrize(
-    ("found", "code", "words"),
-    [
-        ({"empty": "ab"}, NO_QUORUM, "'c' may have"),  # the two came back empty; the third may have data
-        ({"data": True, "healthy": "bc", "members": members_of("bc")}, "etcd.removed-member", ""),
-        ({"empty": "a", "healthy": "b", "members": members_of("abc")}, NO_QUORUM, "c is"),
-        ({"empty": "a", "healthy": "b", "members": members_of("bc", unstarted="c")}, NO_QUORUM, "https://c:2380 is"),
-    ],
-)
+@pytest.mark.parametrize(("found", "code", "words"), [
+    ({"empty": "ab"}, NO_QUORUM, "'c' may have"),  # the two came back empty; the third may have data
+    ({"data": True, "healthy": "bc", "members": members_of("bc")}, "etcd.removed-member", ""),
+    ({"empty": "a", "healthy": "b", "members": members_of("abc")}, NO_QUORUM, "c is"),
+    ({"empty": "a", "healthy": "b", "members": members_of("bc", unstarted="c")}, NO_QUORUM, "https://c:2380 is"),
+])  # fmt: skip
 def test_what_a_person_has_to_decide(found, code, words):
     caught = plans.error(decide, **found)
     assert (caught.code, caught.values[0]) == (code, "a")
     assert words in caught.values[-1]
 
 
-@pytest.mark.parametrize(
-    ("url", "healthy", "members", "removed"),
-    [
-        (PLANNED["c"], "ab", members_of("abc"), "id-c"), (PLANNED["c"], "abc", members_of("abc"), "id-c"),
-        (PLANNED["c"], "ab", members_of("abc", unstarted="c"), "id-c"),
-        (None, "a", members_of("ab"), None),  # it has left
-        (PLANNED["c"], "a", members_of("abc"), FleetError), (None, "", None, FleetError),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("url", "healthy", "members", "removed"), [
+    (PLANNED["c"], "ab", members_of("abc"), "id-c"), (PLANNED["c"], "abc", members_of("abc"), "id-c"),
+    (PLANNED["c"], "ab", members_of("abc", unstarted="c"), "id-c"),
+    (None, "a", members_of("ab"), None),  # it has left
+    (PLANNED["c"], "a", members_of("abc"), FleetError), (None, "", None, FleetError),
+])  # fmt: skip
 def test_a_member_leaves_if_the_others_keep_a_quorum(url, healthy, members, removed):
     given = ("c", url, up(healthy), members)
     if removed is not FleetError:

@@ -507,21 +507,17 @@ def test_a_sound_server_passes_three_times_in_a_row(sound, time):
     assert unmeasured <= {"unbuffered", "context", *short, *(lacks[one] for one in faults if one in lacks)}
 
 
-@pytest.mark.parametrize(
-    ("fault", "cause"),
-    [
-        (Fault("say", value=more(" zq vrmoo")), causes.SURPLUS),
-        (Fault("insert", value=" <|im_end|>"), causes.FOREIGN),
-        (Fault("message", value=prompt_shown), causes.PROMPT_SHOWN),
-        (Fault("message", value=thinks_aloud), VLLM.no_reasoning),
-        (Fault("say", value=more("\nUser: more")), causes.OTHER_ROLES),
-        (Fault("json", value=choice(index=1)), causes.OTHER_CHOICE),
-        (Fault("bytes", "chat", value=lambda data: data[:-1] + b', "x": NaN}'), causes.NOT_STRICT),
-        (Fault("say", value=other_number), causes.WRONG_ANSWER), ("length", causes.LENGTH),
-        ("vocab-missing", VOCABULARY), ("leak", VLLM.residue),
-    ],
-    ids=repr,
-)  # fmt: skip
+@pytest.mark.parametrize(("fault", "cause"), [
+    (Fault("say", value=more(" zq vrmoo")), causes.SURPLUS),
+    (Fault("insert", value=" <|im_end|>"), causes.FOREIGN),
+    (Fault("message", value=prompt_shown), causes.PROMPT_SHOWN),
+    (Fault("message", value=thinks_aloud), VLLM.no_reasoning),
+    (Fault("say", value=more("\nUser: more")), causes.OTHER_ROLES),
+    (Fault("json", value=choice(index=1)), causes.OTHER_CHOICE),
+    (Fault("bytes", "chat", value=lambda data: data[:-1] + b', "x": NaN}'), causes.NOT_STRICT),
+    (Fault("say", value=other_number), causes.WRONG_ANSWER), ("length", causes.LENGTH),
+    ("vocab-missing", VOCABULARY), ("leak", VLLM.residue),
+], ids=repr)  # fmt: skip
 def test_a_quick_verdict_judges_the_complete_answer_too(fault, cause):
     verdict = verdict_of([fault], options=asking.Options(timeout=60, mode="quick"))
     assert failing(verdict) == {"completion": cause}
@@ -532,18 +528,15 @@ def test_a_quick_verdict_judges_the_complete_answer_too(fault, cause):
 KEY = "sk-a-long-key-that-nobody-knows"
 
 
-@pytest.mark.parametrize(
-    ("where", "opens", "modes"),
-    [
-        ("chat", None, ("full", "quick")), ("models", None, ("full", "quick")),
-        ("chat whole", lambda key: not key, ("full", "quick")),
-        ("chat whole", lambda key: len(key) == len("Bearer " + KEY), ("full", "quick")),
-        ("models", lambda key: key.startswith("Bearer"), ("full", "quick")),
-        ("chat stream", None, ("full",)), ("responses", None, ("full",)),
-        ("chat", lambda key: key.startswith("Bearer " + KEY), ("full",)),
-        ("chat", lambda key: key and ("Bearer " + KEY).startswith(key), ("full",)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("where", "opens", "modes"), [
+    ("chat", None, ("full", "quick")), ("models", None, ("full", "quick")),
+    ("chat whole", lambda key: not key, ("full", "quick")),
+    ("chat whole", lambda key: len(key) == len("Bearer " + KEY), ("full", "quick")),
+    ("models", lambda key: key.startswith("Bearer"), ("full", "quick")),
+    ("chat stream", None, ("full",)), ("responses", None, ("full",)),
+    ("chat", lambda key: key.startswith("Bearer " + KEY), ("full",)),
+    ("chat", lambda key: key and ("Bearer " + KEY).startswith(key), ("full",)),
+])  # fmt: skip
 def test_a_server_that_answers_without_the_planned_key_fails(where, opens, modes):
     for mode in modes:
         options = asking.Options(timeout=60, api_key=KEY, mode=mode)
@@ -603,17 +596,13 @@ def test_a_stand_in_is_judged_on_what_it_can_do():
     }
 
 
-@pytest.mark.parametrize(
-    ("fault", "probe", "cause"),
-    [
-        (Fault("arguments", "weather", value=TO_ROME), "tool-arguments",
-         causes.TOOL_ARGUMENTS_LOST),
-        (Fault("arguments", "weather", value='{"city": "Paris"}'), "tool-arguments", causes.TOOL_ARGUMENTS_LOST),
-        (Fault("arguments", "weather stream", value=TO_ROME), "streaming",
-         causes.TOOL_ARGUMENTS_LOST),
-    ],
-    ids=repr,
-)  # fmt: skip
+@pytest.mark.parametrize(("fault", "probe", "cause"), [
+    (Fault("arguments", "weather", value=TO_ROME), "tool-arguments",
+     causes.TOOL_ARGUMENTS_LOST),
+    (Fault("arguments", "weather", value='{"city": "Paris"}'), "tool-arguments", causes.TOOL_ARGUMENTS_LOST),
+    (Fault("arguments", "weather stream", value=TO_ROME), "streaming",
+     causes.TOOL_ARGUMENTS_LOST),
+], ids=repr)  # fmt: skip
 def test_a_stand_in_that_returns_arguments_must_return_the_right_ones(fault, probe, cause):
     assert failing(standin(fault)) == {probe: cause}
 

@@ -91,14 +91,11 @@ def test_what_is_sent():
     assert len(engine.held) == AT_ONCE
 
 
-@pytest.mark.parametrize(
-    ("scripted", "probe", "got"),
-    [
-        ({"reasoning_field": "reasoning_content"}, "reasoning",
-         "reasoning_content, 84 characters (the plan expects the name reasoning; this engine version uses the other)"),
-        ({"context": 768}, "model-id", "HTTP 200, lists gpt-oss-120b, context 768"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("scripted", "probe", "got"), [
+    ({"reasoning_field": "reasoning_content"}, "reasoning",
+     "reasoning_content, 84 characters (the plan expects the name reasoning; this engine version uses the other)"),
+    ({"context": 768}, "model-id", "HTTP 200, lists gpt-oss-120b, context 768"),
+])  # fmt: skip
 def test_what_is_not_as_usual_is_noted(scripted, probe, got):
     with ScriptedEngine(**scripted) as engine:
         verdict = verdict_of(engine)
@@ -166,21 +163,18 @@ def test_an_api_key_is_sent_and_never_told():
     assert by_name(verdict)["alive"]["got"] == 'HTTP 200 {"authorization": "Bearer ***"}'
 
 
-@pytest.mark.parametrize(
-    ("expected", "listed", "engine_name", "cause"),
-    [
-        ("gpt-oss-120b", [], "vllm", NO_MODELS),
-        ("openai/gpt-oss-120b", ["gpt-oss-120b"], "trtllm",
-         "the server lists the basename gpt-oss-120b instead of openai/gpt-oss-120b: trtllm-serve names a local "
-         "checkpoint by its folder; make that the recipe's model id, or pass a served model name"),
-        ("gpt-oss-120b", ["/mnt/models/gpt-oss-120b"], "vllm",
-         "the server lists the path /mnt/models/gpt-oss-120b instead of gpt-oss-120b: it was started without a "
-         "served model name (`--served-model-name gpt-oss-120b`)"),
-        ("gpt-oss-120b", ["gpt-oss-20b"], "vllm",
-         "the server lists gpt-oss-20b instead of gpt-oss-120b: its served model name is another, or another server "
-         "has the port"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("expected", "listed", "engine_name", "cause"), [
+    ("gpt-oss-120b", [], "vllm", NO_MODELS),
+    ("openai/gpt-oss-120b", ["gpt-oss-120b"], "trtllm",
+     "the server lists the basename gpt-oss-120b instead of openai/gpt-oss-120b: trtllm-serve names a local "
+     "checkpoint by its folder; make that the recipe's model id, or pass a served model name"),
+    ("gpt-oss-120b", ["/mnt/models/gpt-oss-120b"], "vllm",
+     "the server lists the path /mnt/models/gpt-oss-120b instead of gpt-oss-120b: it was started without a "
+     "served model name (`--served-model-name gpt-oss-120b`)"),
+    ("gpt-oss-120b", ["gpt-oss-20b"], "vllm",
+     "the server lists gpt-oss-20b instead of gpt-oss-120b: its served model name is another, or another server "
+     "has the port"),
+])  # fmt: skip
 def test_the_model_id_must_be_the_planned_one_and_the_rest_is_still_measured(expected, listed, engine_name, cause):
     with ScriptedEngine(listed=listed) as engine:
         verdict = verdict_of(engine, entries=[entry_of(engine.port, model_id=expected, engine=engine_name)])
@@ -195,26 +189,23 @@ PAGES = {"/version": '{"version": "0.32.0"}', "/name": '{"name": "K\\u00f6ln"}'}
 MISSING = "the recipe expects %s in the answer, and it is empty or missing"
 
 
-@pytest.mark.parametrize(
-    ("faults", "probe", "cause"),
-    [
-        ((), {"body": MESSAGES, "expect": {"contains": ["391"], "field": "choices.0.message.content"}}, None),
-        ((), {"path": "/version", "expect": {"contains": ["0.32"], "field": "version"}}, None),
-        # whether or not a reasoning item comes before the message
-        ((), {"path": "/v1/responses", "body": {"input": "Who?"}, "expect": {"field": "output.-1.role"}}, None),
-        ((), {"path": "/name", "expect": {"contains": ["Köln"]}}, None),  # the body escapes it
-        ((), {"body": dict(MESSAGES, model="x"), "expect": {"status": 404}}, None),
-        ((), {"path": "/nothing", "expect": {"status": 404}}, None),
-        ((), {"body": MESSAGES, "expect": {"field": "choices.-2.message.content"}},
-         MISSING % "choices.-2.message.content"),
-        ((), {"body": MESSAGES, "expect": {"field": "choices.0.message.refusal"}},
-         MISSING % "choices.0.message.refusal"),
-        ((), {"body": MESSAGES, "expect": {"contains": ["NYC"]}}, "the recipe expects the answer to contain 'NYC'"),
-        ("length", {"body": MESSAGES, "expect": {"field": "choices.0.message.content"}}, LENGTH),
-        ((), {"path": "/nothing"}, causes.PATH_UNKNOWN),
-        ((), {"body": dict(MESSAGES, model="x")}, causes.MODEL_UNKNOWN),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("faults", "probe", "cause"), [
+    ((), {"body": MESSAGES, "expect": {"contains": ["391"], "field": "choices.0.message.content"}}, None),
+    ((), {"path": "/version", "expect": {"contains": ["0.32"], "field": "version"}}, None),
+    # whether or not a reasoning item comes before the message
+    ((), {"path": "/v1/responses", "body": {"input": "Who?"}, "expect": {"field": "output.-1.role"}}, None),
+    ((), {"path": "/name", "expect": {"contains": ["Köln"]}}, None),  # the body escapes it
+    ((), {"body": dict(MESSAGES, model="x"), "expect": {"status": 404}}, None),
+    ((), {"path": "/nothing", "expect": {"status": 404}}, None),
+    ((), {"body": MESSAGES, "expect": {"field": "choices.-2.message.content"}},
+     MISSING % "choices.-2.message.content"),
+    ((), {"body": MESSAGES, "expect": {"field": "choices.0.message.refusal"}},
+     MISSING % "choices.0.message.refusal"),
+    ((), {"body": MESSAGES, "expect": {"contains": ["NYC"]}}, "the recipe expects the answer to contain 'NYC'"),
+    ("length", {"body": MESSAGES, "expect": {"field": "choices.0.message.content"}}, LENGTH),
+    ((), {"path": "/nothing"}, causes.PATH_UNKNOWN),
+    ((), {"body": dict(MESSAGES, model="x")}, causes.MODEL_UNKNOWN),
+])  # fmt: skip
 def test_a_recipes_probe_comes_last_and_passes_or_has_its_cause(faults, probe, cause):
     with ScriptedEngine(faults, pages=PAGES) as engine:
         verdict = verdict_of(engine, asking.Options(timeout=60, probes=[{"name": "own", **probe}]))
@@ -266,16 +257,13 @@ def test_a_chat_model_is_asked_for_tools_if_it_has_a_parser_and_for_nothing_of_g
     assert by_name(verdict)["tool-arguments"]["ok"] is True
 
 
-@pytest.mark.parametrize(
-    ("family", "fault", "probe", "cause"),
-    [
-        ("chat", "schema-ignored", "json-schema", causes.SCHEMA_IGNORED),
-        ("chat", "wrong-answer", "chat", causes.WRONG_ANSWER),
-        ("embedding", "vectors-of-zeros", "embedding", causes.VECTORS),
-        ("embedding", "vector-missing", "embedding-order", causes.VECTORS),
-        ("embedding", "vectors-swapped", "embedding-repeat", causes.VECTOR_CHANGES),
-    ],
-)
+@pytest.mark.parametrize(("family", "fault", "probe", "cause"), [
+    ("chat", "schema-ignored", "json-schema", causes.SCHEMA_IGNORED),
+    ("chat", "wrong-answer", "chat", causes.WRONG_ANSWER),
+    ("embedding", "vectors-of-zeros", "embedding", causes.VECTORS),
+    ("embedding", "vector-missing", "embedding-order", causes.VECTORS),
+    ("embedding", "vectors-swapped", "embedding-repeat", causes.VECTOR_CHANGES),
+])  # fmt: skip
 def test_faults_of_other_families_have_their_causes(family, fault, probe, cause):
     assert failing(judged(fault, family))[probe] == cause
 
@@ -412,13 +400,10 @@ def test_the_whole_of_quick_has_a_limit_of_its_own():
     assert failing(verdict) == {"completion": causes.too_slow(0.5, "verify_quick_timeout_s")}
 
 
-@pytest.mark.parametrize(
-    ("mode", "changed", "expected"),
-    [
-        ("auto", None, "full"), ("auto", True, "full"), ("auto", False, "quick"),
-        ("full", False, "full"), ("quick", True, "quick"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("mode", "changed", "expected"), [
+    ("auto", None, "full"), ("auto", True, "full"), ("auto", False, "quick"),
+    ("full", False, "full"), ("quick", True, "quick"),
+])  # fmt: skip
 def test_auto_is_quick_only_where_nothing_changed_for_certain(mode, changed, expected):
     assert runner.settle_mode(mode, changed) == expected
 

@@ -211,14 +211,11 @@ def test_no_driver(node):
     assert registry.PLATFORMS["ascend"].present(System(node.root))
 
 
-@pytest.mark.parametrize(
-    ("text", "uid", "manager", "words"),
-    [
-        ("dcmi-failed", 0, True, "DCMI"), ("dcmi-failed", 0, False, "not loaded"),
-        ("dcmi-failed", 1000, True, "HwHiAiUser"), ("dcmi-used", 0, True, "-8020"),
-        ("Permission denied", 0, True, "with become"), ("", 0, True, "dmesg"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "uid", "manager", "words"), [
+    ("dcmi-failed", 0, True, "DCMI"), ("dcmi-failed", 0, False, "not loaded"),
+    ("dcmi-failed", 1000, True, "HwHiAiUser"), ("dcmi-used", 0, True, "-8020"),
+    ("Permission denied", 0, True, "with become"), ("", 0, True, "dmesg"),
+])  # fmt: skip
 def test_each_failure_has_its_cause(node, monkeypatch, text, uid, manager, words):
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     path = FIXTURES / (text + ".txt")

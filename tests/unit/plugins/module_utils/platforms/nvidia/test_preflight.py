@@ -145,13 +145,10 @@ def test_imex(node, state, problem):
 # ---- containers
 
 
-@pytest.mark.parametrize(
-    ("path", "words"),
-    [
-        ("/usr/bin/nvidia-ctk", "This node has no NVIDIA Container Toolkit (nvidia-ctk)"),
-        ("/etc/cdi/nvidia.yaml", "No file in /etc/cdi or /var/run/cdi describes the GPUs (nvidia.com/gpu)."),
-    ],
-)
+@pytest.mark.parametrize(("path", "words"), [
+    ("/usr/bin/nvidia-ctk", "This node has no NVIDIA Container Toolkit (nvidia-ctk)"),
+    ("/etc/cdi/nvidia.yaml", "No file in /etc/cdi or /var/run/cdi describes the GPUs (nvidia.com/gpu)."),
+])  # fmt: skip
 def test_what_containers_lack_and_the_role_brings(node, path, words):
     node.has("h100-8")
     os.unlink(node.root + path)
@@ -174,14 +171,11 @@ def test_a_description_for_another_driver(node, folder):
     assert look(node, installs=INSTALLS)[0] == {}
 
 
-@pytest.mark.parametrize(
-    ("kind", "version", "folders", "prepares", "problem"),
-    [
-        ("docker", "28.2.2", ["/etc/cdi"], False, False), ("docker", "20.10.24", [], True, True),
-        ("docker", "26.1.0", [], True, False), ("docker", "26.1.0", [], False, True),
-        ("podman", "4.0.3", [], True, False), ("podman", "4.0.3", [], False, True),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "version", "folders", "prepares", "problem"), [
+    ("docker", "28.2.2", ["/etc/cdi"], False, False), ("docker", "20.10.24", [], True, True),
+    ("docker", "26.1.0", [], True, False), ("docker", "26.1.0", [], False, True),
+    ("podman", "4.0.3", [], True, False), ("podman", "4.0.3", [], False, True),
+])  # fmt: skip
 def test_engines_without_cdi(monkeypatch, kind, version, folders, prepares, problem):
     monkeypatch.setattr(platform.Engine, "cdi", lambda self: (version, folders))
     messages = list(platform._engine_without_cdi(kind, prepares))
