@@ -311,42 +311,32 @@ def follows(leader, name="work", **start):
     return entry(name, port=8001, start={"after": [leader], "restart_with_leader": True, **start})
 
 
-def test_an_unnamed_follower_starts_as_the_plan_has_it_now():
-    lead, work = entry("lead"), follows("lead")
-    observed = {"lead": running(entry("lead", port=1)), "work": running(follows("lead", environment={"A": "1"}))}
-    assert kinds(decide(desired(lead, work), observed, "started", only=["lead"])) == {
-        "lead": ("change", "changed: port"),
-        "work": ("change", "changed: start"),
-    }
+LEAD, WORK, LAST = entry("lead"), follows("lead"), follows("work", "last")
+PORT, LED = ("change", "changed: port"), ("restart", "it restarts with lead")
+DOWN = [running(WORK, service=Status(state), pids=[]) for state in ("down", "failed")]  # by hand, still defined
 
 
-def test_a_server_restarts_with_its_leader_where_the_recipe_says_so():
-    lead, work, last = entry("lead"), follows("lead"), follows("work", "last")
-    observed = {one["name"]: running(one) for one in (lead, work, last)}
-    changed = dict(observed, lead=running(entry("lead", port=1)))
-    assert kinds(decide(desired(last, work, lead), changed, "started")) == {
-        "lead": ("change", "changed: port"),
-        "work": ("restart", "it restarts with lead"),
-        "last": ("restart", "it restarts with work"),
-    }
-    assert decide(desired(last, work, lead), observed, "started") == []
-    plain = follows("lead", restart_with_leader=False)
-    assert set(kinds(decide(desired(lead, plain), {"lead": changed["lead"], "work": running(plain)}, "started"))) == {
-        "lead"
-    }
+@pytest.mark.parametrize(("followers", "observed", "given", "expected"), [
+    ([LAST, WORK], [running(WORK), running(LAST)], {},
+     {"lead": PORT, "work": LED, "last": ("restart", "it restarts with work")}),
+    # one that runs restarts though nobody named it, as the plan has it now; a stopped one stays stopped
+    ([WORK, LAST], [running(WORK), stopped(LAST)], {"only": ["lead"]}, {"lead": PORT, "work": LED}),
+    ([WORK], [running(follows("lead", environment={"A": "1"}))], {"only": ["lead"]},
+     {"lead": PORT, "work": ("change", "changed: start")}),
+    *(([WORK, LAST], [one, stopped(LAST)], {"only": ["lead"]}, {"lead": PORT}) for one in DOWN),
+    ([WORK, LAST], [running(WORK), stopped(LAST)], {"state": "stopped", "only": ["lead"]},
+     {"lead": ("stop", "state is stopped")}),
+    ([follows("lead", restart_with_leader=False)], [running(follows("lead", restart_with_leader=False))], {},
+     {"lead": PORT}),
+])  # fmt: skip
+def test_a_server_restarts_with_its_leader_where_the_recipe_says_so(followers, observed, given, expected):
+    seen = {one.name: one for one in (running(entry("lead", port=1)), *observed)}
+    found = kinds(decide(desired(*followers, LEAD), seen, **{"state": "started", **given}))
+    assert found == expected
 
 
-def test_a_follower_that_runs_restarts_though_nobody_named_it_and_a_stopped_one_stays_stopped():
-    lead, work, last = entry("lead"), follows("lead"), follows("work", "last")
-    observed = {"lead": running(entry("lead", port=1)), "work": running(work), "last": stopped(last)}
-    assert kinds(decide(desired(lead, work, last), observed, "started", only=["lead"])) == {
-        "lead": ("change", "changed: port"),
-        "work": ("restart", "it restarts with lead"),
-    }
-    assert set(kinds(decide(desired(lead, work, last), observed, "stopped", only=["lead"]))) == {"lead"}
-    for state in ("down", "failed"):  # stopped by hand, its definition still there
-        observed["work"] = running(work, service=Status(state), pids=[])
-        assert set(kinds(decide(desired(lead, work, last), observed, "started", only=["lead"]))) == {"lead"}
+def test_followers_stay_where_their_leader_does():
+    assert decide(desired(LAST, WORK, LEAD), {one["name"]: running(one) for one in (LEAD, WORK, LAST)}, "started") == []
 
 
 def container(hash_):
