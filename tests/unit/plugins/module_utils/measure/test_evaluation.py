@@ -92,14 +92,6 @@ def test_another_question_or_plan_is_measured(site, more):
     assert site.calls() == 2
 
 
-def test_a_refused_request_is_kept_said_and_asked_again(site):
-    site.tool('cp %s/basic-400/*.json* "$OUT"' % RECORDED)
-    measured = site.run()["document"]
-    assert (measured["failed"], measured["score"]) == (1, None)
-    site.tool(GOOD)
-    assert site.run(caller="two")["document"]["failed"] == 0
-
-
 @pytest.mark.parametrize(
     ("text", "budget_s", "words"),
     [("exec sleep %d" % (10 * LONG_S), 1, "The time limit of 1 s ended it"),

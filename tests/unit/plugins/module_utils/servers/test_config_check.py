@@ -289,15 +289,6 @@ def test_a_build_for_cpus_looks_at_the_model_before_the_servers_start(environmen
     assert (environment.node.warnings, os.listdir(cache)) == ([], kept)
 
 
-def test_an_environment_that_cannot_say_is_no_verdict(environment):
-    environment.module.write_text("raise ImportError('libcuda.so.1')\n")
-    environment.check(environment.server("server-0", "--max-num-sequence", "4"))
-    (warning,) = environment.node.warnings
-    assert warning.startswith(
-        "server-0: whether vllm accepts its command line could not be checked by the environment "
-    )
-
-
 def test_an_environment_that_hangs(environment, monkeypatch):
     monkeypatch.setattr(config_check, "CHECK_S", 0.5)
     environment.module.write_text("import time\ntime.sleep(60)\n")
@@ -312,14 +303,3 @@ def test_an_image_is_asked_for_its_command_line(place):
     config_check.check_configs(place.node, [one])
     (call,) = place.asked
     assert call["argv"][-3:] == ["-c", vllm.PARSE, config_check.MARK]
-
-
-@pytest.mark.parametrize(("words", "line"), [
-    ("Invalid decoding type: X", "Invalid decoding type: X"),
-    ("", "no output"),
-    ("2 validation errors for A\na.b\n  Field required [type=missing, input_value={}, input_type=dict]\n    For "
-     "further information visit x\nc\n  Value error, no [type=value_error, input_value=1, input_type=int]",
-     "a.b: Field required; c: Value error, no"),
-])  # fmt: skip
-def test_words_of_validation(words, line):
-    assert trtllm.validation_words(words) == line

@@ -14,7 +14,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.contain
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import entry_hash, start_order
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import utc
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import decide as deciding
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import observe as observing
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.decide import describe
@@ -220,11 +219,6 @@ def test_leaders_start_first_and_a_circle_is_an_error():
     chain["a"] = entry("a", start={"after": ["c"]})
     caught = error(start_order, chain)
     assert (caught.code, caught.values) == ("servers.start-order-cycle", ("c, b, a",))
-
-
-def test_times_are_utc():
-    assert utc(0.9) == "1970-01-01T00:00:00Z"
-    assert utc(None) is None
 
 
 # ---- properties

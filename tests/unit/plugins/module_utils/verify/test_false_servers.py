@@ -400,16 +400,31 @@ def in_deltas(**more):
 
 
 USAGE = "data: %s\n\n" % json.dumps({"choices": [], "usage": {"completion_tokens": 40}})
+ROME = '{"city": "Rome", "days": 1}'
+SLIPS = [  # of a model, one of each
+    *(Fault("say", where, when, value) for where, when, value in (
+        ("cold", "once", GIBBERISH), ("cold", "once", more(" dear friend")), ("stream text", "once", GIBBERISH),
+        ("text whole", "together-once", other_number), ("text stream", "together-once", GIBBERISH),
+        ("text whole", "late-once", other_number), ("text stream", "late-once", other_number),
+        ("responses", "late-once", other_number), ("count whole", "once", lines(lambda all_: all_[:-1])),
+        ("count stream", "once", lines(lambda all_: all_[1:])), ("exact whole", "once", str.lower),
+        ("developer", "once", "I am fine."), ("turns", "once", "12345"),
+        ("weather after-tool", "once", "It will be sunny."))),
+    *(Fault("arguments", where, "once", value) for where, value in (
+        ("weather whole", TO_ROME), ("weather whole", arguments(days=str)), ("weather stream", '{"city": "Oslo"}'),
+        ("second", ROME), ("named", ROME))),
+    *(Fault("other-tool-first", where, "once") for where in ("weather whole", "weather stream", "second")),
+    *(Fault("call-again", where, "once") for where in ("after-tool", "second")),
+]  # fmt: skip
 SOUND = {  # a Fault, its name, or arguments of verdict_of()
     "as scripted": {},
+    **{"slip %d: %r" % (number, slip): slip for number, slip in enumerate(SLIPS)},
     **{"%s ends streamed calls with stop" % engine: {
         "faults": [Fault("finish", "tools stream", value="stop")], "engine": engine}
        for engine in ("trtllm", "unheard-of")},
     "no reasoning at low effort": Fault("reasoning", "low", value=""),
     "the answer to chat skips reasoning": Fault("reasoning", "chat whole text", "once", ""),
     "the first stream skips reasoning": Fault("reasoning", "stream text", "once", ""),
-    "one wrong answer of all": Fault("say", "cold", "once", GIBBERISH),
-    "one wrong stream of all": Fault("say", "stream text", "once", GIBBERISH),
     "arguments are an empty string": Fault("arguments", "tools", value=lambda a: json.dumps(a) if a else ""),
     "arguments are null": Fault("arguments", "tools whole", value=lambda a: json.dumps(a) if a else None),
     "429 once": Fault("status", "chat", "once", (429, NOW)),
@@ -427,28 +442,6 @@ SOUND = {  # a Fault, its name, or arguments of verdict_of()
         ({"content": "".join(one.get("content", "") for one, _end in ds), "reasoning": "Hm."}, None), ds[-1]]),
     "a sentence": Fault("say", "text", value=lambda text: "The answer is: %s\n" % text),
     "status left out of the response": Fault("fields", "responses", value={"status": None}),
-    "one wrong sum of those at once": Fault("say", "text whole", "together-once", other_number),
-    "one wrong stream of those at once": Fault("say", "text stream", "together-once", GIBBERISH),
-    "one wrong sum at the end": Fault("say", "text whole", "late-once", other_number),
-    "one wrong stream at the end": Fault("say", "text stream", "late-once", other_number),
-    "one wrong response at the end": Fault("say", "responses", "late-once", other_number),
-    "one answer that says more": Fault("say", "cold", "once", lambda text: text + " dear friend"),
-    "one wrong count": Fault("say", "count whole", "once", lines(lambda all_: all_[:-1])),
-    "one wrong count, streamed": Fault("say", "count stream", "once", lines(lambda all_: all_[1:])),
-    "one letter of the text": Fault("say", "exact whole", "once", lambda text: text.lower()),
-    "one instruction forgotten": Fault("say", "developer", "once", "I am fine."),
-    "one turn forgotten": Fault("say", "turns", "once", "12345"),
-    "another tool first": Fault("other-tool-first", "weather whole", "once"),
-    "another tool first, streamed": Fault("other-tool-first", "weather stream", "once"),
-    "another tool first in the second round": Fault("other-tool-first", "second", "once"),
-    "one slip in an argument": Fault("arguments", "weather whole", "once", '{"city": "Rome", "days": 3}'),
-    "one slip in a streamed argument": Fault("arguments", "weather stream", "once", '{"city": "Oslo"}'),
-    "one slip in the second round": Fault("arguments", "second", "once", '{"city": "Rome", "days": 1}'),
-    "one slip of a named tool": Fault("arguments", "named", "once", '{"city": "Rome", "days": 1}'),
-    "one number as a string": Fault("arguments", "weather whole", "once", arguments(days=str)),
-    "one more call after the result": Fault("call-again", "after-tool", "once"),
-    "one more call after the second result": Fault("call-again", "second", "once"),
-    "one result that is not named": Fault("say", "weather after-tool", "once", "It will be sunny."),
     "gzip": "gzip",
     "health is 204": "health-204",
     "no Content-Length": "no-length",
