@@ -238,16 +238,10 @@ def seen_servers(draw):
         phase = draw(st.sampled_from([None, "running", "failed", "waiting for a"]))
         state = {} if phase is None else {"phase": phase, "hash": (one or {}).get("hash"), "pid": 7, "count": 1}
         servers[name] = Observed(
-            name,
-            entry=one,
-            definition=draw(st.sampled_from([None, "d", "other"])),
-            state=state,
-            fresh=draw(st.booleans()),
-            service=service,
-            pids=[7] if alive else [],
-            secrets=draw(st.sampled_from([{}, {"A": "x"}])),
+            name, entry=one, state=state, service=service, fresh=draw(st.booleans()), pids=[7] if alive else [],
+            definition=draw(st.sampled_from([None, "d", "other"])), secrets=draw(st.sampled_from([{}, {"A": "x"}])),
             files=["f"] if one else draw(st.sampled_from([[], ["f"]])),
-        )
+        )  # fmt: skip
     return servers
 
 

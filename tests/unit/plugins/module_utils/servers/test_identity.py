@@ -26,13 +26,9 @@ from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import 
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
 
 USER = getpass.getuser()
-MANAGER = SimpleNamespace(
-    statuses=dict,
-    defined=list,
-    masked=lambda name: False,
-    definition_path=lambda name: None,
-    log_files=lambda name: [],
-)  # no server of these tests is held by a service manager
+MANAGER = SimpleNamespace(  # no server of these tests is held by a service manager
+    statuses=dict, defined=list, masked=lambda _: False, definition_path=lambda _: None, log_files=lambda _: [],
+)  # fmt: skip
 
 
 def node_below(root):

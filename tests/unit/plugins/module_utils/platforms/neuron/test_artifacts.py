@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import signal
@@ -15,13 +14,12 @@ import time
 import types
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files, processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import artifacts
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import order
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import state as guard_state
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
-from ansible_collections.inference.fleet.tests.unit.engines import small_node
+from ansible_collections.inference.fleet.tests.unit.engines import guard_place, small_node
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache
 
 # Compiles unless model.pt is whole: the first half at once, the other after a while, or, with -1 seconds, when the log
@@ -56,43 +54,28 @@ def watchdog(tmp_path_factory):
         yield
 
 
-class Fleet:
+class Fleet(guard_place.Place):
     """Guards of servers that share one artifact, run as a service manager runs them."""
 
     def __init__(self, folder):
-        self.folder = folder
-        self.node = small_node.SmallNode(folder / "r")
-        self.guard = program.start(None)
-        self.artifact = folder / "artifacts" / "k1"
-        self.log = folder / "compiles"
-        self.running = []
+        super().__init__(folder)
+        self.artifact, self.log = folder / "artifacts" / "k1", folder / "compiles"
+        self.processes = []
 
-    def write(self, name, seconds=1.0, after=(), leaders=(), **changes):
+    def start(self, name, seconds=1.0, after=(), leaders=(), **changes):
         entry = self.node.entry(name)
         entry = small_node.rehash(
-            entry,
+            entry, start={"after": list(after)}, hooks=compile_cache("f1", leaders),
             command=small_node.python_command("-c", ENGINE, str(entry["port"]), str(seconds), str(self.log)),
             environment={"NEURON_COMPILED_ARTIFACTS": str(self.artifact)},
             directories=dict(entry["directories"], artifact=str(self.artifact)),
-            health={"path": "/health", "budget_s": 600, "poll_s": 0.1},
-            start={"after": list(after)},
-            hooks=compile_cache("f1", leaders),
-            **changes,
-        )
-        os.makedirs(entry["directories"]["work"], exist_ok=True)
-        (self.folder / (name + ".json")).write_text(json.dumps(entry), encoding="utf-8")
-        return entry
-
-    def start(self, name, **kwargs):
-        entry = self.write(name, **kwargs)
-        command = [
-            *(sys.executable, "-I", self.guard, "run", str(self.folder / (name + ".json"))),
-            *("--state", self.node.paths.server_state(name), "--secrets", str(self.folder / "none.json")),
-            *("--root", self.node.root, "--restart-delay", "0.1"),
-        ]
+            health={"path": "/health", "budget_s": 600, "poll_s": 0.1}, **changes,
+        )  # fmt: skip
+        self.write(entry)
         with open(self.folder / (name + ".log"), "ab") as output:
+            command = self.command(entry, "--restart-delay", "0.1")
             process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
-        self.running.append(process)
+        self.processes.append(process)
         return entry, process
 
     def kill(self, process):
@@ -116,14 +99,14 @@ class Fleet:
         return small_node.wait_until(lambda: self.record().get("state") == "complete" and self.record())
 
     def state(self, name):
-        return files.readable_json(self.node.paths.server_state(name)) or {}
+        return super().state({"name": name})
 
 
 @pytest.fixture
 def fleet(tmp_path):
     fleet = Fleet(tmp_path)
     yield fleet
-    for process in fleet.running:
+    for process in fleet.processes:
         if process.poll() is None:
             fleet.kill(process)
     fleet.node.end()
