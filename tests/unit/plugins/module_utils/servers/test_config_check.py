@@ -303,3 +303,7 @@ def test_an_image_is_asked_for_its_command_line(place):
     config_check.check_configs(place.node, [one])
     (call,) = place.asked
     assert call["argv"][-3:] == ["-c", vllm.PARSE, config_check.MARK]
+
+
+def test_words_that_are_no_list_of_errors():
+    assert [trtllm.validation_words(text) for text in ("", "a\nInvalid: X\n")] == ["no output", "Invalid: X"]
