@@ -38,15 +38,12 @@ def test_a_complete_answer_has_status_headers_json_and_time(monkeypatch):
     assert engine.bodies(CHAT) == [QUESTION]
 
 
-@pytest.mark.parametrize(
-    ("fault", "error", "words"),
-    [
-        ("reset", "reset", "no answer: the connection was closed before an answer"),
-        ("cut", "cut", 'HTTP 200, then the answer was cut off (13 of 113 bytes) after 13 characters: {"choices": ['),
-        ("hangs", "timeout", "no answer: no complete answer in time (0.8 s)"),
-        ("drips", "timeout", "HTTP 200, then no complete answer in time (0.8 s) after N characters: "),
-    ],
-)
+@pytest.mark.parametrize(("fault", "error", "words"), [
+    ("reset", "reset", "no answer: the connection was closed before an answer"),
+    ("cut", "cut", 'HTTP 200, then the answer was cut off (13 of 113 bytes) after 13 characters: {"choices": ['),
+    ("hangs", "timeout", "no answer: no complete answer in time (0.8 s)"),
+    ("drips", "timeout", "HTTP 200, then no complete answer in time (0.8 s) after N characters: "),
+])  # fmt: skip
 def test_failures_are_values(fault, error, words):
     with ScriptedEngine(fault) as engine:  # each of the thousand bytes that drip comes in time
         answer = ask(engine, timeout=0.8 if error == "timeout" else 60)
@@ -104,22 +101,27 @@ def test_events_do_not_depend_on_where_the_blocks_end(texts, size, newline):
     assert reader.done
 
 
-def test_an_event_of_several_lines_is_one():
+@pytest.mark.parametrize("size", [1, 99])
+@pytest.mark.parametrize(("raw", "events", "done"), [
+    (b"event: message\nid: 7\ndata: a\ndata:b\n\n", ["a\nb"], False),
+    (b"\n\n: ping\n\ndata:a\n\n\n\ndata: b\n\n", ["a", "b"], False),
+    (b"data: a\r\rdata: b\r\r", ["a", "b"], False),
+    (b"data: a\r\n\r\ndata: [DONE]\n", ["a"], True),
+    (b"data: a\n\ndata: [DONE]", ["a"], True),
+])  # fmt: skip
+def test_forms_of_events(raw, events, done, size):
     reader = http_client._EventReader()
-    reader.feed(b"event: message\ndata: a\ndata:b\n\n", 7)
-    assert [(event.data, event.ms) for event in reader.events] == [("a\nb", 7)]
+    for start in range(0, len(raw), size):
+        reader.feed(raw[start : start + size], 7)
+    reader.end(7)
+    assert [(event.data, event.ms) for event in reader.events] == [(data, 7) for data in events]
+    assert reader.done is done
 
 
-@pytest.mark.parametrize(
-    ("binds", "host"),
-    [
-        (["0.0.0.0", "", None, "*"], "127.0.0.1"),
-        (["::", "[::]"], "[::1]"),
-        (["10.0.0.7"], "10.0.0.7"),
-        (["fd00::7"], "[fd00::7]"),
-        (["node-1"], "node-1"),
-    ],
-)
+@pytest.mark.parametrize(("binds", "host"), [
+    (["0.0.0.0", "", None, "*"], "127.0.0.1"), (["::", "[::]"], "[::1]"), (["10.0.0.7"], "10.0.0.7"),
+    (["fd00::7"], "[fd00::7]"), (["node-1"], "node-1"),
+])  # fmt: skip
 def test_a_wildcard_bind_is_reached_over_loopback(binds, host):
     assert {http_client.base_url(bind, 8000) for bind in binds} == {"http://%s:8000" % host}
 

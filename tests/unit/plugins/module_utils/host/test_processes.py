@@ -60,16 +60,13 @@ def test_a_listening_socket_is_seen_and_a_connected_one_is_not():
     assert ("127.0.0.1", port, inode) not in processes.listening_sockets()
 
 
-@pytest.mark.parametrize(
-    ("text", "family", "address"),
-    [
-        ("0100007F", socket.AF_INET, "127.0.0.1"),
-        ("00000000", socket.AF_INET, "0.0.0.0"),
-        ("00000000000000000000000001000000", socket.AF_INET6, "::1"),
-        ("B80D0120000000000000000001000000", socket.AF_INET6, "2001:db8::1"),
-        ("0000000000000000FFFF00000100007F", socket.AF_INET6, "127.0.0.1"),
-    ],
-)
+@pytest.mark.parametrize(("text", "family", "address"), [
+    ("0100007F", socket.AF_INET, "127.0.0.1"),
+    ("00000000", socket.AF_INET, "0.0.0.0"),
+    ("00000000000000000000000001000000", socket.AF_INET6, "::1"),
+    ("B80D0120000000000000000001000000", socket.AF_INET6, "2001:db8::1"),
+    ("0000000000000000FFFF00000100007F", socket.AF_INET6, "127.0.0.1"),
+])  # fmt: skip
 @pytest.mark.skipif(sys.byteorder != "little", reason="the kernel prints in the machine's byte order")
 def test_addresses_as_the_kernel_prints_them(text, family, address):
     assert processes._address(text, family) == address
@@ -165,17 +162,10 @@ def test_the_kernels_own_threads_are_not_processes():
     assert 2 not in processes.process_table()
 
 
-@pytest.mark.parametrize(
-    ("bind", "listens", "wider"),
-    [
-        ("127.0.0.1", "127.0.0.1", None),
-        ("127.0.0.1", "0.0.0.0", "0.0.0.0"),
-        ("127.0.0.1", "::", "::"),
-        ("::1", "::", "::"),
-        ("10.0.0.5", "0.0.0.0", "0.0.0.0"),
-        ("0.0.0.0", "0.0.0.0", None),
-    ],
-)
+@pytest.mark.parametrize(("bind", "listens", "wider"), [
+    ("127.0.0.1", "127.0.0.1", None), ("127.0.0.1", "0.0.0.0", "0.0.0.0"), ("127.0.0.1", "::", "::"),
+    ("::1", "::", "::"), ("10.0.0.5", "0.0.0.0", "0.0.0.0"), ("0.0.0.0", "0.0.0.0", None),
+])  # fmt: skip
 def test_a_server_that_listens_wider_than_it_is_bound(bind, listens, wider):
     with listener(listens, socket.AF_INET6 if ":" in listens else socket.AF_INET) as (port, _inode):
         sockets = processes.listening_sockets()

@@ -10,9 +10,10 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import bytecode
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 
 WORKS = "3 11 0"
 
@@ -46,36 +47,30 @@ def node(tmp_path, monkeypatch):
     return Node(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("there", "chosen"),
-    [
-        ({"usr/python3": WORKS, "local/python3": WORKS, "base/python3": WORKS}, "usr/python3"),
-        ({"usr/python3": "3 8 0", "local/python3": WORKS}, "local/python3"),
-        ({"usr/python3": "3 8 0", "usr/python3.9": "3 9 0", "usr/python3.13": "3 13 0"}, "usr/python3.13"),
-        ({"usr/python3": "3 8 0", "usr/python3-config": WORKS, "usr/python3.11": "3 11 1", "base/python3": WORKS},
-         "base/python3"),
-        ({"usr/python3": "not a python", "base/python3": WORKS}, "base/python3"),
-        ({"base/python3": "3 11 1", "r/var/lib/inference-fleet/toolkit/bin/python": WORKS},
-         "r/var/lib/inference-fleet/toolkit/bin/python"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("there", "chosen"), [
+    ({"usr/python3": WORKS, "local/python3": WORKS, "base/python3": WORKS}, "usr/python3"),
+    ({"usr/python3": "3 8 0", "local/python3": WORKS}, "local/python3"),
+    ({"usr/python3": "3 8 0", "usr/python3.9": "3 9 0", "usr/python3.13": "3 13 0"}, "usr/python3.13"),
+    ({"usr/python3": "3 8 0", "usr/python3-config": WORKS, "usr/python3.11": "3 11 1", "base/python3": WORKS},
+     "base/python3"),
+    ({"usr/python3": "not a python", "base/python3": WORKS}, "base/python3"),
+    ({"base/python3": "3 11 1", "r/var/lib/inference-fleet/toolkit/bin/python": WORKS},
+     "r/var/lib/inference-fleet/toolkit/bin/python"),
+])  # fmt: skip
 def test_the_systems_own_comes_first_and_none_of_a_virtual_environment(node, there, chosen):
     for path, answer in there.items():
         node.python(path, answer)
     assert node.chosen() == chosen
 
 
-@pytest.mark.parametrize(
-    ("recorded", "chosen"),
-    [
-        ({"path": "opt/python3"}, "opt/python3"),  # kept, though the system has one by now
-        ({"path": "opt/python3", "answer": "3 8 0"}, "usr/python3"),
-        ({"path": "opt/python3", "answer": "3 11 1"}, "usr/python3"),
-        ({"path": "opt/python3", "answer": ""}, "usr/python3"),
-        ({"path": "opt/python3", "mode": 0o644}, "usr/python3"),
-        (None, "usr/python3"),
-    ],
-)
+@pytest.mark.parametrize(("recorded", "chosen"), [
+    ({"path": "opt/python3"}, "opt/python3"),  # kept, though the system has one by now
+    ({"path": "opt/python3", "answer": "3 8 0"}, "usr/python3"),
+    ({"path": "opt/python3", "answer": "3 11 1"}, "usr/python3"),
+    ({"path": "opt/python3", "answer": ""}, "usr/python3"),
+    ({"path": "opt/python3", "mode": 0o644}, "usr/python3"),
+    (None, "usr/python3"),
+])  # fmt: skip
 def test_a_choice_is_kept_while_it_works(node, recorded, chosen):
     node.python("usr/python3")
     if recorded:
@@ -103,10 +98,9 @@ def test_where_none_is_fit_it_says_why_of_each(node, monkeypatch):
     usr, local = node.python("usr/python3", "3 8 0"), node.python("local/python3", "3 11 1")
     base = node.python("base/python3")
     monkeypatch.setattr(host_python, "can_execute", lambda user, python: False)
-    with pytest.raises(FleetError) as caught:
-        host_python.choose(node.paths, ["fleet"])
-    assert caught.value.code == "node.python-missing"
-    assert caught.value.values[2] == (
+    caught = error(host_python.choose, node.paths, ["fleet"])
+    assert caught.code == "node.python-missing"
+    assert caught.values[2] == (
         "%s is Python 3.8; %s is in a virtual environment; %s may not be executed by the user 'fleet'"
         % (usr, local, base)
     )
@@ -127,3 +121,37 @@ def test_what_an_environment_was_made_from(tmp_path):
     found = done.stdout.strip()
     assert found == host_python.base_executable()
     assert not found.startswith((str(tmp_path), sys.prefix + "/"))
+
+
+# ---- what is compiled before it is imported
+
+
+@pytest.mark.parametrize(("text", "found"), [
+    ("import one, two.three as four\n", {"one", "two.three"}),
+    ("from one import two as three, four\n", {"one", "one.two", "one.four"}),
+    ("from one import (\n    two,\n    three,\n)\n", {"one", "one.two", "one.three"}),
+    ("from one.two import *\n", {"one.two"}),
+    ("from . import two\n", {"a.b", "a.b.two"}),
+    ("from ..one import two\n", {"a.one", "a.one.two"}),
+    ("def function():\n    import one\n        import two\n", {"one"}),
+    ("if TYPE_CHECKING:\n    import one\n\nimport two\n", {"two"}),
+    ("text = 'import one'\n", set()),
+])  # fmt: skip
+def test_imports(text, found):
+    assert bytecode.imports(text, "a.b") == found
+
+
+def test_imported_modules_are_compiled(tmp_path, monkeypatch):
+    monkeypatch.setattr(bytecode, "FOLDERS", [str(tmp_path)])
+    sources = {
+        "engine/__init__.py": "",
+        "engine/cli.py": "from .core import run\nimport broken, absent\n",
+        "engine/core.py": "",
+        "engine/other.py": "",
+        "broken.py": "%s = 1\n",
+    }
+    for name, text in sources.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    bytecode.main(["engine.cli"])
+    assert sorted(path.name.partition(".")[0] for path in tmp_path.rglob("*.pyc")) == ["__init__", "cli", "core"]

@@ -11,9 +11,9 @@ import sys
 import threading
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python_environment as pe
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 
@@ -23,26 +23,20 @@ def desired(tmp_path, **arguments):
 
 
 def failure(wish, **arguments):
-    with pytest.raises(FleetError) as caught:
-        pe.ensure(wish, **arguments)
-    return caught.value
+    caught = plans.error(pe.ensure, wish, **arguments)
+    return caught
 
 
-@pytest.mark.parametrize(
-    ("arguments", "key", "value"),
-    [
-        ({"path": "env"}, "path", "env"),
-        ({"path": "/tmp/.."}, "path", "/tmp/.."),
-        ({"packages": []}, "packages", []),
-        ({"packages": ["https://host/demo.whl"]}, "packages", "https://host/demo.whl"),
-        ({"packages": ["-e ."]}, "packages", "-e ."),
-        ({"overrides": ["--no-deps"]}, "overrides", "--no-deps"),
-        ({"excludes": ["triton==3"]}, "excludes", "triton==3"),
-        ({"fallback_indexes": [{"package": "torch>=2", "index": "x"}]}, "fallback_indexes", "torch>=2"),
-        ({"verify_imports": ["os; x()"]}, "verify_imports", "os; x()"),
-        ({"uv": None}, "uv", None),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "key", "value"), [
+    ({"path": "env"}, "path", "env"), ({"path": "/tmp/.."}, "path", "/tmp/.."),
+    ({"packages": []}, "packages", []),
+    ({"packages": ["https://host/demo.whl"]}, "packages", "https://host/demo.whl"),
+    ({"packages": ["-e ."]}, "packages", "-e ."), ({"overrides": ["--no-deps"]}, "overrides", "--no-deps"),
+    ({"excludes": ["triton==3"]}, "excludes", "triton==3"),
+    ({"fallback_indexes": [{"package": "torch>=2", "index": "x"}]}, "fallback_indexes", "torch>=2"),
+    ({"verify_imports": ["os; x()"]}, "verify_imports", "os; x()"),
+    ({"uv": None}, "uv", None),
+])  # fmt: skip
 def test_parameters_that_are_not_valid(tmp_path, arguments, key, value):
     error = failure(desired(tmp_path, **arguments), check_mode=True)
     assert (error.code, error.values[:2]) == ("arguments.value-invalid", (key, value))
@@ -56,19 +50,11 @@ def test_requirements_that_are_valid(tmp_path, requirement):
     assert pe.required_name(requirement) == "demo"
 
 
-@pytest.mark.parametrize(
-    ("pin", "version", "same"),
-    [
-        ("0.32.0", "0.32.0", True),
-        ("0.32", "0.32.0", True),
-        ("0.32.0", "0.32.1", False),
-        ("2.13.0+cpu", "2.13.0+cpu", True),
-        ("2.13.0", "2.13.0+cpu", True),
-        ("2.13.0+cpu", "2.13.0", False),
-        ("2.13.0+cpu", "2.13.0+cu128", False),
-        ("1.0+ubuntu-1", "1.0+ubuntu.1", True),
-    ],
-)
+@pytest.mark.parametrize(("pin", "version", "same"), [
+    ("0.32.0", "0.32.0", True), ("0.32", "0.32.0", True), ("0.32.0", "0.32.1", False),
+    ("2.13.0+cpu", "2.13.0+cpu", True), ("2.13.0", "2.13.0+cpu", True), ("2.13.0+cpu", "2.13.0", False),
+    ("2.13.0+cpu", "2.13.0+cu128", False), ("1.0+ubuntu-1", "1.0+ubuntu.1", True),
+])  # fmt: skip
 def test_same_version(pin, version, same):
     assert pe.same_version(pin, version) is same
 
@@ -176,15 +162,12 @@ def test_a_path_below_a_file_is_an_error(tmp_path):
 # ---- environments of others
 
 
-@pytest.mark.parametrize(
-    ("present", "found"),
-    [
-        ([], "none"),
-        (["bin/python"], "none"),
-        (["bin/python", "lib/python3.11/site-packages/demo-2.0.dist-info/METADATA"], "2.0"),
-        (["bin/python", "lib/python3.11/site-packages/demo-1.0.dist-info/METADATA"], None),
-    ],
-)
+@pytest.mark.parametrize(("present", "found"), [
+    ([], "none"),
+    (["bin/python"], "none"),
+    (["bin/python", "lib/python3.11/site-packages/demo-2.0.dist-info/METADATA"], "2.0"),
+    (["bin/python", "lib/python3.11/site-packages/demo-1.0.dist-info/METADATA"], None),
+])  # fmt: skip
 def test_an_environment_that_is_not_created_is_only_checked(tmp_path, present, found):
     for name in present:
         file = tmp_path / "env" / name

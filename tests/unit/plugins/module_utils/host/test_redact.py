@@ -11,7 +11,6 @@ import json
 from urllib.parse import quote, quote_plus, urlsplit
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.redact import (
     Masked,
     Redactor,
@@ -20,6 +19,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.re
     parameter_secrets,
     proxy_address,
 )
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,9 +64,8 @@ def test_a_token_of_printable_ascii_is_taken_without_blanks_around_it(value, tok
 
 @pytest.mark.parametrize("value", ["hf_S\nEKRIT", "hf_S EKRIT", "hf_S\0EKRIT", "hf_S\u00e9EKRIT", " \n", 7, ["x"]])
 def test_an_invalid_token_is_not_shown(value):
-    with pytest.raises(FleetError) as caught:
-        clean_token("fleet_hf_token", value)
-    assert (caught.value.code, caught.value.values) == ("token.invalid", ("fleet_hf_token",))
+    caught = error(clean_token, "fleet_hf_token", value)
+    assert (caught.code, caught.values) == ("token.invalid", ("fleet_hf_token",))
 
 
 PASSWORDS = ["pa55word", "pa#55word", "pa/55word", "pa?55word", "pa@55word", "pa%55word", "pa%4055word", "12345/word"]
@@ -101,14 +100,11 @@ def test_variables_that_are_called_secret(names, secret):
 PARAMETERS = "token X-Amz-Signature X-Amz-Credential auth_key sig api_key Policy"
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "a=b&access_token=s3cretvalue#x",
-        "Expires=1&Signature=s3cretvalue&Key-Pair-Id=K1",
-        *("%s=s3cretvalue&X-Amz-Expires=300" % name for name in PARAMETERS.split()),
-    ],
-)
+@pytest.mark.parametrize("query", [
+    "a=b&access_token=s3cretvalue#x",
+    "Expires=1&Signature=s3cretvalue&Key-Pair-Id=K1",
+    *("%s=s3cretvalue&X-Amz-Expires=300" % name for name in PARAMETERS.split()),
+])  # fmt: skip
 def test_the_parameters_of_addresses(query):
     address = "https://hub/api?" + query
     assert "s3cretvalue" not in Redactor().text("GET %s failed" % address)
@@ -122,9 +118,8 @@ def test_what_is_no_secret_stays():
 
 
 def test_a_proxy_with_a_control_character_is_refused_without_its_value():
-    with pytest.raises(FleetError) as caught:
-        proxy_address("HTTPS_PROXY", "http://me:pa\0ss@proxy")
-    assert caught.value.code == "environment.invalid" and "ss@proxy" not in caught.value.message
+    caught = error(proxy_address, "HTTPS_PROXY", "http://me:pa\0ss@proxy")
+    assert caught.code == "environment.invalid" and "ss@proxy" not in caught.message
 
 
 LONG = "hf_Zq7abcdefGHIJKLmnopQRST"

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import trust
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="gives folders away")
 OTHER = 4_000_000
@@ -69,9 +69,8 @@ SOUND = {
 def test_a_root_that_others_can_change_is_refused(tmp_path, name):
     BAD[name](tmp_path / "at")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(FleetError) as caught:
-        NodePaths.of_parameter(str(tmp_path / "at/root"))
-    assert (caught.value.code, caught.value.values[0]) == ("node.root-not-safe", "fleet_root %s/at/root" % tmp_path)
+    caught = error(NodePaths.of_parameter, str(tmp_path / "at/root"))
+    assert (caught.code, caught.values[0]) == ("node.root-not-safe", "fleet_root %s/at/root" % tmp_path)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -87,15 +86,10 @@ def test_whoever_is_not_root_has_no_more_to_lose(tmp_path, monkeypatch):
     trust.check_root(NodePaths(str(tmp_path / "root")))
 
 
-@pytest.mark.parametrize(
-    ("mode", "owner", "words"),
-    [
-        (0o644, 0, None),
-        (0, 0, "has mode 0000 instead of 0644"),
-        (0o666, 0, "has mode 0666 instead of 0644"),
-        (0o644, OTHER, "belongs to the deleted account %d" % OTHER),
-    ],
-)
+@pytest.mark.parametrize(("mode", "owner", "words"), [
+    (0o644, 0, None), (0, 0, "has mode 0000 instead of 0644"), (0o666, 0, "has mode 0666 instead of 0644"),
+    (0o644, OTHER, "belongs to the deleted account %d" % OTHER),
+])  # fmt: skip
 def test_a_file_that_root_executes(tmp_path, mode, owner, words):
     path = tmp_path / "guard.py"
     path.write_text("")

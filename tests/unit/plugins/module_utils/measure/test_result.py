@@ -10,15 +10,16 @@ import json
 import os
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import evaluation as datasets
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
 from ansible_collections.inference.fleet.tests.unit.engines.measured_results import benchmark, evaluation
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 
 def test_history_is_appended_and_never_changed(tmp_path):
+    assert result.history(str(tmp_path / "none")) == ([], [])
     older, newer = benchmark(day=1), evaluation(day=2)
     path = result.keep(str(tmp_path), newer)
     result.keep(str(tmp_path), older)
@@ -29,14 +30,9 @@ def test_history_is_appended_and_never_changed(tmp_path):
 
 @pytest.mark.parametrize("identity", ["", "../../etc/x", None, "20260131T120000Z-0a1b2c3d\n"])
 def test_an_id_that_is_no_file_name_is_refused(tmp_path, identity):
-    with pytest.raises(FleetError) as caught:
-        result.keep(str(tmp_path), {**benchmark(), "id": identity})
-    assert (caught.value.code, caught.value.values) == ("measure.bad-result", (identity,))
+    caught = error(result.keep, str(tmp_path), {**benchmark(), "id": identity})
+    assert (caught.code, caught.values) == ("measure.bad-result", (identity,))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_no_history_is_an_empty_one(tmp_path):
-    assert result.history(str(tmp_path / "none")) == ([], [])
 
 
 def test_other_files_in_the_history_are_left_out_with_a_warning(tmp_path):
@@ -130,27 +126,16 @@ def test_answers_that_differ_within_questions_narrow_the_interval():
     assert (round(low, 1), round(high, 1)) == (43.1, 56.9)  # as of 200 answers
     low, high = result.interval([(8, 8), (0, 8)] * 12)
     assert high - low > 37  # as of 24
+    assert result.interval([]) is result.interval([(0, 0)]) is None
 
 
-@pytest.mark.parametrize(
-    ("score", "bounds", "reference", "said"),
-    [
-        (89.0, [87.0, 91.0], 89.5, "agrees"),
-        (80.0, [77.0, 83.0], 89.5, "below"),
-        (95.0, [93.0, 97.0], 89.5, "above"),
-        (75.0, [47.0, 91.0], 89.5, "too-few"),
-        (0.0, [0.0, 24.0], 89.5, "below"),
-        (50.0, [20.0, 80.0], None, "no-reference"),
-        (None, None, 89.5, "too-few"),
-        (None, None, None, "no-reference"),
-    ],
-)
+@pytest.mark.parametrize(("score", "bounds", "reference", "said"), [
+    (89.0, [87.0, 91.0], 89.5, "agrees"), (80.0, [77.0, 83.0], 89.5, "below"),
+    (95.0, [93.0, 97.0], 89.5, "above"), (75.0, [47.0, 91.0], 89.5, "too-few"), (0.0, [0.0, 24.0], 89.5, "below"),
+    (50.0, [20.0, 80.0], None, "no-reference"), (None, None, 89.5, "too-few"), (None, None, None, "no-reference"),
+])  # fmt: skip
 def test_what_a_score_says_beside_a_published_one(score, bounds, reference, said):
     assert result.judge(score, bounds, reference) == said
-
-
-def test_nothing_asked_has_no_interval():
-    assert result.interval([]) is result.interval([(0, 0)]) is None
 
 
 GPQA = "Question,Correct Answer,Incorrect Answer 1,Incorrect Answer 2,Incorrect Answer 3\n"
@@ -174,10 +159,9 @@ def folder(tmp_path):
 
 
 def wrong(folder, names, checksums=None):
-    with pytest.raises(FleetError) as caught:
-        datasets.check_datasets(str(folder), names, checksums or {})
-    assert caught.value.code == "evaluate.datasets-wrong"
-    return caught.value.details["wrong"]
+    caught = error(datasets.check_datasets, str(folder), names, checksums or {})
+    assert caught.code == "evaluate.datasets-wrong"
+    return caught.details["wrong"]
 
 
 def test_questions_are_counted(folder):

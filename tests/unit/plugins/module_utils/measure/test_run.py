@@ -16,7 +16,6 @@ import subprocess
 import types
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.http_client import Response
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import DetachedJob
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
@@ -29,6 +28,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.measure import com
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import points, tools
 from ansible_collections.inference.fleet.tests.runs import wait_for
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 
 HEAD = {
@@ -141,24 +141,21 @@ ANSWERED = '{"metadata": {"benchmark_phase": "profiling"}, "metrics": {}, "error
 COUNTED = {"request_count": {"avg": 24}, "output_token_throughput": {"avg": 100}}
 
 
-@pytest.mark.parametrize(
-    ("profile", "records", "completed", "reason"),
-    [
-        # what AIPerf left of 24 requests that were all refused; its exit status is not looked at
-        (None, ALL_FAILED.read_text(encoding="utf-8"), 0, "no request was answered: {"),
-        # answers without a result: nothing is known of them
-        (None, ANSWERED * 24, 24, "aiperf reports no output tokens/s for 24 completed requests: "),
-        ({**COUNTED, "output_token_throughput": {"avg": 0}}, "", 24, "aiperf reports no output tokens/s for 24"),
-        ({**COUNTED, "output_token_throughput": {"avg": math.nan}}, "", 24, "aiperf reports no output tokens/s for 24"),
-        # files of another form
-        ({**COUNTED, "request_count": {"avg": math.inf}}, "", 0, "no request was answered: "),
-        ({**COUNTED, "request_count": {"avg": "24"}}, "", 0, "no request was answered: "),
-        ({**COUNTED, "error_summary": 3}, "", 0, "no request was answered: the files of aiperf cannot be read: "),
-        ([], "", 0, "no request was answered: "),
-        # more than all of them
-        ({**COUNTED, "error_request_count": {"avg": 99}}, "", 0, "24 of 24 requests failed"),
-    ],
-)
+@pytest.mark.parametrize(("profile", "records", "completed", "reason"), [
+    # what AIPerf left of 24 requests that were all refused; its exit status is not looked at
+    (None, ALL_FAILED.read_text(encoding="utf-8"), 0, "no request was answered: {"),
+    # answers without a result: nothing is known of them
+    (None, ANSWERED * 24, 24, "aiperf reports no output tokens/s for 24 completed requests: "),
+    ({**COUNTED, "output_token_throughput": {"avg": 0}}, "", 24, "aiperf reports no output tokens/s for 24"),
+    ({**COUNTED, "output_token_throughput": {"avg": math.nan}}, "", 24, "aiperf reports no output tokens/s for 24"),
+    # files of another form
+    ({**COUNTED, "request_count": {"avg": math.inf}}, "", 0, "no request was answered: "),
+    ({**COUNTED, "request_count": {"avg": "24"}}, "", 0, "no request was answered: "),
+    ({**COUNTED, "error_summary": 3}, "", 0, "no request was answered: the files of aiperf cannot be read: "),
+    ([], "", 0, "no request was answered: "),
+    # more than all of them
+    ({**COUNTED, "error_request_count": {"avg": 99}}, "", 0, "24 of 24 requests failed"),
+])  # fmt: skip
 def test_a_run_without_evidence_of_good_answers_is_a_failure(bench, profile, records, completed, reason):
     (bench.folder / "records").write_text(records, encoding="utf-8")
     (bench.folder / "profile").write_text(json.dumps(profile), encoding="utf-8")
@@ -256,22 +253,20 @@ def test_a_tokenizer_that_cannot_be_used(bench, monkeypatch, tmp_path):
     monkeypatch.undo()
     one = benchmark.Benchmark.__new__(benchmark.Benchmark)
     one.point = {"tokenizer": str(tmp_path)}
-    with pytest.raises(FleetError) as caught:
-        one.check_tokenizer(None)
-    assert caught.value.code == "measure.tokenizer"
+    assert error(one.check_tokenizer, None).code == "measure.tokenizer"
     (tmp_path / "tokenizer.json").write_text(json.dumps({}))
-    with pytest.raises(FleetError) as caught:
-        one.check_tokenizer(script(tmp_path / "python", "echo 3"))
-    assert "3 tokens" in caught.value.message
+    caught = error(one.check_tokenizer, script(tmp_path / "python", "echo 3"))
+    assert "3 tokens" in caught.message
     one.check_tokenizer(script(tmp_path / "python", "echo 10"))
 
 
 @pytest.mark.parametrize(("tool", "environment"), [("aiperf", True), ("trtllm-bench", False)])
 def test_a_tool_that_is_not_there(tmp_path, tool, environment):
     folder = str(tmp_path)
-    with pytest.raises(FleetError) as caught:
-        benchmarks.program(tool, tools()[tool], folder if environment else None, plan_entry(8000), "", folder)
-    assert caught.value.code == "measure.tool-missing"
+    caught = error(
+        benchmarks.program, tool, tools()[tool], folder if environment else None, plan_entry(8000), "", folder
+    )
+    assert caught.code == "measure.tool-missing"
 
 
 class Stopped:
@@ -336,12 +331,10 @@ def test_servers_of_other_hosts_must_answer_and_are_told_from_a_later_start(tmp_
     answers["/metrics"] = (404, "")
     assert one.processes()["b/frontend"] is None
     answers["/v1/models"] = (None, "")
-    with pytest.raises(FleetError) as caught:
-        one.check()
-    assert caught.value.code == "measure.not-verified"
+    caught = error(one.check)
+    assert caught.code == "measure.not-verified"
     assert (
-        "b/frontend of another host does not answer this host at http://10.0.0.2:8000 (refused)"
-        in (caught.value.values[0])
+        "b/frontend of another host does not answer this host at http://10.0.0.2:8000 (refused)" in (caught.values[0])
     )
 
 
@@ -353,20 +346,14 @@ def container(name, running=True):
     return types.SimpleNamespace(id=name, running=running)
 
 
-@pytest.mark.parametrize(
-    ("change", "changed"),
-    [
-        ({}, False),
-        ({"state": {**RECORD, "phase": "running"}}, False),
-        ({"containers": [container("b", running=False)]}, False),
-        ({"fresh": False}, True),  # killed a moment ago; its record is the old one until it is started again
-        ({"state": {**RECORD, "ticks": 71}}, True),
-        ({"state": {**RECORD, "hash": "other"}}, True),
-        ({"state": None}, True),
-        ({"containers": [container("b")]}, True),
-        (None, True),  # it is gone
-    ],
-)
+@pytest.mark.parametrize(("change", "changed"), [
+    ({}, False), ({"state": {**RECORD, "phase": "running"}}, False),
+    ({"containers": [container("b", running=False)]}, False),
+    ({"fresh": False}, True),  # killed a moment ago; its record is the old one until it is started again
+    ({"state": {**RECORD, "ticks": 71}}, True), ({"state": {**RECORD, "hash": "other"}}, True),
+    ({"state": None}, True), ({"containers": [container("b")]}, True),
+    (None, True),  # it is gone
+])  # fmt: skip
 def test_what_is_another_start(monkeypatch, change, changed):
     seen = []
     for observed in (BEGAN, change if change is None else dataclasses.replace(BEGAN, **change)):
@@ -433,9 +420,8 @@ def test_they_stop_and_only_those_that_are_down_start(servers):
 
 def test_one_that_does_not_stop_is_an_error_and_all_start_again(servers):
     servers.launcher.left = ("server-1",)
-    with pytest.raises(FleetError) as caught:
-        servers.stop()
-    assert (caught.value.code, caught.value.values) == ("measure.server-stays", ("server-1", "process 7: engine"))
+    caught = error(servers.stop)
+    assert (caught.code, caught.values) == ("measure.server-stays", ("server-1", "process 7: engine"))
     assert servers.node.manager.calls[-1] == ("start", "server-0", "server-1")
 
 

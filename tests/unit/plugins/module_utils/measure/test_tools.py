@@ -321,15 +321,12 @@ def test_each_client_starts_at_another_address_and_asks_them_in_turn(client):
     assert made == [0, 1]
 
 
-@pytest.mark.parametrize(
-    ("answer", "code", "message"),
-    [
-        (Answer(404, []), 404, "no such model"),
-        (OSError("Connection refused"), -1, "Connection refused"),
-        (Answer(200, lines([])), -1, "the answer was empty"),
-        (Answer(200, [b'data: {"error": {"code": 500, "message": "out of memory"}}']), 500, "out of memory"),
-    ],
-)
+@pytest.mark.parametrize(("answer", "code", "message"), [
+    (Answer(404, []), 404, "no such model"),
+    (OSError("Connection refused"), -1, "Connection refused"),
+    (Answer(200, lines([])), -1, "the answer was empty"),
+    (Answer(200, [b'data: {"error": {"code": 500, "message": "out of memory"}}']), 500, "out of memory"),
+])  # fmt: skip
 def test_a_request_that_fails_is_a_record_and_its_time_is_no_zero(client, answer, code, message):
     metrics, _text = ask(client, answer)
     assert (metrics["error_code"], metrics["error_msg"]) == (code, message)

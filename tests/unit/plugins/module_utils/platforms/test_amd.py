@@ -100,16 +100,13 @@ def test_gpus_of_no_known_kind_and_gpus_without_an_answer(node):
     assert "this node has 7 (0-4,6-7), without 5" in message
 
 
-@pytest.mark.parametrize(
-    ("answer", "kfd", "code", "word"),
-    [
-        (None, False, "amd.driver-missing", 8),
-        ("ERROR:root:Unable to get devices, driver not initialized\n", False, "amd.no-answer", "modprobe"),
-        ("[{broken", True, "amd.no-answer", "dmesg"),
-        ("[]", True, "amd.no-answer", "group render"),
-        ('{"gpu_data": []}', True, "amd.no-answer", "become"),
-    ],
-)
+@pytest.mark.parametrize(("answer", "kfd", "code", "word"), [
+    (None, False, "amd.driver-missing", 8),
+    ("ERROR:root:Unable to get devices, driver not initialized\n", False, "amd.no-answer", "modprobe"),
+    ("[{broken", True, "amd.no-answer", "dmesg"),
+    ("[]", True, "amd.no-answer", "group render"),
+    ('{"gpu_data": []}', True, "amd.no-answer", "become"),
+])  # fmt: skip
 def test_each_failure_has_an_error(node, answer, kfd, code, word):
     node.has()
     (node.path / "usr/bin/amd-smi").unlink()

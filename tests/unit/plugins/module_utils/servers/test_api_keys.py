@@ -15,28 +15,17 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import write_json
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import api_keys
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 from hypothesis import given
 from hypothesis import strategies as st
 
 NAME, OTHERS = "VLLM_API_KEY", "INFERENCE_FLEET_OTHER_API_KEYS"
 
 
-@pytest.mark.parametrize(
-    ("value", "keys"),
-    [
-        (None, []),
-        ("", []),
-        ([], []),
-        ("\n", []),
-        ("sk-1", ["sk-1"]),
-        ("sk-1\n", ["sk-1"]),
-        ("sk-1\r\n", ["sk-1"]),
-        ("!~", ["!~"]),
-        (["new", "old\n"], ["new", "old"]),
-        (["only"], ["only"]),
-        ("k" * 1024, ["k" * 1024]),
-    ],
-)
+@pytest.mark.parametrize(("value", "keys"), [
+    (None, []), ("", []), ([], []), ("\n", []), ("sk-1", ["sk-1"]), ("sk-1\n", ["sk-1"]), ("sk-1\r\n", ["sk-1"]),
+    ("!~", ["!~"]), (["new", "old\n"], ["new", "old"]), (["only"], ["only"]), ("k" * 1024, ["k" * 1024]),
+])  # fmt: skip
 def test_keys(value, keys):
     assert api_keys.api_keys(value) == keys
 
@@ -44,28 +33,30 @@ def test_keys(value, keys):
 UNPRINTABLE = "is empty, or contains a space or a character that is not printable ASCII"
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (12345, "fleet_api_key is a number, not a string"),
-        (1.5, "fleet_api_key is a number, not a string"),
-        (True, "fleet_api_key is a boolean, not a string"),
-        (False, "fleet_api_key is a boolean, not a string"),
-        ({"a": "b"}, "fleet_api_key is a mapping, not a string"),
-        (["a", None], "fleet_api_key[1] is null, not a string"),
-        (["a", ["b"]], "fleet_api_key[1] is a list, not a string"),
-        (["a", 7], "fleet_api_key[1] is a number, not a string"),
-        (["a", ""], "fleet_api_key[1] " + UNPRINTABLE),
-        (["a", "b", "a\n"], "fleet_api_key[2] is the same as fleet_api_key[0]"),
-        *(("key" + text, "fleet_api_key " + UNPRINTABLE) for text in (" ", "\t2", "\nkey", "\0", "\x7f", "\xe9")),
-        ("k" * 1025, "fleet_api_key has 1025 characters"),
-    ],
-)
+@pytest.mark.parametrize(("value", "message"), [
+    (12345, "fleet_api_key is a number, not a string"), (1.5, "fleet_api_key is a number, not a string"),
+    (True, "fleet_api_key is a boolean, not a string"), (False, "fleet_api_key is a boolean, not a string"),
+    ({"a": "b"}, "fleet_api_key is a mapping, not a string"),
+    (["a", None], "fleet_api_key[1] is null, not a string"),
+    (["a", ["b"]], "fleet_api_key[1] is a list, not a string"),
+    (["a", 7], "fleet_api_key[1] is a number, not a string"), (["a", ""], "fleet_api_key[1] " + UNPRINTABLE),
+    (["a", "b", "a\n"], "fleet_api_key[2] is the same as fleet_api_key[0]"),
+    *(("key" + text, "fleet_api_key " + UNPRINTABLE) for text in (" ", "\t2", "\nkey", "\0", "\x7f", "\xe9")),
+    ("k" * 1025, "fleet_api_key has 1025 characters"),
+])  # fmt: skip
 def test_an_invalid_key_is_named_with_its_problem(value, message):
-    with pytest.raises(FleetError) as caught:
-        api_keys.api_keys(value)
-    assert caught.value.code == "secrets.invalid"
-    assert " ".join(caught.value.values[:2]) == message
+    caught = plans.error(api_keys.api_keys, value)
+    assert (caught.code, " ".join(caught.values[:2])) == ("secrets.invalid", message)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [("HF_TOKEN", "a\0b", "contains a NUL character"), ("HF_TOKEN", ["a"], "is a list"),
+     ("HF_TOKEN", {"a": 1}, "is a mapping"), (NAME, "a b", UNPRINTABLE)],
+)  # fmt: skip
+def test_what_no_secret_can_hold(name, value, problem):
+    caught = plans.error(api_keys.secret_value, name, "vault_x", value)
+    assert (caught.code, caught.values[:2]) == ("secrets.invalid", ("vault_x", problem))
 
 
 @given(st.text(min_size=4, max_size=60))
@@ -80,39 +71,15 @@ def test_an_error_never_shows_the_value(text):
         assert found.isascii()
 
 
-@pytest.mark.parametrize(
-    ("name", "variable", "value", "text"),
-    [
-        (NAME, "fleet_api_key", "a\n", "a"),
-        (NAME, "fleet_api_key", ["a", "b", "c"], "a"),
-        (OTHERS, "fleet_api_key", ["a", "b", "c"], "b c"),
-        (NAME, "fleet_api_key", None, ""),
-        (OTHERS, "fleet_api_key", "a", None),
-        (OTHERS, "fleet_api_key", None, None),
-        (NAME, "vault_key", "a\n", "a"),
-        ("HF_TOKEN", "vault_token", "a\n", "a\n"),
-        ("HF_TOKEN", "vault_token", 7, "7"),
-        ("HF_TOKEN", "vault_token", None, ""),
-    ],
-)
+@pytest.mark.parametrize(("name", "variable", "value", "text"), [
+    (NAME, "fleet_api_key", "a\n", "a"), (NAME, "fleet_api_key", ["a", "b", "c"], "a"),
+    (OTHERS, "fleet_api_key", ["a", "b", "c"], "b c"), (NAME, "fleet_api_key", None, ""),
+    (OTHERS, "fleet_api_key", "a", None), (OTHERS, "fleet_api_key", None, None), (NAME, "vault_key", "a\n", "a"),
+    ("HF_TOKEN", "vault_token", "a\n", "a\n"), ("HF_TOKEN", "vault_token", 7, "7"),
+    ("HF_TOKEN", "vault_token", None, ""),
+])  # fmt: skip
 def test_what_a_secret_holds(name, variable, value, text):
     assert api_keys.secret_value(name, variable, value) == text
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("HF_TOKEN", "a\0b", "vault_x contains a NUL character"),
-        ("HF_TOKEN", ["a"], "vault_x is a list"),
-        ("HF_TOKEN", {"a": 1}, "vault_x is a mapping"),
-        (NAME, "a b", "vault_x " + UNPRINTABLE),
-    ],
-)
-def test_what_no_secret_can_hold(name, value, message):
-    with pytest.raises(FleetError) as caught:
-        api_keys.secret_value(name, "vault_x", value)
-    assert caught.value.code == "secrets.invalid"
-    assert " ".join(caught.value.values[:2]) == message
 
 
 def test_servers_with_different_keys_cannot_be_asked_by_one_client(tmp_path):
@@ -123,23 +90,17 @@ def test_servers_with_different_keys_cannot_be_asked_by_one_client(tmp_path):
         write_json(paths.secret(name), {NAME: key, OTHERS: "k2"})
     assert api_keys.common_client_key(paths, entries) == "k1"
     write_json(paths.secret("b"), {NAME: "k2"})
-    with pytest.raises(FleetError) as caught:
-        api_keys.common_client_key(paths, entries)
-    assert (caught.value.code, caught.value.values) == ("api-key.differs", ("a, b",))
+    caught = plans.error(api_keys.common_client_key, paths, entries)
+    assert (caught.code, caught.values) == ("api-key.differs", ("a, b",))
     assert api_keys.common_client_key(paths, [{"name": "c", "secrets": {}}]) == ""
 
 
-@pytest.mark.parametrize(
-    ("secrets", "headers"),
-    [
-        ({}, None),
-        (None, None),
-        ({"HF_TOKEN": "x"}, None),
-        ({NAME: "sk-1", OTHERS: "sk-2"}, {"Authorization": "Bearer sk-1"}),
-        ({NAME: "edited by hand\n"}, None),  # http.client would show it in its error
-        ({NAME: 7}, None),
-    ],
-)
+@pytest.mark.parametrize(("secrets", "headers"), [
+    ({}, None), (None, None), ({"HF_TOKEN": "x"}, None),
+    ({NAME: "sk-1", OTHERS: "sk-2"}, {"Authorization": "Bearer sk-1"}),
+    ({NAME: "edited by hand\n"}, None),  # http.client would show it in its error
+    ({NAME: 7}, None),
+])  # fmt: skip
 def test_headers(secrets, headers):
     assert asking.headers(secrets) == headers
 
@@ -192,24 +153,13 @@ def test_without_a_key_nothing_is_reached(monkeypatch, sent, path):
     assert (reached, refused) == ([], [{"type": "websocket.close", "code": 1008}])
 
 
-@pytest.mark.parametrize(
-    ("path", "method", "root"),
-    [
-        ("/health", "GET", ""),
-        ("/ping", "POST", ""),
-        ("/metrics", "GET", ""),
-        ("/metrics/", "GET", ""),
-        ("/version", "GET", ""),
-        ("/v1/chat/completions", "OPTIONS", ""),
-        ("/llm/health", "GET", "/llm"),
-    ],
-)
+@pytest.mark.parametrize(("path", "method", "root"), [
+    ("/health", "GET", ""), ("/ping", "POST", ""), ("/metrics", "GET", ""), ("/metrics/", "GET", ""),
+    ("/version", "GET", ""), ("/v1/chat/completions", "OPTIONS", ""), ("/llm/health", "GET", "/llm"),
+])  # fmt: skip
 def test_what_needs_no_key(monkeypatch, path, method, root):
     scope = {"type": "http", "headers": [], "path": path, "method": method, "root_path": root}
     assert answer(scope, monkeypatch, "") == ([scope], [])
-
-
-def test_other_messages_pass(monkeypatch):
     assert answer({"type": "lifespan"}, monkeypatch, "") == ([{"type": "lifespan"}], [])
 
 

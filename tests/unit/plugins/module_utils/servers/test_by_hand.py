@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import by_hand, observe
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.imported import recipe_of
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 
 ENTRY = {
     "name": "server-0", "host": "n1", "engine": "vllm", "model_id": "tiny", "weights": ["/models/tiny"],
@@ -44,18 +44,15 @@ def commands(monkeypatch):
     return Commands(monkeypatch)
 
 
-@pytest.mark.parametrize(
-    ("command", "engine", "words"),
-    [
-        ("/usr/bin/python3 /venv/bin/vllm serve m --port 8000", "vllm", "m --port 8000"),
-        ("python -m vllm.entrypoints.openai.api_server --model m", "vllm", "--model m"),
-        ("python3 -m sglang.launch_server --model-path m", "sglang", "--model-path m"),
-        ("trtllm-serve m --tp_size 2", "trtllm", "m --tp_size 2"),
-        ("trtllm-serve serve m", "trtllm", "m"),
-        ("vllm serve m --api-key k1 k3 --api-key=k2 --max-num-seqs 64 --hf-token x --tokenizer t", "vllm",
-         "m --api-key ******** ******** --api-key=******** --max-num-seqs 64 --hf-token ******** --tokenizer t"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("command", "engine", "words"), [
+    ("/usr/bin/python3 /venv/bin/vllm serve m --port 8000", "vllm", "m --port 8000"),
+    ("python -m vllm.entrypoints.openai.api_server --model m", "vllm", "--model m"),
+    ("python3 -m sglang.launch_server --model-path m", "sglang", "--model-path m"),
+    ("trtllm-serve m --tp_size 2", "trtllm", "m --tp_size 2"),
+    ("trtllm-serve serve m", "trtllm", "m"),
+    ("vllm serve m --api-key k1 k3 --api-key=k2 --max-num-seqs 64 --hf-token x --tokenizer t", "vllm",
+     "m --api-key ******** ******** --api-key=******** --max-num-seqs 64 --hf-token ******** --tokenizer t"),
+])  # fmt: skip
 def test_engines_are_recognised_by_their_commands(commands, command, engine, words):
     commands.add(7, command)
     found = commands.found(7)
@@ -96,21 +93,18 @@ def written(command, image=None, **entry):
 BASE = {"schema": 1, "name": "mine", "extends": "cpu-tiny"}
 
 
-@pytest.mark.parametrize(
-    ("command", "recipe"),
-    [
-        ("--model /models/tiny --served-model-name tiny --port 8000 --max-num-seqs 8 --enforce-eager", {}),
-        ("/models/tiny --served-model-name tiny --max_num_seqs=16 --kv-cache-dtype fp8",
-         {"arguments": {"kv-cache-dtype": "fp8", "max-num-seqs": 16, "enforce-eager": None}}),
-        ("org/tiny --max-num-seqs 8 --enforce-eager --api-key k", {"model": {"id": "org/tiny"}}),
-        ("org/other --max-num-seqs 8 --enforce-eager",
-         {"model": {"repo": "org/other", "revision": None, "path": "${models}/other", "id": "org/other"}}),
-        ("/data/m --served-model-name tiny --max-num-seqs 8 --enforce-eager",
-         {"model": {"source": "path", "path": "/data/m"}}),
-        ('--served-model-name tiny --max-num-seqs 8 --enforce-eager --hf-overrides {"a":1}',
-         {"arguments": {"hf-overrides": {"a": 1}}}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("command", "recipe"), [
+    ("--model /models/tiny --served-model-name tiny --port 8000 --max-num-seqs 8 --enforce-eager", {}),
+    ("/models/tiny --served-model-name tiny --max_num_seqs=16 --kv-cache-dtype fp8",
+     {"arguments": {"kv-cache-dtype": "fp8", "max-num-seqs": 16, "enforce-eager": None}}),
+    ("org/tiny --max-num-seqs 8 --enforce-eager --api-key k", {"model": {"id": "org/tiny"}}),
+    ("org/other --max-num-seqs 8 --enforce-eager",
+     {"model": {"repo": "org/other", "revision": None, "path": "${models}/other", "id": "org/other"}}),
+    ("/data/m --served-model-name tiny --max-num-seqs 8 --enforce-eager",
+     {"model": {"source": "path", "path": "/data/m"}}),
+    ('--served-model-name tiny --max-num-seqs 8 --enforce-eager --hf-overrides {"a":1}',
+     {"arguments": {"hf-overrides": {"a": 1}}}),
+])  # fmt: skip
 def test_a_recipe_has_what_differs(command, recipe):
     found, text = written(command)
     assert found == {**BASE, **recipe}
@@ -128,6 +122,4 @@ def test_the_image_of_a_container():
 
 
 def test_another_engine_needs_another_recipe():
-    with pytest.raises(FleetError) as caught:
-        written("m", engine="sglang")
-    assert caught.value.code == "recipe.other-engine"
+    assert error(written, "m", engine="sglang").code == "recipe.other-engine"

@@ -11,11 +11,9 @@ import pathlib
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import Container
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import entry_hash, start_order
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import utc
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import decide as deciding
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import observe as observing
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.decide import describe
@@ -29,6 +27,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.base import Status
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.supervisord import Supervisord
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,36 +63,33 @@ def found(observed, planned=None, state="started"):
     return kinds(decide(desired(planned or entry()), {"server-0": observed}, state)).get("server-0")
 
 
-@pytest.mark.parametrize(
-    ("observed", "expected"),
-    [
-        (running(), None),
-        (running(state={**running().state, "phase": "waiting for server-1"}), None),
-        (running(service=Status("restarting", None, "it ended with exit status 1"), pids=[]), None),
-        (running(state={**running().state, "hash": "0" * 64}),
-         ("restart", "it runs an older entry than the deployed one")),
-        (Observed("server-0"), ("create", "it is not deployed")),
-        (running(entry(port=1)), ("change", "changed: port")),
-        (running(entry(environment={"A": "1"}, command=["other"])), ("change", "changed: command, environment")),
-        (stopped(), ("start", "it is stopped")),
-        (stopped(definition="d"), ("start", "it is stopped: its service manager does not run it")),
-        (stopped(state={"phase": "failed", "reason": "start limit"}), ("start", "it has failed: start limit")),
-        (running(service=Status("failed", None, "no such file"), fresh=False, pids=[], state={}),
-         ("start", "it has failed: no such file")),
-        (running(service=None), ("restart", "it runs without its service manager (process 7)")),
-        (running(definition="other"), ("redefine", "its service definition differs ()")),
-        (running(definition="other", service=Status("up", 7, enabled=False)),
-         ("redefine", "its service definition differs ()")),
-        (running(service=Status("up", 7, enabled=False)),
-         ("enable", "its unit is not enabled, so a reboot would not start it")),
-        (stopped(service=Status("down", enabled=False), definition="d"),
-         ("start", "it is stopped: its service manager does not run it")),
-        (running(faults=["it hangs"], definition="other"), ("restart", "it hangs")),
-        (running(secrets={"A": "left"}), ("change", "changed: secrets")),
-        (running(config="text"), ("change", "changed: config")),
-        (stopped(service=Status("down")), ("start", "it is stopped")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("observed", "expected"), [
+    (running(), None),
+    (running(state={**running().state, "phase": "waiting for server-1"}), None),
+    (running(service=Status("restarting", None, "it ended with exit status 1"), pids=[]), None),
+    (running(state={**running().state, "hash": "0" * 64}),
+     ("restart", "it runs an older entry than the deployed one")),
+    (Observed("server-0"), ("create", "it is not deployed")),
+    (running(entry(port=1)), ("change", "changed: port")),
+    (running(entry(environment={"A": "1"}, command=["other"])), ("change", "changed: command, environment")),
+    (stopped(), ("start", "it is stopped")),
+    (stopped(definition="d"), ("start", "it is stopped: its service manager does not run it")),
+    (stopped(state={"phase": "failed", "reason": "start limit"}), ("start", "it has failed: start limit")),
+    (running(service=Status("failed", None, "no such file"), fresh=False, pids=[], state={}),
+     ("start", "it has failed: no such file")),
+    (running(service=None), ("restart", "it runs without its service manager (process 7)")),
+    (running(definition="other"), ("redefine", "its service definition differs ()")),
+    (running(definition="other", service=Status("up", 7, enabled=False)),
+     ("redefine", "its service definition differs ()")),
+    (running(service=Status("up", 7, enabled=False)),
+     ("enable", "its unit is not enabled, so a reboot would not start it")),
+    (stopped(service=Status("down", enabled=False), definition="d"),
+     ("start", "it is stopped: its service manager does not run it")),
+    (running(faults=["it hangs"], definition="other"), ("restart", "it hangs")),
+    (running(secrets={"A": "left"}), ("change", "changed: secrets")),
+    (running(config="text"), ("change", "changed: config")),
+    (stopped(service=Status("down")), ("start", "it is stopped")),
+])  # fmt: skip
 def test_what_differs_is_repaired(observed, expected):
     assert found(observed) == expected
 
@@ -131,15 +127,12 @@ def test_what_no_process_depends_on_is_no_difference(tmp_path, deployed, contain
     assert found(seen, other) == ("change", "changed: port")
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("command", ["other"]), ("environment", {"A": "b"}), ("devices", [7]), ("cpus", "0"), ("user", "other"),
-        ("directories", {"work": "/other"}), ("config", {"path": "/c", "format": "json", "content": {}}),
-        ("weights", ["/w"]), ("health", {"path": "/other", "port": None, "budget_s": 1, "poll_s": 1}),
-        ("secrets", {"A": "b"}), ("start", {"after": ["other"], "units": []}), ("hooks", {"other": {}}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("key", "value"), [
+    ("command", ["other"]), ("environment", {"A": "b"}), ("devices", [7]), ("cpus", "0"), ("user", "other"),
+    ("directories", {"work": "/other"}), ("config", {"path": "/c", "format": "json", "content": {}}),
+    ("weights", ["/w"]), ("health", {"path": "/other", "port": None, "budget_s": 1, "poll_s": 1}),
+    ("secrets", {"A": "b"}), ("start", {"after": ["other"], "units": []}), ("hooks", {"other": {}}),
+])  # fmt: skip
 def test_what_a_process_depends_on_is_a_difference_of_entries(key, value):
     now = dict(entry(), **{key: value})
     now["hash"] = entry_hash(now)
@@ -224,14 +217,8 @@ def test_leaders_start_first_and_a_circle_is_an_error():
     assert start_order(chain) == ["a", "b", "c"]
     assert start_order({"c": chain["c"]}) == ["c"]
     chain["a"] = entry("a", start={"after": ["c"]})
-    with pytest.raises(FleetError) as caught:
-        start_order(chain)
-    assert (caught.value.code, caught.value.values) == ("servers.start-order-cycle", ("c, b, a",))
-
-
-def test_times_are_utc():
-    assert utc(0.9) == "1970-01-01T00:00:00Z"
-    assert utc(None) is None
+    caught = error(start_order, chain)
+    assert (caught.code, caught.values) == ("servers.start-order-cycle", ("c, b, a",))
 
 
 # ---- properties
@@ -251,16 +238,10 @@ def seen_servers(draw):
         phase = draw(st.sampled_from([None, "running", "failed", "waiting for a"]))
         state = {} if phase is None else {"phase": phase, "hash": (one or {}).get("hash"), "pid": 7, "count": 1}
         servers[name] = Observed(
-            name,
-            entry=one,
-            definition=draw(st.sampled_from([None, "d", "other"])),
-            state=state,
-            fresh=draw(st.booleans()),
-            service=service,
-            pids=[7] if alive else [],
-            secrets=draw(st.sampled_from([{}, {"A": "x"}])),
+            name, entry=one, state=state, service=service, fresh=draw(st.booleans()), pids=[7] if alive else [],
+            definition=draw(st.sampled_from([None, "d", "other"])), secrets=draw(st.sampled_from([{}, {"A": "x"}])),
             files=["f"] if one else draw(st.sampled_from([[], ["f"]])),
-        )
+        )  # fmt: skip
     return servers
 
 
@@ -318,42 +299,32 @@ def follows(leader, name="work", **start):
     return entry(name, port=8001, start={"after": [leader], "restart_with_leader": True, **start})
 
 
-def test_an_unnamed_follower_starts_as_the_plan_has_it_now():
-    lead, work = entry("lead"), follows("lead")
-    observed = {"lead": running(entry("lead", port=1)), "work": running(follows("lead", environment={"A": "1"}))}
-    assert kinds(decide(desired(lead, work), observed, "started", only=["lead"])) == {
-        "lead": ("change", "changed: port"),
-        "work": ("change", "changed: start"),
-    }
+LEAD, WORK, LAST = entry("lead"), follows("lead"), follows("work", "last")
+PORT, LED = ("change", "changed: port"), ("restart", "it restarts with lead")
+DOWN = [running(WORK, service=Status(state), pids=[]) for state in ("down", "failed")]  # by hand, still defined
 
 
-def test_a_server_restarts_with_its_leader_where_the_recipe_says_so():
-    lead, work, last = entry("lead"), follows("lead"), follows("work", "last")
-    observed = {one["name"]: running(one) for one in (lead, work, last)}
-    changed = dict(observed, lead=running(entry("lead", port=1)))
-    assert kinds(decide(desired(last, work, lead), changed, "started")) == {
-        "lead": ("change", "changed: port"),
-        "work": ("restart", "it restarts with lead"),
-        "last": ("restart", "it restarts with work"),
-    }
-    assert decide(desired(last, work, lead), observed, "started") == []
-    plain = follows("lead", restart_with_leader=False)
-    assert set(kinds(decide(desired(lead, plain), {"lead": changed["lead"], "work": running(plain)}, "started"))) == {
-        "lead"
-    }
+@pytest.mark.parametrize(("followers", "observed", "given", "expected"), [
+    ([LAST, WORK], [running(WORK), running(LAST)], {},
+     {"lead": PORT, "work": LED, "last": ("restart", "it restarts with work")}),
+    # one that runs restarts though nobody named it, as the plan has it now; a stopped one stays stopped
+    ([WORK, LAST], [running(WORK), stopped(LAST)], {"only": ["lead"]}, {"lead": PORT, "work": LED}),
+    ([WORK], [running(follows("lead", environment={"A": "1"}))], {"only": ["lead"]},
+     {"lead": PORT, "work": ("change", "changed: start")}),
+    *(([WORK, LAST], [one, stopped(LAST)], {"only": ["lead"]}, {"lead": PORT}) for one in DOWN),
+    ([WORK, LAST], [running(WORK), stopped(LAST)], {"state": "stopped", "only": ["lead"]},
+     {"lead": ("stop", "state is stopped")}),
+    ([follows("lead", restart_with_leader=False)], [running(follows("lead", restart_with_leader=False))], {},
+     {"lead": PORT}),
+])  # fmt: skip
+def test_a_server_restarts_with_its_leader_where_the_recipe_says_so(followers, observed, given, expected):
+    seen = {one.name: one for one in (running(entry("lead", port=1)), *observed)}
+    found = kinds(decide(desired(*followers, LEAD), seen, **{"state": "started", **given}))
+    assert found == expected
 
 
-def test_a_follower_that_runs_restarts_though_nobody_named_it_and_a_stopped_one_stays_stopped():
-    lead, work, last = entry("lead"), follows("lead"), follows("work", "last")
-    observed = {"lead": running(entry("lead", port=1)), "work": running(work), "last": stopped(last)}
-    assert kinds(decide(desired(lead, work, last), observed, "started", only=["lead"])) == {
-        "lead": ("change", "changed: port"),
-        "work": ("restart", "it restarts with lead"),
-    }
-    assert set(kinds(decide(desired(lead, work, last), observed, "stopped", only=["lead"]))) == {"lead"}
-    for state in ("down", "failed"):  # stopped by hand, its definition still there
-        observed["work"] = running(work, service=Status(state), pids=[])
-        assert set(kinds(decide(desired(lead, work, last), observed, "started", only=["lead"]))) == {"lead"}
+def test_followers_stay_where_their_leader_does():
+    assert decide(desired(LAST, WORK, LEAD), {one["name"]: running(one) for one in (LEAD, WORK, LAST)}, "started") == []
 
 
 def container(hash_):
@@ -386,15 +357,12 @@ def test_a_server_is_restarted_when_its_weights_changed_since_it_was_started():
     }
 
 
-@pytest.mark.parametrize(
-    "observed",
-    [
-        with_weights(entry(), now="a" * 64),
-        with_weights(entry(), noted=None),  # there was no manifest then
-        with_weights(entry(), now=None),  # and there is none now
-        running(entry(), weights={"/w": "b" * 64}),  # it was started by a version that noted nothing
-        with_weights(entry(), fresh=False),  # a new start is on its way
-    ],
-)
+@pytest.mark.parametrize("observed", [
+    with_weights(entry(), now="a" * 64),
+    with_weights(entry(), noted=None),  # there was no manifest then
+    with_weights(entry(), now=None),  # and there is none now
+    running(entry(), weights={"/w": "b" * 64}),  # it was started by a version that noted nothing
+    with_weights(entry(), fresh=False),  # a new start is on its way
+])  # fmt: skip
 def test_weights_of_which_nothing_is_known_are_no_reason(observed):
     assert found(observed) is None

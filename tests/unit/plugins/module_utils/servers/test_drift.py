@@ -1,12 +1,14 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Each difference between a server and its plan has its line; a server as planned has none."""
+"""Each difference between a server and its plan has its line, and one as planned has none; signals of a drain."""
 
 from __future__ import annotations
 
 import os
 import pwd
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -14,12 +16,15 @@ import time
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import Container
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import OTHER_API_KEYS
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes as node_processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import drift, observe
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import apply, drift, observe
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import DesiredServer, Observed
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.base import Status
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import containers
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import ScriptedEngine, image
 
 PATH = "/etc/systemd/system/inference-fleet-server-0.service"
@@ -49,41 +54,35 @@ def lines(desired, observed):
     return [(one.kind, one.text, one.action) for one in drift.compare(desired, observed)]
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"faults": ["it is vi"]}, ("process", "it is vi", "restart")),
-        ({"definition": "d # edited"}, ("definition", "its service definition differs (%s)" % PATH, "redefine")),
-        ({"definition": None}, ("definition", "its service definition is missing", "redefine")),
-        ({"service": Status("up", 7, stale=True)},
-         ("reload", "systemd has loaded another version of its unit than the files", "redefine")),
-        ({"modes": {**MODES, "/s": (0o644, 0, 0)}}, ("file mode", "/s has mode 0644 instead of 0600", "redefine")),
-        ({"modes": {**MODES, "/e": (0o644, 400, 0)}}, ("file owner", "/e belongs to 400:0 instead of 0:0", "redefine")),
-        ({"modes": {"/e": (0o644, 0, 0)}},
-         ("directory", "its directory /w is missing", "redefine")),
-        ({"secrets": {}}, ("changed", "changed: secrets", "change")),
-        ({"secrets": {"TOKEN": "t0p", "X": "y"}}, ("changed", "changed: secrets", "change")),
-        ({"secrets": {"TOKEN": "other"}}, ("changed", "changed: secrets", "change")),
-        ({"service": Status("up", 7, enabled=False)},
-         ("not enabled", "its unit is not enabled, so a reboot would not start it", "enable")),
-        ({"one": entry(launch=["/nowhere/vllm"])},
-         ("program", "its program /nowhere/vllm is not there, or cannot be executed; it would not start again", None)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({"faults": ["it is vi"]}, ("process", "it is vi", "restart")),
+    ({"definition": "d # edited"}, ("definition", "its service definition differs (%s)" % PATH, "redefine")),
+    ({"definition": None}, ("definition", "its service definition is missing", "redefine")),
+    ({"service": Status("up", 7, stale=True)},
+     ("reload", "systemd has loaded another version of its unit than the files", "redefine")),
+    ({"modes": {**MODES, "/s": (0o644, 0, 0)}}, ("file mode", "/s has mode 0644 instead of 0600", "redefine")),
+    ({"modes": {**MODES, "/e": (0o644, 400, 0)}}, ("file owner", "/e belongs to 400:0 instead of 0:0", "redefine")),
+    ({"modes": {"/e": (0o644, 0, 0)}},
+     ("directory", "its directory /w is missing", "redefine")),
+    ({"secrets": {}}, ("changed", "changed: secrets", "change")),
+    ({"secrets": {"TOKEN": "t0p", "X": "y"}}, ("changed", "changed: secrets", "change")),
+    ({"secrets": {"TOKEN": "other"}}, ("changed", "changed: secrets", "change")),
+    ({"service": Status("up", 7, enabled=False)},
+     ("not enabled", "its unit is not enabled, so a reboot would not start it", "enable")),
+    ({"one": entry(launch=["/nowhere/vllm"])},
+     ("program", "its program /nowhere/vllm is not there, or cannot be executed; it would not start again", None)),
+])  # fmt: skip
 def test_each_difference_has_its_line(changes, expected):
     desired, observed = both(**changes)
     assert lines(desired, observed) == [expected]
     assert "t0p" not in repr(drift.compare(desired, observed))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"service": Status("up", 7, stale=True, may_reload=False)},
-        {"service": Status("up", 7, drop_ins=["/run/systemd/system/service.d/a.conf"])},
-    ],
-)
+@pytest.mark.parametrize("changes", [
+    {},
+    {"service": Status("up", 7, stale=True, may_reload=False)},
+    {"service": Status("up", 7, drop_ins=["/run/systemd/system/service.d/a.conf"])},
+])  # fmt: skip
 def test_conditions_that_are_no_difference(changes):
     assert lines(*both(**changes)) == []
 
@@ -110,17 +109,14 @@ def test_a_server_of_one_api_key_lacks_no_others_and_one_of_several_does():
 # ---- the process of a unit
 
 
-@pytest.mark.parametrize(
-    ("variables", "arguments", "age", "words"),
-    [
-        ({"A": "1"}, [], 1000, "is not a server"),
-        ({"A": "1"}, [], 1, None),  # it may become the guard
-        ({"INFERENCE_FLEET_SERVER": "server-0", "INFERENCE_FLEET_ROOT": "/"}, [], 1, "the record of its start is gone"),
-        ({"INFERENCE_FLEET_SERVER": "server-0", "INFERENCE_FLEET_ROOT": "/other"}, [], 1000, "is not a server"),
-        ({"A": "1"}, ["/l/program/current"], 1000, None),  # the guard
-        ({}, [], 1000, None),  # not this account's to read
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("variables", "arguments", "age", "words"), [
+    ({"A": "1"}, [], 1000, "is not a server"),
+    ({"A": "1"}, [], 1, None),  # it may become the guard
+    ({"INFERENCE_FLEET_SERVER": "server-0", "INFERENCE_FLEET_ROOT": "/"}, [], 1, "the record of its start is gone"),
+    ({"INFERENCE_FLEET_SERVER": "server-0", "INFERENCE_FLEET_ROOT": "/other"}, [], 1000, "is not a server"),
+    ({"A": "1"}, ["/l/program/current"], 1000, None),  # the guard
+    ({}, [], 1000, None),  # not this account's to read
+])  # fmt: skip
 def test_a_process_without_a_record(monkeypatch, variables, arguments, age, words):
     monkeypatch.setattr(observe.time, "time", lambda now=time.time: now() + age)
     command = [sys.executable, "-c", "input()", *arguments, "--token=t0p"]
@@ -133,17 +129,14 @@ def test_a_process_without_a_record(monkeypatch, variables, arguments, age, word
         child.communicate(b"\n")
 
 
-@pytest.mark.parametrize(
-    ("command", "shown"),
-    [
-        ("vllm serve --api-key sk-1234 --port 1", "vllm serve --api-key ******** --port 1"),
-        ("vllm serve --api-key one two --port 1", "vllm serve --api-key ******** --port 1"),
-        ("x --hf-token=hf_abcdef y", "x --hf-token=******** y"),
-        ("curl -H 'Authorization: Bearer abcdefgh'", "curl -H 'Authorization: ********'"),
-        ("proxy http://me:pass@host/", "proxy http://********@host/"),
-        ("nc -l 8000", "nc -l 8000"),
-    ],
-)
+@pytest.mark.parametrize(("command", "shown"), [
+    ("vllm serve --api-key sk-1234 --port 1", "vllm serve --api-key ******** --port 1"),
+    ("vllm serve --api-key one two --port 1", "vllm serve --api-key ******** --port 1"),
+    ("x --hf-token=hf_abcdef y", "x --hf-token=******** y"),
+    ("curl -H 'Authorization: Bearer abcdefgh'", "curl -H 'Authorization: ********'"),
+    ("proxy http://me:pass@host/", "proxy http://********@host/"),
+    ("nc -l 8000", "nc -l 8000"),
+])  # fmt: skip
 def test_a_strangers_command_is_shown_without_its_secrets(command, shown):
     assert node_processes.masked(command) == shown
 
@@ -175,22 +168,14 @@ def test_a_tag_that_leads_to_another_image_by_now(tmp_path, monkeypatch):
     assert observe.container_faults(planned, runs) == []
 
 
-@pytest.mark.parametrize(
-    ("flags", "host", "faults"),
-    [
-        ([], {}, 0),
-        ([], {"Memory": 0, "NanoCpus": 0, "CpusetCpus": ""}, 0),
-        (["--memory=1g"], {"Memory": 1 << 30}, 0),
-        (["--cpus", "1.5"], {"NanoCpus": 1500000000}, 0),
-        (["--cpuset-cpus=0-3,8"], {"CpusetCpus": "0,1,2,3,8"}, 0),
-        (["--memory=odd"], {"Memory": 7}, 0),  # not understood, so not compared
-        ([], {"Memory": 512 << 20}, 1),
-        (["--memory=1g"], {"Memory": 2 << 30}, 1),
-        (["--memory", "1g"], {}, 1),
-        ([], {"NanoCpus": 5}, 1),
-        (["--cpuset-cpus=0-3"], {"CpusetCpus": "0-1"}, 1),
-    ],
-)
+@pytest.mark.parametrize(("flags", "host", "faults"), [
+    ([], {}, 0), ([], {"Memory": 0, "NanoCpus": 0, "CpusetCpus": ""}, 0),
+    (["--memory=1g"], {"Memory": 1 << 30}, 0), (["--cpus", "1.5"], {"NanoCpus": 1500000000}, 0),
+    (["--cpuset-cpus=0-3,8"], {"CpusetCpus": "0,1,2,3,8"}, 0),
+    (["--memory=odd"], {"Memory": 7}, 0),  # not understood, so not compared
+    ([], {"Memory": 512 << 20}, 1), (["--memory=1g"], {"Memory": 2 << 30}, 1), (["--memory", "1g"], {}, 1),
+    ([], {"NanoCpus": 5}, 1), (["--cpuset-cpus=0-3"], {"CpusetCpus": "0-1"}, 1),
+])  # fmt: skip
 def test_a_limit_that_was_changed_while_the_container_runs(tmp_path, monkeypatch, flags, host, faults):
     command = ["serve", "--memory=9"]
     planned = {"container": {"engine": "docker", "address": None, "image": "app:1", "digest": None},
@@ -201,3 +186,55 @@ def test_a_limit_that_was_changed_while_the_container_runs(tmp_path, monkeypatch
     ])  # fmt: skip
     runs = [Container("c1", "inference-fleet-server-0", True, "server-0", "/", "h")]
     assert len(observe.container_faults(planned, runs)) == faults
+
+
+# ---- signals of a drain, and the PYTHONPATH that brings their handlers into a container
+
+
+CLIENT, INIT, ENGINE, WORKER = 10, 20, 30, 40
+BOTH = {signal.SIGUSR1, signal.SIGUSR2}
+# {pid: signals that it catches}; the client of a container engine catches all, a worker perhaps one
+CAUGHT = {CLIENT: BOTH, INIT: set(), WORKER: {signal.SIGUSR1}, ENGINE: BOTH}
+
+
+@pytest.mark.parametrize(("launcher", "pids", "expected"), [
+    ("container", [CLIENT, INIT, WORKER, ENGINE], [(ENGINE, signal.SIGUSR1)]),
+    ("container", [CLIENT, INIT, WORKER], []),
+    ("process", [CLIENT], [(CLIENT, signal.SIGUSR1)]),
+])  # fmt: skip
+def test_the_engine_and_not_the_client_of_its_container_gets_the_signal(monkeypatch, launcher, pids, expected):
+    sent = []
+    monkeypatch.setattr(processes, "contained", lambda pid: pid != CLIENT)
+    monkeypatch.setattr(processes, "catches", lambda pid, sign: sign in CAUGHT[pid])
+    monkeypatch.setattr(os, "kill", lambda *given: sent.append(given))
+    one = Observed("server-0", plan_entry(8000, launcher=launcher), service=Status("up", CLIENT), pids=pids)
+    assert apply._signal(one, signal.SIGUSR1) is bool(expected)
+    assert sent == expected
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="only root makes namespaces")
+def test_a_process_of_another_pid_namespace_is_contained():
+    program = "import sys; print(flush=True); sys.stdin.read()"
+    command = ["unshare", "--pid", "--fork", sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as unshare:
+        unshare.stdout.readline()
+        inner = processes.with_children([unshare.pid]) - {unshare.pid}
+        assert [processes.contained(pid) for pid in (os.getpid(), unshare.pid, *inner)] == [False, False, True]
+        unshare.stdin.close()
+    assert processes.contained(2**22 + 1) is False
+
+
+@pytest.mark.parametrize(("ours", "image", "expected"), [
+    (NodePaths("").engine_lib, {"PYTHONPATH": "/cann"}, NodePaths("").engine_lib + ":/cann"),
+    (NodePaths("").engine_lib, {"PATH": "/bin"}, NodePaths("").engine_lib),
+    ("/of/the/recipe", {"PYTHONPATH": "/cann"}, "/of/the/recipe"),
+])  # fmt: skip
+def test_an_image_keeps_its_pythonpath(monkeypatch, ours, image, expected):
+    class Engine:
+        def find_image(self, name, digest):
+            return {"reference": "sha256:1", "environment": image}
+
+    monkeypatch.setattr(containers, "engine_of_entry", lambda entry: Engine())
+    entry = {"container": {"image": "i:1", "digest": None}, "command": ["serve"], "hash": "1",
+             "launch": ["docker", "run", "--env=PYTHONPATH=" + ours, "i:1", "serve"]}  # fmt: skip
+    assert "--env=PYTHONPATH=" + expected in containers.launch_command(entry, "")

@@ -26,13 +26,9 @@ from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import 
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
 
 USER = getpass.getuser()
-MANAGER = SimpleNamespace(
-    statuses=dict,
-    defined=list,
-    masked=lambda name: False,
-    definition_path=lambda name: None,
-    log_files=lambda name: [],
-)  # no server of these tests is held by a service manager
+MANAGER = SimpleNamespace(  # no server of these tests is held by a service manager
+    statuses=dict, defined=list, masked=lambda _: False, definition_path=lambda _: None, log_files=lambda _: [],
+)  # fmt: skip
 
 
 def node_below(root):
@@ -149,16 +145,11 @@ def test_a_port_that_two_share_is_not_ours_alone(tmp_path):
         assert words_of(verify(tmp_path, entry)[0]) == "the port %d is held by PROCESS" % entry["port"]
 
 
-@pytest.mark.parametrize(
-    ("bind", "sockets", "reached"),
-    [
-        ("0.0.0.0", {"0.0.0.0": 1, "127.0.0.1": 2}, {2}),
-        ("0.0.0.0", {"0.0.0.0": 1, "10.0.0.1": 2}, {1}),
-        ("127.0.0.1", {"::": 1, "0.0.0.0": 2}, {2}),
-        ("::1", {"::1": 1, "127.0.0.1": 2}, {1}),
-        ("10.0.0.1", {"127.0.0.1": 1}, set()),
-    ],
-)
+@pytest.mark.parametrize(("bind", "sockets", "reached"), [
+    ("0.0.0.0", {"0.0.0.0": 1, "127.0.0.1": 2}, {2}), ("0.0.0.0", {"0.0.0.0": 1, "10.0.0.1": 2}, {1}),
+    ("127.0.0.1", {"::": 1, "0.0.0.0": 2}, {2}), ("::1", {"::1": 1, "127.0.0.1": 2}, {1}),
+    ("10.0.0.1", {"127.0.0.1": 1}, set()),
+])  # fmt: skip
 def test_the_socket_that_takes_the_requests_counts(monkeypatch, bind, sockets, reached):
     """One of the very address comes before one of all addresses."""
     found = [(address, 8000, inode, 0) for address, inode in sockets.items()]
@@ -195,18 +186,15 @@ def container_entry(port):
     return plan_entry(port, launcher="container", container=container)
 
 
-@pytest.mark.parametrize(
-    ("running", "its_hash", "ports", "holder", "expected"),
-    [
-        (True, None, [8000], None, "its container runs the planned entry %s; its container publishes the port 8000"),
-        (True, None, [8000], "root", "its container runs the planned entry %s; the process that holds the port 8000 "
-         "cannot be seen as this user, its container can and holds the port 8000"),
-        (True, "0" * 64, [8000], "root", "server-0 runs the entry 000000000000, and the plan's is %s; site.yml "
-         "restarts it; the port 8000 is held by a process of root that this user cannot see; run with become to see "
-         "it"),
-        (False, None, [8000], None, "no container of server-0 runs (stopped)"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("running", "its_hash", "ports", "holder", "expected"), [
+    (True, None, [8000], None, "its container runs the planned entry %s; its container publishes the port 8000"),
+    (True, None, [8000], "root", "its container runs the planned entry %s; the process that holds the port 8000 "
+     "cannot be seen as this user, its container can and holds the port 8000"),
+    (True, "0" * 64, [8000], "root", "server-0 runs the entry 000000000000, and the plan's is %s; site.yml "
+     "restarts it; the port 8000 is held by a process of root that this user cannot see; run with become to see "
+     "it"),
+    (False, None, [8000], None, "no container of server-0 runs (stopped)"),
+])  # fmt: skip
 def test_a_container_is_known_by_its_labels(monkeypatch, tmp_path, running, its_hash, ports, holder, expected):
     entry = container_entry(8000)
     one = Container("a" * 64, "c", running, "server-0", str(tmp_path), its_hash or entry["hash"], ports)
@@ -271,8 +259,5 @@ def test_times_are_those_of_the_files_that_the_steps_leave(tmp_path):
     one = Observed("server-0", state={"started": 5000.5}, was_ready=False)
     found = start_times(paths, {**entry, "container": {"image": "x"}}, one)
     assert found == {**NOTHING, "started": "1970-01-01T01:23:20Z"}
-
-
-def test_what_is_not_known_is_null(tmp_path):
-    entry = {"name": "server-0", "container": None, "command": ["engine"]}
-    assert start_times(NodePaths(str(tmp_path)), entry, Observed("server-0")) == NOTHING
+    entry = {"name": "server-1", "container": None, "command": ["engine"]}
+    assert start_times(paths, entry, Observed("server-1")) == NOTHING

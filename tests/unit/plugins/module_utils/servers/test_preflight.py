@@ -14,13 +14,13 @@ import sys
 import types
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import registry as accelerators
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import preflight
 from ansible_collections.inference.fleet.tests.unit import node_helpers
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import port_block
 
 FIXTURES = pathlib.Path(__file__).resolve().parents[3] / "fixtures"
@@ -69,13 +69,12 @@ def check(root, **options):
 
 def refused(root, **options):
     """The problems of a node that is refused."""
-    with pytest.raises(FleetError) as caught:
-        check(root, **options)
-    problems = caught.value.details["problems"]
+    caught = error(check, root, **options)
+    problems = caught.details["problems"]
     host = "node1" if options.get("servers") else platform.node()
     count = (len(problems), "problem" if len(problems) == 1 else "problems", host)
     lines = "\n".join(" %d. %s" % (number, item["message"]) for number, item in enumerate(problems, 1))
-    assert (caught.value.code, caught.value.values) == ("preflight.problems", (*count, lines))
+    assert (caught.code, caught.values) == ("preflight.problems", (*count, lines))
     return problems
 
 
@@ -119,15 +118,12 @@ def test_all_problems_stand_in_one_message(tmp_path, monkeypatch):
     assert [item["check"] for item in found] == ["hardware", "cpu_flags", "libraries", "ports", "memory", "disk"]
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"hardware": {"accelerator": "b200", "count": 8}}, ["b200", "fleet_hardware.accelerator", "cpu (AMD EPYC)"]),
-        ({"hardware": {"accelerator": "cpu", "count": 1}, "needs": {"accelerators": ["b200", "gb200"]}},
-         ["b200, gb200 (needs.accelerators)", "cpu (AMD EPYC)", "fleet_recipe"]),
-        ({"platform": "abacus"}, ["'abacus'", ", ".join(accelerators.PLATFORMS)]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "words"), [
+    ({"hardware": {"accelerator": "b200", "count": 8}}, ["b200", "fleet_hardware.accelerator", "cpu (AMD EPYC)"]),
+    ({"hardware": {"accelerator": "cpu", "count": 1}, "needs": {"accelerators": ["b200", "gb200"]}},
+     ["b200, gb200 (needs.accelerators)", "cpu (AMD EPYC)", "fleet_recipe"]),
+    ({"platform": "abacus"}, ["'abacus'", ", ".join(accelerators.PLATFORMS)]),
+])  # fmt: skip
 def test_hardware_of_another_kind(tmp_path, options, words):
     problem(tmp_path, "hardware", *words, **options)
 
@@ -149,13 +145,10 @@ def test_libraries_that_cannot_be_looked_for(tmp_path, monkeypatch):
     problem(tmp_path, "libraries", "libc.so.6", "/bin/false", "exit status 1", needs={"libraries": ["libc.so.6"]})
 
 
-@pytest.mark.parametrize(
-    ("server", "ports", "only", "advice"),
-    [
-        (None, {"metrics": PORT + 3}, (), "Stop it, or"),
-        ("old-7", {"metrics": PORT + 3}, ("server-0",), "Add old-7 to the names that this run is limited to, or"),
-    ],
-)
+@pytest.mark.parametrize(("server", "ports", "only", "advice"), [
+    (None, {"metrics": PORT + 3}, (), "Stop it, or"),
+    ("old-7", {"metrics": PORT + 3}, ("server-0",), "Add old-7 to the names that this run is limited to, or"),
+])  # fmt: skip
 def test_a_port_that_somebody_else_holds_is_a_problem(tmp_path, listener, server, ports, only, advice):
     pid = listener(PORT + 3, root=tmp_path, server=server) if server else listener(PORT + 3)
     words = ["server-0: its metrics port %d on 127.0.0.1" % (PORT + 3), "process %d of " % pid, "). " + advice]
@@ -250,17 +243,12 @@ def test_a_file_where_a_folder_must_be(tmp_path):
     problem(tmp_path, "root", "%s/var/lib/inference-fleet is in the way" % tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("options", "code"),
-    [
-        ({"root": "here"}, "node.root-not-absolute"),
-        ({"root": "/r", "servers": [dict(entry(), port=1)]}, "entry.invalid"),
-    ],
-)
+@pytest.mark.parametrize(("options", "code"), [
+    ({"root": "here"}, "node.root-not-absolute"),
+    ({"root": "/r", "servers": [dict(entry(), port=1)]}, "entry.invalid"),
+])  # fmt: skip
 def test_an_invalid_plan_is_refused(options, code):
-    with pytest.raises(FleetError) as caught:
-        check(**options)
-    assert caught.value.code == code
+    assert error(check, **options).code == code
 
 
 def test_a_model_of_the_node_must_be_there_and_whole(tmp_path):

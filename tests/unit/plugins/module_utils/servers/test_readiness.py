@@ -75,20 +75,17 @@ def test_a_server_that_answers_without_its_planned_key_is_not_ready(server):
 LOADS = "health: no answer: connection refused"
 
 
-@pytest.mark.parametrize(
-    ("record", "others", "lack", "last", "words"),
-    [
-        ({}, {}, LOADS, 159, "loading, 47 s of at most 300 (last time 159)"),
-        ({}, {}, 'health: HTTP 503 {"status": "notready"}', None, "loading, 47 s of at most 300"),
-        ({"artifact": "compiles"}, {}, LOADS, None, "compiling, 47 s of at most 300"),
-        ({"count": 3}, {}, LOADS, None, "loading, 47 s of at most 300, 2 restarts"),
-        ({}, {}, "completion: HTTP 500 busy", 9,
-         "loading, 47 s of at most 300 (last time 9): completion: HTTP 500 busy"),
-        ({}, {"role": "frontend"}, NO_WORKERS, None, "waiting for workers, 47 s of at most 300"),
-        ({}, {"was_ready": True}, LOADS, 159, None),
-        ({"phase": "waiting for etcd"}, {}, None, 159, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("record", "others", "lack", "last", "words"), [
+    ({}, {}, LOADS, 159, "loading, 47 s of at most 300 (last time 159)"),
+    ({}, {}, 'health: HTTP 503 {"status": "notready"}', None, "loading, 47 s of at most 300"),
+    ({"artifact": "compiles"}, {}, LOADS, None, "compiling, 47 s of at most 300"),
+    ({"count": 3}, {}, LOADS, None, "loading, 47 s of at most 300, 2 restarts"),
+    ({}, {}, "completion: HTTP 500 busy", 9,
+     "loading, 47 s of at most 300 (last time 9): completion: HTTP 500 busy"),
+    ({}, {"role": "frontend"}, NO_WORKERS, None, "waiting for workers, 47 s of at most 300"),
+    ({}, {"was_ready": True}, LOADS, 159, None),
+    ({"phase": "waiting for etcd"}, {}, None, 159, None),
+])  # fmt: skip
 def test_how_far_a_start_is(monkeypatch, record, others, lack, last, words):
     monkeypatch.setattr(readiness.time, "time", lambda: 1047.0)
     entry = plan_entry(8000, role=others.get("role", "server"))

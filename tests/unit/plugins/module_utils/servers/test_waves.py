@@ -47,53 +47,50 @@ FOLLOWS = {"after": ["a"], "restart_with_leader": True}
 HUNG = ["it hangs"]
 
 
-@pytest.mark.parametrize(
-    ("planned", "observed", "expected"),
-    [
-        # each by itself; what runs as planned is left alone, what does not run is started now
-        ([A1, B1, C], [running(A), running(B), running(C)], ([], [["a"], ["b"]])),
-        ([A1, B1, C1], [running(A), failed(B)], ([("b", "change"), ("c", "create")], [["a"]])),
-        # a bare node, and one on which nothing serves
-        ([A, B, C], [], ([("a", "create"), ("b", "create"), ("c", "create")], [])),
-        ([A1, B1], [failed(A), failed(B)], ([("a", "change"), ("b", "change")], [])),
-        # who starts after another one is changed after it, and restarts with it in its turn
-        ([entry("a", 0, start={"after": ["b"]}, **NEW), B1], [running(A), running(B)], ([], [["b"], ["a"]])),
-        ([A1, entry("b", 1, start=FOLLOWS)], [running(A), running(entry("b", 1, start=FOLLOWS))], ([], [["a", "b"]])),
-        # fewer and larger servers, more and smaller ones: who holds the devices goes with who needs them
-        ([entry("a", 0, 1), entry("b", 2, 3)],
-         [running(entry("a", 0)), running(entry("b", 1)), running(entry("c", 2)), running(entry("d", 3))],
-         ([], [["a", "b", "c", "d"]])),
-        ([entry("a", 0), entry("b", 1), entry("c", 2), entry("d", 3)],
-         [running(entry("a", 0, 1)), running(entry("b", 2, 3))], ([], [["a", "b", "c", "d"]])),
-        ([entry("a", 0, 1), entry("b", 2)], [running(A), running(entry("x", 1)), running(entry("b", 2, **NEW))],
-         ([], [["a", "x"], ["b"]])),
-        # a port that another one has
-        ([entry("a", 0, port=1), entry("b", 1, port=2)],
-         [running(entry("a", 0, port=2)), running(entry("b", 1, port=1))], ([], [["a", "b"]])),
-        # devices that servers share in the plan keep nobody from his own turn
-        ([entry("a", 0, **NEW), entry("b", 0, **NEW)], [running(entry("a", 0)), running(entry("b", 0))],
-         ([], [["a"], ["b"]])),
-        # what the plan no longer has: at once where nothing is changed, else it serves to the end
-        ([A], [running(A), running(B)], ([("b", "remove")], [])),
-        ([A1], [running(A), running(B), running(C)], ([], [["a"], ["b", "c"]])),
-        ([A1], [running(A), failed(B)], ([("b", "remove")], [["a"]])),
-        # repairs first, each by itself
-        ([A1, B, C], [running(A), running(B, faults=HUNG), running(C, faults=HUNG)], ([], [["b"], ["c"], ["a"]])),
-        # a unit is rewritten now
-        ([A, B1], [running(A, definition="x"), running(B)], ([("a", "redefine")], [["b"]])),
-        # what the KV cache depends on changes together; what it does not, one by one
-        ([worker("p", arguments={"block-size": 32}), worker("q", "decode", arguments={"block-size": 32}),
-          entry("f", role="frontend", engine="dynamo", **NEW)],
-         [running(worker("p")), running(worker("q", "decode")), running(entry("f", role="frontend", engine="dynamo"))],
-         ([], [["p", "q"], ["f"]])),
-        ([worker("p", **NEW), worker("q", "decode", **NEW)], [running(worker("p")), running(worker("q", "decode"))],
-         ([], [["p"], ["q"]])),
-        # a new deployment replaces servers at once, and more workers of one that serves start now
-        ([FRONTEND, worker("p"), DECODE], [running(A), running(B)], ([], [["f", "p", "q", "a", "b"]])),
-        ([FRONTEND, worker("p"), DECODE, worker("r")], [running(FRONTEND), running(worker("p")), running(DECODE)],
-         ([("r", "create")], [])),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("planned", "observed", "expected"), [
+    # each by itself; what runs as planned is left alone, what does not run is started now
+    ([A1, B1, C], [running(A), running(B), running(C)], ([], [["a"], ["b"]])),
+    ([A1, B1, C1], [running(A), failed(B)], ([("b", "change"), ("c", "create")], [["a"]])),
+    # a bare node, and one on which nothing serves
+    ([A, B, C], [], ([("a", "create"), ("b", "create"), ("c", "create")], [])),
+    ([A1, B1], [failed(A), failed(B)], ([("a", "change"), ("b", "change")], [])),
+    # who starts after another one is changed after it, and restarts with it in its turn
+    ([entry("a", 0, start={"after": ["b"]}, **NEW), B1], [running(A), running(B)], ([], [["b"], ["a"]])),
+    ([A1, entry("b", 1, start=FOLLOWS)], [running(A), running(entry("b", 1, start=FOLLOWS))], ([], [["a", "b"]])),
+    # fewer and larger servers, more and smaller ones: who holds the devices goes with who needs them
+    ([entry("a", 0, 1), entry("b", 2, 3)],
+     [running(entry("a", 0)), running(entry("b", 1)), running(entry("c", 2)), running(entry("d", 3))],
+     ([], [["a", "b", "c", "d"]])),
+    ([entry("a", 0), entry("b", 1), entry("c", 2), entry("d", 3)],
+     [running(entry("a", 0, 1)), running(entry("b", 2, 3))], ([], [["a", "b", "c", "d"]])),
+    ([entry("a", 0, 1), entry("b", 2)], [running(A), running(entry("x", 1)), running(entry("b", 2, **NEW))],
+     ([], [["a", "x"], ["b"]])),
+    # a port that another one has
+    ([entry("a", 0, port=1), entry("b", 1, port=2)],
+     [running(entry("a", 0, port=2)), running(entry("b", 1, port=1))], ([], [["a", "b"]])),
+    # devices that servers share in the plan keep nobody from his own turn
+    ([entry("a", 0, **NEW), entry("b", 0, **NEW)], [running(entry("a", 0)), running(entry("b", 0))],
+     ([], [["a"], ["b"]])),
+    # what the plan no longer has: at once where nothing is changed, else it serves to the end
+    ([A], [running(A), running(B)], ([("b", "remove")], [])),
+    ([A1], [running(A), running(B), running(C)], ([], [["a"], ["b", "c"]])),
+    ([A1], [running(A), failed(B)], ([("b", "remove")], [["a"]])),
+    # repairs first, each by itself
+    ([A1, B, C], [running(A), running(B, faults=HUNG), running(C, faults=HUNG)], ([], [["b"], ["c"], ["a"]])),
+    # a unit is rewritten now
+    ([A, B1], [running(A, definition="x"), running(B)], ([("a", "redefine")], [["b"]])),
+    # what the KV cache depends on changes together; what it does not, one by one
+    ([worker("p", arguments={"block-size": 32}), worker("q", "decode", arguments={"block-size": 32}),
+      entry("f", role="frontend", engine="dynamo", **NEW)],
+     [running(worker("p")), running(worker("q", "decode")), running(entry("f", role="frontend", engine="dynamo"))],
+     ([], [["p", "q"], ["f"]])),
+    ([worker("p", **NEW), worker("q", "decode", **NEW)], [running(worker("p")), running(worker("q", "decode"))],
+     ([], [["p"], ["q"]])),
+    # a new deployment replaces servers at once, and more workers of one that serves start now
+    ([FRONTEND, worker("p"), DECODE], [running(A), running(B)], ([], [["f", "p", "q", "a", "b"]])),
+    ([FRONTEND, worker("p"), DECODE, worker("r")], [running(FRONTEND), running(worker("p")), running(DECODE)],
+     ([("r", "create")], [])),
+])  # fmt: skip
 def test_turns(planned, observed, expected):
     assert decided(planned, observed) == expected
 

@@ -18,6 +18,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import supervisord
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.supervisord import Supervisord
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -58,14 +59,12 @@ def test_a_value_arrives_or_is_refused(text):
 
 @pytest.mark.parametrize("text", ["a ;b", "a\tb #c", " a", "a\nb", "%(here)s", "a\x00"])
 def test_what_the_format_cannot_hold_is_refused(text):
-    with pytest.raises(FleetError):
-        supervisord.ini_value(text)
+    plans.error(supervisord.ini_value, text)
 
 
 def test_a_command_with_a_line_break_is_refused():
-    with pytest.raises(FleetError) as caught:
-        supervisord.ini_command(["a", "b\nc"])
-    assert (caught.value.code, caught.value.values[0]) == ("services.text-invalid", "b\nc")
+    caught = plans.error(supervisord.ini_command, ["a", "b\nc"])
+    assert (caught.code, caught.values[0]) == ("services.text-invalid", "b\nc")
 
 
 def test_no_program_that_ends_at_once_is_given_up_by_supervisord(tmp_path):
@@ -86,12 +85,10 @@ def test_a_socket_folder_that_others_may_use_is_refused(tmp_path):
     supervisord._private_folder(str(folder))
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     folder.chmod(0o755)
-    with pytest.raises(FleetError):
-        supervisord._private_folder(str(folder))
+    plans.error(supervisord._private_folder, str(folder))
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
-    with pytest.raises(FleetError):
-        supervisord._private_folder(str(link))
+    plans.error(supervisord._private_folder, str(link))
 
 
 def test_the_socket_of_a_root_with_a_long_path_is_always_in_the_same_short_place(monkeypatch):
@@ -112,10 +109,9 @@ def test_a_supervisord_that_does_not_start_says_why():
             stream.write("#!/bin/sh\necho 'Error: no such option'\nexit 2\n")
         os.chmod(program, 0o755)
         manager = supervisord.Supervisord(NodePaths(folder + "/r"), folder)
-        with pytest.raises(FleetError) as caught:
-            manager.start(["server-0"])
-        assert caught.value.code == "supervisord.failed"
-        assert caught.value.values[2] == "Error: no such option"
+        caught = plans.error(manager.start, ["server-0"])
+        assert caught.code == "supervisord.failed"
+        assert caught.values[2] == "Error: no such option"
 
 
 def test_a_supervisord_that_hangs_is_an_error_and_a_stale_socket_is_none(monkeypatch):
@@ -126,10 +122,9 @@ def test_a_supervisord_that_hangs_is_an_error_and_a_stale_socket_is_none(monkeyp
         assert manager.statuses() == {}
         sock.bind(manager.socket)
         sock.listen()
-        with pytest.raises(FleetError) as caught:
-            manager.statuses()
-        assert caught.value.code == "supervisord.no-answer"
-        assert manager.socket in caught.value.values and manager.log in caught.value.values
+        caught = plans.error(manager.statuses)
+        assert caught.code == "supervisord.no-answer"
+        assert manager.socket in caught.values and manager.log in caught.values
         sock.close()
         assert manager.statuses() == {}
 

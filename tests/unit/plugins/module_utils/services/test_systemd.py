@@ -11,7 +11,6 @@ import re
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import services
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import commands, units
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
@@ -19,6 +18,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import systemd
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import watchdog as node_watchdog
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -76,9 +76,8 @@ def test_a_command_arrives_as_it_is(arguments):
     "argv", [["python"], ["./python"], ["/opt/$x/python"], [""], ["/a\0b"], ["/opt/python", "a\0b"]]
 )
 def test_what_no_unit_can_hold_is_refused(argv):
-    with pytest.raises(FleetError) as caught:
-        systemd.unit_command(argv)
-    assert (caught.value.code, caught.value.values[0]) == ("services.text-invalid", argv[-1])
+    caught = error(systemd.unit_command, argv)
+    assert (caught.code, caught.values[0]) == ("services.text-invalid", argv[-1])
 
 
 def entry(name="server-0", **changes):
@@ -133,53 +132,33 @@ def shown(name="server-0", **changes):
     return "".join("%s=%s\n" % item for item in block.items())
 
 
+CONTAINER = {"engine": "docker", "address": None, "mounts": []}
+END = '"/usr/bin/python3" "-I" "/var/lib/inference-fleet/program/current" "end" '
+END += '"/etc/inference-fleet/servers/server-0.json"'
+STOP = "ExecStop=-" + END + ' "--root" "" "--state" "/run/inference-fleet/servers/server-0.json"'
+
+
 def test_the_whole_unit(manager):
     after = {"after": ["leader", "etcd"]}
     text = manager.definition(entry(cpus="0-3,8", start=after), "inference-fleet")
-    settings = re.sub(r"(?m)^#.*\n", "", text)
-    assert settings == (
-        "[Unit]\n"
-        "Description=inference.fleet server server-0\n"
-        "ConditionPathExists=%s/inference-fleet-server-0.service\n"
-        "Wants=network-online.target inference-fleet-leader.service inference-fleet-etcd.service\n"
-        "After=network-online.target inference-fleet-leader.service inference-fleet-etcd.service\n"
-        'RequiresMountsFor="/opt/venv/bin"\n'
-        'RequiresMountsFor="/usr/bin"\n'
-        'RequiresMountsFor="/var/lib/inference-fleet"\n'
-        "StartLimitIntervalSec=60\n"
-        "StartLimitBurst=30\n"
-        "\n"
-        "[Service]\n"
-        "Type=simple\n"
-        'ExecStart="/usr/bin/python3" "-I" "/var/lib/inference-fleet/program/current" "run" '
-        '"/etc/inference-fleet/servers/server-0.json" "--state" "/run/inference-fleet/servers/server-0.json" '
-        '"--secrets" "/etc/inference-fleet/secrets/server-0.json" "--root" ""\n'
-        'ExecStop=-"/usr/bin/python3" "-I" "/var/lib/inference-fleet/program/current" "end" '
-        '"/etc/inference-fleet/servers/server-0.json" "--root" "" "--state" '
-        '"/run/inference-fleet/servers/server-0.json"\n'
-        "Restart=always\n"
-        "RestartSec=1\n"
-        "RestartPreventExitStatus=194\n"
-        "KillMode=control-group\n"
-        "TimeoutStopSec=15\n"
-        "User=inference-fleet\n"
-        "LimitNOFILE=1048576\n"
-        "LimitMEMLOCK=infinity\n"
-        "TasksMax=infinity\n"
-        "RuntimeDirectory=inference-fleet/servers\n"
-        "RuntimeDirectoryPreserve=yes\n"
-        "SyslogIdentifier=inference-fleet-server-0\n"
-        "LogRateLimitIntervalSec=30\n"
-        "LogRateLimitBurst=10000\n"
-        "ProtectSystem=full\n"
-        "ProtectControlGroups=yes\n"
-        "NoNewPrivileges=yes\n"
-        "RestrictSUIDSGID=yes\n"
-        "ProtectKernelTunables=yes\n"
-        "\n"
-        "[Install]\n"
-        "WantedBy=multi-user.target\n" % manager.units
-    )
+    settings = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert settings == [
+        "[Unit]",
+        "Description=inference.fleet server server-0",
+        "ConditionPathExists=%s/inference-fleet-server-0.service" % manager.units,
+        "Wants=network-online.target inference-fleet-leader.service inference-fleet-etcd.service",
+        "After=network-online.target inference-fleet-leader.service inference-fleet-etcd.service",
+        *('RequiresMountsFor="%s"' % path for path in ("/opt/venv/bin", "/usr/bin", "/var/lib/inference-fleet")),
+        "StartLimitIntervalSec=60", "StartLimitBurst=30", "[Service]", "Type=simple",
+        "ExecStart=" + END.replace("end", "run") + ' "--state" "/run/inference-fleet/servers/server-0.json" '
+        '"--secrets" "/etc/inference-fleet/secrets/server-0.json" "--root" ""',
+        STOP, "Restart=always", "RestartSec=1", "RestartPreventExitStatus=194", "KillMode=control-group",
+        "TimeoutStopSec=15", "User=inference-fleet", "LimitNOFILE=1048576", "LimitMEMLOCK=infinity",
+        "TasksMax=infinity", "RuntimeDirectory=inference-fleet/servers", "RuntimeDirectoryPreserve=yes",
+        "SyslogIdentifier=inference-fleet-server-0", "LogRateLimitIntervalSec=30", "LogRateLimitBurst=10000",
+        "ProtectSystem=full", "ProtectControlGroups=yes", "NoNewPrivileges=yes", "RestrictSUIDSGID=yes",
+        "ProtectKernelTunables=yes", "[Install]", "WantedBy=multi-user.target",
+    ]  # fmt: skip
     # one that only compiles for this server is neither started with it nor waited for
     compiled = {"after": ["server-7", "leader", "etcd"]}
     hooks = compile_cache("f1", ["server-7"])
@@ -189,26 +168,17 @@ def test_the_whole_unit(manager):
     assert "NoNewPrivileges=" not in plain  # nvidia-modprobe is setuid
 
 
-CONTAINER = {"engine": "docker", "address": None, "mounts": []}
-END = '"/usr/bin/python3" "-I" "/var/lib/inference-fleet/program/current" "end" '
-END += '"/etc/inference-fleet/servers/server-0.json"'
-
-
 def test_the_unit_of_a_container_ends_what_is_not_in_its_cgroup(manager):
     text = manager.definition(entry(container=CONTAINER, start={"after": ["lead"], "restart_with_leader": True}), None)
     plain = manager.definition(entry(start={"after": ["lead"]}), None)
     more = [line for line in text.splitlines() if line not in plain.splitlines()]
     assert more == [
         "After=network-online.target docker.service inference-fleet-lead.service",
-        "Requires=docker.service",
-        "PartOf=inference-fleet-lead.service",
-        "ExecStartPre=-" + END + ' "--root" "" "--remove"',
-        "ExecStopPost=-" + END + ' "--root" "" "--remove"',
-        "TimeoutStopSec=30",
-        "WantedBy=multi-user.target docker.service",
-    ]
-    stop = "ExecStop=-" + END + ' "--root" "" "--state" "/run/inference-fleet/servers/server-0.json"'
-    assert stop in text.splitlines() and stop in plain.splitlines()
+        "Requires=docker.service", "PartOf=inference-fleet-lead.service",
+        "ExecStartPre=-" + END + ' "--root" "" "--remove"', "ExecStopPost=-" + END + ' "--root" "" "--remove"',
+        "TimeoutStopSec=30", "WantedBy=multi-user.target docker.service",
+    ]  # fmt: skip
+    assert STOP in text.splitlines() and STOP in plain.splitlines()
 
 
 def test_an_engine_elsewhere_or_without_a_daemon_is_no_other_unit(manager):
@@ -233,39 +203,36 @@ def test_the_folders_of_an_artifact_are_made_by_root_before_each_start(manager):
     assert "ExecStartPre" not in manager.definition(entry(directories={"artifact": path}), "ubuntu")
 
 
-@pytest.mark.parametrize(
-    ("changes", "state", "pid", "reason"),
-    [
-        ({}, "up", 42, None),
-        ({"ActiveState": "deactivating", "SubState": "stop-sigterm"}, "up", 42, None),
-        ({"ActiveState": "activating", "SubState": "start-pre", "MainPID": "0"}, "up", None, None),
-        ({"ActiveState": "inactive", "SubState": "dead", "MainPID": "0", "Job": "711"}, "up", None, None),
-        ({"ActiveState": "inactive", "SubState": "dead", "MainPID": "0", "Job": ""}, "down", None, None),
-        ({"ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0", "ExecMainCode": "1",
-          "ExecMainStatus": "3", "Result": "exit-code"}, "restarting", None, "it ended with exit status 3"),
-        ({"ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0", "ExecMainCode": "2",
-          "ExecMainStatus": "9", "Result": "signal"}, "restarting", None, "it ended with signal 9"),
-        ({"ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0", "ExecMainCode": "2",
-          "ExecMainStatus": "9", "Result": "oom-kill"}, "restarting", None, "it ended with signal 9, out of memory"),
-        ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "194",
-          "Result": "exit-code"}, "failed", None, "start limit"),
-        ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "Result": "resources"}, "failed", None,
-         "systemd reports resources"),
-        ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "217",
-          "Result": "start-limit-hit"}, "failed", None, "the user of its unit is not on this node any more"),
-        ({"ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0", "ExecMainCode": "0",
-          "Result": "exit-code"}, "restarting", None, "its program was not executed (exit-code)"),
-        *(({"ActiveState": active, "SubState": sub, "MainPID": "0", "User": "was-deleted", "Result": "exit-code"},
-           state, None, "the account was-deleted that it runs as is not on this node any more; run site.yml, or create "
-                        "it again")
-          for active, sub, state in (("activating", "auto-restart", "restarting"), ("failed", "failed", "failed"))),
-        ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "203",
-          "Result": "exit-code"}, "failed", None,
-         "the interpreter of its unit is gone, or cannot be executed; run the play again"),
-        ({"ActiveState": "inactive", "MainPID": "0", "LoadState": "bad-setting", "LoadError": "Unit has a bad setting"},
-         "failed", None, "systemd cannot load its unit: Unit has a bad setting"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "state", "pid", "reason"), [
+    ({}, "up", 42, None),
+    ({"ActiveState": "deactivating", "SubState": "stop-sigterm"}, "up", 42, None),
+    ({"ActiveState": "activating", "SubState": "start-pre", "MainPID": "0"}, "up", None, None),
+    ({"ActiveState": "inactive", "SubState": "dead", "MainPID": "0", "Job": "711"}, "up", None, None),
+    ({"ActiveState": "inactive", "SubState": "dead", "MainPID": "0", "Job": ""}, "down", None, None),
+    ({"ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0", "ExecMainCode": "1",
+      "ExecMainStatus": "3", "Result": "exit-code"}, "restarting", None, "it ended with exit status 3"),
+    ({"ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0", "ExecMainCode": "2",
+      "ExecMainStatus": "9", "Result": "signal"}, "restarting", None, "it ended with signal 9"),
+    ({"ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0", "ExecMainCode": "2",
+      "ExecMainStatus": "9", "Result": "oom-kill"}, "restarting", None, "it ended with signal 9, out of memory"),
+    ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "194",
+      "Result": "exit-code"}, "failed", None, "start limit"),
+    ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "Result": "resources"}, "failed", None,
+     "systemd reports resources"),
+    ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "217",
+      "Result": "start-limit-hit"}, "failed", None, "the user of its unit is not on this node any more"),
+    ({"ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0", "ExecMainCode": "0",
+      "Result": "exit-code"}, "restarting", None, "its program was not executed (exit-code)"),
+    *(({"ActiveState": active, "SubState": sub, "MainPID": "0", "User": "was-deleted", "Result": "exit-code"},
+       state, None, "the account was-deleted that it runs as is not on this node any more; run site.yml, or create "
+                    "it again")
+      for active, sub, state in (("activating", "auto-restart", "restarting"), ("failed", "failed", "failed"))),
+    ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "203",
+      "Result": "exit-code"}, "failed", None,
+     "the interpreter of its unit is gone, or cannot be executed; run the play again"),
+    ({"ActiveState": "inactive", "MainPID": "0", "LoadState": "bad-setting", "LoadError": "Unit has a bad setting"},
+     "failed", None, "systemd cannot load its unit: Unit has a bad setting"),
+])  # fmt: skip
 def test_a_unit_is_what_systemd_says_of_it(manager, changes, state, pid, reason):
     define(manager, "server-0")
     manager.answers["show"] = shown(**changes)
@@ -275,17 +242,11 @@ def test_a_unit_is_what_systemd_says_of_it(manager, changes, state, pid, reason)
 
 def test_one_call_looks_at_all_units(manager):
     define(manager, "server-0", "server-1")
-    manager.answers["show"] = "\n".join(
-        [
-            shown("server-0"),
-            shown("server-1", ActiveState="inactive", MainPID="0"),
-            shown("stray"),  # runs on, its unit file is gone
-            shown("gone", ActiveState="inactive", MainPID="0"),  # systemd has not forgotten it yet
-            shown("etcd", Description="etcd of the fleet"),  # another part's unit
-        ]
-    )
-    statuses = manager.statuses()
-    states = {name: status.state for name, status in statuses.items()}
+    ended = {"ActiveState": "inactive", "MainPID": "0"}
+    # one runs on though its unit file is gone, one is not forgotten yet, one is another part's
+    others = [shown("stray"), shown("gone", **ended), shown("etcd", Description="etcd of the fleet")]
+    manager.answers["show"] = "\n".join([shown("server-0"), shown("server-1", **ended), *others])
+    states = {name: status.state for name, status in manager.statuses().items()}
     assert states == {"server-0": "up", "server-1": "down", "stray": "up"}
     assert manager.calls == [
         "systemctl show --no-pager --property=%s -- inference-fleet-*.service inference-fleet-server-0.service "
@@ -314,12 +275,9 @@ def test_a_unit_waits_for_the_file_systems_that_it_needs(manager, tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "linked").symlink_to("disk")
     folders = {"work": "/var/lib/inference-fleet/servers/server-0/work", "artifact": '/mnt/100% "a" b\\c/$x'}
-    process = {
-        "weights": ["/models/one/", "%s/linked/two" % tmp_path, "/models/../models/one"],
-        "directories": folders,
-        "command": ["/opt/venv/bin/python", "/elsewhere"],
-        "environment": {"TIKTOKEN_ENCODINGS_BASE": "/opt/encodings", "OTHER": "/other"},
-    }
+    process = {"weights": ["/models/one/", "%s/linked/two" % tmp_path, "/models/../models/one"],
+               "directories": folders, "command": ["/opt/venv/bin/python", "/elsewhere"],
+               "environment": {"TIKTOKEN_ENCODINGS_BASE": "/opt/encodings", "OTHER": "/other"}}  # fmt: skip
     found = ["/models/one", "%s/disk/two" % tmp_path, "%s/linked/two" % tmp_path, *folders.values()]
     assert needed(manager, **process) == sorted([*found, "/opt/venv/bin", "/opt/encodings"])
     mounts = [{"source": "/opt/encodings"}, {"source": "/opt"}, {"source": "/mnt/data"}]
@@ -334,13 +292,11 @@ def test_a_unit_does_not_name_what_systemd_cannot_be_told(manager):
 
 def test_the_key_of_an_artifact_is_in_no_unit(manager):
     """Each changed argument has another one, and a unit that changes makes systemd read all units again."""
-    found = []
     for key in ("0123456789abcdef", "fedcba9876543210"):
         folders = {"artifact": "/mnt/artifacts/%s-server-0" % key, "work": "/mnt/work"}
-        mounts = [{"source": path} for path in folders.values()]
-        container = dict(CONTAINER, mounts=mounts)
-        found.append(needed(manager, directories=folders, hooks=compile_cache(key) if key else {}, container=container))
-    assert found == [["/mnt/artifacts", "/mnt/work"]] * 2
+        container = dict(CONTAINER, mounts=[{"source": path} for path in folders.values()])
+        found = needed(manager, directories=folders, hooks=compile_cache(key), container=container)
+        assert found == ["/mnt/artifacts", "/mnt/work"]
 
 
 @pytest.mark.parametrize("container", [None, CONTAINER])
@@ -358,26 +314,12 @@ def test_a_unit_that_no_reboot_would_start_is_noticed(manager, container):
 
 def test_a_masked_unit_is_an_error_and_stays(manager):
     os.symlink(os.devnull, manager.definition_path("server-0"))
-    with pytest.raises(FleetError) as caught:
-        manager.definition(entry(), None)
-    assert (caught.value.code, caught.value.values[0]) == ("systemd.unit-masked", "server-0")
+    caught = error(manager.definition, entry(), None)
+    assert (caught.code, caught.values[0]) == ("systemd.unit-masked", "server-0")
     assert (manager.masked("server-0"), manager.masked("server-1")) == (True, False)
     manager.drop(["server-0"])
     assert manager.calls == []
     assert os.readlink(manager.definition_path("server-0")) == os.devnull
-
-
-@pytest.mark.parametrize("nvidia", [False, True])
-def test_what_systemd_holds_of_a_changed_unit_is_read_anew(manager, tmp_path, monkeypatch, nvidia):
-    """A reload may cost a container of an NVIDIA node its devices."""
-    monkeypatch.setattr(systemd.PLATFORMS["nvidia"], "lost_by_reload", str(tmp_path) if nvidia else "/no/such/device")
-    monkeypatch.setattr(systemd, "_containers_run", lambda: True)
-    manager.answers["show"] = shown(NeedDaemonReload="yes")
-    manager.enable(["server-0"])
-    assert acts(manager) == [
-        "systemctl enable --quiet --no-reload -- inference-fleet-server-0.service",
-        *([] if nvidia else ["systemctl daemon-reload"]),
-    ]
 
 
 UNITS = "inference-fleet-server-0.service inference-fleet-server-1.service"
@@ -490,28 +432,25 @@ def test_a_program_that_fails_is_told_with_its_words(tmp_path, monkeypatch):
     monkeypatch.setattr(systemd.host_paths, "PATH", "%s:/usr/bin:/bin" % tmp_path)
     made = systemd.Systemd(NodePaths(""), units=str(tmp_path))
     monkeypatch.setattr(systemd.host_paths, "PATH", str(tmp_path))
-    with pytest.raises(FleetError) as caught:
-        made.log_tail("server-0", 5)
-    assert (caught.value.code, caught.value.values[2]) == ("systemd.command-failed", "journalctl is not installed")
+    caught = error(made.log_tail, "server-0", 5)
+    assert (caught.code, caught.values[2]) == ("systemd.command-failed", "journalctl is not installed")
     script(tmp_path / "systemctl", "echo 'Failed to enable unit: no space' >&2; exit 4")
-    with pytest.raises(FleetError) as caught:
-        made.start(["server-0"])
-    assert caught.value.code == "systemd.command-failed"
-    assert caught.value.values[1:] == (
+    caught = error(made.start, ["server-0"])
+    assert caught.code == "systemd.command-failed"
+    assert caught.values[1:] == (
         "enable --quiet --no-reload -- inference-fleet-server-0.service", "Failed to enable unit: no space"
     )  # fmt: skip
     script(tmp_path / "systemctl", "exec /bin/sleep 600")
     monkeypatch.setattr(systemd.commands, "LIMIT_S", 0.2)
-    with pytest.raises(commands.TimedOut) as caught:
-        made.start(["server-0"])
-    assert caught.value.values[0].endswith("systemctl enable --quiet --no-reload -- inference-fleet-server-0.service")
+    caught = error(made.start, ["server-0"])
+    assert isinstance(caught, commands.TimedOut)
+    assert caught.values[0].endswith("systemctl enable --quiet --no-reload -- inference-fleet-server-0.service")
 
 
 def test_a_root_of_its_own_has_no_systemd(monkeypatch):
     own, system = NodePaths("/srv/fleet"), NodePaths("")
-    with pytest.raises(FleetError) as caught:
-        services.get_manager("systemd", own)
-    assert caught.value.code == "arguments.value-invalid"
+    caught = error(services.get_manager, "systemd", own)
+    assert caught.code == "arguments.value-invalid"
     path = "/etc/systemd/system/inference-fleet-a.service"
     assert services.get_manager("systemd", system).definition_path("a") == path
     for booted, name in (("/no/such/folder", "supervisord"), ("/", "systemd")):
@@ -561,9 +500,13 @@ def test_another_changed_unit_is_none_of_this_one(manager, monkeypatch, tmp_path
     ("nvidia", "containers", "may"), [(False, True, True), (True, False, True), (True, True, False)]
 )
 def test_an_older_unit_in_memory(manager, monkeypatch, tmp_path, nvidia, containers, may):
+    """A reload may cost a container of an NVIDIA node its devices."""
     monkeypatch.setattr(systemd.PLATFORMS["nvidia"], "lost_by_reload", str(tmp_path) if nvidia else "/no/such/device")
     monkeypatch.setattr(systemd, "_containers_run", lambda: containers)
     define(manager, "server-0")
     found = unit_now(manager, NeedDaemonReload="yes")
     assert (found.stale, found.may_reload) == (True, may)
+    manager.enable(["server-0"])
+    enabled = ["systemctl enable --quiet --no-reload -- inference-fleet-server-0.service"]
+    assert acts(manager) == enabled + ["systemctl daemon-reload"] * may
     assert not unit_now(manager).stale

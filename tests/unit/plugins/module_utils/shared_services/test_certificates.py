@@ -16,11 +16,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import services
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_services import certificates
 from ansible_collections.inference.fleet.tests.runs import play
 from ansible_collections.inference.fleet.tests.unit.engines.certificates import made
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 
 TASKS = Path(__file__).resolve().parents[5] / "roles" / "shared_service" / "tasks"
 NAMES = ("etcd-1", "127.0.0.1", "fd00::1")
@@ -110,9 +110,7 @@ def test_certificates_that_do_not_fit(member, other, tmp_path):
         ({"key": "/none"}, NAMES, 0, "/none is missing"),
     ):
         assert certificates.faults({**mine, **changes}, names, spare) == [words]
-    with pytest.raises(FleetError) as caught:
-        certificates.faults_of("etcd-1", mine, [*NAMES, "other"], 0, True)
-    assert caught.value.code == "tls.given-unusable"
+    assert error(certificates.faults_of, "etcd-1", mine, [*NAMES, "other"], 0, True).code == "tls.given-unusable"
 
 
 @contextlib.contextmanager

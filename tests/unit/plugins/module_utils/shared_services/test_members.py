@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Members of etcd and NATS against scripted HTTP servers and units."""
+"""Members of etcd and NATS against scripted HTTP servers and units; what a member of etcd does before it runs."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_
     nats_server,
     service,
 )
+from ansible_collections.inference.fleet.tests.unit.engines import plans
+from hypothesis import given
+from hypothesis import strategies as st
 
 etcd, nats = operation_of("etcd_member"), operation_of("nats_server")
 CONTAINER = {"engine": "docker", "image": "r.example/etcd:1", "digest": None}
@@ -85,9 +88,8 @@ def run(module, check_mode=False, names="a", **changed):
 
 
 def refused(*arguments, **changed):
-    with pytest.raises(FleetError) as caught:
-        run(*arguments, **changed)
-    return caught.value
+    caught = plans.error(run, *arguments, **changed)
+    return caught
 
 
 def test_a_bare_node_reports_what_differs(tmp_path):
@@ -130,21 +132,12 @@ def test_unusable_certificates_of_the_operator_are_an_error(tmp_path):
     assert refused(etcd, tls=files, tls_given=True).code == "tls.given-unusable"
 
 
-@pytest.mark.parametrize(
-    ("module", "running", "wanted", "fits"),
-    [
-        (etcd, "3.5.9", "3.6.14", True),
-        (etcd, "3.6.1", "3.6.14", True),
-        (etcd, "3.6.14", "v3.6.1", True),
-        (etcd, "3.4.30", "3.6.14", False),
-        (etcd, "3.6.14", "3.5.9", False),
-        (etcd, "3.6.14", "4.0.0", False),
-        (etcd, "3.4.30", "", True),
-        (etcd, "3.4.30", "latest", True),
-        (nats, "2.9.1", "2.11.17", True),
-        (nats, "2.11.17", "2.10.0", False),
-    ],
-)
+@pytest.mark.parametrize(("module", "running", "wanted", "fits"), [
+    (etcd, "3.5.9", "3.6.14", True), (etcd, "3.6.1", "3.6.14", True), (etcd, "3.6.14", "v3.6.1", True),
+    (etcd, "3.4.30", "3.6.14", False), (etcd, "3.6.14", "3.5.9", False), (etcd, "3.6.14", "4.0.0", False),
+    (etcd, "3.4.30", "", True), (etcd, "3.4.30", "latest", True), (nats, "2.9.1", "2.11.17", True),
+    (nats, "2.11.17", "2.10.0", False),
+])  # fmt: skip
 def test_a_release_that_cannot_replace_the_running_one_is_an_error(gateway, unit, module, running, wanted, fits):
     unit["MainPID"] = "7"
     gateway.answers.update({"/version": {"etcdserver": running}, "/varz": {"version": running}})
@@ -265,3 +258,93 @@ def test_a_member_that_left_is_removed_once_by_a_member_with_data(gateway, liste
     assert [one for one in gateway.asked if one[0] == REMOVE] == [(REMOVE, {"ID": "id-c"})]
     del listed[2]
     assert not run(etcd, **given)["changed"]
+
+
+# ---- each state of a cluster has one way, or an error with the way out
+
+
+PLANNED = {name: "https://%s:2380" % name for name in ("a", "b", "c")}
+NO_QUORUM = "service.no-quorum"
+
+
+def members_of(names, unstarted="", **urls):
+    """The members of a cluster; those that have not started yet have no name."""
+    return [
+        {"ID": "id-" + name, "name": "" if name in unstarted else name, "peerURLs": [urls.get(name, PLANNED[name])]}
+        for name in names
+    ]
+
+
+def up(names):
+    return {one for name in names for one in (name, PLANNED[name])}
+
+
+def decide(data=False, empty="", healthy="", members=None):
+    return etcd_member.decide("a", PLANNED, data, set(empty), up(healthy), members)
+
+
+@pytest.mark.parametrize(("found", "action", "removed"), [
+    ({"empty": "abc"}, etcd_member.BOOTSTRAP, None),
+    ({"data": True}, etcd_member.KEEP, None),
+    ({"data": True, "healthy": "bc", "members": members_of("abc")}, etcd_member.KEEP, None),
+    ({"empty": "a", "healthy": "bc", "members": members_of("abc")}, etcd_member.REPLACE, "id-a"),
+    (
+        {"empty": "a", "healthy": "bc", "members": members_of("abc", a="https://old:2380")},
+        etcd_member.REPLACE,
+        "id-a",
+    ),
+    # a run ended between the two steps of a replacement: nothing is removed again
+    ({"empty": "a", "healthy": "bc", "members": members_of("abc", unstarted="a")}, etcd_member.JOIN, None),
+    ({"empty": "a", "healthy": "bc", "members": members_of("bc")}, etcd_member.ADD, None),
+])  # fmt: skip
+def test_what_a_member_does(found, action, removed):
+    decision = decide(**found)
+    cluster = None if action == etcd_member.KEEP else PLANNED
+    assert (decision.action, decision.remove, decision.cluster) == (action, removed, cluster)
+
+
+@pytest.mark.parametrize(("found", "code", "words"), [
+    ({"empty": "ab"}, NO_QUORUM, "'c' may have"),  # the two came back empty; the third may have data
+    ({"data": True, "healthy": "bc", "members": members_of("bc")}, "etcd.removed-member", ""),
+    ({"empty": "a", "healthy": "b", "members": members_of("abc")}, NO_QUORUM, "c is"),
+    ({"empty": "a", "healthy": "b", "members": members_of("bc", unstarted="c")}, NO_QUORUM, "https://c:2380 is"),
+])  # fmt: skip
+def test_what_a_person_has_to_decide(found, code, words):
+    caught = plans.error(decide, **found)
+    assert (caught.code, caught.values[0]) == (code, "a")
+    assert words in caught.values[-1]
+
+
+@pytest.mark.parametrize(("url", "healthy", "members", "removed"), [
+    (PLANNED["c"], "ab", members_of("abc"), "id-c"), (PLANNED["c"], "abc", members_of("abc"), "id-c"),
+    (PLANNED["c"], "ab", members_of("abc", unstarted="c"), "id-c"),
+    (None, "a", members_of("ab"), None),  # it has left
+    (PLANNED["c"], "a", members_of("abc"), FleetError), (None, "", None, FleetError),
+])  # fmt: skip
+def test_a_member_leaves_if_the_others_keep_a_quorum(url, healthy, members, removed):
+    given = ("c", url, up(healthy), members)
+    if removed is not FleetError:
+        assert etcd_member.decide_removal(*given) == removed
+        return
+    caught = plans.error(etcd_member.decide_removal, *given)
+    assert (caught.code, caught.values[0]) == (NO_QUORUM, "c")
+
+
+@given(
+    st.booleans(), st.sets(st.sampled_from("abc")), st.sets(st.sampled_from("bc")),
+    st.none() | st.sets(st.sampled_from("abc")), st.sets(st.sampled_from("abc")),
+)  # fmt: skip
+def test_a_member_is_removed_only_where_it_is_itself_without_data_and_all_others_are_healthy(
+    data, empty, healthy, members, unstarted
+):
+    members = None if members is None or not healthy else members_of(sorted(members), unstarted)
+    try:
+        decision = decide(data=data, empty=empty, healthy=sorted(healthy), members=members)
+    except FleetError as error:
+        assert error.code in ("etcd.removed-member", NO_QUORUM)
+        return
+    if decision.remove is not None:
+        assert (decision.remove, data) == ("id-a", False)
+        assert {one["ID"][3:] for one in members} - {"a"} <= healthy
+    if decision.action == etcd_member.BOOTSTRAP:
+        assert not data and members is None and empty >= {"b", "c"}

@@ -37,15 +37,12 @@ def test_the_first_token_is_the_first_delta_with_something_in_it():
     assert chat.read_stream(events[:1]).times == []
 
 
-@pytest.mark.parametrize(
-    ("times", "expected"),
-    [
-        ([400] * 30, False), ([400] * 29 + [500], True), ([], None),
-        ([400] * 20, None),  # too few tokens
-        ([200] * 30, None),  # over too soon
-        (list(range(400, 430)), True),  # a millisecond for each
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("times", "expected"), [
+    ([400] * 30, False), ([400] * 29 + [500], True), ([], None),
+    ([400] * 20, None),  # too few tokens
+    ([200] * 30, None),  # over too soon
+    (list(range(400, 430)), True),  # a millisecond for each
+])  # fmt: skip
 def test_a_stream_flows_where_its_events_are_apart(times, expected):
     answer = chat.Answer()
     answer.times = times
@@ -56,21 +53,17 @@ def call(index, **function):
     return {"index": index, "id": "call-%d" % index, "function": function}
 
 
-@pytest.mark.parametrize(
-    ("chunks", "calls"),
-    [
-        (
-            [[call(1, name="b", arguments="{"), call(0, name="a")],
-             [call(0, arguments="{}"), call(1, arguments="}")]],
-            [{"id": "call-0", "name": "a", "arguments": "{}"}, {"id": "call-1", "name": "b", "arguments": "{}"}],
-        ),
-        (
-            [[{"function": {"name": "a", "arguments": "{"}}], [{"function": {"arguments": "}"}}]],
-            [{"id": None, "name": "a", "arguments": "{}"}],
-        ),
-    ],
-    ids=["by their index", "without index"],
-)  # fmt: skip
+@pytest.mark.parametrize(("chunks", "calls"), [
+    (
+        [[call(1, name="b", arguments="{"), call(0, name="a")],
+         [call(0, arguments="{}"), call(1, arguments="}")]],
+        [{"id": "call-0", "name": "a", "arguments": "{}"}, {"id": "call-1", "name": "b", "arguments": "{}"}],
+    ),
+    (
+        [[{"function": {"name": "a", "arguments": "{"}}], [{"function": {"arguments": "}"}}]],
+        [{"id": None, "name": "a", "arguments": "{}"}],
+    ),
+], ids=["by their index", "without index"])  # fmt: skip
 def test_streamed_tool_calls_are_put_together(chunks, calls):
     events = [chunk(ms, tool_calls=one) for ms, one in enumerate(chunks, 1)]
     streamed = chat.read_stream([*events, chunk(3, "tool_calls")])
@@ -133,27 +126,24 @@ OTHER_CACHES = (
 )
 
 
-@pytest.mark.parametrize(
-    ("status", "text", "cause"),
-    [
-        (500, "invalid tiktoken vocab file: No such file or directory (os error 2)", VOCABULARY),
-        (400, "HarmonyError: error downloading or loading vocab file: failed to download", VOCABULARY),
-        (500, "invalid tiktoken vocab file: expected token and rank, could not split on ' ' at line 1", DAMAGED),
-        (400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser', VLLM.dropped_tool_call),
-        (500, 'Failed to generate completions: no instances found for endpoint "instances/dynamo/…"', NO_WORKER),
-        (503, "Model `openai/gpt-oss-120b` is not ready to serve requests yet.", NO_WORKER),
-        # dynamo/trtllm/request_handlers/handler_base.py, cpp/tensorrt_llm/batch_manager/dataTransceiver.cpp
-        (500, "Disaggregated params are required for decode mode", NO_PREFILL),
-        (500, "Disagg server does not currently support these cacheState, please check the cacheState of the context "
-         "and gen executors", OTHER_CACHES),
-        (503, "", causes.NOT_READY),
-        (502, "<html>Bad Gateway</html>", causes.GATEWAY),
-        (429, "", causes.LIMITED),
-        (500, "CUDA out of memory", causes.MEMORY),
-        (500, "Internal Server Error", causes.FAILED),
-        (400, "messages is required", causes.REFUSED),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("status", "text", "cause"), [
+    (500, "invalid tiktoken vocab file: No such file or directory (os error 2)", VOCABULARY),
+    (400, "HarmonyError: error downloading or loading vocab file: failed to download", VOCABULARY),
+    (500, "invalid tiktoken vocab file: expected token and rank, could not split on ' ' at line 1", DAMAGED),
+    (400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser', VLLM.dropped_tool_call),
+    (500, 'Failed to generate completions: no instances found for endpoint "instances/dynamo/…"', NO_WORKER),
+    (503, "Model `openai/gpt-oss-120b` is not ready to serve requests yet.", NO_WORKER),
+    # dynamo/trtllm/request_handlers/handler_base.py, cpp/tensorrt_llm/batch_manager/dataTransceiver.cpp
+    (500, "Disaggregated params are required for decode mode", NO_PREFILL),
+    (500, "Disagg server does not currently support these cacheState, please check the cacheState of the context "
+     "and gen executors", OTHER_CACHES),
+    (503, "", causes.NOT_READY),
+    (502, "<html>Bad Gateway</html>", causes.GATEWAY),
+    (429, "", causes.LIMITED),
+    (500, "CUDA out of memory", causes.MEMORY),
+    (500, "Internal Server Error", causes.FAILED),
+    (400, "messages is required", causes.REFUSED),
+])  # fmt: skip
 def test_the_words_of_an_error_point_at_its_cause(status, text, cause):
     assert causes.http_cause(Response("POST", "http://h" + CHAT, status, text=text), CHAT, VLLM) == cause
 
@@ -192,18 +182,15 @@ def test_residue(texts, cause):
 TOOLS = {"tools": [{}]}
 
 
-@pytest.mark.parametrize(
-    ("content", "body", "cause"),
-    [
-        *((content, {}, causes.OTHER_ROLES) for content in (
-            "391\nUser: And 18*23?", "391\n\nHuman: thanks", "391\nassistant", "391\n### Response:\n391", "391 user")),
-        ("It is up.\nassistant:", TOOLS, causes.OTHER_ROLES),
-        ("System: up\nTool: ok", TOOLS, None),
-        ("What is 17*23? It is 391.", {}, causes.PROMPT_SHOWN),
-        ("391, the product", {}, None),
-        ("What is 17*23?", None, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("content", "body", "cause"), [
+    *((content, {}, causes.OTHER_ROLES) for content in (
+        "391\nUser: And 18*23?", "391\n\nHuman: thanks", "391\nassistant", "391\n### Response:\n391", "391 user")),
+    ("It is up.\nassistant:", TOOLS, causes.OTHER_ROLES),
+    ("System: up\nTool: ok", TOOLS, None),
+    ("What is 17*23? It is 391.", {}, causes.PROMPT_SHOWN),
+    ("391, the product", {}, None),
+    ("What is 17*23?", None, None),
+])  # fmt: skip
 def test_an_echo_is_the_prompt_or_another_turn(content, body, cause):
     answer = chat.Answer(content)
     answer.body = body if body is None else {"messages": [{"content": "What is 17*23?"}], **body}
@@ -227,29 +214,23 @@ def test_reasoning_in_the_content(content, reasoning, found):
     assert asking.mixed(answer) is found
 
 
-@pytest.mark.parametrize(
-    ("text", "number", "expected"),
-    [
-        ("391", 391, True), ("391.", 391, True), ("**391**", 391, True), ("3 9 1", 391, True), ("= 391,", 391, True),
-        ("\uff13\uff19\uff11", 391, True), ("48,213", 48213, True), ("$391$", 391, True), ("(391)", 391, True),
-        ("17 391", 391, True), ("3910", 391, False), ("1391", 391, False), ("391.5", 391, False), ("0.391", 391, False),
-        ("1,391", 391, False), ("39 1000", 391, False), ("", 391, False), ("three", 391, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "number", "expected"), [
+    ("391", 391, True), ("391.", 391, True), ("**391**", 391, True), ("3 9 1", 391, True), ("= 391,", 391, True),
+    ("\uff13\uff19\uff11", 391, True), ("48,213", 48213, True), ("$391$", 391, True), ("(391)", 391, True),
+    ("17 391", 391, True), ("3910", 391, False), ("1391", 391, False), ("391.5", 391, False), ("0.391", 391, False),
+    ("1,391", 391, False), ("39 1000", 391, False), ("", 391, False), ("three", 391, False),
+])  # fmt: skip
 def test_a_number_is_found_however_it_is_set(text, number, expected):
     assert gpt_oss.says_number(text, number) is expected
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        *(("391" + more, True) for more in (
-            " zq vrmoo lkj", "\n\nParis is the capital of France.", " 391 391", " 12 77 45", " 答案", " Bonjour")),
-        *((text, False) for text in (
-            "391", "**391**.", "The answer is: 391\n", "20 + 3 is 23, so it is 391, not 23.", "391 \u2705",
-            "\\[ 17 \\times 23 = \\boxed{391} \\]")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "found"), [
+    *(("391" + more, True) for more in (
+        " zq vrmoo lkj", "\n\nParis is the capital of France.", " 391 391", " 12 77 45", " 答案", " Bonjour")),
+    *((text, False) for text in (
+        "391", "**391**.", "The answer is: 391\n", "20 + 3 is 23, so it is 391, not 23.", "391 \u2705",
+        "\\[ 17 \\times 23 = \\boxed{391} \\]")),
+])  # fmt: skip
 def test_a_surplus_is_more_than_a_sum_needs(text, found):
     assert bool(gpt_oss.surplus(text, 391)) is found
 
@@ -277,13 +258,10 @@ def test_a_text_comes_back_as_it_was(change):
     assert not gpt_oss.is_text(change(gpt_oss.TEXT))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "right"),
-    [
-        ({}, True), ({"city": "Paris, France"}, True), ({"city": "Berlin"}, False), ({"city": None}, False),
-        *(({"days": days}, False) for days in (4, "3", True, 3.5, [3], None)), ({"unit": "celsius"}, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("arguments", "right"), [
+    ({}, True), ({"city": "Paris, France"}, True), ({"city": "Berlin"}, False), ({"city": None}, False),
+    *(({"days": days}, False) for days in (4, "3", True, 3.5, [3], None)), ({"unit": "celsius"}, False),
+])  # fmt: skip
 def test_arguments_are_those_of_the_question(arguments, right):
     given = {"city": "Paris", "days": 3, **arguments}
     wrong = gpt_oss.Forecast("Paris", 3).wrong({key: value for key, value in given.items() if value is not None})
@@ -292,8 +270,8 @@ def test_arguments_are_those_of_the_question(arguments, right):
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [('{"a": 1}', {"a": 1}), ("[]", None), ("", {}), (None, {}), ("null", {}), ("{", None), ('"{}"', None),
-     ('{"a": 1}{}', None), ("not JSON", None)],
+    [('{"a": 1}', {"a": 1}), (' {"a":\n1} \n', {"a": 1}), ({}, {}), ("[]", None), ("", {}), (None, {}), ("null", {}),
+     ("{", None), ('"{}"', None), ('{"a": 1}{}', None), ("not JSON", None)],
 )  # fmt: skip
 def test_tool_arguments_are_a_json_object_or_nothing(arguments, expected):
     assert chat.tool_arguments({"arguments": arguments}) == expected
@@ -307,14 +285,11 @@ def test_a_stand_in_is_known_by_its_name(model_id, expected):
     assert gpt_oss.is_standin(model_id) is expected
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        ([1] * 6, [2] * 6, True), ([5] * 6, [5] * 6, False), ([2] * 6, [1] * 6, False),
-        ([1, 1, 1, 1, 1, 9], [2] * 6, None), ([3] * 12, [4] * 12, True), ([1] * 9 + [9] * 3, [2] * 12, False),
-        ([1] * 10 + [9] * 2, [2] * 12, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("low", "high", "expected"), [
+    ([1] * 6, [2] * 6, True), ([5] * 6, [5] * 6, False), ([2] * 6, [1] * 6, False),
+    ([1, 1, 1, 1, 1, 9], [2] * 6, None), ([3] * 12, [4] * 12, True), ([1] * 9 + [9] * 3, [2] * 12, False),
+    ([1] * 10 + [9] * 2, [2] * 12, None),
+])  # fmt: skip
 def test_the_ranks_of_all_lengths_tell_whether_effort_works(low, high, expected):
     assert probes.longer(low, high) is expected
 
@@ -338,16 +313,13 @@ INSTANCES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("health", "prefill", "decode"),
-    [
-        ({"status": "healthy", "endpoints": ENDPOINTS, "instances": INSTANCES}, 1, 1),
-        ({"endpoints": ENDPOINTS, "instances": []}, 1, 1),
-        ({"endpoints": ["dyn://dynamo.tensorrt_llm.generate"]}, 0, 1),
-        ({"status": "unhealthy", "message": "No endpoints available", "instances": []}, 0, 0),
-        (None, 0, 0),
-    ],
-)
+@pytest.mark.parametrize(("health", "prefill", "decode"), [
+    ({"status": "healthy", "endpoints": ENDPOINTS, "instances": INSTANCES}, 1, 1),
+    ({"endpoints": ENDPOINTS, "instances": []}, 1, 1),
+    ({"endpoints": ["dyn://dynamo.tensorrt_llm.generate"]}, 0, 1),
+    ({"status": "unhealthy", "message": "No endpoints available", "instances": []}, 0, 0),
+    (None, 0, 0),
+])  # fmt: skip
 def test_instances_are_counted_in_every_versions_health(health, prefill, decode):
     assert dynamo.count_instances(health) == {"prefill": prefill, "decode": decode}
 
@@ -355,14 +327,11 @@ def test_instances_are_counted_in_every_versions_health(health, prefill, decode)
 COUNTER = "dynamo_component_requests_total"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (COUNTER + '{dynamo_component="backend",dynamo_endpoint="generate"} 3\n', 3),
-        (COUNTER + '{dynamo_endpoint="generate"} 3\n' + COUNTER + '{dynamo_endpoint="clear_kv_blocks"} 9\n', 3),
-        (COUNTER + " 1e1\n", 10), ("dynamo_component_uptime_seconds 7\n", 0), ("python_info 1\n", None), ("", None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "expected"), [
+    (COUNTER + '{dynamo_component="backend",dynamo_endpoint="generate"} 3\n', 3),
+    (COUNTER + '{dynamo_endpoint="generate"} 3\n' + COUNTER + '{dynamo_endpoint="clear_kv_blocks"} 9\n', 3),
+    (COUNTER + " 1e1\n", 10), ("dynamo_component_uptime_seconds 7\n", 0), ("python_info 1\n", None), ("", None),
+])  # fmt: skip
 def test_requests_are_counted_by_the_generate_endpoint(text, expected):
     assert dynamo.request_count(text) == expected
 

@@ -1,27 +1,33 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The sequence on good servers: what is sent, what is reported, the recipe's own probes, and other families."""
+"""The sequence on good, slow and dead servers, a recipe's probes, other families, quick and check mode, workers."""
 
 from __future__ import annotations
 
 import json
 import re
+import socket
+import threading
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes, readiness
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, runner
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, probes, runner
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
-from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import Fault, ScriptedEngine
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
+from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import Fault, ScriptedEngine, free_port
+from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.test_judging import ENDPOINTS, INSTANCES
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (
     AT_ONCE,
     CHAT,
+    CLOSED,
+    HANGS,
     LEAK,
     LENGTH,
     NO_EFFORT,
     NO_MODELS,
+    REFUSED,
     SEQUENCE,
     TOGETHER,
     by_name,
@@ -29,6 +35,7 @@ from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.
     failing,
     unmeasured,
     verdict_of,
+    watch,
 )
 
 pytestmark = pytest.mark.usefixtures("short_streams")
@@ -66,16 +73,8 @@ def test_what_is_sent():
         body_of("What is 17*23? Answer with the number.", **usual, stream=True),
     ):
         assert body in bodies
-    orders = [body["messages"][0] for body in bodies if body["messages"][-1]["content"] == "How are you?"]
-    assert orders == [
-        {"role": "system", "content": "Always answer with the single word BANANA."},
-        {"role": "developer", "content": "Always answer with the single word ORANGE."},
-    ]
+    assert {"system", "developer"} <= {body["messages"][0]["role"] for body in bodies}
     assert len(max((body["messages"][-1]["content"] for body in bodies), key=len)) > 4000
-    weather = [body for body in bodies if body["messages"][0]["content"].startswith("What will the weather be in")]
-    assert [tool["function"]["name"] for tool in weather[0]["tools"]] == ["get_weather", "get_system_health"]
-    assert weather[0]["tools"][0]["function"]["parameters"]["required"] == ["city", "days"]
-    assert bodies[0]["messages"][0]["content"] == "Say hello in one short sentence."
     levels = [body.get("reasoning_effort") for body in bodies if not body.get("tools")]
     assert levels.count("high") == 6
     assert levels.count("low") >= 6 + 5  # and the long answer, the exact text and the stop sequence
@@ -92,14 +91,11 @@ def test_what_is_sent():
     assert len(engine.held) == AT_ONCE
 
 
-@pytest.mark.parametrize(
-    ("scripted", "probe", "got"),
-    [
-        ({"reasoning_field": "reasoning_content"}, "reasoning",
-         "reasoning_content, 84 characters (the plan expects the name reasoning; this engine version uses the other)"),
-        ({"context": 768}, "model-id", "HTTP 200, lists gpt-oss-120b, context 768"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("scripted", "probe", "got"), [
+    ({"reasoning_field": "reasoning_content"}, "reasoning",
+     "reasoning_content, 84 characters (the plan expects the name reasoning; this engine version uses the other)"),
+    ({"context": 768}, "model-id", "HTTP 200, lists gpt-oss-120b, context 768"),
+])  # fmt: skip
 def test_what_is_not_as_usual_is_noted(scripted, probe, got):
     with ScriptedEngine(**scripted) as engine:
         verdict = verdict_of(engine)
@@ -167,21 +163,18 @@ def test_an_api_key_is_sent_and_never_told():
     assert by_name(verdict)["alive"]["got"] == 'HTTP 200 {"authorization": "Bearer ***"}'
 
 
-@pytest.mark.parametrize(
-    ("expected", "listed", "engine_name", "cause"),
-    [
-        ("gpt-oss-120b", [], "vllm", NO_MODELS),
-        ("openai/gpt-oss-120b", ["gpt-oss-120b"], "trtllm",
-         "the server lists the basename gpt-oss-120b instead of openai/gpt-oss-120b: trtllm-serve names a local "
-         "checkpoint by its folder; make that the recipe's model id, or pass a served model name"),
-        ("gpt-oss-120b", ["/mnt/models/gpt-oss-120b"], "vllm",
-         "the server lists the path /mnt/models/gpt-oss-120b instead of gpt-oss-120b: it was started without a "
-         "served model name (`--served-model-name gpt-oss-120b`)"),
-        ("gpt-oss-120b", ["gpt-oss-20b"], "vllm",
-         "the server lists gpt-oss-20b instead of gpt-oss-120b: its served model name is another, or another server "
-         "has the port"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("expected", "listed", "engine_name", "cause"), [
+    ("gpt-oss-120b", [], "vllm", NO_MODELS),
+    ("openai/gpt-oss-120b", ["gpt-oss-120b"], "trtllm",
+     "the server lists the basename gpt-oss-120b instead of openai/gpt-oss-120b: trtllm-serve names a local "
+     "checkpoint by its folder; make that the recipe's model id, or pass a served model name"),
+    ("gpt-oss-120b", ["/mnt/models/gpt-oss-120b"], "vllm",
+     "the server lists the path /mnt/models/gpt-oss-120b instead of gpt-oss-120b: it was started without a "
+     "served model name (`--served-model-name gpt-oss-120b`)"),
+    ("gpt-oss-120b", ["gpt-oss-20b"], "vllm",
+     "the server lists gpt-oss-20b instead of gpt-oss-120b: its served model name is another, or another server "
+     "has the port"),
+])  # fmt: skip
 def test_the_model_id_must_be_the_planned_one_and_the_rest_is_still_measured(expected, listed, engine_name, cause):
     with ScriptedEngine(listed=listed) as engine:
         verdict = verdict_of(engine, entries=[entry_of(engine.port, model_id=expected, engine=engine_name)])
@@ -196,26 +189,23 @@ PAGES = {"/version": '{"version": "0.32.0"}', "/name": '{"name": "K\\u00f6ln"}'}
 MISSING = "the recipe expects %s in the answer, and it is empty or missing"
 
 
-@pytest.mark.parametrize(
-    ("faults", "probe", "cause"),
-    [
-        ((), {"body": MESSAGES, "expect": {"contains": ["391"], "field": "choices.0.message.content"}}, None),
-        ((), {"path": "/version", "expect": {"contains": ["0.32"], "field": "version"}}, None),
-        # whether or not a reasoning item comes before the message
-        ((), {"path": "/v1/responses", "body": {"input": "Who?"}, "expect": {"field": "output.-1.role"}}, None),
-        ((), {"path": "/name", "expect": {"contains": ["Köln"]}}, None),  # the body escapes it
-        ((), {"body": dict(MESSAGES, model="x"), "expect": {"status": 404}}, None),
-        ((), {"path": "/nothing", "expect": {"status": 404}}, None),
-        ((), {"body": MESSAGES, "expect": {"field": "choices.-2.message.content"}},
-         MISSING % "choices.-2.message.content"),
-        ((), {"body": MESSAGES, "expect": {"field": "choices.0.message.refusal"}},
-         MISSING % "choices.0.message.refusal"),
-        ((), {"body": MESSAGES, "expect": {"contains": ["NYC"]}}, "the recipe expects the answer to contain 'NYC'"),
-        ("length", {"body": MESSAGES, "expect": {"field": "choices.0.message.content"}}, LENGTH),
-        ((), {"path": "/nothing"}, causes.PATH_UNKNOWN),
-        ((), {"body": dict(MESSAGES, model="x")}, causes.MODEL_UNKNOWN),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("faults", "probe", "cause"), [
+    ((), {"body": MESSAGES, "expect": {"contains": ["391"], "field": "choices.0.message.content"}}, None),
+    ((), {"path": "/version", "expect": {"contains": ["0.32"], "field": "version"}}, None),
+    # whether or not a reasoning item comes before the message
+    ((), {"path": "/v1/responses", "body": {"input": "Who?"}, "expect": {"field": "output.-1.role"}}, None),
+    ((), {"path": "/name", "expect": {"contains": ["Köln"]}}, None),  # the body escapes it
+    ((), {"body": dict(MESSAGES, model="x"), "expect": {"status": 404}}, None),
+    ((), {"path": "/nothing", "expect": {"status": 404}}, None),
+    ((), {"body": MESSAGES, "expect": {"field": "choices.-2.message.content"}},
+     MISSING % "choices.-2.message.content"),
+    ((), {"body": MESSAGES, "expect": {"field": "choices.0.message.refusal"}},
+     MISSING % "choices.0.message.refusal"),
+    ((), {"body": MESSAGES, "expect": {"contains": ["NYC"]}}, "the recipe expects the answer to contain 'NYC'"),
+    ("length", {"body": MESSAGES, "expect": {"field": "choices.0.message.content"}}, LENGTH),
+    ((), {"path": "/nothing"}, causes.PATH_UNKNOWN),
+    ((), {"body": dict(MESSAGES, model="x")}, causes.MODEL_UNKNOWN),
+])  # fmt: skip
 def test_a_recipes_probe_comes_last_and_passes_or_has_its_cause(faults, probe, cause):
     with ScriptedEngine(faults, pages=PAGES) as engine:
         verdict = verdict_of(engine, asking.Options(timeout=60, probes=[{"name": "own", **probe}]))
@@ -239,9 +229,8 @@ def test_a_leak_in_a_recipes_probe_is_found():
     [[{"name": "chat"}], [{"name": "a", "path": "/a"}] * 2, [{"name": "a", "path": "v1"}], [{"name": "a"}]],
 )
 def test_a_bad_probe_is_refused(given_probes):
-    with pytest.raises(FleetError) as caught:
-        runner.check_probes(given_probes)
-    assert caught.value.code == "probes.invalid" and given_probes[0]["name"] in caught.value.values[0]
+    caught = error(runner.check_probes, given_probes)
+    assert caught.code == "probes.invalid" and given_probes[0]["name"] in caught.values[0]
 
 
 # -- other families than gpt-oss ---------------------------------------------------------------------------------------
@@ -268,16 +257,13 @@ def test_a_chat_model_is_asked_for_tools_if_it_has_a_parser_and_for_nothing_of_g
     assert by_name(verdict)["tool-arguments"]["ok"] is True
 
 
-@pytest.mark.parametrize(
-    ("family", "fault", "probe", "cause"),
-    [
-        ("chat", "schema-ignored", "json-schema", causes.SCHEMA_IGNORED),
-        ("chat", "wrong-answer", "chat", causes.WRONG_ANSWER),
-        ("embedding", "vectors-of-zeros", "embedding", causes.VECTORS),
-        ("embedding", "vector-missing", "embedding-order", causes.VECTORS),
-        ("embedding", "vectors-swapped", "embedding-repeat", causes.VECTOR_CHANGES),
-    ],
-)
+@pytest.mark.parametrize(("family", "fault", "probe", "cause"), [
+    ("chat", "schema-ignored", "json-schema", causes.SCHEMA_IGNORED),
+    ("chat", "wrong-answer", "chat", causes.WRONG_ANSWER),
+    ("embedding", "vectors-of-zeros", "embedding", causes.VECTORS),
+    ("embedding", "vector-missing", "embedding-order", causes.VECTORS),
+    ("embedding", "vectors-swapped", "embedding-repeat", causes.VECTOR_CHANGES),
+])  # fmt: skip
 def test_faults_of_other_families_have_their_causes(family, fault, probe, cause):
     assert failing(judged(fault, family))[probe] == cause
 
@@ -296,3 +282,268 @@ def test_an_embedding_server_is_ready_when_it_answers_a_vector():
     with ScriptedEngine() as engine:
         assert readiness.probe(plan_entry(engine.port, family="embedding"), 60) is None
         assert [path for method, path, *_rest in engine.requests if method == "POST"] == ["/v1/embeddings"]
+
+
+# -- servers that are dead, dying or slow ------------------------------------------------------------------------------
+
+
+def test_a_dead_server_is_found_once_and_at_once():
+    started = time.monotonic()
+    verdict = verdict_of(free_port(), asking.Options(timeout=1200))
+    assert time.monotonic() - started < 600  # less than the timeout of one request
+    assert failing(verdict) == {"alive": REFUSED}
+    rest = dict.fromkeys(SEQUENCE[2:], "not run: alive failed")
+    nothing = dict.fromkeys(("harmony-residue", "form", "echo"), "not run: no probe got an answer")
+    assert unmeasured(verdict) == {**rest, **nothing}
+    assert by_name(verdict)["alive"]["got"] == "no answer: connection refused"
+    assert verdict["ok"] is False
+
+
+def test_a_server_that_dies_on_the_way_is_not_asked_further():
+    with ScriptedEngine("dies-at-tools") as engine:
+        verdict = verdict_of(engine)
+    bad = failing(verdict)
+    assert bad.pop("tool-call") == CLOSED
+    assert set(bad) <= {
+        "responses", "responses-stream", "responses-tools", "system-message", "developer-message", "multi-turn",
+        "stop-sequence", "long-prompt", "sampling", "exact-text", "long-answer", "tool-round-trip", "streaming",
+    }  # fmt: skip
+    assert set(bad.values()) <= {REFUSED, CLOSED}
+    later = unmeasured(verdict)
+    assert later["concurrent"].startswith("not run: ")
+    assert later["still-right"].startswith("not run: ")
+
+
+class Patient(asking.Options):
+    """A minute for each request, and half a second once hangs() is true: what does not hang may take its time."""
+
+    def __init__(self, hangs):
+        self.hangs = hangs
+        super().__init__()
+
+    @property
+    def timeout(self):
+        return 0.5 if self.hangs() else 60
+
+    @timeout.setter
+    def timeout(self, seconds):
+        pass
+
+
+def test_a_hanging_server_costs_two_timeouts_not_ten():
+    with ScriptedEngine("hangs-later") as engine:
+        verdict = verdict_of(engine, Patient(lambda: len(engine.bodies(CHAT)) >= 1))
+    assert len(engine.bodies(CHAT)) < 26  # chat beside effort's twelve, then what is asked side by side
+    assert set(failing(verdict)) <= {"chat", "effort", "tool-call", "system-message", "sampling", "exact-text"}
+    assert set(failing(verdict).values()) == {HANGS}
+    assert unmeasured(verdict)["concurrent"].startswith("not run: ")
+
+
+def test_the_first_completion_may_take_five_times_as_long():
+    with ScriptedEngine("hangs") as engine:
+        verdict = verdict_of(
+            engine, Patient(lambda: "/v1/models" in [path for _method, path, *_rest in engine.requests])
+        )
+    assert failing(verdict) == {"warm-up": HANGS}
+    assert by_name(verdict)["warm-up"]["got"] == "no answer: no complete answer in time (2.5 s)"
+    assert by_name(verdict)["warm-up"]["ms"] >= 2500
+
+
+@pytest.mark.parametrize("seconds", [0.3, 0.15])
+def test_a_sequence_that_takes_too_long_fails_where_it_stands(monkeypatch, seconds):
+    monkeypatch.setattr(asking, "TOTAL_FACTOR", 1)
+    with ScriptedEngine(seconds=seconds) as engine:
+        verdict = verdict_of(engine, asking.Options(timeout=1))
+    assert verdict["ok"] is False
+    cause = next(iter(failing(verdict).values()))
+    assert set(failing(verdict).values()) == {cause}  # of all that were asked side by side
+    assert cause == causes.too_slow(1, "1 times the timeout")
+    assert unmeasured(verdict)["still-right"].startswith("not run: ")
+
+
+# -- quick, check, many ------------------------------------------------------------------------------------------------
+
+
+def test_quick_reads_the_id_and_completes_once():
+    with ScriptedEngine() as engine:
+        verdict = verdict_of(engine, asking.Options(mode="quick", timeout=60, probes=[{"name": "own", "path": "/x"}]))
+    names = ["identity", "model-id", "completion"]
+    assert [(probe["name"], probe["ok"]) for probe in verdict["probes"]] == [(name, True) for name in names]
+    assert [request[:2] for request in engine.requests] == [("GET", "/v1/models"), ("POST", CHAT)]
+
+
+def test_quick_finds_a_dead_server():
+    verdict = verdict_of(free_port(), asking.Options(mode="quick", timeout=60))
+    assert failing(verdict) == {"model-id": REFUSED}
+    assert unmeasured(verdict) == {"completion": "not run: model-id failed"}
+
+
+@pytest.mark.parametrize("mode", ["quick", "full"])
+def test_health_and_models_have_a_short_timeout_of_their_own(monkeypatch, mode):
+    """A server that takes connections and never answers, as one that was stopped by a signal does."""
+    assert asking.LOOK_S == 10
+    monkeypatch.setattr(asking, "LOOK_S", 0.3)
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()
+        verdict = verdict_of(deaf.getsockname()[1], asking.Options(mode=mode, timeout=1200))
+    name = {"quick": "model-id", "full": "alive"}[mode]
+    assert failing(verdict) == {name: HANGS}
+    assert by_name(verdict)[name]["got"] == "no answer: no complete answer in time (0.3 s)"
+
+
+def test_the_whole_of_quick_has_a_limit_of_its_own():
+    """Where the models are listed and completions hang."""
+    assert asking.Options().quick_timeout + 10 <= 30
+    with ScriptedEngine("hangs") as engine:
+        verdict = verdict_of(engine, asking.Options(mode="quick", timeout=1200, quick_timeout=0.5))
+    assert failing(verdict) == {"completion": causes.too_slow(0.5, "verify_quick_timeout_s")}
+
+
+@pytest.mark.parametrize(("mode", "changed", "expected"), [
+    ("auto", None, "full"), ("auto", True, "full"), ("auto", False, "quick"),
+    ("full", False, "full"), ("quick", True, "quick"),
+])  # fmt: skip
+def test_auto_is_quick_only_where_nothing_changed_for_certain(mode, changed, expected):
+    assert runner.settle_mode(mode, changed) == expected
+
+
+def test_check_mode_says_that_it_could_not_verify_what_is_not_there():
+    port = free_port()
+    result = runner.verify_servers([plan_entry(port)], asking.Options(timeout=60), watch, check_mode=True)
+    verdict = result["verdicts"][0]
+    assert result["ok"] is None
+    assert verdict["ok"] is None
+    assert unmeasured(verdict) == dict.fromkeys(SEQUENCE, "not verified (check)")
+
+
+def test_check_mode_verifies_what_is_there_and_stays():
+    with ScriptedEngine() as engine:
+        assert verdict_of(engine, check_mode=True, servers_changed=False)["ok"] is True
+        engine.requests.clear()
+        about_to_change = verdict_of(engine, check_mode=True, servers_changed=True)
+    assert about_to_change["ok"] is None
+    assert engine.requests == []
+
+
+def test_all_servers_of_a_node_at_once_and_only_those_with_a_port_of_their_own():
+    both = threading.Barrier(2)
+    pages = {"/health": lambda: "ok" if both.wait(60) in (0, 1) else ""}  # neither answers before both are asked
+    with ScriptedEngine(pages=pages) as one, ScriptedEngine("drop-tool-call", pages=pages) as two:
+        entries = [plan_entry(one.port), plan_entry(two.port, "server-1"), plan_entry(None, "worker-0", role="decode")]
+        result = runner.verify_servers(entries, asking.Options(timeout=60), watch)
+    found = {verdict["server"]: verdict["ok"] for verdict in result["verdicts"]}
+    assert found == {"server-0": True, "server-1": False}
+    assert result["ok"] is False
+
+
+# ---- workers behind a frontend
+
+
+HEALTH = {"status": "healthy", "endpoints": ENDPOINTS, "instances": INSTANCES}
+
+
+class Worker:
+    """A worker's system port whose counter rises by `step` with every look."""
+
+    def __init__(self, step=1, text='dynamo_component_requests_total{dynamo_endpoint="generate"} %d\n'):
+        self.step, self.text, self.count = step, text, 5
+
+    def metrics(self):
+        self.count += self.step
+        return self.text % self.count if "%d" in self.text else self.text
+
+
+def disaggregated(health=None, prefill=None, decode=None, ports=True, elsewhere=False):
+    prefill, decode = prefill or Worker(), decode or Worker()
+    pages = {"/health": json.dumps(HEALTH if health is None else health)}
+    with (
+        ScriptedEngine(pages=pages) as front,
+        ScriptedEngine(pages={"/metrics": prefill.metrics}) as one,
+        ScriptedEngine(pages={"/metrics": decode.metrics}) as two,
+    ):
+        entries = [
+            plan_entry(
+                front.port, "frontend", role="frontend", engine="dynamo", command=["python3", "-m", "dynamo.frontend"]
+            ),
+            plan_entry(None, "prefill-0", role="prefill", ports={"system": one.port} if ports else {}),
+            plan_entry(None, "decode-0", role="decode", ports={"system": two.port} if ports else {}),
+        ]
+        others = []
+        if elsewhere:  # the prefill worker is another host's
+            one = entries.pop(1)
+            others = [{**{key: one[key] for key in ("name", "role", "bind", "ports")}, "host": "node-2"}]
+        return verdict_of(front, entries=entries, elsewhere=others)
+
+
+@pytest.fixture(autouse=True)
+def in_time(monkeypatch):
+    monkeypatch.setattr(probes, "LATE_S", 0)
+
+
+REQUESTS = 'dynamo_component_requests_total{dynamo_endpoint="generate"} %d\n'
+MOVED = 'vllm:nixl_bytes_transferred_sum{engine="0",model_name="m"} %s\n'
+
+
+def test_a_disaggregated_deployment_has_two_more_probes():
+    verdict = disaggregated()
+    assert [probe["name"] for probe in verdict["probes"]] == [
+        "identity", "alive", "census", *SEQUENCE[2:], "disaggregation",
+    ]  # fmt: skip
+    assert verdict["ok"] is True
+    assert by_name(verdict)["census"]["got"] == "prefill 1 of 1, decode 1 of 1"
+    assert by_name(verdict)["disaggregation"]["got"] == (
+        "dynamo_component_requests_total: prefill-0 6 -> 7, decode-0 6 -> 7"
+    )
+
+
+def test_a_missing_prefill_worker_is_counted_although_health_is_200():
+    verdict = disaggregated(health={"status": "healthy", "instances": HEALTH["instances"][:2]})
+    assert failing(verdict) == {"census": causes.CENSUS}
+    assert by_name(verdict)["census"]["got"].startswith("prefill 0 of 1, decode 1 of 1; HTTP 200 {")
+
+
+def test_workers_of_other_hosts_are_counted_and_must_do_their_part():
+    verdict = disaggregated(elsewhere=True)
+    assert verdict["ok"] is True
+    assert by_name(verdict)["census"]["got"] == "prefill 1 of 1, decode 1 of 1"
+    assert by_name(verdict)["disaggregation"]["got"] == (
+        "dynamo_component_requests_total: decode-0 6 -> 7, node-2/prefill-0 6 -> 7"
+    )
+    assert by_name(verdict)["identity"]["got"] == "frontend answers; decode-0 answers"  # the other host's own matter
+    missing = disaggregated(health={"status": "healthy", "instances": HEALTH["instances"][:2]}, elsewhere=True)
+    assert by_name(missing)["census"]["got"].startswith("prefill 0 of 1, decode 1 of 1")
+    assert list(failing(missing)) == ["census"]
+
+
+def test_a_prefill_worker_that_gets_no_work_is_found_out():
+    assert failing(disaggregated(prefill=Worker(step=0))) == {"disaggregation": causes.idle_cause(["prefill-0"])}
+
+
+def test_a_decode_worker_that_fetches_no_cache_is_found_out():
+    """It was started without a connector, or answers as an aggregated one."""
+    verdict = disaggregated(decode=Worker(text=REQUESTS + MOVED % "4096.0"))
+    assert failing(verdict) == {"disaggregation": causes.still_cause(["decode-0"])}
+    assert by_name(verdict)["disaggregation"]["got"].endswith(
+        "; vllm:nixl_bytes_transferred_sum: decode-0 4096 -> 4096"
+    )
+
+
+def test_counters_that_come_late_are_waited_for(monkeypatch):
+    monkeypatch.setattr(probes, "LATE_S", 30)
+    looks = iter((5, 5, 6))
+    late = Worker()
+    late.metrics = lambda: REQUESTS % next(looks)
+    verdict = disaggregated(prefill=late)
+    assert verdict["ok"] is True
+    assert "prefill-0 5 -> 6" in by_name(verdict)["disaggregation"]["got"]
+
+
+def test_counters_that_are_not_there_are_not_measured():
+    nowhere = disaggregated(ports=False)
+    assert nowhere["ok"] is True
+    assert unmeasured(nowhere) == {
+        "disaggregation": "not measurable: the workers have no system port (DYN_SYSTEM_PORT) to read counters from"
+    }
+    other = disaggregated(decode=Worker(text="python_info 1\n"))
+    assert unmeasured(other) == {"disaggregation": "not measurable: no counters at the system port of decode-0"}

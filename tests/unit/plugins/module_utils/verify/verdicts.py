@@ -27,19 +27,10 @@ DAMAGED = (
     "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d) and restart the server"
 )
 LEAK = "harmony tokens reach the client: the reasoning or tool-call parser is missing, or this release leaks them"
-EXCLAMATION = (
-    "the model writes only '!': a safetensors file is corrupt (verify the checkpoint's checksums), or speculation loops"
-)
 LENGTH = causes.LENGTH
-EMPTY = causes.EMPTY
-ENDLESS = causes.CUT_OFF
-NO_REASONING = "vLLM separates gpt-oss's reasoning by itself: a `--reasoning-parser` other than openai_gptoss is set"
-CUT = causes.TRANSPORT["cut"]
 HANGS = causes.TRANSPORT["timeout"]
-SHAPE = causes.SHAPE
 NO_MODELS = "no model is listed (`data: []`): none is loaded"
 NO_EFFORT = causes.effort_cause("reasoning_effort")
-DEAD = "the engine behind the API process is dead: restart the server; its log contains the reason"
 CLOSED = causes.TRANSPORT["reset"]
 REFUSED = causes.TRANSPORT["refused"]
 

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Detection and preflight of Ascend nodes: each failure has an error of its own."""
+"""Ascend nodes: the output of npu-smi, detection and preflight. Each failure has an error of its own."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import subprocess
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import registry
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import ascend, registry
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.base import Context
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
 from ansible_collections.inference.fleet.plugins.modules import accelerator_info
 from ansible_collections.inference.fleet.tests.unit.detected_node import DetectedNode
+from hypothesis import given
+from hypothesis import strategies as st
 
 FIXTURES = pathlib.Path(__file__).resolve().parents[4] / "fixtures" / "ascend"
 SCRIPT = """#!/bin/sh
@@ -26,8 +28,6 @@ case "$*" in
   "info -m") cat map ;;
   "info -l") cat list ;;
   "info -t health -i "*) cat health-alarm ;;
-  "-i 2 -link -g") echo "link status: DOWN" ;;
-  *) echo "link status: UP" ;;
 esac
 """
 
@@ -45,8 +45,7 @@ class Node(DetectedNode):
                            ("list", "list-%s.txt" % generation), ("health-alarm", "health-alarm.txt")):  # fmt: skip
             text = (FIXTURES / file).read_text()
             self.write("/answers/" + name, change(text) if name == "info" else text)
-        for name in ("npu-smi", "hccn"):
-            self.write("/usr/bin/" + name, SCRIPT, 0o755)
+        self.write("/usr/bin/npu-smi", SCRIPT, 0o755)
         for number in range(8 if generation == "a2" else 16):
             self.write("/dev/davinci%d" % number)
         self.write("/dev/davinci_manager")
@@ -77,8 +76,9 @@ def test_every_node(node, generation, version, count):
     assert (found.model, found.generation) == (("910B3", "Atlas A2") if count == 8 else ("Ascend910", "Atlas A3"))
     assert ([one.id for one in found.devices], found.warnings) == (list(range(count)), [])
     assert {(one.memory_mib, one.health) for one in found.devices} == {(65536, "ok")}
-    held = {one.id: one.holders[0]["pid"] for one in found.devices if one.holders}
-    assert held == ({3: 632268} if count == 8 else {5: 485946})
+    assert all(re.fullmatch(r"0000:[0-9a-f]{2}:00\.0", one.address) for one in found.devices)
+    held = {one.id: [tuple(holder.values()) for holder in one.holders] for one in found.devices if one.holders}
+    assert held == ({3: [(632268, "python3.1")]} if count == 8 else {5: [(485946, "VLLMWorker_TP")]})
 
 
 def test_a_gone_npu_keeps_the_numbers_of_the_others(node):
@@ -90,7 +90,7 @@ def test_a_gone_npu_keeps_the_numbers_of_the_others(node):
 
 def test_numbers_follow_the_device_files_where_the_npus_have_others(node):
     node.has("a2", change=lambda text: text.replace("| 7     910B3", "| 9     910B3"))
-    node.write("/answers/map", (FIXTURES / "map-a2.txt").read_text().replace("\t7    ", "\t9    "))
+    node.write("/answers/map", read("map-a2.txt").replace("\t7    ", "\t9    "))
     assert [one.id for one in node.detect().devices] == list(range(8))
 
 
@@ -98,6 +98,106 @@ def test_another_generation_is_named(node):
     found = node.has("a2", change=lambda text: text.replace("910B3", "310P3")).detect()
     assert (found.accelerator, found.model, found.generation) == ("ascend-310p3", "310P3", "unknown")
     assert "The NPUs of this node are no Atlas A2 or A3: 310P3." in found.warnings
+
+
+# ---- what npu-smi prints
+
+
+def read(name):
+    return (FIXTURES / name).read_text()
+
+
+def parsed(text):
+    warnings = []
+    version, chips = ascend.parse_info(text, warnings.append)
+    return version, chips, warnings
+
+
+def test_the_table_of_the_950():
+    """One chip a board, a column for the name, and in a virtual machine no place on the bus."""
+    version, chips, warnings = parsed(read("info-950.txt"))
+    assert (version, warnings) == ("25.7.rc1", [])
+    assert [(one.npu, one.chip, one.phy, one.name, one.health, one.bus, one.hbm) for one in chips] == [
+        (0, 0, None, "Ascend950PR", "Alarm", "0000:71:00.0", (90633, 114688)),
+        (1, 0, None, "Ascend950PR", "OK", "", (4857, 98304)),
+    ]
+    assert [one.holders for one in chips] == [[{"pid": 2066378, "command": "pytest"}], []]
+
+
+def test_npus_with_numbers_of_five_digits():
+    version, chips, warnings = parsed(read("info-310p.txt"))
+    assert (version, warnings) == ("25.2.0", [])
+    assert [(one.npu, one.chip, one.phy, one.name, one.hbm) for one in chips] == [
+        (32768, 0, 0, "310P3", (1529, 44280)), (32768, 1, 1, "310P3", (1412, 43693)),
+    ]  # fmt: skip
+    assert chips[1].holders == [{"pid": 4711, "command": "python3"}]
+    table = "NPU ID  Chip ID  Chip Logic ID  Chip Name\n32768   0        0              310P3\n"
+    assert ascend.parse_map(table, pytest.fail) == {(32768, 0): (0, None)}
+    newer = "NPU ID  Slot ID  Chip Logic ID  Chip Phy-ID  Chip Name\n3  7  2  2  Ascend950PR\n"
+    assert ascend.parse_map(newer, pytest.fail) == {(3, 0): (2, 2)}
+
+
+HOLDER = """
+| 0     910B3               | OK            | 97.5        41                0    / 0             |
+| 0                         | 0000:C1:00.0  | 0           0    / 0          3379 / 65536         |
+"""
+OLD = "| NPU     Chip              | Process id    | Process name             | Process memory(MB)      |\n"
+NEW = "| NPU     Chip       | Process id    | Process name       | Process memory(MB)    | Process id in container |\n"
+PROCESSES = [
+    (OLD + "| 0       0                 | 632268        | python3.1…               | 56314                   |\n",
+     [{"pid": 632268, "command": "python3.1…"}]),
+    (NEW + "| 0       0          | 485946        | pytest             | 5175                  | NA            |\n",
+     [{"pid": 485946, "command": "pytest"}]),
+    (NEW + "| 0       0          | 1002          | python             | 512                   | 101           |\n",
+     [{"pid": 1002, "command": "python"}]),
+    (NEW.replace("| Process id in", "|Process id in") + "| No running processes found in NPU 0        |\n", []),
+    (OLD + "| No running processes found in NPU 0                                                            |\n", []),
+    (OLD + 2 * "| 0       0                 | 7             | a                        | 1                       |\n",
+     [{"pid": 7, "command": "a"}] * 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("table", "holders"), PROCESSES)
+def test_processes_of_old_and_new_tables(table, holders):
+    _version, (chip,), warnings = parsed(HOLDER + table)
+    assert (chip.holders, warnings) == (holders, [])
+
+
+def test_who_holds_a_chip_that_no_table_describes_is_told():
+    line = "| 5       0                 | 632268        | python3.1                | 56314                   |"
+    assert parsed(HOLDER + OLD + line)[2] == ["npu-smi info: this process is not understood: %s" % line]
+
+
+def test_a_row_that_is_broken_is_told_and_its_neighbours_stay():
+    text = read("info-a2-24.1.txt").replace("0000:81:00.0  ", "not an address")
+    _version, chips, warnings = parsed(text)
+    assert [one.npu for one in chips] == [0, 1, 3, 4, 5, 6, 7]
+    assert any("not an address" in warning for warning in warnings)
+
+
+def test_another_layout_is_told():
+    text = "| NPU ID | Name        | Health | Power(W) |\n| 3      | Ascend950DT | OK     | 100.0    |\n"
+    assert parsed(text)[1:] == ([], ["npu-smi info: NPU 3 has no second row."])
+
+
+NAMES = sorted(path.name for path in FIXTURES.iterdir() if path.suffix in (".txt", ".info"))
+
+
+@given(
+    name=st.sampled_from(NAMES), junk=st.text(max_size=20), data=st.data(),
+    cut=st.sampled_from(["delete", "insert", "replace", "truncate"]),
+)  # fmt: skip
+def test_changed_text_never_raises_and_no_chip_has_no_memory(name, junk, data, cut):
+    text = read(name)
+    start = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(start, min(len(text), start + 200)))
+    text = {"delete": text[:start] + text[end:], "insert": text[:start] + junk + text[start:],
+            "replace": text[:start] + junk + text[end:], "truncate": text[:start]}[cut]  # fmt: skip
+    _version, chips, _warnings = parsed(text)
+    assert all(chip.hbm is None or chip.hbm[1] > 0 for chip in chips)
+    ascend.parse_map(text, lambda message: None)
+    ascend.error_codes(text)
+    ascend.parse_settings(text)
 
 
 # ---- no answer
@@ -111,17 +211,11 @@ def test_no_driver(node):
     assert registry.PLATFORMS["ascend"].present(System(node.root))
 
 
-@pytest.mark.parametrize(
-    ("text", "uid", "manager", "words"),
-    [
-        ("dcmi-failed", 0, True, "DCMI"),
-        ("dcmi-failed", 0, False, "not loaded"),
-        ("dcmi-failed", 1000, True, "HwHiAiUser"),
-        ("dcmi-used", 0, True, "-8020"),
-        ("Permission denied", 0, True, "with become"),
-        ("", 0, True, "dmesg"),
-    ],
-)
+@pytest.mark.parametrize(("text", "uid", "manager", "words"), [
+    ("dcmi-failed", 0, True, "DCMI"), ("dcmi-failed", 0, False, "not loaded"),
+    ("dcmi-failed", 1000, True, "HwHiAiUser"), ("dcmi-used", 0, True, "-8020"),
+    ("Permission denied", 0, True, "with become"), ("", 0, True, "dmesg"),
+])  # fmt: skip
 def test_each_failure_has_its_cause(node, monkeypatch, text, uid, manager, words):
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     path = FIXTURES / (text + ".txt")

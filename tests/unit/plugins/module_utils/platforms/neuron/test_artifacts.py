@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import signal
@@ -15,13 +14,12 @@ import time
 import types
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files, processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import artifacts
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import order
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import state as guard_state
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
-from ansible_collections.inference.fleet.tests.unit.engines import small_node
+from ansible_collections.inference.fleet.tests.unit.engines import guard_place, small_node
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache
 
 # Compiles unless model.pt is whole: the first half at once, the other after a while, or, with -1 seconds, when the log
@@ -56,43 +54,28 @@ def watchdog(tmp_path_factory):
         yield
 
 
-class Fleet:
+class Fleet(guard_place.Place):
     """Guards of servers that share one artifact, run as a service manager runs them."""
 
     def __init__(self, folder):
-        self.folder = folder
-        self.node = small_node.SmallNode(folder / "r")
-        self.guard = program.start(None)
-        self.artifact = folder / "artifacts" / "k1"
-        self.log = folder / "compiles"
-        self.running = []
+        super().__init__(folder)
+        self.artifact, self.log = folder / "artifacts" / "k1", folder / "compiles"
+        self.processes = []
 
-    def write(self, name, seconds=1.0, after=(), leaders=(), key="f1", **changes):
+    def start(self, name, seconds=1.0, after=(), leaders=(), **changes):
         entry = self.node.entry(name)
         entry = small_node.rehash(
-            entry,
+            entry, start={"after": list(after)}, hooks=compile_cache("f1", leaders),
             command=small_node.python_command("-c", ENGINE, str(entry["port"]), str(seconds), str(self.log)),
             environment={"NEURON_COMPILED_ARTIFACTS": str(self.artifact)},
             directories=dict(entry["directories"], artifact=str(self.artifact)),
-            health={"path": "/health", "budget_s": 600, "poll_s": 0.1},
-            start={"after": list(after)},
-            hooks=compile_cache(key, leaders),
-            **changes,
-        )
-        os.makedirs(entry["directories"]["work"], exist_ok=True)
-        (self.folder / (name + ".json")).write_text(json.dumps(entry), encoding="utf-8")
-        return entry
-
-    def start(self, name, **kwargs):
-        entry = self.write(name, **kwargs)
-        command = [
-            *(sys.executable, "-I", self.guard, "run", str(self.folder / (name + ".json"))),
-            *("--state", self.node.paths.server_state(name), "--secrets", str(self.folder / "none.json")),
-            *("--root", self.node.root, "--restart-delay", "0.1"),
-        ]
+            health={"path": "/health", "budget_s": 600, "poll_s": 0.1}, **changes,
+        )  # fmt: skip
+        self.write(entry)
         with open(self.folder / (name + ".log"), "ab") as output:
+            command = self.command(entry, "--restart-delay", "0.1")
             process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
-        self.running.append(process)
+        self.processes.append(process)
         return entry, process
 
     def kill(self, process):
@@ -116,14 +99,14 @@ class Fleet:
         return small_node.wait_until(lambda: self.record().get("state") == "complete" and self.record())
 
     def state(self, name):
-        return files.readable_json(self.node.paths.server_state(name)) or {}
+        return super().state({"name": name})
 
 
 @pytest.fixture
 def fleet(tmp_path):
     fleet = Fleet(tmp_path)
     yield fleet
-    for process in fleet.running:
+    for process in fleet.processes:
         if process.poll() is None:
             fleet.kill(process)
     fleet.node.end()
@@ -133,7 +116,6 @@ def test_one_compiles_and_the_other_waits_without_any_order(fleet):
     first, _process = fleet.start("server-0", seconds=-1)
     small_node.wait_until(lambda: fleet.compiles() == ["server-0"])
     assert fleet.state("server-0")["artifact"] == "compiles"
-    assert artifacts.state_of(str(fleet.artifact))[0] == "compiling"
     second, _process = fleet.start("server-1")
     small_node.wait_until(lambda: fleet.state("server-1").get("phase") == "waiting for server-0")
     assert fleet.state("server-1")["reason"] == "it compiles"
@@ -179,19 +161,6 @@ def test_a_complete_one_is_loaded_and_a_cut_one_compiled_again(fleet):
     assert fleet.compiles() == ["server-0", "server-0"]
     words = "clearing the artifact %s: files are missing or cut since server-0 completed it" % fleet.artifact
     assert words in fleet.text("server-0")
-
-
-def test_somebody_elses_is_loaded_and_never_cleared(fleet):
-    fleet.artifact.mkdir(parents=True)
-    (fleet.artifact / "model.pt").write_text("onetwo")
-    (fleet.artifact / "notes").write_text("mine")
-    assert artifacts.state_of(str(fleet.artifact))[0] == "foreign"
-    entry, process = fleet.start("server-0")
-    fleet.healthy(entry)
-    assert fleet.compiles() == []
-    assert fleet.state("server-0")["artifact"] == "loads"
-    assert artifacts.state_of(str(fleet.artifact))[0] == "foreign"
-    fleet.kill(process)
 
 
 def test_the_watch_is_nobodys_child_and_ends_with_the_engine(fleet):
@@ -275,9 +244,11 @@ def test_a_follower_of_a_whole_artifact_needs_no_leader(fleet):
     """server-0 is not even there; a server that the recipe itself puts before this one is waited for."""
     fleet.artifact.mkdir(parents=True)
     (fleet.artifact / "model.pt").write_text("onetwo")
-    entry, process = fleet.start("server-1", after=["server-0"], leaders=["server-0"])  # somebody else's
+    (fleet.artifact / "notes").write_text("mine")
+    entry, process = fleet.start("server-1", after=["server-0"], leaders=["server-0"])
     fleet.healthy(entry)
     fleet.kill(process)
+    assert artifacts.state_of(str(fleet.artifact))[0] == "foreign"  # somebody else's is never cleared
     begun = artifacts.compiling_record(entry)
     files.write_json(str(fleet.artifact / artifacts.RECORD), begun)
     artifacts.complete(str(fleet.artifact), entry, begun)
@@ -346,10 +317,6 @@ def test_the_note_of_weights_changes_with_a_repair(tmp_path):
     assert guard_state.WEIGHT_MANIFEST == weight_manifest.MANIFEST
 
 
-def misfit(entry, record):
-    return artifacts.misfit_of(entry, record)
-
-
 def test_an_artifact_for_anything_else_does_not_fit(tmp_path):
     python = environment(tmp_path / "v", vllm="0.11.1", neuronx_cc="2.21")
     path = checkpoint(tmp_path / "w")
@@ -358,19 +325,19 @@ def test_an_artifact_for_anything_else_does_not_fit(tmp_path):
              "health": {"budget_s": 60}}  # fmt: skip
     record = artifacts.compiling_record(entry)
     assert record["versions"] == {"vllm": "0.11.1", "neuronx-cc": "2.21"}
-    assert (record["weights"][1], misfit(entry, record)) == (None, None)
-    assert "key f1" in misfit(dict(entry, hooks=compile_cache("f2")), record)
+    assert (record["weights"][1], artifacts.misfit_of(entry, record)) == (None, None)
+    assert "key f1" in artifacts.misfit_of(dict(entry, hooks=compile_cache("f2")), record)
     environment(tmp_path / "v", vllm="0.11.1", neuronx_cc="2.22", vllm_neuron="0.2")
-    assert "neuronx-cc 2.21, vllm-neuron none" in misfit(entry, record)
-    assert misfit(entry, dict(record, versions={})) is None
-    assert misfit(entry, {"key": "f1"}) is None  # of a version that wrote none
+    assert "neuronx-cc 2.21, vllm-neuron none" in artifacts.misfit_of(entry, record)
+    assert artifacts.misfit_of(entry, dict(record, versions={})) is None
+    assert artifacts.misfit_of(entry, {"key": "f1"}) is None  # of a version that wrote none
     environment(tmp_path / "v", vllm="0.11.1", neuronx_cc="2.21")
     checkpoint(tmp_path / "w", shards=("one", "TWO"))
-    assert record["weights"][0]["content"][:12] in misfit(entry, record)
+    assert record["weights"][0]["content"][:12] in artifacts.misfit_of(entry, record)
     (tmp_path / "w" / guard_state.WEIGHT_MANIFEST).unlink()
-    assert misfit(entry, record) is None  # the same sizes, and nothing else is known
+    assert artifacts.misfit_of(entry, record) is None  # the same sizes, and nothing else is known
     checkpoint(tmp_path / "w", shards=("one", "three"), manifest=False)
-    assert record["weights"][0]["files"][:12] in misfit(entry, record)
+    assert record["weights"][0]["files"][:12] in artifacts.misfit_of(entry, record)
 
 
 def test_what_does_not_fit_any_more_is_compiled_again_and_told(fleet):
@@ -380,10 +347,6 @@ def test_what_does_not_fit_any_more_is_compiled_again_and_told(fleet):
     record = fleet.completed()
     assert (record["key"], record["weights"]) == ("f1", [artifacts.weights_identity(weights)])
     assert fleet.state("server-0")["weights"] == {weights: guard_state.weights_note(weights)}
-    fleet.kill(process)
-    entry, process = fleet.start("server-0", seconds=0, weights=[weights])
-    fleet.healthy(entry)
-    assert fleet.compiles() == ["server-0"]
     fleet.kill(process)
     checkpoint(fleet.folder / "w", shards=("one", "TWO"))
     # the leader is asked to compile first, as on a fresh node
@@ -395,7 +358,3 @@ def test_what_does_not_fit_any_more_is_compiled_again_and_told(fleet):
     assert fleet.compiles() == ["server-0", "server-0"]
     assert "clearing the artifact %s: it was compiled from other weights" % fleet.artifact in fleet.text("server-0")
     assert fleet.completed()["weights"] == [artifacts.weights_identity(weights)]
-    fleet.kill(process)
-    entry, process = fleet.start("server-0", seconds=0, weights=[weights], key="f2")
-    fleet.healthy(entry)
-    assert "another configuration (key f1, this server has f2)" in fleet.text("server-0")

@@ -82,14 +82,6 @@ def test_an_older_json_without_lnc_and_numa(node):
     assert (device.cpus, found.lnc, found.warnings) == ("0-7", 1, [])
 
 
-def test_lnc_1(node):
-    known = records("trn3-4")
-    for number, record in enumerate(known):
-        record.update(nc_count=8, logical_neuroncore_config=1, neuroncore_ids=list(range(8 * number, 8 * number + 8)))
-    found = node(known)
-    assert (found.lnc, [device.cores for device in found.devices]) == (1, [8] * 4)
-
-
 def test_unreadable_fields_are_unknown_and_the_others_are_read(node):
     known = records("trn3-4")
     known[0].update(numa_node="north", cpu_affinity="0-x", memory_size="lots", neuroncore_ids=[0, 1])

@@ -75,19 +75,11 @@ def test_mig(node):
     assert "`nvidia-smi -i 0 -mig 0`" in first.faults[0]
 
 
-@pytest.mark.parametrize(
-    ("product", "capability", "kind"),
-    [
-        ("NVIDIA A100 80GB PCIe", "8.0", "a100"),
-        ("NVIDIA GB200", "10.0", "gb200"),
-        ("NVIDIA GB300", None, "gb300"),
-        ("NVIDIA H20", "9.0", None),
-        ("NVIDIA GH200 144G HBM3e", "9.0", None),
-        ("NVIDIA A100X", "8.0", None),
-        (None, None, None),
-        ("NVIDIA H100 80GB HBM3", "10.0", None),
-    ],
-)
+@pytest.mark.parametrize(("product", "capability", "kind"), [
+    ("NVIDIA A100 80GB PCIe", "8.0", "a100"), ("NVIDIA GB200", "10.0", "gb200"), ("NVIDIA GB300", None, "gb300"),
+    ("NVIDIA H20", "9.0", None), ("NVIDIA GH200 144G HBM3e", "9.0", None), ("NVIDIA A100X", "8.0", None),
+    (None, None, None), ("NVIDIA H100 80GB HBM3", "10.0", None),
+])  # fmt: skip
 def test_names_are_for_people_and_the_capability_counts(product, capability, kind):
     assert smi.kind_of(product, capability) == kind
 
@@ -95,18 +87,12 @@ def test_names_are_for_people_and_the_capability_counts(product, capability, kin
 # ---- failures
 
 
-@pytest.mark.parametrize(
-    ("failure", "words"),
-    [
-        ("driver-not-loaded", "modprobe nvidia"),
-        ("library-mismatch", "Hold its packages"),
-        ("library-missing", "libnvidia-ml.so is missing"),
-        ("no-devices", "nvidia-open"),
-        ("no-permission", "with become"),
-        ("access-blocked", "ls -l /dev/nvidia*"),
-        ("unknown-error", "look for NVRM in dmesg"),
-    ],
-)
+@pytest.mark.parametrize(("failure", "words"), [
+    ("driver-not-loaded", "modprobe nvidia"), ("library-mismatch", "Hold its packages"),
+    ("library-missing", "libnvidia-ml.so is missing"), ("no-devices", "nvidia-open"),
+    ("no-permission", "with become"), ("access-blocked", "ls -l /dev/nvidia*"),
+    ("unknown-error", "look for NVRM in dmesg"),
+])  # fmt: skip
 def test_each_failure_has_its_cause(node, failure, words):
     node.write("/sys/module/nvidia/version", "580.95.05\n")
     error = node.fails(failure).refused()
@@ -151,28 +137,25 @@ def test_one_that_is_gone_moves_the_others_up(node):
     assert "0000:64:00.0" in warning
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "word", "words"),
-    [
-        ("fb_memory_usage/total", "GPU is lost", "lost", "Reboot the node"),
-        ("product_name", "ERR!", "unreadable", "--gpu-reset -i 0"),
-        ("fb_memory_usage/total", "[Unknown Error]", "unreadable", "--gpu-reset -i 0"),
-        ("mig_mode/current_mig", "[GPU requires reset]", "needs reset", "--gpu-reset -i 0"),
-        ("gpu_recovery_action", "Reset", "needs reset", "requires: reset"),
-        ("mig_mode/pending_mig", "Enabled", "MIG", "-mig 0"),
-        ("ecc_errors/volatile/dram_uncorrectable", "2", "ECC", "had 2 uncorrectable"),
-        ("ecc_errors/volatile/sram_uncorrectable_secded", "1", "ECC", "had 1 uncorrectable"),
-        ("ecc_errors/aggregate/sram_threshold_exceeded", "Yes", "ECC", "List 0 in fleet_hardware.exclude"),
-        ("remapped_rows/remapped_row_pending", "Yes", "remap pending", "--gpu-reset -i 0"),
-        ("remapped_rows/remapped_row_failure", "Yes", "remap failed", "List 0 in fleet_hardware.exclude"),
-        ("ecc_errors/tpc_repair_pending", "Yes", "repair pending", "--gpu-reset -i 0"),
-        ("ecc_errors/unrepairable_memory", "Yes", "repair failed", "List 0 in fleet_hardware.exclude"),
-        ("fabric/state", "In Progress", "fabric", "state In Progress"),
-        ("fabric/state", "Not Started", "fabric", "nvidia-fabricmanager"),
-        ("fabric/status", "Insufficient Resources", "fabric", "Insufficient Resources"),
-        ("fabric/health/summary", "Unhealthy", "fabric", "is unhealthy"),
-    ],
-)
+@pytest.mark.parametrize(("path", "value", "word", "words"), [
+    ("fb_memory_usage/total", "GPU is lost", "lost", "Reboot the node"),
+    ("product_name", "ERR!", "unreadable", "--gpu-reset -i 0"),
+    ("fb_memory_usage/total", "[Unknown Error]", "unreadable", "--gpu-reset -i 0"),
+    ("mig_mode/current_mig", "[GPU requires reset]", "needs reset", "--gpu-reset -i 0"),
+    ("gpu_recovery_action", "Reset", "needs reset", "requires: reset"),
+    ("mig_mode/pending_mig", "Enabled", "MIG", "-mig 0"),
+    ("ecc_errors/volatile/dram_uncorrectable", "2", "ECC", "had 2 uncorrectable"),
+    ("ecc_errors/volatile/sram_uncorrectable_secded", "1", "ECC", "had 1 uncorrectable"),
+    ("ecc_errors/aggregate/sram_threshold_exceeded", "Yes", "ECC", "List 0 in fleet_hardware.exclude"),
+    ("remapped_rows/remapped_row_pending", "Yes", "remap pending", "--gpu-reset -i 0"),
+    ("remapped_rows/remapped_row_failure", "Yes", "remap failed", "List 0 in fleet_hardware.exclude"),
+    ("ecc_errors/tpc_repair_pending", "Yes", "repair pending", "--gpu-reset -i 0"),
+    ("ecc_errors/unrepairable_memory", "Yes", "repair failed", "List 0 in fleet_hardware.exclude"),
+    ("fabric/state", "In Progress", "fabric", "state In Progress"),
+    ("fabric/state", "Not Started", "fabric", "nvidia-fabricmanager"),
+    ("fabric/status", "Insufficient Resources", "fabric", "Insufficient Resources"),
+    ("fabric/health/summary", "Unhealthy", "fabric", "is unhealthy"),
+])  # fmt: skip
 def test_each_fault_of_a_gpu(node, path, value, word, words):
     found = gpus(node, change=lambda root: node.set(root, 0, path, value))
     assert [one.health for one in found] == [word] + ["ok"] * 7
@@ -192,7 +175,7 @@ def test_who_computes_on_it(node):
     assert found[1].holders == [{"pid": 77, "command": "/usr/bin/python3"}, {"pid": 79, "command": "mps"}]
 
 
-def test_names_of_processes_come_as_they_are():
+def test_names_of_processes_that_are_no_xml():
     text = (FIXTURES / "h100-8/q-x.xml").read_text()
     block = "<processes><process_info><pid>5</pid><type>C</type><process_name>a<b & c\x01</process_name></process_info>"
     root = smi.parse_xml(text.replace("<processes>", block, 1))

@@ -152,30 +152,21 @@ def test_servers_without_gpus_in_containers_need_nothing(node, servers):
     assert node.look(servers)["due"] == {}
 
 
-@pytest.mark.parametrize(
-    ("version", "others", "due"),
-    [
-        ("1.20.0-1", {}, False),
-        ("1.17.8-1", {}, False),
-        ("1.21.0-1", {}, False),
-        ("1.17.7-1", {}, True),
-        ("1.20.0-1", {"libnvidia-container1": "1.18.0-1"}, True),
-    ],
-)
+@pytest.mark.parametrize(("version", "others", "due"), [
+    ("1.20.0-1", {}, False), ("1.17.8-1", {}, False), ("1.21.0-1", {}, False), ("1.17.7-1", {}, True),
+    ("1.20.0-1", {"libnvidia-container1": "1.18.0-1"}, True),
+])  # fmt: skip
 def test_packages_stay_where_they_fit_and_are_of_one_version(node, version, others, due):
     node.have(version, **others)
     assert node.look()["due"].get("packages", {}) == (dict.fromkeys(NAMES, "1.20.0") if due else {})
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ({}, None),
-        ({"/dev/nvidia2": ""}, "it lacks /dev/nvidia2"),
-        ({"/usr/bin/nvidia-cdi-hook": None}, "it names /usr/bin/nvidia-cdi-hook, which does not exist"),
-        ({NAMED[2]: None}, "it names %s, which does not exist" % NAMED[2]),
-    ],
-)
+@pytest.mark.parametrize(("change", "why"), [
+    ({}, None),
+    ({"/dev/nvidia2": ""}, "it lacks /dev/nvidia2"),
+    ({"/usr/bin/nvidia-cdi-hook": None}, "it names /usr/bin/nvidia-cdi-hook, which does not exist"),
+    ({NAMED[2]: None}, "it names %s, which does not exist" % NAMED[2]),
+])  # fmt: skip
 @pytest.mark.parametrize("form", ["yaml", "json"])
 def test_a_description_is_written_again_after_a_change_of_the_driver(node, form, change, why):
     node.be_ready()
@@ -255,16 +246,11 @@ def test_who_loses_gpus_by_a_reload(monkeypatch):
     assert nvidia_toolkit.holders(asked()) == []
 
 
-@pytest.mark.parametrize(
-    ("package", "code"),
-    [
-        ({"version": "new"}, "packages.invalid"),
-        ({"version": "1.20.0", "most": "2"}, "packages.invalid"),
-        ("1.20.0", "packages.invalid"),
-        ({"version": "1.20.0", "least": "old"}, "packages.invalid"),
-        ({"version": "1.19.0"}, "packages.versions-differ"),
-    ],
-)
+@pytest.mark.parametrize(("package", "code"), [
+    ({"version": "new"}, "packages.invalid"), ({"version": "1.20.0", "most": "2"}, "packages.invalid"),
+    ("1.20.0", "packages.invalid"), ({"version": "1.20.0", "least": "old"}, "packages.invalid"),
+    ({"version": "1.19.0"}, "packages.versions-differ"),
+])  # fmt: skip
 def test_packages_that_are_wrong(node, package, code):
     node.fails(code, packages={**PACKAGES, "libnvidia-container1": package})
 
