@@ -85,8 +85,8 @@ LAYER_DONE = re.compile(r"^(?:Pull complete|Already exists|done|skipped: already
 
 
 def check_mirror(mirror, name="fleet_registry_mirror"):
-    """Raises FleetError with the variable's name unless `mirror` is "" or None for none, HOST[/PREFIX] for all registries,
-    or such a string for some registries: {REGISTRY: HOST[/PREFIX]}."""
+    """Raises FleetError with the variable's name unless `mirror` is "" or None for none, HOST[/PREFIX] for all
+    registries, or such a string for some registries: {REGISTRY: HOST[/PREFIX]}."""
     named = mirror.items() if isinstance(mirror, dict) else [(None, mirror)]
     for registry, one in named:
         if registry is not None and not REGISTRY.match(str(registry)):
