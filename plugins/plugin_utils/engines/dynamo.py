@@ -280,7 +280,7 @@ def _check_alike(entries, frontends, workers, mistakes):
         (split, "model.path", lambda one: one["weights"][0]),
         *((split, "arguments." + name, lambda one, name=name: one["arguments"].get(name)) for name in ALIKE),
         *((split, "config.content.kv_cache_config." + name,
-           lambda one, name=name: content_of(one, "kv_cache_config").get(name))
+           lambda one, name=name: content_of(one["config"], "kv_cache_config").get(name))
           for name in ("dtype", "tokens_per_block")),
         # with a draft the KV cache has other layers
         (mixed, "arguments." + DRAFT, lambda one: _canonical(one["arguments"].get(DRAFT))),
@@ -360,7 +360,7 @@ def _transfer(worker):
             return "arguments." + TRANSFER, read_mapping(worker["arguments"], TRANSFER)
         except Unreadable:
             return "arguments." + TRANSFER, {}
-    return "config.content." + BUFFER, content_of(worker, BUFFER)
+    return "config.content." + BUFFER, content_of(worker["config"], BUFFER)
 
 
 def _block_size(entry):

@@ -35,12 +35,12 @@ VLLM = [
         {"kv-transfer-config": {"kv_connector": "NixleConnector", "kv_role": "kv_both"}},
         {"compilation-config": "3"}, {"compilation-config": '{"cudagraph_mode": FULL}'},
         {"compilation-config": {"mode": 9}}, {"compilation-config.mode": "fast"}, {"hf-overrides": '{"x": 1'},
+        {"compilation-config": {"cudagraph_mode": "FULLL"}}, {"compilation-config.cudagraph_mode": "half"},
         {"response-role": []},
     ),
     *given(
         "h200-vllm", INVALID,
         {"tool-call-parser": "hermes"}, {"reasoning-parser": "qwen3"},
-        {"compilation-config": {"cudagraph_mode": "FULLL"}},
         {"max-num-seqs": "many"}, {"max-num-seqs": True}, {"max-num-seqs": 0}, {"max-num-seqs": 4.5},
         {"speculative-config": {"method": "eagle3", "num_speculative_tokens": 0}}, {"gpu-memory-utilization": 9},
         {"gpu-memory-utilization": "90%"}, {"max-model-len": "long"}, {"max-num-batched-tokens": "8 k"},

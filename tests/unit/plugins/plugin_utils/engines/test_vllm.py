@@ -21,8 +21,6 @@ def planned(**arguments):
         ({"max-num-batched-tokens": 8, "max-num-seqs": 16}, "arguments.max-num-batched-tokens", "16"),
         ({"max-num-batched-tokens": "4K", "max-model-len": 8192, "no-enable-chunked-prefill": True},
          "arguments.max-num-batched-tokens", "8192"),
-        ({"compilation-config": {"cudagraph_mode": "FULL_DECODE"}}, "compilation-config.cudagraph_mode", "PIECEWISE"),
-        ({"compilation-config.cudagraph_mode": "half"}, "compilation-config.cudagraph_mode", "PIECEWISE"),
         ({"compilation-config": '{"cudagraph_capture_sizes": [1, 0]}'}, "compilation-config.cudagraph_capture_sizes",
          "above 0"),
         ({"compilation-config": {"cudagraph_capture_sizes": 4}}, "compilation-config.cudagraph_capture_sizes", "list"),
@@ -41,7 +39,7 @@ def test_what_the_engine_refuses_as_it_starts(arguments, key, allowed):
         {"max-num-batched-tokens": 4096, "max-model-len": 8192},  # in two steps
         {"max-num-batched-tokens": 4096, "max-model-len": "auto", "no-enable-chunked-prefill": True},
         {"max-num-batched-tokens": 8192, "max-model-len": 8192, "no-enable-chunked-prefill": True},
-        *({"compilation-config": {"cudagraph_mode": mode}} for mode in (*vllm.GRAPH_MODES, "piecewise", None)),
+        *({"compilation-config": {"cudagraph_mode": mode}} for mode in ("FULL_DECODE_ONLY", "piecewise", None)),
         {"compilation-config": {"cudagraph_capture_sizes": [1, 2, 4]}},
     ],
 )
