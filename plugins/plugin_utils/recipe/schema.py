@@ -10,6 +10,7 @@ In addition to the keywords of JSON schema, a node has `allowed`, a description 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import graphlib
 import json
@@ -42,9 +43,7 @@ from .overrides import group_name
 try:
     import jsonschema
 except ImportError:
-    HAS_JSONSCHEMA = False
-else:
-    HAS_JSONSCHEMA = True
+    jsonschema = None
 
 REQUIREMENT = "jsonschema>=4.23,<5"
 SCHEMA_PATH = os.path.join(COLLECTION, "recipes", "recipe.schema.json")
@@ -74,7 +73,7 @@ def recipe_schema():
 
 @functools.lru_cache(maxsize=1)
 def _validator():
-    if not HAS_JSONSCHEMA:
+    if jsonschema is None:
         raise FleetError("recipe.jsonschema-missing", sys.executable, REQUIREMENT)
     # 8.0 is not a valid count, because Python cannot count with it. "$" must not match before a line break at the end.
     draft = jsonschema.Draft202012Validator
@@ -113,13 +112,10 @@ def _coerce_scalar(text, types):
         return int(lower)
     if "number" in types and NUMBER.fullmatch(lower):
         return float(lower)
-    if "array" in types or "object" in types:
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            return text
-        wanted = list if "array" in types else dict
-        return value if isinstance(value, wanted) else text
+    with contextlib.suppress(ValueError, RecursionError):
+        value = json.loads(text) if {"array", "object"} & {*types} else None
+        if isinstance(value, list if "array" in types else dict):
+            return value
     return text
 
 
@@ -147,20 +143,12 @@ def coerce(value, schema=None):
     return value
 
 
-def _allowed(error):
-    """Return the allowed values at the place of ``error`` (a jsonschema error), as a string."""
-    schema = error.schema
+def _describe(schema):
+    """Return the values that a schema node allows, as a string."""
     if "anyOf" in schema:
-        options = []
-        for option in schema["anyOf"]:
-            options.append(show(option["const"]) if "const" in option else _describe(option))
-        return " or ".join(options)
+        return " or ".join(map(_describe, schema["anyOf"]))
     if "const" in schema:
         return show(schema["const"])
-    return _describe(schema)
-
-
-def _describe(schema):
     if "enum" in schema:
         return ", ".join(str(item) for item in schema["enum"])
     text = " or ".join(TYPE_NAMES[name] for name in type_names(schema)) or schema.get("allowed", "anything")
@@ -202,7 +190,7 @@ def _message(error, text_of):
             error.schema["examples"][0],
         )  # fmt: skip
     odd = odd_characters(error.instance) if error.validator == "pattern" else ""
-    return path, "'%s' is %s%s; allowed: %s" % (key or "recipe", show(error.instance), odd, _allowed(error))
+    return path, "'%s' is %s%s; allowed: %s" % (key or "recipe", show(error.instance), odd, _describe(error.schema))
 
 
 def problems(recipe, text_of=path_text):
@@ -250,21 +238,19 @@ def _open_secrets(value, path=()):
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _open_secrets(item, (*path, str(key))) if key not in ("secrets", "secret_versions") else ()
-        return
-    if isinstance(value, list):
+    elif isinstance(value, list):
         for index, item in enumerate(value):
             before = value[index - 1] if index and isinstance(value[index - 1], str) else ""
             if _is_secret(before.lstrip("-"), item) and before.startswith("-"):
                 yield [*path, index], OPEN_SECRET
             else:
                 yield from _open_secrets(item, (*path, index))
-        return
-    keys = [one for one in path if isinstance(one, str)]
-    if not keys or keys[-1] in WITH_CHECK or "description" in keys or not isinstance(value, str):
-        return
-    name, mark, given = value.lstrip("-").partition("=")
-    if _is_secret(keys[-1], value) or (mark and _is_secret(name, given)) or holds_secret(value):
-        yield list(path), OPEN_SECRET
+    elif isinstance(value, str):
+        keys = [one for one in path if isinstance(one, str)]
+        name, _mark, given = value.lstrip("-").partition("=")
+        secret = keys and (_is_secret(keys[-1], value) or _is_secret(name, given) or holds_secret(value))
+        if secret and keys[-1] not in WITH_CHECK and "description" not in keys:
+            yield list(path), OPEN_SECRET
 
 
 def _is_secret(name, value):

@@ -43,7 +43,7 @@ def test_schema_itself_is_valid():
 
 
 def test_a_missing_jsonschema_is_named_with_the_command_that_brings_it(monkeypatch):
-    monkeypatch.setattr(recipe_schema, "HAS_JSONSCHEMA", False)
+    monkeypatch.setattr(recipe_schema, "jsonschema", None)
     monkeypatch.setattr(recipe_schema, "_validator", recipe_schema._validator.__wrapped__)
     found = error(recipe_schema.problems, {})
     assert (found.code, found.values) == ("recipe.jsonschema-missing", (sys.executable, recipe_schema.REQUIREMENT))
