@@ -27,7 +27,7 @@ from ..models import family_of, problem_of
 from ..models.base import read as read_config
 from . import overrides, tuning
 from .overrides import group_name
-from .schema import COLLECTION, all_problems, coerce
+from .schema import COLLECTION, all_problems
 
 SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 OWN_RECIPES = os.path.join(COLLECTION, "recipes")
@@ -396,8 +396,8 @@ def _resolve(recipe, chain, layers):
     names = ", ".join(name for name, layer in layers if layer)
     with _within(names):
         overrides.check_nulls(recipe, merged)
-        result = _with_probes(overrides.apply(recipe, coerce(merged)), _folders(chain))
-    result, lines = coerce(result), []
+        result = _with_probes(overrides.apply(recipe, merged), _folders(chain))
+    lines = []
     by_name = functools.partial(_by_name, result if isinstance(merged.get("servers"), dict) else {})
     for where, text in all_problems(result, lambda where: path_text(by_name(where))):
         keys = tuple(part for part in by_name(where) if isinstance(part, str))

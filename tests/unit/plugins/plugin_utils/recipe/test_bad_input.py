@@ -212,8 +212,6 @@ def test_all_mistakes_are_said_at_once():
         {"arguments": {"max-model-len": "25.6k"}},
         {"arguments": {"max-model-len": "auto"}},
         {"arguments": {"enforce-eager": False, "no-enforce-eager": True}},
-        {"servers": {"server": {"count": "1", "port": "9000"}}},
-        {"start": {"budget_s": "1e2"}},
         {"model": {"path": "/models/gpt oss/x"}},
         {"model": {"revision": "refs/pr/1"}},
         {"environment": {"TOKENIZERS_PARALLELISM": "false", "MAX_TOKENS": "8", "A_TOKEN": "", "KEY_FILE": "/etc/key"}},

@@ -102,7 +102,19 @@ def test_files_of_all_folders_are_found(write, tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["h200-vlm", "../h200-vllm", "{{ base }}", "", "images", "/etc/passwd", "x" * 300, None, 7, ["h200-vllm"], {"a": 1}],
+    [
+        "h200-vlm",
+        "../h200-vllm",
+        "{{ base }}",
+        "",
+        "images",
+        "/etc/passwd",
+        "x" * 300,
+        None,
+        7,
+        ["h200-vllm"],
+        {"a": 1},
+    ],
 )
 def test_an_unknown_name(write, name):
     error = error_of(write("mine", extends=name))

@@ -135,23 +135,6 @@ def test_name_cannot_be_overridden():
     )
 
 
-def test_texts_of_the_command_line_are_coerced():
-    layer = {
-        "servers": {"server": {"count": "3", "port": "9000"}},
-        "start": {"budget_s": "2.5"},
-        "verify": {"responses_api": "no"},
-        "arguments": {"max-model-len": "8"},
-        "needs": {"cpu_flags": '["avx2"]'},
-    }
-    recipe = resolved("cpu-tiny", layer)
-    assert (recipe["servers"][0]["count"], recipe["servers"][0]["port"]) == (3, 9000)
-    assert recipe["start"]["budget_s"] == 2.5
-    assert recipe["verify"]["responses_api"] is False
-    assert recipe["arguments"]["max-model-len"] == "8"
-    assert recipe["needs"]["cpu_flags"] == ["avx2"]
-    assert resolved("cpu-tiny", {"servers": {"server": {"count": "auto"}}})["servers"][0]["count"] == "auto"
-
-
 def test_first_folder_wins_and_own_recipes_come_last(write, tmp_path):
     path = write(file="cpu-tiny")
     assert recipes.find_recipe("cpu-tiny", [str(tmp_path)]) == path
