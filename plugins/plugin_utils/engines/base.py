@@ -165,13 +165,10 @@ class Engine:
     def _check_twice(self, where, values):
         """Return {canonical flag: as written}. Raises FleetError if two flags set the same option."""
         written, mistakes = {}, Mistakes()
-        for flag, value in values.items():
-            name = self.canonical_flag(flag)
-            other = written.setdefault(name, flag)
+        for flag in values:
+            other = written.setdefault(self.canonical_flag(flag), flag)
             if other != flag:
                 mistakes.keep(conflict(where, "arguments." + other, "arguments." + flag))
-            with mistakes.noted():
-                self.check_flag(where, name, flag, value)
         for name, flag in written.items():
             opposite = written.get("no-" + name)
             if opposite and values[flag] is not False and values[opposite] is not False:
@@ -184,9 +181,6 @@ class Engine:
         found = [("arguments.%s" % flag, flag, value) for flag, value in server.values.items()]
         found += [("config.content.%s" % key, str(key), value) for key, value in server.content.items()]
         return [(place, self.canonical_flag(flag), value) for place, flag, value in found]
-
-    def check_flag(self, where, name, flag, value):
-        """Raises FleetError if the engine does not accept the spelling of a flag. name: its canonical name."""
 
     def longer(self, names, environment):
         """Return whether the server's flags and variables allow sequences that are longer than the model supports."""

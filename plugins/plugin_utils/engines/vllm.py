@@ -10,8 +10,7 @@ import os.path
 
 from ...module_utils.fleet_node.engines import vllm_drains
 from ...module_utils.fleet_node.engines.vllm_api_keys import API_KEY
-from ..base.checks import invalid, number, unknown_key
-from ..base.words import FALSE, TRUE
+from ..base.checks import invalid, number
 from . import options
 from .base import SHARE, WHOLE, Engine, Unreadable, read_degree, read_mapping, read_number
 
@@ -68,12 +67,6 @@ class Vllm(Engine):
 
     def lora_rank(self, arguments):
         return super().lora_rank(arguments) or 16
-
-    def check_flag(self, where, name, flag, value):
-        if flag in self.aliases:
-            raise unknown_key(where + ": arguments", flag, value, [name])
-        if isinstance(value, str) and value.strip().lower() in (TRUE | FALSE) - {"on", "off"}:
-            raise invalid("%s: arguments.%s" % (where, flag), value, "true or false without quotes, with -e as JSON")
 
     def check_command(self, where, server, version):
         """Raises FleetError for settings that the scheduler or compiler rejects at the start,

@@ -36,7 +36,7 @@ VLLM = [
         {"compilation-config": "3"}, {"compilation-config": '{"cudagraph_mode": FULL}'},
         {"compilation-config": {"mode": 9}}, {"compilation-config.mode": "fast"}, {"hf-overrides": '{"x": 1'},
         {"compilation-config": {"cudagraph_mode": "FULLL"}}, {"compilation-config.cudagraph_mode": "half"},
-        {"response-role": []},
+        {"response-role": []}, {"enforce-eager": "true"},
     ),
     *given(
         "h200-vllm", INVALID,
