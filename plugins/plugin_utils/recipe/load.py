@@ -75,11 +75,7 @@ def _read_yaml(text):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
             raise _error(event, "is nested more than %s deep", MAX_DEPTH)
-    loader = _Loader(text)
-    try:
-        return loader.get_single_data()
-    finally:
-        loader.dispose()
+    return yaml.load(text, Loader=_Loader)
 
 
 def unknown(what, name, known, folders=()):
@@ -101,22 +97,17 @@ def _within(label):
 
 def available(paths):
     """Return the names of the recipes in ``paths``, sorted."""
-    names = set()
-    for folder in paths:
-        names.update(name[:-4] for name in seen_files.files_in(folder) if name.endswith(".yml") and name != IMAGES)
-    return sorted(names)
+    files = {name for folder in paths for name in seen_files.files_in(folder)} - {IMAGES}
+    return sorted(name[:-4] for name in files if name.endswith(".yml"))
 
 
 def find_recipe(name, paths):
     """Return the path of the recipe ``name`` in the first of ``paths`` that contains it, else in the collection.
     Raises FleetError."""
     folders = [*paths, OWN_RECIPES]
-    path = _file(name, folders)
-    if path is None and _file(name, [os.path.join(folder, FAMILIES) for folder in folders]):
+    if not _file(name, folders) and _file(name, [os.path.join(folder, FAMILIES) for folder in folders]):
         raise FleetError("recipe.family-not-deployable", name, ", ".join(available(folders)))
-    if path is None:
-        raise unknown("fleet_recipe", name, available(folders), folders)
-    return path
+    return _file_of("fleet_recipe", name, folders)
 
 
 def _file(name, folders):
@@ -127,9 +118,8 @@ def _file(name, folders):
     return next((path for path in paths if seen_files.is_file(path)), None)
 
 
-def _file_of(key, name, kind, folders):
-    """Return the path of NAME.yml in a folder `kind` of these folders. Raises FleetError. key: with the name."""
-    folders = [os.path.join(folder, kind) for folder in folders]
+def _file_of(key, name, folders):
+    """Return the path of NAME.yml in the first of the folders that contains it. Raises FleetError, about ``key``."""
     path = _file(name, folders)
     if path is None:
         raise unknown(key, name, available(folders), folders)
@@ -144,10 +134,8 @@ def chain_of(path, folders=()):
     """
     folders, chain = folders or (os.path.dirname(path),), []
     while path:
-        try:
-            chain.append((path, os.stat(path).st_mtime_ns))
-        except OSError:
-            chain.append((path, 0))  # reading the file reports the error
+        # reading a missing file reports the error
+        chain.append((path, os.stat(path).st_mtime_ns if os.path.exists(path) else 0))
         path = _extended(chain, folders)
     return tuple(chain)
 
@@ -160,13 +148,12 @@ def _extended(chain, folders):
     name, own = content["extends"], os.path.abspath(path).startswith(OWN_RECIPES + os.sep)
     folders = [OWN_RECIPES] if own else [*folders, OWN_RECIPES]
     folders = [place for folder in folders for place in (folder, os.path.join(folder, FAMILIES))]
-    found = _file(name, folders)
+    with _within(label_of(path)):
+        found = _file_of("'extends'", name, folders)
     paths = [one for one, _stamp in chain]
     if found in paths:
         cycle = [*paths[paths.index(found) :], found]
         raise FleetError("recipe.extends-cycle", label_of(path), ", ".join(map(label_of, cycle)))
-    if found is None:
-        raise unknown("'extends'", name, available(folders), folders).within(label_of(path) + ": ")
     return found
 
 
@@ -252,7 +239,8 @@ def _with_probes(recipe, folders):
     name = recipe.get("probes")
     if not isinstance(name, str):
         return recipe
-    return {**recipe, "probes": _mapping_of(_file_of("'probes'", name, PROBES, folders)).get("probes", [])}
+    path = _file_of("'probes'", name, [os.path.join(folder, PROBES) for folder in folders])
+    return {**recipe, "probes": _mapping_of(path).get("probes", [])}
 
 
 def _with_configs(recipe, chain):
@@ -385,7 +373,7 @@ def _table_of(recipe, folders):
     if not recipe.get("tuning"):
         own = [name for name in available([OWN_RECIPES]) if load_recipe(find_recipe(name, [])).get("tuning")]
         raise unknown("fleet_tuning needs a recipe with measured settings, but fleet_recipe", recipe["name"], own)
-    found = _file_of("'tuning'", recipe["tuning"], tuning.FOLDER, folders)
+    found = _file_of("'tuning'", recipe["tuning"], [os.path.join(folder, tuning.FOLDER) for folder in folders])
     return tuning.check_table(_mapping_of(found), found)
 
 
