@@ -170,10 +170,6 @@ def test_a_family_without_servers(write):
     assert "'servers'" in error.message
 
 
-def test_extends_cannot_be_overridden():
-    assert plans.codes(plans.resolved, "cpu-tiny", {"extends": "h200-vllm"}) == {"recipe.key-invalid"}
-
-
 def test_the_first_example_of_the_page_plans(tmp_path):
     page = (CLONE / "docs" / "using" / "recipes.md").read_text(encoding="utf-8")
     text = re.search(r"```yaml\n(.*?)```", page, re.DOTALL).group(1)
