@@ -259,8 +259,7 @@ class Engine:
         container, venv = recipe.get("container"), recipe.get("venv") or {}
         of_venv = [*(venv.get("packages") or ()), venv.get("version") or ""]
         words = [container.get("image") or ""] if container else of_venv
-        fork = self.forks.get(recipe.get("platform"))
-        patterns = [one for one in (self.versions, fork) if one]
+        patterns = list(filter(None, (self.versions, self.forks.get(recipe.get("platform")))))
         found = [match.group(match.lastindex) for one in patterns for word in words if (match := re.search(one, word))]
         for text_of in (*found, (container or {}).get("version") or ""):
             with contextlib.suppress(ValueError):

@@ -37,6 +37,7 @@ ADDRESSES = {
 }
 OWN_KEYS = ("kv_role", "engine_id", "kv_rank", "kv_ip", "kv_port")  # of a transfer; they differ between workers
 ROLES = {"prefill": ("kv_producer", "kv_both"), "decode": ("kv_consumer", "kv_both")}
+MODES = {"prefill": ["prefill"], "decode": ["decode", "agg"]}  # of a worker with this role
 OFFLOADS = ("SimpleCPUOffloadConnector", "OffloadingConnector")  # connectors that do not reach other workers
 BUFFER = "cache_transceiver_config"  # of TensorRT-LLM's file
 LIMITS = {"migration-limit": "float >=0", ROUTER_BLOCK: "float >=1", "router-temperature": "float >=0"}
@@ -131,8 +132,8 @@ class Dynamo(Engine):
     def needs(self, server, environment):
         """Return etcd and NATS if the server uses them.
         A process that starts without them exits after at most 120 s."""
-        given, found = {"arguments": server.arguments, "environment": environment}, []
-        version = self.version(server.recipe)
+        given, version = {"arguments": server.arguments, "environment": environment}, self.version(server.recipe)
+        found = []
         if (setting(given, "discovery-backend") or "etcd") == "etcd":
             urls = [url if "://" in url else "http://" + url for url in _listed(environment.get("ETCD_ENDPOINTS"))]
             names = dict(zip(("ca", "certificate", "key"), ETCD_TLS))
@@ -191,7 +192,8 @@ class Dynamo(Engine):
         found = len(mistakes.errors)
         for worker in workers:
             with mistakes.noted():
-                _check_transfer(worker)
+                if mode_of(worker) == worker["role"]:
+                    _check_transfer(worker)
         for entry in entries:
             _check_discovery(entry, clustered, mistakes)
         if len(mistakes.errors) == found:
@@ -200,15 +202,12 @@ class Dynamo(Engine):
 
 def _check_roles(frontends, workers, clustered):
     """Raises FleetError if a part of a request has no server."""
-    modes = {}
     for entry in workers:
-        mode, role = mode_of(entry), entry["role"]
-        modes.setdefault(mode, entry["name"])
-        if mode != role and not (mode == "agg" and role == "decode"):
-            allowed = role if role == "prefill" else "decode, or agg for a worker that does both"
-            raise invalid("server '%s': %s" % (entry["name"], MODE), mode, "%s, for the role %s" % (allowed, role))
-    halves = {"prefill", "decode"} & set(modes)
-    lacks = None
+        if mode_of(entry) not in MODES[entry["role"]]:
+            allowed = "%s for the role %s" % (" or ".join(MODES[entry["role"]]), entry["role"])
+            raise invalid("server '%s': %s" % (entry["name"], MODE), mode_of(entry), allowed)
+    modes = {mode_of(entry): entry["name"] for entry in reversed(workers)}
+    halves, lacks = {"prefill", "decode"} & set(modes), None
     if "prefill" in modes and "agg" in modes:
         lacks = modes["prefill"], "decode, since the others do both (%s agg)" % MODE
     elif len(halves) == 1 and not clustered:
@@ -224,8 +223,6 @@ def _check_transfer(worker):
     mode, (place, settings) = mode_of(worker), _transfer(worker)
     where = "server '%s': %s" % (worker["name"], place)
     role, connector = settings.get("kv_role"), settings.get("kv_connector")
-    if mode != worker["role"]:
-        return
     if not settings:
         raise invalid(where, None, "a mapping for prefill and decode alike, or %s agg for all workers" % MODE)
     if place.endswith(TRANSFER) and connector in (None, *OFFLOADS):
