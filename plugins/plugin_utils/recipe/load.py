@@ -135,7 +135,7 @@ def chain_of(path, folders=()):
     folders, chain = folders or (os.path.dirname(path),), []
     while path:
         # reading a missing file reports the error
-        chain.append((path, os.stat(path).st_mtime_ns if os.path.exists(path) else 0))
+        chain.append((path, os.stat(path).st_mtime_ns if seen_files.exists(path) else 0))
         path = _extended(chain, folders)
     return tuple(chain)
 
