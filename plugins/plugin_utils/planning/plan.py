@@ -258,13 +258,9 @@ def _adapter_flags(where, recipe, flags):
         return flags
     engine, platform = ENGINES[recipe["engine"]].running(recipe.get("backend")), PLATFORMS[recipe["platform"]]
     found, family = engine.adapter_arguments(adapters), family_of(recipe)
-    for supported, label in (
-        (found, engine.label),
-        (platform.adapters, platform.label),
-        (family.adapters, family.label),
-    ):
+    for supported, one in ((found, engine), (platform.adapters, platform), (family.adapters, family)):
         if not supported:
-            raise invalid(where + ": model.adapters", list(adapters), "null: %s has no LoRA adapters" % label)
+            raise invalid(where + ": model.adapters", list(adapters), "null: %s has no LoRA adapters" % one.label)
     for flag in flags:
         if engine.canonical_flag(flag) in found and flags[flag] is not True:
             raise conflict(where, "model.adapters", "arguments.%s" % flag)

@@ -30,27 +30,15 @@ def has_key(variables, deploys):
 
     variables: HostVariables. deploys: whether a value that is not a key raises FleetError.
     """
-    if VARIABLE not in variables.names:
-        return False
+    readable = False
     try:
         value = variables.get(VARIABLE)
-    except FleetError:
-        return True
-    try:
+        readable = True
         return bool(api_keys(value))
     except FleetError:
-        if deploys:
+        if deploys and readable:
             raise
         return True
-
-
-def check_engine(where, engine, secrets):
-    """Raises FleetError if the engine does not support API keys, or if the recipe names another variable for them."""
-    name = engine.api_key
-    if not name:
-        raise FleetError("plan.engine-without-api-keys", VARIABLE, engine.label)
-    if secrets.get(name, VARIABLE) != VARIABLE:
-        raise invalid("%s: secrets.%s" % (where, name), secrets[name], "null, as %s is set" % VARIABLE)
 
 
 def check_not_in_the_open(where, engine, server):
@@ -67,8 +55,13 @@ def check_not_in_the_open(where, engine, server):
 
 
 def give_keys(where, engine, secrets):
-    """Return (secrets, arguments) of a server with the fleet's keys; the arguments name a module for engines."""
-    check_engine(where, engine, secrets)
+    """Return (secrets, arguments) of a server with the fleet's keys; the arguments name a module for engines.
+    Raises FleetError if the engine does not support keys, or if the recipe names another variable for them."""
+    name = engine.api_key
+    if not name:
+        raise FleetError("plan.engine-without-api-keys", VARIABLE, engine.label)
+    if secrets.get(name, VARIABLE) != VARIABLE:
+        raise invalid("%s: secrets.%s" % (where, name), secrets[name], "null, as %s is set" % VARIABLE)
     return {**secrets, **SECRETS}, ENGINES[engine.name].key_arguments
 
 
