@@ -43,12 +43,8 @@ def plan_one(variables, deploys, others, made):
     host, see steps.steps_of.
     """
     mistakes = input_checks.Mistakes()
-    with mistakes.noted():
-        check_variables(variables)
-    name = None
-    with mistakes.noted():
-        name = variables.get("fleet_recipe")
-    if name is None:
+    mistakes.result_of(check_variables, variables)
+    if mistakes.result_of(variables.get, "fleet_recipe") is None:
         mistakes.raise_any()
         return dict(UNPLANNED)
     recipe, path, layers, hardware = declared_of(variables, mistakes)
@@ -88,24 +84,21 @@ def declared_of(variables, mistakes):
     """Return (recipe, its path, layers of overrides, Hardware) of a host with a fleet_recipe. A value is None if it is
     invalid; the error is noted in `mistakes`."""
     before = len(mistakes.errors)
-    recipe, path, layers, hardware = None, None, [], None
+    recipe, path, layers = None, None, []
     for key in overrides.override_names(variables.names):
         with mistakes.noted():
             layers.append((key, variables.get(key)))
-    overlays = ()
-    with mistakes.noted():
-        overlays = overlays_of(variables)
+    overlays = mistakes.result_of(overlays_of, variables)
     wanted = read_checked(variables, "fleet_tuning", None, mistakes, tuning.check_wanted)
     readable = len(mistakes.errors) == before
     with mistakes.noted():
         folders = recipe_paths(variables)
         path = recipes.find_recipe(variables.get("fleet_recipe"), folders)
-        recipe = recipes.resolve_recipe(path, layers, overlays, folders=folders) if readable else None
-    with mistakes.noted():
-        hardware = parse_hardware(variables.get("fleet_hardware"), "inventory")
+        resolve = functools.partial(recipes.resolve_recipe, path, layers, overlays or (), folders=folders)
+        recipe = resolve() if readable else None
+    hardware = mistakes.result_of(lambda: parse_hardware(variables.get("fleet_hardware"), "inventory"))
     if recipe and hardware and wanted is not None:
-        with mistakes.noted():
-            recipe = recipes.resolve_recipe(path, layers, overlays, wanted, hardware.accelerator, folders)
+        recipe = mistakes.result_of(resolve, wanted, hardware.accelerator) or recipe
     return recipe, path, layers, hardware
 
 
@@ -137,9 +130,7 @@ def _site(variables, recipe, deploys, mistakes):
     root, bind = read("fleet_root", ""), read("fleet_bind_address", "127.0.0.1")
     engine = read("fleet_container_engine", container_launch.DEFAULT_ENGINE)
     rule = read("fleet_capacity", "refuse")
-    has_key = False
-    with mistakes.noted():
-        has_key = server_values.has_key(variables, deploys)
+    has_key = mistakes.result_of(server_values.has_key, variables, deploys)
     digests = read("fleet_require_digests", False)
     secrets = {**plan.secrets_of(recipe), **(server_values.SECRETS if has_key else {})}
     versions = tuple(
@@ -230,11 +221,11 @@ def host_warnings(hosts, others):
     hosts: of the inventory. others: Hosts.
     """
     forgotten = [host for host in hosts if not others(host).has_recipe and "fleet_hardware" in others(host).names]
-    return forgotten and [
+    words = (
         "%s: fleet_hardware is set, but fleet_recipe is not, so no servers are planned there. Set fleet_recipe "
         "(recipes: %s), or remove fleet_hardware."
-        % (some(forgotten), ", ".join(recipes.available([recipes.OWN_RECIPES])))
-    ]
+    )
+    return forgotten and [words % (some(forgotten), ", ".join(recipes.available([recipes.OWN_RECIPES])))]
 
 
 def check_secrets(planned, hosts, others):
@@ -242,11 +233,8 @@ def check_secrets(planned, hosts, others):
 
     planned: of plan_hosts(), others: Hosts. Encrypted values require the vault's password.
     """
-    problems = by_text(
-        (words, host)
-        for host in hosts
-        for words in server_values.missing_secrets(planned[host]["servers"], others(host))
-    )
+    found = ((server_values.missing_secrets(planned[host]["servers"], others(host)), host) for host in hosts)
+    problems = by_text((words, host) for sentences, host in found for words in sentences)
     if problems:
         lines = ["%s: %s." % (some(where), words) for words, where in problems.items()]
         raise FleetError("inventory.secret-missing", "\n".join(lines))
@@ -284,8 +272,7 @@ def make(hosts, play_hosts, ours, others, run_plan, options):
     elif options["strict"]:
         planned = plan_hosts(hosts, others, True, run_plan, play_hosts)
     else:
-        each = plan_each(hosts, others, run_plan, reasons)
-        planned = {host: item for host, item in each.items() if item}
+        planned = {host: item for host, item in plan_each(hosts, others, run_plan, reasons).items() if item}
         run_plan.refuse({host: why for host, why in reasons.items() if host in play_hosts})
     if options["secrets"]:
         check_secrets(planned, play_hosts, others)
@@ -357,16 +344,16 @@ def capacity_warnings(planned):
 
 def exposed_warnings(planned):
     """Return [a sentence on all servers that listen beyond loopback and require no API key]; [] if there are none."""
-    addresses, hosts = {}, {}
-    for host, item in planned.items():
-        for entry in item["servers"]:
-            exposed = entry["port"] and not server_values.is_loopback(entry["bind"])
-            if exposed and not set(API_KEYS) & set(entry["secrets"]):
-                addresses[entry["bind"]] = hosts[host] = True
-    if not hosts:
-        return []
-    return [
+    exposed = [
+        entry
+        for item in planned.values()
+        for entry in item["servers"]
+        if entry["port"] and not server_values.is_loopback(entry["bind"]) and not set(API_KEYS) & set(entry["secrets"])
+    ]
+    hosts, addresses = (list(dict.fromkeys(entry[key] for entry in exposed)) for key in ("host", "bind"))
+    words = (
         "%s: the servers listen on %s (fleet_bind_address) and ask for no API key, so any client that reaches "
         "them can use them. Set fleet_api_key, or leave fleet_bind_address at 127.0.0.1 and put a gateway that asks "
-        "for a key in front." % (some(list(hosts)), some(list(addresses)))
-    ]
+        "for a key in front."
+    )
+    return [words % (some(hosts), some(addresses))] if exposed else []

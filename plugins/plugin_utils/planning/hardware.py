@@ -88,9 +88,7 @@ def parse_hardware(declared, where):
     given = {key: value for key, value in declared.items() if value is not None}
 
     def read(key, default, high, whole=True):
-        with mistakes.noted():
-            return check_number("%s.%s" % (where, key), given.get(key, default), high, whole)
-        return 0
+        return mistakes.result_of(check_number, "%s.%s" % (where, key), given.get(key, default), high, whole) or 0
 
     count = read("count", None, MAX_COUNT)
     cores = read("cores", kind.cores, MAX_CORES) if kind.cores else 0
@@ -101,17 +99,11 @@ def parse_hardware(declared, where):
         mistakes.keep(invalid(where + ".lnc", lnc, " or ".join(map(str, kind.lnc_allowed))))
     elif cores and lnc and cores % lnc:
         mistakes.keep(invalid(where + ".cores", cores, "a multiple of fleet_hardware.lnc, %d" % lnc))
-    memory = kind.memory_gib
-    if "memory_gib" in given:
-        memory = read("memory_gib", memory, MAX_MEMORY, whole=False)
+    memory = read("memory_gib", None, MAX_MEMORY, whole=False) if "memory_gib" in given else kind.memory_gib
     exclude = given.get("exclude") or []
-    if not isinstance(exclude, list) or any(
-        not isinstance(one, int) or isinstance(one, bool) or not 0 <= one < count for one in exclude
-    ):
+    if not isinstance(exclude, list) or not all(type(one) is int and 0 <= one < count for one in exclude):
         mistakes.keep(invalid(where + ".exclude", exclude, "a list of device numbers from 0 to %d" % (count - 1)))
-    affinity = ()
-    with mistakes.noted():
-        affinity = _affinity(where + ".cpu_affinity", given.get("cpu_affinity"))
+    affinity = mistakes.result_of(_affinity, where + ".cpu_affinity", given.get("cpu_affinity"))
     mistakes.raise_any()
     hardware = Hardware(name, platform.name, count, cores, lnc, float(memory), affinity, tuple(sorted(set(exclude))))
     most = max(hardware.units, hardware.count)
@@ -142,7 +134,7 @@ def _affinity(where, declared):
 MAX_SERVERS = 1024  # of a host
 
 
-def group_counts(recipe, hardware):
+def _group_counts(recipe, hardware):
     """Return the number of servers of each group: [int].
     Raises FleetError if they do not fit or do not divide evenly."""
     groups = recipe["servers"]
@@ -185,20 +177,26 @@ def _automatic(group, left, hardware):
     return left // size
 
 
-def server_names(recipe, counts):
-    """Return {group name: [server names]}. Raises FleetError if a name is too long."""
+def server_names(recipe, hardware):
+    """Return {group name: [server names]}. Raises FleetError if the servers do not fit, or if a name is too long."""
     names = {}
-    for group, count in zip(recipe["servers"], counts):
+    for group, count in zip(recipe["servers"], _group_counts(recipe, hardware)):
         base = group_name(group)
         names[base] = ["%s-%d" % (base, index) for index in range(count)]
-        for name in names[base][-1:]:
-            if not NAME.match(name):
-                raise invalid("a server's name", name, "40 characters")
+        if count and not NAME.match(names[base][-1]):
+            raise invalid("a server's name", names[base][-1], "40 characters")
     return names
 
 
+def ports_of(group, name):
+    """Return {kind: port} of a server's ports, except the port for requests."""
+    index = int(name.rpartition("-")[2])
+    return {kind: port + index for kind, port in group.get("ports", {}).items() if port is not None}
+
+
 def assign(recipe, hardware, names):
-    """Return {server: its devices}. Servers with an excluded device are left out; the other servers keep their devices.
+    """Return {group: {server: its devices}}. Servers with an excluded device are left out; the other servers keep their
+    devices.
 
     names: {group: [server]}. A server gets the devices of its instance's device_list, else of its group's device_list,
     else the next devices that no list contains.
@@ -206,34 +204,30 @@ def assign(recipe, hardware, names):
     instances = recipe.get("instances") or {}
     given, taken = {}, {}
     for group in recipe["servers"]:
-        size, listed = group["devices"], group.get("device_list")
+        size, listed, key = group["devices"], group.get("device_list"), "servers.%s.device_list" % group_name(group)
         for index, name in enumerate(names[group_name(group)]):
             own = (instances.get(name) or {}).get("device_list")
-            if own is None and listed is None:
-                continue
-            key = "instances.%s.device_list" % name if own is not None else "servers.%s.device_list" % group_name(group)
-            given[name] = own if own is not None else listed[index * size : (index + 1) * size]
-            _check_list(key, name, given[name], size, hardware, taken, own is not None)
-            taken.update(dict.fromkeys(given[name], key))
-        for device in listed or ():
-            taken.setdefault(device, "servers.%s.device_list" % group_name(group))
+            if own is not None or listed is not None:
+                place = key if own is None else "instances.%s.device_list" % name
+                given[name] = listed[index * size : (index + 1) * size] if own is None else list(own)
+                _check_list(place, name, given[name], size, hardware, taken, own is not None)
+                taken.update(dict.fromkeys(given[name], place))
+        taken = {**dict.fromkeys(listed or (), key), **taken}
     free = (device for device in range(hardware.units) if device not in taken)
     found = {}
     for group in recipe["servers"]:
-        for name in names[group_name(group)]:
-            devices = given[name] if name in given else [next(free, None) for _piece in range(group["devices"])]
+        base, size = group_name(group), group["devices"]
+        found[base] = {name: given.get(name) or [next(free, None) for _piece in range(size)] for name in names[base]}
+        for name, devices in found[base].items():
             if None in devices:
-                raise FleetError(
-                    "plan.device-list-too-short",
-                    name,
-                    group["devices"],
-                    hardware.unit,
-                    hardware.units,
-                    group_name(group),
-                )
-            found[name] = list(devices)
-    kept = {name: devices for name, devices in found.items() if not hardware.excluded & set(devices)}
-    if not any(kept.values()) and any(found.values()):
+                lacks = (hardware.unit, hardware.units, base)
+                raise FleetError("plan.device-list-too-short", name, size, *lacks)
+    kept = {
+        base: {name: devices for name, devices in group.items() if not hardware.excluded & set(devices)}
+        for base, group in found.items()
+    }
+    used, every = ([devices for group in one.values() for devices in group.values()] for one in (kept, found))
+    if not any(used) and any(every):
         raise invalid("fleet_hardware.exclude", list(hardware.exclude), "devices that leave some servers theirs")
     return kept
 

@@ -16,6 +16,7 @@ from ...module_utils.fleet_node.host.server_spec import canonical, server_ports
 from ..base.checks import clean
 from ..base.words import show, some
 
+FACTS = "The plan touches no node and reads no facts; write the value into the inventory."
 LOCKED = "Give the vault's password (--ask-vault-pass), or write the value where it is not encrypted."
 
 
@@ -73,14 +74,8 @@ class HostVariables:
         except Exception as error:  # any error of a template: undefined facts, a locked vault, bad Jinja
             text = " ".join(str(error).split()).rstrip(".")
             locked = any(word in text.lower() for word in ("vault", "decrypt"))
-            raise FleetError(
-                "inventory.variable-unresolvable",
-                name,
-                text,
-                LOCKED
-                if locked
-                else "The plan touches no node and reads no facts; write the value into the inventory.",
-            ) from error
+            advice = LOCKED if locked else FACTS
+            raise FleetError("inventory.variable-unresolvable", name, text, advice) from error
 
     @property
     def has_recipe(self):
@@ -187,9 +182,7 @@ def no_recipe():
 
 def no_host(sources):
     """Return the FleetError of an inventory without any host."""
-    return FleetError(
-        "inventory.no-host", ", ".join(show(str(source)) for source in sources) or "none was given with -i"
-    )
+    return FleetError("inventory.no-host", ", ".join(show(str(one)) for one in sources) or "none was given with -i")
 
 
 def check_limit(ours, play_hosts, variables):
@@ -206,6 +199,11 @@ def check_limit(ours, play_hosts, variables):
 def address_given():
     """Return whether the command line sets ansible_host, which then applies to every host."""
     return any("ansible_host" in str(given) for given in context.CLIARGS.get("extra_vars") or ())
+
+
+SHARED = (
+    "both are one machine (%s) with one %s. Remove one of the names, or set another fleet_root and other ports for it."
+)
 
 
 def one_machine(planned, others):
@@ -233,8 +231,5 @@ def one_machine(planned, others):
             if shared is None and ports & other_ports:
                 shared = "port %d" % min(ports & other_ports)
             if shared:
-                yield (
-                    "both are one machine (%s) with one %s. Remove one of the names, or set another fleet_root and "
-                    "other ports for it." % (machine, shared)
-                ), (other, host)  # fmt: skip
+                yield SHARED % (machine, shared), (other, host)
         machines[machine, str(port)].append((host, root, ports))

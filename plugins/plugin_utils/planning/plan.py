@@ -22,7 +22,7 @@ from ..models import DEFAULT, family_of, model_of
 from ..platforms import PLATFORMS
 from ..recipe.overrides import apply, apply_container, group_name
 from . import container, server_values
-from .hardware import assign, cpus, group_counts, server_names
+from .hardware import assign, cpus, ports_of, server_names
 
 FIRST_PORT = 1024  # lower ports require root
 MAX_WORD = 128 * 1024 - 64  # of an argv or environment: MAX_ARG_STRLEN, less the variable's name
@@ -76,15 +76,15 @@ ENDINGS = {"yaml": "yml", "json": "json"}
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """The values that all servers of a host share. names: {group: [server]} of the servers of the host, context:
-    placeholders with their values."""
+    """The values that all servers of a host share. servers: {group: {server: its devices}}, context: placeholders with
+    their values."""
 
     recipe: dict
     hardware: object
     site: object
     paths: NodePaths
     context: dict
-    names: dict
+    servers: dict
 
 
 @dataclasses.dataclass
@@ -150,7 +150,7 @@ def entry_of(host, recipe, group, own, name, devices):
 
     recipe: plan.deployment for this group. own: settings that differ for this instance.
     """
-    index, site, recipe = int(name.rpartition("-")[2]), host.site, layered(recipe, own)
+    site, recipe = host.site, layered(recipe, own)
     engine = ENGINES[recipe["engine"]].running(recipe.get("backend"))
     platform = PLATFORMS[recipe["platform"]]
     where = "server '%s'" % name
@@ -181,7 +181,7 @@ def entry_of(host, recipe, group, own, name, devices):
     adapters = adapters_of(server.recipe["model"])
     platform.check_server(where, server)
     engine.check_options(where, server)
-    start, ports = recipe["start"], _ports(group, index)
+    start, ports = recipe["start"], ports_of(group, name)
     after, leaders = _after(host, group, name, start)
     secrets = _set(recipe.get("secrets", {}))
     folders = {service: host.paths.client_tls(service) for service in site.signed}
@@ -298,24 +298,19 @@ def _draft(host, recipe, group, own, name, devices, declared, where):
     )  # fmt: skip
 
 
-def _ports(group, index):
-    """Return {name: port} of a server's ports, except the port for requests."""
-    return {name: port + index for name, port in group.get("ports", {}).items() if port is not None}
-
-
 def _context(host, recipe, group, own, name, devices, contained):
     """Return the placeholders of a server, except its directories and its artifact's key;
     None: no value on this host."""
     base, model, draft = group_name(group), recipe["model"], recipe["model"].get("draft") or {}
-    index = int(name.rpartition("-")[2])
+    index, loopback = int(name.rpartition("-")[2]), server_values.is_loopback(host.site.bind)
     inside = range(len(devices)) if contained else devices  # a container numbers its devices from 0
     taken = {*devices, *host.hardware.excluded}
     others = [device for device in range(host.hardware.units) if device not in taken]
     return {
         **host.context,
         "bind": host.site.bind,
-        "bind_device": "lo" if server_values.is_loopback(host.site.bind) else "all",
-        "bind_interface": "lo" if server_values.is_loopback(host.site.bind) else "",
+        "bind_device": "lo" if loopback else "all",
+        "bind_interface": "lo" if loopback else "",
         "lnc": host.hardware.lnc,
         "model": model["path"],
         "model_id": model["id"],
@@ -336,7 +331,7 @@ def _context(host, recipe, group, own, name, devices, contained):
         "max_num_seqs": None,
         **dict(host.site.endpoints),
         **dict.fromkeys(PORT_NAMES),
-        **_ports(group, index),
+        **ports_of(group, name),
         **PLATFORMS[recipe["platform"]].placeholders(host.hardware, devices),
     }
 
@@ -355,8 +350,8 @@ def _directories(host, name, local, where):
 def _after(host, group, name, start):
     """Return (servers that must start before this server, those of them that it waits for only until they have
     compiled)."""
-    after = [other for earlier in group.get("after", []) for other in host.names[earlier]]
-    leader = host.names[group_name(group)][0]
+    after = [other for earlier in group.get("after", []) for other in host.servers[earlier]]
+    leader = next(iter(host.servers[group_name(group)]))
     if start["order"] != "leader-first" or name == leader or leader in after:
         return after, []
     # The order of servers that restart together has another reason.
@@ -540,26 +535,25 @@ def plan_host(host, recipe, hardware, site):
     check_needs(recipe, hardware)
     platform.check_recipe(recipe, hardware)
     paths = NodePaths(site.root)
-    names = server_names(recipe, group_counts(recipe, hardware))
+    names = server_names(recipe, hardware)
     instances = recipe.get("instances") or {}
     every = [name for group in names.values() for name in group]
     for name in sorted(set(instances) - set(every)):
         raise unknown_key("instances", name, instances[name], every)
     devices = assign(recipe, hardware, names)
-    names = {base: [name for name in group if name in devices] for base, group in names.items()}
-    shared = Host(recipe, hardware, site, paths, base_context(recipe, paths, host), names)
+    shared = Host(recipe, hardware, site, paths, base_context(recipe, paths, host), devices)
     entries, mistakes, failed, leader_first = [], Mistakes(), set(), set()
     for group in recipe["servers"]:
         base = group_name(group)
         prepared = _resolved(for_group(recipe, group), site, host)
         if prepared["start"]["order"] == "leader-first":
-            leader_first.update(names[base])
-        for name in names[base]:
+            leader_first.update(devices[base])
+        for name, own_devices in devices[base].items():
             own = instances.get(name)
             if own is None and base in failed:
                 continue  # for the same reasons
             try:
-                entries.append(entry_of(shared, prepared, group, own or {}, name, devices[name]))
+                entries.append(entry_of(shared, prepared, group, own or {}, name, own_devices))
             except FleetError as error:
                 failed |= {base} if own is None else set()
                 mistakes.keep(error)

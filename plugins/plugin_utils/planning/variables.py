@@ -39,10 +39,11 @@ LIST, MAPPING = "a list; with -e as JSON", "a mapping; with -e as JSON"
 @functools.cache
 def table():
     """Return the content of variables.yml."""
-    return _yaml(os.path.splitext(os.path.abspath(__file__))[0] + ".yml")
+    return read_yaml(os.path.splitext(os.path.abspath(__file__))[0] + ".yml")
 
 
-def _yaml(path):
+def read_yaml(path):
+    """Return the content of a YAML file of the collection."""
     with open(path, encoding="utf-8") as stream:
         return yaml.load(stream, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
@@ -298,7 +299,7 @@ def of_roles():
     for folder in sorted(os.scandir(os.path.join(COLLECTION, "roles")), key=lambda one: one.name):
         specs = os.path.join(folder.path, "meta", "argument_specs.yml")
         if os.path.isfile(specs):
-            for name, option in _yaml(specs)["argument_specs"]["main"].get("options", {}).items():
+            for name, option in read_yaml(specs)["argument_specs"]["main"].get("options", {}).items():
                 found[name] = (option, row_of(name, option))
     return found
 
