@@ -128,15 +128,12 @@ class Draft:
     def read(self, context):
         """Return (command, {flag: value}, {variable: string}, content of its file) with
         the values of another context."""
-        where = self.where
-        return (
-            substitute(self.command, context, "%s: command" % where),
-            {flag: substitute(value, context, "%s: arguments.%s" % (where, flag))
-             for flag, value in self.flags.items()},
-            {name: text(substitute(value, context, "%s: environment.%s" % (where, name)))
-             for name, value in self.variables.items()},
-            substitute(self.config["content"], context, "%s: config" % where) if self.config else None,
-        )  # fmt: skip
+        parts = {"command": self.command, "arguments": self.flags, "environment": self.variables,
+                 "config": self.config and self.config["content"]}  # fmt: skip
+        command, flags, variables, content = (
+            substitute(value, context, "%s: %s" % (self.where, key)) for key, value in parts.items()
+        )
+        return command, flags, {name: text(value) for name, value in variables.items()}, content
 
     def resolve(self):
         """Replace all placeholders."""
@@ -196,8 +193,7 @@ def entry_of(host, recipe, group, own, name, devices):
         environment["PYTHONPATH"] = ":".join(filter(None, (host.paths.engine_lib, environment.get("PYTHONPATH"))))
     apart = declared and container.has_own_network(declared)  # its addresses may differ from the node's
     needs = [] if apart else engine.needs(server, environment)
-    versions = dict(site.secret_versions)
-    family = family_of(recipe)
+    versions, family = dict(site.secret_versions), family_of(recipe)
     entry = {
         "schema": SCHEMA,
         "host": host.context["host"],
@@ -280,35 +276,20 @@ def _check_model(where, engine, platform, server):
 
 
 def _draft(host, recipe, group, own, name, devices, declared, where):
-    """Return the Draft of a server, with only its recipe's paths resolved. Sets ${config} and ${max_num_seqs}."""
-    local = _context(host, recipe, group, own, name, devices, declared)
-    if declared and container.has_own_network(declared):
-        # inside; the ports are published on the host's address
-        local.update(bind="0.0.0.0", bind_device="all", bind_interface="")
-    config = recipe.get("config") or None
-    if config:
-        local["config"] = "%s/%s.%s" % (host.paths.configs, local["name"], ENDINGS[config["format"]])
-    flags = _adapter_flags(where, recipe, _set(recipe.get("arguments", {})))
+    """Return the Draft of a server, with only its recipe's paths resolved. A placeholder without a value on this host is
+    None. Directories and the artifact's key follow."""
+    model, draft, config = recipe["model"], recipe["model"].get("draft") or {}, recipe.get("config") or None
+    flags, ports = _adapter_flags(where, recipe, _set(recipe.get("arguments", {}))), ports_of(group, name)
     sequences = {flag.replace("_", "-"): value for flag, value in flags.items()}.get("max-num-seqs")
-    local["max_num_seqs"] = None if "${" in str(sequences) else sequences
-    return Draft(
-        where, {**recipe, "container": declared}, host.hardware, devices, local, recipe["command"], flags,
-        _set(recipe.get("environment", {})), config, declared,
-        own_names=frozenset((*PORT_NAMES, *group.get("ports", {}), *dict(host.site.endpoints))),
-    )  # fmt: skip
-
-
-def _context(host, recipe, group, own, name, devices, contained):
-    """Return the placeholders of a server, except its directories and its artifact's key;
-    None: no value on this host."""
-    base, model, draft = group_name(group), recipe["model"], recipe["model"].get("draft") or {}
-    index, loopback = int(name.rpartition("-")[2]), server_values.is_loopback(host.site.bind)
-    inside = range(len(devices)) if contained else devices  # a container numbers its devices from 0
+    index, apart = int(name.rpartition("-")[2]), declared and container.has_own_network(declared)
+    bind = "0.0.0.0" if apart else host.site.bind  # inside; the ports are published on the host's address
+    loopback = server_values.is_loopback(bind)
+    inside = range(len(devices)) if declared else devices  # a container numbers its devices from 0
     taken = {*devices, *host.hardware.excluded}
     others = [device for device in range(host.hardware.units) if device not in taken]
-    return {
+    context = {
         **host.context,
-        "bind": host.site.bind,
+        "bind": bind,
         "bind_device": "lo" if loopback else "all",
         "bind_interface": "lo" if loopback else "",
         "lnc": host.hardware.lnc,
@@ -318,7 +299,7 @@ def _context(host, recipe, group, own, name, devices, contained):
         "draft_tokens": draft.get("tokens"),
         "venv": (recipe.get("venv") or {}).get("path"),
         "name": name,
-        "group": base,
+        "group": group_name(group),
         "index": index,
         "role": group["role"],
         "port": own.get("port") or (group["port"] + index if group.get("port") else None),
@@ -327,13 +308,18 @@ def _context(host, recipe, group, own, name, devices, contained):
         "device_count": len(devices),
         "container_devices": ",".join(map(str, inside)) or None,
         "devices_first": ",".join(map(str, [*devices, *others])) if devices else None,
-        "config": None,
-        "max_num_seqs": None,
+        "config": config and "%s/%s.%s" % (host.paths.configs, name, ENDINGS[config["format"]]),
+        "max_num_seqs": None if "${" in str(sequences) else sequences,
         **dict(host.site.endpoints),
         **dict.fromkeys(PORT_NAMES),
-        **ports_of(group, name),
+        **ports,
         **PLATFORMS[recipe["platform"]].placeholders(host.hardware, devices),
     }
+    return Draft(
+        where, {**recipe, "container": declared}, host.hardware, devices, context, recipe["command"], flags,
+        _set(recipe.get("environment", {})), config, declared,
+        own_names=frozenset((*PORT_NAMES, *group.get("ports", {}), *dict(host.site.endpoints))),
+    )  # fmt: skip
 
 
 def _directories(host, name, local, where):
@@ -494,11 +480,8 @@ def _distinct(items, first, key, content):
 def _resolved(recipe, site, host):
     """Return the recipe with defaults and with the resolved paths of the recipe's model, draft and venv."""
     context = base_context(recipe, NodePaths(site.root), host)
-    result = dict(recipe)
-    for key in ("model", "venv"):
-        if recipe.get(key):
-            result[key] = substitute(recipe[key], context, key)
-    model = result["model"]
+    given = {key: substitute(recipe[key], context, key) for key in ("model", "venv") if recipe.get(key)}
+    result, model = {**recipe, **given}, given["model"]
     paths = {"path": model["path"], "source_path": model.get("source_path"),
              "draft.path": (model.get("draft") or {}).get("path"),
              **{"adapters.%s.path" % name: path for name, path in adapters_of(model).items()}}  # fmt: skip
@@ -508,9 +491,8 @@ def _resolved(recipe, site, host):
         result["venv"] = {"create": True, **result["venv"]}
         made = result["venv"]["create"]
         check_folder("venv.path", result["venv"]["path"], "/opt/engine", site.root if made else "", made)
-    result["model"] = {**model, **{key: model.get(key) or value for key, value in HUB_DEFAULTS.items()}}
-    if model.get("exclude") is not None:
-        result["model"]["exclude"] = model["exclude"]
+    defaults = {key: value for key, value in HUB_DEFAULTS.items() if model.get(key) is None}
+    result["model"] = {**model, **defaults}
     known = model_of(result)
     if known:  # a draft is compared with its target before the target has been downloaded
         result["model"].update(hidden_size=known.hidden, vocab_size=known.vocab)

@@ -50,15 +50,14 @@ def read_yaml(path):
 
 def check_value(name, value, spec):
     """Raises FleetError if this value is not allowed for the variable `name`. spec: its row of variables.yml."""
-    if value is not None and not (value == "" and spec.get("empty")):
+    if value != "" or not spec.get("empty"):
         _check_kind(name, value, spec["kind"], spec)
 
 
 def _check_kind(name, value, kind, spec=None):
     row = table()["kinds"][kind]
     if "pattern" in row:
-        number = isinstance(value, (int, float)) and not isinstance(value, bool) and kind != "registry"
-        text = str(value) if number else value
+        text = str(value) if type(value) in (int, float) and kind != "registry" else value
         if not isinstance(text, str) or checks.invisible(text) or not re.fullmatch(row["pattern"], text):
             raise invalid(name, value, row["words"])
     elif "items" in row:
@@ -253,26 +252,20 @@ CHECKS = {
 
 def check_option(name, value, option):
     """Raises FleetError if a role's variable without a kind violates the type or choices of its argument spec."""
-    kind, shown = option.get("type", "str"), not option.get("no_log")
-    if value is None:
-        return
-    if kind == "bool":
-        checks.check_switch(name, value)
-    elif kind == "dict":
-        _mapping(name, value, shown)
-    elif kind == "list":
+    kind, shown = option.get("type"), not option.get("no_log")
+    if kind == "list":
         if not isinstance(value, list):
             raise invalid(name, value, LIST) if shown else checks.unusable(name, LIST)
         for index, one in enumerate(value):
-            where = "%s[%d]" % (name, index)
-            if option.get("elements") == "dict":
-                _mapping(where, one, shown)
-            elif option.get("choices"):
-                checks.check_choice(where, one, option["choices"])
-            else:
-                checks.check_string(where, one)
+            check_option("%s[%d]" % (name, index), one, {**option, "type": option.get("elements")})
+    elif kind == "dict":
+        _mapping(name, value, shown)
+    elif kind == "bool":
+        checks.check_switch(name, value)
     elif option.get("choices"):
         checks.check_choice(name, value, option["choices"])
+    else:
+        checks.check_string(name, value)
 
 
 ELSEWHERE = "'hostvars' is undefined"  # Jinja's message for a value of another host, which only plays can evaluate
@@ -390,15 +383,13 @@ def _check(variables, name, check, lazy):
         if not error.code.startswith("input.") and left:
             return
         raise
-    check(value=value)
+    if value is not None:
+        check(value=value)
 
 
 def read_checked(variables, name, default, mistakes, check=None):
     """Return a variable's value, ``default`` if it is null or not set. Errors are noted."""
-    value = default
-    with mistakes.noted():
-        given = variables.get(name)
-        value = default if given is None else given
-        if check and given is not None:
-            check(name, value)
-    return value
+    given = mistakes.result_of(variables.get, name)
+    if check and given is not None:
+        mistakes.result_of(check, name, given)
+    return default if given is None else given
