@@ -296,11 +296,10 @@ def plan_table(planned):
     Hosts whose plans differ only in their own address share rows."""
     rows, equal = [], {}
     for host, item in planned.items():
-        text = str([canonical({**entry, "host": None, "hash": None}) for entry in item["servers"]])
-        binds = {entry["bind"] for entry in item["servers"] if not server_values.is_loopback(entry["bind"])}
-        for bind in binds - {"0.0.0.0", "::"}:
-            text = text.replace(bind, "${bind}")
-        equal[host] = text
+        equal[host] = str([canonical({**entry, "host": None, "hash": None}) for entry in item["servers"]])
+        for bind in {entry["bind"] for entry in item["servers"]} - {"0.0.0.0", "::"}:
+            if not server_values.is_loopback(bind):
+                equal[host] = equal[host].replace(bind, "${bind}")
         for entry in item["servers"]:
             address = "%s:%s" % (entry["bind"], entry["port"]) if entry["port"] else "-"
             recipe = " + ".join([item["deployment"]["name"], *item["deployment"].get("overlays", ())])

@@ -151,11 +151,7 @@ def _group_counts(recipe, hardware):
         taking = [group for group in numbered if group["count"] and group["devices"]]
         needs = " + ".join("%s: %d x %d" % (group_name(one), one["count"], one["devices"]) for one in taking)
         raise FleetError("plan.devices-too-few", fixed, hardware.unit, needs, hardware.units, _counts(taking))
-    free = [len(group["device_list"]) if group.get("device_list") else left for group in groups]
-    counts = [
-        group["count"] if group in numbered else _automatic(group, count, hardware)
-        for group, count in zip(groups, free)
-    ]
+    counts = [_automatic(group, left, hardware) if group in automatic else group["count"] for group in groups]
     if not 0 < sum(counts) <= MAX_SERVERS:
         allowed = "1 to %d servers of a host; or no fleet_recipe" % MAX_SERVERS
         raise invalid("the sum of " + _counts(groups), sum(counts), allowed)
@@ -167,8 +163,8 @@ def _counts(groups):
 
 
 def _automatic(group, left, hardware):
-    """Return how many servers of ``group``, whose count is auto, fit on ``left`` devices."""
-    size = group["devices"]
+    """Return how many servers of ``group``, whose count is auto, fit on its device_list, else on ``left`` devices."""
+    size, left = group["devices"], len(group.get("device_list") or ()) or left
     if left < size or left % size:
         fits = [str(part) for part in range(1, left + 1) if left % part == 0 and hardware.fits_chips(part)]
         allowed = "%s, as count is auto and the host has %d %ss left"
@@ -246,18 +242,17 @@ def _check_list(key, name, devices, size, hardware, taken, own):
 def cpus(group, own, devices, hardware, where):
     """Return the CPUs of a server as a string, None for all:
     those of the instance, else of the group, else of its devices."""
-    for layer in (own, group):
-        if layer.get("cpus"):
-            try:
-                return format_cpu_list(parse_cpu_list(layer["cpus"]))
-            except ValueError:
-                raise invalid(where + ": cpus", layer["cpus"], "numbers and ranges such as 0-47,96-143") from None
+    declared = own.get("cpus") or group.get("cpus")
+    if declared:
+        try:
+            return format_cpu_list(parse_cpu_list(declared))
+        except ValueError:
+            raise invalid(where + ": cpus", declared, "numbers and ranges such as 0-47,96-143") from None
     near = dict(hardware.cpu_affinity)
     lacking = [device for device in devices if device not in near]
     if not near or len(lacking) == len(devices):
         return None
     if lacking:
-        raise invalid(
-            "fleet_hardware.cpu_affinity of device %d" % lacking[0], None, "CPUs, as the server's others have"
-        )
+        key = "fleet_hardware.cpu_affinity of device %d" % lacking[0]
+        raise invalid(key, None, "CPUs, as the server's others have")
     return format_cpu_list({number for device in devices for number in parse_cpu_list(near[device])})

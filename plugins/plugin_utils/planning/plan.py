@@ -135,12 +135,6 @@ class Draft:
         )
         return command, flags, {name: text(value) for name, value in variables.items()}, content
 
-    def resolve(self):
-        """Replace all placeholders."""
-        self.command, self.values, self.environment, content = self.read(self.context)
-        if self.config:
-            self.config = {"path": self.context["config"], "format": self.config["format"], "content": content}
-
 
 def entry_of(host, recipe, group, own, name, devices):
     """Return a server's entry, without its hash.
@@ -164,7 +158,9 @@ def entry_of(host, recipe, group, own, name, devices):
     server.directories = _directories(host, name, local, where)
     local.update(server.directories)
 
-    server.resolve()
+    server.command, server.values, server.environment, content = server.read(local)
+    if server.config:
+        server.config = {"path": local["config"], "format": server.config["format"], "content": content}
     if not server.command:
         raise invalid(where + ": command", [], "the engine's argv")
     server.arguments = engine.effective(server.command, server.values, server.config)
@@ -276,8 +272,8 @@ def _check_model(where, engine, platform, server):
 
 
 def _draft(host, recipe, group, own, name, devices, declared, where):
-    """Return the Draft of a server, with only its recipe's paths resolved. A placeholder without a value on this host is
-    None. Directories and the artifact's key follow."""
+    """Return the Draft of a server, with only its recipe's paths resolved. Placeholders without a value on this host
+    are None. Directories and the artifact's key follow."""
     model, draft, config = recipe["model"], recipe["model"].get("draft") or {}, recipe.get("config") or None
     flags, ports = _adapter_flags(where, recipe, _set(recipe.get("arguments", {}))), ports_of(group, name)
     sequences = {flag.replace("_", "-"): value for flag, value in flags.items()}.get("max-num-seqs")

@@ -58,9 +58,9 @@ class RunPlan:
         if found is None:
             kept = load()
             found = kept["hosts"].get(host)
-            if found is None or found["plan"] is None or not all(
-                _holds(kept, one, others, host) for one in kept["lists"][found["of"]]
-            ):  # fmt: skip
+            if found is None or found["plan"] is None:
+                return None
+            if not all(_holds(kept, one, others, host) for one in kept["lists"][found["of"]]):
                 return None
             found = {**found, "plan": _unpacked(host, found, kept["lists"])}
             if _in_task():
@@ -216,7 +216,6 @@ MOST = 64 << 20  # bytes of all plans, and of one plan
 # steps' playbooks.
 CODE = ("playbooks/steps", "plugins/action", "plugins/lookup", "plugins/module_utils", "plugins/plugin_utils",
         "recipes", "roles")  # fmt: skip
-NO_CODE = ("README.md", "files", "__pycache__")  # of roles the first two: steps are planned without them
 
 
 def folder():
@@ -280,13 +279,5 @@ def _digest(kept, others, content):
 
 def code():
     """Return a digest of the collection's files that determine plans."""
-    return seen_files.digest_of(COLLECTION, _code_files())
-
-
-def _code_files():
-    for top in CODE:
-        for at, names, files in os.walk(os.path.join(COLLECTION, top)):
-            names[:] = sorted(name for name in names if name not in NO_CODE)
-            for name in sorted(files):
-                if not name.endswith(".pyc") and name not in NO_CODE:
-                    yield os.path.relpath(os.path.join(at, name), COLLECTION)
+    files = {top: seen_files.files_below(os.path.join(COLLECTION, top)) for top in CODE}
+    return seen_files.digest_of(COLLECTION, [os.path.join(top, name) for top, names in files.items() for name in names])

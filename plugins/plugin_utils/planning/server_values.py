@@ -14,7 +14,7 @@ from ...module_utils.fleet_node.errors import FleetError
 from ...module_utils.fleet_node.host.server_spec import leaders_to_follow, start_order
 from ...module_utils.fleet_node.servers.api_keys import VARIABLE, api_keys, is_file, secret_value
 from ..base.checks import invalid
-from ..base.words import show
+from ..base.words import by_text, show
 
 SECRETS = dict.fromkeys((*API_KEYS, *OTHER_API_KEYS), VARIABLE)
 KEY_FLAG = "api-key"
@@ -79,17 +79,15 @@ def missing_secrets(entries, variables):
 
     variables: HostVariables.
     """
-    problems = {}
-    for entry in entries:
-        for name, variable in sorted(entry["secrets"].items()):
-            # the other keys come from the variable of the first key, which is already reported
-            lacking = name not in OTHER_API_KEYS and not is_file(variable) and _lacking(variables, name, variable)
-            if lacking:
-                problems.setdefault((name, variable, lacking), []).append(entry["name"])
-    return [
-        "%s: the secret %s comes from the variable '%s', which %s" % (", ".join(servers), name, variable, lacking)
-        for (name, variable, lacking), servers in problems.items()
-    ]
+    found = by_text(
+        ((name, variable, _lacking(variables, name, variable)), entry["name"])
+        for entry in entries
+        for name, variable in sorted(entry["secrets"].items())
+        # the other keys come from the variable of the first key, which is already reported
+        if name not in OTHER_API_KEYS and not is_file(variable)
+    )
+    words = "%s: the secret %s comes from the variable '%s', which %s"
+    return [words % (", ".join(servers), *secret) for secret, servers in found.items() if secret[-1]]
 
 
 def _lacking(variables, name, variable):

@@ -31,7 +31,7 @@ from ..base.words import is_true
 from ..engines import ENGINES
 from ..models import DEFAULT
 from ..platforms import PLATFORMS
-from ..seen_files import COLLECTION, digest_of
+from ..seen_files import COLLECTION, digest_of, files_below
 from . import server_values
 from .run_look import LATER
 from .variables import may_hold_secrets, read_yaml
@@ -307,7 +307,6 @@ STEPS = {"preflight": _preflight, "prepare": _prepare, "weights": _weights, "ser
 
 
 KNOWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "known_tasks.json")
-UNKNOWN_DATA = ("README.md", "files", "__pycache__")  # of a role: files that do not affect its tasks
 
 
 @functools.cache
@@ -357,16 +356,4 @@ def known():
 
 def content_of(path):
     """Return a digest of a playbook, or of all files of a role that affect its tasks."""
-    path = os.fspath(path)
-    return digest_of(path, sorted(_files(path)))
-
-
-def _files(path):
-    if os.path.isfile(path):
-        yield ""
-    for at, folders, files in os.walk(path):
-        top = at == path
-        folders[:] = [name for name in folders if name != "__pycache__" and not (top and name in UNKNOWN_DATA)]
-        for name in files:
-            if not (top and name in UNKNOWN_DATA) and not name.startswith(".") and not name.endswith("~"):
-                yield os.path.relpath(os.path.join(at, name), path)
+    return digest_of(os.fspath(path), files_below(path))
