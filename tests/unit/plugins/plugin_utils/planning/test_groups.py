@@ -319,18 +319,14 @@ def test_the_backend_says_how_memory_is_counted():
     assert [one["max_seqs"] for one in found] == [4, 2048]
 
 
-@pytest.mark.parametrize(
-    ("declared", "text"),
-    [
-        (wrapped(valid=False), "'servers[0].backend' is not set; needed for the engine dynamo: trtllm or vllm"),
-        (wrapped(backend="sglang", valid=False), "'backend' is \"sglang\"; allowed: trtllm, vllm"),
-        (recipe(backend="vllm", valid=False), "'backend' is \"vllm\"; allowed for the engine vllm: none, remove it"),
-        (recipe([{**WORK, "backend": "vllm"}], valid=False),
-         "'servers[0].backend' is \"vllm\"; allowed for the engine vllm: none, remove it"),
-    ],
-)  # fmt: skip
-def test_a_backend_is_for_engines_around_others(declared, text):
-    assert [found for _path, found in all_problems(declared)] == [text]
+@pytest.mark.parametrize(("declared", "place"), [
+    (wrapped(valid=False), ["servers", 0, "backend"]),
+    (wrapped(backend="sglang", valid=False), ["backend"]),
+    (recipe(backend="vllm", valid=False), ["backend"]),
+    (recipe([{**WORK, "backend": "vllm"}], valid=False), ["servers", 0, "backend"]),
+])  # fmt: skip
+def test_a_backend_is_for_engines_around_others(declared, place):
+    assert [list(path) for path, _text in all_problems(declared)] == [place]
 
 
 def test_a_frontend_needs_no_backend():
