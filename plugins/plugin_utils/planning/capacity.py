@@ -468,8 +468,5 @@ def servers_text(names):
 
 def grouped(capacity):
     """Return ``capacity`` of a host with equal servers merged: [(names, item)], in order."""
-    found = {}
-    for item in capacity:
-        key = repr({name: value for name, value in item.items() if name != "server"})
-        found.setdefault(key, ([], item))[0].append(item["server"])
-    return list(found.values())
+    found = by_text((repr({**item, "server": None}), item) for item in capacity)
+    return [([one["server"] for one in items], items[0]) for items in found.values()]

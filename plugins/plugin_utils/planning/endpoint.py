@@ -221,6 +221,8 @@ def hosts(members, limited):
 
 NODE_EXPORTER = 9100  # port of Debian's package
 ETCD_METRICS = 2381  # of the role's default
+# Port of clients, and the blackbox exporter's modules without and with TLS, which expect TLS or NATS's greeting.
+CLIENTS = {"etcd": (2379, None, "tls"), "nats": (4222, "nats", "nats_tls")}
 JOBS = ("engines", "endpoint", "etcd", "services", "nodes", "accelerators")
 
 
@@ -262,29 +264,24 @@ def targets(plans, variables_of, groups, monitor, accelerator_ports=None):
             add("services", address, port, "the endpoint", host, service="endpoint", module="tls")
     hosts = [entry["host"] for entries, _deployment in plans for entry in entries]
     hosts += [host for name in ("endpoint", "monitoring") for host in groups.get(name) or ()]
-    for service in ("etcd", "nats"):
+    for service in CLIENTS:
         group = list(groups.get(variables_of[monitor].get(service + "_group") or service) or ())
         hosts += group
         tls = bool(group) and services.has_tls(service, group, variables_of[group[0]])
         for one in services.members(group, variables_of, service + "_name", loopback=not tls):
-            if not is_loopback(one["address"]) or one["host"] == monitor:  # only its own host reaches loopback
-                _member(add, service, one, tls, variables_of[one["host"]])
+            bind, host, given = one["address"], one["host"], variables_of[one["host"]]
+            if is_loopback(bind) and host != monitor:
+                continue  # only its own host reaches loopback
+            if service == "etcd":
+                add("etcd", bind, given.get("etcd_metrics_port") or ETCD_METRICS, service, host)
+            port, *modules = CLIENTS[service]
+            if modules[tls]:
+                port = given.get(service + "_client_port") or port
+                add("services", bind, port, service, host, service=service, module=modules[tls])
     for host in dict.fromkeys(hosts):
         add("nodes", "0.0.0.0", NODE_EXPORTER, "node exporter", host)
     problems.raise_any()
     return found
-
-
-def _member(add, service, member, tls, variables):
-    """Add the targets of a member: etcd's metrics; the client port, which answers with TLS or with NATS's greeting."""
-    bind, host = member["address"], member["host"]
-    if service == "etcd":
-        add("etcd", bind, variables.get("etcd_metrics_port") or ETCD_METRICS, "etcd", host)
-        if tls:
-            add("services", bind, variables.get("etcd_client_port") or 2379, "etcd", host, service="etcd", module="tls")
-    else:
-        port, module = variables.get("nats_client_port") or 4222, "nats_tls" if tls else "nats"
-        add("services", bind, port, "NATS", host, service="nats", module=module)
 
 
 def limits(reports_dir):

@@ -108,8 +108,7 @@ def _check_profile(variables, recipe, mistakes):
     with contextlib.suppress(FleetError):  # check_variables() has noted it, or a play templates it later
         name = variables.peek("benchmark_profile")
     if recipe and name and isinstance(name, str):
-        with mistakes.noted():
-            points.profile_of(recipe, name)
+        mistakes.result_of(points.profile_of, recipe, name)
 
 
 def _planned(others, made, host):
@@ -202,16 +201,15 @@ def _raise_any(mistakes):
 def plan_each(hosts, others, run_plan=None, reasons=None):
     """Return {host: its part of plan_hosts()}, None for a host that cannot be planned. reasons: a mapping that receives
     {host: reason} of these hosts."""
-    planned = {}
+    planned, reasons = {}, {} if reasons is None else reasons
     for host in hosts:
         for deploys in (True, False):
             try:
                 planned[host] = plan_hosts([host], others, deploys, run_plan)[host]
+                reasons.pop(host, None)
                 break
             except FleetError as error:
-                planned[host] = None
-                if reasons is not None and not deploys:
-                    reasons[host] = error.message
+                planned[host], reasons[host] = None, error.message
     return planned
 
 
@@ -245,16 +243,14 @@ def with_notes(found, entries, deployment, hardware):
 
     deployment: the resolved recipe. hardware: Hardware.
     """
-    entries = {entry["name"]: entry for entry in entries}
-    result = []
+    entries, result = {entry["name"]: entry for entry in entries}, []
     for item in found:
         entry = entries[item["server"]]
         own = (deployment.get("instances") or {}).get(entry["name"]) or {}
         recipe = plan.layered(plan.for_group(deployment, capacity.group_of(entry, deployment)), own)
         recipe["container"] = recipe.get("container") if entry["container"] else None
         engine = ENGINES[entry["engine"]].running(recipe.get("backend"))
-        notes = engine.notes(entry, engine.version(recipe), hardware)
-        notes = [*notes, *PLATFORMS[entry["platform"]].notes(entry)]
+        notes = [*engine.notes(entry, engine.version(recipe), hardware), *PLATFORMS[entry["platform"]].notes(entry)]
         result.append({**item, "warnings": [*item["warnings"], *notes]})
     return result
 
@@ -324,7 +320,7 @@ def capacity_table(planned):
     rows = []
     for host, item in planned.items():
         for names, fits in capacity.grouped(item["capacity"]):
-            sizes = (fits.get(key) for key in capacity.SIZES)
+            sizes = [fits.get(key) for key in capacity.SIZES]
             sizes = [None if size is None else capacity.gib(size * capacity.GIB) for size in sizes]
             rows.append([host, capacity.servers_text(names), *sizes, fits["verdict"], fits["text"]])
     columns = ["host", "server", "memory", "weights", "kv cache", "verdict", "details"]

@@ -32,7 +32,7 @@ class HostVariables:
         self.read = set()  # names of the variables that the plan was made from
         self.looked = set()  # names of the variables that were only checked
         self._variables = variables
-        self._values = {}  # name → (value, FleetError)
+        self._values = {}  # name → value or FleetError
 
     def get(self, name, default=None):
         """Return the variable's value, or ``default``.
@@ -55,13 +55,12 @@ class HostVariables:
             return default
         if name not in self._values:
             try:
-                self._values[name] = self._template(name), None
+                self._values[name] = self._template(name)
             except FleetError as error:
-                self._values[name] = None, error
-        value, error = self._values[name]
-        if error:
-            raise error
-        return value
+                self._values[name] = error
+        if isinstance(self._values[name], FleetError):
+            raise self._values[name]
+        return self._values[name]
 
     def _template(self, name):
         try:
@@ -224,12 +223,11 @@ def one_machine(planned, others):
             port, root = variables.peek("ansible_port"), variables.peek("fleet_root") or ""
         except FleetError:
             continue  # the connection reports it
-        machine = "%s, %s" % (kind, address)
+        machine, known = "%s, %s" % (kind, address), machines.setdefault((kind, address, str(port)), [])
         ports = {port for entry in item["servers"] for port, _name in server_ports(entry)}
-        for other, other_root, other_ports in machines.setdefault((machine, str(port)), []):
-            shared = "fleet_root (%s)" % show(root) if root == other_root else None
-            if shared is None and ports & other_ports:
-                shared = "port %d" % min(ports & other_ports)
-            if shared:
-                yield SHARED % (machine, shared), (other, host)
-        machines[machine, str(port)].append((host, root, ports))
+        for other, other_root, other_ports in known:
+            if root == other_root:
+                yield SHARED % (machine, "fleet_root (%s)" % show(root)), (other, host)
+            elif ports & other_ports:
+                yield SHARED % (machine, "port %d" % min(ports & other_ports)), (other, host)
+        known.append((host, root, ports))

@@ -153,13 +153,11 @@ def batches(servers, meant):
     names = list(entries) if strings and list(names) == ["all"] else names
     if not strings or not names or set(names) - set(entries):
         raise FleetError("restart.server-unknown", show(meant), known)
-    found, done = [], set()
-    for name in start_order(entries):
-        if name in names and name not in done:
-            batch = [name]
-            for other in start_order(entries):  # leaders come first, so that followers of followers are found
-                if other not in batch and set(leaders_to_follow(entries[other])) & set(batch):
-                    batch.append(other)
-            found.append(batch)
-            done.update(batch)
+    found, order = [], start_order(entries)
+    for name in order:
+        if name in names and not any(name in batch for batch in found):
+            found.append([name])
+            for other in order:  # leaders come first, so that followers of followers are found
+                if other not in found[-1] and set(leaders_to_follow(entries[other])) & set(found[-1]):
+                    found[-1].append(other)
     return found
