@@ -429,10 +429,10 @@ def refusals(found):
 
 def overruled(found):
     """Return check()'s result with refusals as warnings, because the user overrides them (fleet_capacity: warn)."""
-    words = " Tried all the same, as fleet_capacity is warn."
     for item in found:
         if item["refusal"]:
-            item.update(warnings=[*item["warnings"], item["refusal"] + words], verdict="warning", refusal=None)
+            words = item["refusal"] + " Tried all the same, as fleet_capacity is warn."
+            item.update(warnings=[*item["warnings"], words], verdict="warning", refusal=None)
     return found
 
 

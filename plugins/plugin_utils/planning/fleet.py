@@ -6,7 +6,6 @@ and reports all errors in one message."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 
@@ -30,8 +29,6 @@ from .hardware import parse_hardware
 from .inventory import Hosts, check_inventory_folders, one_machine
 from .variables import check_variables, overlays_of, read_checked, recipe_paths
 
-UNPLANNED = {"servers": [], "deployment": None, "capacity": [], "steps": []}  # of a host without fleet_recipe
-
 
 def plan_one(variables, deploys, others, made):
     """Return {"servers": entries, "deployment": resolved recipe or None, "capacity": […], "steps": […]} of a host.
@@ -46,12 +43,11 @@ def plan_one(variables, deploys, others, made):
     mistakes.result_of(check_variables, variables)
     if mistakes.result_of(variables.get, "fleet_recipe") is None:
         mistakes.raise_any()
-        return dict(UNPLANNED)
+        return {"servers": [], "deployment": None, "capacity": [], "steps": []}
     recipe, path, layers, hardware = declared_of(variables, mistakes)
     site, rule = _site(variables, recipe or {}, deploys, mistakes)
     _check_profile(variables, recipe, mistakes)
     mistakes.raise_any()
-    label = recipes.label_of(path)
     try:
         planned_of = functools.partial(_planned, others, made)
         named = services.named_services(variables.host, recipe, others)
@@ -76,7 +72,7 @@ def plan_one(variables, deploys, others, made):
         return {"servers": entries, "deployment": deployment, "capacity": fits, "steps": run}
     except FleetError as error:
         used = [name for name, layer in layers if layer]
-        where = "%s%s: " % (label, " with " + ", ".join(used) if used else "")
+        where = "%s%s: " % (recipes.label_of(path), " with " + ", ".join(used) if used else "")
         raise error.within(where) from error
 
 
@@ -104,9 +100,8 @@ def declared_of(variables, mistakes):
 
 def _check_profile(variables, recipe, mistakes):
     """Note a benchmark_profile that the recipe does not have."""
-    name = None
-    with contextlib.suppress(FleetError):  # check_variables() has noted it, or a play templates it later
-        name = variables.peek("benchmark_profile")
+    # check_variables() has noted an error in the variable, or a play templates it later
+    name = input_checks.Mistakes().result_of(variables.peek, "benchmark_profile")
     if recipe and name and isinstance(name, str):
         mistakes.result_of(points.profile_of, recipe, name)
 

@@ -114,17 +114,13 @@ def parse_hardware(declared, where):
 
 def _affinity(where, declared):
     """Return ((device, CPUs as a string), …) of {"0-3": "0-47,96-143"}: keys are devices, or ranges of them."""
-    if declared is None:
-        return ()
     found = {}
     try:
-        for devices, cpus in declared.items():
-            if max(parse_cpu_list(str(cpus)), default=-1) not in range(MAX_CORES):
+        for devices, cpus in ({} if declared is None else declared).items():
+            numbers, near = parse_cpu_list(str(devices)), parse_cpu_list(str(cpus))
+            if max(near, default=-1) not in range(MAX_CORES) or found.keys() & numbers:
                 raise ValueError
-            for device in parse_cpu_list(str(devices)):
-                if device in found:
-                    raise ValueError
-                found[device] = str(cpus)
+            found.update(dict.fromkeys(numbers, str(cpus)))
     except (AttributeError, ValueError):
         allowed = "a mapping of devices, each once, to the CPUs near them, for example {0-3: 0-47, 4-7: 48-95}"
         raise invalid(where, declared, allowed) from None

@@ -123,12 +123,9 @@ def container_engines(servers):
 
 def container_images(servers):
     """Return [{engine, address, image, digest}] of the servers' containers, each once, in the servers' order."""
-    found = []
-    for entry in servers:
-        if entry["container"]:
-            image = {key: entry["container"][key] for key in ("engine", "address", "image", "digest")}
-            found += [image] if image not in found else []
-    return found
+    used = [entry["container"] for entry in servers if entry["container"]]
+    found = [{key: one[key] for key in ("engine", "address", "image", "digest")} for one in used]
+    return [one for number, one in enumerate(found) if one not in found[:number]]
 
 
 def registries(images, mirror=""):

@@ -70,8 +70,7 @@ def endpoints(host, recipe, named, takes_one):
         if takes_one(name, service.tls):
             turn = service.hosts.index(host) if host in service.hosts else zlib.crc32(host.encode()) % len(addresses)
             addresses = [addresses[turn]]
-        written = recipe["services"][name].get("endpoint") or "{address}:{port}"
-        written = written.replace("{scheme}", service.scheme)
+        written = (recipe["services"][name].get("endpoint") or "{address}:{port}").replace("{scheme}", service.scheme)
         places = [written.replace("{address}", url_host(one)).replace("{port}", str(port)) for one, port in addresses]
         found.append((name, ",".join(places)))
     return found

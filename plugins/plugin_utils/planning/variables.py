@@ -322,10 +322,9 @@ def recipe_paths(variables):
     if not isinstance(configured, list) or not all(isinstance(folder, str) and folder for folder in configured):
         raise invalid("fleet_recipe_paths", configured, "a list of folders, for example [/srv/recipes]")
     folders = [os.path.expanduser(folder) for folder in configured]
-    missing = [folder for folder in folders if not seen_files.is_folder(folder)]
-    if missing:
-        raise invalid("fleet_recipe_paths", missing[0], "a folder that exists on the control node")
     for folder in folders:
+        if not seen_files.is_folder(folder):
+            raise invalid("fleet_recipe_paths", folder, "a folder that exists on the control node")
         check_outside(folder, variables.inventory_sources)
     folders += [place for source in variables.inventory_sources for place in recipes_of(source)]
     return list(dict.fromkeys(folders))
