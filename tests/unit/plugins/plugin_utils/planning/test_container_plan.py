@@ -156,7 +156,7 @@ def test_cpus_are_the_containers():
     assert [one["cpus"] for one in entries(recipe(servers=servers))] == [None, None]
 
 
-@pytest.mark.parametrize("near", ["0-3", {"0-3": "0-"}, {"0-3": "0", "3": "1"}, {"0-3": "0"}])
+@pytest.mark.parametrize("near", ["0-3", {"0-3": "0-"}, {"0-7": "0", "3": "1"}, {"0-3": "0"}])
 def test_invalid_affinity(near):
     assert plans.codes(entries, recipe(), dict(H200, cpu_affinity=near)) == {VALUE}
 

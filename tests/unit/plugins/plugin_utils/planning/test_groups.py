@@ -79,6 +79,11 @@ def test_a_group_takes_the_devices_of_its_list_and_others_the_rest():
     }  # fmt: skip
 
 
+def test_devices_of_a_list_that_no_server_uses_are_not_given_to_others():
+    groups = [{**WORK, "name": "a", "count": 1, "device_list": [0, 1, 2, 3]}, {**WORK, "name": "b", "port": 9000}]
+    assert devices(planned(recipe(groups))) == {"a-0": [0, 1], "b-0": [4, 5], "b-1": [6, 7]}
+
+
 def test_as_many_servers_as_the_list_holds():
     assert devices(planned(recipe([{**WORK, "device_list": [7, 6, 5, 4]}]))) == {"server-0": [7, 6], "server-1": [5, 4]}
 
