@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 
 COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 OWN = os.path.join(COLLECTION, "recipes", "")
 MOST = 2**20 + 1  # maximum bytes that are read from a file; recipes are smaller
+NO_CODE = ("files", "__pycache__")
+NO_CODE_NAME = re.compile(r"^\.|~$|\.pyc$|^README\.md$")
 _seen = {}  # (kind, path) → result
 
 
@@ -46,6 +49,16 @@ def is_folder(path):
 def files_in(folder):
     """Return the names of the files in a folder, sorted; [] if the folder does not exist."""
     return _note("names", folder, _files_in(folder))
+
+
+def files_below(path):
+    """Return the names of the files below a folder that affect plans, sorted; [""] for a file. README.md and files/ of
+    roles do not."""
+    found = [""] if os.path.isfile(path) else []
+    for at, folders, files in os.walk(path):
+        folders[:] = [name for name in folders if name not in NO_CODE]
+        found += [os.path.relpath(os.path.join(at, name), path) for name in files if not NO_CODE_NAME.search(name)]
+    return sorted(found)
 
 
 def digest_of(folder, names):

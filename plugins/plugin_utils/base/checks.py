@@ -44,6 +44,11 @@ class Mistakes:
         except FleetError as error:
             self.keep(error)
 
+    def result_of(self, call, *arguments):
+        """Return the result of a call, None if it raised a FleetError, which is kept."""
+        with self.noted():
+            return call(*arguments)
+
     def add(self, code, *values):
         """Keep a mistake, unless the same mistake is already kept. The arguments are those of FleetError."""
         self.keep(FleetError(code, *values))

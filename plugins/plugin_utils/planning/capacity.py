@@ -254,21 +254,20 @@ def _refusal(server, weights):
         limit = server.memory * (server.fraction if server.budget in ("utilization", "capped") else 1)
         limit -= server.cache_bytes if server.budget == "bytes" else 0
         if weights > limit:
-            return "the weights need %s of each device (%s, %s %d), but %s of its %s are available. %s" % (
-                gib(weights), server.weights_format, server.knobs[3], server.tensor, gib(max(0, limit)),
-                gib(server.memory), _remedy(server),
-            )  # fmt: skip
+            sizes = (gib(weights), server.weights_format, server.knobs[3], server.tensor, gib(max(0, limit)))
+            words = "the weights need %s of each device (%s, %s %d), but %s of its %s are available. %s"
+            return words % (*sizes, gib(server.memory), _remedy(server))
     budget = kv_budget(dataclasses.replace(server, cap=1.0), weights)  # the cap is a default of some versions
-    if budget is None or server.max_len is None:
-        return None
-    needs = _smallest(server) * request_of(server, server.max_len, certain=True)
-    return _too_large(server, needs, budget, weights) if needs > budget else None
+    needs = _needs(server, certain=True)
+    return _too_large(server, needs, budget, weights) if budget is not None and needs > budget else None
 
 
-def _smallest(server):
-    """Return the minimum number of requests in the KV cache:
-    all requests if they are allocated as one block, else one."""
-    return server.max_seqs if server.budget == "contiguous" else 1
+def _needs(server, certain=False):
+    """Return the minimum bytes of the KV cache: of all requests if they are allocated as one block, else of one.
+    0 if the engine chooses their length."""
+    if server.max_len is None:
+        return 0
+    return (server.max_seqs if server.budget == "contiguous" else 1) * request_of(server, server.max_len, certain)
 
 
 def _too_large(server, needs, budget, weights):
@@ -276,27 +275,8 @@ def _too_large(server, needs, budget, weights):
     what = "one request of %s %d needs" % (length, server.max_len)
     if server.budget == "contiguous":
         what = "%s %d x %s %d need" % (sequences, server.max_seqs, length, server.max_len)
-    return "%s %s of KV cache on each device, but %s are left with weights of %s. %s" % (
-        what, gib(needs), gib(max(0, budget)), gib(weights), _remedy(server),
-    )  # fmt: skip
-
-
-def expect(server):
-    """Return the expected (weights, activations, budget) in bytes of one device, and (tokens, requests) of one rank."""
-    weights = expected_weights(server)
-    degree = server.attention_degree
-    activations = activation_bytes(server.model, server.platform, server.max_seqs, server.batched, degree)
-    activations += server.buffer_tokens * server.model.layers * server.layer_bytes
-    budget = kv_budget(server, weights, activations)
-    each = request_of(server, server.sequence, steady=True)
-    tokens = requests = None
-    if budget is not None:
-        requests = max(0, int(budget // each))
-        tokens = max(0, int(budget * server.sequence / each))
-        if server.budget == "contiguous" and server.max_len:
-            requests = min(requests, server.max_seqs)
-            tokens = min(tokens, server.max_seqs * server.max_len)
-    return weights, activations, budget, tokens, requests
+    words = "%s %s of KV cache on each device, but %s are left with weights of %s. %s"
+    return words % (what, gib(needs), gib(max(0, budget)), gib(weights), _remedy(server))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -308,10 +288,20 @@ def assess(server):
     refusal) or "not checked". ok: true for ok, null for not checked, else false. Sizes are of one device, in GiB;
     tokens and requests (of ``sequence`` tokens) are of one rank.
     """
-    weights, activations, budget, tokens, requests = expect(server)
+    weights, tokens, requests = expected_weights(server), None, None
+    activations = server.buffer_tokens * server.model.layers * server.layer_bytes + activation_bytes(
+        server.model, server.platform, server.max_seqs, server.batched, server.attention_degree
+    )
+    budget = kv_budget(server, weights, activations)
+    if budget is not None:
+        each = request_of(server, server.sequence, steady=True)
+        requests, tokens = max(0, int(budget // each)), max(0, int(budget * server.sequence / each))
+        if server.budget == "contiguous" and server.max_len:
+            requests, tokens = min(requests, server.max_seqs), min(tokens, server.max_seqs * server.max_len)
     refusal = _refusal(server, certain_weights(server))
-    warnings = [] if refusal else _warnings(server, weights, activations, budget, tokens, requests)
-    verdict = "error" if refusal else "warning" if warnings else "not checked" if budget is None else "ok"
+    warning = None if refusal or budget is None else _warning(server, weights, activations, budget, tokens, requests)
+    warnings = list(filter(None, (warning, None if server.model.known else UNCHECKED)))
+    verdict = "error" if refusal else "not checked" if budget is None else "warning" if warnings else "ok"
     return {
         "ok": {"ok": True, "not checked": None}.get(verdict, False),
         "verdict": verdict,
@@ -340,47 +330,38 @@ def _wanted(server):
     return count(server.max_seqs * server.sequence, math.ceil)
 
 
-def _warnings(server, weights, activations, budget, tokens, requests):
-    if budget is None:
-        return []
+def _warning(server, weights, activations, budget, tokens, requests):
+    """Return a sentence if the server may run out of memory or make requests wait, or None."""
     if budget <= 0:
-        return [
-            "weights (%s) and activations (about %s) leave no room for a KV cache in the %s of a device. %s"
-            % (gib(weights), gib(activations), gib(server.memory), _remedy(server))
-        ]
-    needs = _smallest(server) * request_of(server, server.max_len) if server.max_len else 0
+        words = "weights (%s) and activations (about %s) leave no room for a KV cache in the %s of a device. %s"
+        return words % (gib(weights), gib(activations), gib(server.memory), _remedy(server))
+    needs = _needs(server)
     if needs > budget:
-        return [_too_large(server, needs, budget, weights)]
+        return _too_large(server, needs, budget, weights)
     if server.max_seqs_given and requests < server.max_seqs:
-        return [
-            "%s %d x %d tokens need %s, but about %s fit: %d requests run at a time, others wait. %s" % (
-                server.knobs[0], server.max_seqs, server.sequence, _wanted(server), count(tokens), requests,
-                _remedy(server))
-        ]  # fmt: skip
+        sizes = (server.knobs[0], server.max_seqs, server.sequence, _wanted(server), count(tokens), requests)
+        words = "%s %d x %d tokens need %s, but about %s fit: %d requests run at a time, others wait. %s"
+        return words % (*sizes, _remedy(server))
     if server.memory is None:
-        return []
+        return None
     spare = budget - (needs or request_of(server, server.sequence))
     if server.budget == "free":  # the rest of the free memory is for peaks
         spare = min(spare, budget / server.fraction - budget)
     elif server.budget == "bytes":
         spare = server.memory - weights - activations - budget
-    if spare >= SPARE * server.memory:
-        return []
-    return [
+    words = (
         "weights (%s), activations (about %s) and KV cache fit with %s to spare, less than %g %% of a device's %s, "
-        "but these sizes are estimates. %s" % (
-            gib(weights), gib(activations), gib(max(0, spare)), 100 * SPARE, gib(server.memory), _remedy(server))
-    ]  # fmt: skip
+        "but these sizes are estimates. %s"
+    )
+    sizes = (gib(weights), gib(activations), gib(max(0, spare)), 100 * SPARE, gib(server.memory))
+    return words % (*sizes, _remedy(server)) if spare < SPARE * server.memory else None
 
 
 def server_of(entry, deployment, hardware, on_host=1):
-    """Return the Server of a plan entry, or None for an entry without devices (a frontend).
-    Raises Unreadable, with the reason.
+    """Return the Server of a plan entry with devices. Raises Unreadable, with the reason.
 
     deployment: the resolved recipe. hardware: Hardware. on_host: all servers of this host.
     """
-    if not entry["devices"]:
-        return None
     group = group_of(entry, deployment)
     own, backend = (group.get(key) or deployment.get(key) for key in ("model", "backend"))
     model = model_of({"model": own})
@@ -418,9 +399,6 @@ def check(entries, deployment, hardware):
         try:
             server = server_of(entry, deployment, hardware, len(entries))
             found = assess(server)
-            if server and not server.model.known:
-                worse = {"ok": False, "verdict": "warning"} if found["verdict"] == "ok" else {}
-                found = {**found, "warnings": [*found["warnings"], UNCHECKED], **worse}
         except Unreadable as error:
             found = {"ok": None, "verdict": "not checked", "text": str(error), "warnings": [], "refusal": None}
         result.append({"server": entry["name"], **found})
@@ -451,13 +429,11 @@ def refusals(found):
 
 def overruled(found):
     """Return check()'s result with refusals as warnings, because the user overrides them (fleet_capacity: warn)."""
-    words = " Tried all the same, as fleet_capacity is warn."
-    return [
-        {**item, "warnings": [*item["warnings"], item["refusal"] + words], "verdict": "warning", "refusal": None}
-        if item["refusal"]
-        else item
-        for item in found
-    ]
+    for item in found:
+        if item["refusal"]:
+            words = item["refusal"] + " Tried all the same, as fleet_capacity is warn."
+            item.update(warnings=[*item["warnings"], words], verdict="warning", refusal=None)
+    return found
 
 
 def _waiting(expected, group):
@@ -472,13 +448,13 @@ def _waiting(expected, group):
     for server, item in group:
         held = None if server.max_seqs_given else item["requests"]  # a given number was compared with the cache
         taken += server.ranks * min(server.max_seqs, server.max_seqs if held is None else held)
-    if expected <= taken:
-        return None
-    return (
+    first = group[0][0]
+    words = (
         "%d requests of %d tokens at once are expected, but %d run at a time; the others wait. Raise %s, or lower the "
         "benchmark's concurrency."
-        % (expected, group[0][0].sequence, taken, " or ".join(filter(None, (group[0][0].knobs[i] for i in (0, 2, 3)))))
     )
+    knobs = " or ".join(filter(None, (first.knobs[0], *first.knobs[2:])))
+    return words % (expected, first.sequence, taken, knobs) if expected > taken else None
 
 
 def servers_text(names):
@@ -492,8 +468,5 @@ def servers_text(names):
 
 def grouped(capacity):
     """Return ``capacity`` of a host with equal servers merged: [(names, item)], in order."""
-    found = {}
-    for item in capacity:
-        key = repr({name: value for name, value in item.items() if name != "server"})
-        found.setdefault(key, ([], item))[0].append(item["server"])
-    return list(found.values())
+    found = by_text((repr({**item, "server": None}), item) for item in capacity)
+    return [([one["server"] for one in items], items[0]) for items in found.values()]

@@ -141,9 +141,8 @@ def check_secrets(where, secrets):
     """Raises FleetError for a secret whose name is a variable of the container engine's client."""
     for name in secrets:
         if name in ("PATH", "HOME") or name.startswith(CLIENT_VARIABLES):
-            raise invalid(
-                where + ": the name of a secret", name, "names that the container engine's client does not read"
-            )
+            allowed = "names that the container engine's client does not read"
+            raise invalid(where + ": the name of a secret", name, allowed)
 
 
 def resolve(declared, where, engine, devices, inputs, directories, texts):
@@ -155,20 +154,15 @@ def resolve(declared, where, engine, devices, inputs, directories, texts):
     """
     check_flags(declared, where)
     check_values(declared, where)
-    engine, given = engine_of(declared, engine), declared.get("flags", [])
-    mounts, targets = [], set()
-    for mount in declared.get("mounts", []):
-        mount = {"source": mount["source"], "target": mount.get("target") or mount["source"],
-                 "read_only": mount.get("read_only", False)}  # fmt: skip
-        _check_mount(where + ": container.mounts", mount, targets)
-        targets.add(posixpath.normpath(mount["target"]))
-        mounts.append(mount)
-    named = [path for path in inputs if path and _is_named(path, texts)]
-    automatic = [(path, True) for path in named] + [(path, False) for path in directories]
-    for path, read_only in dict(automatic).items():
-        if posixpath.normpath(path) not in targets:
-            targets.add(posixpath.normpath(path))
-            mounts.append({"source": path, "target": path, "read_only": read_only})
+    chosen, given, mounts = declared.get("engine", "auto"), declared.get("flags", []), {}
+    engine = chosen if chosen != "auto" else engine or DEFAULT_ENGINE
+    for one in declared.get("mounts", []):
+        mount = {"source": one["source"], "target": one.get("target") or one["source"]}
+        _check_mount(where + ": container.mounts", mount, mounts)
+        mounts[posixpath.normpath(mount["target"])] = {**mount, "read_only": one.get("read_only", False)}
+    automatic = [(path, True) for path in inputs if path and _is_named(path, texts)]
+    for path, read_only in dict(automatic + [(path, False) for path in directories]).items():
+        mounts.setdefault(posixpath.normpath(path), {"source": path, "target": path, "read_only": read_only})
     found = []
     for item in declared.get("devices", []):
         found += [item.replace("${device}", str(device)) for device in devices] if "${device}" in item else [item]
@@ -181,15 +175,12 @@ def resolve(declared, where, engine, devices, inputs, directories, texts):
     flags += given
     return {
         "engine": engine,
-        "address": declared.get("address"),
-        "image": declared["image"],
-        "digest": declared.get("digest"),
-        "mounts": mounts,
+        **{key: declared.get(key) for key in ("address", "image", "digest")},
+        "mounts": list(mounts.values()),
         "devices": found,
         "flags": flags,
         "workdir": declared.get("workdir") or directories[0],
-        "entrypoint": declared.get("entrypoint"),
-        "user": declared.get("user"),
+        **{key: declared.get(key) for key in ("entrypoint", "user")},
     }
 
 
@@ -197,12 +188,6 @@ def _is_named(path, texts):
     """Return whether a string contains a path, or a file or folder below it."""
     pattern = re.compile(re.escape(path) + r"(?![\w.-])")
     return any(pattern.search(text) for text in texts)
-
-
-def engine_of(declared, engine):
-    """Return docker or podman for a recipe's container. engine: the engine that `auto` selects."""
-    chosen = declared.get("engine", "auto")
-    return chosen if chosen != "auto" else engine or DEFAULT_ENGINE
 
 
 def named_variables(engine, environment):
@@ -239,5 +224,4 @@ def launch_argv(entry, root):
     argv += ["--env=" + name for name in entry["secrets"]]
     if container["entrypoint"] is not None:
         argv.append("--entrypoint=" + container["entrypoint"])
-    image, digest = container["image"], container["digest"]
-    return [*argv, pinned_reference(image, digest), *entry["command"]]
+    return [*argv, pinned_reference(container["image"], container["digest"]), *entry["command"]]

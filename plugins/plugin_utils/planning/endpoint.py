@@ -6,6 +6,7 @@ contacted."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import re
@@ -57,9 +58,7 @@ def backends(plans, variables_of, endpoint=None, alias="", ports=()):
             problems.add("endpoint.alias-unknown", alias, *where, model, SERVED)
         if not NAME.fullmatch(model):
             problems.keep(invalid("the model of %s on %s" % where, model, NAME_WORDS))
-        server = {}
-        with problems.noted():
-            server = _server(entry, endpoint, variables_of[entry["host"]])
+        server = problems.result_of(_server, entry, endpoint, variables_of[entry["host"]])
         models.setdefault(model, []).append(server)
         weights.setdefault(_weights(entry, deployment), where)
         for name in (engine_of(entry).adapter_model(entry, one) for one in entry.get("adapters", ())):
@@ -78,12 +77,12 @@ def backends(plans, variables_of, endpoint=None, alias="", ports=()):
         suffix = _digest(model) if _plain(model) in map(_plain, names) else ""
         names[model] = "model.%s%s" % (_plain(model), suffix)
     result = [(names[model], model, servers) for model, servers in models.items()]
-    for name, servers in adapters.items():
-        tracked = [{**one, "track": names[model]} for model, one in servers]
-        result.append(("alias.%s%s" % (_plain(name), _digest(name)), name, tracked))
     if alias and list(models) != [alias]:
-        tracked = [{**one, "track": names[model]} for model, servers in models.items() for one in servers]
-        result.append(("alias.%s" % _plain(alias), alias, tracked))
+        adapters[alias] = [(model, server) for model, servers in models.items() for server in servers]
+    for name, servers in adapters.items():
+        suffix = "" if name == alias else _digest(name)
+        tracked = [{**one, "track": names[model]} for model, one in servers]
+        result.append(("alias.%s%s" % (_plain(name), suffix), name, tracked))
     return [{"name": name, "model": model, "servers": servers} for name, model, servers in result]
 
 
@@ -149,10 +148,8 @@ def server_keys(groups, variables_of):
             given = api_keys(variables_of[one["host"]].get(one["secret"]), one["secret"]) if one["secret"] else []
             keys.setdefault(given[0] if given else "", one)
         if len(keys) > 1:
-            first, second = list(keys.values())[:2]
-            raise FleetError(
-                "endpoint.server-keys", group["model"], first["server"], first["host"], second["server"], second["host"]
-            )
+            places = [one[key] for one in list(keys.values())[:2] for key in ("server", "host")]
+            raise FleetError("endpoint.server-keys", group["model"], *places)
         found[group["name"]] = next(iter(keys))
     return {name: key for name, key in found.items() if key}
 
@@ -197,23 +194,19 @@ def certificate(chain, key, now=None):
     from cryptography.hazmat.primitives import serialization
 
     public = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-    try:
-        first = x509.load_pem_x509_certificate((chain or "").encode())
-        private = serialization.load_pem_private_key((key or "").encode(), None)
-        fits = first.public_key().public_bytes(*public) == private.public_key().public_bytes(*public)
-    except (ValueError, TypeError):
-        fits = False
     why = "are not a certificate and its private key in PEM format without a passphrase"
     if not (chain and key):
-        why = "are not both set"
-    elif fits:
+        raise FleetError("endpoint.certificate-invalid", "are not both set")
+    with contextlib.suppress(ValueError, TypeError):
+        first = x509.load_pem_x509_certificate(chain.encode())
+        private = serialization.load_pem_private_key(key.encode(), None)
         ends = getattr(first, "not_valid_after_utc", None)  # of cryptography 42
         ends = ends or first.not_valid_after.replace(tzinfo=datetime.timezone.utc)
-        expired = ends <= (now or datetime.datetime.now(datetime.timezone.utc))
-        why = "expired at " + ends.strftime("%Y-%m-%d %H:%M UTC") if expired else None
-    if why:
-        raise FleetError("endpoint.certificate-invalid", why)
-    return "%s\n%s\n" % (chain.strip(), key.strip())
+        if first.public_key().public_bytes(*public) == private.public_key().public_bytes(*public):
+            why = "expired at " + ends.strftime("%Y-%m-%d %H:%M UTC")
+            if ends > (now or datetime.datetime.now(datetime.timezone.utc)):
+                return "%s\n%s\n" % (chain.strip(), key.strip())
+    raise FleetError("endpoint.certificate-invalid", why)
 
 
 def hosts(members, limited):
@@ -228,6 +221,8 @@ def hosts(members, limited):
 
 NODE_EXPORTER = 9100  # port of Debian's package
 ETCD_METRICS = 2381  # of the role's default
+# Port of clients, and the blackbox exporter's modules without and with TLS, which expect TLS or NATS's greeting.
+CLIENTS = {"etcd": (2379, None, "tls"), "nats": (4222, "nats", "nats_tls")}
 JOBS = ("engines", "endpoint", "etcd", "services", "nodes", "accelerators")
 
 
@@ -269,29 +264,24 @@ def targets(plans, variables_of, groups, monitor, accelerator_ports=None):
             add("services", address, port, "the endpoint", host, service="endpoint", module="tls")
     hosts = [entry["host"] for entries, _deployment in plans for entry in entries]
     hosts += [host for name in ("endpoint", "monitoring") for host in groups.get(name) or ()]
-    for service in ("etcd", "nats"):
+    for service in CLIENTS:
         group = list(groups.get(variables_of[monitor].get(service + "_group") or service) or ())
         hosts += group
         tls = bool(group) and services.has_tls(service, group, variables_of[group[0]])
         for one in services.members(group, variables_of, service + "_name", loopback=not tls):
-            if not is_loopback(one["address"]) or one["host"] == monitor:  # only its own host reaches loopback
-                _member(add, service, one, tls, variables_of[one["host"]])
+            bind, host, given = one["address"], one["host"], variables_of[one["host"]]
+            if is_loopback(bind) and host != monitor:
+                continue  # only its own host reaches loopback
+            if service == "etcd":
+                add("etcd", bind, given.get("etcd_metrics_port") or ETCD_METRICS, service, host)
+            port, *modules = CLIENTS[service]
+            if modules[tls]:
+                port = given.get(service + "_client_port") or port
+                add("services", bind, port, service, host, service=service, module=modules[tls])
     for host in dict.fromkeys(hosts):
         add("nodes", "0.0.0.0", NODE_EXPORTER, "node exporter", host)
     problems.raise_any()
     return found
-
-
-def _member(add, service, member, tls, variables):
-    """Add the targets of a member: etcd's metrics; the client port, which answers with TLS or with NATS's greeting."""
-    bind, host = member["address"], member["host"]
-    if service == "etcd":
-        add("etcd", bind, variables.get("etcd_metrics_port") or ETCD_METRICS, "etcd", host)
-        if tls:
-            add("services", bind, variables.get("etcd_client_port") or 2379, "etcd", host, service="etcd", module="tls")
-    else:
-        port, module = variables.get("nats_client_port") or 4222, "nats_tls" if tls else "nats"
-        add("services", bind, port, "NATS", host, service="nats", module=module)
 
 
 def limits(reports_dir):

@@ -6,7 +6,6 @@ and reports all errors in one message."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 
@@ -30,8 +29,6 @@ from .hardware import parse_hardware
 from .inventory import Hosts, check_inventory_folders, one_machine
 from .variables import check_variables, overlays_of, read_checked, recipe_paths
 
-UNPLANNED = {"servers": [], "deployment": None, "capacity": [], "steps": []}  # of a host without fleet_recipe
-
 
 def plan_one(variables, deploys, others, made):
     """Return {"servers": entries, "deployment": resolved recipe or None, "capacity": […], "steps": […]} of a host.
@@ -43,19 +40,14 @@ def plan_one(variables, deploys, others, made):
     host, see steps.steps_of.
     """
     mistakes = input_checks.Mistakes()
-    with mistakes.noted():
-        check_variables(variables)
-    name = None
-    with mistakes.noted():
-        name = variables.get("fleet_recipe")
-    if name is None:
+    mistakes.result_of(check_variables, variables)
+    if mistakes.result_of(variables.get, "fleet_recipe") is None:
         mistakes.raise_any()
-        return dict(UNPLANNED)
+        return {"servers": [], "deployment": None, "capacity": [], "steps": []}
     recipe, path, layers, hardware = declared_of(variables, mistakes)
     site, rule = _site(variables, recipe or {}, deploys, mistakes)
     _check_profile(variables, recipe, mistakes)
     mistakes.raise_any()
-    label = recipes.label_of(path)
     try:
         planned_of = functools.partial(_planned, others, made)
         named = services.named_services(variables.host, recipe, others)
@@ -80,7 +72,7 @@ def plan_one(variables, deploys, others, made):
         return {"servers": entries, "deployment": deployment, "capacity": fits, "steps": run}
     except FleetError as error:
         used = [name for name, layer in layers if layer]
-        where = "%s%s: " % (label, " with " + ", ".join(used) if used else "")
+        where = "%s%s: " % (recipes.label_of(path), " with " + ", ".join(used) if used else "")
         raise error.within(where) from error
 
 
@@ -88,35 +80,30 @@ def declared_of(variables, mistakes):
     """Return (recipe, its path, layers of overrides, Hardware) of a host with a fleet_recipe. A value is None if it is
     invalid; the error is noted in `mistakes`."""
     before = len(mistakes.errors)
-    recipe, path, layers, hardware = None, None, [], None
+    recipe, path, layers = None, None, []
     for key in overrides.override_names(variables.names):
         with mistakes.noted():
             layers.append((key, variables.get(key)))
-    overlays = ()
-    with mistakes.noted():
-        overlays = overlays_of(variables)
+    overlays = mistakes.result_of(overlays_of, variables)
     wanted = read_checked(variables, "fleet_tuning", None, mistakes, tuning.check_wanted)
     readable = len(mistakes.errors) == before
     with mistakes.noted():
         folders = recipe_paths(variables)
         path = recipes.find_recipe(variables.get("fleet_recipe"), folders)
-        recipe = recipes.resolve_recipe(path, layers, overlays, folders=folders) if readable else None
-    with mistakes.noted():
-        hardware = parse_hardware(variables.get("fleet_hardware"), "inventory")
+        resolve = functools.partial(recipes.resolve_recipe, path, layers, overlays or (), folders=folders)
+        recipe = resolve() if readable else None
+    hardware = mistakes.result_of(lambda: parse_hardware(variables.get("fleet_hardware"), "inventory"))
     if recipe and hardware and wanted is not None:
-        with mistakes.noted():
-            recipe = recipes.resolve_recipe(path, layers, overlays, wanted, hardware.accelerator, folders)
+        recipe = mistakes.result_of(resolve, wanted, hardware.accelerator) or recipe
     return recipe, path, layers, hardware
 
 
 def _check_profile(variables, recipe, mistakes):
     """Note a benchmark_profile that the recipe does not have."""
-    name = None
-    with contextlib.suppress(FleetError):  # check_variables() has noted it, or a play templates it later
-        name = variables.peek("benchmark_profile")
+    # check_variables() has noted an error in the variable, or a play templates it later
+    name = input_checks.Mistakes().result_of(variables.peek, "benchmark_profile")
     if recipe and name and isinstance(name, str):
-        with mistakes.noted():
-            points.profile_of(recipe, name)
+        mistakes.result_of(points.profile_of, recipe, name)
 
 
 def _planned(others, made, host):
@@ -137,9 +124,7 @@ def _site(variables, recipe, deploys, mistakes):
     root, bind = read("fleet_root", ""), read("fleet_bind_address", "127.0.0.1")
     engine = read("fleet_container_engine", container_launch.DEFAULT_ENGINE)
     rule = read("fleet_capacity", "refuse")
-    has_key = False
-    with mistakes.noted():
-        has_key = server_values.has_key(variables, deploys)
+    has_key = mistakes.result_of(server_values.has_key, variables, deploys)
     digests = read("fleet_require_digests", False)
     secrets = {**plan.secrets_of(recipe), **(server_values.SECRETS if has_key else {})}
     versions = tuple(
@@ -211,16 +196,15 @@ def _raise_any(mistakes):
 def plan_each(hosts, others, run_plan=None, reasons=None):
     """Return {host: its part of plan_hosts()}, None for a host that cannot be planned. reasons: a mapping that receives
     {host: reason} of these hosts."""
-    planned = {}
+    planned, reasons = {}, {} if reasons is None else reasons
     for host in hosts:
         for deploys in (True, False):
             try:
                 planned[host] = plan_hosts([host], others, deploys, run_plan)[host]
+                reasons.pop(host, None)
                 break
             except FleetError as error:
-                planned[host] = None
-                if reasons is not None and not deploys:
-                    reasons[host] = error.message
+                planned[host], reasons[host] = None, error.message
     return planned
 
 
@@ -230,11 +214,11 @@ def host_warnings(hosts, others):
     hosts: of the inventory. others: Hosts.
     """
     forgotten = [host for host in hosts if not others(host).has_recipe and "fleet_hardware" in others(host).names]
-    return forgotten and [
+    words = (
         "%s: fleet_hardware is set, but fleet_recipe is not, so no servers are planned there. Set fleet_recipe "
         "(recipes: %s), or remove fleet_hardware."
-        % (some(forgotten), ", ".join(recipes.available([recipes.OWN_RECIPES])))
-    ]
+    )
+    return forgotten and [words % (some(forgotten), ", ".join(recipes.available([recipes.OWN_RECIPES])))]
 
 
 def check_secrets(planned, hosts, others):
@@ -242,11 +226,8 @@ def check_secrets(planned, hosts, others):
 
     planned: of plan_hosts(), others: Hosts. Encrypted values require the vault's password.
     """
-    problems = by_text(
-        (words, host)
-        for host in hosts
-        for words in server_values.missing_secrets(planned[host]["servers"], others(host))
-    )
+    found = ((server_values.missing_secrets(planned[host]["servers"], others(host)), host) for host in hosts)
+    problems = by_text((words, host) for sentences, host in found for words in sentences)
     if problems:
         lines = ["%s: %s." % (some(where), words) for words, where in problems.items()]
         raise FleetError("inventory.secret-missing", "\n".join(lines))
@@ -257,16 +238,14 @@ def with_notes(found, entries, deployment, hardware):
 
     deployment: the resolved recipe. hardware: Hardware.
     """
-    entries = {entry["name"]: entry for entry in entries}
-    result = []
+    entries, result = {entry["name"]: entry for entry in entries}, []
     for item in found:
         entry = entries[item["server"]]
         own = (deployment.get("instances") or {}).get(entry["name"]) or {}
         recipe = plan.layered(plan.for_group(deployment, capacity.group_of(entry, deployment)), own)
         recipe["container"] = recipe.get("container") if entry["container"] else None
         engine = ENGINES[entry["engine"]].running(recipe.get("backend"))
-        notes = engine.notes(entry, engine.version(recipe), hardware)
-        notes = [*notes, *PLATFORMS[entry["platform"]].notes(entry)]
+        notes = [*engine.notes(entry, engine.version(recipe), hardware), *PLATFORMS[entry["platform"]].notes(entry)]
         result.append({**item, "warnings": [*item["warnings"], *notes]})
     return result
 
@@ -284,8 +263,7 @@ def make(hosts, play_hosts, ours, others, run_plan, options):
     elif options["strict"]:
         planned = plan_hosts(hosts, others, True, run_plan, play_hosts)
     else:
-        each = plan_each(hosts, others, run_plan, reasons)
-        planned = {host: item for host, item in each.items() if item}
+        planned = {host: item for host, item in plan_each(hosts, others, run_plan, reasons).items() if item}
         run_plan.refuse({host: why for host, why in reasons.items() if host in play_hosts})
     if options["secrets"]:
         check_secrets(planned, play_hosts, others)
@@ -309,11 +287,10 @@ def plan_table(planned):
     Hosts whose plans differ only in their own address share rows."""
     rows, equal = [], {}
     for host, item in planned.items():
-        text = str([canonical({**entry, "host": None, "hash": None}) for entry in item["servers"]])
-        binds = {entry["bind"] for entry in item["servers"] if not server_values.is_loopback(entry["bind"])}
-        for bind in binds - {"0.0.0.0", "::"}:
-            text = text.replace(bind, "${bind}")
-        equal[host] = text
+        equal[host] = str([canonical({**entry, "host": None, "hash": None}) for entry in item["servers"]])
+        for bind in {entry["bind"] for entry in item["servers"]} - {"0.0.0.0", "::"}:
+            if not server_values.is_loopback(bind):
+                equal[host] = equal[host].replace(bind, "${bind}")
         for entry in item["servers"]:
             address = "%s:%s" % (entry["bind"], entry["port"]) if entry["port"] else "-"
             recipe = " + ".join([item["deployment"]["name"], *item["deployment"].get("overlays", ())])
@@ -338,7 +315,7 @@ def capacity_table(planned):
     rows = []
     for host, item in planned.items():
         for names, fits in capacity.grouped(item["capacity"]):
-            sizes = (fits.get(key) for key in capacity.SIZES)
+            sizes = [fits.get(key) for key in capacity.SIZES]
             sizes = [None if size is None else capacity.gib(size * capacity.GIB) for size in sizes]
             rows.append([host, capacity.servers_text(names), *sizes, fits["verdict"], fits["text"]])
     columns = ["host", "server", "memory", "weights", "kv cache", "verdict", "details"]
@@ -357,16 +334,16 @@ def capacity_warnings(planned):
 
 def exposed_warnings(planned):
     """Return [a sentence on all servers that listen beyond loopback and require no API key]; [] if there are none."""
-    addresses, hosts = {}, {}
-    for host, item in planned.items():
-        for entry in item["servers"]:
-            exposed = entry["port"] and not server_values.is_loopback(entry["bind"])
-            if exposed and not set(API_KEYS) & set(entry["secrets"]):
-                addresses[entry["bind"]] = hosts[host] = True
-    if not hosts:
-        return []
-    return [
+    exposed = [
+        entry
+        for item in planned.values()
+        for entry in item["servers"]
+        if entry["port"] and not server_values.is_loopback(entry["bind"]) and not set(API_KEYS) & set(entry["secrets"])
+    ]
+    hosts, addresses = (list(dict.fromkeys(entry[key] for entry in exposed)) for key in ("host", "bind"))
+    words = (
         "%s: the servers listen on %s (fleet_bind_address) and ask for no API key, so any client that reaches "
         "them can use them. Set fleet_api_key, or leave fleet_bind_address at 127.0.0.1 and put a gateway that asks "
-        "for a key in front." % (some(list(hosts)), some(list(addresses)))
-    ]
+        "for a key in front."
+    )
+    return [words % (some(hosts), some(addresses))] if exposed else []

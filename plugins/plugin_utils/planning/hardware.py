@@ -88,9 +88,7 @@ def parse_hardware(declared, where):
     given = {key: value for key, value in declared.items() if value is not None}
 
     def read(key, default, high, whole=True):
-        with mistakes.noted():
-            return check_number("%s.%s" % (where, key), given.get(key, default), high, whole)
-        return 0
+        return mistakes.result_of(check_number, "%s.%s" % (where, key), given.get(key, default), high, whole) or 0
 
     count = read("count", None, MAX_COUNT)
     cores = read("cores", kind.cores, MAX_CORES) if kind.cores else 0
@@ -101,17 +99,11 @@ def parse_hardware(declared, where):
         mistakes.keep(invalid(where + ".lnc", lnc, " or ".join(map(str, kind.lnc_allowed))))
     elif cores and lnc and cores % lnc:
         mistakes.keep(invalid(where + ".cores", cores, "a multiple of fleet_hardware.lnc, %d" % lnc))
-    memory = kind.memory_gib
-    if "memory_gib" in given:
-        memory = read("memory_gib", memory, MAX_MEMORY, whole=False)
+    memory = read("memory_gib", None, MAX_MEMORY, whole=False) if "memory_gib" in given else kind.memory_gib
     exclude = given.get("exclude") or []
-    if not isinstance(exclude, list) or any(
-        not isinstance(one, int) or isinstance(one, bool) or not 0 <= one < count for one in exclude
-    ):
+    if not isinstance(exclude, list) or not all(type(one) is int and 0 <= one < count for one in exclude):
         mistakes.keep(invalid(where + ".exclude", exclude, "a list of device numbers from 0 to %d" % (count - 1)))
-    affinity = ()
-    with mistakes.noted():
-        affinity = _affinity(where + ".cpu_affinity", given.get("cpu_affinity"))
+    affinity = mistakes.result_of(_affinity, where + ".cpu_affinity", given.get("cpu_affinity"))
     mistakes.raise_any()
     hardware = Hardware(name, platform.name, count, cores, lnc, float(memory), affinity, tuple(sorted(set(exclude))))
     most = max(hardware.units, hardware.count)
@@ -122,17 +114,13 @@ def parse_hardware(declared, where):
 
 def _affinity(where, declared):
     """Return ((device, CPUs as a string), …) of {"0-3": "0-47,96-143"}: keys are devices, or ranges of them."""
-    if declared is None:
-        return ()
     found = {}
     try:
-        for devices, cpus in declared.items():
-            if max(parse_cpu_list(str(cpus)), default=-1) not in range(MAX_CORES):
+        for devices, cpus in ({} if declared is None else declared).items():
+            numbers, near = parse_cpu_list(str(devices)), parse_cpu_list(str(cpus))
+            if max(near, default=-1) not in range(MAX_CORES) or found.keys() & numbers:
                 raise ValueError
-            for device in parse_cpu_list(str(devices)):
-                if device in found:
-                    raise ValueError
-                found[device] = str(cpus)
+            found.update(dict.fromkeys(numbers, str(cpus)))
     except (AttributeError, ValueError):
         allowed = "a mapping of devices, each once, to the CPUs near them, for example {0-3: 0-47, 4-7: 48-95}"
         raise invalid(where, declared, allowed) from None
@@ -142,7 +130,7 @@ def _affinity(where, declared):
 MAX_SERVERS = 1024  # of a host
 
 
-def group_counts(recipe, hardware):
+def _group_counts(recipe, hardware):
     """Return the number of servers of each group: [int].
     Raises FleetError if they do not fit or do not divide evenly."""
     groups = recipe["servers"]
@@ -159,11 +147,7 @@ def group_counts(recipe, hardware):
         taking = [group for group in numbered if group["count"] and group["devices"]]
         needs = " + ".join("%s: %d x %d" % (group_name(one), one["count"], one["devices"]) for one in taking)
         raise FleetError("plan.devices-too-few", fixed, hardware.unit, needs, hardware.units, _counts(taking))
-    free = [len(group["device_list"]) if group.get("device_list") else left for group in groups]
-    counts = [
-        group["count"] if group in numbered else _automatic(group, count, hardware)
-        for group, count in zip(groups, free)
-    ]
+    counts = [_automatic(group, left, hardware) if group in automatic else group["count"] for group in groups]
     if not 0 < sum(counts) <= MAX_SERVERS:
         allowed = "1 to %d servers of a host; or no fleet_recipe" % MAX_SERVERS
         raise invalid("the sum of " + _counts(groups), sum(counts), allowed)
@@ -175,8 +159,8 @@ def _counts(groups):
 
 
 def _automatic(group, left, hardware):
-    """Return how many servers of ``group``, whose count is auto, fit on ``left`` devices."""
-    size = group["devices"]
+    """Return how many servers of ``group``, whose count is auto, fit on its device_list, else on ``left`` devices."""
+    size, left = group["devices"], len(group.get("device_list") or ()) or left
     if left < size or left % size:
         fits = [str(part) for part in range(1, left + 1) if left % part == 0 and hardware.fits_chips(part)]
         allowed = "%s, as count is auto and the host has %d %ss left"
@@ -185,20 +169,26 @@ def _automatic(group, left, hardware):
     return left // size
 
 
-def server_names(recipe, counts):
-    """Return {group name: [server names]}. Raises FleetError if a name is too long."""
+def server_names(recipe, hardware):
+    """Return {group name: [server names]}. Raises FleetError if the servers do not fit, or if a name is too long."""
     names = {}
-    for group, count in zip(recipe["servers"], counts):
+    for group, count in zip(recipe["servers"], _group_counts(recipe, hardware)):
         base = group_name(group)
         names[base] = ["%s-%d" % (base, index) for index in range(count)]
-        for name in names[base][-1:]:
-            if not NAME.match(name):
-                raise invalid("a server's name", name, "40 characters")
+        if count and not NAME.match(names[base][-1]):
+            raise invalid("a server's name", names[base][-1], "40 characters")
     return names
 
 
+def ports_of(group, name):
+    """Return {kind: port} of a server's ports, except the port for requests."""
+    index = int(name.rpartition("-")[2])
+    return {kind: port + index for kind, port in group.get("ports", {}).items() if port is not None}
+
+
 def assign(recipe, hardware, names):
-    """Return {server: its devices}. Servers with an excluded device are left out; the other servers keep their devices.
+    """Return {group: {server: its devices}}. Servers with an excluded device are left out; the other servers keep their
+    devices.
 
     names: {group: [server]}. A server gets the devices of its instance's device_list, else of its group's device_list,
     else the next devices that no list contains.
@@ -206,34 +196,30 @@ def assign(recipe, hardware, names):
     instances = recipe.get("instances") or {}
     given, taken = {}, {}
     for group in recipe["servers"]:
-        size, listed = group["devices"], group.get("device_list")
+        size, listed, key = group["devices"], group.get("device_list"), "servers.%s.device_list" % group_name(group)
         for index, name in enumerate(names[group_name(group)]):
             own = (instances.get(name) or {}).get("device_list")
-            if own is None and listed is None:
-                continue
-            key = "instances.%s.device_list" % name if own is not None else "servers.%s.device_list" % group_name(group)
-            given[name] = own if own is not None else listed[index * size : (index + 1) * size]
-            _check_list(key, name, given[name], size, hardware, taken, own is not None)
-            taken.update(dict.fromkeys(given[name], key))
-        for device in listed or ():
-            taken.setdefault(device, "servers.%s.device_list" % group_name(group))
+            if own is not None or listed is not None:
+                place = key if own is None else "instances.%s.device_list" % name
+                given[name] = listed[index * size : (index + 1) * size] if own is None else list(own)
+                _check_list(place, name, given[name], size, hardware, taken, own is not None)
+                taken.update(dict.fromkeys(given[name], place))
+        taken = {**dict.fromkeys(listed or (), key), **taken}
     free = (device for device in range(hardware.units) if device not in taken)
     found = {}
     for group in recipe["servers"]:
-        for name in names[group_name(group)]:
-            devices = given[name] if name in given else [next(free, None) for _piece in range(group["devices"])]
+        base, size = group_name(group), group["devices"]
+        found[base] = {name: given.get(name) or [next(free, None) for _piece in range(size)] for name in names[base]}
+        for name, devices in found[base].items():
             if None in devices:
-                raise FleetError(
-                    "plan.device-list-too-short",
-                    name,
-                    group["devices"],
-                    hardware.unit,
-                    hardware.units,
-                    group_name(group),
-                )
-            found[name] = list(devices)
-    kept = {name: devices for name, devices in found.items() if not hardware.excluded & set(devices)}
-    if not any(kept.values()) and any(found.values()):
+                lacks = (hardware.unit, hardware.units, base)
+                raise FleetError("plan.device-list-too-short", name, size, *lacks)
+    kept = {
+        base: {name: devices for name, devices in group.items() if not hardware.excluded & set(devices)}
+        for base, group in found.items()
+    }
+    used, every = ([devices for group in one.values() for devices in group.values()] for one in (kept, found))
+    if not any(used) and any(every):
         raise invalid("fleet_hardware.exclude", list(hardware.exclude), "devices that leave some servers theirs")
     return kept
 
@@ -252,18 +238,17 @@ def _check_list(key, name, devices, size, hardware, taken, own):
 def cpus(group, own, devices, hardware, where):
     """Return the CPUs of a server as a string, None for all:
     those of the instance, else of the group, else of its devices."""
-    for layer in (own, group):
-        if layer.get("cpus"):
-            try:
-                return format_cpu_list(parse_cpu_list(layer["cpus"]))
-            except ValueError:
-                raise invalid(where + ": cpus", layer["cpus"], "numbers and ranges such as 0-47,96-143") from None
+    declared = own.get("cpus") or group.get("cpus")
+    if declared:
+        try:
+            return format_cpu_list(parse_cpu_list(declared))
+        except ValueError:
+            raise invalid(where + ": cpus", declared, "numbers and ranges such as 0-47,96-143") from None
     near = dict(hardware.cpu_affinity)
     lacking = [device for device in devices if device not in near]
     if not near or len(lacking) == len(devices):
         return None
     if lacking:
-        raise invalid(
-            "fleet_hardware.cpu_affinity of device %d" % lacking[0], None, "CPUs, as the server's others have"
-        )
+        key = "fleet_hardware.cpu_affinity of device %d" % lacking[0]
+        raise invalid(key, None, "CPUs, as the server's others have")
     return format_cpu_list({number for device in devices for number in parse_cpu_list(near[device])})

@@ -16,6 +16,7 @@ from ...module_utils.fleet_node.host.server_spec import canonical, server_ports
 from ..base.checks import clean
 from ..base.words import show, some
 
+FACTS = "The plan touches no node and reads no facts; write the value into the inventory."
 LOCKED = "Give the vault's password (--ask-vault-pass), or write the value where it is not encrypted."
 
 
@@ -31,7 +32,7 @@ class HostVariables:
         self.read = set()  # names of the variables that the plan was made from
         self.looked = set()  # names of the variables that were only checked
         self._variables = variables
-        self._values = {}  # name → (value, FleetError)
+        self._values = {}  # name → value or FleetError
 
     def get(self, name, default=None):
         """Return the variable's value, or ``default``.
@@ -54,13 +55,12 @@ class HostVariables:
             return default
         if name not in self._values:
             try:
-                self._values[name] = self._template(name), None
+                self._values[name] = self._template(name)
             except FleetError as error:
-                self._values[name] = None, error
-        value, error = self._values[name]
-        if error:
-            raise error
-        return value
+                self._values[name] = error
+        if isinstance(self._values[name], FleetError):
+            raise self._values[name]
+        return self._values[name]
 
     def _template(self, name):
         try:
@@ -73,14 +73,8 @@ class HostVariables:
         except Exception as error:  # any error of a template: undefined facts, a locked vault, bad Jinja
             text = " ".join(str(error).split()).rstrip(".")
             locked = any(word in text.lower() for word in ("vault", "decrypt"))
-            raise FleetError(
-                "inventory.variable-unresolvable",
-                name,
-                text,
-                LOCKED
-                if locked
-                else "The plan touches no node and reads no facts; write the value into the inventory.",
-            ) from error
+            advice = LOCKED if locked else FACTS
+            raise FleetError("inventory.variable-unresolvable", name, text, advice) from error
 
     @property
     def has_recipe(self):
@@ -187,9 +181,7 @@ def no_recipe():
 
 def no_host(sources):
     """Return the FleetError of an inventory without any host."""
-    return FleetError(
-        "inventory.no-host", ", ".join(show(str(source)) for source in sources) or "none was given with -i"
-    )
+    return FleetError("inventory.no-host", ", ".join(show(str(one)) for one in sources) or "none was given with -i")
 
 
 def check_limit(ours, play_hosts, variables):
@@ -206,6 +198,11 @@ def check_limit(ours, play_hosts, variables):
 def address_given():
     """Return whether the command line sets ansible_host, which then applies to every host."""
     return any("ansible_host" in str(given) for given in context.CLIARGS.get("extra_vars") or ())
+
+
+SHARED = (
+    "both are one machine (%s) with one %s. Remove one of the names, or set another fleet_root and other ports for it."
+)
 
 
 def one_machine(planned, others):
@@ -226,15 +223,11 @@ def one_machine(planned, others):
             port, root = variables.peek("ansible_port"), variables.peek("fleet_root") or ""
         except FleetError:
             continue  # the connection reports it
-        machine = "%s, %s" % (kind, address)
+        machine, known = "%s, %s" % (kind, address), machines.setdefault((kind, address, str(port)), [])
         ports = {port for entry in item["servers"] for port, _name in server_ports(entry)}
-        for other, other_root, other_ports in machines.setdefault((machine, str(port)), []):
-            shared = "fleet_root (%s)" % show(root) if root == other_root else None
-            if shared is None and ports & other_ports:
-                shared = "port %d" % min(ports & other_ports)
-            if shared:
-                yield (
-                    "both are one machine (%s) with one %s. Remove one of the names, or set another fleet_root and "
-                    "other ports for it." % (machine, shared)
-                ), (other, host)  # fmt: skip
-        machines[machine, str(port)].append((host, root, ports))
+        for other, other_root, other_ports in known:
+            if root == other_root:
+                yield SHARED % (machine, "fleet_root (%s)" % show(root)), (other, host)
+            elif ports & other_ports:
+                yield SHARED % (machine, "port %d" % min(ports & other_ports)), (other, host)
+        known.append((host, root, ports))

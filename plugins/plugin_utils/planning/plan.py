@@ -22,7 +22,7 @@ from ..models import DEFAULT, family_of, model_of
 from ..platforms import PLATFORMS
 from ..recipe.overrides import apply, apply_container, group_name
 from . import container, server_values
-from .hardware import assign, cpus, group_counts, server_names
+from .hardware import assign, cpus, ports_of, server_names
 
 FIRST_PORT = 1024  # lower ports require root
 MAX_WORD = 128 * 1024 - 64  # of an argv or environment: MAX_ARG_STRLEN, less the variable's name
@@ -76,15 +76,15 @@ ENDINGS = {"yaml": "yml", "json": "json"}
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """The values that all servers of a host share. names: {group: [server]} of the servers of the host, context:
-    placeholders with their values."""
+    """The values that all servers of a host share. servers: {group: {server: its devices}}, context: placeholders with
+    their values."""
 
     recipe: dict
     hardware: object
     site: object
     paths: NodePaths
     context: dict
-    names: dict
+    servers: dict
 
 
 @dataclasses.dataclass
@@ -128,21 +128,12 @@ class Draft:
     def read(self, context):
         """Return (command, {flag: value}, {variable: string}, content of its file) with
         the values of another context."""
-        where = self.where
-        return (
-            substitute(self.command, context, "%s: command" % where),
-            {flag: substitute(value, context, "%s: arguments.%s" % (where, flag))
-             for flag, value in self.flags.items()},
-            {name: text(substitute(value, context, "%s: environment.%s" % (where, name)))
-             for name, value in self.variables.items()},
-            substitute(self.config["content"], context, "%s: config" % where) if self.config else None,
-        )  # fmt: skip
-
-    def resolve(self):
-        """Replace all placeholders."""
-        self.command, self.values, self.environment, content = self.read(self.context)
-        if self.config:
-            self.config = {"path": self.context["config"], "format": self.config["format"], "content": content}
+        parts = {"command": self.command, "arguments": self.flags, "environment": self.variables,
+                 "config": self.config and self.config["content"]}  # fmt: skip
+        command, flags, variables, content = (
+            substitute(value, context, "%s: %s" % (self.where, key)) for key, value in parts.items()
+        )
+        return command, flags, {name: text(value) for name, value in variables.items()}, content
 
 
 def entry_of(host, recipe, group, own, name, devices):
@@ -150,7 +141,7 @@ def entry_of(host, recipe, group, own, name, devices):
 
     recipe: plan.deployment for this group. own: settings that differ for this instance.
     """
-    index, site, recipe = int(name.rpartition("-")[2]), host.site, layered(recipe, own)
+    site, recipe = host.site, layered(recipe, own)
     engine = ENGINES[recipe["engine"]].running(recipe.get("backend"))
     platform = PLATFORMS[recipe["platform"]]
     where = "server '%s'" % name
@@ -167,7 +158,9 @@ def entry_of(host, recipe, group, own, name, devices):
     server.directories = _directories(host, name, local, where)
     local.update(server.directories)
 
-    server.resolve()
+    server.command, server.values, server.environment, content = server.read(local)
+    if server.config:
+        server.config = {"path": local["config"], "format": server.config["format"], "content": content}
     if not server.command:
         raise invalid(where + ": command", [], "the engine's argv")
     server.arguments = engine.effective(server.command, server.values, server.config)
@@ -181,7 +174,7 @@ def entry_of(host, recipe, group, own, name, devices):
     adapters = adapters_of(server.recipe["model"])
     platform.check_server(where, server)
     engine.check_options(where, server)
-    start, ports = recipe["start"], _ports(group, index)
+    start, ports = recipe["start"], ports_of(group, name)
     after, leaders = _after(host, group, name, start)
     secrets = _set(recipe.get("secrets", {}))
     folders = {service: host.paths.client_tls(service) for service in site.signed}
@@ -196,8 +189,7 @@ def entry_of(host, recipe, group, own, name, devices):
         environment["PYTHONPATH"] = ":".join(filter(None, (host.paths.engine_lib, environment.get("PYTHONPATH"))))
     apart = declared and container.has_own_network(declared)  # its addresses may differ from the node's
     needs = [] if apart else engine.needs(server, environment)
-    versions = dict(site.secret_versions)
-    family = family_of(recipe)
+    versions, family = dict(site.secret_versions), family_of(recipe)
     entry = {
         "schema": SCHEMA,
         "host": host.context["host"],
@@ -258,13 +250,9 @@ def _adapter_flags(where, recipe, flags):
         return flags
     engine, platform = ENGINES[recipe["engine"]].running(recipe.get("backend")), PLATFORMS[recipe["platform"]]
     found, family = engine.adapter_arguments(adapters), family_of(recipe)
-    for supported, label in (
-        (found, engine.label),
-        (platform.adapters, platform.label),
-        (family.adapters, family.label),
-    ):
+    for supported, one in ((found, engine), (platform.adapters, platform), (family.adapters, family)):
         if not supported:
-            raise invalid(where + ": model.adapters", list(adapters), "null: %s has no LoRA adapters" % label)
+            raise invalid(where + ": model.adapters", list(adapters), "null: %s has no LoRA adapters" % one.label)
     for flag in flags:
         if engine.canonical_flag(flag) in found and flags[flag] is not True:
             raise conflict(where, "model.adapters", "arguments.%s" % flag)
@@ -284,42 +272,22 @@ def _check_model(where, engine, platform, server):
 
 
 def _draft(host, recipe, group, own, name, devices, declared, where):
-    """Return the Draft of a server, with only its recipe's paths resolved. Sets ${config} and ${max_num_seqs}."""
-    local = _context(host, recipe, group, own, name, devices, declared)
-    if declared and container.has_own_network(declared):
-        # inside; the ports are published on the host's address
-        local.update(bind="0.0.0.0", bind_device="all", bind_interface="")
-    config = recipe.get("config") or None
-    if config:
-        local["config"] = "%s/%s.%s" % (host.paths.configs, local["name"], ENDINGS[config["format"]])
-    flags = _adapter_flags(where, recipe, _set(recipe.get("arguments", {})))
+    """Return the Draft of a server, with only its recipe's paths resolved. Placeholders without a value on this host
+    are None. Directories and the artifact's key follow."""
+    model, draft, config = recipe["model"], recipe["model"].get("draft") or {}, recipe.get("config") or None
+    flags, ports = _adapter_flags(where, recipe, _set(recipe.get("arguments", {}))), ports_of(group, name)
     sequences = {flag.replace("_", "-"): value for flag, value in flags.items()}.get("max-num-seqs")
-    local["max_num_seqs"] = None if "${" in str(sequences) else sequences
-    return Draft(
-        where, {**recipe, "container": declared}, host.hardware, devices, local, recipe["command"], flags,
-        _set(recipe.get("environment", {})), config, declared,
-        own_names=frozenset((*PORT_NAMES, *group.get("ports", {}), *dict(host.site.endpoints))),
-    )  # fmt: skip
-
-
-def _ports(group, index):
-    """Return {name: port} of a server's ports, except the port for requests."""
-    return {name: port + index for name, port in group.get("ports", {}).items() if port is not None}
-
-
-def _context(host, recipe, group, own, name, devices, contained):
-    """Return the placeholders of a server, except its directories and its artifact's key;
-    None: no value on this host."""
-    base, model, draft = group_name(group), recipe["model"], recipe["model"].get("draft") or {}
-    index = int(name.rpartition("-")[2])
-    inside = range(len(devices)) if contained else devices  # a container numbers its devices from 0
+    index, apart = int(name.rpartition("-")[2]), declared and container.has_own_network(declared)
+    bind = "0.0.0.0" if apart else host.site.bind  # inside; the ports are published on the host's address
+    loopback = server_values.is_loopback(bind)
+    inside = range(len(devices)) if declared else devices  # a container numbers its devices from 0
     taken = {*devices, *host.hardware.excluded}
     others = [device for device in range(host.hardware.units) if device not in taken]
-    return {
+    context = {
         **host.context,
-        "bind": host.site.bind,
-        "bind_device": "lo" if server_values.is_loopback(host.site.bind) else "all",
-        "bind_interface": "lo" if server_values.is_loopback(host.site.bind) else "",
+        "bind": bind,
+        "bind_device": "lo" if loopback else "all",
+        "bind_interface": "lo" if loopback else "",
         "lnc": host.hardware.lnc,
         "model": model["path"],
         "model_id": model["id"],
@@ -327,7 +295,7 @@ def _context(host, recipe, group, own, name, devices, contained):
         "draft_tokens": draft.get("tokens"),
         "venv": (recipe.get("venv") or {}).get("path"),
         "name": name,
-        "group": base,
+        "group": group_name(group),
         "index": index,
         "role": group["role"],
         "port": own.get("port") or (group["port"] + index if group.get("port") else None),
@@ -336,13 +304,18 @@ def _context(host, recipe, group, own, name, devices, contained):
         "device_count": len(devices),
         "container_devices": ",".join(map(str, inside)) or None,
         "devices_first": ",".join(map(str, [*devices, *others])) if devices else None,
-        "config": None,
-        "max_num_seqs": None,
+        "config": config and "%s/%s.%s" % (host.paths.configs, name, ENDINGS[config["format"]]),
+        "max_num_seqs": None if "${" in str(sequences) else sequences,
         **dict(host.site.endpoints),
         **dict.fromkeys(PORT_NAMES),
-        **_ports(group, index),
+        **ports,
         **PLATFORMS[recipe["platform"]].placeholders(host.hardware, devices),
     }
+    return Draft(
+        where, {**recipe, "container": declared}, host.hardware, devices, context, recipe["command"], flags,
+        _set(recipe.get("environment", {})), config, declared,
+        own_names=frozenset((*PORT_NAMES, *group.get("ports", {}), *dict(host.site.endpoints))),
+    )  # fmt: skip
 
 
 def _directories(host, name, local, where):
@@ -359,8 +332,8 @@ def _directories(host, name, local, where):
 def _after(host, group, name, start):
     """Return (servers that must start before this server, those of them that it waits for only until they have
     compiled)."""
-    after = [other for earlier in group.get("after", []) for other in host.names[earlier]]
-    leader = host.names[group_name(group)][0]
+    after = [other for earlier in group.get("after", []) for other in host.servers[earlier]]
+    leader = next(iter(host.servers[group_name(group)]))
     if start["order"] != "leader-first" or name == leader or leader in after:
         return after, []
     # The order of servers that restart together has another reason.
@@ -503,11 +476,8 @@ def _distinct(items, first, key, content):
 def _resolved(recipe, site, host):
     """Return the recipe with defaults and with the resolved paths of the recipe's model, draft and venv."""
     context = base_context(recipe, NodePaths(site.root), host)
-    result = dict(recipe)
-    for key in ("model", "venv"):
-        if recipe.get(key):
-            result[key] = substitute(recipe[key], context, key)
-    model = result["model"]
+    given = {key: substitute(recipe[key], context, key) for key in ("model", "venv") if recipe.get(key)}
+    result, model = {**recipe, **given}, given["model"]
     paths = {"path": model["path"], "source_path": model.get("source_path"),
              "draft.path": (model.get("draft") or {}).get("path"),
              **{"adapters.%s.path" % name: path for name, path in adapters_of(model).items()}}  # fmt: skip
@@ -517,9 +487,8 @@ def _resolved(recipe, site, host):
         result["venv"] = {"create": True, **result["venv"]}
         made = result["venv"]["create"]
         check_folder("venv.path", result["venv"]["path"], "/opt/engine", site.root if made else "", made)
-    result["model"] = {**model, **{key: model.get(key) or value for key, value in HUB_DEFAULTS.items()}}
-    if model.get("exclude") is not None:
-        result["model"]["exclude"] = model["exclude"]
+    defaults = {key: value for key, value in HUB_DEFAULTS.items() if model.get(key) is None}
+    result["model"] = {**model, **defaults}
     known = model_of(result)
     if known:  # a draft is compared with its target before the target has been downloaded
         result["model"].update(hidden_size=known.hidden, vocab_size=known.vocab)
@@ -544,26 +513,25 @@ def plan_host(host, recipe, hardware, site):
     check_needs(recipe, hardware)
     platform.check_recipe(recipe, hardware)
     paths = NodePaths(site.root)
-    names = server_names(recipe, group_counts(recipe, hardware))
+    names = server_names(recipe, hardware)
     instances = recipe.get("instances") or {}
     every = [name for group in names.values() for name in group]
     for name in sorted(set(instances) - set(every)):
         raise unknown_key("instances", name, instances[name], every)
     devices = assign(recipe, hardware, names)
-    names = {base: [name for name in group if name in devices] for base, group in names.items()}
-    shared = Host(recipe, hardware, site, paths, base_context(recipe, paths, host), names)
+    shared = Host(recipe, hardware, site, paths, base_context(recipe, paths, host), devices)
     entries, mistakes, failed, leader_first = [], Mistakes(), set(), set()
     for group in recipe["servers"]:
         base = group_name(group)
         prepared = _resolved(for_group(recipe, group), site, host)
         if prepared["start"]["order"] == "leader-first":
-            leader_first.update(names[base])
-        for name in names[base]:
+            leader_first.update(devices[base])
+        for name, own_devices in devices[base].items():
             own = instances.get(name)
             if own is None and base in failed:
                 continue  # for the same reasons
             try:
-                entries.append(entry_of(shared, prepared, group, own or {}, name, devices[name]))
+                entries.append(entry_of(shared, prepared, group, own or {}, name, own_devices))
             except FleetError as error:
                 failed |= {base} if own is None else set()
                 mistakes.keep(error)

@@ -5,8 +5,8 @@
 operation check for the following plays.
 
 The results are where each host has something to do, and whether servers of a host could not be changed, after which no
-servers of other hosts are changed. They are files with a JSON value in each line in the run's temporary folder, like
-the plan (run_plan.py). A run with a kept plan needs this module but not the planner, so it imports nothing of the
+servers of other hosts are changed. They are lines of JSON in a file in the run's temporary folder, like the plan
+(run_plan.py). A run with a kept plan needs this module but not the planner, so it imports nothing of the
 planner.
 """
 
@@ -21,9 +21,8 @@ import os
 from ansible import constants as C
 from ansible.utils.vars import merge_hash
 
-FILES = LOOKS, STOPPED, VERDICTS, REPORTED = tuple(
-    "inference-fleet-%s.jsonl" % name for name in ("look", "stopped", "verdicts", "reported")
-)
+FILE = "inference-fleet-checked.jsonl"  # a line for each result: [kind, value]
+LOOK, STOPPED, VERDICT, REPORTED = "look", "stopped", "verdict", "reported"
 NOBODY = ["!all"]  # The hosts of a play without hosts. An empty list of patterns would select all hosts.
 STEPS = ("preflight", "prepare", "weights", "serve")
 VERIFY = "verify"
@@ -37,14 +36,13 @@ PREPARES = frozenset(("all", "tagged", "prepare", "preflight"))  # tags that pre
 
 def note(host, steps, first, serving=True):
     """Store the checked steps of a host, its first step that differs, or None, and whether servers run."""
-    _append(LOOKS, {"host": host, "steps": steps, "first": first, "serving": serving})
+    _append(LOOK, {"host": host, "steps": steps, "first": first, "serving": serving})
 
 
 def forget():
     """Delete the results when another playbook begins."""
-    for name in FILES:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(C.DEFAULT_LOCAL_TMP, name))
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(_path())
 
 
 def note_stopped(host):
@@ -92,7 +90,7 @@ def unchanged(host):
 
 def note_verdict(host, verdict):
     """Store the verification of a host that followed in the same call; verdict: JSON."""
-    _append(VERDICTS, [host, verdict])
+    _append(VERDICT, [host, verdict])
 
 
 def verdicts():
@@ -101,7 +99,7 @@ def verdicts():
     looks = _looks()
     if any(one["first"] is not None for one in looks.values()):
         return {}
-    found = dict(_read(VERDICTS))
+    found = dict(_read(VERDICT))
     return {host: found[host] for host in looks if host in found}
 
 
@@ -110,31 +108,32 @@ def note_reported(hosts):
     _append(REPORTED, sorted(hosts))
 
 
-def _append(name, value):
-    line = json.dumps(value) + "\n"
-    stream = os.open(os.path.join(C.DEFAULT_LOCAL_TMP, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    try:
-        os.write(stream, line.encode())  # a single call, because several processes may write at the same time
-    finally:
-        os.close(stream)
+def _path():
+    return os.path.join(C.DEFAULT_LOCAL_TMP, FILE)
 
 
-def _read(name):
-    """Return the values in a file, [] if there is none."""
+def _append(kind, value):
+    stream = os.open(_path(), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(stream, "wb", buffering=0) as file:  # a single write, because several processes may write
+        file.write(json.dumps([kind, value]).encode() + b"\n")
+
+
+def _read(kind):
+    """Return the values of a kind, [] if there are none."""
     try:
-        with open(os.path.join(C.DEFAULT_LOCAL_TMP, name), encoding="utf-8") as stream:
-            return list(map(json.loads, stream))
+        with open(_path(), encoding="utf-8") as stream:
+            return [json.loads(line)[1] for line in stream if line.startswith('["%s"' % kind)]
     except FileNotFoundError:
         return []
 
 
-def _last(name):
-    return (_read(name) or [None])[-1]
+def _last(kind):
+    return (_read(kind) or [None])[-1]
 
 
 def _looks():
     """Return {host: result that note() stored last}."""
-    return {one["host"]: one for one in _read(LOOKS)}
+    return {one["host"]: one for one in _read(LOOK)}
 
 
 def of_run(steps, only, skip):

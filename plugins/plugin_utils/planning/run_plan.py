@@ -47,8 +47,7 @@ class RunPlan:
         otherwise everything that this object plans is recorded."""
         self._recalls = recalls
         self._noted = {}  # host → {deploys, plan, of: hosts whose variables it was made from, workers: of its cluster}
-        self._variables = {}  # host → HostVariables
-        self._names = {}  # host → names of those of its variables that were read
+        self._read = {}  # host → (HostVariables, names of those that were read)
 
     def recall(self, host, others, deploys):
         """Return the plan of a host, None if there is none or if variables that it read have changed since.
@@ -59,9 +58,9 @@ class RunPlan:
         if found is None:
             kept = load()
             found = kept["hosts"].get(host)
-            if found is None or found["plan"] is None or not all(
-                _holds(kept, one, others, host) for one in kept["lists"][found["of"]]
-            ):  # fmt: skip
+            if found is None or found["plan"] is None:
+                return None
+            if not all(_holds(kept, one, others, host) for one in kept["lists"][found["of"]]):
                 return None
             found = {**found, "plan": _unpacked(host, found, kept["lists"])}
             if _in_task():
@@ -74,7 +73,7 @@ class RunPlan:
         asked: HostVariables that it read. workers: all of the host's cluster, if the plan contains workers of other
         hosts.
         """
-        self._variables.update((one.host, one) for one in asked)
+        self._read.update((one.host, (one, one.read)) for one in asked)
         self._noted[host] = {"deploys": deploys, "plan": plan, "of": [one.host for one in asked], "workers": workers}
         if _in_task():
             _settled[host] = self._noted[host]
@@ -97,13 +96,13 @@ class RunPlan:
                 plan = {**plan, "deployment": {key: one for key, one in deployment.items() if key != ELSEWHERE}}
                 name = _named(lists, everyone)
             hosts[host] = {**found, "plan": plan, "of": _named(lists, sorted(found["of"])), "workers": name}
-        names = {host: sorted(self._names.get(host) or one.read) for host, one in self._variables.items()}
+        names = {host: sorted(names) for host, (_variables, names) in self._read.items()}
         return {"hosts": hosts, "lists": lists, "names": names}
 
     def take(self, packed, others):
         """Store the result of packed() in an earlier run. others: Hosts. Return {host: plan}."""
         for host, names in packed["names"].items():
-            self._variables[host], self._names[host] = others(host), set(names)
+            self._read[host] = others(host), names
         for host, found in packed["hosts"].items():
             everyone = found["workers"] and packed["lists"][found["workers"]]
             plan = _unpacked(host, found, packed["lists"])
@@ -119,7 +118,7 @@ class RunPlan:
         packed, kept = self.packed(), load()
         for host, names in packed["names"].items():  # a plan that was made before may have read more
             packed["names"][host] = sorted({*names, *kept["names"].get(host, ())})
-        packed["prints"] = {host: self._variables[host].fingerprint(names) for host, names in packed["names"].items()}
+        packed["prints"] = {host: self._read[host][0].fingerprint(names) for host, names in packed["names"].items()}
         write_atomic(_path(), json.dumps({key: {**kept[key], **packed[key]} for key in kept}), 0o600)
 
 
@@ -217,7 +216,6 @@ MOST = 64 << 20  # bytes of all plans, and of one plan
 # steps' playbooks.
 CODE = ("playbooks/steps", "plugins/action", "plugins/lookup", "plugins/module_utils", "plugins/plugin_utils",
         "recipes", "roles")  # fmt: skip
-NO_CODE = ("README.md", "files", "__pycache__")  # of roles the first two: steps are planned without them
 
 
 def folder():
@@ -281,13 +279,5 @@ def _digest(kept, others, content):
 
 def code():
     """Return a digest of the collection's files that determine plans."""
-    return seen_files.digest_of(COLLECTION, _code_files())
-
-
-def _code_files():
-    for top in CODE:
-        for at, names, files in os.walk(os.path.join(COLLECTION, top)):
-            names[:] = sorted(name for name in names if name not in NO_CODE)
-            for name in sorted(files):
-                if not name.endswith(".pyc") and name not in NO_CODE:
-                    yield os.path.relpath(os.path.join(at, name), COLLECTION)
+    files = {top: seen_files.files_below(os.path.join(COLLECTION, top)) for top in CODE}
+    return seen_files.digest_of(COLLECTION, [os.path.join(top, name) for top, names in files.items() for name in names])

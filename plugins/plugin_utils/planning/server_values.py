@@ -14,7 +14,7 @@ from ...module_utils.fleet_node.errors import FleetError
 from ...module_utils.fleet_node.host.server_spec import leaders_to_follow, start_order
 from ...module_utils.fleet_node.servers.api_keys import VARIABLE, api_keys, is_file, secret_value
 from ..base.checks import invalid
-from ..base.words import show
+from ..base.words import by_text, show
 
 SECRETS = dict.fromkeys((*API_KEYS, *OTHER_API_KEYS), VARIABLE)
 KEY_FLAG = "api-key"
@@ -30,27 +30,15 @@ def has_key(variables, deploys):
 
     variables: HostVariables. deploys: whether a value that is not a key raises FleetError.
     """
-    if VARIABLE not in variables.names:
-        return False
+    readable = False
     try:
         value = variables.get(VARIABLE)
-    except FleetError:
-        return True
-    try:
+        readable = True
         return bool(api_keys(value))
     except FleetError:
-        if deploys:
+        if deploys and readable:
             raise
         return True
-
-
-def check_engine(where, engine, secrets):
-    """Raises FleetError if the engine does not support API keys, or if the recipe names another variable for them."""
-    name = engine.api_key
-    if not name:
-        raise FleetError("plan.engine-without-api-keys", VARIABLE, engine.label)
-    if secrets.get(name, VARIABLE) != VARIABLE:
-        raise invalid("%s: secrets.%s" % (where, name), secrets[name], "null, as %s is set" % VARIABLE)
 
 
 def check_not_in_the_open(where, engine, server):
@@ -67,8 +55,13 @@ def check_not_in_the_open(where, engine, server):
 
 
 def give_keys(where, engine, secrets):
-    """Return (secrets, arguments) of a server with the fleet's keys; the arguments name a module for engines."""
-    check_engine(where, engine, secrets)
+    """Return (secrets, arguments) of a server with the fleet's keys; the arguments name a module for engines.
+    Raises FleetError if the engine does not support keys, or if the recipe names another variable for them."""
+    name = engine.api_key
+    if not name:
+        raise FleetError("plan.engine-without-api-keys", VARIABLE, engine.label)
+    if secrets.get(name, VARIABLE) != VARIABLE:
+        raise invalid("%s: secrets.%s" % (where, name), secrets[name], "null, as %s is set" % VARIABLE)
     return {**secrets, **SECRETS}, ENGINES[engine.name].key_arguments
 
 
@@ -86,17 +79,15 @@ def missing_secrets(entries, variables):
 
     variables: HostVariables.
     """
-    problems = {}
-    for entry in entries:
-        for name, variable in sorted(entry["secrets"].items()):
-            # the other keys come from the variable of the first key, which is already reported
-            lacking = name not in OTHER_API_KEYS and not is_file(variable) and _lacking(variables, name, variable)
-            if lacking:
-                problems.setdefault((name, variable, lacking), []).append(entry["name"])
-    return [
-        "%s: the secret %s comes from the variable '%s', which %s" % (", ".join(servers), name, variable, lacking)
-        for (name, variable, lacking), servers in problems.items()
-    ]
+    found = by_text(
+        ((name, variable, _lacking(variables, name, variable)), entry["name"])
+        for entry in entries
+        for name, variable in sorted(entry["secrets"].items())
+        # the other keys come from the variable of the first key, which is already reported
+        if name not in OTHER_API_KEYS and not is_file(variable)
+    )
+    words = "%s: the secret %s comes from the variable '%s', which %s"
+    return [words % (", ".join(servers), *secret) for secret, servers in found.items() if secret[-1]]
 
 
 def _lacking(variables, name, variable):
@@ -132,12 +123,9 @@ def container_engines(servers):
 
 def container_images(servers):
     """Return [{engine, address, image, digest}] of the servers' containers, each once, in the servers' order."""
-    found = []
-    for entry in servers:
-        if entry["container"]:
-            image = {key: entry["container"][key] for key in ("engine", "address", "image", "digest")}
-            found += [image] if image not in found else []
-    return found
+    used = [entry["container"] for entry in servers if entry["container"]]
+    found = [{key: one[key] for key in ("engine", "address", "image", "digest")} for one in used]
+    return [one for number, one in enumerate(found) if one not in found[:number]]
 
 
 def registries(images, mirror=""):
@@ -162,13 +150,11 @@ def batches(servers, meant):
     names = list(entries) if strings and list(names) == ["all"] else names
     if not strings or not names or set(names) - set(entries):
         raise FleetError("restart.server-unknown", show(meant), known)
-    found, done = [], set()
-    for name in start_order(entries):
-        if name in names and name not in done:
-            batch = [name]
-            for other in start_order(entries):  # leaders come first, so that followers of followers are found
-                if other not in batch and set(leaders_to_follow(entries[other])) & set(batch):
-                    batch.append(other)
-            found.append(batch)
-            done.update(batch)
+    found, order = [], start_order(entries)
+    for name in order:
+        if name in names and not any(name in batch for batch in found):
+            found.append([name])
+            for other in order:  # leaders come first, so that followers of followers are found
+                if other not in found[-1] and set(leaders_to_follow(entries[other])) & set(found[-1]):
+                    found[-1].append(other)
     return found

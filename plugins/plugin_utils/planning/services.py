@@ -19,7 +19,7 @@ from ...module_utils.fleet_node.verify.probes import ROLES
 from ..base.checks import PLACEHOLDER, address_of, invalid, strings
 from ..base.words import is_true
 from ..recipe.overrides import group_name
-from .hardware import assign, group_counts, server_names
+from .hardware import assign, ports_of, server_names
 from .inventory import PROVIDED
 
 LOOPBACK = "127.0.0.1"
@@ -44,14 +44,10 @@ def members(hosts, variables_of, name_key, loopback=False):
     variables_of: {host: mapping of its variables}. name_key: the variable with a member's name; by default the host's.
     loopback: a single member listens on loopback.
     """
-    alone = loopback and len(hosts) == 1
+    alone = {hosts[0]: LOOPBACK} if loopback and len(hosts) == 1 else {}
     return [
-        {
-            "host": host,
-            "name": str(variables_of[host].get(name_key) or host),
-            "address": LOOPBACK if alone else address_of(host, variables_of[host]),
-        }
-        for host in hosts
+        {"host": host, "name": str(own.get(name_key) or host), "address": alone.get(host) or address_of(host, own)}
+        for host, own in ((host, variables_of[host]) for host in hosts)
     ]
 
 
@@ -74,8 +70,7 @@ def endpoints(host, recipe, named, takes_one):
         if takes_one(name, service.tls):
             turn = service.hosts.index(host) if host in service.hosts else zlib.crc32(host.encode()) % len(addresses)
             addresses = [addresses[turn]]
-        written = recipe["services"][name].get("endpoint") or "{address}:{port}"
-        written = written.replace("{scheme}", service.scheme)
+        written = (recipe["services"][name].get("endpoint") or "{address}:{port}").replace("{scheme}", service.scheme)
         places = [written.replace("{address}", url_host(one)).replace("{port}", str(port)) for one, port in addresses]
         found.append((name, ",".join(places)))
     return found
@@ -174,16 +169,14 @@ def cluster_servers(host, variables_of, planned_of, made):
         if planned is None:
             continue
         recipe, hardware = planned
-        names = server_names(recipe, group_counts(recipe, hardware))
-        kept, bind = assign(recipe, hardware, names), str(variables_of(other).get(BIND) or LOOPBACK)
+        kept = assign(recipe, hardware, server_names(recipe, hardware))
+        bind = str(variables_of(other).get(BIND) or LOOPBACK)
         for group in recipe["servers"]:
-            key = "total_" + group_name(group)
-            for index, name in enumerate(names[group_name(group)]):
-                if name not in kept:
-                    continue
-                counts[key] = counts.get(key, 0) + 1
-                if group["role"] in ROLES:
-                    ports = {kind: port + index for kind, port in group.get("ports", {}).items() if port is not None}
-                    workers.append({"host": other, "name": name, "role": group["role"], "bind": bind, "ports": ports})
+            total, names = "total_" + group_name(group), kept[group_name(group)]
+            counts[total] = counts.get(total, 0) + len(names)
+            for name in names if group["role"] in ROLES else ():
+                workers.append(
+                    {"host": other, "name": name, "role": group["role"], "bind": bind, "ports": ports_of(group, name)}
+                )
     made["cluster", cluster] = counts, workers
     return counts, workers

@@ -23,7 +23,6 @@ import os
 
 import jinja2
 import jinja2.meta
-import yaml
 from ansible.errors import AnsibleError
 from ansible.utils.vars import merge_hash
 
@@ -32,10 +31,10 @@ from ..base.words import is_true
 from ..engines import ENGINES
 from ..models import DEFAULT
 from ..platforms import PLATFORMS
-from ..seen_files import COLLECTION, digest_of
+from ..seen_files import COLLECTION, digest_of, files_below
 from . import server_values
 from .run_look import LATER
-from .variables import may_hold_secrets
+from .variables import may_hold_secrets, read_yaml
 
 PLAYBOOK = "playbooks/steps/%s.yml"
 CHANGED = "%s differs from the collection, so it is run each time"
@@ -58,20 +57,15 @@ def steps_of(variables, servers, deployment):
         try:
             if changed:
                 raise Changed(CHANGED % (PLAYBOOK % step))
-            found += [
-                {
-                    "step": step,
-                    "operation": operation,
-                    "arguments": {name: one for name, one in arguments.items() if one is not None},
-                }
-                for operation, arguments in calls(host)
-            ]
+            for operation, arguments in list(calls(host)):
+                given = {name: one for name, one in arguments.items() if one is not None}
+                found.append({"step": step, "operation": operation, "arguments": given})
         except Changed as reason:
-            host.runs_always(str(reason), first=True)
+            host.reasons.insert(0, str(reason))
         except FleetError as error:
-            host.runs_always(UNREAD % error.message.partition("\n")[0])
+            host.reasons.append(UNREAD % error.message.partition("\n")[0])
         except (AnsibleError, AttributeError, LookupError, TypeError, ValueError, jinja2.TemplateError) as error:
-            host.runs_always(UNREAD % ("%s: %s" % (type(error).__name__, error)))
+            host.reasons.append(UNREAD % ("%s: %s" % (type(error).__name__, error)))
         if host.reasons:
             found.append({"step": step, "reason": host.reasons[0], "changed": changed})
     return found
@@ -123,12 +117,8 @@ class Host:
 
     def _of(self, calls, role):
         if calls is None:
-            self.runs_always(NOT_KNOWN % role)
+            self.reasons.append(NOT_KNOWN % role)
         return calls or ()
-
-    def runs_always(self, reason, first=False):
-        """Note why the step runs each time."""
-        self.reasons.insert(0 if first else len(self.reasons), reason)
 
 
 class Tasks:
@@ -252,13 +242,12 @@ def _names(text):
 def _preflight(host):
     installs = host.recipe["platform"] + "_packages"
     packages = host.read(installs, defaults_of(host.recipe["platform"]).get(installs, {}))
-    parts = [*host.recipe["venvs"], *host.recipe["models"]]
     given = {
         "models": of_plan("deployment", "models"),
         "venvs": of_plan("deployment", "venvs"),
         "prepares": if_prepared(True, False),
         "installs": if_prepared(packages, {}),
-        "satisfied_by": [one["path"] for one in parts],
+        "satisfied_by": [one["path"] for one in (*host.recipe["venvs"], *host.recipe["models"])],
     }
     yield Tasks(PLAYBOOK, {}, host).call("node_preflight", given, "preflight")
 
@@ -304,16 +293,13 @@ def _serve(host):
 
 def _verify(host):
     """Return the verification that the operation check requests of a host on which nothing differs."""
-    parts = {
-        name: host.read("verify_" + name, of_plan("deployment", name) if name in host.recipe else [])
-        for name in ("probes", "workers_elsewhere")
-    }
     given = {
-        **parts,
         "servers_changed": host.read("verify_servers_changed", host.read("serve_changed")),
         "reports_dir": host.read("verify_reports_dir", host.read("fleet_reports_dir")),
         "deployment": host.read("verify_deployment", of_plan("deployment")),
     }
+    for name in ("probes", "workers_elsewhere"):
+        given[name] = host.read("verify_" + name, of_plan("deployment", name) if name in host.recipe else [])
     yield host.role("verify").call("endpoint_verify", given)
 
 
@@ -321,7 +307,6 @@ STEPS = {"preflight": _preflight, "prepare": _prepare, "weights": _weights, "ser
 
 
 KNOWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "known_tasks.json")
-UNKNOWN_DATA = ("README.md", "files", "__pycache__")  # of a role: files that do not affect its tasks
 
 
 @functools.cache
@@ -353,8 +338,7 @@ def _each(tasks):
 
 
 def _yaml(path):
-    with open(os.path.join(COLLECTION, path), encoding="utf-8") as stream:
-        return yaml.load(stream, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return read_yaml(os.path.join(COLLECTION, path))
 
 
 @functools.cache
@@ -372,16 +356,4 @@ def known():
 
 def content_of(path):
     """Return a digest of a playbook, or of all files of a role that affect its tasks."""
-    path = os.fspath(path)
-    return digest_of(path, sorted(_files(path)))
-
-
-def _files(path):
-    if os.path.isfile(path):
-        yield ""
-    for at, folders, files in os.walk(path):
-        top = at == path
-        folders[:] = [name for name in folders if name != "__pycache__" and not (top and name in UNKNOWN_DATA)]
-        for name in files:
-            if not (top and name in UNKNOWN_DATA) and not name.startswith(".") and not name.endswith("~"):
-                yield os.path.relpath(os.path.join(at, name), path)
+    return digest_of(os.fspath(path), files_below(path))

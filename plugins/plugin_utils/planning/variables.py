@@ -39,25 +39,25 @@ LIST, MAPPING = "a list; with -e as JSON", "a mapping; with -e as JSON"
 @functools.cache
 def table():
     """Return the content of variables.yml."""
-    return _yaml(os.path.splitext(os.path.abspath(__file__))[0] + ".yml")
+    return read_yaml(os.path.splitext(os.path.abspath(__file__))[0] + ".yml")
 
 
-def _yaml(path):
+def read_yaml(path):
+    """Return the content of a YAML file of the collection."""
     with open(path, encoding="utf-8") as stream:
         return yaml.load(stream, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def check_value(name, value, spec):
     """Raises FleetError if this value is not allowed for the variable `name`. spec: its row of variables.yml."""
-    if value is not None and not (value == "" and spec.get("empty")):
+    if value != "" or not spec.get("empty"):
         _check_kind(name, value, spec["kind"], spec)
 
 
 def _check_kind(name, value, kind, spec=None):
     row = table()["kinds"][kind]
     if "pattern" in row:
-        number = isinstance(value, (int, float)) and not isinstance(value, bool) and kind != "registry"
-        text = str(value) if number else value
+        text = str(value) if type(value) in (int, float) and kind != "registry" else value
         if not isinstance(text, str) or checks.invisible(text) or not re.fullmatch(row["pattern"], text):
             raise invalid(name, value, row["words"])
     elif "items" in row:
@@ -252,26 +252,20 @@ CHECKS = {
 
 def check_option(name, value, option):
     """Raises FleetError if a role's variable without a kind violates the type or choices of its argument spec."""
-    kind, shown = option.get("type", "str"), not option.get("no_log")
-    if value is None:
-        return
-    if kind == "bool":
-        checks.check_switch(name, value)
-    elif kind == "dict":
-        _mapping(name, value, shown)
-    elif kind == "list":
+    kind, shown = option.get("type"), not option.get("no_log")
+    if kind == "list":
         if not isinstance(value, list):
             raise invalid(name, value, LIST) if shown else checks.unusable(name, LIST)
         for index, one in enumerate(value):
-            where = "%s[%d]" % (name, index)
-            if option.get("elements") == "dict":
-                _mapping(where, one, shown)
-            elif option.get("choices"):
-                checks.check_choice(where, one, option["choices"])
-            else:
-                checks.check_string(where, one)
+            check_option("%s[%d]" % (name, index), one, {**option, "type": option.get("elements")})
+    elif kind == "dict":
+        _mapping(name, value, shown)
+    elif kind == "bool":
+        checks.check_switch(name, value)
     elif option.get("choices"):
         checks.check_choice(name, value, option["choices"])
+    else:
+        checks.check_string(name, value)
 
 
 ELSEWHERE = "'hostvars' is undefined"  # Jinja's message for a value of another host, which only plays can evaluate
@@ -298,7 +292,7 @@ def of_roles():
     for folder in sorted(os.scandir(os.path.join(COLLECTION, "roles")), key=lambda one: one.name):
         specs = os.path.join(folder.path, "meta", "argument_specs.yml")
         if os.path.isfile(specs):
-            for name, option in _yaml(specs)["argument_specs"]["main"].get("options", {}).items():
+            for name, option in read_yaml(specs)["argument_specs"]["main"].get("options", {}).items():
                 found[name] = (option, row_of(name, option))
     return found
 
@@ -328,10 +322,9 @@ def recipe_paths(variables):
     if not isinstance(configured, list) or not all(isinstance(folder, str) and folder for folder in configured):
         raise invalid("fleet_recipe_paths", configured, "a list of folders, for example [/srv/recipes]")
     folders = [os.path.expanduser(folder) for folder in configured]
-    missing = [folder for folder in folders if not seen_files.is_folder(folder)]
-    if missing:
-        raise invalid("fleet_recipe_paths", missing[0], "a folder that exists on the control node")
     for folder in folders:
+        if not seen_files.is_folder(folder):
+            raise invalid("fleet_recipe_paths", folder, "a folder that exists on the control node")
         check_outside(folder, variables.inventory_sources)
     folders += [place for source in variables.inventory_sources for place in recipes_of(source)]
     return list(dict.fromkeys(folders))
@@ -389,15 +382,13 @@ def _check(variables, name, check, lazy):
         if not error.code.startswith("input.") and left:
             return
         raise
-    check(value=value)
+    if value is not None:
+        check(value=value)
 
 
 def read_checked(variables, name, default, mistakes, check=None):
     """Return a variable's value, ``default`` if it is null or not set. Errors are noted."""
-    value = default
-    with mistakes.noted():
-        given = variables.get(name)
-        value = default if given is None else given
-        if check and given is not None:
-            check(name, value)
-    return value
+    given = mistakes.result_of(variables.get, name)
+    if check and given is not None:
+        mistakes.result_of(check, name, given)
+    return default if given is None else given

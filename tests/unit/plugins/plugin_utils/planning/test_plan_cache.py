@@ -186,7 +186,7 @@ def test_what_planning_looks_at_is_noted():
         "engines/options.py": 1,
         "models/chat.py": 1,
         "planning/container.py": 1,
-        "planning/steps.py": 4,  # roles and playbooks of the collection
+        "planning/steps.py": 1,  # roles and playbooks of the collection
         "planning/variables.py": 3,
         "platforms/neuron/artifacts.py": 1,
         "recipe/schema.py": 1,
@@ -201,30 +201,34 @@ def test_what_planning_looks_at_is_noted():
     assert found == known
 
 
-def test_other_code_plans_anew(cache, tmp_path, monkeypatch):
-    for top in run_plan.CODE:
-        (tmp_path / "collection" / top).mkdir(parents=True)
-    code = tmp_path / "collection" / "plugins" / "plugin_utils" / "planner.py"
-    code.write_text("one = 1\n")
-    monkeypatch.setattr(run_plan, "COLLECTION", str(tmp_path / "collection"))
+def test_other_code_is_another_question(tmp_path, monkeypatch):
+    """Not another time of a file, and not what no plan reads."""
+    monkeypatch.setattr(run_plan, "COLLECTION", str(tmp_path))
+    found = [run_plan.code()]
+    for place in (
+        "plugins/plugin_utils/planner.py",
+        "roles/serve/meta/argument_specs.yml",
+        "roles/serve/tasks/main.yml",
+    ):
+        path = tmp_path / place
+        path.parent.mkdir(parents=True)
+        for text in ("one: 1\n", "one: 2\n"):
+            path.write_text(text)
+            os.utime(path, (0, 0))
+            found.append(run_plan.code())
+    for place in ("README.md", "files/data", "tasks/.main.yml.swp", "tasks/main.yml~"):
+        path = tmp_path / "roles" / "serve" / place
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("x")
+        assert run_plan.code() == found[-1]
+    assert len(set(found)) == 7
+
+
+def test_other_code_plans_anew(cache, monkeypatch):
     ask()
-    os.utime(code)
+    monkeypatch.setattr(run_plan, "code", lambda: "another")
     ask()
-    assert len(cache[1]) == 1
-    code.write_text("one = 2\n")
-    ask()
-    specs = tmp_path / "collection" / "roles" / "serve" / "meta" / "argument_specs.yml"
-    specs.parent.mkdir(parents=True)
-    specs.write_text("---\n")
-    ask()
-    assert len(cache[1]) == 3
-    tasks = specs.parent.parent / "tasks" / "main.yml"
-    tasks.parent.mkdir()
-    tasks.write_text("[]\n")
-    ask()
-    (tasks.parent.parent / "README.md").write_text("# serve\n")
-    ask()
-    assert len(cache[1]) == 4
+    assert len(cache[1]) == 2
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ import pytest
 from ansible import constants as C
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
 
+VERDICT = {"ok": True, "mode": "quick", "verdicts": [], "folder": None, "what": None}
+
 
 @pytest.fixture(autouse=True)
 def run_folder(tmp_path, monkeypatch):
@@ -29,14 +31,21 @@ def test_hosts_begin_at_the_first_step_that_differs():
     assert [run_look.unchanged(host) for host in hosts] == [True, False, False, False]
 
 
-def test_the_last_look_counts_and_none_does_in_the_next_playbook():
+def test_the_last_look_counts():
     run_look.note("n1", ["preflight", "serve"], "serve")
     run_look.note("n1", ["preflight", "serve"], None)
     assert run_look.due(["n1"], "serve") == []
-    run_look.forget()
-    run_look.forget()
-    assert run_look.due(["n1"], "serve") == ["n1"]
-    assert not run_look.unchanged("n1")
+
+
+def test_nothing_counts_in_the_next_playbook():
+    run_look.note("n1", list(run_look.STEPS), None)
+    run_look.note_verdict("n1", VERDICT)
+    run_look.note_reported(["n1"])
+    run_look.note_stopped("n1")
+    for _turn in range(2):
+        run_look.forget()
+        assert [run_look.due(["n1"], step) for step in ("serve", "verify")] == [["n1"], ["n1"]]
+        assert (run_look.unchanged("n1"), run_look.verdicts(), run_look.stopped()) == (False, {}, None)
 
 
 def test_servers_that_were_not_looked_at_are_not_known_to_be_unchanged():
@@ -62,15 +71,10 @@ def test_the_first_host_whose_servers_run_goes_alone(hosts, serial, together, ex
     assert run_look.batches(hosts.split(), serial, together.split()) == expected
 
 
-def test_servers_that_could_not_be_changed_stop_the_run_and_not_the_next_playbook():
+def test_servers_that_could_not_be_changed_stop_the_run():
     assert run_look.stopped() is None
     run_look.note_stopped("n1")
     assert run_look.stopped() == "n1"
-    run_look.forget()
-    assert run_look.stopped() is None
-
-
-VERDICT = {"ok": True, "mode": "quick", "verdicts": [], "folder": None, "what": None}
 
 
 def test_verdicts_count_while_the_run_changes_nothing_anywhere():
@@ -80,14 +84,9 @@ def test_verdicts_count_while_the_run_changes_nothing_anywhere():
     assert run_look.verdicts() == {"n1": VERDICT}
     run_look.note("n2", list(run_look.STEPS), "serve")
     assert run_look.verdicts() == {}
-    run_look.note("n2", list(run_look.STEPS), None)
-    run_look.forget()
-    assert run_look.verdicts() == {}
 
 
-def test_reported_hosts_are_not_verified_again_until_the_next_playbook():
+def test_reported_hosts_are_not_verified_again():
     assert run_look.due(["n1", "n2"], "verify") == ["n1", "n2"]
     run_look.note_reported(["n1"])
     assert run_look.due(["n1", "n2"], "verify") == ["n2"]
-    run_look.forget()
-    assert run_look.due(["n1", "n2"], "verify") == ["n1", "n2"]

@@ -247,46 +247,33 @@ def test_a_dynamo_without_tls_for_nats_is_refused():
     assert error.code == plans.VALUE and "1.0.2" in error.message
 
 
-def inventory_of(name):
-    """(variables of all hosts, hosts.yml) of one of the inventories."""
+def shown(name):
+    """(hosts, hosts of the group etcd, variables of all) of an inventory, or of the example of docs/using/dynamo.md."""
+    if not name:
+        text = (doc_examples.USING / "dynamo.md").read_text(encoding="utf-8")
+        blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+        found = yaml.safe_load(next(one for one in blocks if "fleet_overlay: [etcd" in one))["all"]
+        return found["hosts"], found["children"]["etcd"]["hosts"], found["vars"]
     folder = doc_examples.USING.parents[1] / "inventories" / name
-    return [yaml.safe_load((folder / one).read_text()) for one in ("group_vars/all.yml", "hosts.yml")]
+    groups = yaml.safe_load((folder / "hosts.yml").read_text())
+    shared = yaml.safe_load((folder / "group_vars/all.yml").read_text())
+    return groups["b200"]["hosts"], groups.get("etcd", {}).get("hosts", ()), shared
 
 
-def plan_hosts(hosts, etcd, shared, **more):
+@pytest.mark.parametrize(("name", "roles"), [
+    ("b200_dynamo", [["frontend"] + 8 * ["prefill"], 8 * ["decode"], 8 * ["decode"]]),
+    ("b200_dynamo_disagg", [["frontend", "prefill", "decode"]]),
+    ("", [["frontend"], ["prefill"], ["decode"]]),
+])  # fmt: skip
+def test_inventories_plan(name, roles):
+    hosts, etcd, shared = shown(name)
     groups = {"etcd": list(etcd), "all": list(hosts)}
-    variables = {
-        host: {**shared, **own, "groups": groups, "fleet_bind_address": own["ansible_host"]}
-        for host, own in hosts.items()
-    }
-    return fleet.plan_fleet(list(hosts), variables.get, **more)
-
-
-def test_the_inventory_of_three_hosts_plans():
-    """inventories/b200_dynamo, and the example of docs/using/dynamo.md."""
-    shared, declared = inventory_of("b200_dynamo")
-    hosts = declared["b200"]["hosts"]
-    found = plan_hosts(hosts, declared["etcd"]["hosts"], shared, deploys=True)
-    roles = {host: [one["role"] for one in item["servers"]] for host, item in found.items()}
-    assert roles == {"b200-1": ["frontend"] + 8 * ["prefill"], "b200-2": 8 * ["decode"], "b200-3": 8 * ["decode"]}
-    assert len(found["b200-1"]["deployment"]["workers_elsewhere"]) == 16
-    assert {item["servers"][0]["environment"]["ETCD_ENDPOINTS"] for item in found.values()} == {
-        "https://%s:2379" % one["ansible_host"] for one in hosts.values()
-    }
-
-
-def test_the_inventory_of_nvidias_guide_plans():
-    shared, declared = inventory_of("b200_dynamo_disagg")
-    (host,) = declared["b200"]["hosts"]
-    found = fleet.plan_fleet([host], lambda _host: shared, deploys=True)[host]["servers"]
-    assert [(one["name"], one["devices"]) for one in found] == [
-        ("frontend-0", []), ("prefill-0", [0, 1, 2, 3]), ("decode-0", [4, 5, 6, 7])
-    ]  # fmt: skip
-
-
-def test_the_example_of_several_hosts_plans():
-    text = (doc_examples.USING / "dynamo.md").read_text(encoding="utf-8")
-    example = next(one for one in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "fleet_overlay: [etcd" in one)
-    shown = yaml.safe_load(example)["all"]
-    found = plan_hosts(shown["hosts"], shown["children"]["etcd"]["hosts"], shown["vars"])
-    assert [one["role"] for item in found.values() for one in item["servers"]] == ["frontend", "prefill", "decode"]
+    variables = {host: {**shared, **(own or {}), "groups": groups} for host, own in hosts.items()}
+    for own in variables.values() if etcd else ():
+        own["fleet_bind_address"] = own["ansible_host"]
+    found = fleet.plan_fleet(list(hosts), variables.get, deploys=bool(name))
+    assert [[one["role"] for one in item["servers"]] for item in found.values()] == roles
+    elsewhere = [len(item["deployment"].get("workers_elsewhere", ())) for item in found.values()]
+    assert elsewhere[0] == sum(map(len, roles[1:]))
+    addresses = {item["servers"][0]["environment"].get("ETCD_ENDPOINTS") for item in found.values()}
+    assert addresses == ({"https://%s:2379" % one["ansible_host"] for one in hosts.values()} if etcd else {None})
