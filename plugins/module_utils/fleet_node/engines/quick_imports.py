@@ -5,7 +5,7 @@
 
     python -m inference_fleet_quick_imports vllm.entrypoints.openai.api_server --model …
 
-vLLM imports 4,600 modules, whose objects stay. To look for garbage among them again and again takes a quarter of the
+vLLM imports 4,600 modules, whose objects stay. Garbage collection among them lasts a quarter of the
 time, in each process that it starts. The objects are then exempt from garbage collection, as vLLM's own are when it is
 ready.
 
