@@ -12,10 +12,6 @@ import struct
 import zipfile
 from pathlib import Path
 
-import pytest
-from ansible.module_utils.common import warnings
-from ansible.module_utils.testing import patch_module_args
-
 
 def rot(path, at=-1):
     """Another byte at `at`, with size and times as they were."""
@@ -31,33 +27,6 @@ def script(path, text):
     path.write_text("#!/bin/sh\n" + text)
     path.chmod(0o755)
     return str(path)
-
-
-def run_module(capsys, module, check_mode=False, **arguments):
-    """What a module returns as JSON, without the invocation that Ansible adds; lists of it are plain."""
-    capsys.readouterr()
-    warnings._global_warnings.clear()  # those of an earlier run; a module's own process has none
-    with (
-        patch_module_args(dict(arguments, _ansible_check_mode=check_mode, _ansible_diff=True)),
-        pytest.raises(SystemExit) as ended,
-    ):
-        module.main()
-    result = json.loads(capsys.readouterr().out)
-    assert bool(ended.value.code) == result.get("failed", False)
-    result.pop("invocation")
-    return result
-
-
-def four_steps(capsys, module, **arguments):
-    """Check, apply, check again, apply again. Returns what the first two say; the last two must change nothing."""
-    check = run_module(capsys, module, check_mode=True, **arguments)
-    applied = run_module(capsys, module, **arguments)
-    assert (check.get("changed"), applied.get("changed")) == (True, True), (check, applied)
-    for check_mode in (True, False):
-        again = run_module(capsys, module, check_mode=check_mode, **arguments)
-        assert not again["changed"], again
-        assert again["diff"]["before"] == again["diff"]["after"] == applied["diff"]["after"]
-    return check, applied
 
 
 def weights_came(root):
@@ -92,6 +61,14 @@ def build_wheel(folder, name, version, requires=(), requires_python=None):
         for path, text in contents.items():
             archive.writestr(path, text)
     return wheel
+
+
+def uv_wheel(folder, version, program):
+    """A wheel of uv whose program is this machine's, so that pip need not ask an index for it."""
+    with zipfile.ZipFile(build_wheel(folder, "uv", version), "a") as archive:
+        script = zipfile.ZipInfo("uv-%s.data/scripts/uv" % version)
+        script.external_attr = 0o100755 << 16  # pip asks for a plain file
+        archive.writestr(script, '#!/bin/sh\nexec %s "$@"\n' % program)
 
 
 def build_index(folder, *wheels):

@@ -21,12 +21,32 @@ def operate(operation, check=False, **arguments):
     """What an operation returns on this machine: {…, failed: …}."""
     warnings._global_warnings.clear()  # those of an earlier run; a module's own process has none
     given = {**arguments, "_ansible_check_mode": check, "_ansible_diff": True}
-    output = io.StringIO()
-    with patch_module_args(given), contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
-        Operation(operation).main()
+    output, status = io.StringIO(), 0
+    with patch_module_args(given), contextlib.redirect_stdout(output):
+        try:
+            Operation(operation).main()
+        except SystemExit as ended:
+            status = ended.code
     result = json.loads(output.getvalue())
+    assert bool(status) == result.get("failed", False)
     result.pop("invocation", None)
     return result
+
+
+def four_steps(operation, **arguments):
+    """Check, apply, check again, apply again. Returns the results of the first two; the last two change nothing."""
+    return repeated(lambda check: operate(operation, check, **arguments))
+
+
+def repeated(run):
+    """four_steps() of a function of check mode."""
+    check, applied = run(True), run(False)
+    assert (check.get("changed"), applied.get("changed")) == (True, True), (check, applied)
+    for check_mode in (True, False):
+        again = run(check_mode)
+        assert not again["changed"], again
+        assert again["diff"]["before"] == again["diff"]["after"] == applied["diff"]["after"]
+    return check, applied
 
 
 class Operation:

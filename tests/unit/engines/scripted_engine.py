@@ -27,13 +27,22 @@ ADDRESS = "127.0.0.1"
 LONG = 24  # events of a stream that shows whether it is buffered
 SEED = 0  # of lengths by chance
 REASONING = "17*20 is 340 and 17*3 is 51, together 391."
-VOCAB_MISSING = "Error in harmony chat completion: error downloading or loading vocab file"
 CALLS = itertools.count(1)
-# {fault: the content of answers}
+# {fault: (the status, the message of the error)}
+ERRORS = {
+    "vocab-missing": (500, "Error in harmony chat completion: error downloading or loading vocab file"),
+    "vocab-corrupt": (500, "invalid tiktoken vocab file: hash mismatch: computed=00, expected=446a"),
+    "engine-dead": (503, "EngineDeadError: EngineCore encountered an issue."),
+}
+# {fault: (the content of answers, finish_reason)}
 CONTENTS = {
-    "empty": None, "exclamation": "!" * 40,
-    "leak": "<|channel|>analysis<|message|>17*23?<|end|><|start|>assistant 391",
+    "length": (None, "length"), "endless": ("391 391 391", "length"), "empty": (None, "stop"),
+    "exclamation": ("!" * 40, "stop"),
+    "leak": ("<|channel|>analysis<|message|>17*23?<|end|><|start|>assistant 391", "stop"),
 }  # fmt: skip
+# {fault: the content after a call, the arguments of a call}
+AFTER_TOOL = {"leak-after-tool": "<|message|>All is well.", "mute-after-tool": None}
+ARGUMENTS = {"tool-bad-arguments": "{}{", "leak-in-arguments": '{"a": "<|call|>"}'}
 TOOL_CALL = {"id": "call-0", "type": "function", "function": {"name": "get_system_health", "arguments": "{}"}}
 
 
@@ -70,9 +79,8 @@ def hold(port):
     try:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", port))
-        held.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 0
-        )  # or a server that reuses addresses could still have it
+        # or a server that reuses addresses could still have it
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except OSError:
         held.close()
         raise
@@ -115,7 +123,7 @@ class ScriptedEngine:
         self.faults = frozenset((self.faults,) if isinstance(self.faults, str) else self.faults)
         self.listed = [self.model] if self.listed is None else self.listed
         self.pages = dict(self.pages or {})
-        self.requests, self.busy, self.most_busy = [], 0, 0
+        self.requests, self.busy = [], 0
         self.done = []  # Faults that happen once and have
         self.held = []  # the questions that `together` brought together
         self.lock, self.stopped = threading.Condition(), threading.Event()
@@ -285,7 +293,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         with engine.lock:
             engine.busy += 1
-            engine.most_busy = max(engine.most_busy, engine.busy)
             alone = engine.busy == 1
             engine.lock.notify_all()
             self.held = bool(engine.together and engine.together[1](body))
@@ -366,28 +373,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             tools = [{"function": tool} for tool in body["tools"]]
             said.update(content="", tool_calls=[call_for(body["input"], tools)])
         said, _finish = self.spoil(body, said, "stop")
-        message = {
-            "type": "message",
-            "role": "assistant",
-            "content": [{"type": "output_text", "text": said["content"] or ""}],
-        }
+        text, calls = said["content"] or "", said.get("tool_calls") or ()
+        message = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
         output = [{"type": "reasoning", "content": [{"type": "reasoning_text", "text": said["reasoning"]}]}]
-        output += [message] if said["content"] or not said.get("tool_calls") else []
-        output += [
-            {"type": "function_call", "call_id": call["id"], **call["function"]}
-            for call in said.get("tool_calls") or ()
-        ]
+        output += [message] if text or not calls else []
+        output += [{"type": "function_call", "call_id": call["id"], **call["function"]} for call in calls]
         answer = {"object": "response", "status": "completed", "output": output}
         fields = self.hit("fields")
         answer.update(fields.value if fields else {})
         if not body.get("stream"):
             self.send_json(200, answer)
             return
-        text = said["content"] or ""
+        pieces = [text[start : start + 7] for start in range(0, len(text), 7)]
         events = [{"type": "response.created", "response": {"status": "in_progress"}}]
-        events += [
-            {"type": "response.output_text.delta", "delta": text[start : start + 7]} for start in range(0, len(text), 7)
-        ]
+        events += [{"type": "response.output_text.delta", "delta": piece} for piece in pieces]
         events.append({"type": "response.completed", "response": answer})
         changed = self.hit("chunks")
         events = changed.value(events) if changed else events
@@ -398,24 +397,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def chat(self, body, alone):
         engine = self.engine
-        needed = 80 + body.get("max_tokens", 16)
+        needed, limit = 80 + body.get("max_tokens", 16), engine.context
+        too_long = "This model's maximum context length is %s tokens. However, you requested %d tokens."
+        unknown = "reasoning_effort: Extra inputs are not permitted"
         errors = (
-            (self.has("vocab-missing"), 500, VOCAB_MISSING),
-            (self.has("vocab-corrupt"), 500, "invalid tiktoken vocab file: hash mismatch: computed=00, expected=446a"),
-            (self.has("engine-dead"), 503, "EngineDeadError: EngineCore encountered an issue."),
+            *((self.has(fault), *answer) for fault, answer in ERRORS.items()),
             (self.has("one-at-a-time") and not alone, 503, "Too many requests in flight"),
-            (
-                self.has("strict") and "reasoning_effort" in body,
-                400,
-                "reasoning_effort: Extra inputs are not permitted",
-            ),
+            (self.has("strict") and "reasoning_effort" in body, 400, unknown),
             (body.get("model") not in engine.listed, 404, "The model `%s` does not exist." % body.get("model")),
-            (
-                engine.context is not None and needed > (engine.context or 0),
-                400,
-                "This model's maximum context length is %s tokens. However, you requested %d tokens."
-                % (engine.context, needed),
-            ),
+            (limit is not None and needed > limit, 400, too_long % (limit, needed)),
         )
         for wrong, status, message in errors:
             if wrong:
@@ -457,11 +447,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         roles = [message["role"] for message in body["messages"]]
         question = question_of(body)
         last = roles[-1]
-        effort = (
-            body.get("chat_template_args", {}).get("reasoning_effort")
-            if self.engine.effort == "chat_template_args"
-            else body.get("reasoning_effort")
-        )
+        told = body.get("chat_template_args", {}) if self.engine.effort == "chat_template_args" else body
+        effort = told.get("reasoning_effort")
         reasoning = REASONING * ({"low": 1, "high": 6}.get(effort, 2) if not self.has("effort-ignored") else 2)
         if self.has("effort-by-chance"):
             # requests come in any order
@@ -472,13 +459,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             message["content"] = json.dumps({"number": int(message["content"])})
         if self.has("wrong-answer"):
             message["content"] += "0"
-        if self.has("length"):
-            message["content"], finish = None, "length"
-        if self.has("endless"):
-            message["content"], finish = "391 391 391", "length"
-        for fault, text in CONTENTS.items():
+        for fault, said in CONTENTS.items():
             if self.has(fault):
-                message["content"] = text
+                message["content"], finish = said
         if self.has("leak-in-new-york") and "New York" in question:
             message["content"] = "<|channel|>final<|message|>In the north-east."
         if self.has("leak-stripped"):
@@ -495,35 +478,24 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             once = self.hit("call-again")
             if report:
                 message["content"] = "It will be sunny, says report %s." % report.group(1)
-            if self.has("leak-after-tool"):
-                message["content"] = "<|message|>All is well."
-            if self.has("mute-after-tool"):
-                message["content"] = None
+            for fault, text in AFTER_TOOL.items():
+                if self.has(fault):
+                    message["content"] = text
             if once:
                 message.update(content=None, tool_calls=[call_for(question, body["tools"])])
                 finish = "tool_calls"
-        elif (
-            body.get("tools")
-            and (body.get("tool_choice") != "none" or self.has("choice-ignored"))
-            and not (
-                self.has("words")
-                or (self.has("words-first") and "quick check" in question)
-                or (self.has("stream-words-first") and body.get("stream") and "quick check" in question)
-            )
-        ):
+        elif self.calls(body, question):
             message.update(content=None, tool_calls=[call_for(question, body["tools"])])
             finish = "tool_calls"
-            first = self.hit("other-tool-first")
-            if first:
+            if self.hit("other-tool-first"):
                 message["tool_calls"] = [call_for("", body["tools"])]
             function = message["tool_calls"][0]["function"]
             if self.has("drop-tool-call"):
                 del message["tool_calls"]
                 finish = "stop"
-            if self.has("tool-bad-arguments"):
-                function["arguments"] = "{}{"
-            if self.has("leak-in-arguments"):
-                function["arguments"] = '{"a": "<|call|>"}'
+            for fault, text in ARGUMENTS.items():
+                if self.has(fault):
+                    function["arguments"] = text
             if self.has("tool-finish-stop"):
                 finish = "stop"
         message, finish = self.spoil(body, message, finish)
@@ -531,6 +503,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if stop and message["content"] and not self.has("stop-ignored") and not self.hit("say", {"stop"}):
             message["content"] = message["content"].partition(stop)[0] + (stop if self.has("stop-kept") else "")
         return message, finish
+
+    def calls(self, body, question):
+        """Whether the model answers with a call of a tool."""
+        first = self.has("words-first") or (self.has("stream-words-first") and body.get("stream"))
+        words = self.has("words") or (first and "quick check" in question)
+        chosen = body.get("tool_choice") != "none" or self.has("choice-ignored")
+        return body.get("tools") and chosen and not words
 
     def spoil(self, body, message, finish):
         """(message, finish_reason) after the Faults that change them."""
@@ -557,9 +536,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             elif kind == "call":
                 message["tool_calls"] = [json.loads(json.dumps(TOOL_CALL))]
             elif kind == "arguments":
-                for call in calls:
-                    text = call["function"]["arguments"]
-                    call["function"]["arguments"] = value(json.loads(text)) if callable(value) else value
+                for function in (call["function"] for call in calls):
+                    function["arguments"] = value(json.loads(function["arguments"])) if callable(value) else value
             elif kind == "call-keys":
                 for call in calls:
                     call.update(value)
@@ -596,9 +574,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         texts = list(self.extra("before"))
         chunks = []
         for delta, reason in self.changed(list(self.deltas(message, finish))):
-            if self.hit("raw-deltas"):
-                texts.append(self.hit("raw-deltas").value(delta, reason))
-                continue
             choice = {"index": 0, "delta": delta, "finish_reason": reason}
             chunks.append({"object": "chat.completion.chunk", "choices": [choice]})
             if self.has("stream-cut"):

@@ -21,14 +21,13 @@ parser.add_argument("--bind", default="127.0.0.1")
 parser.add_argument("--port", type=int, required=True)
 parser.add_argument("--model", default="small")
 parser.add_argument("--wait-for", default=None, help="a file that must be there before it listens")
-parser.add_argument("--die-after", type=float, default=None, help="exit with status 0 after so many seconds")
 parser.add_argument("--child", action="store_true", help="fork a child that outlives it, as vLLM's EngineCore does")
 parser.add_argument("--away", action="store_true", help="the child leaves the process group")
 parser.add_argument("--ignore-term", action="store_true")
 parser.add_argument("--broken", default=None, help="healthy, but every completion is HTTP 500 with these words")
 parser.add_argument("--wants-key", default=os.environ.get("VLLM_API_KEY"), help="asked for below /v1, as vLLM does")
 parser.add_argument("--guards-health", action="store_true", help="the key is asked for by the health path as well")
-parser.add_argument("--says", type=json.loads, default=None, help="JSON: printed, and listed as the model's name")
+parser.add_argument("--answers", default=None, help="a folder; its PORT.json has {path: [status, body]} of some paths")
 parser.add_argument("--held", action="store_true", help="answer a completion when /metrics was asked twice meanwhile")
 parser.add_argument("--refuses", action="store_true", help="--held: SIGUSR1 lets it refuse; then it answers the held")
 parser.add_argument("--max-life", type=float, default=900)
@@ -46,12 +45,6 @@ if options.child and os.fork() == 0:
     os._exit(0)
 print("small engine %d starts" % os.getpid(), flush=True)
 print("token %s" % os.environ.get("HF_TOKEN", "none"), flush=True)
-if options.says is not None:
-    options.model = options.says
-    sys.stdout.buffer.write(options.says.encode("utf-8", "surrogatepass") + b"\n\xff\n")
-    sys.stdout.flush()
-if options.die_after is not None:
-    threading.Timer(options.die_after, os._exit, (0,)).start()
 while options.wait_for and not os.path.exists(options.wait_for):
     time.sleep(0.02)
 
@@ -61,6 +54,14 @@ refusing = threading.Event()
 if options.refuses:
     signal.signal(signal.SIGUSR1, lambda *unused: refusing.set())
     signal.signal(signal.SIGUSR2, lambda *unused: None)  # it keeps its port
+
+
+def scripted():
+    try:
+        with open("%s/%d.json" % (options.answers, options.port), encoding="utf-8") as stream:
+            return json.load(stream)
+    except OSError:
+        return {}
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -73,12 +74,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def refused(self):
+        """Send what --answers or a missing key require; whether that was anything."""
+        given = scripted().get(self.path) if options.answers else None
         guarded = self.path.startswith("/v1") or options.guards_health
         sent = self.headers.get("Authorization", "")
-        if not options.wants_key or not guarded or sent == "Bearer " + options.wants_key:
-            return False
-        self.answer(401, {"error": "Unauthorized", "sent": sent})
-        return True
+        admitted = not options.wants_key or not guarded or sent == "Bearer " + options.wants_key
+        if given and (admitted or given[0] != 200):
+            self.answer(given[0], None, given[1])
+        elif not admitted:
+            self.answer(401, {"error": "Unauthorized", "sent": sent})
+        return bool(given) or not admitted
 
     def do_GET(self):
         if self.refused():
@@ -111,8 +116,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 for _turn in range(2):
                     asked.acquire()
                 running.pop()
-            message = {"role": "assistant", "content": "Hello."}
-            self.answer(200, {"object": "chat.completion", "choices": [{"index": 0, "message": message}]})
+            choice = {"index": 0, "message": {"role": "assistant", "content": "391"}, "finish_reason": "stop"}
+            self.answer(200, {"object": "chat.completion", "choices": [choice]})
 
     def log_message(self, *unused):
         pass

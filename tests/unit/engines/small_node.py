@@ -148,6 +148,20 @@ def wait_until(condition, seconds=60, what="it"):
         time.sleep(0.05)
 
 
+def row(result, name):
+    """What engine_servers says of a server."""
+    return next(server for server in result["servers"] if server["name"] == name)
+
+
+def pids(result):
+    return {server["name"]: server["pid"] for server in result["servers"]}
+
+
+def engine_environment(pid):
+    """That of the engine, once the guard has become it."""
+    return wait_until(lambda: (found := processes.environment_of(pid)) and b"SPT_NOENV" in found and found)
+
+
 def rehash(entry, **changes):
     """The entry with changes, `launch` following `command`, and a true hash."""
     entry = dict(entry, **changes)

@@ -11,6 +11,7 @@ import os
 import pty
 import re
 import subprocess
+import types
 
 import pytest
 from ansible_collections.inference.fleet.plugins.callback import fleet
@@ -28,7 +29,6 @@ def screen(tmp_path, tasks, *arguments):
 
 
 def test_failures_are_told_once_as_text(tmp_path):
-    """Of a task and in a loop; and ordinary retries look as always."""
     text, more = 'first "line"\n%s line', {"ignore_errors": True}
     tasks = [
         {"name": "Fail", "ansible.builtin.fail": {"msg": text % "second"}, **more},
@@ -184,10 +184,10 @@ def test_a_log_has_a_line_now_and_then_and_at_once(transfer, tmp_path):
     assert lines_of("\n".join(seen), "node1") == ["node1: " + line for line in POLLED]
 
 
-def on_terminal(command, **more):
+def on_terminal(command):
     """Everything that a terminal of 60 columns got."""
     controller, terminal = pty.openpty()
-    environment = {**SELDOM, "TERM": "xterm", "COLUMNS": "60", "LINES": "24", "ANSIBLE_NOCOLOR": "1", **more}
+    environment = {**SELDOM, "TERM": "xterm", "COLUMNS": "60", "LINES": "24", "ANSIBLE_NOCOLOR": "1"}
     process = subprocess.Popen(command, cwd=CLONE, env=environment, stdout=terminal, stderr=terminal, stdin=terminal)
     os.close(terminal)
     output = b""
@@ -201,7 +201,13 @@ def on_terminal(command, **more):
     return process.wait(60), output.decode()
 
 
-def test_a_terminal_has_one_line_for_each_host(transfer):
+def test_a_terminal_has_one_line_for_each_host_and_the_message_of_a_failure(transfer, tmp_path):
+    status, output = on_terminal([*transfer, "-e", '{"fails": true}'])
+    screen = terminal_screen(output)
+    assert (status, lines_of("\n".join(screen), "node1")) == (2, [])
+    assert {"fatal: [node1]: FAILED!", "    The hub is gone."} <= set(screen)
+    for host in ("node1", "node2"):
+        (tmp_path / host).unlink(missing_ok=True)
     status, output = on_terminal(transfer)
     assert status == 0
     assert "downloading 60 %, 60.0 of 100.0 MiB, 50.0 MiB/s" in output
@@ -214,21 +220,12 @@ def test_a_terminal_has_one_line_for_each_host(transfer):
     assert re.search(r"node1: downloading[^\n]*\nnode2: |node2: downloading[^\n]*\nnode1: ", output)
 
 
-class Screen:
-    """As much of Ansible's Display as this needs."""
-
-    def __init__(self, stream):
-        self.stream = stream
-
-    def display(self, text, log_only=False):
-        if not log_only:
-            self.stream.write(text + "\n")
-
-
 def test_a_warning_from_anywhere_takes_no_lines_place(monkeypatch):
     stream = io.StringIO()
     live = LiveLines(stream, lambda: os.terminal_size((80, 24)))
-    display = Screen(stream)
+    display = types.SimpleNamespace(
+        display=lambda text, log_only=False: None if log_only else stream.write(text + "\n")
+    )  # as much of Ansible's Display as this needs
     fleet.clear_before(display, live)
     live.update("a", "a: 1 %")
     display.display("only the log", log_only=True)
@@ -240,15 +237,6 @@ def test_a_warning_from_anywhere_takes_no_lines_place(monkeypatch):
     before = stream.getvalue()
     display.display("message")
     assert stream.getvalue() == before + "message\n"
-
-
-def test_a_transfer_that_fails_leaves_its_message(transfer):
-    status, output = on_terminal([*transfer, "-e", '{"fails": true}'])
-    assert status == 2
-    screen = terminal_screen(output)
-    assert "fatal: [node1]: FAILED!" in screen
-    assert "    The hub is gone." in screen
-    assert lines_of("\n".join(screen), "node1") == []
 
 
 def test_a_task_in_the_background_says_that_it_goes_on(tmp_path):

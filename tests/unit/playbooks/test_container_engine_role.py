@@ -73,25 +73,23 @@ def installed(node, missing, distribution, version, family, manager, packages=()
 
 
 @pytest.mark.parametrize(
-    ("missing", "host", "call"),
+    ("missing", "host", "expected"),
     [
-        (["docker"], ("Debian", "12.9", "Debian", "apt"), ["apt", ["docker.io"]]),
-        (["docker"], ("Debian", "13", "Debian", "apt"), ["apt", ["docker.io", "docker-cli"]]),
-        (["docker"], ("Amazon", "2023", "RedHat", "dnf"), ["package", ["docker"]]),
-        (["podman"], ("RedHat", "9.4", "RedHat", "dnf"), ["package", ["podman"]]),
-        (["docker"], ("RedHat", "9.4", "RedHat", "dnf", ["docker-ce"]), ["package", ["docker-ce"]]),
+        ("docker", ("Debian", "12.9", "Debian", "apt"), [["apt", ["docker.io"]]]),
+        ("docker", ("Debian", "13", "Debian", "apt"), [["apt", ["docker.io", "docker-cli"]]]),
+        ("docker", ("Amazon", "2023", "RedHat", "dnf"), [["package", ["docker"]]]),
+        ("podman", ("RedHat", "9.4", "RedHat", "dnf"), [["package", ["podman"]]]),
+        ("docker", ("RedHat", "9.4", "RedHat", "dnf", ["docker-ce"]), [["package", ["docker-ce"]]]),
+        ("docker", ("RedHat", "9.4", "RedHat", "dnf"), []),
     ],
 )
-def test_packages_by_distribution(node, missing, host, call):
-    calls, run = installed(node, missing, *host)
-    run.ok()
-    assert calls == [call]
-
-
-def test_a_distribution_without_a_known_package(node):
-    calls, run = installed(node, ["docker"], "RedHat", "9.4", "RedHat", "dnf")
-    assert calls == []
-    run.failed("No package of RedHat 9.4 is known for docker.")
+def test_packages_by_distribution(node, missing, host, expected):
+    calls, run = installed(node, [missing], *host)
+    assert calls == expected
+    if expected:
+        run.ok()
+    else:
+        run.failed("No package of RedHat 9.4 is known for docker.")
 
 
 # ---- docker
@@ -119,12 +117,6 @@ def test_settings_are_added_to_those_of_others_and_reloaded(node):
     assert calls == [RELOAD]
 
 
-def test_settings_that_docker_cannot_reload_restart_it(node):
-    calls, run = node.docker(settings={"log-driver": "journald", "debug": True}, proxy_env=PROXY)
-    run.ok()
-    assert calls == [RESTART]
-
-
 def test_running_containers_are_protected_before_anything_changes(node):
     running = {"stopped": ["database"]}
     calls, run = node.docker(found=running, settings={"log-driver": "journald"})
@@ -134,9 +126,16 @@ def test_running_containers_are_protected_before_anything_changes(node):
     assert node.docker(found=running, settings={"log-driver": "journald"}, restart="always")[0] == [RESTART]
 
 
-@pytest.mark.parametrize(("features", "call"), [({"cdi": True}, RELOAD), ({"cdi": True, "x": True}, RESTART)])
-def test_docker_that_serves_cdi_already_needs_no_restart_for_it(node, features, call):
-    assert node.docker(found={"cdi": True}, settings={"features": features})[0] == [call]
+@pytest.mark.parametrize(
+    ("settings", "call"),
+    [
+        ({"log-driver": "journald", "debug": True}, RESTART),
+        ({"features": {"cdi": True}}, RELOAD),  # which it serves already
+        ({"features": {"cdi": True, "x": True}}, RESTART),
+    ],
+)
+def test_settings_that_docker_cannot_reload_restart_it(node, settings, call):
+    assert node.docker(found={"cdi": True}, settings=settings)[0] == [call]
 
 
 def test_proxies_are_in_a_private_file_and_removed_when_they_are_no_longer_set(node):
@@ -148,10 +147,7 @@ def test_proxies_are_in_a_private_file_and_removed_when_they_are_no_longer_set(n
     ]  # fmt: skip
     assert path.stat().st_mode & 0o777 == 0o600
     drop_in = "etc/systemd/system/docker.service.d/inference-fleet.conf"
-    assert node.read(drop_in).splitlines()[1:] == [
-        "[Service]",
-        "EnvironmentFile=-/etc/inference-fleet/docker-proxy.env",
-    ]
+    assert "EnvironmentFile=-/etc/inference-fleet/docker-proxy.env" in node.read(drop_in)
     assert calls == [RESTART]
     assert node.docker(proxy_env=PROXY)[0] == []
     assert node.docker(found={"proxies": True})[0] == [RESTART]
@@ -168,16 +164,13 @@ def test_certificates_are_trusted_for_registries_and_mirrors_with_tls(node, tmp_
     assert (folder / "a.example" / "inference-fleet.crt").read_text() == "certificate"
 
 
-def test_docker_that_does_not_run_is_started(node):
-    calls, run = node.docker(found={"running": False})
-    run.ok()
-    assert calls == [["systemd_service", "started"]]
-
-
-def test_check_mode_changes_nothing(node):
+def test_docker_that_does_not_run_is_started_and_check_mode_changes_nothing(node):
     (node.root / "etc/docker").mkdir(parents=True)
     node.docker(check=True, settings={"log-driver": "journald"}, proxy_env=PROXY)[1].ok()
     assert not [path for path in node.root.rglob("*") if path.is_file()]
+    calls, run = node.docker(found={"running": False})
+    run.ok()
+    assert calls == [["systemd_service", "started"]]
 
 
 def test_podman_has_a_file_of_mirrors_and_registries_without_tls(node):

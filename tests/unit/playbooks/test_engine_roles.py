@@ -21,7 +21,14 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import 
 from ansible_collections.inference.fleet.tests import doc_examples
 from ansible_collections.inference.fleet.tests.nodes import package_indexes
 from ansible_collections.inference.fleet.tests.runs import CLONE, play
-from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import LOCAL, flat, play_tasks
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import (
+    LOCAL,
+    called,
+    flat,
+    hosts_file,
+    module,
+    play_tasks,
+)
 
 
 def role_task(name, tasks="main"):
@@ -116,83 +123,54 @@ def test_a_named_source_is_unpacked_and_patched_once(source):
     assert source.script == "two\n"
 
 
-def test_another_file_than_the_named_one_is_refused(source):
+def test_another_file_than_the_named_one_and_a_source_that_is_not_named_are_refused(source):
+    assert "set benchmark_llmperf_source to" in flat(source.play(benchmark_llmperf_source="").failed().output)
+    assert not source.root.exists()
     known, path = sha256(source.folder / "second"), source.folder / "second"
     path.write_text("x")
     source.play().failed(str(path), sha256(path), known, "benchmark_llmperf_patches")
     assert source.script is None
 
 
-def test_a_source_that_is_not_named_is_one_error(source):
-    words = (
-        "The tool llmperf requires its source, which is not in a package: set benchmark_llmperf_source to an archive"
-    )
-    assert words in flat(source.play(benchmark_llmperf_source="").failed().output)
-    assert not source.root.exists()
-
-
 # -- units of etcd and nats --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def unit(tmp_path):
-    """Renders a role's unit."""
-
-    def render(role, **variables):
-        folder = tmp_path / role
-        folder.mkdir(exist_ok=True)
-        (folder / "templates").exists() or (folder / "templates").symlink_to(CLONE / "roles" / role / "templates")
-        files = [str(CLONE / "roles" / role / part / "main.yml") for part in ("defaults", "vars")]
-        content = "{{ %s_files['/etc/systemd/system/%s.service'] }}" % (role, role)
-        task = {"ansible.builtin.copy": {"content": content, "dest": str(folder / "unit")}}
-        (folder / "hosts").write_text("[%s]\nn1\n" % role)
-        play_tasks(
-            folder, [task], variables=variables, inventory=folder / "hosts", hosts=role, connection="local",
-            vars_files=files,
-        ).ok()  # fmt: skip
-        return (folder / "unit").read_text()
-
-    return render
+CONTAINER = {"etcd_install": "container", "etcd_certificates": {"ca": "/pki/a/ca", "key": "/pki/b/key"},
+             "etcd_container_flags": ["--env=ALLOW_NONE_AUTHENTICATION=yes", "--env=A=$b 5%"]}  # fmt: skip
+PODMAN = {"nats_install": "container", "fleet_container_engine": "podman", "nats_arguments": ["-m", 8222],
+          "nats_image_digest": "sha256:" + "0" * 64}  # fmt: skip
 
 
-def words_of(text, key="ExecStart"):
+@pytest.mark.parametrize(
+    ("role", "variables", "words", "end"),
+    [
+        ("etcd", CONTAINER,
+         ["--cap-drop=ALL", "--security-opt=no-new-privileges", "--env-file=/etc/etcd/initial.env", "--env=A=$b 5%",
+          "--mount=type=bind,source=/etc/etcd,target=/etc/etcd,readonly",
+          *("--mount=type=bind,source=/pki/%s,target=/pki/%s,readonly" % (one, one) for one in "ab")],
+         ["--entrypoint=etcd", "gcr.io/etcd-development/etcd:v3.6.14"]),
+        ("nats", {"nats_arguments": ["-js", "-m", 8222]}, [], ["-c", "/etc/nats/nats.conf", "-js", "-m", "8222"]),
+        # the tag is one that a pull keeps
+        ("nats", PODMAN, ["--cap-drop=ALL", "--security-opt=label=disable", "--entrypoint=nats-server"],
+         ["docker.io/library/nats:sha256-" + "0" * 64, "-c", "/etc/nats/nats.conf", "-m", "8222"]),
+    ],
+)  # fmt: skip
+def test_units(tmp_path, role, variables, words, end):
     """The arguments of a unit's command, after systemd's expansions."""
-    found = re.search(r"(?m)^%s=((?:.*\\\n)*.*)$" % key, text).group(1)
-    return [word.replace("$$", "$").replace("%%", "%") for word in shlex.split(found.replace("\\\n", " "))]
-
-
-def test_etcd(unit):
-    assert "ExecStart=/opt/etcd-3.6.14/etcd\n" in unit("etcd")
-    text = unit("etcd", etcd_install="container", etcd_certificates={"ca": "/pki/a/ca", "key": "/pki/b/key"},
-                etcd_container_flags=["--env=ALLOW_NONE_AUTHENTICATION=yes", "--env=A=$b 5%"])  # fmt: skip
-    assert "After=network-online.target docker.service\nRequires=docker.service\n" in text
-    shell, flag, script, *words = words_of(text)
-    assert (shell, flag) == ("/bin/sh", "-c")
-    assert script.startswith("exec docker ") and '--user="$(id -u etcd):$(id -g etcd)" "$@"' in script
-    assert {"--network=host", "--pull=never", "--rm"} <= set(script.split())
-    assert {
-        "--cap-drop=ALL", "--security-opt=no-new-privileges", "--name=inference-fleet.etcd",
-        "--mount=type=bind,source=/var/lib/etcd,target=/var/lib/etcd",
-        "--mount=type=bind,source=/etc/etcd,target=/etc/etcd,readonly",
-        "--mount=type=bind,source=/pki/a,target=/pki/a,readonly",
-        "--mount=type=bind,source=/pki/b,target=/pki/b,readonly", "--env-file=/etc/etcd/etcd.env",
-        "--env-file=/etc/etcd/initial.env", "--env=ALLOW_NONE_AUTHENTICATION=yes", "--env=A=$b 5%",
-    } <= set(words)  # fmt: skip
-    assert words[-2:] == ["--entrypoint=etcd", "gcr.io/etcd-development/etcd:v3.6.14"]
-
-
-def test_nats(unit):
-    plain = unit("nats", nats_arguments=["-js", "--trace", "-m", 8222])
-    assert words_of(plain)[1:] == ["-c", "/etc/nats/nats.conf", "-js", "--trace", "-m", "8222"]
-    assert "\nExecReload=/bin/kill -HUP $MAINPID\n" in plain
-    text = unit("nats", nats_install="container", fleet_container_engine="podman", nats_arguments=["-m", 8222],
-                nats_image_digest="sha256:" + "0" * 64)  # fmt: skip
-    words = words_of(text)
-    image = "docker.io/library/nats:sha256-" + "0" * 64  # the tag that a pull keeps
-    assert words[-6:] == ["--entrypoint=nats-server", image, "-c", "/etc/nats/nats.conf", "-m", "8222"]
-    assert words[2].startswith("exec podman run ")
-    assert "--security-opt=label=disable" in words and "docker" not in text.replace("docker.io", "")
-    assert words_of(text, "ExecReload")[1:] == ["podman", "kill", "--signal=HUP", "inference-fleet.nats"]
+    (tmp_path / "templates").symlink_to(CLONE / "roles" / role / "templates")
+    files = [str(CLONE / "roles" / role / part / "main.yml") for part in ("defaults", "vars")]
+    content = "{{ %s_files['/etc/systemd/system/%s.service'] }}" % (role, role)
+    task = {"ansible.builtin.copy": {"content": content, "dest": str(tmp_path / "unit")}}
+    (tmp_path / "hosts").write_text("[%s]\nn1\n" % role)
+    play_tasks(
+        tmp_path, [task], variables=variables, inventory=tmp_path / "hosts", hosts=role, connection="local",
+        vars_files=files,
+    ).ok()  # fmt: skip
+    text = re.search(r"(?m)^ExecStart=((?:.*\\\n)*.*)$", (tmp_path / "unit").read_text())[1].replace("\\\n", " ")
+    found = [word.replace("$$", "$").replace("%%", "%") for word in shlex.split(text)]
+    assert (set(words) - set(found), found[-len(end) :]) == (set(), end)
+    engine = {"etcd": "docker", "nats": "podman"}[role]
+    assert not words or ("exec %s " % engine in found[2] and '--user="$(id -u %s):' % role in found[2])
 
 
 # -- a group of servers with a model and an environment of its own -----------------------------------------------------
@@ -209,8 +187,9 @@ def run_of(tmp_path, servers, tags="prepare,weights"):
     root = str(tmp_path / "root")
     host = {**LOCAL, "fleet_recipe": "cpu-tiny", "fleet_hardware": {"accelerator": "cpu", "count": 2, "memory_gib": 1},
             "fleet_root": root, "fleet_override": {"servers": servers, "needs": dict.fromkeys(NEEDS)}}  # fmt: skip
-    (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": {"n1": host}}}).replace("ROOT", root))
-    return play("playbooks/site.yml", tmp_path / "hosts.yml", "--check", "--tags", tags, "-vvv",
+    inventory = hosts_file(tmp_path, {"n1": host}, ["all"])
+    inventory.write_text(inventory.read_text().replace("ROOT", root))
+    return play("playbooks/site.yml", inventory, "--check", "--tags", tags, "-vvv",
                 environment={"ANSIBLE_CALLBACK_RESULT_FORMAT": "json"})  # fmt: skip
 
 
@@ -251,3 +230,32 @@ def test_the_program_is_brought_before_an_operation_that_is_not_waited_for(tmp_p
     assert 'found [[], ["libnone.so.9"], ["libnone.so.9"]]' in run.output
     kept = root / "var/lib/inference-fleet/program"
     assert program.own_version() in {one.name for one in kept.iterdir()}
+
+
+# -- packages of a platform --------------------------------------------------------------------------------------------
+
+OWN = {"aws-neuronx-dkms": {"version": "2.1.0.0"}}
+
+
+ROLE = yaml.safe_load((CLONE / "roles/neuron/defaults/main.yml").read_text())["neuron_packages"]
+
+
+@pytest.mark.parametrize(
+    ("own", "arguments", "installs"),
+    [(True, ["--tags", "prepare"], OWN), (True, ["--tags", "serve"], {}), (False, [], ROLE)],
+)
+def test_preflight_counts_the_packages_that_prepare_installs(tmp_path, own, arguments, installs):
+    """The inventory's, else the role's own."""
+    hardware = {"accelerator": "trainium3", "count": 4, "cores": 8, "lnc": 2, "memory_gib": 144}
+    host = {**LOCAL, "fleet_recipe": "trn3-eagle3", "fleet_hardware": hardware, "fleet_root": str(tmp_path / "root"),
+            **({"neuron_packages": OWN} if own else {})}  # fmt: skip
+    inventory = hosts_file(tmp_path, {"n1": host}, ("neuron", "vllm"))
+    steps = tmp_path / "playbooks" / "steps"
+    (steps / "library").mkdir(parents=True)
+    (steps / "library" / "stand_in_node.py").write_text(module(tmp_path))
+    (tmp_path / "roles").symlink_to(CLONE / "roles")
+    text = (CLONE / "playbooks/steps/preflight.yml").read_text()
+    assert text.count("inference.fleet.node:") == 1
+    (steps / "preflight.yml").write_text(text.replace("inference.fleet.node:", "stand_in_node:"))
+    play(str(steps / "preflight.yml"), inventory, *arguments).ok()
+    assert called(tmp_path)[0][1]["installs"] == installs

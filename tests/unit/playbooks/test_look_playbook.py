@@ -13,7 +13,6 @@ import json
 import os
 import re
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,12 @@ from ansible_collections.inference.fleet.tests.unit.engines.small_node import (
     host_variables,
     watched,
 )
-from ansible_collections.inference.fleet.tests.unit.node_helpers import build_checkpoint, build_index, build_wheel
+from ansible_collections.inference.fleet.tests.unit.node_helpers import (
+    build_checkpoint,
+    build_index,
+    build_wheel,
+    uv_wheel,
+)
 from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import hosts_file
 
 UV = Path(sys.executable).parent / "uv"
@@ -52,7 +56,7 @@ class Site:
         wheels = folder / "wheels"
         for name in ("fleet-demo", "supervisor"):
             build_wheel(wheels, name, "4.4")
-        uv_wheel(wheels)
+        uv_wheel(wheels, "0.13.0", UV)
         build_checkpoint(folder / "checkpoint")
         self.host = {
             **host_variables(self.root),
@@ -86,15 +90,6 @@ class Site:
         """others: further hosts, {variable: value} of each beside n1's."""
         hosts = {"n1": self.host, **{name: {**self.host, **one} for name, one in others.items()}}
         return play("playbooks/site.yml", hosts_file(self.folder, hosts, ["all"]), *arguments, timeout=600)
-
-
-def uv_wheel(folder):
-    """A wheel of uv whose program is the one of this machine."""
-    path = build_wheel(folder, "uv", "0.13.0")
-    with zipfile.ZipFile(path, "a") as archive:
-        script = zipfile.ZipInfo("uv-0.13.0.data/scripts/uv")
-        script.external_attr = 0o100755 << 16  # pip asks for a plain file
-        archive.writestr(script, '#!/bin/sh\nexec %s "$@"\n' % UV)
 
 
 @pytest.fixture(scope="module")

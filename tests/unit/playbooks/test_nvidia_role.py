@@ -1,7 +1,8 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the tasks of the role nvidia ask of modules, in which order, with modules that only write down calls."""
+"""What the tasks of the role nvidia ask of modules, with modules that only write down calls; molecule/trtllm runs all
+steps of it for real."""
 
 from __future__ import annotations
 
@@ -45,10 +46,8 @@ def of(calls, module):
 
 
 def test_a_node_that_is_ready_and_check_mode_cost_one_comparison(role):
-    for answer, options in (
-        ({}, ()),
-        ({"due": {"packages": DUE, "cdi": "x", "proof": "x"}, "manager": "apt"}, ["--check"]),
-    ):
+    due = {"packages": DUE, "cdi": "x", "proof": "x"}
+    for answer, options in (({}, ()), ({"due": due, "manager": "apt"}, ["--check"])):
         calls, done = role(answer, *options)
         done.ok()
         assert [name for name, _given in calls] == ["nvidia_toolkit"]
@@ -106,47 +105,13 @@ def apply(task, text):
     return re.sub(task["regexp"], task["replace"], text, flags=re.MULTILINE)
 
 
-def test_all_steps_in_their_order(role):
-    """Docker's settings are saved before the installation and restored after it; then the specification, the proof."""
-    calls, done = role(
-        {
-            "due": {"packages": DUE, "cdi": "x", "proof": "x"},
-            "manager": "apt",
-            "keep": True,
-            "cdi": ["/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml"],
-        }
-    )
-    done.ok()
-    copies = [(one.get("src"), one["dest"]) for one in of(calls, "copy") if one.get("src")]
-    kept = "/etc/docker/daemon.json.before-nvidia-toolkit"
-    assert copies == [
-        ("/etc/docker/daemon.json", kept),
-        (kept, "/etc/docker/daemon.json"),
-        ("/etc/cdi/.new/nvidia.yaml", "/etc/cdi/nvidia.yaml"),
-        ("/etc/cdi/.new/nvidia.yaml", "/var/run/cdi/nvidia.yaml"),
-    ]
-    _update, *described = [one["argv"] for one in of(calls, "command")]
-    assert described == [
-        ["nvidia-ctk", "cdi", "generate", "--output=/etc/cdi/.new/nvidia.yaml"],
-        ["nvidia-ctk", "cdi", "list", "--spec-dir=/etc/cdi/.new"],
-    ]
-    names = [name for name, _given in calls]
-    assert names.index("apt") < calls.index(("file", {"path": "engine"})) == len(names) - 2
-    assert [one.get("installed", False) for one in of(calls, "nvidia_toolkit")] == [False, True]
-
-
-def test_settings_of_a_killed_run_are_restored(role):
+def test_settings_of_a_killed_run_are_restored_and_no_specification_that_cannot_be_read_is_installed(role, tmp_path):
     calls, done = role({"due": {"settings": "x"}})
     done.ok()
     (restored,) = of(calls, "copy")
-    assert (restored["src"], restored["dest"]) == (
-        "/etc/docker/daemon.json.before-nvidia-toolkit",
-        "/etc/docker/daemon.json",
-    )
-    assert of(calls, "file") == [{"path": "/etc/docker/daemon.json.before-nvidia-toolkit", "state": "absent"}]
-
-
-def test_a_specification_that_cannot_be_read_is_not_installed(role, tmp_path):
+    kept = "/etc/docker/daemon.json.before-nvidia-toolkit"
+    assert (restored["src"], restored["dest"]) == (kept, "/etc/docker/daemon.json")
+    assert of(calls, "file") == [{"path": kept, "state": "absent"}]
     path = tmp_path / "library" / "stand_in_command.py"
     path.write_text(path.read_text().replace("nvidia.com/gpu=all", "none"))
     calls, done = role({"due": {"cdi": "x"}, "cdi": ["/etc/cdi/nvidia.yaml"]})

@@ -7,15 +7,17 @@ The ssh client is OpenSSH; tests/nodes has a real sshd behind it."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import threading
+import types
 
 import asyncssh
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations import host_key
 from ansible_collections.inference.fleet.tests.runs import CLONE, play
-from ansible_collections.inference.fleet.tests.unit.engines.ssh_server import SshServer
 from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import flat, hosts_file
 
 RECIPES = CLONE / "tests" / "nodes" / "recipes"
@@ -74,8 +76,22 @@ OLD, NEW, RSA = map(asyncssh.generate_private_key, ("ecdsa-sha2-nistp256", "ecds
 
 @pytest.fixture
 def server():
-    with SshServer(NEW, RSA) as one:
-        yield one
+    """An SSH server on loopback with two keys, which lets nobody in: its `port`, and the number of `connections`."""
+    one, loop = types.SimpleNamespace(connections=0), asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+
+    def connected():
+        one.connections += 1
+        return asyncssh.SSHServer()
+
+    async def listen():
+        return await asyncssh.listen("127.0.0.1", 0, server_host_keys=[NEW, RSA], server_factory=connected)
+
+    thread.start()
+    one.port = asyncio.run_coroutine_threadsafe(listen(), loop).result().get_port()
+    yield one
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
 
 
 def test_a_changed_host_key_is_reported_as_such(tmp_path, server):
@@ -83,22 +99,13 @@ def test_a_changed_host_key_is_reported_as_such(tmp_path, server):
     fleet.knows(OLD)
     run = fleet.play("--limit", "n1", playbook="site.yml")
     assert run.status == 4, run.output
-    reason = (
-        "its host key has changed to %s (ECDSA), %s:1 has another; if the node was replaced, and that is its "
-        "fingerprint: %s" % (NEW.get_fingerprint(), fleet.known, fleet.command(NEW.get_fingerprint()))
-    )
-    assert reason in flat(run.output)
+    for words in ("its host key has changed to %s (ECDSA), %s:1 has another" % (NEW.get_fingerprint(), fleet.known),
+                  fleet.command(NEW.get_fingerprint())):  # fmt: skip
+        assert words in flat(run.output) and words in fleet.cause("n1")
     assert "fatal: [n1]: UNREACHABLE!\n    its host key has changed" in run.output
-    assert "@@@@" not in run.output
-    assert "UNREACHABLE ***" not in run.output, "it is said once"
-    assert fleet.cause("n1") == "Unreachable: %s." % reason
-    assert "its host key has changed" in (fleet.reports / "verdict.html").read_text()
+    assert "@@@@" not in run.output and "UNREACHABLE ***" not in run.output, "it is said once"
     assert "Planned, but in no run so far." in fleet.cause("n2")
-
-
-def test_the_reason_of_every_unreachable_host_is_in_the_report(tmp_path, server):
-    fleet = Fleet(tmp_path, server)
-    fleet.known.write_text(line(fleet.name, NEW) + "\n")
+    fleet.knows(NEW)
     run = fleet.play("--limit", "n1,n2", playbook="playbooks/verify.yml").failed()
     assert run.count("unreachable") == 2
     assert re.match("Unreachable: .*Permission denied", fleet.cause("n1"))
@@ -119,15 +126,12 @@ def test_none_or_a_wrong_fingerprint_is_refused_and_the_right_one_replaces(tmp_p
     right = {"fleet_node": "n1", "fleet_host_key": NEW.get_fingerprint()}
     fleet.play("--check", variables=right)
     assert fleet.known.read_bytes() == before
-    run = fleet.play(variables=right)
-    assert fleet.lines == [OTHER, "# mine", line(fleet.name, NEW)]
-    assert "Permission denied" in run.output, "site.yml came next, with OpenSSH and the new key"
-    assert "n2 " not in run.output
-    assert server.connections > 0
-    run = fleet.play(variables={"fleet_node": "n1"})  # the key is right already
+    for variables in (right, {"fleet_node": "n1"}):  # then the key is right already
+        run = fleet.play(variables=variables)
+        assert fleet.lines == [OTHER, "# mine", line(fleet.name, NEW)]
+        assert "Permission denied" in run.output, "site.yml came next, with OpenSSH and the new key"
+        assert "n2 " not in run.output
     assert run.count("changed") == 0
-    assert "Permission denied" in run.output
-    assert fleet.lines == [OTHER, "# mine", line(fleet.name, NEW)]
 
 
 def test_any_key_type_may_match_and_that_one_is_written(tmp_path, server):

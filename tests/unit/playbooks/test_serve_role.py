@@ -1,16 +1,24 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The tasks of the role serve with modules that only write down how they were called: what follows from what."""
+"""The tasks of the role serve with modules that only write down how they were called: what follows from what; in
+which batches Ansible takes the hosts."""
 
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.tests.runs import CLONE
-from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import Tasks
+from ansible_collections.inference.fleet.tests.runs import CLONE, play
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import (
+    LOCAL,
+    Tasks,
+    hosts_file,
+    play_tasks,
+    tasks_play,
+)
 
 KEYS = ("state", "engine", "restart", "only", "changes", "deployed")
 CHANGES = """
@@ -33,9 +41,8 @@ VERIFY = """
 CHANGED = yaml.safe_load((CLONE / "roles/verify/defaults/main.yml").read_text())["verify_servers_changed"]
 VARIABLES = {
     "serve_manager": "auto", "serve_toolkit": "", "serve_secrets": {}, "serve_state": "started", "serve_only": [],
-    "fleet_root": "", "serve_watchdog": False,
-    "serve_start_on_boot": False, "serve_deployment": {}, "serve_reports_dir": "",
-    "serve_adopt": False, "serve_changes": "one_by_one", "serve_drain_s": 30,
+    "fleet_root": "", "serve_watchdog": False, "serve_start_on_boot": False, "serve_deployment": {},
+    "serve_reports_dir": "", "serve_adopt": False, "serve_changes": "one_by_one", "serve_drain_s": 30,
     "serve_log_rate": 10000, "serve_log_file_mb": 50, "serve_log_files": 4,
 }  # fmt: skip
 
@@ -102,13 +109,11 @@ def serve(tmp_path):
 
 
 def test_servers_are_waited_for_if_they_changed_or_do_not_answer(serve):
+    """A restart of Docker by prepare counts as a change."""
     only = ["server-0"]
     assert serve.play([entry("docker")]) == ([SERVERS], False)
     assert serve.play([entry("docker")], serve_only=only) == ([dict(SERVERS, only=only)], False)
     assert serve.play([entry()], ["engine_servers"]) == ([SERVERS, READY], True)
-
-
-def test_a_restart_of_docker_by_prepare_counts_as_a_change(serve):
     assert serve.play([entry("docker")], container_engine_restarted={"changed": True})[1]
 
 
@@ -145,14 +150,64 @@ def test_what_fails_is_put_back_and_ends_the_run_with_the_versions(serve, module
     assert calls[-1] == {"module": "endpoint_verify", "only": ["server-0", "server-1", "server-2"]}
 
 
-def test_an_old_definition_that_does_not_answer_either_is_said(serve):
+def test_an_old_definition_that_does_not_answer_either_is_said_and_check_mode_changes_nothing(serve):
     failing = [["engine_ready", ["server-1"], None], ["engine_ready", ["server-1"], True]]
     run, _calls = serve.run(servers(2), [], [["server-1"]], failing)
     run.failed("The old definition does not answer either: it failed.", "server-1: old, rolled back")
-
-
-def test_check_mode_shows_the_order_and_changes_nothing(serve):
     run, calls = serve.run(servers(2), [], [["server-0"], ["server-1"]], check=True)
     run.ok()
     assert "server-1" in run.output
     assert calls == [SERVERS]
+
+
+# -- batches -----------------------------------------------------------------------------------------------------------
+
+# What the look would have found: whether servers run on the host.
+FOUND = {"n1": True, "n2": True, "n3": False, "n4": True, "n5": False}
+LOOKUP = """
+from ansible.plugins.lookup import LookupBase
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
+class LookupModule(LookupBase):
+    def run(self, terms, variables=None, **kwargs):
+        for host, serving in %r.items():
+            run_look.note(host, ["serve"], "serve", serving)
+        return ["noted"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, ["n3 n5", "n1", "n2 n4"]),
+        ({"fleet_serial": 1}, ["n3 n5", "n1", "n2", "n4"]),
+        ({"fleet_changes": "together"}, ["n3 n5 n1 n2 n4"]),
+    ],
+)
+def test_bare_hosts_first_then_one_alone(tmp_path, variables, expected):
+    (tmp_path / "lookup_plugins").mkdir()
+    (tmp_path / "lookup_plugins" / "look.py").write_text(LOOKUP % FOUND)
+    inventory = hosts_file(tmp_path, {host: {**LOCAL, "fleet_recipe": "cpu-tiny"} for host in FOUND})
+    (step,) = yaml.safe_load((CLONE / "playbooks/steps/serve.yml").read_text())
+    show = {"ansible.builtin.debug": {"msg": "batch {{ ansible_play_batch | join(' ') }}."}, "run_once": True}
+    note = {"ansible.builtin.debug": {"msg": "{{ lookup('look') }}"}, "run_once": True}
+    plays = [tasks_play([note], hosts="all"), tasks_play([show], hosts=step["hosts"], serial=step["serial"])]
+    (tmp_path / "play.yml").write_text(json.dumps(plays))
+    run = play(str(tmp_path / "play.yml"), inventory, variables=variables).ok()
+    assert re.findall(r"batch ([^.]*)\.", run.output) == expected
+
+
+def test_after_a_failure_no_server_of_another_host_is_changed(tmp_path):
+    common = {"servers": [], "root": str(tmp_path / "r"), "reports_dir": ""}
+
+    def call(**more):
+        return {"inference.fleet.node": {"operation": "engine_servers", "arguments": {**common, **more}}}
+
+    tasks = [
+        {**call(changes="one_by_one"), "when": "inventory_hostname == 'n2'"},
+        {**call(state="rolled_back"), "when": "inventory_hostname == 'n1'"},
+        {**call(changes="wave", only=[]), "when": "inventory_hostname == 'n2'"},
+    ]
+    inventory = hosts_file(tmp_path, dict.fromkeys(("n1", "n2"), LOCAL))
+    run = play_tasks(tmp_path, tasks, inventory=inventory, hosts="all")
+    run.failed("servers of n1 could not be changed, so the run ends; those of n2 are left as they are.")
+    assert run.output.count("fatal:") == 1

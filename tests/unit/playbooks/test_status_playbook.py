@@ -32,14 +32,8 @@ def status(folder, *arguments, playbook="playbooks/status.yml", **hosts):
     found = {name: {**host_variables(folder / ("root-" + name)), **own, **hosts[name]} for name in hosts}
     environment = {"ANSIBLE_SSH_RETRIES": "0", "ANSIBLE_CONFIG": str(CLONE / "ansible.cfg"),
                    "ANSIBLE_COLLECTIONS_PATH": str(CLONE / ".ansible" / "collections")}  # fmt: skip
-    return play(
-        str(CLONE / playbook),
-        hosts_file(folder, found),
-        *arguments,
-        timeout=120,
-        folder=folder,
-        environment=environment,
-    )
+    inventory = hosts_file(folder, found)
+    return play(str(CLONE / playbook), inventory, *arguments, timeout=120, folder=folder, environment=environment)
 
 
 def test_what_differs_is_exit_status_2_and_the_table_is_whole(tmp_path):
@@ -50,18 +44,15 @@ def test_what_differs_is_exit_status_2_and_the_table_is_whole(tmp_path):
     output = flat(run.output)
     for name in ("n1", "n2"):
         assert "%s server-0 39000 missing no - - - it is not deployed" % name in output
-    assert "server-0: it is not deployed 1 of 1 servers differs from the plan." in output
     file = tmp_path / "made" / "status.json"  # relative to where ansible-playbook was started
     found = json.loads(file.read_text())
     assert (found["schema"], found["differs"], sorted(found["hosts"])) == (1, True, ["n1", "n2"])
     one = found["hosts"]["n1"]
     assert (one["reached"], one["differs"], one["problem"]) == (True, True, None)
-    assert one["servers"][0]["differences"] == [{"kind": "not deployed", "text": "it is not deployed"}]
+    assert one["servers"][0]["differences"][0]["kind"] == "not deployed"
     assert os.listdir(tmp_path / "made") == ["status.json"]
 
-    relaxed = status(tmp_path, *arguments, "-e", "fleet_status_strict=false", "--check", n1={}, n2={})
-    assert relaxed.status == 0
-    assert "not deployed" in relaxed.output
+    status(tmp_path, *arguments, "-e", "fleet_status_strict=false", "--check", n1={}, n2={}).ok()
     assert json.loads(file.read_text())["at"] >= found["at"]
 
 
@@ -79,20 +70,15 @@ def test_a_host_that_cannot_be_reached_takes_nothing_from_the_others(tmp_path):
     assert hosts["n1"]["differs"] is None
 
 
-def test_a_file_that_cannot_be_written_is_said_before_a_node_is_asked(tmp_path):
+def test_a_file_that_cannot_be_written_is_said_before_a_node_is_asked_and_secrets_need_not_be_readable(tmp_path):
+    """As with a vault whose password nobody gave."""
+    override = {"servers": {"server": {"count": 1, "port": PORT}}, "secrets": {"HF_TOKEN": "test_token"}}
+    run = status(tmp_path, n1={"fleet_override": override, "test_token": "{{ nowhere.to.be_found }}"})
+    assert (run.status, "not deployed" in run.output, "test_token" in run.output) == (2, True, False)
     run = status(tmp_path, "-e", "fleet_status_file=nowhere/status.json", n1={})
     words = "fleet_status_file %s/nowhere/status.json cannot be written: No such file or directory" % tmp_path
     assert run.status == 2 and words in flat(run.output)
     assert "Read the status of the servers" not in run.output
-
-
-def test_secrets_that_cannot_be_read_here_are_no_reason_to_fail(tmp_path):
-    """As with a vault whose password nobody gave."""
-    override = {"servers": {"server": {"count": 1, "port": PORT}}, "secrets": {"HF_TOKEN": "test_token"}}
-    run = status(tmp_path, n1={"fleet_override": override, "test_token": "{{ nowhere.to.be_found }}"})
-    assert run.status == 2
-    assert "not deployed" in run.output
-    assert "test_token" not in run.output
 
 
 def test_doctor_runs_through_on_an_empty_node_and_goes_on_without_a_host_that_is_down(tmp_path):

@@ -57,10 +57,12 @@ def rows(run):
 
 def test_what_is_measured_is_not_measured_again_and_the_best_is_a_file(tmp_path):
     fleet = Tuned(tmp_path)
-    for users, rate in ((None, 100), (2, 300), (4, 200)):
-        fleet.measured(users, rate)
+    fleet.measured(2, 300)
     run = fleet.tune("--check", "--diff").ok()
-    assert fleet.file is None
+    assert [row.partition(" not ")[2] for row in rows(run)] == ["measured yet", "", "measured yet"]
+    assert "Serve the candidate" not in run.output and fleet.file is None and not (tmp_path / "root1").exists()
+    for users, rate in ((None, 100), (4, 200)):
+        fleet.measured(users, rate)
     run = fleet.tune().ok()
     assert rows(run) == [
         "as it is 100.0 2 72.0 11.7 within the limits",
@@ -77,40 +79,19 @@ def test_what_is_measured_is_not_measured_again_and_the_best_is_a_file(tmp_path)
     assert rows(run)[0] == "max-num-seqs=2 (as it is) 300.0 2 72.0 11.7 best"
 
     run = fleet.tune("-e", '{"fleet_tune_limits": {"ttft_ms": 1}}', fleet_tune_file=str(tmp_path / "other.yml"))
-    run.failed(
-        "None of 3 candidates keeps the limits (TTFT of 1 ms); no file was written. Raise fleet_tune_limits, or mark "
-        "other values."
-    )
+    run.failed("None of 3 candidates keeps the limits (TTFT of 1 ms)")
     assert rows(run)[0] == "as it is 100.0 2 72.0 11.7 over the limit of TTFT"
     assert not (tmp_path / "other.yml").exists()
-
-
-def test_check_says_what_would_be_tried(tmp_path):
-    fleet = Tuned(tmp_path)
-    fleet.measured(2, 300)
-    run = fleet.tune("--check").ok()
-    assert rows(run) == [
-        "as it is not measured yet",
-        "max-num-seqs=2 300.0 2 72.0 11.7 best",
-        "max-num-seqs=4 not measured yet",
-    ]
-    assert "Serve the candidate" not in run.output
-    assert not (tmp_path / "root1").exists()
 
 
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (
-            {"fleet_tune_limits": {"ttft_ms": "soon"}},
-            'fleet_tune_limits.ttft_ms is "soon"; allowed: a number above 0',
-        ),
-        (
-            {"fleet_override_more": {"tune": {"variants": {"no": {"such": {"argumens": {"a": 4}}}}}}},
-            "n1: fleet_override_tuned: unknown key 'argumens' (value {\"a\": 4}); did you mean 'arguments'?",
-        ),
+        ({"fleet_tune_limits": {"ttft_ms": "soon"}}, 'fleet_tune_limits.ttft_ms is "soon"'),
+        ({"fleet_override_more": {"tune": {"variants": {"no": {"such": {"argumens": {"a": 4}}}}}}},
+         "n1: fleet_override_tuned: unknown key 'argumens'"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_is_an_error_before_a_server_is_touched(tmp_path, more, words):
     run = Tuned(tmp_path).tune(**more)
     assert run.status == 2
@@ -119,6 +100,4 @@ def test_what_is_wrong_is_an_error_before_a_server_is_touched(tmp_path, more, wo
 
 
 def test_one_host_at_a_time(tmp_path):
-    fleet = Tuned(tmp_path, 18001, 18002)
-    fleet.tune().failed("tune.yml cannot tune n1, n2: these are several hosts")
-    fleet.tune("--limit", "n2", "--check").ok()
+    Tuned(tmp_path, 18001, 18002).tune().failed("tune.yml cannot tune n1, n2: these are several hosts")

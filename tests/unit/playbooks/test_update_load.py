@@ -7,29 +7,13 @@ The tests build on each other."""
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
-import json
-import os
 import random
-import signal
-import subprocess
 import time
-from pathlib import Path
 
 import pytest
-from ansible_collections.inference.fleet.tests.runs import BIN, CLONE, play
-from ansible_collections.inference.fleet.tests.unit.engines import proxy
-from ansible_collections.inference.fleet.tests.unit.engines.small_node import (
-    SUPERVISED,
-    SmallNode,
-    free_port,
-    host_variables,
-    wait_until,
-    watched,
-)
-from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import LOCAL, hosts_file
-from ansible_collections.inference.fleet.tests.unit.playbooks.test_update_playbook import SERVERS, override_of
-from ansible_collections.inference.fleet.tests.unit.test_endpoint_proxy import DEPLOYMENT, KEYS, Load
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
+from ansible_collections.inference.fleet.tests.unit.playbooks.test_update_playbook import SERVERS, updated
+from ansible_collections.inference.fleet.tests.unit.test_endpoint_proxy import Load
 
 pytestmark = pytest.mark.soak
 HOSTS, ENDPOINTS = ("n1", "n2", "n3", "n4"), ("e1", "e2")
@@ -67,82 +51,10 @@ class Streams(Load):
         return failed
 
 
-class Fleet:
-    """Roots of this machine as hosts, and two HAProxies as the hosts of the group endpoint."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.nodes = {name: SmallNode(folder / name) for name in HOSTS}
-        for name in (*ENDPOINTS, "model"):
-            (folder / name).mkdir()
-        ports = [free_port() for _number in range(len(HOSTS) * len(SERVERS))]
-        first = dict(zip(HOSTS, ports[:: len(SERVERS)]))
-        self.hosts = {
-            name: host_variables(self.nodes[name].root, fleet_override=override_of(folder, first[name]))
-            for name in HOSTS
-        }
-        # role variables have precedence over those of hosts
-        sockets = {"endpoint_socket": str(folder) + "/{{ item }}/admin.sock"}
-        self.arguments = ["--skip-tags", "endpoint,prepare,weights", "-e", json.dumps(sockets)]
-        self.plan(*HOSTS)
-
-    def plan(self, *hosts, **arguments):
-        """Plan these arguments of the engine for some hosts."""
-        for name in hosts:
-            self.hosts[name]["fleet_override"]["arguments"] = arguments
-        variables = {**SUPERVISED, "ansible_become": False, "fleet_verify": "quick", "endpoint_address": "127.0.0.1",
-                     "fleet_reports_dir": str(self.folder / "reports")}  # fmt: skip
-        found = {name: {**variables, **one} for name, one in self.hosts.items()}
-        endpoints = {"hosts": {name: {**LOCAL, "ansible_become": False} for name in ENDPOINTS}}
-        self.inventory = hosts_file(self.folder, found, endpoint=endpoints)
-
-    def update(self):
-        return play("playbooks/update.yml", self.inventory, *self.arguments, timeout=1800)
-
-    def entries(self, host):
-        return [json.loads(Path(self.nodes[host].paths.entry(name)).read_text()) for name in SERVERS]
-
-    def planned(self):
-        """The argument of each server."""
-        return {host: [one["arguments"].get("max-num-seqs") for one in self.entries(host)] for host in HOSTS}
-
-    @contextlib.contextmanager
-    def endpoints(self):
-        """Run the endpoints and return their ports."""
-        self.proxies, ports = [], []
-        # the proxies are other hosts, to which servers on loopback would not be reachable
-        plans = [([{**one, "bind": "0.0.0.0"} for one in self.entries(host)], DEPLOYMENT) for host in HOSTS]
-        variables = {host: {"ansible_host": "127.0.0.1"} for host in HOSTS}
-        with contextlib.ExitStack() as stack:
-            for name in ENDPOINTS:
-                port, metrics = proxy.open_ports(2)
-                given = {"endpoint_address": "127.0.0.1", "endpoint_port": port, "endpoint_metrics_port": metrics}
-                path = proxy.rendered(self.folder / name, plans, variables, name, endpoint_keys=KEYS, **given)
-                self.proxies.append(stack.enter_context(proxy.Proxy(path)))
-                ports.append(port)
-            yield ports
-
-    def states(self):
-        """The states of all servers at all endpoints."""
-        found = [state for one in self.proxies for server, state in one.states().items() if server.startswith("model.")]
-        assert len(found) >= len(ENDPOINTS) * len(HOSTS) * len(SERVERS)
-        return set(found)
-
-
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    proxy.require_haproxy()
-    folder = tmp_path_factory.mktemp("load")
-    with watched(folder):
-        one = Fleet(folder)
-        try:
-            one.update().ok()  # no endpoint runs yet
-            with one.endpoints() as one.ports:
-                wait_until(lambda: one.states() == {"UP"})
-                yield one
-        finally:
-            for node in one.nodes.values():
-                node.end()
+    with updated(tmp_path_factory.mktemp("load"), HOSTS, ENDPOINTS) as one:
+        yield one
 
 
 def test_an_update_of_all_hosts_fails_no_stream(fleet):
@@ -150,7 +62,7 @@ def test_an_update_of_all_hosts_fails_no_stream(fleet):
     with Streams(fleet.ports) as streams:
         fleet.update().ok()
     assert streams.result() == []
-    assert (set(map(tuple, fleet.planned().values())), fleet.states()) == ({(8, 8)}, {"UP"})
+    assert ([fleet.planned(host) for host in HOSTS], fleet.states()) == ([[8, 8]] * len(HOSTS), {"UP"})
 
 
 def test_updates_that_are_killed_at_random_are_completed(fleet):
@@ -158,19 +70,13 @@ def test_updates_that_are_killed_at_random_are_completed(fleet):
     with Streams(fleet.ports) as streams:
         for number in range(KILLS):
             fleet.plan("n1", "n2", **{"max-num-seqs": 16 + number})
-            command = [BIN / "ansible-playbook", "playbooks/update.yml", "-i", fleet.inventory, *fleet.arguments]
-            killed = subprocess.Popen(command, cwd=CLONE, stdout=subprocess.DEVNULL, start_new_session=True)
             after = random.uniform(2, seconds)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                killed.wait(after)
-            if killed.poll() is None:
-                os.killpg(killed.pid, signal.SIGKILL)
-                killed.wait()
+            fleet.killed(lambda: False, after)
             began = time.monotonic()
             fleet.update().ok()
             print("killed after %.1f s; the next took %.1f s" % (after, time.monotonic() - began))
             seconds = max(seconds, time.monotonic() - began)
-            assert fleet.planned()["n1"] == fleet.planned()["n2"] == [16 + number] * 2
+            assert fleet.planned("n1") == fleet.planned("n2") == [16 + number] * 2
             assert fleet.states() == {"UP"}
     assert streams.result() == []
 

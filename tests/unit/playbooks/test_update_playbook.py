@@ -6,11 +6,13 @@ The tests build on each other."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -26,7 +28,7 @@ from ansible_collections.inference.fleet.tests.unit.engines.small_node import (
     wait_until,
     watched,
 )
-from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import hosts_file
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import LOCAL, hosts_file
 from ansible_collections.inference.fleet.tests.unit.test_endpoint_proxy import DEPLOYMENT, KEYS, MODEL, Load
 
 SERVERS = ("server-0", "server-1")
@@ -42,63 +44,108 @@ def override_of(folder, port):
 
 
 class Site:
-    """The host n1, which is also the endpoint, and runs of update.yml for it."""
+    """Roots of this machine as hosts, HAProxies as the hosts of the group endpoint, and runs of update.yml."""
 
-    def __init__(self, folder):
-        self.folder, self.node = folder, SmallNode(folder / "root")
-        for name in ("proxy", "model"):
-            (folder / name).mkdir()
-        self.override = override_of(folder, free_port())
-        self.host = host_variables(
-            self.node.root, ansible_become=False, fleet_reports_dir=str(folder / "reports"), fleet_verify="quick",
-            fleet_override=self.override, endpoint_address="127.0.0.1", **SUPERVISED,
-        )  # fmt: skip
-        self.arguments = ["--skip-tags", "endpoint,prepare,weights"]
-        self.arguments += ["-e", "endpoint_socket=%s" % (folder / "proxy" / "admin.sock")]
-        self.plan()
+    def __init__(self, folder, hosts=("n1",), endpoints=("n1",)):
+        self.folder, self.names = folder, endpoints
+        self.nodes = {name: SmallNode(folder / name) for name in hosts}
+        (folder / "model").mkdir()
+        for name in endpoints:
+            (folder / ("proxy-" + name)).mkdir()
+        ports = [free_port() for _number in range(len(hosts) * len(SERVERS))]
+        overrides = [override_of(folder, port) for port in ports[:: len(SERVERS)]]
+        common = {
+            "ansible_become": False, "fleet_reports_dir": str(folder / "reports"), "fleet_verify": "quick",
+            "endpoint_address": "127.0.0.1", **SUPERVISED,
+        }  # fmt: skip
+        self.hosts = {
+            name: host_variables(node.root, fleet_override=override, **common)
+            for (name, node), override in zip(self.nodes.items(), overrides)
+        }
+        # role variables have precedence over those of hosts
+        socket = {"endpoint_socket": str(folder) + "/proxy-{{ item }}/admin.sock"}
+        self.arguments = ["--skip-tags", "endpoint,prepare,weights", "-e", json.dumps(socket)]
+        self.plan(*hosts)
 
-    def plan(self, **arguments):
-        """Plan these arguments of the engine."""
-        self.override["arguments"] = arguments
-        self.inventory = hosts_file(self.folder, {"n1": self.host}, endpoint={"hosts": {"n1": {}}})
+    def plan(self, *hosts, **arguments):
+        """Plan these arguments of the engine for some hosts."""
+        for name in hosts:
+            self.hosts[name]["fleet_override"]["arguments"] = arguments
+        local = {**LOCAL, "ansible_become": False}
+        endpoints = {"hosts": {name: {} if name in self.hosts else local for name in self.names}}
+        self.inventory = hosts_file(self.folder, self.hosts, endpoint=endpoints)
 
     def update(self, *arguments):
-        return play("playbooks/update.yml", self.inventory, *self.arguments, *arguments, timeout=600)
+        return play("playbooks/update.yml", self.inventory, *self.arguments, *arguments, timeout=1800)
 
-    def entries(self):
-        return [json.loads(Path(self.node.paths.entry(name)).read_text()) for name in SERVERS]
+    def killed(self, condition, seconds):
+        """Start an update and kill it when the condition is true, at the latest after so many seconds."""
+        command = [BIN / "ansible-playbook", "playbooks/update.yml", "-i", self.inventory, *self.arguments]
+        killed = subprocess.Popen(command, cwd=CLONE, stdout=subprocess.DEVNULL, start_new_session=True)
+        end = time.monotonic() + seconds
+        while killed.poll() is None and time.monotonic() < end and not condition():
+            time.sleep(0.05)
+        if killed.poll() is None:
+            os.killpg(killed.pid, signal.SIGKILL)
+            killed.wait()
 
-    def planned(self):
-        return [entry["arguments"].get("max-num-seqs") for entry in self.entries()]
+    def entries(self, host="n1"):
+        return [json.loads(Path(self.nodes[host].paths.entry(name)).read_text()) for name in SERVERS]
 
-    def start_endpoint(self):
-        port, metrics = proxy.open_ports(2)
-        given = {"endpoint_address": "127.0.0.1", "endpoint_port": port, "endpoint_metrics_port": metrics}
-        plans = [(self.entries(), DEPLOYMENT)]
-        path = proxy.rendered(self.folder / "proxy", plans, {"n1": {}}, "n1", endpoint_keys=KEYS, **given)
-        self.running, self.port = proxy.Proxy(path), port
-        return self.running
+    def planned(self, host="n1"):
+        """The argument of each server."""
+        return [entry["arguments"].get("max-num-seqs") for entry in self.entries(host)]
+
+    @contextlib.contextmanager
+    def endpoints(self):
+        """Run the endpoints, at `ports`, and wait until they have all servers."""
+        self.proxies, self.ports = [], []
+        # the proxies are other hosts, to which servers on loopback would not be reachable
+        bind = {} if set(self.names) <= set(self.hosts) else {"bind": "0.0.0.0"}
+        plans = [([{**one, **bind} for one in self.entries(host)], DEPLOYMENT) for host in self.hosts]
+        variables = {host: {"ansible_host": "127.0.0.1"} if bind else {} for host in self.hosts}
+        with contextlib.ExitStack() as stack:
+            for name in self.names:
+                port, metrics = proxy.open_ports(2)
+                given = {"endpoint_address": "127.0.0.1", "endpoint_port": port, "endpoint_metrics_port": metrics}
+                folder = self.folder / ("proxy-" + name)
+                path = proxy.rendered(folder, plans, variables, name, endpoint_keys=KEYS, **given)
+                self.proxies.append(stack.enter_context(proxy.Proxy(path)))
+                self.ports.append(port)
+            wait_until(lambda: self.states() == {"UP"})
+            yield self
 
     def states(self):
-        return [self.running.states()["model.%s/n1.%s" % (MODEL, name)] for name in SERVERS]
+        """The states of all servers at all endpoints."""
+        found = [state for one in self.proxies for server, state in one.states().items()
+                 if server.startswith("model.%s/" % MODEL)]  # fmt: skip
+        assert len(found) == len(self.names) * len(self.hosts) * len(SERVERS)
+        return set(found)
 
-    def load(self):
-        return Load(self.port, clients=2)
+
+@contextlib.contextmanager
+def updated(folder, *names):
+    """A Site that update.yml has deployed, with its endpoints; no HAProxy runs yet in that run."""
+    proxy.require_haproxy()
+    with watched(folder):
+        site = Site(folder, *names)
+        try:
+            site.update().ok()
+            with site.endpoints():
+                yield site
+        finally:
+            for node in site.nodes.values():
+                node.end()
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    proxy.require_haproxy()
-    folder = tmp_path_factory.mktemp("update")
-    with watched(folder):
-        one = Site(folder)
-        try:
-            one.update().ok()  # HAProxy does not run yet
-            with one.start_endpoint():
-                wait_until(lambda: one.states() == ["UP", "UP"])
-                yield one
-        finally:
-            one.node.end()
+    with updated(tmp_path_factory.mktemp("update")) as one:
+        yield one
+
+
+def load_of(site):
+    return Load(site.ports[0], clients=2)
 
 
 def test_without_a_plan_before_a_rollback_changes_nothing(site):
@@ -108,25 +155,22 @@ def test_without_a_plan_before_a_rollback_changes_nothing(site):
 
 
 def test_a_bad_argument_leaves_the_old_servers(site):
-    before, second = site.entries(), site.node.running("server-1")
-    site.plan(die=True)
-    with site.load() as load:
+    node = site.nodes["n1"]
+    before, second = site.entries(), node.running("server-1")
+    site.plan("n1", die=True)
+    with load_of(site) as load:
         run = site.update()
     run.failed("server-0 failed with the new definition", "server-0: old, rolled back; server-1: old.")
-    assert (site.entries(), site.node.running("server-1"), site.states()) == (before, second, ["UP", "UP"])
+    assert (site.entries(), node.running("server-1"), site.states()) == (before, second, {"UP"})
     assert load.failed() == []
     assert len(load.answers) > 4
 
 
 def test_a_killed_update_is_completed_by_the_next(site):
-    site.plan(**{"max-num-seqs": 8})
-    command = [BIN / "ansible-playbook", "playbooks/update.yml", "-i", site.inventory, *site.arguments]
-    with site.load() as load:
-        killed = subprocess.Popen(command, cwd=CLONE, stdout=subprocess.DEVNULL, start_new_session=True)
-        wait_until(lambda: "DRAIN" in site.states(), 300)
-        os.killpg(killed.pid, signal.SIGKILL)
-        killed.wait()
+    site.plan("n1", **{"max-num-seqs": 8})
+    with load_of(site) as load:
+        site.killed(lambda: "DRAIN" in site.states(), 300)
         assert "DRAIN" in site.states()
         site.update().ok()
-    assert (site.planned(), site.states()) == ([8, 8], ["UP", "UP"])
+    assert (site.planned(), site.states()) == ([8, 8], {"UP"})
     assert (load.failed(), len(load.answers) > 4) == ([], True)

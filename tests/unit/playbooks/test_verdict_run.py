@@ -25,30 +25,19 @@ def test_a_host_that_a_run_did_not_come_to_is_not_called_well(tmp_path):
         one = fleet.verdict
         assert (one["ok"], one["run"]["hosts"], fleet.missing) == (None, ["n1", "n2", "n3"], ["n3"])
         assert one["hosts"]["n3"]["missing"]["last"] is None
-        assert [server["port"] for server in one["hosts"]["n3"]["deployed"]["servers"]] == [
-            fleet.hosts["n3"]["fleet_override"]["servers"]["server"]["port"]
-        ]
-        assert fleet.says("2 of 3 servers verified")
-        assert fleet.says("n3: No verdict of this run yet: not reached, failed before its servers were asked")
+        (server,) = one["hosts"]["n3"]["deployed"]["servers"]
+        assert server["port"] == fleet.hosts["n3"]["fleet_override"]["servers"]["server"]["port"]
+        assert fleet.says("2 of 3 servers verified") and fleet.says("n3: No verdict of this run yet")
 
-        # What was true of n2 before is not said any more, but when it was.
-        fleet.play(broken=["n2", "n3"]).failed("fatal: [n2]")
+        # Hosts outside of --limit are left as they are; what was true of n2 before is not said any more.
+        one["hosts"]["n1"]["generated"] = "2026-01-01T00:00:00Z"
+        (fleet.reports / "verdict.json").write_text(json.dumps(one))
+        fleet.play("--limit", "n2,n3", broken=["n2"]).failed("fatal: [n2]")
         two = fleet.verdict
-        assert (two["ok"], fleet.missing) == (None, ["n2", "n3"])
-        assert two["run"]["id"] != one["run"]["id"]
-        assert two["hosts"]["n2"]["missing"]["last"] == {
-            key: one["hosts"]["n2"][key] for key in ("ok", "generated", "mode")
-        }
-        assert fleet.says("1 of 3 servers verified")
-
-        # Hosts outside of --limit are left as they are.
-        two["hosts"]["n1"]["generated"] = "2026-01-01T00:00:00Z"
-        (fleet.reports / "verdict.json").write_text(json.dumps(two))
-        fleet.play("--limit", "n2,n3").ok()
-        three = fleet.verdict
-        assert (three["ok"], three["run"]["hosts"], fleet.missing) == (True, ["n2", "n3"], [])
-        assert three["hosts"]["n1"] == two["hosts"]["n1"]
-        assert fleet.says("3 of 3 servers verified")
+        assert (two["ok"], two["run"]["hosts"], fleet.missing) == (None, ["n2", "n3"], ["n2"])
+        assert two["run"]["id"] != one["run"]["id"] and two["hosts"]["n1"] == one["hosts"]["n1"]
+        last = {key: one["hosts"]["n2"][key] for key in ("ok", "generated", "mode")}
+        assert two["hosts"]["n2"]["missing"]["last"] == last
         assert fleet.says("n1: verified before the last run, which was for other hosts.")
 
         before = (fleet.reports / "verdict.json").read_bytes()
@@ -56,13 +45,8 @@ def test_a_host_that_a_run_did_not_come_to_is_not_called_well(tmp_path):
         assert (fleet.reports / "verdict.json").read_bytes() == before
 
         kept, warnings = runs.history(str(fleet.reports))
-        oks = [{name: host["ok"] for name, host in one["hosts"].items()} for one in kept]
-        assert oks == [
-            {"n1": True, "n2": True, "n3": None},
-            {"n1": True, "n2": None, "n3": None},
-            {"n2": True, "n3": True},
-        ]
-        assert {one["versions"]["collection"] for one in kept} == {runs.collection_version()} and warnings == []
+        oks = [[host["ok"] for host in one["hosts"].values()] for one in kept]
+        assert (oks, warnings) == ([[True, True, None], [None, True]], [])
 
 
 def test_a_run_in_which_every_host_fails_before_it_is_asked_is_told_as_well(tmp_path):
@@ -97,9 +81,8 @@ def test_servers_that_never_become_ready_fail_the_play(tmp_path):
     """A decode worker is asked nothing by itself, so the verdicts alone cannot tell that it is dead."""
     with watched(tmp_path):
         node = SmallNode(tmp_path / "root")
-        entry = node.entry(
-            "decode-0", role="decode", command=["/bin/false"], health={"path": "/health", "budget_s": 2, "poll_s": 1}
-        )
+        health = {"path": "/health", "budget_s": 2, "poll_s": 1}
+        entry = node.entry("decode-0", role="decode", command=["/bin/false"], health=health)
         variables = {
             "fleet_root": node.root, "fleet_servers": [entry], "fleet_reports_dir": str(tmp_path / "reports"),
             "serve_manager": "supervisord", "serve_toolkit": sys.prefix,
@@ -113,7 +96,5 @@ def test_servers_that_never_become_ready_fail_the_play(tmp_path):
     verdict = json.loads((tmp_path / "reports" / "verdict.json").read_text())
     host = verdict["hosts"]["localhost"]
     assert (verdict["ok"], host["ok"], host["verdicts"]) == (False, False, [])
-    assert host["problem"].startswith("0 of 1 servers ready after ")
-    text = (tmp_path / "reports" / "verdict.html").read_text()
-    assert "Failed before the servers were asked, on 1 host" in text
-    assert "decode-0: " in text
+    assert "0 of 1 servers ready" in host["problem"]
+    assert "decode-0: " in (tmp_path / "reports" / "verdict.html").read_text()

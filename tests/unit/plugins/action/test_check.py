@@ -20,9 +20,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.operations import 
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_look import LATER
 from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
-from ansible_collections.inference.fleet.tests.unit.operating import Operation
-
-module = Operation("check")
+from ansible_collections.inference.fleet.tests.unit.operating import Operation, operate
 
 SERVERS = {"servers": [], "secrets": {"key": "s3cret-of-a-server"}, "reports_dir": "/x"}
 WEIGHTS = {"source": "huggingface", "repo": "a/b", "destination": "/w", "token": "t0ken-of-a-hub"}
@@ -81,14 +79,10 @@ def test_a_node_is_asked_what_the_steps_would_ask(act):
     assert set(asked["looks"][2]["arguments"]) == {"servers", "secrets"}
 
 
-def test_a_node_that_is_as_it_is_to_be(act):
+def test_what_differs_is_said_and_kept(act):
     result, _asked = act(SERVE)
     assert (result["first"], result["changed"], "look_line" in result) == (None, False, False)
-    assert run_look.due(["n1"], "serve") == []
-    assert run_look.unchanged("n1")
-
-
-def test_what_differs_is_said_and_kept(act):
+    assert (run_look.due(["n1"], "serve"), run_look.unchanged("n1")) == ([], True)
     steps = [{"step": "serve", "differs": True, "reason": "server-1: unit was edited"}]
     result, _asked = act(SERVE, {"steps": steps, "first": "serve"})
     assert result["look_line"] == "n1: serve: server-1: unit was edited"
@@ -159,56 +153,45 @@ def test_a_quick_verification_is_part_of_the_look(act, settled):
 
 
 @pytest.mark.parametrize("steps", [[*SERVE, VERIFY], [VERIFY], [*SERVE, unlooked("mine", "verify")]])
-def test_any_other_verification_is_not(act, settled, steps):
+def test_any_other_verification_and_of_servers_that_are_to_be_changed_is_not(act, settled, steps):
     settled("full" if len(steps) == 2 else "quick")
     _result, asked = act(steps, fleet_reports_dir="/x")
     assert asked is None or asked["verify"] is None
-
-
-def test_servers_that_are_to_be_changed_are_not_verified_before(act, settled):
     settled("quick")
     steps = [{"step": "serve", "differs": True, "reason": "server-1: unit was edited"}]
     _result, asked = act([*SERVE, VERIFY], {"steps": steps, "first": "serve"}, fleet_reports_dir="/x")
     assert asked["verify"] and run_look.verdicts() == {}
 
 
-UNLOOKED = "n1 could not be looked at, so every step is run: no python"
-
-
 @pytest.mark.parametrize(
-    ("answer", "failed", "told"),
+    ("answer", "keys"),
     [
-        ({"failed": True, "msg": "no python"}, False, {"warnings": [UNLOOKED]}),
+        ({"failed": True, "msg": "no python"}, {"warnings"}),
         # each step would wait for the same program
-        ({"failed": True, "hangs": True, "msg": "docker does not answer"}, True, {"msg": "docker does not answer"}),
-        ({"unreachable": True, "msg": "down"}, False, {"unreachable": True}),
+        ({"failed": True, "hangs": True, "msg": "docker does not answer"}, {"failed", "msg"}),
+        ({"unreachable": True, "msg": "down"}, {"unreachable"}),
     ],
     ids=["no look", "a program that hangs", "unreachable"],
 )
-def test_a_node_that_cannot_be_looked_at(act, answer, failed, told):
+def test_a_node_that_cannot_be_looked_at(act, answer, keys):
     result, _asked = act(SERVE, answer)
-    assert told.items() <= result.items() and ("failed" in result) is failed
+    assert keys <= set(result) and ("failed" in result) is ("failed" in keys)
     assert run_look.due(["n1"], "preflight") == run_look.due(["n1"], "serve") == ["n1"]
 
 
 def test_where_no_step_is_part_of_the_run_no_node_is_asked(act):
     result, asked = act(SERVE, tags=["verify"])
     assert (asked, result["first"], run_look.unchanged("n1")) == (None, None, False)
-
-
-def test_artifacts_without_a_source_are_no_look(act):
-    _result, asked = act([call("weights", "compiled_artifact", {"servers": []})])
-    assert asked is None
+    # nor for artifacts without a source
+    assert act([call("weights", "compiled_artifact", {"servers": []})])[1] is None
 
 
 VERIFIES = {"servers": [], "mode": "quick", "servers_changed": False}
 
 
-def test_a_node_verifies_where_nothing_differs(capsys):
+def test_a_node_verifies_where_nothing_differs():
     def answer(looks, verify, **more):
-        with patch_module_args({"looks": looks, "verify": verify, **more}), pytest.raises(SystemExit):
-            module.main()
-        return json.loads(capsys.readouterr().out)
+        return operate("check", looks=looks, verify=verify, **more)
 
     found = answer([], VERIFIES)
     assert (found["first"], found["verified"]["ok"], found["verified"]["mode"]) == (None, None, "quick")
@@ -229,7 +212,7 @@ def test_the_module_shows_no_secret_and_takes_what_is_invalid_for_a_difference(m
     said = []
     for given in (looks[1:], looks):
         with patch_module_args({"looks": given}), pytest.raises(SystemExit):
-            module.main()
+            Operation("check").main()
         said.append(capsys.readouterr().out)
     found = json.loads(said[0])
     assert found["first"] == "prepare"
@@ -290,7 +273,6 @@ def test_good_verdicts_are_written_and_their_hosts_omitted_afterwards(tmp_path):
     assert run_look.due(HOSTS, "verify") == ["n3"]
     fleet = json.loads((tmp_path / "reports" / "verdict.json").read_text())
     assert sorted(host for host, one in fleet["hosts"].items() if one["ok"]) == ["n1", "n2"]
-    assert sorted(path.name for path in (tmp_path / "reports" / "hosts").iterdir()) == ["n1.json", "n2.json"]
     assert sorted(result["ansible_stats"]["data"]["fleet_verdict"]) == ["n1", "n2"]
     assert [one["rows"][0][0] for one in result["fleet_report"]] == ["n1", "n2"]
 
@@ -302,17 +284,11 @@ def test_a_run_with_something_to_do_reports_none(tmp_path):
     assert run_look.due(HOSTS, "verify") == HOSTS
 
 
-def test_check_mode_writes_nothing(tmp_path):
-    folder = tmp_path / "reports"
-    note("n1", str(folder))
-    assert report(check_mode=True)["hosts"] == ["n1"]
-    assert not folder.exists()
-    assert run_look.due(HOSTS, "verify") == ["n2", "n3"]
-
-
-def test_reports_that_cannot_be_written_are_left_to_the_play(tmp_path):
+@pytest.mark.parametrize(("check_mode", "due"), [(True, ["n2", "n3"]), (False, HOSTS)])
+def test_check_mode_writes_nothing_and_reports_that_cannot_be_written_are_left_to_the_play(tmp_path, check_mode, due):
+    folder = tmp_path / "file" if not check_mode else tmp_path / "reports"
     (tmp_path / "file").write_text("")
-    note("n1", str(tmp_path / "file"))
-    result = report()
-    assert result["hosts"] == [] and len(result["warnings"]) == 1
-    assert run_look.due(HOSTS, "verify") == HOSTS
+    note("n1", str(folder))
+    result = report(check_mode)
+    assert (result["hosts"], len(result.get("warnings", []))) == ((["n1"], 0) if check_mode else ([], 1))
+    assert not folder.is_dir() and run_look.due(HOSTS, "verify") == due

@@ -15,7 +15,6 @@ import pytest
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.action import node as action
-from ansible_collections.inference.fleet.plugins.action import node as action_node
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import (
     artifact_archives as compiled_artifact,
 )
@@ -24,23 +23,33 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.operations import 
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
 
 
+def action_of(monkeypatch, operation, arguments, folder, call, transfer, **more):
+    """The action for an operation, whose calls and transfers are these functions; more: of its connection and task."""
+    patched = {"call": lambda _self, _name, given, task_vars: call(given), "_fixup_perms2": lambda _self, paths: None,
+               "_transfer_file": lambda _self, *pair: transfer(*pair)}  # fmt: skip
+    for name, function in patched.items():
+        monkeypatch.setattr(action.ActionModule, name, function)
+    monkeypatch.setattr(ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
+    shell = SimpleNamespace(tmpdir=folder, join_path=os.path.join)
+    given = {"operation": operation, "arguments": arguments}
+    check_mode, become = more.pop("check_mode", False), more.pop("become", False)
+    task = SimpleNamespace(args=given, async_val=0, check_mode=check_mode, action="inference.fleet.node", _uuid="run-1")
+    connection = SimpleNamespace(_shell=shell, **{"transport": "ssh", **more})
+    loader = SimpleNamespace(path_dwim=lambda path: os.path.join("/playbooks", path))
+    context = SimpleNamespace(become=become, check_mode=False)
+    return action.ActionModule(task, connection, context, loader, mock.Mock(), None)
+
+
 @pytest.fixture
 def run(monkeypatch):
     """run(operation, arguments, answers): (the result, what the node was asked each time, what was copied)."""
 
     def run(operation, arguments, answers, transport="ssh", become=False):
         asked, sent, answers = [], [], [dict(one) for one in answers]
-        action = action_node.ActionModule
-        monkeypatch.setattr(ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
-        monkeypatch.setattr(action, "call", lambda _self, _name, given, task_vars: asked.append(dict(given)) or
-                            answers.pop(0))  # fmt: skip
-        monkeypatch.setattr(action, "_transfer_file", lambda _self, *pair: sent.append(pair))
-        monkeypatch.setattr(action, "_fixup_perms2", lambda _self, paths: None)
-        shell = SimpleNamespace(tmpdir="/tmp/node", join_path=os.path.join)
-        given = {"operation": operation, "arguments": arguments}
-        task = SimpleNamespace(args=given, async_val=0, action="inference.fleet.node", _uuid="run-1")
-        connection = SimpleNamespace(transport=transport, _shell=shell)
-        one = action(task, connection, SimpleNamespace(become=become, check_mode=False), None, mock.Mock(), None)
+        one = action_of(
+            monkeypatch, operation, arguments, "/tmp/node", lambda given: asked.append(dict(given)) or answers.pop(0),
+            lambda *pair: sent.append(pair), transport=transport, become=become,
+        )  # fmt: skip
         return one.run(task_vars={}), asked, sent
 
     return run
@@ -84,15 +93,11 @@ def folder(tmp_path):
     return str(tmp_path)
 
 
-def test_a_node_that_has_the_encodings_is_asked_once(run, folder):
-    sources = [{"type": "controller", "path": folder}]
-    result, asked, sent = run("tiktoken_encodings", {"sources": sources}, [{"changed": False}])
-    assert (result, len(asked), sent) == ({"changed": False}, 1, [])
-
-
 @pytest.mark.parametrize("transport", ["ssh", "local"])
 def test_a_node_that_needs_them_gets_those_that_are_there(run, folder, transport):
     sources = [{"type": "url", "base": "http://u"}, {"type": "controller", "path": folder}]
+    has_them, asked, sent = run("tiktoken_encodings", {"sources": sources}, [{"changed": False}], transport, True)
+    assert (has_them, len(asked), sent) == ({"changed": False}, 1, [])
     result, asked, sent = run("tiktoken_encodings", {"sources": sources}, [NEEDED, {"changed": True}], transport, True)
     file, there = folder + "/o200k_base.tiktoken", "/tmp/node/encodings-1-o200k_base"
     assert (result, sent) == ({"changed": True}, [(file, there)])
@@ -123,24 +128,15 @@ class Node:
     """A node that is a folder: the module runs on it for real, and a transfer is a copy."""
 
     def __init__(self, monkeypatch, folder, check_mode=False, **arguments):
-        self.folder, self.asked, self.sent, self.fetched = folder, [], [], []
-        self.tmp = folder / "tmp"
-        self.tmp.mkdir(parents=True, exist_ok=True)
-        shell = SimpleNamespace(tmpdir=str(self.tmp), join_path=os.path.join)
-        connection = SimpleNamespace(transport="ssh", _shell=shell, fetch_file=self.fetch)
-        given = {"operation": "compiled_artifact", "arguments": arguments}
-        task = SimpleNamespace(args=given, async_val=0, check_mode=check_mode, action="inference.fleet.node")
-        loader = SimpleNamespace(path_dwim=lambda path: os.path.join("/playbooks", path))
-        monkeypatch.setattr(ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
-        monkeypatch.setattr(action.ActionModule, "call", self.execute)
-        monkeypatch.setattr(action.ActionModule, "_transfer_file", lambda _self, *pair: self.transfer(*pair))
-        monkeypatch.setattr(action.ActionModule, "_fixup_perms2", lambda _self, paths: None)
-        self.check_mode = check_mode
-        self.action = action.ActionModule(task, connection, None, loader, mock.Mock(), None)
+        self.asked, self.sent, self.fetched, self.check_mode = [], [], [], check_mode
+        (folder / "tmp").mkdir(parents=True, exist_ok=True)
+        self.action = action_of(
+            monkeypatch, "compiled_artifact", arguments, str(folder / "tmp"), self.execute, self.transfer,
+            check_mode=check_mode, fetch_file=self.fetch,
+        )  # fmt: skip
 
-    def execute(self, _operation, module_args, task_vars):
-        self.asked.append({key: value for key, value in module_args.items() if key != "servers"})
-        args = module_args
+    def execute(self, args):
+        self.asked.append({key: value for key, value in args.items() if key != "servers"})
         if args.get("state") == "exported":
             return compiled_artifact.export(args["servers"], args["destination"], args.get("force"), self.check_mode)
         return compiled_artifact.take_over(args["servers"], args.get("source"), self.check_mode)
@@ -192,13 +188,10 @@ def test_an_archive_that_is_there_is_not_made_again(monkeypatch, make, tmp_path,
         assert node.asked == []
 
 
-def test_export_in_check_mode_brings_nothing(make, tmp_path, archives):
+def test_export_in_check_mode_brings_nothing_and_a_cut_transfer_leaves_nothing(make, tmp_path, archives):
     node = make("one", True, state="exported", destination=str(tmp_path / "more"))
     assert node.run()["message"] == "would export " + KEY
     assert node.fetched == [] and not (tmp_path / "more").exists()
-
-
-def test_a_cut_transfer_leaves_nothing(make, tmp_path, archives):
     node = make("one", state="exported", destination=str(tmp_path / "more"))
     node.action._connection.fetch_file = lambda source, target: pathlib.Path(target).write_bytes(b"half")
     with pytest.raises(AnsibleActionFail, match=r"4 of \d+ bytes"):
@@ -224,19 +217,14 @@ def test_a_node_is_brought_what_it_lacks_once(make, tmp_path, archives):
     assert (again.sent, len(again.asked)) == ([], 1)
 
 
-def test_check_mode_says_what_would_come(make, archives):
+def test_what_is_sent_nowhere(make, archives, tmp_path):
+    """Check mode; a missing archive, which is an error before; a folder of the node."""
     node = make("two", True, source=str(archives))
     assert (node.run()["message"], node.sent) == ("would import " + KEY, [])
-
-
-def test_a_folder_of_the_node_is_the_nodes_business(make, archives):
-    node = make("two", source=str(archives), remote_source=True)
-    assert (node.run()["changed"], node.sent) == (True, [])
-
-
-def test_a_missing_archive_is_an_error_before_anything_travels(make, tmp_path):
     (tmp_path / "none").mkdir()
     node = make("two", source=str(tmp_path / "none"))
     with pytest.raises(AnsibleActionFail, match="has no archive %s.tar" % KEY):
         node.run()
     assert node.sent == []
+    node = make("two", source=str(archives), remote_source=True)
+    assert (node.run()["changed"], node.sent) == (True, [])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import types
 from unittest import mock
 
@@ -34,19 +33,6 @@ def verify(arguments, answer, check_mode=False):
 FAILED_PROBE = {"name": "chat", "ok": False, "ms": 1, "sent": "POST /", "got": "HTTP 500", "cause": "why"}
 VERDICT = {"server": "server-0", "ok": False, "url": "http://127.0.0.1:1", "model_id": "m", "mode": "full"}
 ANSWER = {"changed": False, "ok": False, "mode": "full", "verdicts": [dict(VERDICT, probes=[FAILED_PROBE])]}
-MESSAGE = (
-    "1 of 1 servers on node-1 did not pass the verification.\nserver-0 at http://127.0.0.1:1 (m), full:\n"
-    "  chat failed after 1 ms\n    sent:  POST /\n    got:   HTTP 500\n    cause: why"
-)
-
-
-def test_the_message_names_the_file_with_all_of_it(tmp_path):
-    result, _arguments = verify({"reports_dir": str(tmp_path)}, dict(ANSWER))
-    assert result["failed"] is True
-    assert result["msg"] == MESSAGE + (
-        "\nThe complete report: %s/hosts/node-1.json\nThe same as a page: %s/verdict.html" % (tmp_path, tmp_path)
-    )
-    assert result["fleet_report"]["rows"] == [["node-1", "server-0", 1, "FAILED", "0/1", "failed: chat"]]
 
 
 def test_a_problem_is_told_by_the_report_and_left_to_the_caller(tmp_path):
@@ -65,35 +51,23 @@ def test_a_failure_of_the_module_is_passed_on_and_nothing_is_written(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-NOT_WRITTEN = (
-    "No report could be written to reports_dir %s/reports: Not a directory. The verdicts are in the run's statistics "
-    "(fleet_verdict); set fleet_reports_dir to a folder that can be written."
-)
-SUMMARY = {
-    "mode": "full",
-    "problem": None,
-    "servers": {"server-0": {"ok": False, "url": "http://127.0.0.1:1", "failed": {"chat": "why"}}},
-}
-
-
+@pytest.mark.parametrize(("folder", "warned"), [("file", 1), ("reports", 0), (None, 0)])
 @pytest.mark.parametrize("ok", [False, True])
-def test_reports_that_cannot_be_written_are_a_warning(tmp_path, ok):
-    """The outcome of a run is that of its servers."""
-    (tmp_path / "reports").write_text("a file")
-    answer = dict(ANSWER, ok=ok)
-    result, _arguments = verify({"reports_dir": str(tmp_path / "reports"), "mode": "auto"}, answer)
-    assert result["warnings"] == [NOT_WRITTEN % tmp_path]
-    assert (result.get("failed", False), result.get("msg")) == ((True, MESSAGE) if not ok else (False, None))
-    assert result["verdict"].pop("generated")
-    assert result["verdict"].pop("ok") is False
-    assert result["verdict"] == SUMMARY
-
-
-def test_the_verdict_is_there_without_reports():
-    result, _arguments = verify({}, dict(ANSWER))
-    assert "warnings" not in result
-    assert result["verdict"]["servers"] == SUMMARY["servers"]
-    assert "verdict" not in verify({}, dict(ANSWER), check_mode=True)[0]
+def test_the_outcome_of_a_run_is_that_of_its_servers(tmp_path, ok, folder, warned):
+    """Reports that cannot be written are a warning; the message names those that were."""
+    (tmp_path / "file").write_text("")
+    where = {"reports_dir": str(tmp_path / folder)} if folder else {}
+    result, _arguments = verify({**where, "mode": "auto"}, dict(ANSWER, ok=ok))
+    assert (len(result.get("warnings", [])), result.get("failed", False)) == (warned, not ok)
+    words = ("server-0 at http://127.0.0.1:1 (m), full", "chat failed", "POST /", "HTTP 500", "cause: why")
+    assert ok or [one for one in words if one not in result["msg"]] == []
+    files = ["%s/reports/%s" % (tmp_path, name) for name in ("hosts/node-1.json", "verdict.html")]
+    assert ok or all((path in result["msg"]) == (folder == "reports") for path in files)
+    assert result["fleet_report"]["rows"] == [["node-1", "server-0", 1, "FAILED", "0/1", "failed: chat"]]
+    server = {"ok": False, "url": "http://127.0.0.1:1", "failed": {"chat": "why"}}
+    expected = {"mode": "full", "problem": None, "ok": False, "servers": {"server-0": server}}
+    assert expected.items() <= result["verdict"].items()
+    assert "verdict" not in verify(where, dict(ANSWER), check_mode=True)[0]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +87,6 @@ def test_auto_is_settled_by_the_reports_where_there_are_any(tmp_path, arguments,
 
 PROBES = [{"name": "chat", "ok": True, "ms": 1, "sent": "a", "got": "b", "cause": None}]
 INVENTORY = ["node-1", "node-2"]
-WHEN = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 
 
 def verdict(server, host="node-1"):
@@ -166,13 +139,10 @@ def test_what_changes_a_server_voids_its_verdict_and_no_other(reports, kind, wor
     found, host, fleet = states(reports)
     assert found["server-0"] == (True, None)
     ok, why = found["server-1"]
-    assert ok is None
-    assert re.fullmatch(r"%s at %s, after this verdict; run verify.yml" % (word, WHEN), why)
+    assert ok is None and why.startswith(word + " at ")
     assert (host["ok"], host["last_full"]["ok"], fleet["ok"]) == (None, None, None)
     assert fleet["hosts"]["node-2"]["ok"] is True
-    text = (reports / "verdict.html").read_text()
-    assert why in text
-    assert "3 of 4 servers verified" in " ".join(text.split())
+    assert why in (reports / "verdict.html").read_text()
     # quick is not enough until it was verified in full again
     entries = [{"name": name, "hash": name, "role": "server", "port": 1} for name in ("server-0", "server-1")]
     assert report.settle_auto(False, entries, host) == "full"
@@ -188,35 +158,21 @@ def test_what_leaves_the_processes_alone_voids_nothing(reports, actions, check_m
     assert {path: path.read_bytes() for path in reports.rglob("*") if path.is_file()} == before
 
 
-def test_a_module_that_fails_on_the_way_voids_what_it_had_begun(reports):
+def test_a_module_that_fails_on_the_way_voids_what_it_had_begun_and_a_second_change_does_not_hide_when(reports):
     result, _arguments = change(reports, answer(("server-0", "restart"), failed=True, msg="no"))
-    assert result["failed"] is True
-    assert states(reports)[0]["server-0"][0] is None
-
-
-def test_the_second_change_does_not_hide_when_the_first_was(reports):
-    change(reports, answer(("server-0", "restart")))
     first = states(reports)[0]
+    assert (result["failed"], first["server-0"][0]) == (True, None)
     change(reports, answer(("server-0", "stop")))
     assert states(reports)[0] == first
 
 
-def test_without_reports_nothing_is_written_and_missing_ones_are_not_made(tmp_path):
-    change(tmp_path / "none", answer(("server-0", "restart")))
-    change("", answer(("server-0", "restart")))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_reports_that_cannot_be_changed_are_a_warning(reports, monkeypatch):
-    def refuse(*unused):
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr(report, "write_atomic", refuse)
-    result, _arguments = change(reports, answer(("server-0", "restart")))
-    assert result["warnings"] == [
-        "The verdicts of server-0 are no longer true, and the reports in %s still have them: Read-only file system."
-        % reports
-    ]
+def test_missing_reports_are_not_made_and_those_that_cannot_be_changed_are_a_warning(tmp_path, reports, monkeypatch):
+    for folder in (tmp_path / "none", ""):
+        change(folder, answer(("server-0", "restart")))
+    assert list(tmp_path.iterdir()) == [reports]
+    monkeypatch.setattr(report, "write_atomic", mock.Mock(side_effect=OSError(30, "Read-only file system")))
+    (warning,) = change(reports, answer(("server-0", "restart")))[0]["warnings"]
+    assert "server-0" in warning and str(reports) in warning and "Read-only file system" in warning
 
 
 LOADING = {"name": "server-1", "ready": False, "reason": "loading"}

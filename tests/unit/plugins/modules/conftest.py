@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import pytest
+from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 
 
@@ -21,3 +22,10 @@ def node(watchdog, tmp_path):
     node = small_node.SmallNode(tmp_path / "r")
     yield node
     node.end()
+
+
+@pytest.fixture
+def warnings(monkeypatch):
+    found = []
+    monkeypatch.setattr(AnsibleModule, "warn", lambda self, text: found.append(text))
+    return found

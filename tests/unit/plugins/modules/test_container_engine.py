@@ -126,22 +126,18 @@ def test_missing_programs_are_due(tmp_path, monkeypatch, kinds, engine, program)
     assert (found["due"], found["missing"]) == ("%s is not installed" % program, [program])
 
 
-def code_of(function, *arguments):
+@pytest.mark.parametrize(
+    ("daemon", "bundle", "code"),
+    [
+        *((text, "", "containers.daemon-json-invalid") for text in ("{", "[]", '"a"')),
+        *(("{}", path, "containers.ca-bundle-unreadable") for path in (os.devnull, "/nowhere")),
+    ],
+)
+def test_files_that_cannot_be_used_are_errors(node, daemon, bundle, code):
+    node.write(DAEMON, daemon)
     with pytest.raises(FleetError) as caught:
-        function(*arguments)
-    return caught.value.code
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '"a"'])
-def test_a_damaged_daemon_json_is_an_error(node, text):
-    node.write(DAEMON, text)
-    assert code_of(node.check) == "containers.daemon-json-invalid"
-
-
-def test_a_bundle_without_certificates_is_an_error(node, tmp_path):
-    (tmp_path / "ca.pem").write_text("nothing")
-    assert code_of(node.check, {**NOTHING, "ca_bundle": str(tmp_path / "ca.pem")}) == "containers.ca-bundle-unreadable"
-    assert code_of(node.check, {**NOTHING, "ca_bundle": "/nowhere"}) == "containers.ca-bundle-unreadable"
+        node.check({**NOTHING, "ca_bundle": bundle})
+    assert caught.value.code == code
 
 
 def test_the_operation_shows_no_proxy_and_refuses_names_that_no_variable_has(node):
@@ -152,36 +148,32 @@ def test_the_operation_shows_no_proxy_and_refuses_names_that_no_variable_has(nod
 
 # ---- faults before a run
 
-FAULTS = [
-    # state, whether prepare is part of the run, words of problems, words of warnings
-    ({}, True, [], []),
-    ({"errors": {"*": "down"}}, True, [], ["the step prepare starts it"]),
-    ({"errors": {"*": "down"}}, False, ["docker does not answer"], []),
-    ({"errors": {"*": "permission"}}, True, ["may not use docker"], []),
-    ({"errors": {"*": "down"}, "daemon": "{"}, True, ["daemon.json is not valid JSON"], []),
-    ({"daemon": "[]"}, True, ["daemon.json is not valid JSON"], []),
-    ({"gone": True}, True, [], ["the step prepare installs it"]),
-    ({"gone": True}, False, ["There is no docker on this node"], []),
-]
-
-
-@pytest.mark.parametrize(("state", "prepares", "problems", "warnings"), FAULTS)
-def test_faults_are_problems_or_what_prepare_solves(node, monkeypatch, state, prepares, problems, warnings):
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    node.engine.write(errors=state.get("errors", {}))
-    if state.get("gone"):
-        (node.engine.bin / "docker").unlink()
-    if "daemon" in state:
-        node.write(DAEMON, state["daemon"])
-    found = host_settings.faults("docker", prepares=prepares, sysroot=str(node.root))
-    for words, messages in zip((problems, warnings), found):
-        assert len(words) == len(messages)
-        assert all(one in message for one, message in zip(words, messages))
-
 
 @pytest.mark.parametrize(
-    "info", [{"ServerErrors": ["Cannot connect to the Docker daemon at unix:///x."]}, {"ServerVersion": ""}]
+    ("error", "daemon", "prepares", "problem", "warning"),
+    [
+        (None, "{}", True, "", ""),
+        ("down", "{}", True, "", "the step prepare starts it"),
+        ("down", "{}", False, "docker does not answer", ""),
+        ("permission", "{}", True, "may not use docker", ""),
+        ("down", "{", True, "daemon.json is not valid JSON", ""),
+        (None, "[]", True, "daemon.json is not valid JSON", ""),
+        ("gone", "{}", True, "", "the step prepare installs it"),
+        ("gone", "{}", False, "There is no docker on this node", ""),
+    ],
 )
+def test_faults_are_problems_or_what_prepare_solves(node, monkeypatch, error, daemon, prepares, problem, warning):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    node.engine.write(errors={"*": error} if error else {})
+    if error == "gone":
+        (node.engine.bin / "docker").unlink()
+    node.write(DAEMON, daemon)
+    found = host_settings.faults("docker", prepares=prepares, sysroot=str(node.root))
+    for words, messages in zip((problem, warning), found):
+        assert len(messages) == bool(words) and words in "".join(messages)
+
+
+@pytest.mark.parametrize("info", [{"ServerErrors": ["Cannot connect to the Docker daemon."]}, {"ServerVersion": ""}])
 def test_docker_info_without_a_daemon_is_no_docker_without_cdi(node, info):
     """The client returns 0 although no daemon answers."""
     node.engine.write(info=info)

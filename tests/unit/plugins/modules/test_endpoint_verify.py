@@ -7,36 +7,33 @@ import json
 import pathlib
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import observe
 from ansible_collections.inference.fleet.tests.unit.engines.deployed import deployed
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine, free_port
-from ansible_collections.inference.fleet.tests.unit.operating import Operation
-
-endpoint_verify = Operation("endpoint_verify")
+from ansible_collections.inference.fleet.tests.unit.operating import operate
 
 
 @pytest.fixture
-def run(capsys, tmp_path):
+def run(tmp_path):
+    """run(check=False, **arguments): (whether the operation failed, its result)."""
+
     def call(check=False, **arguments):
-        arguments = {"root": str(tmp_path), **arguments}
-        with patch_module_args(dict(arguments, _ansible_check_mode=check)), pytest.raises(SystemExit) as ended:
-            endpoint_verify.main()
-        return ended.value.code, json.loads(capsys.readouterr().out)
+        result = operate("endpoint_verify", check, **{"root": str(tmp_path), **arguments})
+        return int(bool(result.get("failed"))), result
 
     return call
 
 
-def test_neither_mode_changes_anything(run, tmp_path):
+def test_neither_mode_changes_anything_and_auto_goes_by_what_changed(run, tmp_path):
     with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
-        servers = [entry]
-        for check in (True, False):
-            status, result = run(check, servers=servers, timeout=60)
-            assert (status, result["changed"], result["ok"], result["mode"]) == (0, False, True, "full")
-            assert len(result["verdicts"][0]["probes"]) == 33
+        for check, more, mode in ((True, {}, "full"), (False, {}, "full"), (False, {"servers_changed": True}, "full"),
+                                  (False, {"servers_changed": False}, "quick")):  # fmt: skip
+            status, result = run(check, servers=[entry], timeout=60, **more)
+            assert (status, result["changed"], result["ok"], result["mode"]) == (0, False, True, mode)
+            assert mode == "quick" or len(result["verdicts"][0]["probes"]) == 33
 
 
 def test_who_passed_is_recorded_as_ready_and_nobody_else(run, tmp_path):
@@ -54,22 +51,8 @@ def test_who_passed_is_recorded_as_ready_and_nobody_else(run, tmp_path):
         assert not observe.was_ready(paths, entry["name"], {**state, "ticks": state["ticks"] + 1})
 
 
-def test_a_bad_verdict_is_no_failure_of_the_module(run):
-    status, result = run(servers=[plan_entry(free_port())], mode="quick")
-    assert (status, result["ok"], result.get("failed")) == (0, False, None)
-
-
-def test_check_mode_where_nothing_listens(run):
-    status, result = run(True, servers=[plan_entry(free_port())])
-    assert (status, result["ok"], result["changed"]) == (0, None, False)
-    assert {probe["cause"] for probe in result["verdicts"][0]["probes"]} == {"not verified (check)"}
-
-
-KEYED = {"secrets": {"VLLM_API_KEY": "fleet_api_key"}}
-
-
 def keyed_entry(port):
-    return plan_entry(port, **KEYED)
+    return plan_entry(port, secrets={"VLLM_API_KEY": "fleet_api_key"})
 
 
 def key_file(root, content):
@@ -77,7 +60,14 @@ def key_file(root, content):
     path = pathlib.Path(NodePaths(str(root)).secret("server-0"))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
-    return path
+
+
+def test_where_nothing_listens_a_bad_verdict_is_no_failure_of_the_module(run):
+    """Nor does check mode need the key of a server that is not deployed."""
+    for check, make, ok in ((False, plan_entry, False), (True, plan_entry, None), (True, keyed_entry, None)):
+        status, result = run(check, servers=[make(free_port())], mode="quick")
+        assert (status, result["ok"], result["changed"], result.get("failed")) == (0, ok, False, None)
+    assert {probe["cause"] for probe in result["verdicts"][0]["probes"]} == {"not verified (check)"}
 
 
 def test_the_key_is_read_on_the_node_and_masked(run, tmp_path):
@@ -106,41 +96,20 @@ def test_a_planned_key_that_the_node_lacks_is_an_error_that_does_not_show_it(run
     assert engine.requests == []
 
 
-def test_check_mode_needs_no_key_of_a_server_that_is_not_deployed(run):
-    status, result = run(True, servers=[keyed_entry(free_port())])
-    assert (status, result["ok"]) == (0, None)
-
-
 def test_options_reach_the_requests(run, tmp_path):
+    probe = {"name": "who-are-you", "body": {"messages": [{"role": "user", "content": "Who are you?"}]},
+             "expect": {"field": "choices.0.message.content"}}  # fmt: skip
     with ScriptedEngine(effort="chat_template_args") as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
         status, result = run(
-            servers=[entry],
-            effort_parameter="chat_template_args",
-            responses_api=False,
-            timeout=60,
-            servers_changed=True,
-            reports_dir="/nowhere",
-            probes=[
-                {
-                    "name": "who-are-you",
-                    "body": {"messages": [{"role": "user", "content": "Who are you?"}]},
-                    "expect": {"field": "choices.0.message.content"},
-                }
-            ],
-        )
+            servers=[entry], effort_parameter="chat_template_args", responses_api=False, timeout=60,
+            servers_changed=True, reports_dir="/nowhere", probes=[probe],
+        )  # fmt: skip
     assert (status, result["ok"]) == (0, True)
     names = [probe["name"] for probe in result["verdicts"][0]["probes"]]
     assert names[-1] == "who-are-you"
     assert engine.bodies("/v1/responses") == []
     efforts = [body.get("chat_template_args") for body in engine.bodies("/v1/chat/completions")]
     assert {"reasoning_effort": "low"} in efforts
-
-
-def test_auto_without_reports_goes_by_what_changed(run, tmp_path):
-    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
-        servers = [entry]
-        assert run(servers=servers, servers_changed=False)[1]["mode"] == "quick"
-        assert run(servers=servers, servers_changed=True)[1]["mode"] == "full"
 
 
 @pytest.mark.parametrize(

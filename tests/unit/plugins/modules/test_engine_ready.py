@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
-import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, runner
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import rehash, wait_until
 
-SINCE = r"since \d\d:\d\d:\d\dZ \(\d+ s\)"
 READY = "engine_ready"
 INFO = "engine_servers_info"
 
@@ -36,9 +33,9 @@ def fails_with(node, entries, condition, what="it"):
     return wait_until(look, what=what)
 
 
-def says(pattern):
-    """Whether the message of a failure is of this pattern."""
-    return lambda result: re.fullmatch(pattern, result["msg"])
+def says(words):
+    """Whether the message of a failure has these words."""
+    return lambda result: words in result["msg"]
 
 
 def all_listen(result):
@@ -48,7 +45,7 @@ def all_listen(result):
 def test_a_key_that_a_server_logs_and_has_deleted_from_its_file_is_masked(node):
     entry = rehash(node.entry("server-0"), command=["sh", "-c", "echo the key is k3y-of-a-server; exec sleep 900"])
     node.servers([entry])
-    said = fails_with(node, [entry], says(".*the key is.*"), "its log")
+    said = fails_with(node, [entry], says("the key is"), "its log")
     assert "k3y-of-a-server" in json.dumps(said)
     masked = fails(node, [entry], secrets={"fleet_api_key": ["other", "k3y-of-a-server"], "none": None})
     assert "the key is ***" in masked["msg"]
@@ -77,37 +74,31 @@ def test_from_nothing_to_ready(node, tmp_path, monkeypatch):
     check = node.module(READY, entries, check=True)
     assert (check["changed"], check["skipped_reason"]) == (False, "not verified (check)")
     missing = fails(node, entries)
-    assert missing["msg"].count(": it is not deployed on this node;") == 4
-    assert missing["final"] is True
+    assert (missing["final"], [one["state"] for one in missing["servers"]]) == (True, ["missing"] * 4)
 
     node.servers(entries)
-    message = r"3 of 4 servers ready after \d+ s\. server-1: starting %s, health: .*" % SINCE
-    message += r"Last log lines: small engine \d+ starts \| token none\..*"
     # until then others start as well, and its log has not reached the disk
-    waiting = fails_with(node, entries, says(message), message)
+    waiting = fails_with(node, entries, lambda found: "3 of 4" in found["msg"] and "token none" in found["msg"])
     assert waiting["final"] is False
     assert [server["ready"] for server in waiting["servers"]] == [True, False, True, True]
     assert waiting["servers"][1]["log_tail"][1:] == ["token none"]
     assert waiting["servers"][0]["log_tail"] == []
 
     (tmp_path / "go").touch()
-    ready = node.ready(entries)
-    assert (ready["changed"], ready["msg"]) == (False, "4 of 4 servers ready.")
-    assert [server["ready"] for server in ready["servers"]] == [True] * 4
+    assert node.ready(entries)["changed"] is False
     verified = node.module(READY, entries, check=True)
     assert "skipped_reason" not in verified
     assert [server["ready"] for server in verified["servers"]] == [True] * 4
-    assert node.module(READY, entries, only=["server-0"])["msg"] == "1 of 1 servers ready."
+    assert len(node.module(READY, entries, only=["server-0"])["servers"]) == 1
     assert fails(node, entries, only=["x"])["code"] == "servers.only-unknown"
 
-    changed = rehash(entries[0], environment={"A": "1"})
-    older = fails(node, [changed, *entries[1:]])
-    assert "server-0: another entry than the planned one is deployed, it differs in environment;" in older["msg"]
-    assert older["final"] is True
-    assert node.module(READY, [changed, *entries[1:]], check=True)["skipped_reason"] == "not verified (check)"
+    changed = [rehash(entries[0], environment={"A": "1"}), *entries[1:]]
+    older = fails(node, changed)
+    assert (older["final"], "it differs in environment" in older["msg"]) == (True, True)
+    assert node.module(READY, changed, check=True)["skipped_reason"] == "not verified (check)"
 
     node.servers(entries, state="stopped", only=["server-0"])
-    assert fails(node, entries)["servers"][0]["reason"] == "it is stopped; run engine_servers to start it"
+    assert fails(node, entries)["servers"][0]["state"] == "stopped"
 
 
 def test_a_healthy_server_that_cannot_complete_is_not_ready(node):
@@ -122,18 +113,14 @@ def test_a_healthy_server_that_cannot_complete_is_not_ready(node):
     assert 'completion: HTTP 500 {"error": "the scheduler is busy"}' in reasons["broken"]
     assert "models: 'gpt-oss-120b' is not listed (small)" in reasons["other"]
     assert "health: HTTP 404" in reasons["unhealthy"]
-    assert result["final"] is ("over its start budget of 1 s" in reasons["unhealthy"])
     late = fails_with(node, entries, lambda result: result["final"])
-    reasons = {server["name"]: server["reason"] for server in late["servers"]}
-    assert reasons["unhealthy"].endswith("; that is over its start budget of 1 s")
+    assert "over its start budget of 1 s" in late["servers"][2]["reason"]
 
 
 def test_info(node):
     entries = [node.entry("server-0"), node.entry("server-1"), node.entry("server-2")]
     assert node.module(INFO, [])["servers"] == []
-    assert [(one["state"], one["drift"]) for one in node.module(INFO, entries)["servers"]] == [
-        ("missing", "it is not deployed")
-    ] * 3
+    assert [one["state"] for one in node.module(INFO, entries)["servers"]] == ["missing"] * 3
     assert not os.path.exists(node.paths.servers)
     node.serving(entries)
     pids = [one["pid"] for one in node.servers(entries)["servers"]]
@@ -144,11 +131,8 @@ def test_info(node):
         info = node.module(INFO, plan, check=check)
         assert info["changed"] is False
         rows = info["servers"]
-        assert [(one["name"], one["drift"]) for one in rows] == [
-            ("server-0", "changed: command, environment"),
-            ("server-1", None),
-            ("server-2", "it is not in the plan"),
-        ]
+        found = [(one["name"], bool(one["drift"])) for one in rows]
+        assert found == [("server-0", True), ("server-1", False), ("server-2", True)]
     one = rows[1]
     expected = {"state": "running", "ready": None, "restarts": 0, "pid": pids[1], "port": entries[1]["port"],
                 "hash": entries[1]["hash"], "log_tail": []}  # fmt: skip
@@ -161,22 +145,17 @@ def test_info(node):
     ]
     node.servers(plan[1:], only=["server-1"], state="stopped")
     rows = node.module(INFO, [], probe=True)["servers"]
-    assert [(one["name"], one["state"], one["ready"], one["drift"]) for one in rows] == [
-        ("server-0", "running", True, None),
-        ("server-1", "stopped", False, None),
-        ("server-2", "running", True, None),
-    ]
+    assert [(one["state"], one["ready"], one["drift"]) for one in rows] == [
+        ("running", True, None), ("stopped", False, None), ("running", True, None),
+    ]  # fmt: skip
     assert node.module(INFO, plan, only=["x"])["code"] == "servers.only-unknown"
-    state = json.loads(pathlib.Path(node.paths.server_state("server-0")).read_text(encoding="utf-8"))
-    assert state["pid"] == pids[0]
 
 
 def test_a_server_that_listens_on_all_addresses_against_its_plan(node):
     """It would serve the whole network without a password; a second run finds it again."""
     entry = node.entry("server-0", "--bind", "0.0.0.0")
     node.servers([entry])
-    words = "it listens on all addresses (0.0.0.0:%d), the plan binds it to 127.0.0.1; " % entry["port"]
-    failed = fails_with(node, [entry], says(".*" + re.escape(words) + ".*"), words)
+    failed = fails_with(node, [entry], says("it listens on all addresses (0.0.0.0:%d)" % entry["port"]))
     assert failed["final"] is True
     assert node.servers([entry])["answering"] is False
     wide = rehash(entry, bind="0.0.0.0")

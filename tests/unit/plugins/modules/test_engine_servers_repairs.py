@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import pathlib
 import shutil
@@ -17,16 +16,14 @@ import subprocess
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.filter import servers as filters
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import UNSEEN
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files, http_client, processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import observe, readiness, server_files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import supervisord
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import render, status_report
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
-from ansible_collections.inference.fleet.tests.unit.engines.small_node import rehash, wait_until
-from ansible_collections.inference.fleet.tests.unit.plugins.modules.engine_servers_calls import SECRET, pids
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import pids, rehash, wait_until
+
+SECRET = "hf_a-secret-value"
 
 
 def reasons(result):
@@ -109,7 +106,6 @@ ABC = hashlib.sha256(b"abc").hexdigest()
 def test_a_note_of_the_encodings(tmp_path, noted):
     """Other bytes are a fault, other times are not. A server may write anything into its record."""
     (tmp_path / "a.tiktoken").write_text("abc")
-    os.utime(tmp_path / "a.tiktoken", ns=(7, 7))
     fault = observe.late_encodings({"environment": {"TIKTOKEN_ENCODINGS_BASE": str(tmp_path)}}, {"encodings": noted})
     assert (fault is None) == (noted in ([], 5, {"a.tiktoken": [3, 5, 1, ABC]}))
 
@@ -129,12 +125,11 @@ HANG = {"error": "timeout", "detail": "10 s"}
         ({"completions": {"status": 401}}, None),
         ({"completions": {"status": 500}}, None),  # it answers; what is wrong says the verdict
         ({"completions": {"error": "reset"}}, None),
-        ({"completions": HANG}, "completion: no answer: no complete answer in time (10 s)"),
-        ({"completions": HANG, "metrics": ["a", "a"]}, "completion: no answer: no complete answer in time (10 s)"),
         ({"completions": HANG, "metrics": ["a", "b"]}, None),  # busy
-        ({"completions": HANG, "metrics": ["a", None]}, "completion: no answer: no complete answer in time (10 s)"),
+        *(({"completions": HANG, "metrics": metrics}, "completion: no answer: no complete answer in time (10 s)")
+          for metrics in ([], ["a", "a"], ["a", None])),
     ],
-)
+)  # fmt: skip
 def test_what_hangs_and_what_only_refuses_or_is_busy(monkeypatch, answers, expected):
     metrics = list(answers.get("metrics", []))
     asked = []
@@ -142,13 +137,11 @@ def test_what_hangs_and_what_only_refuses_or_is_busy(monkeypatch, answers, expec
     def request(method, url, body=None, timeout=30, headers=None):
         path = url.rpartition("/")[2]
         asked.append((path, headers))
+        values = answers.get(path, {"status": 200})
         if path == "metrics":
             word = metrics.pop(0) if metrics else None
-            return response(status=200, text="# HELP\nvllm:tokens_total %s\nother 1\n" % word) if word else response(
-                error="refused")  # fmt: skip
-        return response(**answers.get(path, {"status": 200}))
-
-    def response(**values):
+            text = "# HELP\nvllm:tokens_total %s\nother 1\n" % word
+            values = {"status": 200, "text": text} if word else {"error": "refused"}
         return http_client.Response("GET", "", **values)
 
     monkeypatch.setattr(http_client, "request", request)
@@ -178,15 +171,12 @@ def test_the_nodes_own_watchdog(node):
     node.ready(entries)
     assert node.running("server-1") == [first["server-1"]]
     assert len(read_json(node.paths.server_state("server-0"))["starts"]) == 2
-    log = pathlib.Path(node.paths.log + "/watchdog.log").read_text()
-    assert "server-0 does not answer, 2 of 2: a completion: no answer within 1 s\n" in log
-    assert "server-0 is restarted" in log
+    assert "server-0 is restarted" in pathlib.Path(node.paths.log + "/watchdog.log").read_text()
 
     assert node.servers(entries, watchdog={**watch, "failures": 9})["changed"]
     assert node.servers(entries, watchdog={**watch, "failures": 9}, state="stopped")["changed"]
     assert node.running("server-0") == []
-    node.servers(entries, watchdog={**watch, "failures": 9})
-    assert node.servers(entries, check=True)["changed"]
+    node.servers(entries, watchdog=watch)
     assert node.servers(entries)["changed"]
     assert node.servers(entries)["changed"] is False
     assert not any("watchdog" in name for name in os.listdir(node.paths.etc + "/supervisor.d"))
@@ -203,9 +193,7 @@ def test_a_reboot_below_a_root(node, tmp_path, monkeypatch):
     monkeypatch.setattr(supervisord, "CRONTAB", str(program))
     table.write_text("# mine\n")
     first = pids(node.servers(entries, start_on_boot=True))
-    assert node.servers(entries, start_on_boot=True)["changed"] is False
     node.end()
-    assert [node.running(name) for name in ("server-0", "server-1")] == [[], []]
     mine, line = table.read_text().splitlines()
     command = line.removeprefix("@reboot ").replace("\\%", "%")
     subprocess.run(["/usr/bin/env", "-i", "/bin/sh", "-c", command], check=True, cwd="/")
@@ -228,12 +216,10 @@ def test_limits_of_logs_restart_nothing_and_are_remembered(node):
     limits = {"rate": 1, "file_mb": 7, "files": 2}
     result = node.servers([entry], logs=limits)
     assert (result["changed"], pids(result)) == (True, first)
-    for given in ({"logs": limits}, {}):
-        assert node.servers([entry], **given)["changed"] is False
+    assert node.servers([entry])["changed"] is False
     definition = pathlib.Path(node.paths.etc + "/supervisor.d/inference-fleet-server-0.conf").read_text()
     assert "stdout_logfile_maxbytes=7MB\nstdout_logfile_backups=1\n" in definition
     assert node.servers([entry], logs={})["changed"]
-    assert node.servers([entry])["changed"] is False
 
 
 def test_servers_are_listed_although_a_signal_stopped_their_supervisord(node, monkeypatch):
@@ -260,15 +246,11 @@ def differences(node, entries, **params):
     return {row["name"]: [(one["kind"], one["text"]) for one in row["differences"]] for row in found}
 
 
-def two(node):
-    """Two servers that run, the first with a secret; their pids."""
+def test_faults_are_reported_and_repaired_without_a_restart(node):
+    """A stopped server whose port somebody took is reported too."""
     secret = {"secrets": {"HF_TOKEN": "fleet_hf_token"}, "secret_versions": {"HF_TOKEN": "1"}}
     entries = [node.entry("server-0", **secret), node.entry("server-1")]
-    return entries, pids(node.serving(entries, secrets=SECRETS))
-
-
-def test_faults_are_reported_and_repaired_without_a_restart(node):
-    entries, before = two(node)
+    before = pids(node.serving(entries, secrets=SECRETS))
     assert differences(node, entries, secrets=SECRETS) == {"server-0": [], "server-1": []}
     folder = node.paths.directories("server-0")["work"]
     program = os.path.realpath(node.paths.guard) + "/fleet_node/cli.py"
@@ -291,23 +273,16 @@ def test_faults_are_reported_and_repaired_without_a_restart(node):
     applied = node.serving(entries, secrets=SECRETS)
     assert (applied["diff"], pids(applied)) == (check["diff"], before)
     assert differences(node, entries, secrets=SECRETS) == {"server-0": [], "server-1": []}
-    for check_mode in (True, False):
-        assert not node.servers(entries, secrets=SECRETS, check=check_mode)["changed"]
-
-
-def test_a_stopped_server_and_one_whose_port_somebody_took(node):
-    entries, _before = two(node)
+    assert not node.servers(entries, secrets=SECRETS)["changed"]
     node.servers(entries, state="stopped", only=["server-0"])
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", entries[0]["port"]))
         taken.listen()
         found = differences(node, entries, probe=True)
-    me = processes.user_name(os.getuid())
-    held = "its port %d on 127.0.0.1 is held by process %d of %s (" % (entries[0]["port"], os.getpid(), me)
-    assert found["server-0"][0] == ("stopped", "it is stopped")
-    assert found["server-0"][-1][0] == "port" and found["server-0"][-1][1].startswith(held)
-    assert found["server-1"] == []
+    (stopped, *_others, (kind, text)), held = found["server-0"], "its port %d " % entries[0]["port"]
+    assert (stopped[0], kind, found["server-1"]) == ("stopped", "port", [])
+    assert held in text and "is held by process %d of " % os.getpid() in text
 
 
 @pytest.mark.parametrize(("call", "name"), [("mkstemp", "EROFS"), ("rename", "ENOSPC")])
@@ -338,35 +313,6 @@ def test_a_file_that_cannot_be_written_leaves_all_as_it_was(node, monkeypatch, n
     assert files() == before
     node.ready([entry])
     assert not node.servers([entry])["changed"]
-
-
-SAYS = "a\x1b[2J\x1b]0;t\x07b\x00c\x9bd\u202ee\u2066f\u200bg\u2028h\rfatal: [node]: ok\x85i\ufeff\U000e0041j"
-
-
-def strings(value):
-    if isinstance(value, dict):
-        value = [*value, *value.values()]
-    if isinstance(value, (list, tuple)):
-        return [one for item in value for one in strings(item)]
-    return [value] if isinstance(value, str) else []
-
-
-def test_what_a_server_lists_and_prints_is_shown(node):
-    entry = node.entry("server-0", "--says", json.dumps(SAYS))
-    node.servers([entry])
-    log = pathlib.Path(node.paths.log_file("server-0"))
-    wait_until(lambda: log.exists() and "listening" in log.read_text(errors="replace"))
-    failed = node.module("engine_ready", [entry])
-    info = node.module("engine_servers_info", [entry], log_lines=20, probe=True)
-    assert (failed["failed"], failed["code"]) == (True, "readiness.not-ready")
-    assert "a\u241b[2J" in failed["msg"] and "\n" not in failed["msg"]
-    assert any("a\u241b[2J\u241b]0;t\u2407b\u2400c\u27e8U+009B\u27e9d\u27e8U+202E\u27e9e" in line
-               for line in info["servers"][0]["log_tail"])  # fmt: skip
-    lines = [*filters.log_lines(info["servers"]), *filters.drift_lines(info["servers"])]
-    report = status_report("node", info["servers"])
-    lines += render(report["columns"], report["rows"])
-    assert [one for one in strings([failed, info]) if UNSEEN.search(one)] == []
-    assert [one for one in lines if UNSEEN.search(one) or "\n" in one] == []
 
 
 def test_a_planted_root_is_refused_before_anything_is_written(node):

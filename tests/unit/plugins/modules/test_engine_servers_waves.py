@@ -13,8 +13,12 @@ import pathlib
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import http_client
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import server_files
-from ansible_collections.inference.fleet.tests.unit.engines.small_node import rehash, wait_until
-from ansible_collections.inference.fleet.tests.unit.plugins.modules.engine_servers_calls import environment, pids, row
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import (
+    engine_environment,
+    pids,
+    rehash,
+    wait_until,
+)
 
 SECRET = {"secrets": {"HF_TOKEN": "token"}, "secret_versions": {"HF_TOKEN": "1"}}
 
@@ -99,23 +103,9 @@ def test_a_new_definition_that_does_not_work_gives_way_to_the_old_one(node, how,
     after = node.servers([old, other], secrets={"token": "hf_old"})
     assert (after["changed"], after["answering"]) == (False, True)
     assert (pids(after)["server-1"], pids(after)["server-0"] != before["server-0"]) == (before["server-1"], True)
-    assert environment(pids(after)["server-0"])[b"HF_TOKEN"] == b"hf_old"
+    assert engine_environment(pids(after)["server-0"])[b"HF_TOKEN"] == b"hf_old"
     assert {path: path.read_bytes() for path in files} == files
     assert not record.exists() and not (tmp_path / "new.json").exists()
-
-
-def test_a_run_that_was_killed_between_two_servers_is_finished_by_the_next(two):
-    node, old, new = two
-    wave(node, new, "server-0")  # and nobody waits for it
-    found = turns(node, new)
-    assert (found["waves"], found["answering"]) == ([["server-0"], ["server-1"]], False)
-    assert found["pending"]["server-0"] == "an earlier run changed it, and it was not verified since"
-    before = pids(found)["server-0"]
-    assert wave(node, new, "server-0")["changed"] is False
-    node.ready([new[0], old[1]])
-    node.servers(new, state="verified", only=["server-0"])
-    again = turns(node, new)
-    assert (again["waves"], pids(again)["server-0"]) == ([["server-1"]], before)
 
 
 def test_what_was_never_verified_is_nothing_to_go_back_to(two):
@@ -161,21 +151,6 @@ def test_absent_servers_have_no_old_definitions(two):
     assert not os.path.exists(node.paths.secrets + "/.previous.json")
 
 
-def test_a_request_is_answered_before_its_server_is_stopped(node):
-    entry = node.entry("server-0", "--held")
-    node.serving([entry])
-    url, body = "http://127.0.0.1:%d/v1/chat/completions" % entry["port"], {"model": "small", "hold": True}
-    metrics = url.replace("v1/chat/completions", "metrics")
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(http_client.request, "POST", url, body, 60)
-        wait_until(lambda: " 1.0" in http_client.request("GET", metrics, timeout=30).text)
-        new = changed(entry)
-        wave(node, [new], "server-0", drain_s=60)
-        assert answer.result(60).status == 200
-    node.ready([new])
-    assert row(node.servers([new]), "server-0")["state"] == "running"
-
-
 def test_requests_are_refused_while_the_last_one_is_answered(node):
     """Else one that comes between the last answer and the end is lost."""
     entry = node.entry("server-0", "--held", "--refuses")
@@ -191,15 +166,6 @@ def test_requests_are_refused_while_the_last_one_is_answered(node):
         wave(node, [changed(entry)], "server-0", drain_s=60)
         refused.result(90)
         assert answer.result(90).status == 200
-
-
-def test_weights_that_are_not_on_the_node_stop_nothing(two, tmp_path):
-    node, old, _new = two
-    before = pids(node.servers(old))
-    for options in ({"changes": "one_by_one"}, {"changes": "wave", "only": ["server-0"]}):
-        failed = node.module("engine_servers", [changed(old[0], weights=[str(tmp_path / "w")]), old[1]], **options)
-        assert failed["code"] == "servers.not-prepared" and str(tmp_path / "w") in failed["msg"]
-    assert pids(node.servers(old)) == before
 
 
 @pytest.mark.parametrize("text", ["[]", "1", '{"server-0": 5}', "{", '{"server-0": []}'])

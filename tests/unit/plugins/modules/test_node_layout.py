@@ -15,10 +15,7 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import accounts as layout
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import DetachedJob
-from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, run_module
-from ansible_collections.inference.fleet.tests.unit.operating import Operation
-
-node_layout = Operation("node_layout")
+from ansible_collections.inference.fleet.tests.unit.operating import four_steps, operate
 
 NAMES = ["etc", "var/lib", "var/lib//venvs", "var/lib//models", "var/lib//encodings", "var/log"]
 
@@ -29,15 +26,15 @@ def directories(root):
 
 
 @pytest.fixture
-def site(tmp_path, capsys):
+def site(tmp_path):
     """run() and steps(), which is four_steps(), of the operation below `root`, a folder of `folder`."""
     root = tmp_path / "ro ot"
 
     def run(check_mode=False, **arguments):
-        return run_module(capsys, node_layout, check_mode, **{"root": str(root), **arguments})
+        return operate("node_layout", check_mode, **{"root": str(root), **arguments})
 
     def steps(**arguments):
-        return four_steps(capsys, node_layout, root=str(root), **arguments)
+        return four_steps("node_layout", root=str(root), **arguments)
 
     return types.SimpleNamespace(root=root, folder=tmp_path, run=run, steps=steps)
 
@@ -74,42 +71,34 @@ def accounts(tmp_path, monkeypatch):
 def test_folders_below_a_root(site):
     root = site.root
     check, applied = site.steps()
-    assert check["diff"] == applied["diff"]
-    assert applied["diff"] == {"before": "", "after": "".join("directory %s\n" % path for path in directories(root))}
+    expected = {"before": "", "after": "".join("directory %s\n" % path for path in directories(root))}
+    assert check["diff"] == applied["diff"] == expected
     assert (applied["user"], applied["directories"]) == (None, directories(root))
 
 
-def test_check_mode_makes_nothing(site, accounts):
-    site.run(True, user="inference-fleet")
-    assert not site.root.exists() and accounts.read_text() == ""
-
-
-def test_readable_by_the_service_whatever_the_umask(site):
+def test_folders_are_readable_whatever_the_umask_and_one_that_is_there_keeps_its_mode(site):
     root = site.root
+    modes = {root / "var/log/inference-fleet": 0o750, root / "etc/inference-fleet": 0o700}
+    (root / "etc/inference-fleet").mkdir(parents=True)
+    (root / "etc/inference-fleet").chmod(0o700)
     old = os.umask(0o077)
     try:
         site.run()
     finally:
         os.umask(old)
     for path in (root, *root.rglob("*")):
-        assert path.stat().st_mode & 0o777 == (0o750 if path == root / "var/log/inference-fleet" else 0o755), path
-
-
-def test_folders_that_are_there_keep_their_mode(site):
-    (site.root / "etc" / "inference-fleet").mkdir(parents=True, mode=0o700)
-    site.steps()
-    assert (site.root / "etc" / "inference-fleet").stat().st_mode & 0o777 == 0o700
+        assert path.stat().st_mode & 0o777 == modes.get(path, 0o755), path
 
 
 def test_a_system_account_with_its_own_group(site, accounts):
+    site.run(True, user="inference-fleet")
+    assert not site.root.exists() and accounts.read_text() == ""
     _check, applied = site.steps(user="inference-fleet")
     assert applied["diff"]["after"].startswith("group inference-fleet\nuser inference-fleet\ndirectory ")
     group, user = accounts.read_text().splitlines()
     assert group == "groupadd --system inference-fleet"
-    assert user.startswith(
-        "useradd --system --gid inference-fleet --home-dir %s/var/lib/inference-fleet --no-create-home --shell "
-        % site.root
-    )
+    home = "--home-dir %s/var/lib/inference-fleet" % site.root
+    assert user.startswith("useradd --system --gid inference-fleet %s --no-create-home --shell " % home)
     assert user.endswith(("/nologin inference-fleet", "/bin/false inference-fleet"))
 
 
@@ -195,19 +184,13 @@ def test_what_cannot_be_removed_is_an_error(site, monkeypatch):
     assert (failed["code"], failed["errno"], str(site.root) in failed["msg"]) == ("node.os-error", "EBUSY", True)
 
 
-def test_absent_leaves_no_empty_folders_and_says_so(site):
+def test_absent_leaves_no_empty_folders_and_ends_downloads_that_outlived_their_play(site):
     root = site.root
     site.run()
     gone = site.run(state="absent")
     assert (gone["changed"], gone["message"], root.exists()) == (True, "nothing is left", False)
     site.run()
     (root / "var" / "mine").write_text("")
-    site.run(state="absent")
-    assert sorted(str(path.relative_to(root)) for path in root.rglob("*")) == ["var", "var/mine"]
-
-
-def test_absent_ends_downloads_that_outlived_their_play(site):
-    site.run()
     job = DetachedJob(str(site.root / "var/lib/inference-fleet/jobs/weights-1"))
     os.makedirs(job.folder)
     with job.judging():
@@ -216,7 +199,8 @@ def test_absent_ends_downloads_that_outlived_their_play(site):
     site.run(True, state="absent")
     assert job.alive()
     site.run(state="absent")
-    assert not job.alive() and not os.path.exists(job.folder)
+    assert not job.alive()
+    assert sorted(str(path.relative_to(root)) for path in root.rglob("*")) == ["var", "var/mine"]
 
 
 def test_absent_leaves_accounts_of_others(site, accounts):
@@ -226,7 +210,8 @@ def test_absent_leaves_accounts_of_others(site, accounts):
     assert accounts.read_text() == "groupadd --system inference-fleet\n"
     site.run(user="inference-fleet")
     (site.folder / "locked").write_text("")
-    assert site.run(state="absent")["code"] == "node.account-failed"
+    for without_the_rights in ({"state": "absent"}, {"user": "another"}):
+        assert site.run(**without_the_rights)["code"] == "node.account-failed"
 
 
 def test_an_account_that_another_run_makes_at_the_same_time(site, accounts):
@@ -237,17 +222,10 @@ def test_an_account_that_another_run_makes_at_the_same_time(site, accounts):
     assert [line.split()[0] for line in accounts.read_text().splitlines()] == ["groupadd", "useradd"]
 
 
-def test_without_the_rights(site, accounts):
-    (site.folder / "locked").write_text("")
-    assert site.run(user="inference-fleet")["code"] == "node.account-failed"
-    (site.folder / "file").write_text("")
-    failed = site.run(root=str(site.folder / "file"))
-    assert (failed["code"], "%s/file" % site.folder in failed["msg"]) == ("node.os-error", True)
-
-
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
+        ({"root": __file__}, "node.os-error"),
         ({"root": "relative"}, "node.root-not-absolute"),
         ({"root": "/srv", "user": "Fleet; rm"}, "arguments.value-invalid"),
     ],

@@ -10,15 +10,12 @@ import os
 import shutil
 import subprocess
 import sys
-import zipfile
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python_environment as pe
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import free_port
-from ansible_collections.inference.fleet.tests.unit.node_helpers import build_index, build_wheel, four_steps, run_module
-from ansible_collections.inference.fleet.tests.unit.operating import Operation
-
-python_environment = Operation("python_environment")
+from ansible_collections.inference.fleet.tests.unit.node_helpers import build_index, build_wheel, script, uv_wheel
+from ansible_collections.inference.fleet.tests.unit.operating import four_steps, operate
 
 UV = shutil.which("uv", path=os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", ""))
 # No configuration of this machine reaches the tests, and a refused connection is not tried again.
@@ -33,7 +30,7 @@ CLEAN = {
 
 
 @pytest.fixture
-def site(tmp_path, capsys):
+def site(tmp_path):
     """The wheels of a site, and how to install from them."""
     assert UV, "uv is a test requirement, see pyproject.toml"
     wheels = tmp_path / "wheels"
@@ -59,29 +56,15 @@ def site(tmp_path, capsys):
             }
 
         def run(self, check_mode=False, **changes):
-            return run_module(capsys, python_environment, check_mode=check_mode, **{**self.arguments, **changes})
+            return operate("python_environment", check_mode, **{**self.arguments, **changes})
 
         def four_steps(self, **changes):
-            return four_steps(capsys, python_environment, **{**self.arguments, **changes})
+            return four_steps("python_environment", **{**self.arguments, **changes})
 
         def names(self):
             return sorted(os.listdir(self.path))
 
     return Site()
-
-
-@pytest.fixture
-def no_processes(monkeypatch):
-    """Nothing may be started from here on."""
-
-    def stop():
-        def refuse(argv, *arguments, **more):
-            raise AssertionError("started %s" % argv)
-
-        monkeypatch.setattr(subprocess, "run", refuse)
-        monkeypatch.setattr(subprocess, "Popen", refuse)
-
-    return stop
 
 
 def test_made_checked_and_left_alone(site, monkeypatch):
@@ -94,21 +77,15 @@ def test_made_checked_and_left_alone(site, monkeypatch):
     assert applied["python"] == "%s/bin/python" % site.path
     # What nothing has imported yet is compiled as well.
     assert list(site.path.glob("lib/python3*/site-packages/fleet_needed/__pycache__/*.pyc"))
-    shown = subprocess.run(
-        [applied["python"], "-c", "import fleet_demo; print(fleet_demo.VERSION)"], capture_output=True, check=True
-    )
-    assert shown.stdout == b"1.0\n"
     assert pe.PARTIAL not in site.names()
 
 
-def test_check_mode_makes_nothing(site, tmp_path):
+def test_check_mode_makes_nothing_and_a_rerun_starts_no_process_and_needs_no_network(site, tmp_path, monkeypatch):
     site.run(check_mode=True)
     assert not site.path.parent.exists() and not (tmp_path / "cache").exists()
-
-
-def test_a_rerun_starts_no_process_and_needs_no_network(site, no_processes):
     assert site.run()["changed"]
-    no_processes()
+    for name in ("run", "Popen"):
+        monkeypatch.setattr(subprocess, name, lambda *given, **more: pytest.fail("started %s" % given[0]))
     again = site.run(index_url="http://127.0.0.1:%d/simple" % free_port(), find_links=[], uv="/nowhere/uv")
     assert (again["changed"], again["message"]) == (False, "up to date")
 
@@ -141,20 +118,14 @@ def test_what_differs_changes_the_environment_in_place(site):
     assert "kept" in site.names()
 
 
-def test_without_its_marker_an_environment_among_ours_is_made_again(site, tmp_path):
-    path = tmp_path / "var/lib/inference-fleet/venvs/env"
-    site.run(path=str(path))
-    (path / pe.MARKER).unlink()
-    check, _applied = site.four_steps(path=str(path))
-    assert check["message"].endswith(": it has no valid marker file")
-
-
 def test_a_change_that_fails_is_made_from_scratch_next_time(site):
     site.run()
     (site.path / "old").write_text("")
     failed = site.run(packages=["fleet-demo==3.0"])
     assert failed["code"] == "venv.install-failed"
     assert "there is no version of fleet-demo==3.0" in failed["msg"]
+    failed = site.run(verify_imports=["fleet_demo", "fleet_heavy"])  # an import that fails is no success
+    assert (failed["code"], "No module named 'fleet_heavy'" in failed["msg"]) == ("venv.install-failed", True)
     assert pe.PARTIAL in site.names() and pe.MARKER not in site.names()
     _check, applied = site.four_steps(packages=["fleet-demo==2.0"])
     assert applied["message"].endswith(": an earlier run left it incomplete")
@@ -174,24 +145,24 @@ def test_somebody_elses_directory_is_left_as_it_is(site):
     site.path.mkdir(parents=True)
     (site.path / "pyvenv.cfg").write_text("home = /usr/bin\n")
     for check_mode in (True, False):
-        assert site.run(check_mode=check_mode)["code"] == "venv.path-taken"
+        assert site.run(check_mode)["code"] == "venv.path-taken"
     assert site.names() == ["pyvenv.cfg"]
 
 
-@pytest.mark.parametrize("damage", ["no interpreter", "another interpreter", "marker"])
-def test_a_broken_one_is_made_again(site, damage):
-    site.run()
+@pytest.mark.parametrize("damage", ["no interpreter", "another interpreter", "marker", "no marker"])
+def test_a_broken_one_is_made_again(site, tmp_path, damage):
+    site.path = tmp_path / "var/lib/inference-fleet/venvs/env"  # among ours it may lack its marker
+    path = {"path": str(site.path)}
+    site.run(**path)
     (site.path / "rest").write_text("")
-    if damage.endswith("interpreter"):
-        (site.path / "bin" / "python").unlink()
-        if damage == "another interpreter":
-            (site.path / "bin" / "python").symlink_to("/bin/sh")
-        reason = "its Python interpreter is missing or another one"
-    else:
+    (site.path / ("bin/python" if damage.endswith("interpreter") else pe.MARKER)).unlink()
+    if damage == "another interpreter":
+        (site.path / "bin" / "python").symlink_to("/bin/sh")
+    elif damage == "marker":
         (site.path / pe.MARKER).write_text('{"schema": 1}')
-        reason = "it has no valid marker file"
-    check, _applied = site.four_steps()
-    assert check["message"].endswith(": " + reason)
+    check, _applied = site.four_steps(**path)
+    words = "it has no valid marker file" if damage.endswith("marker") else "interpreter is missing or another one"
+    assert check["message"].endswith(words)
     assert "rest" not in site.names()
 
 
@@ -206,12 +177,6 @@ def test_another_interpreter_is_another_environment(site, tmp_path):
     (site.path / pe.MARKER).write_text(json.dumps(marker))
     assert site.run(python="%d.%d" % sys.version_info[:2])["changed"]
     assert "rest" not in site.names()
-
-
-def test_an_import_that_fails_is_no_success(site):
-    failed = site.run(verify_imports=["fleet_demo", "fleet_heavy"])
-    assert (failed["code"], "No module named 'fleet_heavy'" in failed["msg"]) == ("venv.install-failed", True)
-    assert pe.MARKER not in site.names()
 
 
 class TestFallbackIndex:
@@ -250,8 +215,7 @@ class TestFallbackIndex:
             (tools / "python", "echo \"global.find-links='%s %s'\"; exit 0" % (site.folder, self.cpu.parent)),
             (tmp_path / "python", "echo No module named pip >&2; exit 1"),
         ):
-            path.write_text('#!/bin/sh\n[ "$1 $2" = "-m pip" ] && { %s; }\nexec %s "$@"\n' % (pip, sys.executable))
-            path.chmod(0o755)
+            script(path, '[ "$1 $2" = "-m pip" ] && { %s; }\nexec %s "$@"\n' % (pip, sys.executable))
         torch["fallback_indexes"][0]["index"] = "http://127.0.0.1:%d" % free_port()
         result = site.run(**torch, find_links=[], uv=str(tools / "uv"), python=str(tmp_path / "python"))
         assert result["packages"]["fleet-torch"] == "2.0+cpu", result
@@ -262,24 +226,10 @@ class TestFallbackIndex:
         assert failed["code"] == "venv.install-failed" and "fleet-torch==2.1+cpu" in failed["msg"]
 
 
-def wheel_of_uv(folder):
-    """The uv of these tests as a wheel, so that pip need not ask an index for it."""
-    wheel = build_wheel(folder, "uv", "0.99")
-    with zipfile.ZipFile(wheel, "a") as archive:
-        program = zipfile.ZipInfo("uv-0.99.data/scripts/uv")
-        program.external_attr = 0o100755 << 16
-        archive.writestr(program, '#!/bin/sh\nexec %s "$@"\n' % UV)
-
-
-@pytest.fixture
-def own(site):
-    """The arguments of an environment that brings its own uv, as the toolkit's."""
-    wheel_of_uv(site.folder)
-    return {"uv": None, "packages": ["fleet-demo==1.0", "uv>=0.9"]}
-
-
-def test_an_environment_with_its_own_uv(site, own, monkeypatch):
+def test_an_environment_with_its_own_uv_as_the_toolkits(site, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    uv_wheel(site.folder, "0.99", UV)
+    own = {"uv": None, "packages": ["fleet-demo==1.0", "uv>=0.9"]}
     check, applied = site.four_steps(**own)
     assert check["diff"]["after"] == "fleet-demo==1.0\nuv>=0.9\n"
     assert applied["packages"] == {"fleet-demo": "1.0", "uv": "0.99"}
@@ -289,15 +239,9 @@ def test_an_environment_with_its_own_uv(site, own, monkeypatch):
     assert applied["diff"]["after"] == "uv==0.99\n"
     failed = site.run(**{**own, "packages": ["uv==3"]})
     assert failed["code"] == "venv.install-failed" and "python -m pip" in failed["msg"]
-
-
-def test_an_interpreter_without_pip(site, own, tmp_path):
-    python = tmp_path / "python"
-    python.write_text(
-        '#!/bin/sh\n[ "$2" = pip ] && { echo No module named pip >&2; exit 1; }\nexec %s "$@"\n' % sys.executable
-    )
-    python.chmod(0o755)
-    assert "pip==" in site.run(**own, python=str(python))["diff"]["after"]
+    without = '[ "$2" = pip ] && { echo No module named pip >&2; exit 1; }\nexec %s "$@"\n' % sys.executable
+    python = script(tmp_path / "python", without)
+    assert "pip==" in site.run(**own, path=str(tmp_path / "other"), python=python)["diff"]["after"]
 
 
 def test_an_override_counts_instead_of_what_a_package_asks_for(site):

@@ -18,10 +18,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations.servers import unused_table
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache, plan_entry
-from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, run_module
-from ansible_collections.inference.fleet.tests.unit.operating import Operation
-
-unused_files = Operation("unused_files")
+from ansible_collections.inference.fleet.tests.unit.operating import four_steps, operate
 
 KEYS = {name: hashlib.sha256(name.encode()).hexdigest()[:16] for name in ("planned", "deployed", "old")}
 
@@ -94,14 +91,14 @@ def unused_of(node):
     ]
 
 
-def test_listed_then_deleted_and_nothing_else(node, capsys):
+def test_listed_then_deleted_and_nothing_else(node):
     before = node.all_files()
-    listed = run_module(capsys, unused_files, **node.parameters)
+    listed = operate("unused_files", **node.parameters)
     assert [row["path"][len(node.lib) + 1 :] for row in listed["unused"]] == unused_of(node)
     assert (listed["changed"], listed["removed"], node.all_files()) == (False, [], before)
     assert all(row["size"] >= 5000 and row["why"] and not row["shared"] for row in listed["unused"])
 
-    check, applied = four_steps(capsys, unused_files, **node.parameters, remove=True)
+    check, applied = four_steps("unused_files", **node.parameters, remove=True)
     assert check["removed"] == applied["removed"] == [row["path"] for row in listed["unused"]]
     assert check["diff"] == applied["diff"]
     gone = tuple(path + "/" for path in applied["removed"])
@@ -155,19 +152,15 @@ def test_links_are_neither_followed_nor_deleted(node, tmp_path):
         {"config": {"path": "/c", "format": "json", "content": {"draft": "LIB/models/old"}}},
         {"environment": {"SOME": "a:LIB/models/old/sub:b"}},
         {"command": ["x", '{"model": "LIB/models/old"}']},
+        None,
     ],
 )
-def test_any_word_of_an_entry_counts(node, changes):
-    entry = {**node.planned[0], **json.loads(json.dumps(changes).replace("LIB", node.lib))}
+def test_any_word_of_an_entry_and_of_a_service_definition_counts(node, changes):
+    entry = {**node.planned[0], **json.loads(json.dumps(changes or {}).replace("LIB", node.lib))}
+    if changes is None:
+        folder = NodePaths(node.root).etc + "/supervisor.d"
+        node.write(folder + "/inference-fleet-server-0.conf", "command=serve %s/models/old\n" % node.lib)
     assert "models/old" not in node.unused(planned=[entry])
-
-
-def test_a_service_definition_counts(node):
-    folder = os.path.join(NodePaths(node.root).etc, "supervisor.d")
-    os.makedirs(folder)
-    with open(folder + "/inference-fleet-server-0.conf", "w", encoding="utf-8") as stream:
-        stream.write("command=serve %s/models/old\n" % node.lib)
-    assert "models/old" not in node.unused()
 
 
 def test_a_running_process_counts(node):
@@ -190,53 +183,47 @@ def held(path):
         yield
 
 
-def test_a_download_at_work_keeps_its_files(node):
-    with held(node.lib + "/models/.old.inference-fleet-lock"):
+def test_a_download_at_work_and_a_lock_that_cannot_be_read_keep_the_files(node):
+    lock = node.lib + "/models/.old.inference-fleet-lock"
+    with held(lock):
         assert {"models/old", "models/.old.inference-fleet-new"} & set(node.unused()) == set()
     assert node.unused() == unused_of(node)
-
-
-def test_a_lock_that_cannot_be_read_keeps_the_files(node):
-    lock = node.lib + "/models/.old.inference-fleet-lock"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(lock)
+    os.unlink(lock)
     os.mkdir(lock)  # as an error of a share
     assert {"models/old", "models/.old.inference-fleet-new"} & set(node.unused()) == set()
 
 
-def test_a_run_that_changes_the_servers_is_waited_for_by_the_user(node, capsys):
+def test_a_run_that_changes_the_servers_is_waited_for_by_the_user(node):
     os.makedirs(node.root + "/run/inference-fleet")
     before = node.all_files()
     with held(node.root + "/run/inference-fleet/engine_servers.lock"):
-        failed = run_module(capsys, unused_files, **node.parameters, remove=True)
+        failed = operate("unused_files", **node.parameters, remove=True)
         assert failed["code"] == "servers.locked" and node.root in failed["msg"]
-        assert not run_module(capsys, unused_files, **node.parameters)["changed"]
+        assert not operate("unused_files", **node.parameters)["changed"]
     assert [path for path in node.all_files() if not path.endswith("engine_servers.lock")] == before
 
 
-def test_an_unreadable_entry_stops_it(node, capsys):
+def test_an_unreadable_entry_stops_it_and_an_empty_node_has_nothing(node, tmp_path):
+    result = operate("unused_files", root=str(tmp_path / "empty"), servers=[], remove=True)
+    assert (result["changed"], result["unused"], os.path.exists(tmp_path / "empty")) == (False, [], False)
     path = node.write(node.root + "/etc/inference-fleet/servers/server-3.json", "{half")
-    failed = run_module(capsys, unused_files, **node.parameters, remove=True)
+    failed = operate("unused_files", **node.parameters, remove=True)
     assert failed["code"] == "clean.entry-unreadable" and path in failed["msg"]
 
 
-def test_what_lies_elsewhere_is_listed_and_deleted_by_a_second_word_only(node, tmp_path, capsys):
+def test_what_lies_elsewhere_is_listed_and_deleted_by_a_second_word_only(node, tmp_path):
     shared = tmp_path / "shared"
-    for name in ("mine", "others"):
-        (shared / name).mkdir(parents=True)
-        (shared / name / ".inference-fleet-manifest.json").write_text("{}")
-    (shared / "photos").mkdir()
-    for key in ("planned", "old"):
-        (shared / "artifacts" / KEYS[key]).mkdir(parents=True)
-        (shared / "artifacts" / KEYS[key] / "inference-fleet.json").write_text("{}")
+    for name in ("mine/.inference-fleet-manifest.json", "others/.inference-fleet-manifest.json", "photos/one",
+                 *("artifacts/%s/inference-fleet.json" % KEYS[key] for key in ("planned", "old"))):  # fmt: skip
+        node.write(str(shared / name), "{}")
     entry = plan_entry(8000, "server-0", weights=[str(shared / "mine")], hooks=compile_cache(KEYS["planned"]),
                        directories={"artifact": str(shared / "artifacts" / KEYS["planned"])})  # fmt: skip
     parameters = {**node.parameters, "servers": [entry]}
-    result = run_module(capsys, unused_files, **parameters, remove=True)
+    result = operate("unused_files", **parameters, remove=True)
     elsewhere = [str(shared / "artifacts" / KEYS["old"]), str(shared / "others")]
     assert [row["path"] for row in result["unused"] if row["shared"]] == elsewhere == result["kept"]
     assert (shared / "others").is_dir()
-    result = run_module(capsys, unused_files, **parameters, remove=True, remove_shared=True)
+    result = operate("unused_files", **parameters, remove=True, remove_shared=True)
     assert result["removed"] == elsewhere
     assert sorted(os.listdir(shared)) == ["artifacts", "mine", "photos"]
 
@@ -246,11 +233,6 @@ def test_what_is_mounted_in_it_keeps_it(node, monkeypatch):
     result = files.clean(NodePaths(node.root), node.planned, node.deployment, remove=True, remove_shared=True)
     assert result["kept"] == [node.lib + "/models/old"]
     assert os.path.isdir(node.lib + "/models/old")
-
-
-def test_an_empty_node_has_nothing(tmp_path, capsys):
-    result = run_module(capsys, unused_files, root=str(tmp_path), servers=[], remove=True)
-    assert (result["changed"], result["unused"], os.listdir(tmp_path)) == (False, [], [])
 
 
 def test_the_table_says_what_happened_to_each(node):

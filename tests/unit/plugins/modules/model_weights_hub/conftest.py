@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import gpt_oss
 from ansible_collections.inference.fleet.tests.unit.weights_node import REPO, HubWeights
@@ -21,10 +20,3 @@ def hub():
 @pytest.fixture
 def node(tmp_path, hub):
     return HubWeights(tmp_path, hub)
-
-
-@pytest.fixture
-def warnings(monkeypatch):
-    found = []
-    monkeypatch.setattr(AnsibleModule, "warn", lambda self, text: found.append(text))
-    return found

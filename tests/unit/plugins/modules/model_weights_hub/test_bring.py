@@ -27,16 +27,14 @@ FIRST = "model-00000-of-00014.safetensors"
 def test_downloaded_checked_and_left_alone(tmp_path, hub, source, monkeypatch):
     node = HubWeights(tmp_path, hub, source)
     wanted = node.wanted()
-    total = sum(map(len, wanted.values()))
     check, applied = node.four_steps()
-    assert (check["to_fetch_bytes"], check["fetched"]) == (total, sorted(wanted))
+    assert (check["to_fetch_bytes"], check["fetched"]) == (sum(map(len, wanted.values())), sorted(wanted))
     assert node.found() == wanted
     assert os.listdir(node.models) == ["small"]
     head = node.repository.head
     assert (applied["commit"], applied["verified"], applied["finished"]) == (head, "full", True)
     assert len(applied["shards"]) == 15 and applied["hidden_size"] == 2880
-    progress = {"phase": "done", "percent": 100.0, "bytes_done": total, "bytes_total": total}
-    assert {key: applied["progress"][key] for key in progress} == progress
+    assert (applied["progress"]["phase"], applied["progress"]["percent"]) == ("done", 100.0)
     found = node.manifest()
     for name, record in found.pop("files").items():
         status = (node.destination / name).stat()
@@ -56,22 +54,7 @@ def test_downloaded_checked_and_left_alone(tmp_path, hub, source, monkeypatch):
         assert (again["changed"], again["verified"], again["finished"]) == (False, "quick", True)
 
 
-@both
-def test_rot_is_named_by_full_and_that_file_alone_comes_again(tmp_path, hub, source):
-    node = HubWeights(tmp_path, hub, source)
-    node.run()
-    rot(node.destination / SHARD)
-    assert not node.run()["changed"]
-    hub.forget()
-    check, applied = node.four_steps(verify="full")
-    assert check["message"].startswith("would repair in %s: %s has sha256 " % (node.destination, SHARD))
-    assert (check["repaired"], check["to_fetch_bytes"]) == ([SHARD], node.size())
-    assert applied["fetched"] == [SHARD]
-    assert node.found() == node.wanted()
-    assert hub.counts() == {REPO: {SHARD: {"requests": 1, "sent": node.size()}}}
-
-
-def test_new_times_alone_are_no_change_and_cost_one_look(node):
+def test_new_times_alone_are_no_change_and_rot_is_named_by_full_and_that_file_alone_comes_again(node):
     node.run()
     note = guard_state.weights_note(str(node.destination))
     os.utime(node.destination / SHARD, ns=(1, 1))
@@ -81,7 +64,12 @@ def test_new_times_alone_are_no_change_and_cost_one_look(node):
     assert guard_state.weights_note(str(node.destination)) == note  # no server restarts for it
     node.hub.start()
     rot(node.destination / SHARD)
-    assert node.run(verify="full")["repaired"] == [SHARD]
+    assert not node.run()["changed"]
+    node.hub.forget()
+    check, applied = node.four_steps(verify="full")
+    assert (check["repaired"], check["to_fetch_bytes"]) == ([SHARD], node.size())
+    assert (applied["fetched"], node.found()) == ([SHARD], node.wanted())
+    assert node.hub.counts() == {REPO: {SHARD: {"requests": 1, "sent": node.size()}}}
     assert guard_state.weights_note(str(node.destination)) != note
 
 
@@ -141,10 +129,9 @@ def test_a_branch_is_resolved_once_and_an_update_replaces_what_differs(node):
     first = node.run()["commit"]
     assert not node.run(revision=first)["changed"]
     (node.destination / "kept").write_text("not ours")
-    files = {path: content for path, content in FILES.items() if path != "USAGE_POLICY"}
-    files.update(
-        {FIRST: gpt_oss_files(30_000, seed=4)[FIRST], "config.json": gpt_oss_files(vocab_size=5)["config.json"]}
-    )
+    files = {**FILES, FIRST: gpt_oss_files(30_000, seed=4)[FIRST],
+             "config.json": gpt_oss_files(vocab_size=5)["config.json"]}  # fmt: skip
+    del files["USAGE_POLICY"]
     second = node.repository.commit(files)
     again = node.run(verify="full")
     assert (again["changed"], again["commit"]) == (False, first)
@@ -154,14 +141,10 @@ def test_a_branch_is_resolved_once_and_an_update_replaces_what_differs(node):
     assert (updated["commit"], updated["fetched"]) == (second, ["config.json", FIRST])
     assert node.found() == {**node.wanted(), "kept": b"not ours"}
     assert not node.run(refresh=True)["changed"]
-
-
-def test_files_of_another_commit_are_replaced(node):
-    node.run()
-    commit = node.repository.commit(OTHERS)
+    commit = node.repository.commit(OTHERS)  # files of another commit than the manifest says
     (node.destination / manifest.MANIFEST).write_text(json.dumps({**node.manifest(), "revision": commit}))
     assert node.run(revision=commit)["commit"] == commit
-    assert node.found() == node.wanted()
+    assert node.found() == {**node.wanted(), "kept": b"not ours"}
 
 
 @both
@@ -196,9 +179,7 @@ def test_check_mode_does_not_wait_for_a_hub(tmp_path, hub, source, warnings, dow
     else:
         hub.fault("status", path="*", status=429, retry_after=300, on=["info", "list"])
     foreseen = node.run(True, retries=5)
-    name = "%s at revision %s" % (REPO, node.arguments["revision"])
-    text = "would install %s in %s; how much is not known" % (name, node.destination)
-    assert (foreseen["changed"], foreseen["message"]) == (True, text)
+    assert (foreseen["changed"], "how much is not known" in foreseen["message"]) == (True, True)
     assert len(warnings) == 1 and warnings[0].startswith("Not checked: ")
 
 
@@ -214,15 +195,13 @@ def test_small_files_that_do_not_come_in_check_mode(node, hub, warnings):
 
 
 @both
-def test_through_a_proxy(tmp_path, hub, source):
+def test_through_a_proxy_whose_password_is_nowhere(tmp_path, hub, source):
     node = HubWeights(tmp_path, hub, source)
     ways = {"endpoint": "http://hub.example.org", "environment": {"HTTP_PROXY": hub.endpoint, "NO_PROXY": ""}}
     assert node.run(True, **ways)["fetched"] == sorted(node.wanted())
     assert node.run(**ways)["changed"]
     assert {entry["proxied"] for entry in hub.requests if entry["kind"] == "list"} == {True}
-
-
-def test_the_password_of_a_proxy_is_nowhere(node):
+    node = HubWeights(tmp_path / "other", hub, source)
     environment = {"http_proxy": "http://me:s3cr3tProxy@127.0.0.1:9", "no_proxy": ""}
     failed = node.run(environment=environment)
     assert failed["failed"] and "s3cr3tProxy" not in json.dumps(failed)

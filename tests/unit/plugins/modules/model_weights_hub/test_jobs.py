@@ -67,18 +67,20 @@ def test_a_job_that_dies_again_and_again_is_an_error(node):
     node.refused("jobs.died", NAME, "died 4 times", check_too=False, wait_s=0)
 
 
-def test_a_byte_that_rotted_since_a_job_ended_unseen(node):
-    node.left_behind(caller="first")
-    rot(node.destination / SHARD)
-    result = node.run(verify="full", caller="second")
-    assert (result["repaired"], result["verified"]) == ([SHARD], "full")
-    assert node.found() == node.wanted()
-
-
-def test_an_end_is_given_once_to_the_run_that_waited(node):
+def test_an_end_is_given_once_to_the_run_that_waited_and_a_job_that_checked_less_does_not_count(node):
     node.left_behind(caller="first")
     changed = [node.run(caller=caller)["changed"] for caller in ("second", "first", "first")]
     assert changed == [False, True, False]
+    (node.destination / SHARD).unlink()
+    held = node.hub.fault("hold", path=SHARD, at=1000)
+    node.begin(caller="first")  # a job that checks less than the next run
+    rotten = "model-00005-of-00014.safetensors"
+    rot(node.destination / rotten)
+    node.begin(verify="full", caller="second")
+    held.release()
+    result = node.run(verify="full", caller="second")
+    assert (result["repaired"], result["verified"]) == ([rotten], "full")
+    assert node.found() == node.wanted()
 
 
 def test_a_failure_counts_only_for_the_run_that_waited(tmp_path):
@@ -142,20 +144,6 @@ def test_a_call_with_other_settings_joins_the_job(node, held):
     wait_until(all_ended)
     assert [(end["changed"], end["verified"]) for end in ends.values()] == [(True, "full")] * 2, ends
     assert len(pids) == 1
-
-
-def test_a_job_that_checked_less_does_not_count(node):
-    node.run()
-    (node.destination / SHARD).unlink()
-    held = node.hub.fault("hold", path=SHARD, at=1000)
-    node.begin(caller="first")
-    rotten = "model-00005-of-00014.safetensors"
-    rot(node.destination / rotten)
-    node.begin(verify="full", caller="second")
-    held.release()
-    result = node.run(verify="full", caller="second")
-    assert (result["repaired"], result["verified"]) == ([rotten], "full")
-    assert node.found() == node.wanted()
 
 
 def waiting(node):
