@@ -95,11 +95,14 @@ class Engine:
     def takes(self, entry):
         """Return {"sequences": concurrent requests of a server, "context": tokens of a request},
         with None for an unset value."""
-        found = dict.fromkeys(("sequences", "context"))
-        for key, name in zip(found, self.knobs):
-            with contextlib.suppress(Unreadable):
-                found[key] = max(0, read_number(entry["arguments"], self.canonical_flag(name), 0)) or None
-        return found
+        found = []
+        for name in self.knobs[:2]:
+            try:
+                number_of = read_number(entry["arguments"], (self.canonical_flag(name),))
+            except Unreadable:
+                number_of = None
+            found.append(number_of if number_of and number_of > 0 else None)
+        return dict(zip(("sequences", "context"), found))
 
     # -- the command line ----------------------------------------------------------------------------------------------
 
@@ -116,8 +119,12 @@ class Engine:
             return []
         if value is True:
             return [word]
-        items = [text(item) for item in (value if isinstance(value, list) else [value])]
-        return [part for item in items for part in (word, item)] if self.repeat_lists else [word, *items]
+        if isinstance(value, list):
+            items = [text(item) for item in value]
+            if self.repeat_lists:
+                return [part for item in items for part in (word, item)]
+            return [word, *items]
+        return [word, text(value)]
 
     def drain_arguments(self, server):
         """Return further words of a server's command that let it finish its requests when it stops.
@@ -130,7 +137,7 @@ class Engine:
 
     def lora_rank(self, arguments):
         """Return the largest rank of adapters that a server with these arguments loads, None for any."""
-        return read_number(arguments, "max-lora-rank")
+        return read_number(arguments, ("max-lora-rank",))
 
     def effective(self, command, arguments, config):
         """Return {canonical flag: value} of a server, from its command, its arguments and its configuration file.
@@ -165,22 +172,21 @@ class Engine:
     def _check_twice(self, where, values):
         """Return {canonical flag: as written}. Raises FleetError if two flags set the same option."""
         written, mistakes = {}, Mistakes()
-        for flag in values:
-            other = written.setdefault(self.canonical_flag(flag), flag)
+        for flag, value in values.items():
+            name = self.canonical_flag(flag)
+            other = written.setdefault(name, flag)
+            opposite = next((one for one in values if self.canonical_flag(one) == "no-" + name), None)
             if other != flag:
                 mistakes.keep(conflict(where, "arguments." + other, "arguments." + flag))
-        for name, flag in written.items():
-            opposite = written.get("no-" + name)
-            if opposite and values[flag] is not False and values[opposite] is not False:
+            elif opposite is not None and value is not False and values[opposite] is not False:
                 mistakes.keep(conflict(where, "arguments." + flag, "arguments." + opposite))
+            with mistakes.noted():
+                self.check_flag(where, name, flag, value)
         mistakes.raise_any()
         return written
 
-    def _placed(self, server):
-        """Return [(place, canonical flag, value)] of a server's arguments and of its configuration file."""
-        found = [("arguments.%s" % flag, flag, value) for flag, value in server.values.items()]
-        found += [("config.content.%s" % key, str(key), value) for key, value in server.content.items()]
-        return [(place, self.canonical_flag(flag), value) for place, flag, value in found]
+    def check_flag(self, where, name, flag, value):
+        """Raises FleetError if the engine does not accept the spelling of a flag. name: its canonical name."""
 
     def longer(self, names, environment):
         """Return whether the server's flags and variables allow sequences that are longer than the model supports."""
@@ -188,13 +194,16 @@ class Engine:
 
     def _check_limits(self, where, server):
         """Raises FleetError if a number is out of range."""
-        given, mistakes = self._placed(server), Mistakes()
-        longer = self.longer({name for _place, name, _value in given}, server.environment)
+        given = [("arguments.%s" % flag, self.canonical_flag(flag), value) for flag, value in server.values.items()]
+        given += [("config.content.%s" % key, self.canonical_flag(str(key)), value)
+                  for key, value in server.content.items()]  # fmt: skip
+        longer = self.longer({name for _key, name, _value in given}, server.environment)
         longest = None if longer or server.model is None else server.model.max_len
-        given += [("environment." + name, name, server.environment.get(name)) for name in self.variables]
-        specs = {**self.limits, **self.variables}
-        for key, name, value in given:
-            spec = specs.get(name)
+        given = [(key, self.limits.get(name), name, value) for key, name, value in given]
+        given += [("environment." + name, spec, "", server.environment.get(name))
+                  for name, spec in self.variables.items()]  # fmt: skip
+        mistakes = Mistakes()
+        for key, spec, name, value in given:
             if spec and value is not None and value is not False:
                 place = "%s: %s" % (where, key)
                 with mistakes.noted():
@@ -205,8 +214,9 @@ class Engine:
 
     def _check_plan(self, where, server, written):
         """Raises FleetError if a flag contradicts the plan. written: {canonical flag: as written in arguments}."""
-        given = self._placed(server)
-        places = {name: place for place, name, _value in (given if self.config_wins else reversed(given))}
+        places = {name: "arguments.%s" % flag for name, flag in written.items()}
+        in_file = {self.canonical_flag(str(key)): "config.content.%s" % key for key in server.content}
+        places = {**places, **in_file} if self.config_wins else {**in_file, **places}
         sizes, product = {}, 1
         for name in self.parallel:
             value = number(server.arguments.get(name))
@@ -215,9 +225,14 @@ class Engine:
                 sizes[places.get(name, "command: --" + name)] = value
                 product *= value
         if sizes and product != len(server.devices):
-            given = " x ".join("%s %d" % item for item in sizes.items())
-            group = server.context["group"]
-            raise FleetError("plan.parallel-not-devices", where, given, product, len(server.devices), group)
+            raise FleetError(
+                "plan.parallel-not-devices",
+                where,
+                " x ".join("%s %d" % item for item in sizes.items()),
+                product,
+                len(server.devices),
+                server.context["group"],
+            )
         for name, key, plan_key in (
             (SERVED, "model_id", "model.id"),
             (self.port, "port", "servers.%s.port" % server.context["group"]),
@@ -259,7 +274,8 @@ class Engine:
         container, venv = recipe.get("container"), recipe.get("venv") or {}
         of_venv = [*(venv.get("packages") or ()), venv.get("version") or ""]
         words = [container.get("image") or ""] if container else of_venv
-        patterns = list(filter(None, (self.versions, self.forks.get(recipe.get("platform")))))
+        fork = self.forks.get(recipe.get("platform"))
+        patterns = [one for one in (self.versions, fork) if one]
         found = [match.group(match.lastindex) for one in patterns for word in words if (match := re.search(one, word))]
         for text_of in (*found, (container or {}).get("version") or ""):
             with contextlib.suppress(ValueError):
@@ -343,19 +359,19 @@ class Engine:
         return {
             "tensor": read_degree(values, tensor),
             "pipeline": read_degree(values, Engine.parallel[1]),
-            "fraction": read_number(values, fraction, share, float),
-            "max_seqs": read_number(values, sequences, most),
+            "fraction": read_number(values, (fraction,), share, float),
+            "max_seqs": read_number(values, (sequences,), most),
             "max_seqs_given": sequences in values,
-            "max_len": read_number(values, length, model.max_len),
-            "batched": read_number(values, step, batched),
+            "max_len": read_number(values, (length,), model.max_len),
+            "batched": read_number(values, (step,), batched),
             "kv_bytes": cache_bytes_of(values.get("kv-cache-dtype")),
             "knobs": self.knobs,
         }
 
 
-def content_of(config, block=None):
-    """Return the content of an entry's configuration file, or one of its blocks; {} if it is missing."""
-    content = (config or {}).get("content") or {}
+def content_of(entry, block=None):
+    """Return the content of a plan entry's configuration file, or one of its blocks; {} if it is missing."""
+    content = (entry["config"] or {}).get("content") or {}
     found = content if block is None else content.get(block)
     return found if isinstance(found, dict) else {}
 
@@ -376,20 +392,23 @@ def not_as_planned(where, place, value, plan_key, expected, placeholder):
     return FleetError("plan.argument-not-as-planned", where, place, show(value), plan_key, show(expected), placeholder)
 
 
-def read_number(values, name, default=None, kind=int):
-    """Return the number in a flag, the default if it is not set. Raises Unreadable if it is no number."""
-    value = values.get(name)
-    if value is None or value is False:
-        return default
-    match = SIZE.fullmatch(str(value).strip())
-    if not match or (kind is int and not match.group(2) and "." in match.group(1)):
-        raise Unreadable("%s is %s, which is no number" % (name, value))
-    return kind(float(match.group(1)) * SUFFIXES[match.group(2)])
+def read_number(values, names, default=None, kind=int):
+    """Return the number in the first of these flags that is set, else the default.
+    Raises Unreadable if it is no number."""
+    for name in names:
+        value = values.get(name)
+        if value is None or value is False:
+            continue
+        match = SIZE.fullmatch(str(value).strip())
+        if not match or (kind is int and not match.group(2) and "." in match.group(1)):
+            raise Unreadable("%s is %s, which is no number" % (name, value))
+        return kind(float(match.group(1)) * SUFFIXES[match.group(2)])
+    return default
 
 
 def read_degree(values, name):
     """Return a degree of parallelism, 1 if it is not set."""
-    degree = read_number(values, name, 1)
+    degree = read_number(values, (name,), 1)
     if degree < 1:
         raise Unreadable("%s is %d" % (name, degree))
     return degree

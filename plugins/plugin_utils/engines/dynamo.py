@@ -17,6 +17,7 @@ from .base import Engine, Unreadable, content_of, not_as_planned, read_mapping
 from .options import Version
 
 WORKERS = {one.name: one for one in (trtllm.ENGINE, vllm.ENGINE)}
+PACKAGES = {"trtllm": r"^tensorrt[-_]llm==([^;\s]+)", "vllm": r"^vllm(?:-cpu)?==([^;\s]+)"}
 MODE, TRANSFER, EVENTS, BLOCK = "disaggregation-mode", "kv-transfer-config", "kv-events-config", "block-size"
 ROUTER, ROUTER_BLOCK, DRAFT = "router-mode", "kv-cache-block-size", "speculative-config"
 # Flags with the environment variables that set their default. The command line wins (dynamo.common.configuration).
@@ -37,7 +38,6 @@ ADDRESSES = {
 }
 OWN_KEYS = ("kv_role", "engine_id", "kv_rank", "kv_ip", "kv_port")  # of a transfer; they differ between workers
 ROLES = {"prefill": ("kv_producer", "kv_both"), "decode": ("kv_consumer", "kv_both")}
-MODES = {"prefill": ["prefill"], "decode": ["decode", "agg"]}  # of a worker with this role
 OFFLOADS = ("SimpleCPUOffloadConnector", "OffloadingConnector")  # connectors that do not reach other workers
 BUFFER = "cache_transceiver_config"  # of TensorRT-LLM's file
 LIMITS = {"migration-limit": "float >=0", ROUTER_BLOCK: "float >=1", "router-temperature": "float >=0"}
@@ -132,8 +132,8 @@ class Dynamo(Engine):
     def needs(self, server, environment):
         """Return etcd and NATS if the server uses them.
         A process that starts without them exits after at most 120 s."""
-        given, version = {"arguments": server.arguments, "environment": environment}, self.version(server.recipe)
-        found = []
+        given, found = {"arguments": server.arguments, "environment": environment}, []
+        version = self.version(server.recipe)
         if (setting(given, "discovery-backend") or "etcd") == "etcd":
             urls = [url if "://" in url else "http://" + url for url in _listed(environment.get("ETCD_ENDPOINTS"))]
             names = dict(zip(("ca", "certificate", "key"), ETCD_TLS))
@@ -159,16 +159,21 @@ class Dynamo(Engine):
         return texts, paths
 
     def _check_version(self, where, recipe):
-        version, pairs = self.version(recipe), self.flags.data["pairs"]
-        if str(version) not in pairs:
-            found = version or "no version in packages or image"
-            raise FleetError("plan.dynamo-unknown", where, found, ", ".join(pairs))
+        version = self.version(recipe)
+        if version is None or str(version) not in self.flags.data["pairs"]:
+            raise FleetError(
+                "plan.dynamo-unknown",
+                where,
+                version or "no version in packages or image",
+                ", ".join(self.flags.data["pairs"]),
+            )
         backend = recipe.get("backend")
-        expected = pairs[str(version)].get(backend)
-        found = WORKERS[backend].version(recipe) if expected and not recipe.get("container") else None
-        if found and Version(found.public) != Version(expected):
-            allowed = "%s %s, for which Dynamo %s is made" % (WORKERS[backend].label, expected, version)
-            raise invalid(where + ": venv.packages", str(found), allowed)
+        packages = (recipe.get("venv") or {}).get("packages") or () if not recipe.get("container") else ()
+        expected = self.flags.data["pairs"][str(version)].get(backend)
+        for match in (re.search(PACKAGES[backend], package) for package in packages if backend):
+            if match and expected and _release(match.group(1)) != _release(expected):
+                allowed = "%s %s, for which Dynamo %s is made" % (WORKERS[backend].label, expected, version)
+                raise invalid(where + ": venv.packages", match.group(0), allowed)
 
     def _check_ports(self, where, server):
         """Raises FleetError for a port that the plan does not contain, because another server may use it."""
@@ -191,8 +196,8 @@ class Dynamo(Engine):
             _check_roles(frontends, workers, clustered)
         found = len(mistakes.errors)
         for worker in workers:
-            with mistakes.noted():
-                if mode_of(worker) == worker["role"]:
+            if mode_of(worker) == worker["role"]:
+                with mistakes.noted():
                     _check_transfer(worker)
         for entry in entries:
             _check_discovery(entry, clustered, mistakes)
@@ -202,12 +207,15 @@ class Dynamo(Engine):
 
 def _check_roles(frontends, workers, clustered):
     """Raises FleetError if a part of a request has no server."""
+    modes = {}
     for entry in workers:
-        if mode_of(entry) not in MODES[entry["role"]]:
-            allowed = "%s for the role %s" % (" or ".join(MODES[entry["role"]]), entry["role"])
-            raise invalid("server '%s': %s" % (entry["name"], MODE), mode_of(entry), allowed)
-    modes = {mode_of(entry): entry["name"] for entry in reversed(workers)}
-    halves, lacks = {"prefill", "decode"} & set(modes), None
+        mode, role = mode_of(entry), entry["role"]
+        modes.setdefault(mode, entry["name"])
+        if mode != role and not (mode == "agg" and role == "decode"):
+            allowed = role if role == "prefill" else "decode, or agg for a worker that does both"
+            raise invalid("server '%s': %s" % (entry["name"], MODE), mode, "%s, for the role %s" % (allowed, role))
+    halves = {"prefill", "decode"} & set(modes)
+    lacks = None
     if "prefill" in modes and "agg" in modes:
         lacks = modes["prefill"], "decode, since the others do both (%s agg)" % MODE
     elif len(halves) == 1 and not clustered:
@@ -219,13 +227,13 @@ def _check_roles(frontends, workers, clustered):
 
 
 def _check_transfer(worker):
-    """Raises FleetError if a worker for one half of requests can neither send nor receive a KV cache."""
-    mode, (place, settings) = mode_of(worker), _transfer(worker)
-    where = "server '%s': %s" % (worker["name"], place)
+    """Raises FleetError if a worker can neither send nor receive a KV cache."""
+    place, settings = _transfer(worker)
+    where, mode = "server '%s': %s" % (worker["name"], place), mode_of(worker)
     role, connector = settings.get("kv_role"), settings.get("kv_connector")
     if not settings:
         raise invalid(where, None, "a mapping for prefill and decode alike, or %s agg for all workers" % MODE)
-    if place.endswith(TRANSFER) and connector in (None, *OFFLOADS):
+    if place.endswith(TRANSFER) and (connector is None or connector in OFFLOADS):
         raise invalid(where + ".kv_connector", connector, "NixlConnector, for prefill and decode alike")
     if place.endswith(TRANSFER) and role not in ROLES[mode]:
         raise invalid(where + ".kv_role", role, " or ".join(ROLES[mode]))
@@ -254,45 +262,46 @@ def _check_discovery(entry, clustered, mistakes):
 
 def _check_alike(entries, frontends, workers, mistakes):
     """Note differences in settings that must be equal on all servers of a deployment."""
-
-    def alike(servers, place, values):
-        for entry, value in zip(servers, values):
-            if value != values[0]:
-                names = servers[0]["name"], entry["name"]
-                mistakes.add("plan.dynamo-servers-differ", *names, place, show(values[0]), show(value))
-                break
-
-    servers = [*frontends, *workers]
-    for name in ("discovery-backend", "request-plane", "event-plane"):
-        alike(entries, VARIABLES[name][0], [setting(one, name) for one in entries])
-    for name in ("DYN_FILE_KV", "ETCD_ENDPOINTS", "NATS_SERVER"):
-        alike(entries, name, [one["environment"].get(name) for one in entries])
-    spaces = [one for one in servers if one in workers or setting(one, "namespace")]
-    alike(spaces, "DYN_NAMESPACE", [setting(one, "namespace") for one in spaces])
-    contained = [one for one in servers if one["container"]]
-    alike(contained, "container.image", [[one["container"][key] for key in ("image", "digest")] for one in contained])
-    alike(servers, "model.id", [one["model_id"] for one in servers])
     split = [one for one in workers if mode_of(one) in ROLES]
-    alike(split, "model.path", [one["weights"][0] for one in split])
-    for name in ALIKE:
-        alike(split, "arguments." + name, [one["arguments"].get(name) for one in split])
-    caches = [content_of(one["config"], "kv_cache_config") for one in split]
-    for name in ("dtype", "tokens_per_block"):
-        alike(split, "config.content.kv_cache_config." + name, [cache.get(name) for cache in caches])
-    # with a draft the KV cache has other layers
-    mixed = workers if len({mode_of(one) for one in workers}) > 1 else []
-    alike(mixed, "arguments." + DRAFT, [_canonical(one["arguments"].get(DRAFT)) for one in mixed])
-    # a router finds nothing in the workers' caches if its block size differs
-    routers = [one for one in frontends if setting(one, ROUTER) == "kv"]
-    blocks = [*routers, *(workers if routers else mixed)]
-    defaults = ["the default of " + one["name"] if routers else None for one in blocks]
-    sizes = [_block_size(one) or default for one, default in zip(blocks, defaults)]
-    alike(blocks, "%s or %s" % (BLOCK, ROUTER_BLOCK), sizes)
     transferring = [one for one in workers if mode_of(one) == one["role"]]
-    settings = [_transfer(one) for one in transferring]
-    for key in sorted({key for _place, found in settings for key in found} - set(OWN_KEYS)):
-        place = "%s.%s" % (settings[0][0].removeprefix("arguments."), key)
-        alike(transferring, place, [found.get(key) for _place, found in settings])
+    mixed = workers if len({mode_of(one) for one in workers}) > 1 else []
+    routers = [one for one in frontends if setting(one, ROUTER) == "kv"]
+    spaces = [one for one in (*frontends, *workers) if one in workers or setting(one, "namespace")]
+    contained = [one for one in (*frontends, *workers) if one["container"]]
+    keys = sorted({key for one in transferring for key in _transfer(one)[1]} - set(OWN_KEYS))
+    questions = [
+        *((entries, VARIABLES[name][0], lambda one, name=name: setting(one, name))
+          for name in ("discovery-backend", "request-plane", "event-plane")),
+        *((entries, name, lambda one, name=name: one["environment"].get(name))
+          for name in ("DYN_FILE_KV", "ETCD_ENDPOINTS", "NATS_SERVER")),
+        (spaces, "DYN_NAMESPACE", lambda one: setting(one, "namespace")),
+        (contained, "container.image", lambda one: (one["container"]["image"], one["container"]["digest"])),
+        ([*frontends, *workers], "model.id", lambda one: one["model_id"]),
+        (split, "model.path", lambda one: one["weights"][0]),
+        *((split, "arguments." + name, lambda one, name=name: one["arguments"].get(name)) for name in ALIKE),
+        *((split, "config.content.kv_cache_config." + name,
+           lambda one, name=name: content_of(one, "kv_cache_config").get(name))
+          for name in ("dtype", "tokens_per_block")),
+        # with a draft the KV cache has other layers
+        (mixed, "arguments." + DRAFT, lambda one: _canonical(one["arguments"].get(DRAFT))),
+        # a router finds nothing in the workers' caches if its block size differs
+        ([*routers, *(workers if routers else mixed)], "%s or %s" % (BLOCK, ROUTER_BLOCK),
+         lambda one: _block_size(one) or ("the default of " + one["name"] if routers else None)),
+        *((transferring, "%s.%s" % (_transfer(transferring[0])[0].removeprefix("arguments."), key),
+           lambda one, key=key: _transfer(one)[1].get(key)) for key in keys),
+    ]  # fmt: skip
+    for servers, place, read in questions:
+        for entry in servers[1:]:
+            if read(entry) != read(servers[0]):
+                mistakes.add(
+                    "plan.dynamo-servers-differ",
+                    servers[0]["name"],
+                    entry["name"],
+                    place,
+                    show(read(servers[0])),
+                    show(read(entry)),
+                )
+                break
 
 
 class Worker(Dynamo):
@@ -318,9 +327,9 @@ class Worker(Dynamo):
 
     def notes(self, entry, version, hardware):
         found = super().notes(entry, version, hardware)
-        if entry["role"] != "frontend":
-            found = [*found, *self.engine.notes(entry, self._its_version(version), hardware)]
-        return found
+        return found if entry["role"] == "frontend" else [
+            *found, *self.engine.notes(entry, self._its_version(version), hardware)
+        ]  # fmt: skip
 
     def _its_version(self, version):
         """Return the version of the engine that a version of Dynamo is made for, None if it is not known."""
@@ -351,7 +360,7 @@ def _transfer(worker):
             return "arguments." + TRANSFER, read_mapping(worker["arguments"], TRANSFER)
         except Unreadable:
             return "arguments." + TRANSFER, {}
-    return "config.content." + BUFFER, content_of(worker["config"], BUFFER)
+    return "config.content." + BUFFER, content_of(worker, BUFFER)
 
 
 def _block_size(entry):
@@ -361,6 +370,11 @@ def _block_size(entry):
     else:
         found = entry["arguments"].get(BLOCK) or entry["arguments"].get("kv-block-size")
     return found and str(found)
+
+
+def _release(version):
+    """Return a version without its local part and without trailing zeros."""
+    return re.sub(r"(\.0)+$", "", str(version).partition("+")[0])
 
 
 def _canonical(value):

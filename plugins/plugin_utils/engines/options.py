@@ -30,7 +30,7 @@ import os
 import re
 
 from ..base.checks import Mistakes, invalid, number
-from ..base.words import SWITCHES, close_to, show
+from ..base.words import close_to, show
 
 try:
     from packaging.version import Version
@@ -47,6 +47,7 @@ SIZE = re.compile(r"(-?\d+(?:\.\d+)?)([kmgtKMGT]?)")
 SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 MAX_SIZE = 10**15
 SUFFIXED = re.compile(r'("(?:[^"\\]|\\.)*")|\b(\d+(?:\.\d+)?)[kKmMgGtT]\b')  # suffix of a bare number in JSON: 80m
+SWITCHES = ("true", "false", "yes", "no", "on", "off", "1", "0")
 CUTOFF = 0.7  # minimum similarity of an option to the suggested option
 WORDS = {
     "switch": "true or false", "switch no": "true or false", "bool": "true or false", "int": "a whole number",
@@ -116,14 +117,13 @@ class Program:
         recorded = [Version(one) for one in self.options.data["recorded"]]
         if self.version is None:
             return recorded[-1:]
-        own = {self.version} if self.version >= recorded[0] else set()
-        return sorted(own.union([one for one in recorded if one >= self.version][:1]))
+        after = [one for one in recorded if one >= self.version][:1]
+        return list(dict.fromkeys([*([self.version] if self.version >= recorded[0] else []), *after]))
 
     @property
     def sure(self):
         """Return whether an option that none of these versions accepts is an error."""
-        recorded = self.options.data["recorded"]
-        return self.version is not None and Version(recorded[0]) <= self.version <= Version(recorded[-1])
+        return str(self.version) in self.options.data["recorded"] or len(self.points) > 1
 
     @property
     def label(self):
@@ -135,12 +135,11 @@ class Program:
         return self.options.data["models"].get(table, {})
 
     def find(self, name):
-        """Return (table, option, allowed values) of a command line option in any version; None if unknown."""
-        for one in (name, name[3:]) if name.startswith("no-") else (name,):
+        """Return (table, option, whether it is negated) of a command line option in any version; None if unknown."""
+        for one, negated in ((name, False), *([(name[3:], True)] if name.startswith("no-") else [])):
             for table in self.tables:
                 if one in self.names(table):
-                    spec = self.spec(table, one)
-                    return table, one, spec if one == name or spec == "switch no" else ""
+                    return table, one, negated
         return None
 
     def spec(self, table, name):
@@ -159,37 +158,45 @@ def check(where, programs, given):
 
     programs: [Program]; the last program reports unknown options. given: [(place, option as written, value)].
     """
-    return _Check(where, programs, given).end()
+    return _checked(where, programs, given).end()
 
 
 def notes(programs, words):
     """Return warnings about the words after a program, and about a version that is not recorded."""
     given = [("arguments." + name, name, value) for name, value in command_flags(words).items()]
-    return [*programs[0].options.not_recorded(programs[0].version), *_Check("", programs, given).warnings]
+    return [*programs[0].options.not_recorded(programs[0].version), *_checked("", programs, given).warnings]
+
+
+def _checked(where, programs, given):
+    found = _Check(where, programs)
+    for place, option, value in given:
+        if value is not None and value is not False:
+            found.option(place, option, value)
+    return found
 
 
 class _Check:
-    def __init__(self, where, programs, given=()):
+    def __init__(self, where, programs):
         self.where, self.programs, self.mistakes, self.warnings = where, programs, Mistakes(), []
-        for place, option, value in given:
-            if value is not None and value is not False:
-                self._option(place, option, value)
 
     def end(self):
         self.mistakes.raise_any()
         return self.warnings
 
-    def _option(self, place, option, value):
+    def option(self, place, option, value):
         """Check an option of the command line, which may name a part of its mapping after a dot."""
         base, _dot, rest = option.partition(".")
         base, rest = base.replace("_", "-"), rest.replace("-", "_")
-        last = self.programs[-1]
-        found = ((one, *one.find(base)) for one in self.programs if one.find(base))
-        program, table, name, spec = next(found, (last, last.tables[0], base, ""))
-        if not rest or not spec:
+        program = next((one for one in self.programs if one.find(base)), self.programs[-1])
+        table, name, negated = program.find(base) or (program.tables[0], base, False)
+        spec = program.spec(table, name)
+        if negated and spec != "switch no":
+            spec = ""
+        if rest and spec:
+            if spec == "model":
+                self.mapping(program, name, _nested(rest, value), place[: -len(rest)])
+        else:
             self._value(program, (table, name, name), place, value, spec, program.strict)
-        elif spec == "model":
-            self.mapping(program, name, _nested(rest, value), place[: -len(rest)])
 
     def mapping(self, program, table, content, prefix):
         """Check the keys of a mapping. prefix: of the places in messages."""
@@ -214,38 +221,43 @@ class _Check:
             self._refuse(program, place, value, _allowed(spec))
         else:
             if spec == "?" or (isinstance(spec, list) and "*" in spec and value not in spec):
-                self._add(program, False, "%s %s" % (place, show(value)))
+                self._warn(program, "%s %s is not on record" % (place, show(value)))
             content = value if strict else _json(value)
             if isinstance(spec, str) and spec.startswith("model") and isinstance(content, dict):
                 self.mapping(program, path, content, place + ".")
 
     def _unknown(self, program, table, name, path, place):
-        data, at = program.options.data, program.options.at
-        if table in program.tables and table != "":
-            known, path = {one for each in self.programs for top in each.tables for one in each.names(top)}, "--" + name
-        else:
-            known = {one for one in program.names(table) if program.spec(table, one)}
-        instead, close = data["instead"].get(path), close_to(name, known, CUTOFF)
-        releases = sorted({*data["recorded"], *program.names(table).get(name, ())}, key=Version)
-        takers = [one for one in releases if at(table, name, Version(one))]
+        data, flag = program.options.data, table in program.tables and table != ""
+        known = {one for other in self.programs for top in other.tables for one in other.names(top)}
+        known = known if flag else {one for one in program.names(table) if program.spec(table, one)}
+        instead, close = data["instead"].get("--" + name if flag else path), close_to(name, known, CUTOFF)
+        history = program.names(table).get(name, {})
+        takers = [one for one in sorted({*data["recorded"], *history}, key=Version)
+                  if program.options.at(table, name, Version(one))]  # fmt: skip
         hint = " (did you mean %s?)" % close if close and not instead else ""
         if takers:
             hint = " (releases with it: %s)" % " to ".join(dict.fromkeys((takers[0], takers[-1])))
         opened = any(table in tables for since, tables in data["open"].items() if Version(since) <= program.points[-1])
-        remedy = "Write %s instead" % instead if instead else "Correct or remove it"
-        error = ("plan.config-key-unknown", self.where, program.label, place, hint, remedy)
-        self._add(program, program.sure and not opened, place, hint, error)
+        if program.sure and not opened:
+            self.mistakes.add(
+                "plan.config-key-unknown",
+                self.where,
+                program.label,
+                place,
+                hint,
+                "Write %s instead" % instead if instead else "Correct or remove it",
+            )
+        else:
+            self._warn(program, "%s is not on record%s" % (place, hint))
 
     def _refuse(self, program, place, value, allowed):
-        error = ("plan.config-value-invalid", self.where, place, show(value), program.label, allowed)
-        self._add(program, program.sure, "%s %s" % (place, show(value)), error=error)
-
-    def _add(self, program, sure, what, hint="", error=()):
-        """Add an error, unless the release may accept the option although it is not recorded: then a warning."""
-        if sure:
-            self.mistakes.add(*error)
+        if program.sure:
+            self.mistakes.add("plan.config-value-invalid", self.where, place, show(value), program.label, allowed)
         else:
-            self.warnings.append("%s is not on record%s, so %s may refuse it." % (what, hint, program.label))
+            self._warn(program, "%s %s is not on record" % (place, show(value)))
+
+    def _warn(self, program, text):
+        self.warnings.append("%s, so %s may refuse it." % (text, program.label))
 
 
 def _nested(path, value):

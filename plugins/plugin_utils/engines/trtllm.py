@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 
 from ..base.checks import Mistakes, invalid, number
-from ..base.words import is_true
+from ..base.words import TRUE
 from . import options
 from .base import (
     PARALLEL,
@@ -75,7 +75,7 @@ class TensorRtLlm(Engine):
         return [options.Program(self.fields, ("--",), version, strict=True)]
 
     def attention_whole(self, values):
-        return is_true(values.get("enable-attention-dp"))
+        return _is_on(values.get("enable-attention-dp"))
 
     def check_config(self, where, server, version):
         """Check the YAML: keys and values of this version, set once, and suitable for the devices."""
@@ -115,16 +115,16 @@ class TensorRtLlm(Engine):
         tensor, experts = (number(server.arguments.get(name, 1)) for name in (TENSOR, EXPERTS))
         if tensor and experts and experts > 0 and tensor % experts:
             raise invalid("%s: %s" % (where, EXPERTS), experts, "a divisor of %s, %d" % (TENSOR, tensor))
-        value = server.content.get("attention_dp_config")
-        if value and not self.attention_whole(server.arguments):
+        if server.content.get("attention_dp_config") and not _is_on(server.arguments.get("enable-attention-dp")):
+            value = server.content["attention_dp_config"]
             raise invalid(place + "attention_dp_config", value, "null, unless enable_attention_dp is true")
-        graphs = content_of(server.config, "cuda_graph_config")
+        graphs = _block(server.content, "cuda_graph_config")
         if graphs.get("batch_sizes") and graphs.get("max_batch_size"):
             keys = ("config.content.cuda_graph_config." + key for key in ("batch_sizes", "max_batch_size"))
             raise conflict(where, *keys)
 
     def _check_moe(self, where, server, version):
-        backend = content_of(server.config, "moe_config").get("backend")
+        backend = _block(server.content, "moe_config").get("backend")
         has = server.hardware.compute_capability
         fitting = MOE_ON.get(backend) if isinstance(backend, str) else None
         if not has or not fitting or has in fitting:
@@ -138,8 +138,8 @@ class TensorRtLlm(Engine):
     def notes(self, entry, version, hardware):
         """Return warnings about options that are not recorded, and about a known defect."""
         found = self.fields.not_recorded(None) if version is None else []
-        found += self.fields.check_file("", content_of(entry["config"]), version)
-        speculates = content_of(entry["config"], "speculative_config").get("decoding_type")
+        found += self.fields.check_file("", content_of(entry), version)
+        speculates = content_of(entry, "speculative_config").get("decoding_type")
         if str(speculates).startswith("Eagle"):
             found.append(
                 "speculation with %s drops tool calls silently (TensorRT-LLM#16377, seen in 1.3.0rc13). Where "
@@ -152,7 +152,7 @@ class TensorRtLlm(Engine):
     def takes(self, entry):
         """Return the limits of a server; with attention data parallelism each GPU has a separate batch."""
         found = super().takes(entry)
-        if found["sequences"] and self.attention_whole(entry["arguments"]):
+        if found["sequences"] and _is_on(entry["arguments"].get("enable-attention-dp")):
             found["sequences"] *= read_degree(entry["arguments"], TENSOR)
         return found
 
@@ -174,12 +174,21 @@ class TensorRtLlm(Engine):
             window = cache.get("max_attention_window") or window
         return {
             **self.sizes({**values, FRACTION: fraction, "kv-cache-dtype": dtype}, model),
-            "attention_dp": self.attention_whole(values),
+            "attention_dp": _is_on(values.get("enable-attention-dp")),
             "whole_experts": read_degree(values, EXPERTS) == read_degree(values, TENSOR),
             "budget": "free",
             "windowed": bool(window),
-            "buffer_tokens": read_number(transfer, "max_tokens_in_buffer", 0) if isinstance(transfer, dict) else 0,
+            "buffer_tokens": read_number(transfer, ("max_tokens_in_buffer",), 0) if isinstance(transfer, dict) else 0,
         }
+
+
+def _block(content, name):
+    """Return a block of the YAML, {} if it is missing."""
+    return content[name] if isinstance(content.get(name), dict) else {}
+
+
+def _is_on(value):
+    return str(value).lower() in TRUE
 
 
 def _same(one, other):

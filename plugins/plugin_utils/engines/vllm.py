@@ -10,7 +10,8 @@ import os.path
 
 from ...module_utils.fleet_node.engines import vllm_drains
 from ...module_utils.fleet_node.engines.vllm_api_keys import API_KEY
-from ..base.checks import invalid, number
+from ..base.checks import invalid, number, unknown_key
+from ..base.words import FALSE, TRUE
 from . import options
 from .base import SHARE, WHOLE, Engine, Unreadable, read_degree, read_mapping, read_number
 
@@ -21,6 +22,7 @@ LARGE_GIB = 70  # from this size of a device on, the defaults for sequences and 
 LONGER_FLAGS = ("hf-overrides", "rope-scaling")
 LONGER_VARIABLE = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 GRAPHS = "compilation-config"
+GRAPH_MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")  # vLLM, config/compilation.py
 # Tables of vllm_flags.json: options of all programs that wrap the engine, and options of vLLM's own server only.
 SHARED, SERVE = "--", "--serve"
 MODULE = "vllm.entrypoints.openai.api_server"
@@ -68,23 +70,27 @@ class Vllm(Engine):
     def lora_rank(self, arguments):
         return super().lora_rank(arguments) or 16
 
+    def check_flag(self, where, name, flag, value):
+        if flag in self.aliases:
+            raise unknown_key(where + ": arguments", flag, value, [name])
+        if isinstance(value, str) and value.strip().lower() in (TRUE | FALSE) - {"on", "off"}:
+            raise invalid("%s: arguments.%s" % (where, flag), value, "true or false without quotes, with -e as JSON")
+
     def check_command(self, where, server, version):
         """Raises FleetError for settings that the scheduler or compiler rejects at the start,
         after the previous server stopped."""
         values, place = server.arguments, "%s: arguments.%s" % (where, BATCHED)
-        batched, sequences = read_number(values, BATCHED), read_number(values, SEQUENCES)
+        batched, sequences = read_number(values, (BATCHED,)), read_number(values, (SEQUENCES,))
         if batched and sequences and batched < sequences:
             raise invalid(place, batched, "at least %d, a token for each sequence (%s)" % (sequences, SEQUENCES))
-        length = None if str(values.get(LENGTH)) in ("auto", "-1") else read_number(values, LENGTH)
+        length = None if str(values.get(LENGTH)) in ("auto", "-1") else read_number(values, (LENGTH,))
         if batched and length and batched < length and values.get("enable-chunked-prefill") is False:
             allowed = "at least %d (%s) without chunked prefill, which computes a prompt in one step"
             raise invalid(place, batched, allowed % (length, LENGTH))
         with contextlib.suppress(Unreadable):  # check_options() reports a value that is not a mapping
+            _check_graphs(where, *graph_settings(values))
+        with contextlib.suppress(Unreadable):
             _check_draft(where, read_mapping(values, DRAFT), read_degree(values, Engine.parallel[0]))
-            _mode, sizes = graph_settings(values)
-            if sizes and not (isinstance(sizes, list) and all((number(size) or 0) > 0 for size in sizes)):
-                place = "%s: %s.cudagraph_capture_sizes" % (where, GRAPHS)
-                raise invalid(place, sizes, "a list of whole numbers above 0")
 
     def drain_arguments(self, server):
         if self.program(server.command, [server.context["model"]]) is None:  # a script need not pass these on
@@ -99,9 +105,9 @@ class Vllm(Engine):
         words = [os.path.basename(word) for word in command]
         if words[:1] and (command[0] in models or words[0].startswith("-")):
             return -1
-        if MODULE in words:
-            return words.index(MODULE)
-        return words.index("serve") if {"vllm", "serve"} <= {*words} else None
+        return (
+            words.index(MODULE) if MODULE in words else words.index("serve") if {"vllm", "serve"} <= {*words} else None
+        )
 
     def sources(self, platform, version, values, program, tables=(SHARED, SERVE)):
         further = dict(self.flags.data["forks"].get(platform, {}))
@@ -134,7 +140,7 @@ class Vllm(Engine):
         }
         if automatic:  # the engine chooses it
             settings["max_len"] = None
-        cache = read_number(values, CACHE)
+        cache = read_number(values, (CACHE,))
         if cache is not None:
             settings.update(fixed_cache(cache))
         return settings
@@ -176,12 +182,21 @@ def _transfer(values):
 
 
 def _check_draft(where, draft, tensor):
-    size, tokens = number(draft.get("draft_tensor_parallel_size")), draft.get("num_speculative_tokens")
-    place = "%s: %s." % (where, DRAFT)
-    if size not in (None, 1, tensor):
-        raise invalid(place + "draft_tensor_parallel_size", size, "1, or tensor-parallel-size, %d" % tensor)
+    size = number(draft.get("draft_tensor_parallel_size"))
+    if size is not None and size not in (1, tensor):
+        raise invalid(
+            "%s: %s.draft_tensor_parallel_size" % (where, DRAFT), size, "1, or tensor-parallel-size, %d" % tensor
+        )
+    tokens = draft.get("num_speculative_tokens")
     if tokens is not None and (number(tokens) or 0) < 1:
-        raise invalid(place + "num_speculative_tokens", tokens, "a whole number above 0")
+        raise invalid("%s: %s.num_speculative_tokens" % (where, DRAFT), tokens, "a whole number above 0")
+
+
+def _check_graphs(where, mode, sizes):
+    if isinstance(mode, str) and mode.upper() not in GRAPH_MODES:
+        raise invalid("%s: %s.cudagraph_mode" % (where, GRAPHS), mode, ", ".join(GRAPH_MODES))
+    if sizes is not None and not (isinstance(sizes, list) and all((number(size) or 0) > 0 for size in sizes)):
+        raise invalid("%s: %s.cudagraph_capture_sizes" % (where, GRAPHS), sizes, "a list of whole numbers above 0")
 
 
 ENGINE = Vllm()

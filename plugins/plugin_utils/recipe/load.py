@@ -10,7 +10,6 @@ on.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
@@ -21,13 +20,13 @@ import yaml
 from ...module_utils.fleet_node.errors import FleetError
 from ...module_utils.fleet_node.host.server_spec import canonical
 from .. import seen_files
-from ..base.checks import MAX_DEPTH, clean
+from ..base.checks import MAX_DEPTH, clean, invalid
 from ..base.words import close_to, path_text, show, visible
 from ..models import family_of, problem_of
 from ..models.base import read as read_config
 from . import overrides, tuning
 from .overrides import group_name
-from .schema import COLLECTION, all_problems
+from .schema import COLLECTION, all_problems, coerce
 
 SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 OWN_RECIPES = os.path.join(COLLECTION, "recipes")
@@ -75,39 +74,44 @@ def _read_yaml(text):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
             raise _error(event, "is nested more than %s deep", MAX_DEPTH)
-    return yaml.load(text, Loader=_Loader)
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
 
 
 def unknown(what, name, known, folders=()):
     """Return the FleetError of a name that does not exist. what: the variable or key with the name."""
     close = close_to(str(name), known, 0.6)
-    hint = "; did you mean '%s'?" % close if close else ""
-    where = " (in %s)" % ", ".join(folders) if folders else ""
-    return FleetError("recipe.name-unknown", what, show(name), hint, ", ".join(known) or "none", where)
-
-
-@contextlib.contextmanager
-def _within(label):
-    """Return a context manager that adds a label to the messages of a FleetError in its block."""
-    try:
-        yield
-    except FleetError as error:
-        raise error.within(label + ": ") from error
+    return FleetError(
+        "recipe.name-unknown",
+        what,
+        show(name),
+        "; did you mean '%s'?" % close if close else "",
+        ", ".join(known) or "none",
+        " (in %s)" % ", ".join(folders) if folders else "",
+    )
 
 
 def available(paths):
     """Return the names of the recipes in ``paths``, sorted."""
-    files = {name for folder in paths for name in seen_files.files_in(folder)} - {IMAGES}
-    return sorted(name[:-4] for name in files if name.endswith(".yml"))
+    names = set()
+    for folder in paths:
+        names.update(name[:-4] for name in seen_files.files_in(folder) if name.endswith(".yml") and name != IMAGES)
+    return sorted(names)
 
 
 def find_recipe(name, paths):
     """Return the path of the recipe ``name`` in the first of ``paths`` that contains it, else in the collection.
     Raises FleetError."""
     folders = [*paths, OWN_RECIPES]
-    if not _file(name, folders) and _file(name, [os.path.join(folder, FAMILIES) for folder in folders]):
+    path = _file(name, folders)
+    if path is None and _file(name, [os.path.join(folder, FAMILIES) for folder in folders]):
         raise FleetError("recipe.family-not-deployable", name, ", ".join(available(folders)))
-    return _file_of("fleet_recipe", name, folders)
+    if path is None:
+        raise unknown("fleet_recipe", name, available(folders), folders)
+    return path
 
 
 def _file(name, folders):
@@ -118,14 +122,6 @@ def _file(name, folders):
     return next((path for path in paths if seen_files.is_file(path)), None)
 
 
-def _file_of(key, name, folders):
-    """Return the path of NAME.yml in the first of the folders that contains it. Raises FleetError, about ``key``."""
-    path = _file(name, folders)
-    if path is None:
-        raise unknown(key, name, available(folders), folders)
-    return path
-
-
 def chain_of(path, folders=()):
     """Return the chain of the recipe in ``path``.
 
@@ -134,8 +130,10 @@ def chain_of(path, folders=()):
     """
     folders, chain = folders or (os.path.dirname(path),), []
     while path:
-        # reading a missing file reports the error
-        chain.append((path, os.stat(path).st_mtime_ns if seen_files.exists(path) else 0))
+        try:
+            chain.append((path, os.stat(path).st_mtime_ns))
+        except OSError:
+            chain.append((path, 0))  # reading the file reports the error
         path = _extended(chain, folders)
     return tuple(chain)
 
@@ -148,12 +146,16 @@ def _extended(chain, folders):
     name, own = content["extends"], os.path.abspath(path).startswith(OWN_RECIPES + os.sep)
     folders = [OWN_RECIPES] if own else [*folders, OWN_RECIPES]
     folders = [place for folder in folders for place in (folder, os.path.join(folder, FAMILIES))]
-    with _within(label_of(path)):
-        found = _file_of("'extends'", name, folders)
+    found = _file(name, folders)
     paths = [one for one, _stamp in chain]
     if found in paths:
         cycle = [*paths[paths.index(found) :], found]
         raise FleetError("recipe.extends-cycle", label_of(path), ", ".join(map(label_of, cycle)))
+    if found is None:
+        error = unknown("'extends'", name, available(folders), folders)
+        if not isinstance(name, str):
+            error = invalid("'extends'", name, "the name of a recipe or family")
+        raise error.within(label_of(path) + ": ")
     return found
 
 
@@ -167,15 +169,15 @@ def _merged(chain):
     """Return the recipe of a chain: each file merged over the file that it extends. `name` is not inherited."""
     recipe = {}
     for path, stamp in reversed(chain):
-        content = _without(_content(path, stamp), "extends")
-        with _within(label_of(path)):
-            overrides.check_nulls(recipe, _without(content, "overlays", "tune"))
-            recipe = overrides.extend(_without(recipe, "name"), content)
+        content = {key: value for key, value in _content(path, stamp).items() if key != "extends"}
+        try:
+            overrides.check_nulls(
+                recipe, {key: value for key, value in content.items() if key not in ("overlays", "tune")}
+            )
+            recipe = overrides.extend({key: value for key, value in recipe.items() if key != "name"}, content)
+        except FleetError as error:
+            raise error.within(label_of(path) + ": ") from error
     return recipe
-
-
-def _without(content, *keys):
-    return {key: value for key, value in content.items() if key not in keys}
 
 
 def _folders(chain):
@@ -229,8 +231,10 @@ def _mapping_of(path):
     except (yaml.YAMLError, ValueError, TypeError, RecursionError, AttributeError) as error:
         text = visible(" ".join(str(error).split()).rstrip(".")) + "."
         raise FleetError("recipe.file-invalid", label, text) from error
-    with _within(label):
+    try:
         return clean(content, "the recipe")
+    except FleetError as error:
+        raise error.within(label + ": ") from error
 
 
 def _with_probes(recipe, folders):
@@ -239,8 +243,11 @@ def _with_probes(recipe, folders):
     name = recipe.get("probes")
     if not isinstance(name, str):
         return recipe
-    path = _file_of("'probes'", name, [os.path.join(folder, PROBES) for folder in folders])
-    return {**recipe, "probes": _mapping_of(path).get("probes", [])}
+    folders = [os.path.join(one, PROBES) for one in folders]
+    found = _file(name, folders)
+    if found is None:
+        raise unknown("'probes'", name, available(folders), folders)
+    return {**recipe, "probes": _mapping_of(found).get("probes", [])}
 
 
 def _with_configs(recipe, chain):
@@ -254,12 +261,15 @@ def _with_configs(recipe, chain):
             continue
         given = place["model"].get("config")
         name = given or model["repo"].rpartition("/")[2]
-        file = name if name.startswith("/") else name + ".json"
-        paths = list(dict.fromkeys(os.path.join(one, MODELS, file) for one in _folders(chain)))
+        paths = (
+            [name] if name.startswith("/") else [os.path.join(one, MODELS, name + ".json") for one in _folders(chain)]
+        )
         path = next(filter(seen_files.is_file, paths), None)
+        place["model"] = {**place["model"], "config": None}
         if path is None and given:
             raise unknown("model.config", given, [], paths)
-        place["model"] = {**place["model"], "config": path and config_of({"model": model}, path)}
+        if path:
+            place["model"]["config"] = config_of({"model": model}, path)
     return result
 
 
@@ -278,24 +288,27 @@ def config_of(recipe, path):
 
 @functools.cache
 def _load(chain):
-    recipe = _merged(chain)
-    with _within(_label_with(chain, ["probes"])):
+    recipe, name = _merged(chain), os.path.basename(chain[0][0])[:-4]
+    try:
         recipe = _with_probes(recipe, _folders(chain))
-    _checked(recipe, chain, "", name=os.path.basename(chain[0][0])[:-4])
+    except FleetError as error:
+        raise error.within(_label_with(chain, ["probes"]) + ": ") from error
+    named = {} if recipe.get("name") == name else {"name": name}
+    _checked(recipe, chain, "", named)
     for name in recipe.get("overlays", ()):
         _checked(_with_overlays(recipe, chain, [name]), chain, "overlays.%s: " % name, at=("overlays", name))
     return recipe
 
 
-def _checked(recipe, chain, before, name=None, at=()):
+def _checked(recipe, chain, before, named=(), at=()):
     """Return a recipe. Raises FleetError with all its errors.
 
-    before: start of messages. name: of the file, if that is checked. at: the key of a part of the recipe, if an error
-    can be in it.
+    before: start of messages. named: {"name": that of the file} if its `name` differs. at: the key of a part of the
+    recipe, if an error can be in it.
     """
     found = all_problems(recipe, in_file=True)
-    if name and recipe.get("name", name) != name and not any(path == ["name"] for path, _text in found):
-        found += [(["name"], "'name' is %s; allowed: the file's own name, %s" % (show(recipe["name"]), name))]
+    if named and "name" in recipe and not any(path == ["name"] for path, _text in found):
+        found += [(["name"], "'name' is %s; allowed: the file's own name, %s" % (show(recipe["name"]), named["name"]))]
     lines = []
     for where, text in found:
         key = _by_name(recipe, where)
@@ -363,7 +376,8 @@ def resolve_recipe(path, layers, overlays=(), wanted=None, accelerator=None, fol
             base = _checked(overrides.apply(base, tuning.override_of(point, wanted)), chain, "with fleet_tuning: ")
             result = _resolve(base, chain, layers)
             taken["tuning"] = tuning.text_of(point, wanted, table["source"])
-        result = _with_configs(with_images(_without(result, *OFFERED), _folders(chain)), chain)
+        result = {key: value for key, value in result.items() if key not in OFFERED}
+        result = _with_configs(with_images(result, _folders(chain)), chain)
         _resolved[key] = {**result, **taken}
     return _resolved[key]
 
@@ -373,7 +387,8 @@ def _table_of(recipe, folders):
     if not recipe.get("tuning"):
         own = [name for name in available([OWN_RECIPES]) if load_recipe(find_recipe(name, [])).get("tuning")]
         raise unknown("fleet_tuning needs a recipe with measured settings, but fleet_recipe", recipe["name"], own)
-    found = _file_of("'tuning'", recipe["tuning"], [os.path.join(folder, tuning.FOLDER) for folder in folders])
+    paths = [tuning.path_of(recipe["tuning"], folder) for folder in folders]
+    found = next(filter(seen_files.is_file, paths), paths[-1])
     return tuning.check_table(_mapping_of(found), found)
 
 
@@ -382,10 +397,12 @@ def _resolve(recipe, chain, layers):
     if not merged:
         return recipe
     names = ", ".join(name for name, layer in layers if layer)
-    with _within(names):
+    try:
         overrides.check_nulls(recipe, merged)
-        result = _with_probes(overrides.apply(recipe, merged), _folders(chain))
-    lines = []
+        result = _with_probes(overrides.apply(recipe, coerce(merged)), _folders(chain))
+    except FleetError as error:
+        raise error.within(names + ": ") from error
+    result, lines = coerce(result), []
     by_name = functools.partial(_by_name, result if isinstance(merged.get("servers"), dict) else {})
     for where, text in all_problems(result, lambda where: path_text(by_name(where))):
         keys = tuple(part for part in by_name(where) if isinstance(part, str))

@@ -153,8 +153,13 @@ def _apply_named(base, override, merge):
     unknown = sorted(key for key in override if key not in names)
     if unknown:
         raise unknown_key("a list of named items", unknown[0], override[unknown[0]], list(map(str, names)))
-    kept = [(name, item) for name, item in zip(names, base) if override.get(name, item) is not None]
-    return [merge(item, override[name]) if name in override else item for name, item in kept]
+    result = []
+    for name, item in zip(names, base):
+        if name not in override:
+            result.append(item)
+        elif override[name] is not None:
+            result.append(merge(item, override[name]))
+    return result
 
 
 def _with_nulls(item, override):

@@ -1,7 +1,8 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The recipe schema: errors with the key, the value and the allowed values.
+"""The recipe schema: conversion of strings from the command line, and errors with the key,
+the value and the allowed values.
 
 In addition to the keywords of JSON schema, a node has `allowed`, a description of its pattern; messages also show
 `examples`.
@@ -20,7 +21,18 @@ from ...module_utils.fleet_node.engines.registry import API_KEYS
 from ...module_utils.fleet_node.errors import FleetError
 from ...module_utils.fleet_node.verify import probes
 from ..base.checks import MAX_LINE, RESERVED, invisible
-from ..base.words import close_to, holds_secret, names_secret, odd_characters, path_text, show
+from ..base.words import (
+    FALSE,
+    NUMBER,
+    TRUE,
+    WHOLE,
+    close_to,
+    holds_secret,
+    names_secret,
+    odd_characters,
+    path_text,
+    show,
+)
 from ..engines import ENGINES
 from ..models import FAMILIES, family_of, other_family
 from ..platforms import PLATFORMS
@@ -30,7 +42,9 @@ from .overrides import group_name
 try:
     import jsonschema
 except ImportError:
-    jsonschema = None
+    HAS_JSONSCHEMA = False
+else:
+    HAS_JSONSCHEMA = True
 
 REQUIREMENT = "jsonschema>=4.23,<5"
 SCHEMA_PATH = os.path.join(COLLECTION, "recipes", "recipe.schema.json")
@@ -60,7 +74,7 @@ def recipe_schema():
 
 @functools.lru_cache(maxsize=1)
 def _validator():
-    if jsonschema is None:
+    if not HAS_JSONSCHEMA:
         raise FleetError("recipe.jsonschema-missing", sys.executable, REQUIREMENT)
     # 8.0 is not a valid count, because Python cannot count with it. "$" must not match before a line break at the end.
     draft = jsonschema.Draft202012Validator
@@ -86,12 +100,67 @@ def type_names(schema):
     return [types] if isinstance(types, str) else list(types)
 
 
-def _describe(schema):
-    """Return the values that a schema node allows, as a string."""
+def _coerce_scalar(text, types):
+    """Return a string from the command line converted to one of ``types``, or unchanged if that is not possible."""
+    if "string" in types:
+        return text
+    lower = text.strip().lower()
+    if "null" in types and lower in ("null", "none", "~", ""):
+        return None
+    if "boolean" in types and lower in TRUE | FALSE:
+        return lower in TRUE
+    if "integer" in types and WHOLE.fullmatch(lower):
+        return int(lower)
+    if "number" in types and NUMBER.fullmatch(lower):
+        return float(lower)
+    if "array" in types or "object" in types:
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+        wanted = list if "array" in types else dict
+        return value if isinstance(value, wanted) else text
+    return text
+
+
+def coerce(value, schema=None):
+    """Return ``value`` with the strings of ``-e key=value`` converted to the types of the schema.
+    Invalid strings are kept."""
+    schema = recipe_schema() if schema is None else resolved(schema)
+    if isinstance(value, str):
+        types = type_names(schema)
+        for option in schema.get("anyOf", ()):
+            types += type_names(option)
+            if option.get("const") == value:
+                return value
+        if "const" in schema and isinstance(schema["const"], int):
+            types.append("integer")
+        return _coerce_scalar(value, types) if types else value
+    if isinstance(value, dict):
+        properties = schema.get("properties", {})
+        rest = schema.get("additionalProperties")
+        rest = rest if isinstance(rest, dict) else {}
+        # Arguments may have any type: a string remains a string.
+        return {key: coerce(item, properties.get(key, rest)) for key, item in value.items()}
+    if isinstance(value, list) and "items" in schema:
+        return [coerce(item, schema["items"]) for item in value]
+    return value
+
+
+def _allowed(error):
+    """Return the allowed values at the place of ``error`` (a jsonschema error), as a string."""
+    schema = error.schema
     if "anyOf" in schema:
-        return " or ".join(map(_describe, schema["anyOf"]))
+        options = []
+        for option in schema["anyOf"]:
+            options.append(show(option["const"]) if "const" in option else _describe(option))
+        return " or ".join(options)
     if "const" in schema:
         return show(schema["const"])
+    return _describe(schema)
+
+
+def _describe(schema):
     if "enum" in schema:
         return ", ".join(str(item) for item in schema["enum"])
     text = " or ".join(TYPE_NAMES[name] for name in type_names(schema)) or schema.get("allowed", "anything")
@@ -133,7 +202,7 @@ def _message(error, text_of):
             error.schema["examples"][0],
         )  # fmt: skip
     odd = odd_characters(error.instance) if error.validator == "pattern" else ""
-    return path, "'%s' is %s%s; allowed: %s" % (key or "recipe", show(error.instance), odd, _describe(error.schema))
+    return path, "'%s' is %s%s; allowed: %s" % (key or "recipe", show(error.instance), odd, _allowed(error))
 
 
 def problems(recipe, text_of=path_text):
@@ -181,19 +250,21 @@ def _open_secrets(value, path=()):
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _open_secrets(item, (*path, str(key))) if key not in ("secrets", "secret_versions") else ()
-    elif isinstance(value, list):
+        return
+    if isinstance(value, list):
         for index, item in enumerate(value):
             before = value[index - 1] if index and isinstance(value[index - 1], str) else ""
             if _is_secret(before.lstrip("-"), item) and before.startswith("-"):
                 yield [*path, index], OPEN_SECRET
             else:
                 yield from _open_secrets(item, (*path, index))
-    elif isinstance(value, str):
-        keys = [one for one in path if isinstance(one, str)]
-        name, _mark, given = value.lstrip("-").partition("=")
-        secret = keys and (_is_secret(keys[-1], value) or _is_secret(name, given) or holds_secret(value))
-        if secret and keys[-1] not in WITH_CHECK and "description" not in keys:
-            yield list(path), OPEN_SECRET
+        return
+    keys = [one for one in path if isinstance(one, str)]
+    if not keys or keys[-1] in WITH_CHECK or "description" in keys or not isinstance(value, str):
+        return
+    name, mark, given = value.lstrip("-").partition("=")
+    if _is_secret(keys[-1], value) or (mark and _is_secret(name, given)) or holds_secret(value):
+        yield list(path), OPEN_SECRET
 
 
 def _is_secret(name, value):

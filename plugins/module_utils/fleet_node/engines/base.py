@@ -13,18 +13,6 @@ from ..model import gpt_oss
 ENGINE_DEAD = "the engine behind the API process is dead: restart the server; its log contains the reason"
 
 
-def samples(metrics, *names):
-    """[(labels, value)] of the metrics with these names, from the content of /metrics."""
-    pattern = r"(?m)^(?:%s)(?:\{([^}]*)\})?\s+([0-9.eE+-]+)\s*$" % "|".join(map(re.escape, names))
-    return [(labels, float(value)) for labels, value in re.findall(pattern, metrics)]
-
-
-def total(metrics, *names):
-    """The sum of the metrics with these names; None if there are none."""
-    found = samples(metrics, *names) if names else []
-    return int(sum(value for _labels, value in found)) if found else None
-
-
 class Engine:
     """An engine. This class itself is the engine for unknown names.
 
@@ -114,7 +102,9 @@ class Engine:
 
     def requests(self, metrics):
         """The number of requests of a server from the content of its /metrics; None if it is not in there."""
-        return total(metrics, *self.counted)
+        pattern = r"(?m)^(?:%s)(?:\{[^}]*\})?\s+([0-9.eE+-]+)\s*$" % "|".join(map(re.escape, self.counted))
+        found = re.findall(pattern, metrics) if self.counted else ()
+        return int(sum(map(float, found))) if found else None
 
     def finishes_within(self, entry):
         """Seconds within which a server finishes its requests after SIGTERM; 0 if it aborts them."""

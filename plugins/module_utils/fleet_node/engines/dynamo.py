@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 from ..host import values
@@ -13,10 +14,8 @@ from . import base, nixl_waits, stays_registered, text_only, trtllm, vllm
 
 TOOL_CALL_PARSER = "--dyn-tool-call-parser " + gpt_oss.TOOL_CALL_PARSERS["dynamo"]
 REASONING_PARSER = "--dyn-reasoning-parser " + gpt_oss.REASONING_PARSERS["dynamo"]
-VOCABULARY = (gpt_oss.VOCABULARY_FILE, gpt_oss.VOCABULARY_VARIABLE)
-# Its parsers only warn without the vocabulary, and since 1.6 the frontend removes what they leave of the format.
-NO_PARSER = "the workers were started without `%s`; or, where no %s comes either, the frontend has no "
-NO_PARSER += "%s where %s points" % VOCABULARY
+# Its parsers only warn then, and since 1.6 the frontend removes what they leave of the format.
+NO_VOCABULARY = "the frontend has no %s where %s points" % (gpt_oss.VOCABULARY_FILE, gpt_oss.VOCABULARY_VARIABLE)
 
 # The parsers of Dynamo's programs. From TensorRT-LLM they need only the defaults of four flags.
 PARSE = (
@@ -94,14 +93,21 @@ class Dynamo(base.Engine):
         gpt_oss.FORMAT,
         REASONING_PARSER,
         TOOL_CALL_PARSER,
-        *VOCABULARY,
+        gpt_oss.VOCABULARY_FILE,
+        gpt_oss.VOCABULARY_VARIABLE,
     )
     no_models = (
         "no model is listed (`data: []`): no decode worker has registered, a prefill worker is missing, or the "
         "frontend cannot load the model's files (see its log)"
     )
-    dropped_tool_call = NO_PARSER % (TOOL_CALL_PARSER, "reasoning")
-    no_reasoning = NO_PARSER % (REASONING_PARSER, "tool call")
+    dropped_tool_call = "the workers were started without `%s`; or, where no reasoning comes either, %s" % (
+        TOOL_CALL_PARSER,
+        NO_VOCABULARY,
+    )
+    no_reasoning = "the workers were started without `%s`; or, where no tool call comes either, %s" % (
+        REASONING_PARSER,
+        NO_VOCABULARY,
+    )
     config_verdict = trtllm.ENGINE.config_verdict  # messages of pydantic in one line; others unchanged
     http = (
         (
@@ -157,6 +163,8 @@ def _layout(entry):
 REQUESTS = "dynamo_component_requests_total"
 MOVED = "vllm:nixl_bytes_transferred_sum"
 ROLES = ("prefill", "decode")
+_REQUESTS = re.compile(r"^%s(?:\{([^}]*)\})?\s+([0-9.eE+-]+)\s*$" % REQUESTS, re.MULTILINE)
+_MOVED = re.compile(r"^%s(?:\{[^}]*\})?\s+([0-9.eE+-]+)\s*$" % MOVED, re.MULTILINE)
 
 
 def count_instances(health):
@@ -166,16 +174,18 @@ def count_instances(health):
     with the version (tensorrt_llm, backend), so every other component than prefill is decode. For a body without
     instances, its endpoints are counted: dyn://namespace.component.endpoint.
     """
-    instances, endpoints = values.items_of(values.dig(health, "instances")), values.dig(health, "endpoints")
-    seen = {
-        (values.text_of(instance.get("component")), str(instance.get("instance_id", number)))
-        for number, instance in enumerate(instances)
-        if instance.get("endpoint") == "generate"
-    }
-    if not instances and isinstance(endpoints, list):
-        seen = {(name, "") for name in map(values.text_of, endpoints) if name.endswith(".generate")}
-    prefill = sum("prefill" in component for component, _instance in seen)
-    return {"prefill": prefill, "decode": len(seen) - prefill}
+    seen = {role: set() for role in ROLES}
+    instances = values.items_of(values.dig(health, "instances"))
+    for number, instance in enumerate(instances):
+        if instance.get("endpoint") == "generate":
+            role = "prefill" if "prefill" in values.text_of(instance.get("component")) else "decode"
+            seen[role].add((instance.get("component"), str(instance.get("instance_id", number))))
+    if not instances:
+        endpoints = values.dig(health, "endpoints")
+        for name in endpoints if isinstance(endpoints, list) else []:
+            if isinstance(name, str) and name.endswith(".generate"):
+                seen["prefill" if "prefill" in name else "decode"].add(name)
+    return {role: len(found) for role, found in seen.items()}
 
 
 def request_count(metrics):
@@ -183,10 +193,11 @@ def request_count(metrics):
 
     0 if the worker has Dynamo's metrics but not yet this counter; None if it has none of Dynamo's metrics.
     """
-    found = base.samples(metrics, REQUESTS)
-    if not found:
+    samples = [(labels or "", float(value)) for labels, value in _REQUESTS.findall(metrics)]
+    if not samples:
         return 0 if "dynamo_component_" in metrics else None
-    return int(sum(value for labels, value in found if "dynamo_endpoint" not in labels or '"generate"' in labels))
+    serving = [value for labels, value in samples if "dynamo_endpoint" not in labels or '"generate"' in labels]
+    return int(sum(serving))
 
 
 def bytes_moved(metrics):
@@ -194,7 +205,8 @@ def bytes_moved(metrics):
 
     None if it does not count them: another connector or engine, or a version without this metric.
     """
-    return base.total(metrics, MOVED)
+    found = [float(value) for value in _MOVED.findall(metrics)]
+    return int(sum(found)) if found else None
 
 
 ENGINE = Dynamo()

@@ -106,7 +106,7 @@ LOGS = (
     (r"Model architectures .* are not supported|Unknown quantization method",
      "this release cannot load the checkpoint's format: use the model.repo and model.format of the recipe, or a "
      "newer release"),
-    (r"(?i)driver version is insufficient|driver on your system is too old|no NVIDIA driver|driver/library version",
+    (r"(?i)CUDA driver version is insufficient|driver on your system is too old|driver/library version mismatch",
      "the node's driver does not fit the engine's CUDA: install the driver that preflight.yml asks for"),
     (r"(?i)address already in use|\[Errno 98\]", "another process has its port: end it, or plan another port"),
 )  # fmt: skip

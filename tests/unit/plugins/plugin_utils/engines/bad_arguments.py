@@ -35,16 +35,14 @@ VLLM = [
         {"kv-transfer-config": {"kv_connector": "NixleConnector", "kv_role": "kv_both"}},
         {"compilation-config": "3"}, {"compilation-config": '{"cudagraph_mode": FULL}'},
         {"compilation-config": {"mode": 9}}, {"compilation-config.mode": "fast"}, {"hf-overrides": '{"x": 1'},
-        {"compilation-config": {"cudagraph_mode": "FULLL"}}, {"compilation-config.cudagraph_mode": "half"},
-        {"response-role": []}, {"enforce-eager": "true"},
+        {"response-role": []},
     ),
     *given(
         "h200-vllm", INVALID,
         {"tool-call-parser": "hermes"}, {"reasoning-parser": "qwen3"},
+        {"compilation-config": {"cudagraph_mode": "FULLL"}},
         {"max-num-seqs": "many"}, {"max-num-seqs": True}, {"max-num-seqs": 0}, {"max-num-seqs": 4.5},
         {"speculative-config": {"method": "eagle3", "num_speculative_tokens": 0}}, {"gpu-memory-utilization": 9},
-        {"max-num-batched-tokens": 8, "max-num-seqs": 16}, {"compilation-config": {"cudagraph_capture_sizes": [1, 0]}},
-        {"max-num-batched-tokens": "4K", "max-model-len": 8192, "no-enable-chunked-prefill": True},
         {"gpu-memory-utilization": "90%"}, {"max-model-len": "long"}, {"max-num-batched-tokens": "8 k"},
         {"speculative-config": {"method": "eagle3", "draft_tensor_parallel_size": 3}},
     ),
@@ -64,11 +62,6 @@ VLLM = [
     *given("trn3-vllm-neuron", INVALID, {"tool-call-parser": "hermes"}),
     *given("ascend-a2", UNKNOWN, {"max-num-sequence": 4}, {"compilation-config": {"cudagraph_moed": "FULL"}}),
     *given("ascend-a2", VALUE, {"quantization": "fp9"}, {"load-format": "netloadr"}),
-    *given("h200-sglang", UNKNOWN, {"mem-fraction-statik": 0.8}),
-    *given("h200-sglang", VALUE, {"tool-call-parser": "openai"}),
-    *given("h200-sglang", INVALID, {"tool-call-parser": "qwen25"}, {"reasoning-parser": "qwen3"}, {"dp-size": 2},
-           {"mem-fraction-static": 1.5}),
-    *given("h200-sglang", "plan.parallel-not-devices", {"tp-size": 2, "tensor-parallel-size": None}),
 ]  # fmt: skip
 
 ETCD = {"DYN_DISCOVERY_BACKEND": "etcd", "DYN_FILE_KV": None, "ETCD_ENDPOINTS": "http://10.0.0.1:2379"}

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import dynamo, options
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES, dynamo, options
 from ansible_collections.inference.fleet.tests.unit.engines import plans
 from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.engines import bad_arguments
 
@@ -42,20 +42,25 @@ def test_what_dynamo_would_refuse_or_never_serve(override, code):
 
 
 @pytest.mark.parametrize(
-    ("override", "place", "meant"),
+    ("recipe", "override", "release", "place", "meant"),
     [
-        ({"arguments": {"max-num-sequence": 4}}, "arguments.max-num-sequence", "max-num-seqs"),
-        ({"arguments": {"compilation-config": {"cudagraph_moed": "FULL"}}},
+        ("h200-vllm", {"arguments": {"max-num-sequence": 4}}, "vLLM 0.33.0", "arguments.max-num-sequence",
+         "max-num-seqs"),
+        ("h200-vllm", {"arguments": {"compilation-config": {"cudagraph_moed": "FULL"}}}, "vLLM 0.33.0",
          "arguments.compilation-config.cudagraph_moed", "cudagraph_mode"),
-        ({"command": ["vllm", "serve", "${model}", "--max-num-sequence", "4"]}, "command: --max-num-sequence",
-         "max-num-seqs"),
-        ({"config": {"format": "yaml", "content": {"max-num-sequence": 4}}}, "config.content.max-num-sequence",
-         "max-num-seqs"),
+        ("h200-vllm", {"command": ["vllm", "serve", "${model}", "--max-num-sequence", "4"]}, "vLLM 0.33.0",
+         "command: --max-num-sequence", "max-num-seqs"),
+        ("h200-vllm", {"config": {"format": "yaml", "content": {"max-num-sequence": 4}}}, "vLLM 0.33.0",
+         "config.content.max-num-sequence", "max-num-seqs"),
+        ("cpu-dynamo", bad_arguments.flag("decode", "dyn-reasoning-parsr", "gpt_oss"), "vLLM 0.31.0",
+         "arguments.dyn-reasoning-parsr", "dyn-reasoning-parser"),
+        ("cpu-dynamo", bad_arguments.flag("frontend", "router-moed", "kv"), "Dynamo 1.6.1",
+         "arguments.router-moed", "router-mode"),
     ],
 )  # fmt: skip
-def test_what_was_meant(override, place, meant):
-    values = ("vLLM 0.33.0", place, " (did you mean %s?)" % meant, "Correct or remove it")
-    assert refused("h200-vllm", override).values[1:] == values
+def test_what_was_meant(recipe, override, release, place, meant):
+    values = (release, place, " (did you mean %s?)" % meant, "Correct or remove it")
+    assert refused(recipe, override).values[1:] == values
 
 
 @pytest.mark.parametrize(
@@ -75,10 +80,6 @@ def test_what_was_meant(override, place, meant):
         {"tool-call-parser": "mine", "tool-parser-plugin": "/srv/mine.py"}, {"hf-token": True},
         {"allowed-origins": '["https://a.example"]'}, {"middleware": ["a.b", "c.d"]}, {"middleware": "a.b"},
         {"reasoning-parser": "openai_gptoss"}, {"cudagraph-capture-sizes": [1, 2]}, {"load-format": "dummy"},
-        {"max-num-batched-tokens": 16, "max-num-seqs": 16}, {"max-num-batched-tokens": 4096, "max-model-len": 8192},
-        {"max-num-batched-tokens": 4096, "max-model-len": "auto", "no-enable-chunked-prefill": True},
-        {"max-num-batched-tokens": 8192, "max-model-len": 8192, "no-enable-chunked-prefill": True},
-        {"compilation-config": {"cudagraph_mode": "piecewise", "cudagraph_capture_sizes": [1, 2, 4]}},
         {"max-num-sequence": None}, {"max-num-sequence": False},
     ],
 )  # fmt: skip
@@ -170,3 +171,8 @@ def test_every_flag_of_the_guide_is_taken_by_all_releases(version, program):
 def test_what_an_option_takes(spec, taken, not_taken):
     assert [value for value in taken if not options.fits(spec, value)] == []
     assert [value for value in not_taken if options.fits(spec, value)] == []
+
+
+def test_each_recorded_engine_has_the_releases_of_the_recipes():
+    assert {"0.11.1", "0.20.2", "0.31.0", "0.32.0", "0.33.0"} <= set(ENGINES["vllm"].flags.data["recorded"])
+    assert {"1.0.2", "1.3.1", "1.6.1"} <= set(ENGINES["dynamo"].flags.data["recorded"])

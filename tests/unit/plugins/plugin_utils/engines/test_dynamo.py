@@ -93,6 +93,18 @@ def test_versions_that_pair(packages):
     assert planned(venv={"packages": packages})
 
 
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.3.1", "1.3.1"),
+        ("mirror:5000/ai-dynamo/tensorrtllm-runtime:1.0.0@sha256:" + "0" * 64, "1.0.0"),
+        ("nvcr.io/nvidia/ai-dynamo/sglang-runtime:1.3.1", "None"),
+    ],
+)
+def test_the_version_of_an_image(image, version):
+    assert str(dynamo.ENGINE.version({"container": {"image": image}})) == version
+
+
 def codes(**layers):
     return plans.codes(planned, clustered=True, **layers)
 

@@ -41,26 +41,3 @@ def test_flags(engine, flag, value, argv):
 def test_what_an_engine_runs_with(engine, command, arguments, content, expected):
     name, _dot, backend = engine.partition(".")
     assert ENGINES[name].running(backend).effective(command, arguments, {"content": content}) == expected
-
-
-@pytest.mark.parametrize(
-    ("engine", "recipe", "version"),
-    [
-        ("vllm", {"venv": {"version": "0.24.0.1.1.0, Neuron SDK 2.32.0"}}, "0.24.0"),
-        ("vllm", {"venv": {"version": "2.27 beta, vLLM 0.11.1"}}, "0.11.1"),
-        ("vllm", {"container": {"image": "127.0.0.1:5000/engine:1"}}, "None"),
-        ("vllm", {"container": {"image": "127.0.0.1:5000/engine:1", "version": "0.32.0"}}, "0.32.0"),
-        ("vllm", {"container": {"image": "10.0.0.5:5000/neuron/pytorch-inference-vllm-neuronx:0.24.0.1.1.0-py313"}},
-         "0.24.0"),
-        ("vllm", {"container": {"image": "10.0.0.5:5000/vllm/vllm-openai:v0.32.0", "version": "0.1"}}, "0.32.0"),
-        ("sglang", {"container": {"image": "lmsysorg/sglang:v0.5.21"}}, "0.5.21"),
-        ("sglang", {"container": {"image": "lmsysorg/sglang:v0.5.21-rocm10-mi30x"}}, "0.5.21"),
-        ("trtllm", {"venv": {"packages": ["other==2", "tensorrt_llm==1.0.0"]}}, "1.0.0"),
-        ("trtllm", {"container": {"image": "mirror.example:5000/nvidia/tensorrt-llm/release:1.2.1"}}, "1.2.1"),
-        ("dynamo", {"container": {"image": "nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.3.1"}}, "1.3.1"),
-        ("dynamo", {"container": {"image": "a:5000/b/tensorrtllm-runtime:1.0.0@sha256:" + "0" * 64}}, "1.0.0"),
-        ("dynamo", {"container": {"image": "nvcr.io/nvidia/ai-dynamo/sglang-runtime:1.3.1"}}, "None"),
-    ],
-)  # fmt: skip
-def test_the_version_of_a_recipe(engine, recipe, version):
-    assert str(ENGINES[engine].version({"platform": "neuron", **recipe})) == version

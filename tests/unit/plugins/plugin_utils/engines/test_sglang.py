@@ -23,12 +23,34 @@ def test_the_static_share_without_the_weights_is_the_cache(name, accelerator, ca
     assert entries[1]["arguments"]["tensor-parallel-size"] == "1"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "value"),
+    [
+        ({"mem-fraction-statik": 0.8}, "plan.config-key-unknown", "mem-fraction-static"),
+        ({"tool-call-parser": "openai"}, "plan.config-value-invalid", "openai"),
+        ({"tool-call-parser": "qwen25"}, "input.value-invalid", "gpt-oss"),
+        ({"reasoning-parser": "qwen3"}, "input.value-invalid", "gpt-oss"),
+        ({"tp-size": 2, "tensor-parallel-size": None}, "plan.parallel-not-devices", "tp-size"),
+        ({"dp-size": 2}, "input.value-invalid", "data-parallel-size"),
+        ({"mem-fraction-static": 1.5}, "input.value-invalid", "1.5"),
+        ({"mem-fraction-static": 0.3}, "plan.does-not-fit-memory", "mem-fraction-static"),
+    ],
+)
+def test_what_a_plan_refuses(arguments, code, value):
+    variables = {"fleet_recipe": "h200-sglang", "fleet_hardware": {"accelerator": "h200", "count": 8},
+                 "fleet_override": {"arguments": arguments}}  # fmt: skip
+    problem = plans.problem(plans.plan_of, variables, deploys=True)
+    assert problem.code == code and value in "%s %s" % (problem.values, problem.message)
+
+
 def test_a_release_that_is_not_recorded_is_a_warning():
     image = {"container": {"image": "docker.io/lmsysorg/sglang:v0.5.23", "digest": None}}
     entry = plans.entries_of("h200-sglang", override=image)[0]
     recipe = {"container": {"image": entry["container"]["image"]}, "platform": "nvidia"}
     version = ENGINE.version(recipe)
     assert str(version) == "0.5.23" and "0.5.21" in ENGINE.notes(entry, version, None)[0]
+    for image in ("lmsysorg/sglang:v0.5.21", "lmsysorg/sglang:v0.5.21-rocm10-mi30x"):
+        assert str(ENGINE.version({"container": {"image": image}, "platform": "amd"})) == "0.5.21"
     assert ENGINE.notes({**entry, "command": ["start.sh"]}, version, None) == []
 
 

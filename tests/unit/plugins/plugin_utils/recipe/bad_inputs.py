@@ -159,7 +159,7 @@ OVERRIDES = [
     ({"arguments": {"kv-cache-memory-bytes": "-64M"}}, "arguments.kv-cache-memory-bytes"),
     ({"arguments": {"gpu-memory-utilization": 1.5}}, "arguments.gpu-memory-utilization"),
     ({"arguments": {"tensor-parallel-size": 2}}, "arguments.tensor-parallel-size"),
-    ({"arguments": {"tp": 1}}, "Write arguments.tensor-parallel-size instead"),
+    ({"arguments": {"tp": 1}}, "unknown key 'tp'"),
     ({"arguments": {"tp": 1, "tensor-parallel-size": 1}}, "arguments.tp"),
     ({"arguments": {"max_num_seqs": 4}}, "arguments.max_num_seqs"),
     ({"arguments": {"a": True, "no-a": True}}, "arguments.no-a"),

@@ -81,14 +81,21 @@ def test_requests_come_from_a_file_beside_the_recipe_or_of_the_collection(tmp_pa
     assert overridden["deployment"]["probes"] == theirs
 
 
-def test_a_file_of_requests_that_is_missing_or_wrong_is_an_error(tmp_path):
-    problem = plans.problem(recipes.load_recipe, write(tmp_path, probes="dynamos"))
-    assert (problem.code, problem.values[:2]) == ("recipe.name-unknown", ("'probes'", '"dynamos"'))
+def test_a_file_of_requests_that_is_not_there_is_named(tmp_path):
+    path = write(tmp_path, probes="dynamos")
+    problem = plans.problem(recipes.load_recipe, path)
+    assert (problem.code, problem.values[:3]) == (
+        "recipe.name-unknown", ("'probes'", '"dynamos"', "; did you mean 'dynamo'?"),
+    )  # fmt: skip
     write(tmp_path)
     assert refusal(tmp_path, fleet_override={"probes": "dynamos"})[0] == "recipe.name-unknown"
+
+
+def test_what_is_wrong_in_a_file_of_requests_is_said(tmp_path):
     (tmp_path / "probes").mkdir()
     (tmp_path / "probes" / "own.yml").write_text(yaml.safe_dump({"probes": [{"nam": "mine"}]}))
-    assert "probes[0].nam" in plans.error(recipes.load_recipe, write(tmp_path, probes="own")).message
+    message = plans.error(recipes.load_recipe, write(tmp_path, probes="own")).message
+    assert "unknown key 'probes[0].nam' (value \"mine\"); did you mean 'name'?" in message
 
 
 @pytest.mark.parametrize("given", [["short", "one"], "short, one"])
