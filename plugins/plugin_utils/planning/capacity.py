@@ -259,7 +259,7 @@ def _refusal(server, weights):
             return words % (*sizes, gib(server.memory), _remedy(server))
     budget = kv_budget(dataclasses.replace(server, cap=1.0), weights)  # the cap is a default of some versions
     needs = _needs(server, certain=True)
-    return _too_large(server, needs, budget, weights) if budget is not None and needs > budget else None
+    return _too_large(server, needs, budget, weights) if needs and budget is not None and needs > budget else None
 
 
 def _needs(server, certain=False):

@@ -69,8 +69,9 @@ def backends(plans, variables_of, endpoint=None, alias="", ports=()):
         first, second, *_others = weights.values()
         problems.add("endpoint.alias-models", alias, *first, *second)
     for name, servers in adapters.items():
-        if name in models or len({model for model, _one in servers}) > 1:
-            problems.keep(taken_twice("model.adapters", "the name %s" % name, "another model or its adapter"))
+        if name in (*models, alias) or len({model for model, _one in servers}) > 1:
+            other = "the endpoint's alias" if name == alias else "another model or its adapter"
+            problems.keep(taken_twice("model.adapters", "the name %s" % name, other))
     problems.raise_any()
     names = {}
     for model in models:

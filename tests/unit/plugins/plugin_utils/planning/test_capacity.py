@@ -453,6 +453,15 @@ def test_the_plan_says_for_each_server_whether_it_fits():
     ]
 
 
+def test_a_length_that_the_engine_chooses_needs_nothing_certain():
+    arguments = {"kv-cache-memory-bytes": -1, "max-model-len": "auto"}
+    hardware = {"accelerator": "h200", "count": 8}
+    planned = plan_of(
+        {"fleet_recipe": "h200-vllm", "fleet_hardware": hardware, "fleet_override": {"arguments": arguments}}
+    )
+    assert {one["verdict"] for one in planned["node1"]["capacity"]} == {"warning"}
+
+
 def test_a_refusal_holds_for_who_deploys_and_can_be_overruled():
     assert len(plan_of(TOO_LARGE, deploys=False)["node1"]["servers"]) == 8
     planned = plan_of({**TOO_LARGE, "fleet_capacity": "warn"}, deploys=True)

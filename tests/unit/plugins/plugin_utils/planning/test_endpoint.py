@@ -87,6 +87,7 @@ def test_maintenance(value, disabled):
         ([plan("proxy")], {"ports": [8405, 8000]}, ["endpoint.port-taken"]),
         ([plan("proxy", {"ports": {"system": 8405}})], {"ports": [8405]}, ["endpoint.port-taken"]),
         ([plan("one"), plan("two", {"model_id": LONG})], {"alias": LARGE}, ["endpoint.alias-unknown"]),
+        ([plan("one", {"adapters": [LARGE]})], {"alias": LARGE}, ["plan.taken-twice"]),
         (
             [plan("one", {"engine": "trtllm"}), plan("two", {"engine": "trtllm"}, repo="openai/gpt-oss-20b")],
             {"alias": "gpt-oss"},
