@@ -101,7 +101,9 @@ def parse_hardware(declared, where):
         mistakes.keep(invalid(where + ".cores", cores, "a multiple of fleet_hardware.lnc, %d" % lnc))
     memory = read("memory_gib", None, MAX_MEMORY, whole=False) if "memory_gib" in given else kind.memory_gib
     exclude = given.get("exclude") or []
-    if not isinstance(exclude, list) or not all(type(one) is int and 0 <= one < count for one in exclude):
+    if not isinstance(exclude, list) or any(
+        isinstance(one, bool) or not isinstance(one, int) or not 0 <= one < count for one in exclude
+    ):
         mistakes.keep(invalid(where + ".exclude", exclude, "a list of device numbers from 0 to %d" % (count - 1)))
     affinity = mistakes.result_of(_affinity, where + ".cpu_affinity", given.get("cpu_affinity"))
     mistakes.raise_any()

@@ -62,7 +62,7 @@ class Fleet(guard_place.Place):
         self.artifact, self.log = folder / "artifacts" / "k1", folder / "compiles"
         self.processes = []
 
-    def start(self, name, seconds=1.0, after=(), leaders=(), **changes):
+    def begin(self, name, seconds=1.0, after=(), leaders=(), **changes):
         entry = self.node.entry(name)
         entry = small_node.rehash(
             entry, start={"after": list(after)}, hooks=compile_cache("f1", leaders),
@@ -98,8 +98,8 @@ class Fleet(guard_place.Place):
     def completed(self):
         return small_node.wait_until(lambda: self.record().get("state") == "complete" and self.record())
 
-    def state(self, name):
-        return super().state({"name": name})
+    def told(self, name):
+        return self.state({"name": name})
 
 
 @pytest.fixture
@@ -113,17 +113,17 @@ def fleet(tmp_path):
 
 
 def test_one_compiles_and_the_other_waits_without_any_order(fleet):
-    first, _process = fleet.start("server-0", seconds=-1)
+    first, _process = fleet.begin("server-0", seconds=-1)
     small_node.wait_until(lambda: fleet.compiles() == ["server-0"])
-    assert fleet.state("server-0")["artifact"] == "compiles"
-    second, _process = fleet.start("server-1")
-    small_node.wait_until(lambda: fleet.state("server-1").get("phase") == "waiting for server-0")
-    assert fleet.state("server-1")["reason"] == "it compiles"
+    assert fleet.told("server-0")["artifact"] == "compiles"
+    second, _process = fleet.begin("server-1")
+    small_node.wait_until(lambda: fleet.told("server-1").get("phase") == "waiting for server-0")
+    assert fleet.told("server-1")["reason"] == "it compiles"
     pathlib.Path("%s.go" % fleet.log).touch()
     fleet.healthy(first)
     fleet.healthy(second)
     assert fleet.compiles() == ["server-0"]
-    assert fleet.state("server-1")["artifact"] == "loads"
+    assert fleet.told("server-1")["artifact"] == "loads"
     record = fleet.completed()
     assert (record["server"], record["files"]) == ("server-0", {"model.pt": 6})
     assert (record["schema"], record["key"]) == (1, "f1")  # the plan's, not the folder's name
@@ -131,13 +131,13 @@ def test_one_compiles_and_the_other_waits_without_any_order(fleet):
 
 
 def test_what_a_killed_compilation_left_is_cleared(fleet):
-    _entry, process = fleet.start("server-0", seconds=900)
+    _entry, process = fleet.begin("server-0", seconds=900)
     small_node.wait_until((fleet.artifact / "model.pt").exists)
     fleet.kill(process)
     assert artifacts.state_of(str(fleet.artifact))[0] == "abandoned"
     (fleet.artifact / "left").mkdir()
     (fleet.artifact / "left" / "over").write_text("x")
-    entry, _process = fleet.start("server-1")
+    entry, _process = fleet.begin("server-1")
     fleet.healthy(entry)
     assert fleet.completed()["files"] == {"model.pt": 6}
     assert fleet.compiles() == ["server-0", "server-1"]
@@ -146,17 +146,17 @@ def test_what_a_killed_compilation_left_is_cleared(fleet):
 
 
 def test_a_complete_one_is_loaded_and_a_cut_one_compiled_again(fleet):
-    entry, process = fleet.start("server-0", seconds=0)
+    entry, process = fleet.begin("server-0", seconds=0)
     fleet.healthy(entry)
     fleet.completed()
     fleet.kill(process)
-    entry, process = fleet.start("server-0", seconds=0)
+    entry, process = fleet.begin("server-0", seconds=0)
     fleet.healthy(entry)
     fleet.kill(process)
     assert fleet.compiles() == ["server-0"]
     (fleet.artifact / "model.pt").write_text("onet")
     assert artifacts.state_of(str(fleet.artifact))[0] == "damaged"
-    entry, process = fleet.start("server-0", seconds=0)
+    entry, process = fleet.begin("server-0", seconds=0)
     fleet.healthy(entry)
     assert fleet.compiles() == ["server-0", "server-0"]
     words = "clearing the artifact %s: files are missing or cut since server-0 completed it" % fleet.artifact
@@ -164,7 +164,7 @@ def test_a_complete_one_is_loaded_and_a_cut_one_compiled_again(fleet):
 
 
 def test_the_watch_is_nobodys_child_and_ends_with_the_engine(fleet):
-    entry, process = fleet.start("server-0", seconds=900)
+    entry, process = fleet.begin("server-0", seconds=900)
     small_node.wait_until(fleet.compiles)
     pids = processes.marked_processes(fleet.node.root)["server-0"]
     (watch,) = set(pids) - {process.pid}
@@ -195,7 +195,7 @@ def test_a_compiler_of_another_host_is_believed_for_its_budget(fleet, monkeypatc
 
 
 def test_a_compilation_that_another_host_took_over_is_left_to_it(fleet):
-    entry, process = fleet.start("server-0", seconds=-1)
+    entry, process = fleet.begin("server-0", seconds=-1)
     small_node.wait_until((fleet.artifact / "model.pt").exists)
     theirs = dict(fleet.record(), host="node-2", server="server-3", since=time.time())
     artifacts.clear(str(fleet.artifact))
@@ -245,20 +245,20 @@ def test_a_follower_of_a_whole_artifact_needs_no_leader(fleet):
     fleet.artifact.mkdir(parents=True)
     (fleet.artifact / "model.pt").write_text("onetwo")
     (fleet.artifact / "notes").write_text("mine")
-    entry, process = fleet.start("server-1", after=["server-0"], leaders=["server-0"])
+    entry, process = fleet.begin("server-1", after=["server-0"], leaders=["server-0"])
     fleet.healthy(entry)
     fleet.kill(process)
     assert artifacts.state_of(str(fleet.artifact))[0] == "foreign"  # somebody else's is never cleared
     begun = artifacts.compiling_record(entry)
     files.write_json(str(fleet.artifact / artifacts.RECORD), begun)
     artifacts.complete(str(fleet.artifact), entry, begun)
-    entry, process = fleet.start("server-2", after=["server-0"], leaders=["server-0"])  # complete
+    entry, process = fleet.begin("server-2", after=["server-0"], leaders=["server-0"])  # complete
     fleet.healthy(entry)
-    assert fleet.state("server-2")["artifact"] == "loads"
+    assert fleet.told("server-2")["artifact"] == "loads"
     assert fleet.compiles() == []
-    fleet.start("server-3", after=["server-0", "front-0"], leaders=["server-0"])
-    small_node.wait_until(lambda: fleet.state("server-3").get("phase") == "waiting for front-0")
-    assert fleet.state("server-3")["artifact"] is None
+    fleet.begin("server-3", after=["server-0", "front-0"], leaders=["server-0"])
+    small_node.wait_until(lambda: fleet.told("server-3").get("phase") == "waiting for front-0")
+    assert fleet.told("server-3")["artifact"] is None
 
 
 def checkpoint(folder, shards=("one", "two"), manifest=True, config="{}"):
@@ -342,17 +342,17 @@ def test_an_artifact_for_anything_else_does_not_fit(tmp_path):
 
 def test_what_does_not_fit_any_more_is_compiled_again_and_told(fleet):
     weights = checkpoint(fleet.folder / "w")
-    entry, process = fleet.start("server-0", seconds=0, weights=[weights])
+    entry, process = fleet.begin("server-0", seconds=0, weights=[weights])
     fleet.healthy(entry)
     record = fleet.completed()
     assert (record["key"], record["weights"]) == ("f1", [artifacts.weights_identity(weights)])
-    assert fleet.state("server-0")["weights"] == {weights: guard_state.weights_note(weights)}
+    assert fleet.told("server-0")["weights"] == {weights: guard_state.weights_note(weights)}
     fleet.kill(process)
     checkpoint(fleet.folder / "w", shards=("one", "TWO"))
     # the leader is asked to compile first, as on a fresh node
-    follower, _process = fleet.start("server-1", weights=[weights], after=["server-0"], leaders=["server-0"])
-    small_node.wait_until(lambda: fleet.state("server-1").get("phase") == "waiting for server-0")
-    entry, process = fleet.start("server-0", seconds=0, weights=[weights])
+    follower, _process = fleet.begin("server-1", weights=[weights], after=["server-0"], leaders=["server-0"])
+    small_node.wait_until(lambda: fleet.told("server-1").get("phase") == "waiting for server-0")
+    entry, process = fleet.begin("server-0", seconds=0, weights=[weights])
     fleet.healthy(entry)
     fleet.healthy(follower)
     assert fleet.compiles() == ["server-0", "server-0"]
