@@ -6,6 +6,7 @@ and reports all errors in one message."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 
@@ -100,8 +101,9 @@ def declared_of(variables, mistakes):
 
 def _check_profile(variables, recipe, mistakes):
     """Note a benchmark_profile that the recipe does not have."""
-    # check_variables() has noted an error in the variable, or a play templates it later
-    name = input_checks.Mistakes().result_of(variables.peek, "benchmark_profile")
+    name = None
+    with contextlib.suppress(FleetError):  # check_variables() has noted it, or a play templates it later
+        name = variables.peek("benchmark_profile")
     if recipe and name and isinstance(name, str):
         mistakes.result_of(points.profile_of, recipe, name)
 

@@ -123,9 +123,9 @@ def container_engines(servers):
 
 def container_images(servers):
     """Return [{engine, address, image, digest}] of the servers' containers, each once, in the servers' order."""
+    keys = ("engine", "address", "image", "digest")
     used = [entry["container"] for entry in servers if entry["container"]]
-    found = [{key: one[key] for key in ("engine", "address", "image", "digest")} for one in used]
-    return [one for number, one in enumerate(found) if one not in found[:number]]
+    return [dict(zip(keys, image)) for image in dict.fromkeys(tuple(one[key] for key in keys) for one in used)]
 
 
 def registries(images, mirror=""):

@@ -5,9 +5,8 @@
 
     python -m inference_fleet_quick_imports vllm.entrypoints.openai.api_server --model …
 
-vLLM imports 4,600 modules, whose objects stay. Garbage collection among them lasts a quarter of the
-time, in each process that it starts. The objects are then exempt from garbage collection, as vLLM's own are when it is
-ready.
+vLLM imports 4,600 modules, whose objects stay. Garbage collection among them lasts a quarter of the time, in each
+process that it starts. The objects are then exempt from garbage collection, as vLLM's own are when it is ready.
 
 The engine's Python imports a copy on the node, so this module uses only the standard library.
 """

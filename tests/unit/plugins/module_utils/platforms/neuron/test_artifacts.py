@@ -98,7 +98,7 @@ class Fleet(guard_place.Place):
     def completed(self):
         return small_node.wait_until(lambda: self.record().get("state") == "complete" and self.record())
 
-    def told(self, name):
+    def state_of(self, name):
         return self.state({"name": name})
 
 
@@ -115,15 +115,15 @@ def fleet(tmp_path):
 def test_one_compiles_and_the_other_waits_without_any_order(fleet):
     first, _process = fleet.begin("server-0", seconds=-1)
     small_node.wait_until(lambda: fleet.compiles() == ["server-0"])
-    assert fleet.told("server-0")["artifact"] == "compiles"
+    assert fleet.state_of("server-0")["artifact"] == "compiles"
     second, _process = fleet.begin("server-1")
-    small_node.wait_until(lambda: fleet.told("server-1").get("phase") == "waiting for server-0")
-    assert fleet.told("server-1")["reason"] == "it compiles"
+    small_node.wait_until(lambda: fleet.state_of("server-1").get("phase") == "waiting for server-0")
+    assert fleet.state_of("server-1")["reason"] == "it compiles"
     pathlib.Path("%s.go" % fleet.log).touch()
     fleet.healthy(first)
     fleet.healthy(second)
     assert fleet.compiles() == ["server-0"]
-    assert fleet.told("server-1")["artifact"] == "loads"
+    assert fleet.state_of("server-1")["artifact"] == "loads"
     record = fleet.completed()
     assert (record["server"], record["files"]) == ("server-0", {"model.pt": 6})
     assert (record["schema"], record["key"]) == (1, "f1")  # the plan's, not the folder's name
@@ -254,11 +254,11 @@ def test_a_follower_of_a_whole_artifact_needs_no_leader(fleet):
     artifacts.complete(str(fleet.artifact), entry, begun)
     entry, process = fleet.begin("server-2", after=["server-0"], leaders=["server-0"])  # complete
     fleet.healthy(entry)
-    assert fleet.told("server-2")["artifact"] == "loads"
+    assert fleet.state_of("server-2")["artifact"] == "loads"
     assert fleet.compiles() == []
     fleet.begin("server-3", after=["server-0", "front-0"], leaders=["server-0"])
-    small_node.wait_until(lambda: fleet.told("server-3").get("phase") == "waiting for front-0")
-    assert fleet.told("server-3")["artifact"] is None
+    small_node.wait_until(lambda: fleet.state_of("server-3").get("phase") == "waiting for front-0")
+    assert fleet.state_of("server-3")["artifact"] is None
 
 
 def checkpoint(folder, shards=("one", "two"), manifest=True, config="{}"):
@@ -340,18 +340,18 @@ def test_an_artifact_for_anything_else_does_not_fit(tmp_path):
     assert record["weights"][0]["files"][:12] in artifacts.misfit_of(entry, record)
 
 
-def test_what_does_not_fit_any_more_is_compiled_again_and_told(fleet):
+def test_what_does_not_fit_any_more_is_compiled_again_and_state_of(fleet):
     weights = checkpoint(fleet.folder / "w")
     entry, process = fleet.begin("server-0", seconds=0, weights=[weights])
     fleet.healthy(entry)
     record = fleet.completed()
     assert (record["key"], record["weights"]) == ("f1", [artifacts.weights_identity(weights)])
-    assert fleet.told("server-0")["weights"] == {weights: guard_state.weights_note(weights)}
+    assert fleet.state_of("server-0")["weights"] == {weights: guard_state.weights_note(weights)}
     fleet.kill(process)
     checkpoint(fleet.folder / "w", shards=("one", "TWO"))
     # the leader is asked to compile first, as on a fresh node
     follower, _process = fleet.begin("server-1", weights=[weights], after=["server-0"], leaders=["server-0"])
-    small_node.wait_until(lambda: fleet.told("server-1").get("phase") == "waiting for server-0")
+    small_node.wait_until(lambda: fleet.state_of("server-1").get("phase") == "waiting for server-0")
     entry, process = fleet.begin("server-0", seconds=0, weights=[weights])
     fleet.healthy(entry)
     fleet.healthy(follower)
