@@ -116,7 +116,7 @@ def used_places(paths, planned, deployment):
 def _processes(paths):
     """Strings of running processes: program, arguments, folder, and the environment of this root's servers."""
     texts = []
-    ours = {pid for pids in processes.marked_processes(paths.root).values() for pid in pids}
+    ours = set(processes.server_pids(paths.root))
     for pid in filter(str.isdigit, os.listdir("/proc")):
         if int(pid) == os.getpid():
             continue

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import os
 import pwd
@@ -127,11 +128,39 @@ def markers_of(pid):
     return None if server is None or root is None else (os.fsdecode(root), os.fsdecode(server))
 
 
+_examined = contextvars.ContextVar("examined", default=None)  # {root: marked_processes(root)} in examined_once()
+
+
+@contextlib.contextmanager
+def examined_once():
+    """Within it, marked_processes() examines all processes once: for a caller that changes nothing."""
+    token = _examined.set({})
+    try:
+        yield
+    finally:
+        _examined.reset(token)
+
+
 def marked_processes(root):
     """{server: sorted pids} of this root's servers: the marked processes and their descendants.
 
     Processes with an empty environment are found by their parents. This process and its ancestors are omitted.
     """
+    examined = _examined.get()
+    if examined is None:
+        return _marked_processes(root)
+    if root not in examined:
+        examined[root] = _marked_processes(root)
+    return examined[root]
+
+
+def server_pids(root):
+    """Yields the pids of all servers of this root; examines the processes when the first is asked for."""
+    for pids in marked_processes(root).values():
+        yield from pids
+
+
+def _marked_processes(root):
     table = process_table()
     spared = set()
     pid = os.getpid()
@@ -243,19 +272,24 @@ def open_to_all(bind, port, sockets):
 
 
 class Sockets:
-    """The TCP sockets that listen at one time, and the processes with sockets: reading them takes long."""
+    """The TCP sockets that listen at one time, and the processes with sockets: reading those of all processes takes
+    long, so `likely` (pids) are read first."""
 
-    def __init__(self):
+    def __init__(self, likely=()):
         self.listeners = _listeners()
+        self._likely = likely
+
+    def owner(self, inode):
+        """The process with this socket, the first by pid; None if none is visible."""
+        return self._likely_owners.get(inode) or self._owners.get(inode)
 
     @functools.cached_property
-    def owners(self):
-        """{inode: pid} of the visible sockets, with the first process by pid."""
-        found = {}
-        for pid in sorted(process_table()):
-            for inode in _socket_inodes(pid):
-                found.setdefault(inode, pid)
-        return found
+    def _likely_owners(self):
+        return _owners(self._likely)
+
+    @functools.cached_property
+    def _owners(self):
+        return _owners(process_table())
 
 
 def port_holder(bind, port, sockets=None):
@@ -294,7 +328,7 @@ def _holders(listeners, sockets):
     """[{pid, command, user, server, root}] of sockets ({inode: uid}) by pid; invisible processes are last."""
     held = {}
     for inode in sorted(listeners):
-        held.setdefault(sockets.owners.get(inode), []).append(user_name(listeners[inode]))
+        held.setdefault(sockets.owner(inode), []).append(user_name(listeners[inode]))
     holders = []
     for pid in sorted(held.keys() - {None}):
         root, server = markers_of(pid) or (None, None)
@@ -304,8 +338,14 @@ def _holders(listeners, sockets):
     return holders
 
 
-def _socket_inodes(pid):
-    return {int(target[8:-1]) for target in open_files(pid) if target.startswith("socket:[")}
+def _owners(pids):
+    """{inode: the first of these processes with this socket}"""
+    found = {}
+    for pid in sorted(pids):
+        for target in open_files(pid):
+            if target.startswith("socket:["):
+                found.setdefault(int(target[8:-1]), pid)
+    return found
 
 
 def open_files(pid):

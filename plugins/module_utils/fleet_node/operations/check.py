@@ -39,7 +39,8 @@ def check(params, check_mode, operation_of, validated):
     """
     looks, verification, servers = unpacked(params)
     try:
-        found = {"changed": False, **look(looks, operation_of, validated, params["root"])}
+        with processes.examined_once():
+            found = {"changed": False, **look(looks, operation_of, validated, params["root"])}
     except FleetError as error:
         error.details = {**error.details, "hangs": True}
         raise

@@ -363,7 +363,7 @@ def held(context, unit, given=None):
 
     given: Detector.given of a platform whose servers use parts of a device, such as cores.
     """
-    own = {pid for pids in processes.marked_processes(context.root).values() for pid in pids}
+    own = set(processes.server_pids(context.root))
     own |= processes.with_children(one["pid"] for one in context.adopted.values())
     found = {}
     for device in context.found.devices:

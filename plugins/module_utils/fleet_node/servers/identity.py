@@ -70,7 +70,8 @@ class Watch:
         }
 
     def _look(self):
-        return observe(self.node.paths, self.node.manager, self.planned), processes.Sockets()
+        observed = observe(self.node.paths, self.node.manager, self.planned)
+        return observed, processes.Sockets(pid for one in observed.values() for pid in one.pids)
 
     def _look_again(self):
         """An observation that began after this call."""

@@ -92,9 +92,28 @@ def test_the_holder_of_a_port_may_be_a_server_of_ours_or_unseen(monkeypatch):
         monkeypatch.setattr(processes, "markers_of", lambda pid: ("/r", "server-0"))
         holder = processes.port_holder("127.0.0.1", port)
         assert (holder["root"], holder["server"]) == ("/r", "server-0")
-        monkeypatch.setattr(processes, "_socket_inodes", lambda pid: set())
+        monkeypatch.setattr(processes, "open_files", lambda pid: set())
         unseen = {"pid": None, "command": None, "user": processes.user_name(os.getuid()), "server": None, "root": None}
         assert processes.port_holder("127.0.0.1", port) == unseen
+
+
+def test_likely_holders_precede_the_others(monkeypatch):
+    with listener("127.0.0.1") as (port, inode):
+        files = {41: {"socket:[%d]" % inode}, 42: {"socket:[%d]" % inode, "/a"}, 43: {"/a"}}
+        monkeypatch.setattr(processes, "process_table", lambda: dict.fromkeys(files))
+        monkeypatch.setattr(processes, "open_files", files.get)
+        for likely, pid in ((), 41), ((42,), 42), ((43,), 41):
+            assert processes.port_holder("127.0.0.1", port, processes.Sockets(likely))["pid"] == pid
+
+
+def test_processes_are_examined_once_where_nothing_changes(monkeypatch):
+    looks = []
+    monkeypatch.setattr(processes, "process_table", lambda: looks.append(1) or {})
+    with processes.examined_once():
+        assert [processes.marked_processes(root) for root in ("/r", "/r", "/s")] == [{}, {}, {}]
+        assert len(looks) == 2
+    assert list(processes.server_pids("/r")) == []
+    assert len(looks) == 3
 
 
 def test_marked_processes_and_their_children_are_found_and_nothing_else(tmp_path):
