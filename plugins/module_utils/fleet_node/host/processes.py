@@ -155,9 +155,8 @@ def marked_processes(root):
 
 
 def server_pids(root):
-    """Yields the pids of all servers of this root; examines the processes when the first is asked for."""
-    for pids in marked_processes(root).values():
-        yield from pids
+    """[pid] of all servers of this root."""
+    return [pid for pids in marked_processes(root).values() for pid in pids]
 
 
 def _marked_processes(root):
@@ -273,9 +272,9 @@ def open_to_all(bind, port, sockets):
 
 class Sockets:
     """The TCP sockets that listen at one time, and the processes with sockets: reading those of all processes takes
-    long, so `likely` (pids) are read first."""
+    long, so those that likely() returns ([pid]) are read first."""
 
-    def __init__(self, likely=()):
+    def __init__(self, likely=list):
         self.listeners = _listeners()
         self._likely = likely
 
@@ -285,7 +284,7 @@ class Sockets:
 
     @functools.cached_property
     def _likely_owners(self):
-        return _owners(self._likely)
+        return _owners(self._likely())
 
     @functools.cached_property
     def _owners(self):

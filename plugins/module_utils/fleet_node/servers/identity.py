@@ -71,7 +71,7 @@ class Watch:
 
     def _look(self):
         observed = observe(self.node.paths, self.node.manager, self.planned)
-        return observed, processes.Sockets(pid for one in observed.values() for pid in one.pids)
+        return observed, processes.Sockets(lambda: [pid for one in observed.values() for pid in one.pids])
 
     def _look_again(self):
         """An observation that began after this call."""

@@ -302,7 +302,7 @@ def foreign_holders(root, entries, containers, leaving=()):
 
     containers: {name: [Container]} of this root; leaving: names of servers of this root that release their ports.
     """
-    found, sockets = [], processes.Sockets(processes.server_pids(root))
+    found, sockets = [], processes.Sockets(functools.partial(processes.server_pids, root))
     for entry in entries:
         for port, what in server_ports(entry):
             holder = port_holder(entry["bind"], port, root, containers, sockets)

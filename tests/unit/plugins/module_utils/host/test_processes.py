@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import socket
@@ -103,7 +104,8 @@ def test_likely_holders_precede_the_others(monkeypatch):
         monkeypatch.setattr(processes, "process_table", lambda: dict.fromkeys(files))
         monkeypatch.setattr(processes, "open_files", files.get)
         for likely, pid in ((), 41), ((42,), 42), ((43,), 41):
-            assert processes.port_holder("127.0.0.1", port, processes.Sockets(likely))["pid"] == pid
+            sockets = processes.Sockets(functools.partial(list, likely))
+            assert processes.port_holder("127.0.0.1", port, sockets)["pid"] == pid
 
 
 def test_processes_are_examined_once_where_nothing_changes(monkeypatch):
@@ -112,7 +114,7 @@ def test_processes_are_examined_once_where_nothing_changes(monkeypatch):
     with processes.examined_once():
         assert [processes.marked_processes(root) for root in ("/r", "/r", "/s")] == [{}, {}, {}]
         assert len(looks) == 2
-    assert list(processes.server_pids("/r")) == []
+    assert processes.server_pids("/r") == []
     assert len(looks) == 3
 
 
