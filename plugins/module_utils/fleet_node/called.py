@@ -11,6 +11,7 @@ import pkgutil
 
 from . import engines, operations, platforms
 from .errors import FleetError
+from .host.os_errors import os_error
 from .host.redact import parameter_secrets, read_on_node
 
 
@@ -42,6 +43,8 @@ def run(name, arguments, check_mode, validate, hide, unkept=None, root=""):
     more = {"operation_of": operation_of, "validated": validated} if operation.nested else {}
     try:
         result = operation.run(parameters, check_mode, **more)
+    except OSError as error:
+        raise os_error("The operation %s cannot be completed" % name, error) from error
     finally:
         hide(read_on_node)
     return result, result.pop("warnings", ())

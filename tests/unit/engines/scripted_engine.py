@@ -333,6 +333,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         vectors = [[text.lower().count(letter) + 0.5 for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts]
         if self.has("vectors-swapped") and len(vectors) > 1:
             vectors.reverse()
+        if self.has("vectors-of-large-numbers"):
+            vectors = [[10**400] * 26 for _text in texts]
         if self.has("vectors-of-zeros"):
             vectors = [[0.0] * 26 for _text in texts]
         data = [{"object": "embedding", "index": at, "embedding": vector} for at, vector in enumerate(vectors)]

@@ -15,11 +15,13 @@ import re
 import shutil
 import stat
 import tempfile
+import time
 
 from .os_errors import about
 
 MAX_JSON = 64 << 20  # bytes
 MAX_DIGITS = 32
+LOCK_POLL_S = 0.05
 MOUNTS = "/proc/self/mountinfo"
 ESCAPED = re.compile(r"\\([0-7]{3})")  # blanks in that file
 
@@ -223,18 +225,43 @@ def write_json(path, value, mode=0o644, owner=None):
 
 
 @contextlib.contextmanager
-def folder_lock(path):
-    """Lock a folder for other processes, and yield a handle of it. File systems without locks are used without."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def folder_lock(path, wait_s=3600, needed=True):
+    """Lock a folder for other processes, and yield a handle of it. File systems without locks are used without.
+
+    Every account that may read the folder can lock it, too. So after wait_s seconds TimeoutError is raised, or, unless
+    the lock is `needed`, the folder is used without.
+    """
+    handle, end = os.open(path, os.O_RDONLY | os.O_DIRECTORY), time.monotonic() + wait_s
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.ENOSYS):
-                raise
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    if needed:
+                        raise TimeoutError(errno.ETIMEDOUT, "another process keeps it locked", path) from None
+                    break
+                time.sleep(LOCK_POLL_S)
+            except OSError as error:
+                if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.ENOSYS):
+                    raise
+                break
         yield handle
     finally:
         os.close(handle)
+
+
+def record_lock(path):
+    """folder_lock() of a folder of records, which are written without it rather than not at all."""
+    return folder_lock(path, wait_s=5, needed=False)
+
+
+def open_lock(path):
+    """A stream of the lock file `path`, which no other account can open and so keep locked. Raises OSError."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    os.fchmod(handle, 0o600)
+    return os.fdopen(handle, "a", encoding="ascii")
 
 
 def is_locked(path):

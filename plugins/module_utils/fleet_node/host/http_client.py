@@ -72,7 +72,7 @@ class Response:
 
     def json(self):
         """The body's JSON value, or None."""
-        return _parsed(self.text)
+        return parsed(self.text)
 
     def describe(self, limit=600):
         """One line for a person: status and body cut to `limit` characters, or the failure."""
@@ -94,7 +94,7 @@ class Event:
 
     def json(self):
         """The event's JSON value, or None."""
-        return _parsed(self.data)
+        return parsed(self.data)
 
 
 @dataclasses.dataclass
@@ -111,11 +111,17 @@ class Stream:
     after: str | None = None
 
 
-def _parsed(text):
+def parsed(text):
+    """The JSON value of a text, or None."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
+
+
+def whole_number(text):
+    """The number in a header, or None if it is not at most 18 of the digits 0 to 9."""
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 
 def connect_host(bind):
@@ -298,8 +304,7 @@ def _read(answer, sock, result, collector, started):
     result.status = answer.status
     result.closes = answer.will_close
     result.headers = {name.lower(): value for name, value in answer.getheaders()}
-    length = answer.headers.get("Content-Length")
-    expected = int(length) if length and length.isdigit() and not answer.chunked else None
+    expected = None if answer.chunked else whole_number(answer.headers.get("Content-Length"))
     unpack = _unpacker(result.headers.get("content-encoding", ""))
     received = taken = 0
     waits = False

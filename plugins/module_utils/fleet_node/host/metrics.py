@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 
-from .files import folder_lock, make_directory, names_in, read_text, write_atomic
+from .files import make_directory, names_in, read_text, record_lock, write_atomic
 
 FAMILIES = {
     "fleet_server_verified": "Whether the last verdict of the server was good.",
@@ -28,7 +28,7 @@ def update(folder, servers, samples):
     """
     path = file_in(folder)
     make_directory(folder)
-    with folder_lock(folder):
+    with record_lock(folder):
         kept = {}
         for family, labels, server, number in SAMPLE.findall(read_text(path) or ""):
             if family not in samples.get(server, ()):

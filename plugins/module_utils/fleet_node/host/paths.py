@@ -40,6 +40,7 @@ class NodePaths:
         self.program = self.lib + "/program"  # see program_check.py
         self.guard = self.program + "/current"  # what service managers start servers with
         self.state = self.run + "/servers"
+        self.servers_lock = self.run + "/engine_servers.lock"
         self.engine_lib = self.lib + "/lib/engine"  # modules that engines import
 
     @classmethod

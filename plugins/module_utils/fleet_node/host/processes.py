@@ -17,6 +17,9 @@ import struct
 import time
 from typing import NamedTuple
 
+from .files import names_in, readable_json
+from .paths import NodePaths
+
 SECRET_OPTION = re.compile(
     r"(?i)(-{1,2}[\w-]*(?:key|token|secret|password|passwd|auth|credential)[\w-]*)(?:(=)\S+|( )\S+(?: [^-\s]\S*)*)"
 )
@@ -24,6 +27,8 @@ SECRET_WORD = re.compile(r"(?i)\b(bearer |hf_|sk-)[\w.-]{4,}|(?<=://)[^\s/@]+(?=
 MASK = "********"
 MARKER_SERVER = "INFERENCE_FLEET_SERVER"  # both are in the environment of all that the guard starts
 MARKER_ROOT = "INFERENCE_FLEET_ROOT"
+CONTAINER = re.compile(rb"/(?:docker|libpod|cri-containerd|crio|kubepods|containerd)[-/.]")  # in a cgroup's path
+USER_SLICE = re.compile(rb"/user-(\d+)\.slice")
 LOOKS = 50  # checks of a process that shows no variables, LOOK_S apart, since it may be in the middle of execve
 LOOKS_WITH_ARGUMENTS = 5  # the same for a process that shows arguments: execve may have ended in between
 LOOK_S = 0.001
@@ -128,6 +133,33 @@ def markers_of(pid):
     return None if server is None or root is None else (os.fsdecode(root), os.fsdecode(server))
 
 
+def accounts(root):
+    """{uid} of the accounts that run servers of this root: root, this process's, and those of its folders and deployed
+    entries, which other accounts cannot write."""
+    paths, found = NodePaths("" if root == "/" else root), {0, os.geteuid()}
+    for folder in (paths.servers, paths.state):
+        with contextlib.suppress(OSError):
+            found.add(os.stat(folder).st_uid)
+    with contextlib.suppress(OSError):
+        for name in names_in(paths.servers, suffix=".json"):
+            entry = readable_json(paths.entry(name))
+            with contextlib.suppress(KeyError, TypeError):
+                found.add(pwd.getpwnam(entry["user"]).pw_uid)
+    return found
+
+
+def is_of(pid, known):
+    """Whether a process is of one of these accounts ({uid}), or in a container that one of them started. Every account
+    can set the markers of a server."""
+    try:
+        if os.stat("/proc/%d" % pid).st_uid in known:
+            return True
+        group = shown(pid, "cgroup")
+    except OSError:
+        return False
+    return bool(CONTAINER.search(group)) and {int(uid) for uid in USER_SLICE.findall(group)} <= known
+
+
 _examined = contextvars.ContextVar("examined", default=None)  # {root: marked_processes(root)} in examined_once()
 
 
@@ -166,10 +198,10 @@ def _marked_processes(root):
     while pid in table and pid not in spared:
         spared.add(pid)
         pid = table[pid].parent
-    server_of = {}
+    server_of, known = {}, accounts(root)
     for pid in table:
         markers = markers_of(pid)
-        if markers is not None and markers[0] == (root or "/"):
+        if markers is not None and markers[0] == (root or "/") and is_of(pid, known):
             server_of[pid] = markers[1]
     more = server_of
     while more:
@@ -331,6 +363,8 @@ def _holders(listeners, sockets):
     holders = []
     for pid in sorted(held.keys() - {None}):
         root, server = markers_of(pid) or (None, None)
+        if root is not None and not (os.path.isabs(root) and is_of(pid, accounts(root))):
+            root = server = None
         holders.append({"pid": pid, "command": command(pid), "user": held[pid][0], "server": server, "root": root})
     for user in held.get(None, ()):
         holders.append({"pid": None, "command": None, "user": user, "server": None, "root": None})

@@ -12,6 +12,7 @@ import time
 from ..errors import FleetError
 from ..host import jobs
 from ..host import python as host_python
+from ..host.files import open_lock
 from ..host.os_errors import os_error
 from ..host.server_spec import check_entries, check_order
 from ..services import supervisord, watchdog
@@ -193,7 +194,7 @@ def locked(paths, create=False, wait_s=LOCK_S):
         yield
         return
     server_files.make_folder(paths.run)
-    with open(paths.run + "/engine_servers.lock", "a", encoding="ascii") as stream:
+    with open_lock(paths.servers_lock) as stream:
         end = time.monotonic() + wait_s
         while not jobs.locked(stream):
             if time.monotonic() >= end:

@@ -91,7 +91,7 @@ def forget_state(node, name):
     unlink(node.paths.ready(name))
     path = node.paths.server_state(name)
     if os.path.lexists(path):
-        with files.folder_lock(os.path.dirname(path)):
+        with files.record_lock(os.path.dirname(path)):
             unlink(path)
 
 

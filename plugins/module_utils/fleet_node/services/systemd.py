@@ -40,6 +40,12 @@ STOP_WAIT_S = 15  # TERM to KILL
 CONTAINER_STOP_WAIT_S = STOP_WAIT_S + 15  # the engine's own TERM to KILL, and its answer
 DOCKER = "docker.service"
 RESTART_S = 1  # the guard counts and delays starts; this is for a guard that cannot be executed
+# Not in root's units, whose guards make the folder: systemd would make it root's, and close it to the other guards.
+RECORDS = (
+    "# where guards leave their records; it is made again after a reboot and stays when a server stops",
+    "RuntimeDirectory=inference-fleet/servers",
+    "RuntimeDirectoryPreserve=yes",
+)
 # In addition to the guard's start limit, which allows 5 starts within hours.
 LIMIT_INTERVAL_S, LIMIT_BURST = 60, 30
 SHOWN = ("Id", "Description", "LoadState", "LoadError", "ActiveState", "SubState", "Result", "MainPID",
@@ -52,7 +58,6 @@ EXIT_STATUSES = {
     "203": "the interpreter of its unit is gone, or cannot be executed; run the play again",
     "217": "the user of its unit is not on this node any more",
 }
-CONTAINER = re.compile(r"/(?:docker|libpod|cri-containerd|crio|kubepods|containerd)[-/.]")  # in a cgroup's path
 CLD_EXITED = 1  # siginfo's si_code, wait(2): it exited; anything else is a signal
 
 
@@ -145,9 +150,7 @@ class Systemd(ServiceManager):
             *(["User=" + user.replace("%", "%%")] if user is not None else []),
             *("Limit%s=%s" % (name, "infinity" if most < 0 else most) for name, most in LIMITS.items()),
             "TasksMax=infinity",
-            "# where guards leave their records; it is made again after a reboot and stays when a server stops",
-            "RuntimeDirectory=inference-fleet/servers",
-            "RuntimeDirectoryPreserve=yes",
+            *(RECORDS if user is not None else []),
             "SyslogIdentifier=" + PREFIX + name,
             "LogRateLimitIntervalSec=%d" % (LOG_RATE_S if self.log_limits()["rate"] else 0),
             "LogRateLimitBurst=%d" % self.log_limits()["rate"],
@@ -414,7 +417,7 @@ def _containers_run():
     """Whether this node runs a container, whose devices a reload of systemd might remove."""
     for pid in processes.process_table():
         with contextlib.suppress(OSError):
-            if CONTAINER.search(processes.shown(pid, "cgroup").decode("utf-8", "replace")):
+            if processes.CONTAINER.search(processes.shown(pid, "cgroup")):
                 return True
     return False
 

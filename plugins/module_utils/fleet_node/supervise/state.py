@@ -14,7 +14,7 @@ import stat
 import sys
 import time
 
-from ..host.files import fits, folder_lock, readable_json, sha256_file, write_json
+from ..host.files import fits, readable_json, record_lock, sha256_file, write_json
 from ..host.processes import ENDED, process
 from ..host.values import utc
 from ..model import gpt_oss
@@ -107,7 +107,7 @@ class State:
         record["started"] = self.starts[-1] if phase == "running" and self.starts else None
         try:
             os.makedirs(os.path.dirname(self.path), exist_ok=True)
-            with folder_lock(os.path.dirname(self.path)):  # see take_back()
+            with record_lock(os.path.dirname(self.path)):  # see take_back()
                 write_json(self.path, record, self.mode)
         except OSError as error:
             say("its record %s cannot be written (%s), so neither status nor the start limit know of this: %s"
@@ -119,7 +119,7 @@ def take_back(state_path, pid):
 
     The record stays if it belongs to another process, or to a guard that waits.
     """
-    with folder_lock(os.path.dirname(state_path)):  # else a guard's newer record could be lost
+    with record_lock(os.path.dirname(state_path)):  # else a guard's newer record could be lost
         record = read_record(state_path)
         if record.get("phase") == "running" and record.get("pid") == pid:
             kept = [start for start in record.get("starts", ()) if start != record.get("started")]

@@ -16,7 +16,7 @@ import time
 
 from ..engines import health_request as asking
 from ..host import metrics
-from ..host.files import fits, names_in, readable_json, write_json
+from ..host.files import fits, is_locked, names_in, readable_json, write_json
 from ..host.http_client import FAILURES
 from ..host.paths import NodePaths
 from ..host.processes import markers_of, terminate_found
@@ -62,7 +62,10 @@ def look(options, memory):
             known = {"pid": record["pid"], "ticks": record["ticks"], "answered": False, "failures": 0}
         kept[name] = known
         secrets = read_secrets(os.path.join(options.etc, "secrets", name + ".json"))
-        reason, asked = fault(entry, secrets, options.timeout)
+        try:
+            reason, asked = fault(entry, secrets, options.timeout)
+        except Exception as error:  # of one server, whose answers must not end the watch over the others
+            reason, asked = "%s: %s" % (type(error).__name__, error), True
         samples[name] = {
             "fleet_server_answers": reason is None,
             "fleet_server_converged": (record.get("hash") == entry["hash"], {"hash": entry["hash"]}),
@@ -73,6 +76,8 @@ def look(options, memory):
         in_budget = time.time() - (record.get("started") or 0) < entry["health"]["budget_s"]
         if in_budget and not known["answered"]:
             continue
+        if _changing(options.root):
+            continue  # a server that is drained refuses requests until it ends
         known["failures"] += 1
         say("%s does not answer, %d of %d: %s" % (name, known["failures"], options.failures, reason), "watchdog")
         if known["failures"] >= options.failures:
@@ -82,6 +87,14 @@ def look(options, memory):
     with contextlib.suppress(OSError):  # servers are restarted with a full disk, too
         metrics.update(NodePaths(options.root).metrics, folder, samples)
     return kept
+
+
+def _changing(root):
+    """Whether a run changes the servers of this root."""
+    try:
+        return is_locked(NodePaths(root).servers_lock)
+    except OSError:
+        return False
 
 
 def restart(name, record, options):
@@ -99,11 +112,16 @@ def restart(name, record, options):
 
 def watch(options):
     """Ask the servers, repeatedly with --every. Returns the exit status."""
+    memory = readable_json(options.memory)
+    memory = memory if fits(memory, MEMORY) else {}
     while True:
-        memory = readable_json(options.memory)
-        kept = look(options, memory if fits(memory, MEMORY) else {})
-        os.makedirs(os.path.dirname(options.memory), exist_ok=True)
-        write_json(options.memory, kept, 0o640)
+        memory, failed = look(options, memory), False
+        try:
+            os.makedirs(os.path.dirname(options.memory), exist_ok=True)
+            write_json(options.memory, memory, 0o640)
+        except OSError as error:  # of a full disk, which does not end the watch
+            say("%s cannot be written: %s" % (options.memory, error.strerror), "watchdog")
+            failed = True
         if not options.every:
-            return 0
+            return int(failed)
         time.sleep(options.every)

@@ -145,6 +145,8 @@ class Asking:
             result.update(got=outcome.got, ok=outcome.ok, cause=outcome.cause)
             if isinstance(outcome, OutOfTime):
                 self._stop(name)
+        except Exception as error:  # an answer that no probe foresees does not end the verification of other servers
+            result.update(ok=False, cause="the answer cannot be judged (%s: %s)" % (type(error).__name__, error))
         result.update(got=writable(result["got"]), ms=round((time.monotonic() - started) * 1000), sent=here.sent)
         if result["ok"] is False:
             with self._lock:
@@ -411,8 +413,8 @@ def response_of(answer):
 
 def retry_after(response):
     """Seconds until the retry that a busy server requests."""
-    text = response.headers.get("retry-after", "").strip()
-    return float(text) if text.isdigit() else BUSY_S
+    seconds = http_client.whole_number(response.headers.get("retry-after", "").strip())
+    return BUSY_S if seconds is None else float(seconds)
 
 
 def writable(text):

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 
+from ..host import http_client
 from ..host.files import readable_json
 from ..model import gpt_oss
 from ..servers import causes
@@ -118,10 +118,7 @@ class Families(Responses):
 
 def schema_number(text):
     """The number in an answer that follows SCHEMA, None for another answer."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return None
+    value = http_client.parsed(text)
     number = value.get("number") if isinstance(value, dict) and len(value) == 1 else None
     return number if isinstance(number, int) and not isinstance(number, bool) else None
 

@@ -84,3 +84,13 @@ def test_a_file_in_a_folder_of_others_gets_its_rights_by_its_handle(tmp_path, mo
         monkeypatch.setattr(os, name, None)
     files.write_atomic(str(tmp_path / "x"), "text", 0o600, (os.getuid(), os.getgid()))
     assert (tmp_path / "x").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_folder_that_another_account_keeps_locked_is_waited_for_and_not_for_ever(tmp_path):
+    with files.folder_lock(str(tmp_path)):
+        with pytest.raises(TimeoutError):
+            files.folder_lock(str(tmp_path), wait_s=0).__enter__()
+        with files.folder_lock(str(tmp_path), wait_s=0, needed=False):
+            pass
+    with files.folder_lock(str(tmp_path), wait_s=0):
+        pass

@@ -134,3 +134,26 @@ def test_https_without_a_context_is_refused():
 def test_cut_keeps_one_line_and_marks_what_is_missing():
     assert http_client.cut("a\n b", 10) == "a b"
     assert http_client.cut("abcdef", 4) == "abc…"
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("0", 0),
+        ("17", 17),
+        ("9" * 18, 10**18 - 1),
+        ("9" * 5000, None),
+        ("²", None),
+        ("٣", None),
+        ("-1", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_the_number_of_a_header(text, number):
+    assert http_client.whole_number(text) == number
+
+
+@pytest.mark.parametrize(("text", "value"), [("[1]", [1]), ("[" * 200000, None), ("{", None)])
+def test_text_that_is_no_json_has_no_value(text, value):
+    assert http_client.parsed(text) == value

@@ -164,7 +164,7 @@ def test_the_whole_unit(manager):
     hooks = compile_cache("f1", ["server-7"])
     assert manager.definition(entry(cpus="0-3,8", start=compiled, hooks=hooks), "inference-fleet") == text
     plain = manager.definition(entry(platform="nvidia"), None)
-    assert "User=" not in plain
+    assert "User=" not in plain and "RuntimeDirectory=" not in plain
     assert "NoNewPrivileges=" not in plain  # nvidia-modprobe is setuid
 
 

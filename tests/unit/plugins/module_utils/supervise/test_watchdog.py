@@ -13,7 +13,7 @@ import time
 import types
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import http_client, processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files, http_client, jobs, processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import watchdog
 
 ENTRY = {
@@ -90,6 +90,40 @@ def test_it_restarts_after_failures_in_a_row(node):
     node.look()
     assert node.memory == {}  # nobody is asked who does not run
     assert len(node.said) == 4
+
+
+def test_nothing_is_restarted_while_a_run_changes_servers(node):
+    """A server that is drained refuses requests."""
+    node.end()
+    node.options.root = str(node.folder)
+    node.start(root=node.options.root)
+    node.answers["/v1/chat/completions"] = (503, "draining")
+    lock = node.folder / "run/inference-fleet/engine_servers.lock"
+    lock.parent.mkdir(parents=True)
+    with files.open_lock(str(lock)) as stream:
+        assert lock.stat().st_mode & 0o777 == 0o600  # else another account could keep it locked
+        assert jobs.locked(stream)
+        assert all(node.look() for _turn in range(4))
+    assert [node.look(), node.look()] == [True, False]
+
+
+def test_an_answer_that_cannot_be_read_is_a_failure_of_that_server_alone(node, monkeypatch):
+    monkeypatch.setattr(watchdog, "fault", lambda *_arguments: int("x"))
+    assert [node.look(), node.look()] == [True, False]
+
+
+def test_a_full_disk_does_not_end_the_watch(node, monkeypatch):
+    node.answers["/v1/chat/completions"] = HANGS
+    (node.folder / "file").write_text("")
+    node.options.memory, node.options.every = str(node.folder / "file" / "memory.json"), 1
+    turns = iter([None, None])
+    clock = types.SimpleNamespace(sleep=lambda _seconds: next(turns), time=time.time)
+    monkeypatch.setattr(watchdog, "time", clock)
+    with pytest.raises(StopIteration):
+        watchdog.watch(node.options)
+    assert node.process.wait(10) == -signal.SIGTERM
+    node.options.every = None
+    assert watchdog.watch(node.options) == 1
 
 
 def test_a_new_process_is_not_charged_with_the_failures_of_the_old_one(node):

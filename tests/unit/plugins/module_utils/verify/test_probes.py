@@ -268,6 +268,12 @@ def test_faults_of_other_families_have_their_causes(family, fault, probe, cause)
     assert failing(judged(fault, family))[probe] == cause
 
 
+def test_an_answer_that_no_probe_foresees_fails_its_probe_and_no_other():
+    verdict = judged("vectors-of-large-numbers", "embedding")
+    assert "OverflowError" in failing(verdict)["embedding"]
+    assert by_name(verdict)["own-models"]["ok"] is True
+
+
 def test_an_embedding_model_is_asked_for_vectors_of_its_size(tmp_path):
     verdict = judged(family="embedding")
     assert failing(verdict) == {}
