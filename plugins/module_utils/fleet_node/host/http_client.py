@@ -112,7 +112,7 @@ class Stream:
 
 
 def parsed(text):
-    """The JSON value of a text, or None."""
+    """The JSON value of a string, or None."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -303,8 +303,8 @@ def open_to_all(bind, port, sockets):
 
 
 class Sockets:
-    """The TCP sockets that listen at one time, and the processes with sockets: reading those of all processes takes
-    long, so those that likely() returns ([pid]) are read first."""
+    """The TCP sockets that listen at one time, and the processes with sockets: reading those of all processes is slow,
+    so those that likely() returns ([pid]) are read first."""
 
     def __init__(self, likely=list):
         self.listeners = _listeners()
