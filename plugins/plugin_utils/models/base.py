@@ -9,8 +9,10 @@ docs/using/capacity.md has the formulas, and compares them with published sizes.
 from __future__ import annotations
 
 import dataclasses
+import json
 import types
 
+from ...module_utils.fleet_node.host.files import fits
 from ...module_utils.fleet_node.model.formats import format_of
 
 BF16 = 2  # bytes
@@ -29,6 +31,13 @@ KEYS = (
     "moe_intermediate_size", "n_shared_experts", "shared_expert_intermediate_size", "first_k_dense_replace",
     "mlp_only_layers", "decoder_sparse_step", "quantization_config",
 )  # fmt: skip
+# Shapes of keys that are no whole numbers, for files.fits().
+ANY = object, "anything"
+SHAPES = {
+    "model_type": (str, "a string"), "layer_types": ([str], "a list of strings"), "mlp_only_layers": (list, "a list"),
+    "tie_word_embeddings": ANY, "attention_bias": ANY, "use_sliding_window": ANY,
+    "quantization_config": ({"bits": (int, None), "group_size": (int, None)}, "a mapping with whole numbers"),
+}  # fmt: skip
 # Types of models whose feed-forward has three matrices (gate, up, down). Others are counted with two, so that a size
 # is never too large.
 GATED = ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "phi3", "olmo3", "deepseek_v2",
@@ -166,6 +175,10 @@ def dimensions(config, weights_format, headless=False):
         value = config.get(key)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError("%s is %s; allowed: a positive integer" % (key, value))
+    for key, value in config.items():
+        shape, words = SHAPES.get(key, ((int, bool), "a whole number"))
+        if value is not None and not fits(value, shape):
+            raise ValueError("%s is %s; allowed: %s" % (key, json.dumps(value), words))
 
     def get(key):
         return config.get(key) or 0
