@@ -28,6 +28,8 @@ from .weights.staging import Busy, WeightLock
 
 KINDS = ("work", "compile", "artifact", "cache")
 PATH = re.compile(r"/[^\s\"',;:=\\]+")
+ESCAPED = re.compile(r"(?:\\u[0-9a-fA-F]{4})+")
+QUOTES = re.compile(r"[\\\"'%$]")  # of JSON, units and shells, which also double some of them
 KEY = re.compile(r"^[0-9a-f]{16}$")
 UNITS = "/etc/systemd/system/inference-fleet-*"
 
@@ -61,16 +63,20 @@ class Used:
     """The paths that are named. texts: strings of plan entries; others: strings of processes and services.
 
     An entry that names a folder, such as a container's mount, uses everything in it. That does not apply to processes,
-    which may name the root.
+    which may name the root. Whatever could be the path counts, since the end of a path with a blank is not known.
     """
 
     def __init__(self, texts, others, lib):
         self._named = _places(texts)
         self._paths = self._named | _places(others)
+        self._text = "\n".join(map(_unquoted, [*texts, *others]))
         self._lib = lib
 
     def names(self, path):
         """Whether the path, a path in it, or, by an entry, a folder above it is named."""
+        spellings = {path, os.path.realpath(path)}
+        if any(re.search(re.escape(_unquoted(one)) + r"(?!\.*[\w+-])", self._text) for one in spellings):
+            return True
         path = os.path.realpath(path)
         return any(_within(other, path) for other in self._paths) or any(
             _within(path, other) for other in self._named if not _within(self._lib, other)
@@ -78,14 +84,31 @@ class Used:
 
 
 def _places(texts):
-    """The absolute paths in strings, and the targets of links among them, except folders of the root directory."""
+    """The absolute paths in strings, and the targets of links among them, except folders of the root directory.
+
+    An absolute string, or its part after "=", is also a path by itself.
+    """
     found = set()
     for text in texts:
-        for path in PATH.findall(text):
-            path = path.rstrip("/.)]}")
+        complete = [one for one in (text, text.partition("=")[2]) if one.startswith("/") and "\n" not in one]
+        for path in [*(one.rstrip("/") for one in complete), *(one.rstrip("/.)]}") for one in PATH.findall(text))]:
             if path.count("/") > 1:
                 found |= {os.path.normpath(path), os.path.realpath(path)}
     return found
+
+
+def _strings(value):
+    """The strings in a JSON value, and its keys."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, (list, tuple)):
+        return [text for one in value for text in _strings(one)]
+    return [value] if isinstance(value, str) else []
+
+
+def _unquoted(text):
+    """The text without quotes and escapes, so that a path and its quoted form are alike."""
+    return QUOTES.sub("", ESCAPED.sub(lambda found: json.loads('"%s"' % found.group()), text))
 
 
 def _within(path, folder):
@@ -94,7 +117,7 @@ def _within(path, folder):
 
 def used_places(paths, planned, deployment):
     """(Used, {names of planned, deployed and running servers}, [entries]). Raises FleetError for an invalid entry."""
-    entries, texts = list(planned), [json.dumps(deployment)] if deployment else []
+    entries = list(planned)
     names = {entry["name"] for entry in entries}
     for file in sorted(glob.glob(glob.escape(paths.servers) + "/*.json")):
         text = read_text(file) or ""
@@ -105,7 +128,7 @@ def used_places(paths, planned, deployment):
             raise FleetError("clean.entry-unreadable", file) from None
         entries.append({**entry, "directories": directories})
         names.add(os.path.basename(file)[: -len(".json")])
-    texts += [json.dumps(entry, ensure_ascii=False) for entry in entries]
+    texts = _strings([deployment, *entries])
     others = _processes(paths)
     for pattern in (UNITS, UNITS + "/*", glob.escape(paths.etc) + "/supervisor.d/*"):
         others += [read_text(file) or "" for file in glob.glob(pattern) if os.path.isfile(file)]
@@ -125,7 +148,7 @@ def _processes(paths):
                 texts.append(os.readlink("/proc/%s/%s" % (pid, link)))
         for name in ("cmdline", "environ") if int(pid) in ours else ("cmdline",):
             with contextlib.suppress(OSError), open("/proc/%s/%s" % (pid, name), "rb") as stream:
-                texts.append(stream.read().replace(b"\0", b"\n").decode("utf-8", "surrogateescape"))
+                texts += stream.read().decode("utf-8", "surrogateescape").split("\0")
     return texts
 
 

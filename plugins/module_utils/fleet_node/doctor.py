@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from .containers.host_settings import DAEMON_JSON
 from .engines.registry import engine_of
 from .errors import FleetError
-from .host.files import existing_parent, names_in, read_json, read_text, readable_json
+from .host.files import existing_parent, names_in, read_bytes, read_end, read_json, readable_json
 from .host.redact import MASK, TOKEN_LENGTH, Redactor, encoded, url_secrets, variable_secrets
 from .platforms.base import used
 from .platforms.host import run_tool
@@ -277,7 +277,7 @@ def advised(cause):
 
 # ---- the bundle
 
-LOG_LINES, MOST = 2000, 4 << 20  # lines of each log, characters of each file
+LOG_LINES, MOST = 2000, 4 << 20  # lines of each log, characters or bytes of each file
 TOKEN = re.compile(r"(?i)\b((?:bearer|basic)\s+)[\w.~+/=-]{6,}|\b(?:hf_|sk-|nvapi-)[\w-]{8,}")
 
 
@@ -307,7 +307,7 @@ def bundle(case, servers, found):
             taken["logs/%s.log" % name] = "\n".join(manager.log_tail(name, LOG_LINES))
     with contextlib.suppress(NotChecked, FleetError):
         taken["logs/kernel.log"] = "\n".join(kernel_lines(case.system)[-LOG_LINES:])
-    taken["config/daemon.json"] = _text(case.system.sysroot + DAEMON_JSON)
+    taken["config/daemon.json"] = _text(case.system.sysroot + DAEMON_JSON, follow=True)
     taken["versions.json"] = _json(_versions(case))
     taken = {name: text[-MOST:] for name, text in taken.items() if text}
     for entry in entries:
@@ -332,7 +332,7 @@ def _versions(case):
     """Versions of this collection's program, of the node and its environments."""
     found = {
         "program": own_version(), "python": sys.version, "kernel": platform.release(), "machine": platform.machine(),
-        "system": _text(case.system.sysroot + "/etc/os-release"), "environments": {},
+        "system": _text(case.system.sysroot + "/etc/os-release", follow=True), "environments": {},
     }  # fmt: skip
     for name in names_in(case.paths.venvs):
         marker = read_json("%s/%s/.inference-fleet.json" % (case.paths.venvs, name))
@@ -346,7 +346,9 @@ def _json(value):
     return json.dumps(value, indent=1, sort_keys=True)
 
 
-def _text(path):
+def _text(path, follow=False):
+    """The end of a file, or None. follow: follow a link, which only root can make there."""
     with contextlib.suppress(OSError, ValueError):
-        return read_text(path)
+        data = read_bytes(path, MOST) if follow else read_end(path, MOST)[0]
+        return data.decode("utf-8", "replace") if data else None
     return None

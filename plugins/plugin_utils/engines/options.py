@@ -218,7 +218,7 @@ class _Check:
         if not spec:
             self._unknown(program, table, name, path, place)
         elif not fits(spec, value, strict):
-            self._refuse(program, place, value, _allowed(spec))
+            self._refuse(program, place, value, _allowed(spec, value))
         else:
             if spec == "?" or (isinstance(spec, list) and "*" in spec and value not in spec):
                 self._warn(program, "%s %s is not on record" % (place, show(value)))
@@ -283,7 +283,7 @@ def fits(spec, value, strict=False):
         return spec == "?" or bool(match["null"])
     kind = match["type"]
     if kind in ("int", "float"):
-        found = number(value, kind == "int" and not (isinstance(value, float) and value.is_integer()))
+        found = number(value, kind == "int")  # not 256.0, which no parser of a command line accepts
         low, high = float(match["low"] or "-inf"), float(match["high"] or "inf")
         return found is not None and low <= found <= high and not (match["sign"] == ">" and found == low)
     if kind in ("size", "size auto"):
@@ -312,8 +312,8 @@ def _json(value):
         return None
 
 
-def _allowed(spec):
-    """Return the allowed values of an option as a sentence part."""
+def _allowed(spec, value):
+    """Return the allowed values of an option as a sentence part. value: the refused value."""
     if isinstance(spec, list):
         return ", ".join("null" if one is None else text(one) for one in spec if one not in MARKS)
     match = SPEC.fullmatch(spec)
@@ -321,13 +321,15 @@ def _allowed(spec):
     if match["low"]:
         found += " %s %s" % ("above" if match["sign"] == ">" else "from", match["low"])
     found += ", at most %s" % match["high"] if match["high"] else ""
+    if match["type"] in ("int", "size", "size auto") and isinstance(value, float) and value.is_integer():
+        found += " (%d; in a template with | int)" % value
     return found + (", or several" if match["several"] else "") + (", or null" if match["null"] else "")
 
 
 def check_limit(key, value, spec):
     """Raises FleetError (of checks.invalid) if a value is not above 0 or not allowed. spec: of an option."""
     if not fits(spec, value) or (spec.startswith("size") and str(value) not in ("auto", "-1") and not size(value)):
-        raise invalid(key, value, _allowed(spec))
+        raise invalid(key, value, _allowed(spec, value))
 
 
 def size(value):

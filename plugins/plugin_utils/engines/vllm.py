@@ -79,15 +79,10 @@ class Vllm(Engine):
     def check_command(self, where, server, version):
         """Raises FleetError for settings that the scheduler or compiler rejects at the start,
         after the previous server stopped."""
-        values, place = server.arguments, "%s: arguments.%s" % (where, BATCHED)
-        batched, sequences = read_number(values, (BATCHED,)), read_number(values, (SEQUENCES,))
-        if batched and sequences and batched < sequences:
-            raise invalid(place, batched, "at least %d, a token for each sequence (%s)" % (sequences, SEQUENCES))
-        length = None if str(values.get(LENGTH)) in ("auto", "-1") else read_number(values, (LENGTH,))
-        if batched and length and batched < length and values.get("enable-chunked-prefill") is False:
-            allowed = "at least %d (%s) without chunked prefill, which computes a prompt in one step"
-            raise invalid(place, batched, allowed % (length, LENGTH))
-        with contextlib.suppress(Unreadable):  # check_options() reports a value that is not a mapping
+        values = server.arguments
+        with contextlib.suppress(Unreadable):  # check_options() reports what is no number, or no mapping
+            _check_batches(where, values)
+        with contextlib.suppress(Unreadable):
             _check_graphs(where, *graph_settings(values))
         with contextlib.suppress(Unreadable):
             _check_draft(where, read_mapping(values, DRAFT), read_degree(values, Engine.parallel[0]))
@@ -190,6 +185,17 @@ def _check_draft(where, draft, tensor):
     tokens = draft.get("num_speculative_tokens")
     if tokens is not None and (number(tokens) or 0) < 1:
         raise invalid("%s: %s.num_speculative_tokens" % (where, DRAFT), tokens, "a whole number above 0")
+
+
+def _check_batches(where, values):
+    place = "%s: arguments.%s" % (where, BATCHED)
+    batched, sequences = read_number(values, (BATCHED,)), read_number(values, (SEQUENCES,))
+    if batched and sequences and batched < sequences:
+        raise invalid(place, batched, "at least %d, a token for each sequence (%s)" % (sequences, SEQUENCES))
+    length = None if str(values.get(LENGTH)) in ("auto", "-1") else read_number(values, (LENGTH,))
+    if batched and length and batched < length and values.get("enable-chunked-prefill") is False:
+        allowed = "at least %d (%s) without chunked prefill, which computes a prompt in one step"
+        raise invalid(place, batched, allowed % (length, LENGTH))
 
 
 def _check_graphs(where, mode, sizes):

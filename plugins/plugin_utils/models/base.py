@@ -18,6 +18,7 @@ BF16 = 2  # bytes
 # bits. fp8: the scales of channels or blocks are not counted. awq, gptq: see _value_bytes().
 VALUE_BYTES = {"bf16": BF16, "fp8": 1, "mxfp4": 17 / 32, "nvfp4": 9 / 16}
 GROUPED = ("awq", "gptq")
+GROUPS = ("bits", "group_size")  # in the quantization_config of those
 FORMATS = (*VALUE_BYTES, *GROUPED)
 # Keys of a config.json that a plan depends on.
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size",
@@ -29,6 +30,10 @@ KEYS = (
     "moe_intermediate_size", "n_shared_experts", "shared_expert_intermediate_size", "first_k_dense_replace",
     "mlp_only_layers", "decoder_sparse_step", "quantization_config",
 )  # fmt: skip
+# Types of the keys that are no whole numbers.
+TYPES = {"model_type": str, "layer_types": list, "mlp_only_layers": list, **dict.fromkeys(
+    ("tie_word_embeddings", "attention_bias", "use_sliding_window", "quantization_config"), object)}  # fmt: skip
+WORDS = {int: "a whole number", str: "a string", list: "a list"}
 # Types of models whose feed-forward has three matrices (gate, up, down). Others are counted with two, so that a size
 # is never too large.
 GATED = ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "phi3", "olmo3", "deepseek_v2",
@@ -166,6 +171,12 @@ def dimensions(config, weights_format, headless=False):
         value = config.get(key)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError("%s is %s; allowed: a positive integer" % (key, value))
+    quantization = config.get("quantization_config")
+    inner = [(key, quantization.get(key)) for key in GROUPS] if isinstance(quantization, dict) else []
+    for key, value in (*config.items(), *inner):
+        kind = TYPES.get(key, int)
+        if value is not None and not isinstance(value, kind):
+            raise ValueError("%s is %r; allowed: %s" % (key, value, WORDS[kind]))
 
     def get(key):
         return config.get(key) or 0
@@ -215,15 +226,16 @@ def _value_bytes(config, weights_format):
     zero of as many bits as a value."""
     if weights_format not in GROUPED:
         return VALUE_BYTES[weights_format]
-    quantization = config.get("quantization_config") or {}
-    bits, group = quantization.get("bits") or 4, quantization.get("group_size") or 128
+    quantization = config.get("quantization_config")
+    given = quantization if isinstance(quantization, dict) else {}
+    bits, group = (given.get(key) or usual for key, usual in zip(GROUPS, (4, 128)))
     return (bits * group + 16 + bits) / 8 / group if group > 0 else bits / 8
 
 
 def _sliding_layers(config, layers):
     """Return the number of layers that attend to a window. Raises ValueError for further kinds of attention."""
     kinds = config.get("layer_types") or ()
-    other = sorted(set(kinds) - {SLIDING, FULL})
+    other = sorted({str(one) for one in kinds} - {SLIDING, FULL})
     if other:
         raise ValueError("layer_types contains %s; allowed: %s, %s" % (", ".join(other), FULL, SLIDING))
     if kinds:

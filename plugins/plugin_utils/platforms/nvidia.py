@@ -58,7 +58,7 @@ class Nvidia(Platform):
         Kernels for MXFP4 are for certain GPUs.
         """
         kernels, capability = server.arguments.get("moe-backend"), float(server.hardware.compute_capability or 0)
-        first, before = KERNELS.get(kernels, (0.0, 100.0))
+        first, before = KERNELS.get(kernels if isinstance(kernels, str) else None, (0.0, 100.0))
         if server.recipe["model"]["format"] == "mxfp4" and not first <= capability < before:
             allowed = ["auto", "marlin", *(one for one, (least, most) in KERNELS.items() if least <= capability < most)]
             raise invalid("%s: arguments.moe-backend" % where, kernels, ", ".join(allowed) + " for MXFP4 on this GPU")

@@ -33,15 +33,18 @@ SHAPE = {
     "sets": [{"accelerators": [str], "devices": [int], "lengths": [dict], "concurrency": [int], "override": dict}],
 }
 
+ALLOWED = "source, and sets of %s, as in recipes/tuning, with input, output and concurrency as whole numbers above 0"
+
 
 def check_table(table, path):
     """Return the table. Raises FleetError if it is not valid."""
     complete = fits(table, SHAPE) and set(table) == set(SHAPE) and table["sets"]
     for one in table["sets"] if complete else ():
-        sizes = all({"input", "output"} <= set(lengths) for lengths in one.get("lengths", [{}]))
+        sizes = [lengths.get(key) for lengths in one.get("lengths", [{}]) for key in WANTED[:2]]
+        sizes = all(fits(size, int) and size > 0 for size in (*sizes, *one.get("concurrency", ())))
         complete = complete and set(one) == set(SHAPE["sets"][0]) and sizes
     if not complete:
-        raise invalid(path, sorted(table), "source, and sets of %s, as in recipes/tuning" % ", ".join(SHAPE["sets"][0]))
+        raise invalid(path, sorted(table), ALLOWED % ", ".join(SHAPE["sets"][0]))
     return table
 
 

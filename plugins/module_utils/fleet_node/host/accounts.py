@@ -18,7 +18,7 @@ import stat
 
 from ..errors import FleetError, argument_invalid
 from . import commands, processes
-from .files import make_directory, mount_points, names_in, read_json, write_atomic
+from .files import make_directory, mount_points, names_in, place, read_json, write_atomic
 from .files import remove as remove_path
 from .jobs import DetachedJob
 from .os_errors import os_error
@@ -76,21 +76,27 @@ def _wrong_rights(paths, shared):
     others. Weights, logs and mounts keep their owner.
     """
     found, own, mounts = [], (os.geteuid(), os.getegid()), mount_points()
-    data = [paths.models, paths.encodings, *sorted(glob.glob(glob.escape(paths.models) + "/*"))]
+    # others may put links to folders of root into the folder of models
+    models, servers = (
+        [path for path in sorted(glob.glob(glob.escape(folder) + "/*")) if not os.path.islink(path)]
+        for folder in (paths.models, paths.lib + "/servers")
+    )
+    data = [paths.models, paths.encodings, *models]
     folders = [path for path, _movable in paths.folders() if path != paths.state]  # it belongs to the account
-    folders += [*data[2:], *sorted(glob.glob(glob.escape(paths.lib) + "/servers/*"))]
-    for path in filter(os.path.isdir, folders):
+    for path in filter(os.path.isdir, [*folders, *models, *servers]):
+        at = os.path.realpath(path) if path in folders else path
         status = os.stat(path)
         mode = stat.S_IMODE(status.st_mode)
         right = mode | (0o755 if shared and mode & 0o555 != 0o555 else 0o700)
         if path not in data and path not in mounts:
             right &= ~0o027 if path == paths.log else ~0o022
         if right != mode:
-            found.append((path, "mode %04o" % mode, "mode %04o" % right, functools.partial(os.chmod, path, right)))
+            repair = functools.partial(place, at, right, folder=True)
+            found.append((path, "mode %04o" % mode, "mode %04o" % right, repair))
         owner = (status.st_uid, status.st_gid)
         if shared and path not in (*data, paths.log) and owner != own and path not in mounts:
             names = ["owner " + processes.user_name(uid) for uid in (owner[0], own[0])]
-            found.append((path, *names, functools.partial(os.chown, path, *own)))
+            found.append((path, *names, functools.partial(os.chown, at, *own, follow_symlinks=False)))
     return found
 
 

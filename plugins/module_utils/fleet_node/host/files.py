@@ -61,9 +61,12 @@ def write_next_to(path, data, mode, owner=None):
         return temporary
 
 
-def place(path, mode, uid=None, gid=None):
-    """Set mode and owner (None: unchanged) of an existing file or folder, without following links. Raises OSError."""
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
+def place(path, mode, uid=None, gid=None, folder=False):
+    """Set mode and owner (None: unchanged) of an existing file or folder, without following a link at `path`.
+
+    folder: only of a folder. Raises OSError.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC | (os.O_DIRECTORY if folder else 0)
     with about(path):
         if os.geteuid() != 0 and not os.path.islink(path):
             os.chmod(path, mode)  # an account's own, which it may not even be able to open
@@ -317,7 +320,7 @@ def make_directory(path):
         if not os.path.isdir(path):
             raise
         return created  # another run created it meanwhile
-    os.chmod(path, 0o755)  # the mode of mkdir() is limited by the umask
+    place(path, 0o755, folder=True)  # the mode of mkdir() is limited by the umask
     return [*created, path]
 
 

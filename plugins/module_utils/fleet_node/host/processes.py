@@ -21,7 +21,8 @@ from .files import names_in, readable_json
 from .paths import NodePaths
 
 SECRET_OPTION = re.compile(
-    r"(?i)(-{1,2}[\w-]*(?:key|token|secret|password|passwd|auth|credential)[\w-]*)(?:(=)\S+|( )\S+(?: [^-\s]\S*)*)"
+    r"(?i)(?<![\w-])((?=\w*-[\w-]*?(?:key|token|secret|password|passwd|auth|credential))[\w-]+)"
+    r"(?:(=)\S+|( )\S+(?: [^-\s]\S*)*)"
 )
 SECRET_WORD = re.compile(r"(?i)\b(bearer |hf_|sk-)[\w.-]{4,}|(?<=://)[^\s/@]+(?=@)")
 MASK = "********"

@@ -26,7 +26,7 @@ def format_of(config):
     if method in FORMATS:
         return method
     inside = [quantization.get(key) for key in INSIDE] if isinstance(quantization, dict) else []
-    found = next((WORDS[word] for word in inside if word in WORDS), None)
+    found = next((WORDS[word] for word in inside if isinstance(word, str) and word in WORDS), None)
     if found is None:
         words = "quantization_config.quant_method is %s, allowed: %s or nothing"
         raise ValueError(words % (json.dumps(method), ", ".join(FORMATS)))

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import json
 import os
 import stat
 
-from ..host import files
+from ..host import files, trust
 from ..host.files import make_directory, read_bytes, readable_json, write_atomic
 from ..host.os_errors import about, os_error
 from .model import STARTS, config_path
@@ -64,13 +65,19 @@ class Staging:
 
 def make_folder(path, owner=None, mode=0o755):
     """Create `path` with this owner and mode, and missing parents with mode 0755, whatever the umask. An existing
-    directory that its owner cannot use gets the mode too. Raises FleetError."""
+    directory that its owner cannot use gets the mode too. root changes a directory behind a link only if no other
+    account could have made the link. Raises FleetError."""
     try:
-        created = make_directory(path)
-        if owner is not None and (os.stat(path).st_uid, os.stat(path).st_gid) != owner:
-            os.chown(path, owner[0], owner[1])
-        if path in created or os.stat(path).st_mode & 0o700 != 0o700:
-            os.chmod(path, mode)
+        created, status, real = make_directory(path), os.stat(path), os.path.realpath(path)
+        found, owners = stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid)
+        right = mode if path in created or found & 0o700 != 0o700 else found
+        if (right, owner or owners) == (found, owners):
+            return
+        if os.geteuid() != 0:
+            os.chown(real, *(owner or owners))
+        elif real != os.path.normpath(path) and trust.fault(path):
+            raise OSError(errno.EINVAL, "a link leads to %s, and %s" % (real, trust.fault(path)), path)
+        files.place(real, right, *(owner or owners), folder=True)
     except OSError as error:
         raise os_error("The directory %s cannot be made" % path, error) from error
 

@@ -17,6 +17,7 @@ import time
 
 from ..engines.registry import engine_of
 from ..engines.stays_registered import MARK
+from ..host.files import place
 from ..host.paths import PATH
 from ..host.processes import MARKER_ROOT, MARKER_SERVER, marked_processes, terminate, terminate_found
 from ..host.server_spec import leaders_to_follow, read_entry
@@ -233,10 +234,6 @@ def make_folders(entry, user):
         if not os.path.isdir(path):
             os.makedirs(path, mode=0o755)
             if owner is not None:
-                # by its handle: the owner of the parent may have replaced the folder with a link
-                handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-                try:
-                    os.fchown(handle, owner.pw_uid, owner.pw_gid)
-                finally:
-                    os.close(handle)
+                # the owner of the parent may have replaced the folder with a link
+                place(path, 0o755, owner.pw_uid, owner.pw_gid, folder=True)
     return 0

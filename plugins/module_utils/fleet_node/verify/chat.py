@@ -9,6 +9,7 @@ end, usage that does not add up, calls without distinct ids. Other modules judge
 
 from __future__ import annotations
 
+import collections
 import json
 
 from ..host.values import count, dig, items_of, text_of
@@ -176,8 +177,8 @@ def strict(text):
         wrong.append("%s is no JSON" % name)
 
     def pairs(items):
-        keys = [key for key, _value in items]
-        wrong.extend("the key %r is there twice" % key for key in set(keys) if keys.count(key) > 1)
+        keys = collections.Counter(key for key, _value in items)
+        wrong.extend("the key %r is there twice" % key for key, times in keys.items() if times > 1)
         return dict(items)
 
     try:

@@ -353,6 +353,22 @@ def test_a_bundle_has_no_secret(case):
         assert [piece for piece in pieces if piece in text] == []
 
 
+def test_a_bundle_follows_no_link_and_reads_no_more_than_it_keeps(case, tmp_path):
+    os.makedirs(case.paths.servers)
+    private = tmp_path / "shadow"
+    private.write_text("root:private")
+    for name in ("server-0", "server-1"):
+        pathlib.Path(case.paths.entry(name)).write_text("{}")
+    os.symlink(private, case.paths.server_state("server-0"))
+    with open(case.paths.server_state("server-1"), "wb") as stream:
+        stream.truncate(1 << 40)  # sparse
+        stream.seek(0, os.SEEK_END)
+        stream.write(b"end")
+    found = checks.bundle(case, [], [])
+    assert "root:private" not in "".join(found.values())
+    assert found["records/server-1.json"].endswith("end") and len(found["records/server-1.json"]) == checks.MOST
+
+
 def test_the_page_names_every_check():
     """And the checks that it names for the guides' advice exist."""
     page = (CLONE / "docs" / "using" / "doctor.md").read_text(encoding="utf-8")

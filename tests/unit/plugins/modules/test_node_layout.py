@@ -118,6 +118,17 @@ def test_rights_of_folders_are_corrected(site, accounts):
     assert [(site.root / name).stat().st_mode & 0o7777 for name, *_modes in cases] == [right for *_rest, right in cases]
 
 
+def test_a_link_among_the_models_and_what_it_leads_to_stay(site, accounts):
+    site.run(user="inference-fleet")
+    target = site.folder / "private"
+    target.mkdir(mode=0o700)
+    for name in ("models", "servers"):
+        (site.root / "var/lib/inference-fleet" / name).mkdir(exist_ok=True)
+        (site.root / "var/lib/inference-fleet" / name / "link").symlink_to(target)
+    assert not site.run(user="inference-fleet")["changed"]
+    assert target.stat().st_mode & 0o777 == 0o700
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="gives folders away")
 def test_folders_of_somebody_else_are_taken_back(site, accounts):
     root = site.root

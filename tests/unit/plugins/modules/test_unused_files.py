@@ -16,6 +16,7 @@ import sys
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import clean as files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import supervisord, systemd
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations.servers import unused_table
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache, plan_entry
 from ansible_collections.inference.fleet.tests.unit.operating import four_steps, operate
@@ -26,8 +27,8 @@ KEYS = {name: hashlib.sha256(name.encode()).hexdigest()[:16] for name in ("plann
 class Node:
     """A root with server-0 planned, server-1 deployed by an earlier plan, and what older plans left."""
 
-    def __init__(self, folder):
-        self.root = str(folder / "root")
+    def __init__(self, folder, root="root"):
+        self.root = str(folder / root)
         self.lib = self.root + "/var/lib/inference-fleet"
         self.planned = [self.entry("server-0", "planned", "new")]
         self.deployment = {"models": [{"path": self.lib + "/models/next"}], "venv": {"path": self.lib + "/venvs/next"}}
@@ -161,6 +162,23 @@ def test_any_word_of_an_entry_and_of_a_service_definition_counts(node, changes):
         folder = NodePaths(node.root).etc + "/supervisor.d"
         node.write(folder + "/inference-fleet-server-0.conf", "command=serve %s/models/old\n" % node.lib)
     assert "models/old" not in node.unused(planned=[entry])
+
+
+@pytest.mark.parametrize("odd", [*" ,;:='\"\\%$).é"])
+def test_what_is_used_stays_whatever_its_path_consists_of(tmp_path, monkeypatch, odd):
+    node = Node(tmp_path, "my%sroot%s" % (odd, odd))
+    assert node.unused() == unused_of(node)
+    used = {}
+    for kind in ("checkpoint", "argument", "draft", "systemd", "supervisord", "unused"):
+        used[kind] = os.path.dirname(node.write("models/%s%s1%s/.inference-fleet-manifest.json" % (kind, odd, odd)))
+    more = {"command": ["x", "--draft=" + used["argument"], json.dumps({"model": used["draft"]})]}
+    planned = [*node.planned, {**node.planned[0], **more, "weights": [used["checkpoint"]]}]
+    node.write(node.root + "/unit", "ExecStart=%s\n" % systemd.unit_command(["/bin/x", used["systemd"]]))
+    monkeypatch.setattr(files, "UNITS", node.root.translate({ord(one): "?" for one in odd}) + "/unit")
+    definition = "command=%s\n" % supervisord.ini_command(["x", "-m", used["supervisord"]])
+    node.write(NodePaths(node.root).etc + "/supervisor.d/inference-fleet-server-0.conf", definition)
+    unused = node.unused(planned=planned)
+    assert unused == sorted([*unused_of(node), os.path.relpath(used["unused"], node.lib)])
 
 
 def test_a_running_process_counts(node):

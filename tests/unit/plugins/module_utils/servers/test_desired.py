@@ -13,7 +13,10 @@ import yaml
 from ansible_collections.inference.fleet.plugins.filter.servers import secret_names
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import desired
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.desired import config_text
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.server_files import Staging
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.server_files import (
+    Staging,
+    make_folder,
+)
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,6 +72,23 @@ def test_json_reads_back(content):
 def test_what_is_not_a_number_and_no_configuration():
     assert config_text({"format": "yaml", "path": "/c", "content": {"a": float("nan")}}) == "a: .nan\n"
     assert config_text(None) is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives folders away")
+@pytest.mark.parametrize(
+    ("name", "by", "given"), [("link", 1234, False), ("link", 0, True), ("link/cache", 1234, False)]
+)
+def test_a_directory_behind_a_link_of_another_account_keeps_its_owner(tmp_path, name, by, given):
+    target = tmp_path / "target"
+    (target / "cache").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(target)
+    os.chown(tmp_path / "link", by, by, follow_symlinks=False)
+    path = tmp_path / name
+    failed = error(make_folder, str(path), (1234, 1234)) if not given else make_folder(str(path), (1234, 1234))
+    assert given or failed.code == "node.os-error"
+    assert os.stat(path).st_uid == (1234 if given else 0)
+    if given:
+        make_folder(str(path), (1234, 1234))  # nothing is left to change
 
 
 def test_a_file_that_cannot_be_installed_leaves_the_others_as_they_were(tmp_path):

@@ -136,9 +136,15 @@ def test_a_process_without_a_record(monkeypatch, variables, arguments, age, word
     ("curl -H 'Authorization: Bearer abcdefgh'", "curl -H 'Authorization: ********'"),
     ("proxy http://me:pass@host/", "proxy http://********@host/"),
     ("nc -l 8000", "nc -l 8000"),
+    ("run x-api-key=abc --a--token b", "run x-api-key=******** --a--token ********"),
 ])  # fmt: skip
 def test_a_strangers_command_is_shown_without_its_secrets(command, shown):
     assert node_processes.masked(command) == shown
+
+
+@pytest.mark.parametrize("word", ["-", "-a", "-key", "--key a", "a-", "key"])
+def test_a_long_command_of_a_stranger_is_masked_in_linear_time(word):
+    assert node_processes.masked(word * 100_000)
 
 
 # ---- the image and the limits of a container

@@ -347,3 +347,8 @@ def test_one_of_several_workers_may_be_left_alone_by_the_router():
     assert probes.unused(before, after, roles) == causes.still_cause(["decode-0"])
     after["decode-0"] = (1, 7)
     assert probes.unused(before, {**after, "decode-0": (None, 7)}, roles) is None
+
+
+def test_keys_that_are_there_twice_are_found_in_linear_time():
+    keys = ["k%d" % (at % 100_000) for at in range(100_001)]
+    assert chat.strict("{%s}" % ", ".join('"%s": 1' % key for key in keys))[1] == "the key 'k0' is there twice"

@@ -152,8 +152,8 @@ def test_every_flag_of_the_guide_is_taken_by_all_releases(version, program):
     ("spec", "taken", "not_taken"),
     [
         ("switch", [True], ["true", 1, "x", [True]]),
-        ("int", [1, "1", -1], [1.5, "x", True, [1]]),
-        ("float", [1, 0.5, "0.5"], ["x", True, [0.5]]),
+        ("int", [1, "1", -1], [1.5, 256.0, "x", True, [1]]),
+        ("float", [1, 0.5, 1.0, "0.5"], ["x", True, [0.5]]),
         ("size", [4, "4k", "1.5M"], ["4 k", "x", {}, True]),
         ("size auto", ["auto", -1, "4k"], ["automatic", True]),
         ("str", ["x", 1, 0.5, {"a": 1}], [True, ["x"]]),

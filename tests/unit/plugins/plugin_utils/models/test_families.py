@@ -63,6 +63,22 @@ def test_latent_attention_caches_one_vector_and_most_weights_are_of_one_byte():
     assert model.heads % 8 == 0
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("moe_intermediate_size", [1536, 512]), ("first_k_dense_replace", "1"), ("num_experts_per_tok", {}),
+        ("sliding_window_pattern", "LLLG"), ("head_dim", 128.5), ("layer_types", [{}]), ("mlp_only_layers", 1),
+        ("quantization_config", {"quant_method": "awq", "bits": "4"}), ("quantization_config", [1]),
+        ("quantization_config", {"format": ["fp8"]}), ("model_type", ["qwen3_moe"]),
+    ],
+)  # fmt: skip
+def test_a_key_that_is_no_number_is_named(key, value):
+    found = {**PUBLISHED["Qwen3-30B-A3B"][0], "sliding_window": 4096, key: value}
+    model = {"format": "awq" if key == "quantization_config" else "bf16"}
+    problem = base.Family("chat", "", {}).problem(model, found)
+    assert key in problem or problem == "bits is '4'; allowed: a whole number"
+
+
 def read_of(name):
     with open("%s/models/%s.json" % (recipes.OWN_RECIPES, name), encoding="utf-8") as stream:
         return base.read(json.load(stream))

@@ -170,7 +170,9 @@ def test_what_was_not_measured_is_an_error_that_says_what_was(tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [{"source": 1}, {"sets": []}, {"sets": [{}]}, {"more": 1}, {"sets": [{**TABLE["sets"][0], "devices": ["1"]}]},
-     {"sets": [{**TABLE["sets"][0], "lengths": [{"input": 1}]}]}],
+     *({"sets": [{**TABLE["sets"][0], "lengths": [lengths]}]}
+       for lengths in ({"input": 1}, {"input": "1k", "output": 1}, {"input": 0, "output": 1})),
+     {"sets": [{**TABLE["sets"][0], "concurrency": [4, -1]}]}],
 )  # fmt: skip
 def test_what_is_no_table_is_refused(tmp_path, changes):
     write(tmp_path, tuning="mine")
