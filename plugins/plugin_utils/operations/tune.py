@@ -16,6 +16,7 @@ from ansible.errors import AnsibleActionFail
 from ...module_utils.fleet_node.errors import FleetError, cut
 from ...module_utils.fleet_node.host.files import read_text, write_atomic
 from ...module_utils.fleet_node.measure import result as results
+from ..base.checks import clean
 from ..base.words import some
 from ..measure import compare, points
 from ..planning.fleet import plan_fleet
@@ -251,8 +252,8 @@ def planned(task_vars, limits):
         calls = calls_of(item["servers"], item["deployment"], tune.get("profile") or points.QUICK)
         found.append(
             {
-                "name": name, "override": override or variables.get(LAYER) or {}, "servers": item["servers"],
-                "deployment": item["deployment"], "calls": calls,
+                "name": name, "override": override or clean(variables.get(LAYER), LAYER) or {},
+                "servers": item["servers"], "deployment": item["deployment"], "calls": calls,
             }
         )  # fmt: skip
     return found, limits
