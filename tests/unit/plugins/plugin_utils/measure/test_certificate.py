@@ -5,15 +5,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import pathlib
+from unittest import mock
 
 import pytest
 import yaml
+from ansible.errors import AnsibleError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure import certificate, compare, measured_page
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure import certificate, compare, measured_page, points
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations import measure
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import plan_fleet
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 from ansible_collections.inference.fleet.tests.unit.engines.measured_results import (
     benchmark,
@@ -113,6 +117,29 @@ def test_only_what_this_run_measured_counts_and_each_host_of_it_has_to_be_measur
     everywhere = benchmark(4, scope="fleet")
     fleet["run"]["hosts"].append("trn3-2")
     assert made(fleet, [everywhere], since=NOW, kept={everywhere["id"]})["parts"]["benchmark"]["ok"] is True
+
+
+@pytest.mark.parametrize("answer", [{"failed": True, "msg": "why"}, {"unreachable": True, "msg": "why"}, "why"])
+@pytest.mark.parametrize(("part", "kind"), [("benchmark", "benchmark"), ("evaluate", "evaluation")])
+def test_a_call_that_fails_without_a_result_is_in_the_certificate(tmp_path, part, kind, answer):
+    variables = {"fleet_recipe": "cpu-tiny", "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2}}
+    item = plan_fleet(["trn3-1"], lambda host: variables, deploys=True)["trn3-1"]
+    call = points.points(item["servers"], item["deployment"], "quick")[0]
+    asked = {"point": call["point"]} if kind == "benchmark" else {"eval": "basic", "effort": "low"}
+    given = {key: item[key] for key in ("servers", "deployment")}
+    action = mock.Mock(_task=mock.Mock(check_mode=False, _uuid="a-b"))
+    action.call.side_effect = AnsibleError(answer) if answer == "why" else [answer]
+    with contextlib.suppress(AnsibleError):
+        getattr(measure, kind + "_run")(
+            action, {**given, **asked, "reports_dir": str(tmp_path)}, {"inventory_hostname": "trn3-1"}
+        )
+    (kept,) = result.history(str(tmp_path))[0]
+    good = (benchmark if kind == "benchmark" else evaluation)(host="trn3-1")
+    assert set(kept) == set(good)
+    value = made(run_of({"trn3-1": "server"}), [good, kept], since=NOW, kept={good["id"], kept["id"]})
+    assert (value["ok"], value["parts"][part]["ok"]) == (False, False)
+    assert value["parts"][part]["reasons"][0].endswith(": why")
+    assert measured_page.render(value, [good, kept])
 
 
 def test_without_a_run_the_newest_of_each_point_counts():
