@@ -24,6 +24,7 @@ from ansible_collections.inference.fleet.tests.unit.engines.measured_results imp
     evaluation,
     failed,
     history,
+    plan,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,7 +36,8 @@ def verdicts(ok=True):
     probe = {"name": "chat", "ok": ok, "ms": 5, "sent": "", "got": "", "cause": None if ok else "no answer"}
     verdict = {"host": "trn3-1", "server": "server-0", "ok": ok, "mode": "full", "at": NOW, "model_id": "gpt-oss-120b",
                "url": "http://127.0.0.1:8000", "hash": "0" * 64, "probes": [probe]}  # fmt: skip
-    return report.merge(None, report.host_report("trn3-1", "full", [verdict], NOW), ["trn3-1"], NOW)
+    deployed = {"servers": [{**one, "role": "server", "port": 8000} for one in plan()]}
+    return report.merge(None, report.host_report("trn3-1", "full", [verdict], NOW, what=deployed), ["trn3-1"], NOW)
 
 
 def made(fleet=None, results=(), **more):
@@ -44,6 +46,19 @@ def made(fleet=None, results=(), **more):
 
 def states(value):
     return [value["ok"], *(value["parts"][name]["ok"] for name in certificate.PARTS)]
+
+
+def run_of(roles):
+    """The verdicts of a run for these hosts, each with a server of this role."""
+    fleet = {**verdicts(), "run": {"id": "x", "began": NOW, "hosts": list(roles)}}
+    for host, role in roles.items():
+        servers = [{**one, "role": role, "port": 8000 if role == "server" else None} for one in plan(host)]
+        fleet["hosts"].setdefault(host, {})["deployed"] = {"servers": servers}
+    return fleet
+
+
+HOSTS = ("trn3-1", "trn3-2", "trn3-3")
+THREE = run_of(dict.fromkeys(HOSTS, "server"))
 
 
 @pytest.mark.parametrize(
@@ -58,11 +73,18 @@ def states(value):
         (verdicts(), [benchmark(), evaluation("basic", "low", 100.0, None, "no-reference")], [None, True, True, None]),
         # of several, one that is compared tells of the host; of two hosts each has to have one
         (verdicts(), [benchmark(), evaluation(), evaluation("basic", "low", 100.0, None, "no-reference")], [True] * 4),
-        (verdicts(), [benchmark(), evaluation(), evaluation(host="b", verdict="too-few")], [None, True, True, None]),
+        (run_of(dict.fromkeys(HOSTS[:2], "server")), [benchmark(), benchmark(host="trn3-2"), evaluation(),
+         evaluation(host="trn3-2", verdict="too-few")], [None, True, True, None]),
         (verdicts(), [benchmark(), benchmark(slower=1.2, day=2), evaluation(day=2)], [False, True, False, True]),
-        ({"hosts": {"x": 5}, "ok": True}, [benchmark(), evaluation()], [None, None, True, True]),
+        ({"hosts": {"x": 5}, "ok": True}, [benchmark(), evaluation()], [None, None, None, None]),
+        # of other hosts than verified, of some, of other servers, of two recipes
+        (THREE, [benchmark(), evaluation()], [None, True, None, None]),
+        (THREE, [one(host=host) for host in HOSTS for one in (benchmark, evaluation)], [True] * 4),
+        (verdicts(), [benchmark(host="gone"), evaluation(host="gone")], [None, True, None, None]),
+        (verdicts(), [benchmark(plan_hash="c" * 64), evaluation(plan_hash="c" * 64)], [None, True, None, None]),
+        (verdicts(), [benchmark(recipe_hash="d" * 64), evaluation(day=2)], [None, True, None, True]),
     ],
-)
+)  # fmt: skip
 def test_what_is_good_what_is_missing_and_what_fails(fleet, results, expected):
     assert states(made(fleet, results)) == expected
 
@@ -84,15 +106,6 @@ def test_a_certificate_says_only_what_was_measured(fleet, results, words, comple
         assert value["parts"]["evaluate"]["summary"] == "not evaluated"
         (reason,) = value["parts"]["evaluate"]["reasons"]
         assert reason == "gpqa, high effort of trn3-1: " + certificate.WHY_OPEN[results[1]["verdict"]]
-
-
-def run_of(roles):
-    """The verdicts of a run for these hosts, each with a server of this role."""
-    fleet = {**verdicts(), "run": {"id": "x", "began": NOW, "hosts": list(roles)}}
-    for host, role in roles.items():
-        server = {"role": role, "port": 8000 if role == "server" else None}
-        fleet["hosts"].setdefault(host, {})["deployed"] = {"servers": [server]}
-    return fleet
 
 
 def test_an_evaluation_that_is_missing_on_a_host_is_more_than_one_that_tells_nothing():
