@@ -17,7 +17,7 @@ from ..engines import ENGINES
 from ..measure import points
 from ..reporting import report
 from ..reporting.runs import collection_version, reports_folder
-from ..reporting.screen import of_candidate, show
+from ..reporting.screen import candidate_of, of_candidate, show
 
 LONGEST = 500  # characters of an error in a result
 HERE = ("reports_dir", "deployment", "hardware", "references", "telling")  # not sent to the node
@@ -43,6 +43,8 @@ def _measure(action, operation, arguments, task_vars):
     host = task_vars["inventory_hostname"]
     folder = reports_folder(arguments.get("reports_dir"), task_vars, action._templar)
     head = head_of(arguments, host, folder)
+    candidate = candidate_of(task_vars)
+    head.update({"candidate": candidate} if candidate else {})
     # The caller is the same for all tasks of a run: a task may start a job that another task waits for.
     sent = {**arguments, "head": head, "caller": action._task._uuid.rpartition("-")[0]}
     asked = folder and not action._task.check_mode

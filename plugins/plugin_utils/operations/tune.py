@@ -185,7 +185,7 @@ def sweep_report(action, given, task_vars):
     if not folder:
         raise AnsibleActionFail("A sweep is kept in reports: set fleet_reports_dir to a folder for them.")
     tried, limits = planned(task_vars, given["limits"])
-    history = results.history(folder)[0]
+    history = results.history(folder, candidates=True)[0]
     found = {one["name"]: measured(one["calls"], one["deployment"], history) for one in tried}
     found.update({name: [None] for name in found if name in given["failed"]})
     table = {"title": "Tuning", "columns": list(COLUMNS), "rows": rows(found, limits, given["failed"])}

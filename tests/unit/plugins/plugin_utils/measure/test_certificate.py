@@ -139,13 +139,11 @@ def test_a_call_that_fails_without_a_result_is_in_the_certificate(tmp_path, part
     item = plan_fleet(["trn3-1"], lambda host: variables, deploys=True)["trn3-1"]
     call = points.points(item["servers"], item["deployment"], "quick")[0]
     asked = {"point": call["point"]} if kind == "benchmark" else {"eval": "basic", "effort": "low"}
-    given = {key: item[key] for key in ("servers", "deployment")}
+    given = {**{key: item[key] for key in ("servers", "deployment")}, "reports_dir": str(tmp_path)}
     action = mock.Mock(_task=mock.Mock(check_mode=False, _uuid="a-b"))
     action.call.side_effect = AnsibleError(answer) if answer == "why" else [answer]
     with contextlib.suppress(AnsibleError):
-        getattr(measure, kind + "_run")(
-            action, {**given, **asked, "reports_dir": str(tmp_path)}, {"inventory_hostname": "trn3-1"}
-        )
+        getattr(measure, kind + "_run")(action, {**given, **asked}, {"inventory_hostname": "trn3-1"})
     (kept,) = result.history(str(tmp_path))[0]
     good = (benchmark if kind == "benchmark" else evaluation)(host="trn3-1")
     assert set(kept) == set(good)
@@ -153,6 +151,19 @@ def test_a_call_that_fails_without_a_result_is_in_the_certificate(tmp_path, part
     assert (value["ok"], value["parts"][part]["ok"]) == (False, False)
     assert value["parts"][part]["reasons"][0].endswith(": why")
     assert measured_page.render(value, [good, kept])
+
+
+def test_results_of_candidates_are_marked_and_only_a_sweep_counts_them(tmp_path):
+    variables = {"fleet_recipe": "cpu-tiny", "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2}}
+    item = plan_fleet(["trn3-1"], lambda host: variables, deploys=True)["trn3-1"]
+    given = {**{key: item[key] for key in ("servers", "deployment")}, "reports_dir": str(tmp_path)}
+    given["point"] = points.points(item["servers"], item["deployment"], "quick")[0]["point"]
+    action = mock.Mock(_task=mock.Mock(check_mode=False, _uuid="a-b"))
+    action.call.side_effect = lambda _operation, sent, _vars: {"document": {**benchmark(limits={}), **sent["head"]}}
+    task_vars = {"inventory_hostname": "trn3-1", "tune_candidate": {"name": "as it is"}}
+    assert measure.benchmark_run(action, given, task_vars)["document"]["candidate"] == "as it is"
+    assert result.history(str(tmp_path))[0] == []
+    assert len(result.history(str(tmp_path), candidates=True)[0]) == 1
 
 
 def test_without_a_run_the_newest_of_each_point_counts():
