@@ -15,6 +15,7 @@ from ...module_utils.fleet_node.measure import result as history
 from ..base.checks import clean
 from ..engines import ENGINES
 from ..measure import points
+from ..planning.hardware import parse_hardware
 from ..reporting import report
 from ..reporting.runs import collection_version, reports_folder
 from ..reporting.screen import candidate_of, of_candidate, show
@@ -124,7 +125,9 @@ def head_of(arguments, host, folder):
     arguments: of the operation; folder: of reports, or None."""
     deployment = arguments.get("deployment") or {}
     measured = [*(arguments.get("servers") or ()), *(arguments.get("elsewhere") or ())]
-    devices = {(entry.get("host"), one) for entry in measured for one in entry.get("devices") or ()}
+    hardware = arguments.get("hardware")
+    units = parse_hardware(hardware, host).chip if hardware else 1  # of a device
+    devices = {(entry.get("host"), one // units) for entry in measured for one in entry.get("devices") or ()}
     engine = ENGINES.get(deployment.get("engine"))
     version = engine.version(deployment) if engine else None
     return {
@@ -139,7 +142,7 @@ def head_of(arguments, host, folder):
             "collection": collection_version(),
         },
         "hardware": {
-            "accelerator": (arguments.get("hardware") or {}).get("accelerator") or "none",
+            "accelerator": (hardware or {}).get("accelerator") or "none",
             "count": len(devices),
         },
         "scope": arguments.get("scope") or "node",

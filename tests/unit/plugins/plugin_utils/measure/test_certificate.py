@@ -166,6 +166,22 @@ def test_results_of_candidates_are_marked_and_only_a_sweep_counts_them(tmp_path)
     assert len(result.history(str(tmp_path), candidates=True)[0]) == 1
 
 
+@pytest.mark.parametrize(
+    ("hardware", "units", "count"),
+    [
+        ({"accelerator": "trainium3", "count": 16}, range(64), 16),
+        ({"accelerator": "trainium3", "count": 16, "lnc": 1}, range(8, 24), 2),
+        ({"accelerator": "b200", "count": 8}, range(4), 4),
+        ({}, range(2), 2),
+    ],
+)
+def test_accelerators_are_devices_and_not_logical_cores(hardware, units, count):
+    entry = {"name": "server-0", "host": "n1", "hash": "0" * 64, "devices": list(units)}
+    elsewhere = {**entry, "host": "n2"}
+    head = measure.head_of({"servers": [entry], "elsewhere": [elsewhere], "hardware": hardware}, "n1", None)
+    assert head["hardware"]["count"] == 2 * count
+
+
 def test_without_a_run_the_newest_of_each_point_counts():
     first, second, third = benchmark(8, day=1), benchmark(4, day=2), benchmark(8, day=3)
     assert [one["id"] for one in made(None, [third, second, first])["benchmarks"]] == [third["id"], second["id"]]
