@@ -249,6 +249,10 @@ verdicts:
     mode:
       description: V(full) or V(quick).
       type: str
+    asked:
+      description: sha256 of the probes and the settings of a full verification, and of the collection's version.
+      type: str
+      returned: with V(full), added by the action plugin
     at:
       description: When, in UTC.
       type: str

@@ -7,6 +7,7 @@ they are as accurate as published (evaluate). Pure functions."""
 from __future__ import annotations
 
 from ...module_utils.fleet_node.host.values import items_of
+from ...module_utils.fleet_node.measure.result import plan_hash
 from ..reporting.page import mapping
 from . import compare
 from .points import ANSWERING
@@ -30,15 +31,18 @@ def assemble(fleet, results, generated, inventory, percent=compare.LIMIT, since=
 
     fleet: the content of verdict.json, or None; results: the history, in any order; percent: the limit of a regression
     of a metric. since: the time at which the run began, and kept: the ids of its results; only these results count, and
-    each host of the run must have some. Without since, the newest result counts for each point of the recipe that was
-    measured last on each host. parts: {verify|benchmark|evaluate: {ok, summary, reasons}}. ok is True if all parts are,
-    False if a part is not, None if something is missing. complete: whether only a published score, or enough questions
-    to compare with it, is missing. benchmarks and evaluations: the judged results by id, with the comparison of
-    compare.compare().
+    each host of the run must have some. Without since, the newest result counts for each point of the recipe and the
+    servers that were measured last on each host of `fleet`, each of which must have results of the servers in `fleet`.
+    parts: {verify|benchmark|evaluate: {ok, summary, reasons}}. ok is True if all parts are, False if a part is not,
+    None if something is missing. complete: whether only a published score, or enough questions to compare with it, is
+    missing. benchmarks and evaluations: the judged results by id, with the comparison of compare.compare().
     """
-    benchmarks = latest([one for one in results if one["kind"] == "benchmark"], compare.point, kept if since else None)
-    evaluations = latest([one for one in results if one["kind"] == "evaluation"], evaluated, kept if since else None)
-    due = answering(fleet) if since else []
+    servers = deployed(fleet)
+    counted = latest(results, servers, kept if since else None)
+    benchmarks = [one for one in counted if one["kind"] == "benchmark"]
+    evaluations = [one for one in counted if one["kind"] == "evaluation"]
+    due = answering(fleet, since)
+    lacking = [_lacking(some, servers, due, since) for some in (benchmarks, evaluations)]
     compared = [
         {
             "id": one["id"],
@@ -50,14 +54,14 @@ def assemble(fleet, results, generated, inventory, percent=compare.LIMIT, since=
     ]
     parts = {
         "verify": _verify(fleet),
-        "benchmark": _benchmark(benchmarks, compared, percent, due),
-        "evaluate": _evaluate(evaluations, due),
+        "benchmark": _benchmark(benchmarks, compared, percent, lacking[0]),
+        "evaluate": _evaluate(evaluations, lacking[1]),
     }
     states = [part["ok"] for part in parts.values()]
     return {
         "schema": SCHEMA,
         "ok": False if False in states else True if all(states) else None,
-        "complete": _complete(parts, evaluations, due),
+        "complete": _complete(parts, evaluations, lacking[1]),
         "generated": generated,
         "inventory": inventory,
         "since": since,
@@ -95,27 +99,54 @@ def evaluated(result):
     return (*(result[key] for key in ("recipe", "scope", "host", "eval", "effort")), result["tool"]["name"])
 
 
-def answering(fleet):
-    """Return the hosts of the last run with a server that answers requests. fleet: the content of verdict.json."""
+def deployed(fleet):
+    """Return {host: {server: hash}} of the plan that was verified. fleet: the content of verdict.json."""
     hosts = mapping(mapping(fleet).get("hosts"))
-    run = mapping(mapping(fleet).get("run")).get("hosts") or ()
+    found = {name: items_of(mapping(mapping(host).get("deployed")).get("servers")) for name, host in hosts.items()}
+    return {name: {one.get("name"): one.get("hash") for one in servers} for name, servers in found.items()}
+
+
+def fits(result, servers):
+    """Return whether a result is of the servers that were verified. servers: deployed()."""
+    entries = []
+    for one in result["servers"]:
+        host, _slash, name = one.rpartition("/")
+        host = host or result["host"]
+        entries.append({"host": host, "name": name, "hash": servers.get(host, {}).get(name)})
+    return plan_hash(entries) == result["plan_hash"]
+
+
+def answering(fleet, since=None):
+    """Return the hosts with a server that answers requests: of the last run if `since` is set, else all.
+    fleet: the content of verdict.json."""
+    hosts = mapping(mapping(fleet).get("hosts"))
     found = []
-    for name in run:
+    for name in mapping(mapping(fleet).get("run")).get("hosts") or () if since else hosts:
         servers = items_of(mapping(mapping(hosts.get(name)).get("deployed")).get("servers"))
         found += [name] if any(one.get("role") in ANSWERING and one.get("port") for one in servers) else []
     return found
 
 
-def latest(results, key, kept=None):
-    """Return the newest result of each key, in the order in which the keys first occur.
-    kept: only results with these ids."""
+def latest(results, servers, kept=None):
+    """Return the newest result of each point and evaluation, in the order in which they first occur.
+    servers: deployed(); results of other hosts do not count. kept: only results with these ids."""
     results = sorted(results, key=lambda one: (one["began"], one["id"]))
+    results = [one for one in results if not servers or one["host"] in servers]
     if kept is not None:
         results = [one for one in results if one["id"] in kept]
     else:
-        newest = {one["host"]: one["recipe_hash"] for one in results}
-        results = [one for one in results if one["recipe_hash"] == newest[one["host"]]]
+        newest = {one["host"]: _measured(one, servers) for one in results}
+        results = [one for one in results if _measured(one, servers) == newest[one["host"]]]
     return list({key(one): one for one in results}.values())
+
+
+def key(result):
+    """Return the key of comparable results of both kinds."""
+    return (result["kind"], *(compare.point if result["kind"] == "benchmark" else evaluated)(result))
+
+
+def _measured(result, servers):
+    return result["recipe_hash"], fits(result, servers)
 
 
 def place(result):
@@ -166,14 +197,14 @@ def _verify(fleet):
     return _part(ok, "%d of %d servers verified" % (passed, total), reasons)
 
 
-def _complete(parts, evaluations, due):
+def _complete(parts, evaluations, lacking):
     """Return whether nothing failed and each host has all results, including an evaluation with any verdict."""
     if not (parts["verify"]["ok"] and parts["benchmark"]["ok"]) or parts["evaluate"]["ok"] is False or not evaluations:
         return False
-    return _whole("", [], evaluations, due)["ok"] is True
+    return not lacking
 
 
-def _benchmark(benchmarks, compared, percent, due):
+def _benchmark(benchmarks, compared, percent, lacking):
     if not benchmarks:
         return _part(None, "not measured", ["benchmark.yml has not measured this"])
     reasons = []
@@ -185,15 +216,21 @@ def _benchmark(benchmarks, compared, percent, due):
             changes = ", ".join("%s %.0f %%" % (label(row), row["change"]) for row in worse)
             reasons.append("%s: worse than before by more than %g %%: %s" % (named(one), percent, changes))
     good = sum(judged["ok"] for judged in compared)
-    return _whole("%d of %d points measured" % (good, len(benchmarks)), reasons, benchmarks, due)
+    return _whole("%d of %d points measured" % (good, len(benchmarks)), reasons, lacking)
 
 
-def _whole(summary, reasons, results, due):
-    """Return a part that is good only if each due host has a result."""
+def _whole(summary, reasons, lacking):
+    """Return a part that is good only if no host lacks a result."""
+    return _part(False if reasons else None if lacking else True, summary, reasons + lacking)
+
+
+def _lacking(results, servers, due, since):
+    """Return a reason for each due host without a result of the servers that were verified."""
+    results = [one for one in results if fits(one, servers)]
     done = {one["host"] for one in results}
     everywhere = any(one["scope"] == "fleet" for one in results)
-    missing = [] if everywhere else ["%s: no result in this run" % host for host in due if host not in done]
-    return _part(False if reasons else None if missing else True, summary, reasons + missing)
+    why = "no result in this run" if since else "no result of the servers that were verified"
+    return [] if everywhere else ["%s: %s" % (host, why) for host in due if host not in done]
 
 
 def label(row):
@@ -210,7 +247,7 @@ def evaluation_ok(result):
     return result["ok"] and not result["void"] and result["verdict"] != "below"
 
 
-def _evaluate(evaluations, due):
+def _evaluate(evaluations, lacking):
     if not evaluations:
         return _part(None, "not evaluated", ["evaluate.yml has not asked this"])
     reasons = []
@@ -222,9 +259,7 @@ def _evaluate(evaluations, due):
                            % (named(one), one["score"], one["reference"]["score"]))  # fmt: skip
     compared = {one["host"] for one in evaluations if judged(one)}
     good = sum(judged(one) for one in evaluations)
-    part = _whole(
-        "%d of %d evaluations agree with a published score" % (good, len(evaluations)), reasons, evaluations, due
-    )
+    part = _whole("%d of %d evaluations agree with a published score" % (good, len(evaluations)), reasons, lacking)
     unknown = [one for one in evaluations if evaluation_ok(one) and one["host"] not in compared]
     if unknown and part["ok"]:
         reasons = ["%s: %s" % (named(one), WHY_OPEN[one["verdict"]]) for one in unknown]

@@ -133,22 +133,18 @@ def markdown(values):
     return "\n".join(found) + "\n"
 
 
-def _key(result):
-    return (compare.point if result["kind"] == "benchmark" else certificates.evaluated)(result)
-
-
 def _series_of(results):
     """Return {key: [result]} of comparable results that count, the oldest first."""
     found = {}
     for one in sorted(results, key=lambda one: (one["began"], one["id"])):
         if one["ok"] and not one["void"]:
-            found.setdefault(_key(one), []).append(one)
+            found.setdefault(certificates.key(one), []).append(one)
     return found
 
 
 def _trend(series, one, value_of, points=False):
     """Return the values of a result and of those before it, as a sparkline; None without an earlier value."""
-    found = [value_of(other) for other in series.get(_key(one), ()) if other["began"] <= one["began"]]
+    found = [value_of(other) for other in series.get(certificates.key(one), ()) if other["began"] <= one["began"]]
     return spark([value for value in found if value is not None][-RUNS:], points)
 
 
@@ -263,14 +259,16 @@ def _charts(measured):
 
 def _speed(benchmarks):
     columns = ["tool, where", "#concurrency", "#requests", "#failed", "#output tokens/s", "#for each user",
-               "#for each accelerator", "#requests/s", "#TTFT p50, ms", "#TPOT p50, ms", "result"]  # fmt: skip
+               "#for each accelerator", "#requests/s", "#TTFT p50, ms", "#TPOT p50, ms", "measured",
+               "result"]  # fmt: skip
     rates = ("output_tokens_per_s", "output_tokens_per_s_per_user", "output_tokens_per_s_per_accelerator",
              "requests_per_s")  # fmt: skip
     rows = [
         [
             _series(one), str(one["workload"]["concurrency"] or "–"), str(one["counts"]["asked"]),
             str(one["counts"]["failed"]), *(number(one["metrics"][key]) for key in rates),
-            *(number(one["metrics"][key]["p50"]) for key in ("ttft_ms", "tpot_ms")), _result(one),
+            *(number(one["metrics"][key]["p50"]) for key in ("ttft_ms", "tpot_ms")),
+            moment(one["began"]), _result(one),
         ]
         for one in sorted(benchmarks, key=_order)
     ]  # fmt: skip
@@ -331,11 +329,12 @@ def _accuracy(evaluations):
                 *(str(one[key]) for key in ("questions", "answered", "failed")), _percent(one["score"]),
                 "%.1f to %.1f %%" % tuple(one["interval"]) if one["interval"] else "–",
                 _percent(reference.get("score")), cut(reference.get("source")) or "–",
-                "–" if one["difference"] is None else "%+.1f" % one["difference"], (state, words),
+                "–" if one["difference"] is None else "%+.1f" % one["difference"],
+                moment(one["began"]), (state, words),
             ]
         )  # fmt: skip
     columns = ["evaluation", "#questions", "#answered", "#failed", "#score", "#95 % interval", "#reference", "source",
-               "#difference, points", "result"]  # fmt: skip
+               "#difference, points", "measured", "result"]  # fmt: skip
     return _table("Scores and references", columns, rows)
 
 

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import os
 
-from ansible.errors import AnsibleActionFail
+from ansible.errors import AnsibleActionFail, AnsibleError
 
+from ...module_utils.fleet_node.errors import cut
+from ...module_utils.fleet_node.host.values import now
 from ...module_utils.fleet_node.measure import result as history
 from ..base.checks import clean
 from ..engines import ENGINES
 from ..measure import points
+from ..planning.hardware import parse_hardware
 from ..reporting import report
 from ..reporting.runs import collection_version, reports_folder
-from ..reporting.screen import of_candidate, show
+from ..reporting.screen import candidate_of, of_candidate, show
 
+LONGEST = 500  # characters of an error in a result
 HERE = ("reports_dir", "deployment", "hardware", "references", "telling")  # not sent to the node
 
 
@@ -40,9 +44,19 @@ def _measure(action, operation, arguments, task_vars):
     host = task_vars["inventory_hostname"]
     folder = reports_folder(arguments.get("reports_dir"), task_vars, action._templar)
     head = head_of(arguments, host, folder)
+    candidate = candidate_of(task_vars)
+    head.update({"candidate": candidate} if candidate else {})
     # The caller is the same for all tasks of a run: a task may start a job that another task waits for.
     sent = {**arguments, "head": head, "caller": action._task._uuid.rpartition("-")[0]}
-    result = action.call(operation, {name: sent[name] for name in sent if name not in HERE}, task_vars)
+    asked = folder and not action._task.check_mode
+    try:
+        result = action.call(operation, {name: sent[name] for name in sent if name not in HERE}, task_vars)
+    except AnsibleError as error:  # such as a lost connection
+        if asked:
+            _keep(folder, unmeasured(arguments, head, str(error)))
+        raise
+    if asked and (result.get("failed") or result.get("unreachable")):
+        _keep(folder, unmeasured(arguments, head, str(result.get("msg") or "")))
     if folder and result.get("restarted") and not action._task.check_mode:
         report.void_verdicts(folder, host, dict.fromkeys(result["restarted"], "restarted"))
     document = result.get("document")
@@ -55,14 +69,52 @@ def _measure(action, operation, arguments, task_vars):
     result["fleet_report"] = of_candidate(table(document), task_vars)
     show(result["fleet_report"])
     if folder:
-        try:
-            result["path"] = history.keep(folder, document)
-        except OSError as error:
-            raise AnsibleActionFail("The result cannot be kept: %s" % error) from error
+        result["path"] = _keep(folder, document)
     if not document["ok"]:
         where = " The complete result: %s" % result["path"] if folder else ""
         result.update(failed=True, msg=failure(document) + where)
     return result
+
+
+def _keep(folder, document):
+    try:
+        return history.keep(folder, document)
+    except OSError as error:
+        raise AnsibleActionFail("The result cannot be kept: %s" % error) from error
+
+
+def unmeasured(arguments, head, why):
+    """Return the result of a call that failed before the tool was asked, so that the certificate contains the failure.
+
+    arguments: of the operation; head: of head_of(); why: the error.
+    """
+    point, began, why = arguments.get("point"), now(), cut(why, LONGEST) or "failed"
+    servers, elsewhere = arguments["servers"], arguments.get("elsewhere") or []
+    document = {
+        "schema": history.SCHEMA, "kind": "benchmark" if point else "evaluation", "id": history.new_id(began),
+        "began": began, "ended": began, **head, "plan_hash": history.plan_hash([*servers, *elsewhere]),
+        "servers": [*(one["name"] for one in servers), *("%s/%s" % (one["host"], one["name"]) for one in elsewhere)],
+        "tool": {"name": point["tool"] if point else arguments["command"]["name"],
+                 "version": head["versions"]["tool"], "command": []},
+        "errors": [], "void": None, "ok": False, "reason": why,
+    }  # fmt: skip
+    if not point:
+        numbers = dict.fromkeys(("score", "interval", "reference", "difference"))
+        counts = dict.fromkeys(("questions", "answered", "correct", "failed"), 0)
+        about = {"eval": arguments["eval"], "effort": arguments["effort"], "verdict": "no-reference"}
+        return {**document, "scope": "server" if len(servers) == 1 else "node", **about, **numbers, **counts}
+    asked = point["requests"]
+    return {
+        **document,
+        "workload": {
+            "input_tokens_asked": point["input_tokens"], "output_tokens_asked": point["output_tokens"],
+            "input_tokens": None, "output_tokens": None,
+            **{key: point[key] for key in ("concurrency", "request_rate", "requests")},
+        },
+        "counts": {"asked": asked, "completed": 0, "failed": asked},
+        "metrics": history.no_metrics(),
+        "limits": point["limits"],
+    }  # fmt: skip
 
 
 DEFAULT_EFFORT = "medium"  # of gpt-oss; the assumed effort of a published score without an effort
@@ -73,7 +125,9 @@ def head_of(arguments, host, folder):
     arguments: of the operation; folder: of reports, or None."""
     deployment = arguments.get("deployment") or {}
     measured = [*(arguments.get("servers") or ()), *(arguments.get("elsewhere") or ())]
-    devices = {(entry.get("host"), one) for entry in measured for one in entry.get("devices") or ()}
+    hardware = arguments.get("hardware")
+    units = parse_hardware(hardware, host).chip if hardware else 1  # of a device
+    devices = {(entry.get("host"), one // units) for entry in measured for one in entry.get("devices") or ()}
     engine = ENGINES.get(deployment.get("engine"))
     version = engine.version(deployment) if engine else None
     return {
@@ -88,7 +142,7 @@ def head_of(arguments, host, folder):
             "collection": collection_version(),
         },
         "hardware": {
-            "accelerator": (arguments.get("hardware") or {}).get("accelerator") or "none",
+            "accelerator": (hardware or {}).get("accelerator") or "none",
             "count": len(devices),
         },
         "scope": arguments.get("scope") or "node",

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 
 from ansible.errors import AnsibleConnectionFailure
@@ -12,11 +13,12 @@ from ansible.module_utils.parsing.convert_bool import boolean
 
 from ...module_utils.fleet_node.host.files import readable_json
 from ...module_utils.fleet_node.host.redact import TOKEN_LENGTH
+from ...module_utils.fleet_node.host.server_spec import canonical
 from ...module_utils.fleet_node.host.values import items_of
 from ..base.checks import clean
 from ..planning import run_look
 from ..reporting import report
-from ..reporting.runs import reports_folder
+from ..reporting.runs import collection_version, reports_folder
 from ..reporting.screen import amount, of_candidate, progress_line, show, status_report, unreachable_report
 
 # The effect of each kind of action on a server; other kinds do not change running servers.
@@ -146,6 +148,7 @@ def _state_of(one):
 
 
 HERE = ("deployment", "problem", "reports_dir", "simulated")  # not needed on the node
+ASKED = ("probes", "effort_parameter", "responses_api", "timeout")  # what else a full verification depends on
 
 
 def endpoint_verify(action, arguments, task_vars):
@@ -157,6 +160,9 @@ def endpoint_verify(action, arguments, task_vars):
     result = action.call("endpoint_verify", asked, task_vars)
     if result.get("failed") or "verdicts" not in result:
         return result
+    if result["mode"] == "full":
+        digest = digest_of(arguments)
+        result["verdicts"] = [{**verdict, "asked": digest} for verdict in result["verdicts"]]
     problems = [report.failure_message(host, result["verdicts"])] if result["ok"] is False else []
     if problems and arguments.get("problem"):  # the reason for the servers' answers
         problems.insert(0, arguments["problem"])
@@ -192,8 +198,16 @@ def verification_arguments(arguments, host, folder, unchanged):
     if folder and found.get("mode", "auto") == "auto":
         changed = found.get("servers_changed")
         changed = None if changed is None else boolean(changed, strict=False)
-        found["mode"] = report.settle_auto(changed, found["servers"], readable_json(report.host_path(folder, host)))
+        before = readable_json(report.host_path(folder, host))
+        found["mode"] = report.settle_auto(changed, found["servers"], before, digest_of(arguments))
     return found
+
+
+def digest_of(arguments):
+    """Return the sha256 of what a full verification asks, without the plan entries, and of the collection's version."""
+    asked = clean([arguments.get(name) for name in ASKED], "the verification")
+    asked = [one if isinstance(one, list) else str(one) for one in asked]  # words, if Ansible has no native templates
+    return hashlib.sha256(canonical([*asked, collection_version()])).hexdigest()
 
 
 def _report(folder, host, mode, verdicts, inventory_hosts, what, problem):

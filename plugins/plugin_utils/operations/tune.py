@@ -16,6 +16,7 @@ from ansible.errors import AnsibleActionFail
 from ...module_utils.fleet_node.errors import FleetError, cut
 from ...module_utils.fleet_node.host.files import read_text, write_atomic
 from ...module_utils.fleet_node.measure import result as results
+from ..base.checks import clean
 from ..base.words import some
 from ..measure import compare, points
 from ..planning.fleet import plan_fleet
@@ -184,7 +185,7 @@ def sweep_report(action, given, task_vars):
     if not folder:
         raise AnsibleActionFail("A sweep is kept in reports: set fleet_reports_dir to a folder for them.")
     tried, limits = planned(task_vars, given["limits"])
-    history = results.history(folder)[0]
+    history = results.history(folder, candidates=True)[0]
     found = {one["name"]: measured(one["calls"], one["deployment"], history) for one in tried}
     found.update({name: [None] for name in found if name in given["failed"]})
     table = {"title": "Tuning", "columns": list(COLUMNS), "rows": rows(found, limits, given["failed"])}
@@ -251,8 +252,8 @@ def planned(task_vars, limits):
         calls = calls_of(item["servers"], item["deployment"], tune.get("profile") or points.QUICK)
         found.append(
             {
-                "name": name, "override": override or variables.get(LAYER) or {}, "servers": item["servers"],
-                "deployment": item["deployment"], "calls": calls,
+                "name": name, "override": override or clean(variables.get(LAYER), LAYER) or {},
+                "servers": item["servers"], "deployment": item["deployment"], "calls": calls,
             }
         )  # fmt: skip
     return found, limits

@@ -112,18 +112,18 @@ def last_full(report):
     return report.get("last_full")
 
 
-def settle_auto(servers_changed, servers, previous):
+def settle_auto(servers_changed, servers, previous, asked=None):
     """quick or full, for mode auto.
 
     quick is enough only if nothing changed, the last report of the host is good, and the last full report is good for
-    the same servers.
+    the same servers and the same probes. asked: digest of what a full verification asks.
     """
     full = last_full(previous)
     if servers_changed is not False or not full or not full.get("ok") or previous.get("ok") is not True:
         return "full"
-    verified = {verdict.get("server"): verdict.get("hash") for verdict in full.get("verdicts") or []}
+    verified = {one.get("server"): (one.get("hash"), one.get("asked")) for one in full.get("verdicts") or []}
     wanted = {
-        entry.get("name"): entry.get("hash")
+        entry.get("name"): (entry.get("hash"), asked)
         for entry in servers
         if entry.get("role") in ("server", "frontend") and entry.get("port")
     }

@@ -131,4 +131,5 @@ def collection_version():
     if isinstance(manifest, dict):
         return manifest["collection_info"]["version"]
     text = read_text(os.path.join(COLLECTION, "galaxy.yml"))
-    return str(yaml.safe_load(text)["version"]) if text else None
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return str(yaml.load(text, Loader=loader)["version"]) if text else None

@@ -43,9 +43,14 @@ def gather(reports, report):
         known["rows"] = [row for row in known["rows"] if row[:key] not in newer] + one["rows"]
 
 
+def candidate_of(task_vars):
+    """The name of the candidate, if the play tries candidates of a sweep, else None."""
+    return (task_vars.get("tune_candidate") or {}).get("name")
+
+
 def of_candidate(report, task_vars):
     """The report with a column for the candidate, if the play tries candidates of a sweep."""
-    name = (task_vars.get("tune_candidate") or {}).get("name")
+    name = candidate_of(task_vars)
     if name is None:
         return report
     return {

@@ -17,20 +17,27 @@ LATENCIES = {"ttft_ms": 40.0, "tpot_ms": 6.5, "itl_ms": 6.6, "e2e_ms": 240.0}
 COMMAND = ["aiperf", "profile", "-m", "gpt-oss-120b", "--url", "http://127.0.0.1:8000", "--concurrency", "8"]
 
 
-def head(kind, day=1, **more):
+def plan(host="trn3-1"):
+    """The plan entries of a host, as far as results have them."""
+    return [{"host": host, "name": "server-%d" % number, "hash": "b" * 64} for number in range(8)]
+
+
+def head(kind, day=1, host="trn3-1", servers=None, **_more):
+    planned = [one for one in plan(host) if servers is None or one["name"] in servers]
     number = next(NUMBERS)
     began = datetime.datetime(2026, 1, day, 12) + datetime.timedelta(seconds=number % 40000)
     text = began.strftime(TIME)
     return {
         "schema": 1, "kind": kind, "id": "%s-%08x" % (began.strftime("%Y%m%dT%H%M%SZ"), number), "began": text,
-        "ended": text, "inventory": "trn3", "recipe": "trn3-eagle3", "recipe_hash": "a" * 64, "plan_hash": "b" * 64,
+        "ended": text, "inventory": "trn3", "recipe": "trn3-eagle3", "recipe_hash": "a" * 64,
+        "plan_hash": result.plan_hash(planned),
         "platform": "neuron", "engine": "vllm",
         "versions": {"engine": "0.11.1", "tool": "0.13.0", "collection": "0.1.0"},
-        "hardware": {"accelerator": "trainium3", "count": 16}, "scope": "node", "host": "trn3-1",
-        "servers": ["server-%d" % server for server in range(8)],
+        "hardware": {"accelerator": "trainium3", "count": 16}, "scope": "node", "host": host,
+        "servers": [one["name"] for one in planned],
         "tool": {"name": "aiperf", "version": "0.13.0", "command": COMMAND},
         "profile": "quick", "errors": [], "ok": True,
-        "reason": None, "void": None, **more,
+        "reason": None, "void": None,
     }  # fmt: skip
 
 
@@ -55,7 +62,7 @@ def benchmark(concurrency=8, slower=1.0, noise=0.0, seed=0, day=1, **more):
     )  # fmt: skip
     requests = max(16, 3 * concurrency)
     return {
-        **head("benchmark", day),
+        **head("benchmark", day, **more),
         "workload": {
             "input_tokens_asked": 1024, "output_tokens_asked": 256, "input_tokens": 1091.0, "output_tokens": 256.0,
             "concurrency": concurrency, "request_rate": None, "requests": requests,
@@ -71,7 +78,7 @@ def evaluation(name="gpqa", effort="high", score=79.0, reference=80.1, verdict="
     questions = 198
     interval = [max(0.0, score - 5.5), min(100.0, score + 5.5)]
     return {
-        **head("evaluation", day),
+        **head("evaluation", day, **more),
         "tool": {"name": "gpt_oss.evals", "version": "0.0.9", "command": ["python", "-m", "gpt_oss.evals"]},
         "eval": name, "effort": effort, "score": score, "questions": questions, "answered": questions,
         "correct": round(score / 100 * questions), "failed": 0, "interval": interval,

@@ -115,7 +115,8 @@ def check(fleet):
         run = fleet.benchmark()
         port = fleet.hosts["n2"]["fleet_override"]["servers"]["server"]["port"]
         run.failed("n2/server-0 of another host does not answer this host at http://127.0.0.1:%d" % port)
-        assert len(first.load) == load and len(fleet.results) == 2
+        assert len(first.load) == load and len(fleet.results) == 3
+        assert (fleet.results[-1]["ok"], fleet.results[-1]["counts"]["completed"]) == (False, 0)
 
 
 def test_one_result_is_of_the_servers_of_both_hosts_until_one_of_the_other_restarts(tmp_path):

@@ -40,6 +40,7 @@ class Benchmark(Run):
         self.plan_hash = result.plan_hash([*planned.values(), *params["elsewhere"]])
         asked = {key: value for key, value in point.items() if key != "timeout_s"}
         key = [self.plan_hash, head.get("recipe_hash"), head.get("profile"), asked]
+        key += ["candidate"] if head.get("candidate") else []  # whose results do not count elsewhere
         super().__init__(params, node, planned, "benchmarks", key, point["timeout_s"], params["again"])
         self.tool, self.spec, self.environment = point["tool"], point["spec"], params["environment_path"]
         self.is_outside = benchmarks.outside(self.spec)

@@ -77,8 +77,9 @@ def keep(folder, document):
     return path
 
 
-def history(folder):
-    """(documents, warnings): the history, the oldest first. Other and unreadable files are left out with a warning."""
+def history(folder, candidates=False):
+    """(documents, warnings): the history, the oldest first. Other and unreadable files are left out with a warning.
+    candidates: include the results of a sweep's candidates."""
     kept = os.path.join(folder, FOLDER)
     try:
         names = sorted(os.listdir(kept))
@@ -92,7 +93,7 @@ def history(folder):
         document = _read(path)
         if document is None:
             warnings.append("%s is not a result of a measurement. Remove the file." % path)
-        else:
+        elif candidates or not document.get("candidate"):
             documents.append(document)
     return sorted(documents, key=lambda one: (one["began"], one["id"])), warnings
 

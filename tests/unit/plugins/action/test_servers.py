@@ -85,6 +85,33 @@ def test_auto_is_settled_by_the_reports_where_there_are_any(tmp_path, arguments,
     assert sent.get("mode", "auto") == mode
 
 
+ASKED = {
+    "probes": [{"name": "mine", "path": "/x"}],
+    "effort_parameter": "reasoning_effort",
+    "responses_api": True,
+    "timeout": 120,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "mode"),
+    [
+        ({}, "quick"), ({"timeout": "120"}, "quick"), ({"simulated": "no"}, "quick"),
+        ({"probes": [{"name": "mine", "path": "/y"}]}, "full"), ({"probes": []}, "full"),
+        ({"responses_api": False}, "full"),
+    ],
+)  # fmt: skip
+def test_auto_is_full_if_the_recipe_asks_something_else(tmp_path, change, mode):
+    servers = [{"name": "server-0", "hash": "h", "role": "server", "port": 1, "devices": [], "bind": "::1",
+                "launcher": "x", "container": None}]  # fmt: skip
+    given = {**ASKED, "servers": servers, "servers_changed": False, "reports_dir": str(tmp_path), "mode": "auto"}
+    good = dict(verdict("server-0"), hash="h")
+    _result, sent = verify(given, {"changed": False, "ok": True, "mode": "full", "verdicts": [good]})
+    assert sent["mode"] == "full"
+    _result, sent = verify({**given, **change}, {"changed": False, "ok": True, "mode": "full", "verdicts": [good]})
+    assert sent["mode"] == mode
+
+
 PROBES = [{"name": "chat", "ok": True, "ms": 1, "sent": "a", "got": "b", "cause": None}]
 INVENTORY = ["node-1", "node-2"]
 

@@ -5,21 +5,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import pathlib
+from unittest import mock
 
 import pytest
 import yaml
+from ansible.errors import AnsibleError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure import certificate, compare, measured_page
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure import certificate, compare, measured_page, points
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations import measure
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import plan_fleet
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 from ansible_collections.inference.fleet.tests.unit.engines.measured_results import (
     benchmark,
     evaluation,
     failed,
     history,
+    plan,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,7 +36,8 @@ def verdicts(ok=True):
     probe = {"name": "chat", "ok": ok, "ms": 5, "sent": "", "got": "", "cause": None if ok else "no answer"}
     verdict = {"host": "trn3-1", "server": "server-0", "ok": ok, "mode": "full", "at": NOW, "model_id": "gpt-oss-120b",
                "url": "http://127.0.0.1:8000", "hash": "0" * 64, "probes": [probe]}  # fmt: skip
-    return report.merge(None, report.host_report("trn3-1", "full", [verdict], NOW), ["trn3-1"], NOW)
+    deployed = {"servers": [{**one, "role": "server", "port": 8000} for one in plan()]}
+    return report.merge(None, report.host_report("trn3-1", "full", [verdict], NOW, what=deployed), ["trn3-1"], NOW)
 
 
 def made(fleet=None, results=(), **more):
@@ -40,6 +46,19 @@ def made(fleet=None, results=(), **more):
 
 def states(value):
     return [value["ok"], *(value["parts"][name]["ok"] for name in certificate.PARTS)]
+
+
+def run_of(roles):
+    """The verdicts of a run for these hosts, each with a server of this role."""
+    fleet = {**verdicts(), "run": {"id": "x", "began": NOW, "hosts": list(roles)}}
+    for host, role in roles.items():
+        servers = [{**one, "role": role, "port": 8000 if role == "server" else None} for one in plan(host)]
+        fleet["hosts"].setdefault(host, {})["deployed"] = {"servers": servers}
+    return fleet
+
+
+HOSTS = ("trn3-1", "trn3-2", "trn3-3")
+THREE = run_of(dict.fromkeys(HOSTS, "server"))
 
 
 @pytest.mark.parametrize(
@@ -54,11 +73,18 @@ def states(value):
         (verdicts(), [benchmark(), evaluation("basic", "low", 100.0, None, "no-reference")], [None, True, True, None]),
         # of several, one that is compared tells of the host; of two hosts each has to have one
         (verdicts(), [benchmark(), evaluation(), evaluation("basic", "low", 100.0, None, "no-reference")], [True] * 4),
-        (verdicts(), [benchmark(), evaluation(), evaluation(host="b", verdict="too-few")], [None, True, True, None]),
+        (run_of(dict.fromkeys(HOSTS[:2], "server")), [benchmark(), benchmark(host="trn3-2"), evaluation(),
+         evaluation(host="trn3-2", verdict="too-few")], [None, True, True, None]),
         (verdicts(), [benchmark(), benchmark(slower=1.2, day=2), evaluation(day=2)], [False, True, False, True]),
-        ({"hosts": {"x": 5}, "ok": True}, [benchmark(), evaluation()], [None, None, True, True]),
+        ({"hosts": {"x": 5}, "ok": True}, [benchmark(), evaluation()], [None, None, None, None]),
+        # of other hosts than verified, of some, of other servers, of two recipes
+        (THREE, [benchmark(), evaluation()], [None, True, None, None]),
+        (THREE, [one(host=host) for host in HOSTS for one in (benchmark, evaluation)], [True] * 4),
+        (verdicts(), [benchmark(host="gone"), evaluation(host="gone")], [None, True, None, None]),
+        (verdicts(), [benchmark(plan_hash="c" * 64), evaluation(plan_hash="c" * 64)], [None, True, None, None]),
+        (verdicts(), [benchmark(recipe_hash="d" * 64), evaluation(day=2)], [None, True, None, True]),
     ],
-)
+)  # fmt: skip
 def test_what_is_good_what_is_missing_and_what_fails(fleet, results, expected):
     assert states(made(fleet, results)) == expected
 
@@ -80,15 +106,6 @@ def test_a_certificate_says_only_what_was_measured(fleet, results, words, comple
         assert value["parts"]["evaluate"]["summary"] == "not evaluated"
         (reason,) = value["parts"]["evaluate"]["reasons"]
         assert reason == "gpqa, high effort of trn3-1: " + certificate.WHY_OPEN[results[1]["verdict"]]
-
-
-def run_of(roles):
-    """The verdicts of a run for these hosts, each with a server of this role."""
-    fleet = {**verdicts(), "run": {"id": "x", "began": NOW, "hosts": list(roles)}}
-    for host, role in roles.items():
-        server = {"role": role, "port": 8000 if role == "server" else None}
-        fleet["hosts"].setdefault(host, {})["deployed"] = {"servers": [server]}
-    return fleet
 
 
 def test_an_evaluation_that_is_missing_on_a_host_is_more_than_one_that_tells_nothing():
@@ -113,6 +130,56 @@ def test_only_what_this_run_measured_counts_and_each_host_of_it_has_to_be_measur
     everywhere = benchmark(4, scope="fleet")
     fleet["run"]["hosts"].append("trn3-2")
     assert made(fleet, [everywhere], since=NOW, kept={everywhere["id"]})["parts"]["benchmark"]["ok"] is True
+
+
+@pytest.mark.parametrize("answer", [{"failed": True, "msg": "why"}, {"unreachable": True, "msg": "why"}, "why"])
+@pytest.mark.parametrize(("part", "kind"), [("benchmark", "benchmark"), ("evaluate", "evaluation")])
+def test_a_call_that_fails_without_a_result_is_in_the_certificate(tmp_path, part, kind, answer):
+    variables = {"fleet_recipe": "cpu-tiny", "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2}}
+    item = plan_fleet(["trn3-1"], lambda host: variables, deploys=True)["trn3-1"]
+    call = points.points(item["servers"], item["deployment"], "quick")[0]
+    asked = {"point": call["point"]} if kind == "benchmark" else {"eval": "basic", "effort": "low"}
+    given = {**{key: item[key] for key in ("servers", "deployment")}, "reports_dir": str(tmp_path)}
+    action = mock.Mock(_task=mock.Mock(check_mode=False, _uuid="a-b"))
+    action.call.side_effect = AnsibleError(answer) if answer == "why" else [answer]
+    with contextlib.suppress(AnsibleError):
+        getattr(measure, kind + "_run")(action, {**given, **asked}, {"inventory_hostname": "trn3-1"})
+    (kept,) = result.history(str(tmp_path))[0]
+    good = (benchmark if kind == "benchmark" else evaluation)(host="trn3-1")
+    assert set(kept) == set(good)
+    value = made(run_of({"trn3-1": "server"}), [good, kept], since=NOW, kept={good["id"], kept["id"]})
+    assert (value["ok"], value["parts"][part]["ok"]) == (False, False)
+    assert value["parts"][part]["reasons"][0].endswith(": why")
+    assert measured_page.render(value, [good, kept])
+
+
+def test_results_of_candidates_are_marked_and_only_a_sweep_counts_them(tmp_path):
+    variables = {"fleet_recipe": "cpu-tiny", "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2}}
+    item = plan_fleet(["trn3-1"], lambda host: variables, deploys=True)["trn3-1"]
+    given = {**{key: item[key] for key in ("servers", "deployment")}, "reports_dir": str(tmp_path)}
+    given["point"] = points.points(item["servers"], item["deployment"], "quick")[0]["point"]
+    action = mock.Mock(_task=mock.Mock(check_mode=False, _uuid="a-b"))
+    action.call.side_effect = lambda _operation, sent, _vars: {"document": {**benchmark(limits={}), **sent["head"]}}
+    task_vars = {"inventory_hostname": "trn3-1", "tune_candidate": {"name": "as it is"}}
+    assert measure.benchmark_run(action, given, task_vars)["document"]["candidate"] == "as it is"
+    assert result.history(str(tmp_path))[0] == []
+    assert len(result.history(str(tmp_path), candidates=True)[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("hardware", "units", "count"),
+    [
+        ({"accelerator": "trainium3", "count": 16}, range(64), 16),
+        ({"accelerator": "trainium3", "count": 16, "lnc": 1}, range(8, 24), 2),
+        ({"accelerator": "b200", "count": 8}, range(4), 4),
+        ({}, range(2), 2),
+    ],
+)
+def test_accelerators_are_devices_and_not_logical_cores(hardware, units, count):
+    entry = {"name": "server-0", "host": "n1", "hash": "0" * 64, "devices": list(units)}
+    elsewhere = {**entry, "host": "n2"}
+    head = measure.head_of({"servers": [entry], "elsewhere": [elsewhere], "hardware": hardware}, "n1", None)
+    assert head["hardware"]["count"] == 2 * count
 
 
 def test_without_a_run_the_newest_of_each_point_counts():

@@ -144,6 +144,20 @@ def test_results_of_the_same_plan_recipe_and_load_are_not_measured_again():
     assert None not in tune.measured(calls, item["deployment"], history)
 
 
+class Tagged(dict):
+    """A mapping as templates return it, which YAML refuses."""
+
+
+def test_the_override_of_the_current_deployment_can_be_written():
+    given = {
+        "fleet_recipe": "cpu-tiny", "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2},
+        tune.LAYER: Tagged(arguments=Tagged({"max-num-seqs": 3})),
+    }  # fmt: skip
+    found, _limits = tune.planned({"ansible_play_hosts_all": ["node1"], "hostvars": {"node1": given}}, None)
+    assert found[0]["name"] == "as it is"
+    assert yaml.safe_load(yaml.safe_dump(found[0]["override"])) == {"arguments": {"max-num-seqs": 3}}
+
+
 def test_a_tool_with_one_address_does_not_compare_nodes():
     item = planned()
     assert error(tune.calls_of, item["servers"], item["deployment"], "vllm-bench")[0] == "tune.not-possible"
