@@ -75,8 +75,12 @@ def make_folder(path, owner=None, mode=0o755):
             return
         if os.geteuid() != 0:
             os.chown(real, *(owner or owners))
-        elif real != os.path.normpath(path) and trust.fault(path):
-            raise OSError(errno.EINVAL, "a link leads to %s, and %s" % (real, trust.fault(path)), path)
+        elif real != os.path.normpath(path):
+            folder, name = os.path.split(os.path.normpath(path))
+            last = real != os.path.join(os.path.realpath(folder), name)
+            fault = trust.fault(path if last else folder)  # a directory itself may belong to any account
+            if fault:
+                raise OSError(errno.EINVAL, "a link leads to %s, and %s" % (real, fault), path)
         files.place(real, right, *(owner or owners), folder=True)
     except OSError as error:
         raise os_error("The directory %s cannot be made" % path, error) from error
