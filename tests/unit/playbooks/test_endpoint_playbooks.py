@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import stat
 import subprocess
 from pathlib import Path
 
@@ -82,7 +83,11 @@ def check_json(path):
 @pytest.mark.parametrize("name", ["prometheus", "nginx", "envoy", "litellm", "llm-d", "json"])
 def test_endpoints_for_a_gateway(tmp_path, inventory, name):
     path = Path(tmp_path, "written", name)
+    if name == "json":  # a folder that exists, such as /tmp, keeps its mode
+        path.parent.mkdir()
+        path.parent.chmod(0o1777)
     play("playbooks/endpoints.yml", inventory, variables={"format": name, "fleet_endpoints_file": str(path)}).ok()
+    assert stat.S_IMODE(path.parent.stat().st_mode) == (0o1777 if name == "json" else 0o755)
     globals()["check_" + name.replace("-", "_")](path)
 
 
