@@ -139,6 +139,8 @@ CONTAINER = {"etcd_install": "container", "etcd_certificates": {"ca": "/pki/a/ca
              "etcd_container_flags": ["--env=ALLOW_NONE_AUTHENTICATION=yes", "--env=A=$b 5%"]}  # fmt: skip
 PODMAN = {"nats_install": "container", "fleet_container_engine": "podman", "nats_arguments": ["-m", 8222],
           "nats_image_digest": "sha256:" + "0" * 64}  # fmt: skip
+NATS = {"nats_arguments": ["-js", "-m", 8222], "nats_password": "\u00e4\"\\8MB", "nats_settings": {
+    "max_payload": "8MB", "ping_interval": "2m", "jetstream": {"max_mem": "1MiB", "max_file": "1G"}}}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -149,7 +151,7 @@ PODMAN = {"nats_install": "container", "fleet_container_engine": "podman", "nats
           "--mount=type=bind,source=/etc/etcd,target=/etc/etcd,readonly",
           *("--mount=type=bind,source=/pki/%s,target=/pki/%s,readonly" % (one, one) for one in "ab")],
          ["--entrypoint=etcd", "gcr.io/etcd-development/etcd:v3.6.14"]),
-        ("nats", {"nats_arguments": ["-js", "-m", 8222]}, [], ["-c", "/etc/nats/nats.conf", "-js", "-m", "8222"]),
+        ("nats", NATS, [], ["-c", "/etc/nats/nats.conf", "-js", "-m", "8222"]),
         # the tag is one that a pull keeps
         ("nats", PODMAN, ["--cap-drop=ALL", "--security-opt=label=disable", "--entrypoint=nats-server"],
          ["docker.io/library/nats:sha256-" + "0" * 64, "-c", "/etc/nats/nats.conf", "-m", "8222"]),
@@ -160,10 +162,13 @@ def test_units(tmp_path, role, variables, words, end):
     (tmp_path / "templates").symlink_to(CLONE / "roles" / role / "templates")
     files = [str(CLONE / "roles" / role / part / "main.yml") for part in ("defaults", "vars")]
     content = "{{ %s_files['/etc/systemd/system/%s.service'] }}" % (role, role)
-    task = {"ansible.builtin.copy": {"content": content, "dest": str(tmp_path / "unit")}}
+    tasks = [{"ansible.builtin.copy": {"content": content, "dest": str(tmp_path / "unit")}}]
+    if role == "nats":
+        content = "{{ nats_login ~ nats_files['/etc/nats/nats.conf'] }}"
+        tasks.append({"ansible.builtin.copy": {"content": content, "dest": str(tmp_path / "conf")}})
     (tmp_path / "hosts").write_text("[%s]\nn1\n" % role)
     play_tasks(
-        tmp_path, [task], variables=variables, inventory=tmp_path / "hosts", hosts=role, connection="local",
+        tmp_path, tasks, variables=variables, inventory=tmp_path / "hosts", hosts=role, connection="local",
         vars_files=files,
     ).ok()  # fmt: skip
     text = re.search(r"(?m)^ExecStart=((?:.*\\\n)*.*)$", (tmp_path / "unit").read_text())[1].replace("\\\n", " ")
@@ -171,6 +176,18 @@ def test_units(tmp_path, role, variables, words, end):
     assert (set(words) - set(found), found[-len(end) :]) == (set(), end)
     engine = {"etcd": "docker", "nats": "podman"}[role]
     assert not words or ("exec %s " % engine in found[2] and '--user="$(id -u %s):' % role in found[2])
+    if "nats_settings" in variables:
+        lines = (tmp_path / "conf").read_text().splitlines()
+        assert lines[0] == 'authorization { user: "fleet", password: "\u00e4\\"\\\\8MB" }'
+        assert lines[-4:-2] == ['jetstream: {"max_mem": 1MiB, "max_file": "1G"}', "max_payload: 8MB"]
+        assert lines[-2:] == ['ping_interval: "2m"', "include 'login.conf'"]
+
+
+def test_both_files_of_nats_are_validated():
+    tasks = yaml.safe_load((CLONE / "roles/nats/tasks/changed.yml").read_text())
+    files = {task["ansible.builtin.copy"]["dest"]: task["ansible.builtin.copy"].get("validate")
+             for task in tasks if "ansible.builtin.copy" in task}  # fmt: skip
+    assert files["/etc/nats/login.conf"] == files["/etc/nats/nats.conf"] is not None
 
 
 # -- a group of servers with a model and an environment of its own -----------------------------------------------------
