@@ -23,6 +23,7 @@ from ansible_collections.inference.fleet.tests.nodes import package_indexes
 from ansible_collections.inference.fleet.tests.runs import CLONE, play
 from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import (
     LOCAL,
+    Tasks,
     called,
     flat,
     hosts_file,
@@ -188,6 +189,32 @@ def test_both_files_of_nats_are_validated():
     files = {task["ansible.builtin.copy"]["dest"]: task["ansible.builtin.copy"].get("validate")
              for task in tasks if "ansible.builtin.copy" in task}  # fmt: skip
     assert files["/etc/nats/login.conf"] == files["/etc/nats/nats.conf"] is not None
+
+
+# -- check mode on a host without anything -----------------------------------------------------------------------------
+
+FILE = {"source": "http://x/y", "checksum": "0" * 64}
+BARE = {
+    "endpoint": (
+        "changed",
+        {"unit_content": "", "configuration_content": "", "secrets": {}, "found": {"stdout_lines": []}},
+    ),
+    "monitoring": ("changed", {"files": {"/x/y.yml": ""}, "configuration": "/x/y.yml", "grafana_files": {}}),
+    "evaluate": ("datasets", {"files": [{"key": "a", "value": "http://x/y"}], "of_aisbench": ["gsm8k"], "evals": []}),
+    "benchmark": ("llmperf", {"llmperf_files": [FILE], "llmperf_source": "http://x/y", "llmperf_patches": [FILE]}),
+}
+
+
+@pytest.mark.parametrize("role", BARE)
+def test_a_check_needs_nothing_that_the_role_would_install(tmp_path, role):
+    tasks, given = BARE[role]
+    absent = ("systemd_service", "get_url", "unarchive")
+    recorder = Tasks(tmp_path, role, ("package", "file", "copy", "node", *absent))
+    calls, run = recorder.run(
+        "--check", tasks=tasks, variables={"%s_%s" % (role, name): one for name, one in given.items()}
+    )
+    run.ok()
+    assert calls and not [name for name, _arguments in calls if name in absent]
 
 
 # -- a group of servers with a model and an environment of its own -----------------------------------------------------
