@@ -194,12 +194,10 @@ def test_both_files_of_nats_are_validated():
 # -- check mode on a host without anything -----------------------------------------------------------------------------
 
 FILE = {"source": "http://x/y", "checksum": "0" * 64}
+FOUND = {"found": {"stdout_lines": []}}
 BARE = {
-    "endpoint": (
-        "changed",
-        {"unit_content": "", "configuration_content": "", "secrets": {}, "found": {"stdout_lines": []}},
-    ),
-    "monitoring": ("changed", {"files": {"/x/y.yml": ""}, "configuration": "/x/y.yml", "grafana_files": {}}),
+    "endpoint": ("changed", {"unit_content": "", "configuration_content": "", "secrets": {}, **FOUND}),
+    "monitoring": ("changed", {"files": {"/x/y.yml": ""}, "configuration": "/x/y.yml", **FOUND}),
     "evaluate": ("datasets", {"files": [{"key": "a", "value": "http://x/y"}], "of_aisbench": ["gsm8k"], "evals": []}),
     "benchmark": ("llmperf", {"llmperf_files": [FILE], "llmperf_source": "http://x/y", "llmperf_patches": [FILE]}),
 }
@@ -215,6 +213,41 @@ def test_a_check_needs_nothing_that_the_role_would_install(tmp_path, role):
     )
     run.ok()
     assert calls and not [name for name, _arguments in calls if name in absent]
+
+
+# -- an interrupted run of monitoring ----------------------------------------------------------------------------------
+
+REAL_FILES = """
+import os
+if name == "copy":
+    os.makedirs(os.path.dirname(given["dest"]), exist_ok=True)
+    open(given["dest"], "w").write(given["content"])
+if name == "file" and given["state"] == "absent" and os.path.exists(given["path"]):
+    os.remove(given["path"])
+answer["failed"] = name == "systemd_service" and os.path.exists(folder + "/fails")
+"""
+
+
+def test_a_restart_is_not_forgotten_if_a_run_ends_before_it(tmp_path):
+    role = Tasks(tmp_path, "monitoring", ("file", "copy", "systemd_service"), REAL_FILES)
+    names = ["systemd/system/prometheus.service.d/inference-fleet.conf", "grafana/provisioning/x.yml", "x.yml"]
+    paths = ["%s/etc/%s" % (tmp_path, name) for name in names]
+    variables = {
+        "install": False, "grafana": True, "targets": {"nodes": [{}]}, "limits": {}, "services": ["prometheus"],
+        "contents": dict.fromkeys(paths, "text"), "configuration": paths[2], "mark": str(tmp_path / "mark"),
+        "directory": str(tmp_path),
+    }  # fmt: skip
+    variables = {"monitoring_" + name: value for name, value in variables.items()}
+
+    def states():
+        calls, run = role.run(variables=variables)
+        return run, [(given["name"], given["state"]) for name, given in calls if name == "systemd_service"]
+
+    (tmp_path / "fails").touch()
+    states()[0].failed("Restart Grafana")
+    (tmp_path / "fails").unlink()
+    assert states()[1] == [("grafana-server", "restarted"), ("prometheus", "restarted")]
+    assert states()[1] == [("prometheus", "started")]  # systemctl on this machine reports another state than active
 
 
 # -- a group of servers with a model and an environment of its own -----------------------------------------------------
