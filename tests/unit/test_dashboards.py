@@ -1,7 +1,8 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The dashboards of the role monitoring, as Ansible renders them: Grafana's schema, the grid, no panel without data.
+"""The dashboards of the role monitoring, as Ansible renders them: Grafana's schema, the grid, no panel without data;
+and the address of Prometheus.
 
 Molecule's scenario `monitoring` requires data for each query of engines, services and nodes.
 """
@@ -38,17 +39,21 @@ def rendered(*fleet):
     return json.loads(text_of(*fleet))
 
 
-@functools.cache
-def text_of(engines, jobs, platform):
+def templated(text, **more):
+    """A template of the role, with its variables and more."""
     variables = {}
     for path in ("defaults/main.yml", "vars/main.yml", "vars/dashboards.yml"):
         variables.update(DataLoader().load_from_file(str(ROLE / path), trusted_as_template=True))
+    return Templar(loader=DataLoader(), variables={**variables, **more}).template(trust_as_template(text))
+
+
+@functools.cache
+def text_of(engines, jobs, platform):
     targets = {job: [{}] if job in jobs else [] for job in ("endpoint", "etcd", "services", "accelerators")}
     targets.update(nodes=[{}], engines=[{"labels": {"engine": engine}} for engine in engines])
-    variables.update(monitoring_targets=targets, monitoring_platforms=[platform],
-                     monitoring_accelerator_ports={platform: 9400} if platform else {})  # fmt: skip
     text = (ROLE / "templates" / "dashboards.json.j2").read_text(encoding="utf-8")
-    return Templar(loader=DataLoader(), variables=variables).template(trust_as_template(text))
+    return templated(text, monitoring_targets=targets, monitoring_platforms=[platform],
+                     monitoring_accelerator_ports={platform: 9400} if platform else {})  # fmt: skip
 
 
 @pytest.fixture(params=FLEETS.values(), ids=FLEETS)
@@ -132,3 +137,14 @@ def test_exporters_have_these_metrics_and_labels(platform):
 def test_alerts_are_about_metrics_that_exporters_have():
     found = {name for group in RULES for rule in group["rules"] for name in VENDORS.findall(rule["expr"])}
     assert found and found <= {name for one in KNOWN.values() for name in one["metrics"]}
+
+
+@pytest.mark.parametrize(("address", "host", "asked"), [
+    ("0.0.0.0", "0.0.0.0", "127.0.0.1"), ("mon-1", "mon-1", "mon-1"), ("::", "[::]", "[::1]"),
+    ("fd00::5", "[fd00::5]", "[fd00::5]"),
+])  # fmt: skip
+def test_the_address_in_the_unit_and_in_grafanas_data_source(address, host, asked):
+    unit = templated("{{ monitoring_units.prometheus }}", monitoring_address=address)
+    assert "--web.listen-address=%s:9090 " % host in unit
+    source = templated((ROLE / "templates" / "datasource.yml.j2").read_text(), monitoring_address=address)
+    assert yaml.safe_load(source)["datasources"][0]["url"] == "http://%s:9090" % asked

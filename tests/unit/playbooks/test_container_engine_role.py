@@ -14,9 +14,13 @@ import re
 import pytest
 from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import Tasks
 
-RECORDED = ("apt", "package", "systemd_service")
+RECORDED = ("apt", "package", "systemd_service", "node")
 FOUND = {"engine": "docker", "due": "x", "missing": [], "running": True, "daemon_json": None, "cdi": False,
          "stopped": [], "proxies": False}  # fmt: skip
+ANSWER = """
+import os
+answer.update(finished=True, failed=os.path.exists(folder + "/sys/run/fails"))
+"""
 PROXY = {"HTTPS_PROXY": 'http://user:pass\\"word@proxy:3128', "NO_PROXY": "127.0.0.1"}
 
 
@@ -25,12 +29,13 @@ class Node:
 
     def __init__(self, folder):
         self.root = folder / "sys"
-        self.role = Tasks(folder, "container_engine", RECORDED, edited=self.below)
+        (self.root / "run").mkdir(parents=True)
+        self.role = Tasks(folder, "container_engine", RECORDED, ANSWER, self.below)
 
     def below(self, text):
         """Tasks with the folder's /etc; the facts of the host are those that tests give."""
         text = re.sub(r"(?m)^- name: [^\n]+\n  ansible\.builtin\.setup:\n(?:(?: .*)?\n)*", "", text)
-        return re.sub(r"(?<![\w.}-])/etc/", "%s/etc/" % self.root, text)
+        return re.sub(r"(?<![\w.}-])/(etc|run)/", r"%s/\1/" % self.root, text)
 
     def write(self, path, text):
         place = self.root / path
@@ -154,6 +159,16 @@ def test_proxies_are_in_a_private_file_and_removed_when_they_are_no_longer_set(n
     assert (path.exists(), node.read(drop_in)) == (False, None)
 
 
+def test_a_restart_is_not_forgotten_if_a_run_ends_before_it(node):
+    node.write("run/fails", "")
+    node.docker(proxy_env=PROXY)[1].failed("Restart docker")
+    (node.root / "run/fails").unlink()
+    running = {"stopped": ["database"]}
+    node.docker(found=running, proxy_env=PROXY)[1].failed("Docker needs a restart for changes of an earlier run")
+    assert node.docker(proxy_env=PROXY)[0] == [RESTART]
+    assert node.docker(proxy_env=PROXY)[0] == []
+
+
 def test_certificates_are_trusted_for_registries_and_mirrors_with_tls(node, tmp_path):
     (tmp_path / "ca.pem").write_text("certificate")
     mirrors = ["https://mirror.example:5000/", "mirror.example", "http://plain.example"]
@@ -185,3 +200,10 @@ def test_podman_has_a_file_of_mirrors_and_registries_without_tls(node):
     ]  # fmt: skip
     node.run("podman")[1].ok()
     assert node.read(path) is None
+
+
+def test_the_time_for_a_pull_may_be_a_string_as_from_the_command_line(node):
+    image = {"image": "a.example/x:1", "digest": "", "engine": "docker", "address": ""}
+    calls, run = node.run("images", container_engine_images=[image], container_engine_pull_timeout="30")
+    run.ok()
+    assert calls == [["container_image", None]]

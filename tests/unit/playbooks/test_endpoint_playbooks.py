@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import stat
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.tests.runs import play
+from ansible_collections.inference.fleet.tests.runs import CLONE, play
 from ansible_collections.inference.fleet.tests.unit.engines.certificates import made
-from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import CPU, flat, hosts_file
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import CPU, LOCAL, flat, hosts_file
 
 MODEL, CLUSTER = "gpt-oss-tiny-standin", "model.gpt-oss-tiny-standin"
 PLACES = ["10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000", "10.0.0.2:8001"]
@@ -82,7 +83,11 @@ def check_json(path):
 @pytest.mark.parametrize("name", ["prometheus", "nginx", "envoy", "litellm", "llm-d", "json"])
 def test_endpoints_for_a_gateway(tmp_path, inventory, name):
     path = Path(tmp_path, "written", name)
+    if name == "json":  # a folder that exists, such as /tmp, keeps its mode
+        path.parent.mkdir()
+        path.parent.chmod(0o1777)
     play("playbooks/endpoints.yml", inventory, variables={"format": name, "fleet_endpoints_file": str(path)}).ok()
+    assert stat.S_IMODE(path.parent.stat().st_mode) == (0o1777 if name == "json" else 0o755)
     globals()["check_" + name.replace("-", "_")](path)
 
 
@@ -104,3 +109,18 @@ def test_mistakes_are_reported_before_a_host_is_contacted(tmp_path, inventory, p
     run = play("playbooks/%s.yml" % playbook, inventory, *arguments, variables=variables)
     assert run.status == 2 and words in flat(run.output)
     assert "UNREACHABLE" not in run.output and "Detect changes" not in run.output
+
+
+def test_an_endpoint_that_is_down_does_not_end_the_run(tmp_path):
+    down = {"ansible_host": "127.0.0.1", "ansible_port": 1}
+    hosts = hosts_file(tmp_path, {"down": down, "up": LOCAL}, ["endpoint"])
+    after = {"hosts": "up", "gather_facts": False, "tasks": [{"ansible.builtin.debug": {"msg": "after it"}}]}
+    step = str(CLONE / "playbooks/steps/endpoint.yml")
+    (tmp_path / "play.yml").write_text(json.dumps([{"ansible.builtin.import_playbook": step}, after]))
+    variables = {
+        "ansible_become": False, "endpoint_address": "127.0.0.1", "endpoint_key_names": {}, "endpoint_server_keys": {},
+        "endpoint_pem": "", "endpoint_backends": [{"name": "a", "model": "a"}], "endpoint_secrets": {},
+        "endpoint_configuration_content": "", "endpoint_found": {"changed": False, "stdout_lines": []},
+    }  # fmt: skip
+    run = play(str(tmp_path / "play.yml"), hosts, variables=variables)
+    assert run.status and run.count("unreachable") == 1 and "after it" in run.output

@@ -23,6 +23,7 @@ from ansible_collections.inference.fleet.tests.nodes import package_indexes
 from ansible_collections.inference.fleet.tests.runs import CLONE, play
 from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import (
     LOCAL,
+    Tasks,
     called,
     flat,
     hosts_file,
@@ -139,6 +140,8 @@ CONTAINER = {"etcd_install": "container", "etcd_certificates": {"ca": "/pki/a/ca
              "etcd_container_flags": ["--env=ALLOW_NONE_AUTHENTICATION=yes", "--env=A=$b 5%"]}  # fmt: skip
 PODMAN = {"nats_install": "container", "fleet_container_engine": "podman", "nats_arguments": ["-m", 8222],
           "nats_image_digest": "sha256:" + "0" * 64}  # fmt: skip
+NATS = {"nats_arguments": ["-js", "-m", 8222], "nats_password": "\u00e4\"\\8MB", "nats_settings": {
+    "max_payload": "8MB", "ping_interval": "2m", "jetstream": {"max_mem": "1MiB", "max_file": "1G"}}}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -149,7 +152,7 @@ PODMAN = {"nats_install": "container", "fleet_container_engine": "podman", "nats
           "--mount=type=bind,source=/etc/etcd,target=/etc/etcd,readonly",
           *("--mount=type=bind,source=/pki/%s,target=/pki/%s,readonly" % (one, one) for one in "ab")],
          ["--entrypoint=etcd", "gcr.io/etcd-development/etcd:v3.6.14"]),
-        ("nats", {"nats_arguments": ["-js", "-m", 8222]}, [], ["-c", "/etc/nats/nats.conf", "-js", "-m", "8222"]),
+        ("nats", NATS, [], ["-c", "/etc/nats/nats.conf", "-js", "-m", "8222"]),
         # the tag is one that a pull keeps
         ("nats", PODMAN, ["--cap-drop=ALL", "--security-opt=label=disable", "--entrypoint=nats-server"],
          ["docker.io/library/nats:sha256-" + "0" * 64, "-c", "/etc/nats/nats.conf", "-m", "8222"]),
@@ -160,10 +163,13 @@ def test_units(tmp_path, role, variables, words, end):
     (tmp_path / "templates").symlink_to(CLONE / "roles" / role / "templates")
     files = [str(CLONE / "roles" / role / part / "main.yml") for part in ("defaults", "vars")]
     content = "{{ %s_files['/etc/systemd/system/%s.service'] }}" % (role, role)
-    task = {"ansible.builtin.copy": {"content": content, "dest": str(tmp_path / "unit")}}
+    tasks = [{"ansible.builtin.copy": {"content": content, "dest": str(tmp_path / "unit")}}]
+    if role == "nats":
+        content = "{{ nats_login ~ nats_files['/etc/nats/nats.conf'] }}"
+        tasks.append({"ansible.builtin.copy": {"content": content, "dest": str(tmp_path / "conf")}})
     (tmp_path / "hosts").write_text("[%s]\nn1\n" % role)
     play_tasks(
-        tmp_path, [task], variables=variables, inventory=tmp_path / "hosts", hosts=role, connection="local",
+        tmp_path, tasks, variables=variables, inventory=tmp_path / "hosts", hosts=role, connection="local",
         vars_files=files,
     ).ok()  # fmt: skip
     text = re.search(r"(?m)^ExecStart=((?:.*\\\n)*.*)$", (tmp_path / "unit").read_text())[1].replace("\\\n", " ")
@@ -171,6 +177,77 @@ def test_units(tmp_path, role, variables, words, end):
     assert (set(words) - set(found), found[-len(end) :]) == (set(), end)
     engine = {"etcd": "docker", "nats": "podman"}[role]
     assert not words or ("exec %s " % engine in found[2] and '--user="$(id -u %s):' % role in found[2])
+    if "nats_settings" in variables:
+        lines = (tmp_path / "conf").read_text().splitlines()
+        assert lines[0] == 'authorization { user: "fleet", password: "\u00e4\\"\\\\8MB" }'
+        assert lines[-4:-2] == ['jetstream: {"max_mem": 1MiB, "max_file": "1G"}', "max_payload: 8MB"]
+        assert lines[-2:] == ['ping_interval: "2m"', "include 'login.conf'"]
+
+
+def test_both_files_of_nats_are_validated():
+    tasks = yaml.safe_load((CLONE / "roles/nats/tasks/changed.yml").read_text())
+    files = {task["ansible.builtin.copy"]["dest"]: task["ansible.builtin.copy"].get("validate")
+             for task in tasks if "ansible.builtin.copy" in task}  # fmt: skip
+    assert files["/etc/nats/login.conf"] == files["/etc/nats/nats.conf"] is not None
+
+
+# -- check mode on a host without anything -----------------------------------------------------------------------------
+
+FILE = {"source": "http://x/y", "checksum": "0" * 64}
+FOUND = {"found": {"stdout_lines": []}}
+BARE = {
+    "endpoint": ("changed", {"unit_content": "", "configuration_content": "", "secrets": {}, **FOUND}),
+    "monitoring": ("changed", {"files": {"/x/y.yml": ""}, "configuration": "/x/y.yml", **FOUND}),
+    "evaluate": ("datasets", {"files": [{"key": "a", "value": "http://x/y"}], "of_aisbench": ["gsm8k"], "evals": []}),
+    "benchmark": ("llmperf", {"llmperf_files": [FILE], "llmperf_source": "http://x/y", "llmperf_patches": [FILE]}),
+}
+
+
+@pytest.mark.parametrize("role", BARE)
+def test_a_check_needs_nothing_that_the_role_would_install(tmp_path, role):
+    tasks, given = BARE[role]
+    absent = ("systemd_service", "get_url", "unarchive")
+    recorder = Tasks(tmp_path, role, ("package", "file", "copy", "node", *absent))
+    calls, run = recorder.run(
+        "--check", tasks=tasks, variables={"%s_%s" % (role, name): one for name, one in given.items()}
+    )
+    run.ok()
+    assert calls and not [name for name, _arguments in calls if name in absent]
+
+
+# -- an interrupted run of monitoring ----------------------------------------------------------------------------------
+
+REAL_FILES = """
+import os
+if name == "copy":
+    os.makedirs(os.path.dirname(given["dest"]), exist_ok=True)
+    open(given["dest"], "w").write(given["content"])
+if name == "file" and given["state"] == "absent" and os.path.exists(given["path"]):
+    os.remove(given["path"])
+answer["failed"] = name == "systemd_service" and os.path.exists(folder + "/fails")
+"""
+
+
+def test_a_restart_is_not_forgotten_if_a_run_ends_before_it(tmp_path):
+    role = Tasks(tmp_path, "monitoring", ("file", "copy", "systemd_service"), REAL_FILES)
+    names = ["systemd/system/prometheus.service.d/inference-fleet.conf", "grafana/provisioning/x.yml", "x.yml"]
+    paths = ["%s/etc/%s" % (tmp_path, name) for name in names]
+    variables = {
+        "install": False, "grafana": True, "targets": {"nodes": [{}]}, "limits": {}, "services": ["prometheus"],
+        "contents": dict.fromkeys(paths, "text"), "configuration": paths[2], "mark": str(tmp_path / "mark"),
+        "directory": str(tmp_path),
+    }  # fmt: skip
+    variables = {"monitoring_" + name: value for name, value in variables.items()}
+
+    def states():
+        calls, run = role.run(variables=variables)
+        return run, [(given["name"], given["state"]) for name, given in calls if name == "systemd_service"]
+
+    (tmp_path / "fails").touch()
+    states()[0].failed("Restart Grafana")
+    (tmp_path / "fails").unlink()
+    assert states()[1] == [("grafana-server", "restarted"), ("prometheus", "restarted")]
+    assert states()[1] == [("prometheus", "started")]  # systemctl on this machine reports another state than active
 
 
 # -- a group of servers with a model and an environment of its own -----------------------------------------------------

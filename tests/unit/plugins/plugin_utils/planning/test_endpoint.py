@@ -174,3 +174,12 @@ def test_haproxy_accepts_the_configuration(tmp_path, plans, settings):
     path = proxy.rendered(tmp_path, plans, variables, **settings)
     proxy.check(path)
     assert "server's-key" not in path.read_text()
+
+
+def test_numbers_may_be_strings_as_from_the_command_line(tmp_path):
+    given = {"endpoint_timeout_s": 900, "endpoint_max_body": 65536, "endpoint_server_connections": 0}
+    texts = [
+        proxy.rendered(tmp_path, [plan("one")], ADDRESSES, **{name: kind(value) for name, value in given.items()})
+        .read_text() for kind in (int, str)
+    ]  # fmt: skip
+    assert texts[0] == texts[1] and "hard-stop-after 1800s" in texts[0]
