@@ -112,7 +112,13 @@ class Hosts:
     def of_task(cls, variables):
         """Return the Hosts of the variables that Ansible passes to a task (hostvars and the sources)."""
         hostvars = variables["hostvars"]
-        return cls(lambda host: hostvars[host], variables.get("ansible_inventory_sources") or ())
+
+        def variables_of(host):
+            if host not in hostvars:  # hostvars[host] would be a ReferenceError outside of templates
+                raise KeyError(host)
+            return hostvars[host]
+
+        return cls(variables_of, variables.get("ansible_inventory_sources") or ())
 
     def asked(self):
         """Return the HostVariables that were requested so far."""
