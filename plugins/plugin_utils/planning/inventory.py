@@ -224,9 +224,11 @@ def one_machine(planned, others):
             continue
         variables = others(host)
         try:
-            kind = variables.peek("ansible_connection") or "ssh"
-            address = "localhost" if kind == "local" else variables.peek("ansible_host") or host
+            kind = str(variables.peek("ansible_connection") or "ssh").rpartition(".")[2]
+            kind = "ssh" if kind == "smart" else kind
+            address = "localhost" if kind == "local" else str(variables.peek("ansible_host") or host).lower()
             port, root = variables.peek("ansible_port"), variables.peek("fleet_root") or ""
+            port = port or (22 if kind == "ssh" else None)
         except FleetError:
             continue  # the connection reports it
         machine, known = "%s, %s" % (kind, address), machines.setdefault((kind, address, str(port)), [])
