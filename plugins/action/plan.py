@@ -10,6 +10,7 @@ import json
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.plugins.loader import lookup_loader
+from ansible.utils.vars import load_extra_vars
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import write_atomic
 from ansible_collections.inference.fleet.plugins.plugin_utils.actions import action_fail
@@ -69,6 +70,9 @@ class ActionModule(ActionBase):
                 if not ours:
                     raise no_recipe()
                 check_limit(ours, play_hosts, task_vars)
+                named = [host for host in hosts if others(host).has("fleet_play_hosts")]
+                if named and "fleet_play_hosts" not in load_extra_vars(self._loader):
+                    raise FleetError("inventory.play-hosts-unread", words.some(named))
             answer, planned = answer_of(hosts, play_hosts, ours, others, run_plan, options)
         except FleetError as error:
             raise action_fail(error) from error

@@ -47,7 +47,9 @@ options:
     description:
       - Return the C(serial) of the play with these hosts instead of their names. Hosts without running servers are
         first, in a batch, then a single host, then batches of this size, as C(serial) of a play. Without hosts that
-        change servers one by one (C(fleet_changes)) this value is returned.
+        change servers one by one (C(fleet_changes)), and without O(step), this value is returned.
+      - C(fleet_serial) of the hosts replaces this value, unless it is an extra variable or a variable of the play. If
+        hosts differ, the value with the smallest batches counts.
     type: raw
 """
 
@@ -78,6 +80,7 @@ _raw:
 from ansible.errors import AnsibleLookupError
 from ansible.plugins.loader import lookup_loader
 from ansible.plugins.lookup import LookupBase
+from ansible.utils.helpers import pct_to_int
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look, run_plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import (
@@ -115,17 +118,29 @@ class LookupModule(LookupBase):
         if not found:
             raise AnsibleLookupError(no_recipe().message)
         run_plan.settle(others)  # read once, for the processes of all tasks of the play
-        step = self.get_option("step")
-        if not step:
+        step, serial = self.get_option("step"), self.get_option("serial")
+        if not step and serial is None:
             return found
-        due, limit = run_look.due(found, step), variables.get("ansible_limit") or "@"
+        due, limit = run_look.due(found, step) if step else found, variables.get("ansible_limit") or "@"
         if "@" not in limit:  # a play only for hosts outside of --limit has no hosts
             limited = names.run([limit], variables)
             due = [host for host in due if host in limited]
+        if not step:
+            return run_look.listed(_serial(due, serial, others, variables))
         idle = run_look.idle(due) if step == "serve" else []
         due = idle + [host for host in due if host not in idle]
-        serial = self.get_option("serial")
         if serial is None:
             return due or run_look.NOBODY
-        together = [host for host in due if hostvars[host].get("fleet_changes") == "together"]
-        return run_look.batches(due, serial, together)
+        together = [host for host in due if others(host).peek("fleet_changes") == "together"]
+        return run_look.batches(due, _serial(due, serial, others, variables), together)
+
+
+def _serial(hosts, serial, others, variables):
+    """Return the smallest fleet_serial of the hosts, else `serial`. A play has no host when its serial is templated, so
+    that `serial` can only be an extra variable, a variable of the play or a default."""
+
+    def largest(one):
+        return max(pct_to_int(batch, len(hosts)) for batch in run_look.listed(one))
+
+    given = [] if "fleet_serial" in variables else [others(host).peek("fleet_serial") for host in hosts]
+    return min([one for one in given if one is not None], key=largest, default=serial)

@@ -112,7 +112,13 @@ class Hosts:
     def of_task(cls, variables):
         """Return the Hosts of the variables that Ansible passes to a task (hostvars and the sources)."""
         hostvars = variables["hostvars"]
-        return cls(lambda host: hostvars[host], variables.get("ansible_inventory_sources") or ())
+
+        def variables_of(host):
+            if host not in hostvars:  # hostvars[host] would be a ReferenceError outside of templates
+                raise KeyError(host)
+            return hostvars[host]
+
+        return cls(variables_of, variables.get("ansible_inventory_sources") or ())
 
     def asked(self):
         """Return the HostVariables that were requested so far."""
@@ -218,9 +224,11 @@ def one_machine(planned, others):
             continue
         variables = others(host)
         try:
-            kind = variables.peek("ansible_connection") or "ssh"
-            address = "localhost" if kind == "local" else variables.peek("ansible_host") or host
+            kind = str(variables.peek("ansible_connection") or "ssh").rpartition(".")[2]
+            kind = "ssh" if kind == "smart" else kind
+            address = "localhost" if kind == "local" else str(variables.peek("ansible_host") or host).lower()
             port, root = variables.peek("ansible_port"), variables.peek("fleet_root") or ""
+            port = port or (22 if kind == "ssh" else None)
         except FleetError:
             continue  # the connection reports it
         machine, known = "%s, %s" % (kind, address), machines.setdefault((kind, address, str(port)), [])

@@ -61,12 +61,16 @@ def idle(hosts):
     return [host for host in hosts if not found.get(host, {}).get("serving", True)]
 
 
+def listed(serial):
+    """Return a play's serial as a list."""
+    return list(serial) if isinstance(serial, (list, tuple)) else [serial]
+
+
 def batches(hosts, serial, together=()):
     """Return the serial of a play for these hosts. Hosts without running servers come first, in one batch; then a
     single host, then batches of `serial` hosts. It is `serial` if servers run only on hosts in `together`, which are
     changed at the same time."""
-    serial = list(serial) if isinstance(serial, (list, tuple)) else [serial]
-    first = idle(hosts)
+    serial, first = listed(serial), idle(hosts)
     if all(host in first or host in together for host in hosts):
         return serial
     return ([len(first)] if first else []) + [1, *serial]

@@ -12,7 +12,15 @@ import json
 import re
 
 import pytest
-from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import Tasks
+import yaml
+from ansible_collections.inference.fleet.tests.runs import CLONE
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import (
+    CPU,
+    LOCAL,
+    Tasks,
+    hosts_file,
+    play_tasks,
+)
 
 RECORDED = ("apt", "package", "systemd_service", "node")
 FOUND = {"engine": "docker", "due": "x", "missing": [], "running": True, "daemon_json": None, "cdi": False,
@@ -207,3 +215,19 @@ def test_the_time_for_a_pull_may_be_a_string_as_from_the_command_line(node):
     calls, run = node.run("images", container_engine_images=[image], container_engine_pull_timeout="30")
     run.ok()
     assert calls == [["container_image", None]]
+
+
+# ---- a service in a container
+
+
+def test_a_service_configures_an_engine_that_no_server_of_its_host_uses(tmp_path):
+    """The step prepare does not configure it."""
+    (task,) = yaml.safe_load((CLONE / "roles/shared_service/tasks/image.yml").read_text())
+    chosen = {"ansible.builtin.debug": {"msg": "chosen: " + task["ansible.builtin.include_role"]["tasks_from"]}}
+    containers = {**CPU, "fleet_recipe": "node-container", "fleet_recipe_paths": [str(CLONE / "tests/nodes/recipes")]}
+    hosts = {"etcd": {}, "processes": CPU, "containers": containers}
+    inventory = hosts_file(tmp_path, {name: {**LOCAL, **given} for name, given in hosts.items()})
+    given = {"shared_service_container": {"engine": "docker"}, "shared_service_found": {"engine_missing": False}}
+    run = play_tasks(tmp_path, [{**chosen, "vars": given}], inventory=inventory, hosts="all").ok()
+    found = dict(re.findall(r"\[(\w+)\] => \n    msg: 'chosen: (\w+)", run.output))
+    assert found == {"etcd": "main", "processes": "main", "containers": "images"}

@@ -176,24 +176,33 @@ class LookupModule(LookupBase):
 
 
 @pytest.mark.parametrize(
-    ("variables", "expected"),
+    ("variables", "own", "expected"),
     [
-        ({}, ["n3 n5", "n1", "n2 n4"]),
-        ({"fleet_serial": 1}, ["n3 n5", "n1", "n2", "n4"]),
-        ({"fleet_changes": "together"}, ["n3 n5 n1 n2 n4"]),
+        ({}, {}, ["n3 n5", "n1", "n2 n4"]),
+        ({"fleet_serial": 1}, {"n1": 2}, ["n3 n5", "n1", "n2", "n4"]),
+        ({}, {"n1": "100%", "n4": "40%", "n5": 1}, ["n3 n5", "n1", "n2", "n4"]),  # of the inventory
+        ({"fleet_changes": "together"}, {"n2": [1, 2], "n3": 3}, ["n3", "n5 n1", "n2 n4"]),
     ],
 )
-def test_bare_hosts_first_then_one_alone(tmp_path, variables, expected):
+def test_bare_hosts_first_then_one_alone(tmp_path, variables, own, expected):
     (tmp_path / "lookup_plugins").mkdir()
     (tmp_path / "lookup_plugins" / "look.py").write_text(LOOKUP % FOUND)
-    inventory = hosts_file(tmp_path, {host: {**LOCAL, "fleet_recipe": "cpu-tiny"} for host in FOUND})
+    own = {host: {"fleet_serial": serial} for host, serial in own.items()}
+    hosts = {host: {**LOCAL, "fleet_recipe": "cpu-tiny", **own.get(host, {})} for host in FOUND}
+    inventory = hosts_file(tmp_path, hosts)
     (step,) = yaml.safe_load((CLONE / "playbooks/steps/serve.yml").read_text())
-    show = {"ansible.builtin.debug": {"msg": "batch {{ ansible_play_batch | join(' ') }}."}, "run_once": True}
+    restart = yaml.safe_load((CLONE / "playbooks/restart.yml").read_text())[-1]
+
+    def show(play, word):
+        message = {"ansible.builtin.debug": {"msg": word + " {{ ansible_play_batch | join(' ') }}."}, "run_once": True}
+        return tasks_play([message], hosts=play["hosts"], serial=play["serial"])
+
     note = {"ansible.builtin.debug": {"msg": "{{ lookup('look') }}"}, "run_once": True}
-    plays = [tasks_play([note], hosts="all"), tasks_play([show], hosts=step["hosts"], serial=step["serial"])]
+    plays = [tasks_play([note], hosts="all"), show(step, "batch"), show(restart, "turn")]
     (tmp_path / "play.yml").write_text(json.dumps(plays))
     run = play(str(tmp_path / "play.yml"), inventory, variables=variables).ok()
     assert re.findall(r"batch ([^.]*)\.", run.output) == expected
+    assert re.findall(r"turn ([^.]*)\.", run.output) == (["n1", "n2 n3", "n4 n5"] if "n2" in own else list(FOUND))
 
 
 def test_after_a_failure_no_server_of_another_host_is_changed(tmp_path):

@@ -29,7 +29,8 @@ pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl
 
 @pytest.fixture(scope="module")
 def create(tmp_path_factory):
-    """Runs the role's tasks for a folder, which is a member of `service` or a client of `signer`."""
+    """Runs the role's tasks for a folder, which is a member of `service` or a client of `signer`, whose first member is
+    down."""
     tasks = tmp_path_factory.mktemp("tasks")
     for name in ("authority.yml", "certificate.yml"):
         # /etc/SERVICE/tls of a test is a folder, and all files belong to the account of the test
@@ -37,6 +38,10 @@ def create(tmp_path_factory):
         for owner in ("owner: root", 'owner: "{{ shared_service_name }}"'):
             text = text.replace(owner, "owner: " + getpass.getuser())
         (tasks / name).write_text(text)
+
+    sudo = tasks / "sudo"
+    sudo.write_text('#!/bin/sh\necho >>"$0.calls"\nwhile [ "$1" != -c ]; do shift; done\nexec /bin/sh "$@"\n')
+    sudo.chmod(0o700)
 
     def run(folder, names=NAMES, days=90, signer=None):
         folder.mkdir(exist_ok=True)
@@ -50,13 +55,17 @@ def create(tmp_path_factory):
             "ansible_python_interpreter": sys.executable,
         }
         if signer:
-            variables.update(shared_service_folder=str(folder), shared_service_owner="", shared_service_signer="n1")
+            variables.update(
+                shared_service_folder=str(folder), shared_service_owner="", shared_service_signers=["down", "n1"]
+            )
         include = {"ansible.builtin.include_tasks": str(tasks / ("certificate.yml" if signer else "authority.yml"))}
-        (tasks / "play.yml").write_text(
-            json.dumps([{"hosts": "n1", "connection": "local", "gather_facts": False, "tasks": [include]}])
-        )
-        (tasks / "hosts").write_text("n1\n")
-        play(str(tasks / "play.yml"), tasks / "hosts", variables=variables).ok()
+        (tasks / "play.yml").write_text(json.dumps([{"hosts": "n1", "gather_facts": False, "tasks": [include]}]))
+        hosts = "n1 ansible_connection=local ansible_become_exe=%s\ndown ansible_host=127.0.0.1 ansible_port=1\n" % sudo
+        (tasks / "hosts").write_text(hosts)
+        sudo.with_suffix(".calls").unlink(missing_ok=True)
+        same = {"ANSIBLE_BECOME_ALLOW_SAME_USER": "1"}
+        play(str(tasks / "play.yml"), tasks / "hosts", variables=variables, environment=same).ok()
+        assert len(sudo.with_suffix(".calls").read_text()) == 2  # the play's tasks need no root; both of the signer do
         return folder
 
     return run

@@ -265,6 +265,24 @@ def test_no_secret_is_in_any_file(cache):
             assert form not in data
 
 
+class HostVars(dict):
+    """Ansible's hostvars outside of a template."""
+
+    def __missing__(self, key):
+        raise ReferenceError(key)
+
+
+def test_a_plan_that_read_a_host_of_before_is_none(cache):
+    found = []
+    for hosts in (("n1", "n2"), ("n1",)):
+        others = Hosts.of_task({"hostvars": HostVars({host: {} for host in hosts})})
+        for host in hosts:
+            others(host).get("fleet_recipe")
+        found.append(run_plan.PlanCache("question").recall(others))
+        run_plan.PlanCache("question").keep(others, "answer of %d" % len(hosts))
+    assert [*found, run_plan.PlanCache("question").recall(others)] == [None, None, "answer of 1"]
+
+
 @pytest.mark.parametrize("how", ["link", "others may read", "cut", "another type", "folder"])
 def test_a_file_of_others_or_a_damaged_file_is_ignored(cache, tmp_path, how):
     folder, made = cache

@@ -308,6 +308,12 @@ OTHER_PORT = {"fleet_override": {"servers": {"server": {"port": 9000}}}}
     [
         ({"ansible_host": "10.0.0.1"}, {"ansible_host": "10.0.0.1", "fleet_root": "/srv/other"}, "one port 8000"),
         ({"ansible_connection": "local"}, {"ansible_connection": "local", **OTHER_PORT}, "one fleet_root"),
+        ({"ansible_connection": "local"}, {"ansible_connection": "ansible.builtin.local"}, "one fleet_root"),
+        (
+            {"ansible_host": "GPU1.example.com", "ansible_connection": "ansible.builtin.ssh", "ansible_port": "22"},
+            {"ansible_host": "gpu1.example.com", "ansible_connection": "smart"},
+            "one fleet_root",
+        ),
     ],
 )
 def test_two_names_of_one_machine(first, second, words):
