@@ -10,7 +10,7 @@ short_description: Adds a member to an etcd cluster and starts it, or removes an
 version_added: 0.1.0
 description:
   - Compares a member with its plan, changes the cluster's member list for a new or replaced member, starts the member
-    and waits for a quorum. The role P(inference.fleet.etcd#role) installs it.
+    and waits for a quorum. The role P(inference.fleet.etcd#role) installs it and deploys its files.
   - An empty member with the name of a dead one replaces it if all other members are healthy. Otherwise the module fails
     before it changes anything.
 options:
@@ -19,10 +19,9 @@ options:
       - V(looked) reports the differences of this node. An upgrade by several minor releases and a downgrade are errors.
       - V(joined) writes O(initial) for a member without data, and changes the member list if necessary. Run it for one
         member at a time.
-      - V(started) enables and starts the unit. If it does not run, O(files) are written before.
-      - V(restarted) writes O(files), restarts a process that is older than its files, and waits until it is ready.
-        If it does not become ready, the previous files are restored. It fails if the cluster would lose its quorum.
-        Run it for one member at a time.
+      - V(started) enables and starts the unit.
+      - V(restarted) restarts a process that is older than its files and waits until it is ready. It fails if the
+        cluster would lose its quorum. Run it for one member at a time.
       - V(ready) waits for a quorum.
       - V(removed) removes O(leaving) from the cluster's member list. It fails if the other members have no quorum. Run
         it for one member at a time.

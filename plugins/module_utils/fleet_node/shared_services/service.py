@@ -17,7 +17,7 @@ from ..containers.engine import Engine, EngineError, pinned_reference
 from ..containers.images import ensure_image
 from ..errors import FleetError
 from ..host import commands
-from ..host.files import read_text, write_atomic
+from ..host.files import read_text
 from ..host.processes import port_holder
 from ..host.units import is_outdated
 from . import certificates
@@ -73,55 +73,31 @@ def look(service, check_mode):
 
 
 def start(service, check_mode):
-    """Enable and start the unit, with new files if it does not run, without waiting until it is ready. Returns whether
-    that was necessary."""
+    """Enable and start the unit without waiting until it is ready. Returns whether that was necessary."""
     state = shown(service.unit)
     changed = not _is_up(state) or state.get("UnitFileState") != "enabled"
     if changed and not check_mode:
-        if not _is_up(state):
-            files = service.params["files"]
-            _write({path: files[path] for path in _differing(files)})
         _start(service.unit)
     return {"changed": changed}
 
 
 def restart(service, check_mode):
-    """Restart a process whose files differ or are newer, unless the cluster would lose its quorum. Files with which it
-    does not become ready are replaced by the previous files. Raises FleetError."""
-    before = _differing(service.params["files"])
-    stale = bool(before) or is_stale(shown(service.unit), service.watched())
+    """Restart a process that is older than its files, unless the cluster would lose its quorum. Raises FleetError."""
+    stale = is_stale(shown(service.unit), service.watched())
     if check_mode or not stale:
         return {"changed": stale}
     others = service.healthy_others()
-    planned = {path: service.params["files"][path] for path in before}
     if not can_stop(len(service.members), others):
-        if service.fault():  # without a quorum, a restart by hand must find the new files
-            _write(planned)
         reason = "the cluster has no quorum without it: %d of %d other members of %s are healthy"
         raise no_quorum(service.name, reason % (others, len(service.members) - 1, service.kind))
-    _write(planned)
-    try:
-        _start(service.unit, restart=True)
-        _wait(service)
-    except FleetError as error:
-        if not before:
-            raise
-        _write({path: text for path, text in before.items() if text is not None})
-        _start(service.unit, restart=True)
-        raise FleetError(
-            "service.files-restored", service.name, service.kind, ", ".join(before), error.message
-        ) from error
+    _start(service.unit, restart=True)
+    _wait(service)
     return {"changed": True}
-
-
-def _write(files):
-    for path, text in files.items():
-        write_atomic(path, text)
 
 
 def ready(service, _check_mode):
     """Wait until the member is ready; a process that has yet to be restarted is ignored. Raises FleetError."""
-    if not _differing(service.params["files"]) and not is_stale(shown(service.unit), service.watched()):
+    if not is_stale(shown(service.unit), service.watched()):
         _wait(service)
     return {}
 

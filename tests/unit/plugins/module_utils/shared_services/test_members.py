@@ -195,32 +195,6 @@ def test_a_process_older_than_its_files_is_restarted_if_the_others_keep_a_quorum
     assert unit.calls == ["daemon-reload", "enable", "restart"]
 
 
-def test_files_with_which_a_member_does_not_start_are_replaced(unit, tmp_path, monkeypatch):
-    path, health = tmp_path / "etcd.env", {}
-    monkeypatch.setattr(etcd_member.Member, "health", lambda self, url: health.get(url[:16], ""))
-    given = {"names": "abc", "files": {str(path): "new"}, "timeout_s": 0}
-    assert run(etcd, state="started", **given)["changed"]  # it does not run
-    path.write_text("old")
-    os.utime(path, (0, 0))
-    run(etcd, state="started", **given)
-    health.update({"http://127.0.0.2": "down", "http://127.0.0.3": "down"})
-    assert refused(etcd, state="restarted", **given).code == "service.no-quorum"
-    assert path.read_text() == "old"
-    health["http://127.0.0.1"] = "no leader"  # nothing can be lost
-    assert refused(etcd, state="restarted", **given).code == "service.no-quorum"
-    assert path.read_text() == "new"
-    path.write_text("old")
-    os.utime(path, (0, 0))
-    health.clear()
-    health["http://127.0.0.1"] = "unknown flag"
-    run(etcd, state="ready", **given)  # it has yet to be restarted
-    assert refused(etcd, state="restarted", **given).code == "service.files-restored"
-    assert path.read_text() == "old" and unit.calls[-2:] == ["enable", "restart"]
-    health.clear()
-    assert run(etcd, state="restarted", **given)["changed"]
-    assert path.read_text() == "new"
-
-
 def test_a_member_starts_once(unit):
     assert [run(etcd, check, state="started")["changed"] for check in (True, False, False)] == [True, True, False]
     assert unit.calls == ["enable", "start"]
