@@ -9,6 +9,7 @@ A file contains {schema, ok, generated, run, hosts: {host: summary}, versions: {
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -125,6 +126,7 @@ def _revision(source):
     return done.stdout.strip() or None
 
 
+@functools.cache
 def collection_version():
     """Return the version of this collection, None if it is not known."""
     manifest = read_json(os.path.join(COLLECTION, "MANIFEST.json"))
