@@ -573,6 +573,23 @@ def test_a_token_is_sent_to_its_hub_only(monkeypatch):
         assert other.requests and not any(one["token"] for one in other.requests)
 
 
+def test_a_page_of_a_listing_does_not_leave_https():
+    """The checksums come from it."""
+    client = hub_client.Hub(Wanted("huggingface", REPO, "main", "/models/x", endpoint="https://hub"), None, None)
+    answers = [({"sha": "a" * 40}, None), ([], "http://hub/next")]
+    client._json = lambda *_given: answers.pop(0)
+    with pytest.raises(SourceProblem) as raised:
+        client.listing()
+    assert raised.value.kind == "foreign"
+
+
+def test_a_file_that_changes_while_it_is_hashed_gets_no_record(tmp_path):
+    (tmp_path / "a").write_bytes(b"1" * 100)
+    with pytest.raises(FleetError) as raised:
+        manifest.hash_files(str(tmp_path), ["a"], lambda _name, _count: (tmp_path / "a").write_bytes(b"2" * 100))
+    assert raised.value.code == "weights.changed-meanwhile"
+
+
 def test_headers_that_drip_have_a_time_limit():
     def drip(listening):
         connection, _address = listening.accept()

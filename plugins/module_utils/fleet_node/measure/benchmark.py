@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import os
-import shutil
+import pwd
 
 from ..errors import FleetError
-from ..host import commands
+from ..host import commands, files
 from ..host.server_spec import check_entries
+from ..servers.desired import container_owner
 from ..servers.model import Node
 from . import result
 from .run import LONGEST, TIMED_OUT, UNREADABLE, Run, StoppedServers
@@ -51,8 +52,11 @@ class Benchmark(Run):
 
     def prepare(self):
         """(argv, environment)."""
-        if self.first["user"] and not self.is_outside:
-            shutil.chown(self.output, self.first["user"])
+        user, owner = self.first["user"], container_owner(self.first)
+        if user and not self.is_outside:
+            owner = (pwd.getpwnam(user).pw_uid, None)
+        if owner and not self.is_outside:
+            files.place(self.output, 0o700, *owner, folder=True)
         return super().prepare()
 
     def values(self):

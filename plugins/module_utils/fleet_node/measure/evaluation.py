@@ -174,6 +174,8 @@ class Evaluation(Run):
         """The result as result.py describes it. The control node adds the comparison with a published score."""
         try:
             read = ANSWERS.get(self.tool, self.metrics)
+            if self.tool not in ANSWERS and (status is None or status in TIMED_OUT):
+                raise ValueError("it was ended before its last question")
             numbers = read(self.output, self.params["eval"], self.asked())
         except UNREADABLE as error:
             asked = sum(self.asked().values()) or 1

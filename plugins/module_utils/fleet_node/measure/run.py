@@ -14,7 +14,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 
 from ..errors import FleetError
 from ..host import files, http_client
@@ -75,6 +74,7 @@ class Run:
     def look(self, check_mode=False):
         """{changed, finished, document or None, progress, restarted}: the result, or the state of the job, which is
         started if there is neither. Raises FleetError if the servers differ from the plan."""
+        self.key()  # also masks it in what the tool printed
         kept = files.read_json(os.path.join(self.folder, "result.json"))
         if check_mode:
             counts = kept and kept["ok"] and not self.again and not self.job.alive()
@@ -119,12 +119,13 @@ class Run:
         """Check the servers, then send load. before: the request of the last job."""
         processes = self.check()
         killed = self.spec.get("resumes") and before and not os.path.exists(os.path.join(self.folder, "status"))
+        killed = killed and not changed_starts(before["processes"], processes)  # else its result would be void
         make_directory(self.folder)
         for folder in (self.job.folder,) if killed else (self.job.folder, self.output):
-            shutil.rmtree(folder, ignore_errors=True)
+            files.remove(folder)
         for folder in (self.job.folder, self.output):
             make_directory(folder)
-            os.chmod(folder, 0o700)
+            files.place(folder, 0o700, folder=True)  # a server may write next to its output
         argv, environment = self.prepare()
         files.write_atomic(os.path.join(self.folder, "result.json"), "null\n")
         if os.path.exists(os.path.join(self.folder, "status")):
@@ -141,20 +142,25 @@ class Run:
             "PATH": PATH, "LANG": "C.UTF-8", "HOME": self.output, "OPENAI_API_KEY": self.key() or NO_KEY, **environment
         }  # fmt: skip
         environment = {name: value for name, value in environment.items() if value is not None}
-        argv = ["timeout", "--kill-after=%d" % KILL_S, str(self.limit_s), *argv]
+        argv = [*self.time_limit(), *argv]
         if self.stopped:
+            self.job.keep_request(request)  # if this ends before the launch, the next call starts the servers
             self.stopped.stop()
             argv = self.stopped.wrapped(argv)
         # files of the tool that contain the API key
         clean = "rm -rf -- %s; " % self.spec["clean"] if self.spec.get("clean") else ""
         self.job.launch(["/bin/sh", "-c", JOB % clean, "sh", self.folder, self.output, *argv], request, environment)
 
+    def time_limit(self):
+        """The beginning of a command that ends at the time limit."""
+        return ["timeout", "--kill-after=%d" % KILL_S, str(self.limit_s)]
+
     def prepare(self):
         """(argv, environment)."""
         version = (self.params["head"].get("versions") or {}).get("engine")
         argv, variables, python = benchmarks.program(
             self.tool, self.spec, self.environment, self.first, self.node.paths.root, self.folder, version,
-            bool(self.key()),
+            bool(self.key()), self.time_limit(),
         )  # fmt: skip
         self.check_tokenizer(python)
         values = self.values()

@@ -60,8 +60,11 @@ class Member(Service):
         """The Response of a member's HTTP API, which includes etcd's JSON gateway."""
         context = None
         if self.tls:
-            context = ssl.create_default_context(cafile=self.tls["ca"])
-            context.load_cert_chain(self.tls["certificate"], self.tls["key"])
+            try:
+                context = ssl.create_default_context(cafile=self.tls["ca"])
+                context.load_cert_chain(self.tls["certificate"], self.tls["key"])
+            except OSError as error:  # certificates.faults() reports it
+                return http_client.Response("GET", url + path, error="protocol", detail=str(error))
         return http_client.request("GET" if body is None else "POST", url + path, body, CALL_S, context=context)
 
     def health(self, url):

@@ -120,7 +120,9 @@ class Hub:
                     }
             if following is None:
                 return Listing(commit, commit, found)
-            address = urljoin(address, following)
+            secure, address = address.startswith("https:"), urljoin(address, following)
+            if secure and not address.startswith("https:"):  # the checksums come from it
+                raise SourceProblem("foreign", "a page of its listing without https")
         raise SourceProblem("other", "its listing has no end")
 
     def _modelscope(self):

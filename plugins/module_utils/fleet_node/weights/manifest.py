@@ -145,19 +145,25 @@ def compare_status(folder, recorded):
 
 
 def hash_files(folder, names, read=None):
-    """{name: sha256} of files in `folder`, on all cores, the largest first. read(name, bytes): called in between."""
+    """{name: sha256} of files in `folder`, on all cores, the largest first. read(name, bytes): called in between.
+    Raises FleetError if a file changes meanwhile."""
     if not names:
         return {}
     from concurrent.futures import ThreadPoolExecutor  # a quick comparison needs less time than its import
 
     names = sorted(names, key=lambda name: -os.path.getsize(os.path.join(folder, name)))
+    times = {name: _time_of(folder, name) for name in names}
 
     def digest(name):
         counted = None if read is None else lambda count: read(name, count)
         return files.sha256_file(os.path.join(folder, name), read=counted)
 
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-        return dict(zip(names, pool.map(digest, names)))
+        found = dict(zip(names, pool.map(digest, names)))
+    changed = sorted(name for name in names if _time_of(folder, name) != times[name])
+    if changed:  # the manifest would have the new time with the old sha256
+        raise FleetError("weights.changed-meanwhile", some(changed), folder)
+    return found
 
 
 def check_space(destination, needed, what="weights", leftovers=()):

@@ -310,8 +310,9 @@ class Run:
         """If received bytes are wrong, the listing may be; so the next run requests it again."""
         try:
             yield
-        except FleetError:
-            if not self.wanted.check_mode:
+        except (FleetError, SourceProblem) as error:
+            gone = getattr(error, "kind", "revision") in ("repository", "revision", "entry")  # its commit may be
+            if gone and not self.wanted.check_mode:
                 self.transfer.forget_listing()
             raise
 

@@ -166,12 +166,13 @@ def outside(spec):
     return spec["program"][0] in ("environment", "worker", "node")
 
 
-def program(tool, spec, environment, entry, root, folder, version=None, key=False):
+def program(tool, spec, environment, entry, root, folder, version=None, key=False, time_limit=()):
     """(argv before the tool's own arguments, variables, the Python that can load a tokenizer or None).
 
     environment: folder of the tool's environment. entry: the first measured server. folder: for this collection's
-    files; it exists. version: of the engine. key: whether the servers require an API key. Raises FleetError if the tool
-    is not installed.
+    files; it exists. version: of the engine. key: whether the servers require an API key. time_limit: a command that
+    ends another, for a process in a container, which does not end with the engine's client. Raises FleetError if the
+    tool is not installed.
     """
     kind, *inner = spec["program"]
     if kind == "node":
@@ -198,7 +199,7 @@ def program(tool, spec, environment, entry, root, folder, version=None, key=Fals
         return argv, containers.client_environment(entry, {}, root), None
     if entry["container"]:
         name = container_name(entry["name"], root)
-        return engine_of_entry(entry).argv("exec", "-e", "OPENAI_API_KEY", name, *argv), {}, None
+        return engine_of_entry(entry).argv("exec", "-e", "OPENAI_API_KEY", name, *time_limit, *argv), {}, None
     vllm, python = _vllm(entry, tool, folder, version)
     argv = [*vllm, *argv[1:]]
     if kind == "engine":

@@ -9,7 +9,7 @@ import json
 import pathlib
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import http_client
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import http_client, redact
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import DetachedJob
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import evaluation
@@ -188,6 +188,28 @@ def test_a_command_of_a_recipe_is_an_evaluation(site, failed, score):
     program.write_text("#!/bin/sh\n")
     measured = site.run(eval="mine", command=command, caller="two", refresh=True)["document"]
     assert measured["score"] is None and measured["failed"] == 1
+
+
+def test_the_score_of_a_command_that_was_ended_early_does_not_count(site):
+    program = site.root.parent / "tiny"
+    script(program, 'echo "{\\"right\\": 91, \\"all\\": 3}" >"$1/low.json"; exec sleep 600\n')
+    command = {
+        "argv": [str(program), "${output}"], "files": ["low.json"], "metrics": {"score": "right", "questions": "all"}
+    }  # fmt: skip
+    measured = site.run(eval="mine", command=command, budget_s=2)["document"]
+    assert (measured["score"], measured["ok"]) == (None, False)
+
+
+def test_the_key_is_masked_by_the_call_that_collects_the_result(site):
+    secret = pathlib.Path(NodePaths(str(site.root)).secret(ENTRY["name"]))
+    secret.parent.mkdir(parents=True)
+    secret.write_text('{"VLLM_API_KEY": "sk-very-secret-1"}')
+    servers = [{**ENTRY, "secrets": {"VLLM_API_KEY": "fleet_api_key"}}]
+    site.tool('echo "$OPENAI_API_KEY" is refused >&2; exit 2')
+    site.run(servers=servers, wait_s=0)
+    redact.read_on_node.clear()  # of another process
+    assert site.run(servers=servers)["finished"]
+    assert "sk-very-secret-1" in redact.read_on_node
 
 
 def read(case, name="gpqa"):

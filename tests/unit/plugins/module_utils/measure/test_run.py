@@ -480,3 +480,44 @@ def test_an_engine_takes_the_place_of_a_servers_container(monkeypatch):
     argv, variables, _python = benchmarks.program(*LATENCY, None, entry, "", "/f")
     assert argv == ["docker", "run", "--name=inference-fleet-server-0", "image", "vllm", "bench", "latency"]
     assert (variables, seen[0]["command"]) == ({"B": "2"}, ["vllm", "bench", "latency"])
+
+
+def test_a_link_that_a_server_puts_in_the_place_of_its_output_is_replaced(bench):
+    bench.call()
+    (output,) = (bench.folder / "root").rglob("output")
+    victim = bench.folder / "victim"
+    victim.mkdir(mode=0o755)
+    output.rename(bench.folder / "away")
+    output.symlink_to(victim)
+    assert bench.call(caller="two", again=True)["document"]["ok"] is True
+    assert victim.stat().st_mode & 0o777 == 0o755 and list(victim.iterdir()) == []
+    assert not output.is_symlink() and output.stat().st_mode & 0o777 == 0o700
+
+
+def test_servers_that_stopped_for_a_tool_start_again_after_a_call_that_was_killed_before_its_launch(bench, monkeypatch):
+    class Killed(Stopped):
+        def stop(self):
+            super().stop()
+            if self.calls == ["stop"]:
+                raise KeyboardInterrupt
+
+    stopped = Killed(None, {"server-0": {}})
+    monkeypatch.setattr(benchmark, "StoppedServers", lambda node, entries: stopped)
+    workload = {"tool": "vllm-latency", "requests": 20, "concurrency": 4}
+    with pytest.raises(KeyboardInterrupt):
+        bench.call(**workload)
+    bench.call(caller="two", wait_s=0, **workload)
+    assert stopped.calls[:2] == ["stop", "start"]
+
+
+def test_a_tool_in_a_container_has_its_time_limit_there(monkeypatch, tmp_path):
+    """It does not end with the engine's client."""
+    engine = types.SimpleNamespace(argv=lambda *words: ["docker", *words])
+    monkeypatch.setattr(benchmarks, "engine_of_entry", lambda entry: engine)
+    entry = {**plan_entry(8000), "container": {"engine": "docker"}}
+    spec = tools()["trtllm-bench"]
+    argv, _variables, _python = benchmarks.program(
+        "trtllm-bench", spec, None, entry, "", str(tmp_path), time_limit=["timeout", "9"]
+    )
+    at = argv.index("timeout")
+    assert argv[:2] == ["docker", "exec"] and argv[at + 1 : at + 3] == ["9", spec["program"][1]]

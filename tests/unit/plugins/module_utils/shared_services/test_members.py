@@ -126,9 +126,12 @@ def test_the_image_must_be_on_the_node_and_its_engine_may_be_missing(monkeypatch
     assert not run(nats)["engine_missing"]
 
 
-def test_unusable_certificates_of_the_operator_are_an_error(tmp_path):
+def test_unusable_certificates_of_the_operator_are_an_error(tmp_path, unit):
     files = {key: str(tmp_path / key) for key in ("ca", "certificate", "key")}
     assert "certificates" in run(etcd, tls=files, names="a")["due"]
+    unit["MainPID"] = "7"
+    assert "certificates" in run(etcd, tls=files, names="a", version="3.6.14")["due"]
+    unit["MainPID"] = "0"
     assert refused(etcd, tls=files, tls_given=True).code == "tls.given-unusable"
 
 

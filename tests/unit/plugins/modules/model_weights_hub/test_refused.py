@@ -117,6 +117,17 @@ def test_a_kept_listing_of_another_commit_is_requested_again(node):
     assert node.found() == node.wanted()
 
 
+def test_a_kept_listing_whose_commit_is_gone_is_requested_again(node):
+    held = node.hub.fault("hold", path=SHARD, at=1000)
+    node.begin()
+    wait_until(lambda: held.happened)
+    node.kill()
+    assert (node.staging / LISTING).exists()
+    node.hub.mend()
+    node.hub.fault("status", path="*", status=404, code="RevisionNotFound", on=["get", "head", "redirect"])
+    assert node.run()["failed"] and not (node.staging / LISTING).exists()
+
+
 @pytest.mark.parametrize("made", [{"model_format": "bf16"}, {"model_type": "llama"}])
 def test_a_checkpoint_of_another_kind_is_refused_before_its_shards_come(tmp_path, made):
     with Hub([gpt_oss(REPO, 30_000, **made)]) as hub:
