@@ -10,7 +10,7 @@ import re
 from ..base.checks import invalid, number
 from ..engines.base import Unreadable
 from ..engines.vllm import graph_settings
-from .base import Accelerator, Platform, wrong_devices
+from .base import Accelerator, Platform, is_privileged, wrong_devices
 
 DRIVER = "/usr/local/Ascend/driver/"
 MOUNTS = ("/usr/local/dcmi", "/usr/local/bin/npu-smi", DRIVER + "lib64", DRIVER + "version.info",
@@ -44,6 +44,7 @@ class Ascend(Platform):
         "shm_size": "1g",
     }
     visible = {VISIBLE: None}
+    single = re.compile(r"/dev/davinci\d")
 
     def lacks(self, hardware):
         return ("fp8", "nvfp4", "awq", "gptq")  # vllm-ascend 0.20 to 0.23: only its own quantization
@@ -76,14 +77,15 @@ class Ascend(Platform):
         if found and found.group(1) != wanted:
             allowed = "a tag that ends in -a3 or -a3-openeuler" if wanted else "a tag without -%s" % found.group(1)
             raise invalid(where + ": container.image", image, "%s on %s" % (allowed, server.hardware.accelerator))
-        inside = list(range(len(server.devices))) if server.container else server.devices
-        own = {VISIBLE: inside}
+        every = is_privileged(server.container)
+        inside = list(range(len(server.devices))) if server.container and not every else server.devices
+        own, required = {VISIBLE: inside}, every and len(server.devices) < server.hardware.units
         if RUNTIME in (server.container or {}).get("flags", ()):
             own[RUNTIME_VISIBLE] = server.devices
         for name, numbers in own.items() if server.devices else ():
-            given = server.environment.get(name, "" if name == RUNTIME_VISIBLE else None)
+            given = server.environment.get(name, "" if required or name == RUNTIME_VISIBLE else None)
             if given is not None and given.replace(" ", "").split(",") != list(map(str, numbers)):
-                placeholder = "devices" if name == RUNTIME_VISIBLE else "container_devices"
+                placeholder = "devices" if every or name == RUNTIME_VISIBLE else "container_devices"
                 raise wrong_devices(where, name, given, server.devices, numbers, placeholder)
 
     def finish(self, entries, leader_first):

@@ -111,6 +111,17 @@ def test_other_numbers_than_the_server_s_own(value):
     assert plans.codes(entries, "a3", {"environment": {"ASCEND_RT_VISIBLE_DEVICES": value}}) == {"plan.visible-devices"}
 
 
+def test_a_privileged_container_has_all_chips_and_a_variable_selects_its_own():
+    container, name = {"flags": ["--privileged"]}, "ASCEND_RT_VISIBLE_DEVICES"
+    found = entries("a2", {"container": container, "environment": {name: "${devices}"}})
+    assert [one["environment"][name] for one in found] == ["0,1,2,3", "4,5,6,7"]
+    for value in (None, "${container_devices}"):
+        code, values = refused("a2", {"container": container, "environment": {name: value}})
+        assert (code, values[-1]) == ("plan.visible-devices", "devices")
+    same = {"container": {"devices": ["/dev/davinci0"]}}
+    assert plans.codes(entries, "a2", same) == {"plan.taken-twice"}
+
+
 def test_the_vendor_s_runtime_brings_devices_and_driver():
     found = entries("a3", overlays=("docker-runtime",))
     assert [one["container"]["devices"] for one in found] == [[]] * 4
