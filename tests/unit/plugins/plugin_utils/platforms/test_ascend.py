@@ -66,6 +66,8 @@ def test_podman_gets_the_same_devices_and_driver():
     assert found[:2] == ["podman", "run"]
     driver = [word for word in entries("a3")[1]["launch"] if "/usr/local/" in word or "/dev/" in word]
     assert len(driver) == 12 and set(driver) <= set(found)
+    shared = entries("a3", {"container": {"ipc": "host"}}, container_engine="podman")[0]["launch"]
+    assert "--ipc=host" in shared and "--shm-size=1g" in found and "--shm-size=1g" not in shared  # podman refuses both
     code, values = refused("a3", None, overlays=("docker-runtime",), container_engine="podman")
     assert (code, values[0]) == (plans.VALUE, "server 'server-0': container.flags")
 
