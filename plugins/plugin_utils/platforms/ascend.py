@@ -69,7 +69,8 @@ class Ascend(Platform):
         return {"runtimes": {"ascend": {"path": RUNTIME_PROGRAM, "runtimeArgs": []}}}
 
     def check_server(self, where, server):
-        """Require a format of weights that NPUs load, an image for their generation, and the server's own NPUs."""
+        """Require a format of weights that NPUs load, an image for their generation, and the server's own complete
+        NPUs."""
         if server.recipe["model"]["format"] == "mxfp4":
             raise invalid(where + ": model.format", "mxfp4", "bf16 on Ascend NPUs, such as unsloth/gpt-oss-120b-BF16")
         image = (server.container or {}).get("image") or ""
@@ -77,6 +78,9 @@ class Ascend(Platform):
         if found and found.group(1) != wanted:
             allowed = "a tag that ends in -a3 or -a3-openeuler" if wanted else "a tag without -%s" % found.group(1)
             raise invalid(where + ": container.image", image, "%s on %s" % (allowed, server.hardware.accelerator))
+        if not server.hardware.fits_chips(len(server.devices)):
+            place = "%s: servers.%s.devices" % (where, server.context["group"])
+            raise invalid(place, len(server.devices), "complete NPUs of two chips, such as 2")
         every = is_privileged(server.container)
         inside = list(range(len(server.devices))) if server.container and not every else server.devices
         own, required = {VISIBLE: inside}, every and len(server.devices) < server.hardware.units

@@ -78,6 +78,11 @@ def test_the_a3_has_sixteen_and_an_excluded_chip_takes_its_server_alone():
     assert found[1]["devices"] == [8, 9, 10, 11]
 
 
+def test_a_server_on_the_a3_has_complete_npus():
+    code, values = refused("a3", {"servers": {"server": {"devices": 1}}}, overlays=("gpt-oss-20b",))
+    assert (code, values[0]) == (plans.VALUE, "server 'server-0': servers.server.devices")
+
+
 @pytest.mark.parametrize(
     ("kind", "image"),
     [
