@@ -168,6 +168,8 @@ def resolve(declared, where, engine, devices, inputs, directories, texts):
         found += [item.replace("${device}", str(device)) for device in devices] if "${device}" in item else [item]
     flags = ["--network=" + declared.get("network", "host")]
     options = {"ipc": "ipc", "shm-size": "shm_size", "user": "user"}
+    if engine == "podman" and declared.get("ipc") == "host":
+        del options["shm-size"]  # the host's /dev/shm; podman refuses both
     flags += ["--%s=%s" % (option, declared[key]) for option, key in options.items() if declared.get(key)]
     flags += ["--ulimit=%s=%s" % item for item in declared.get("ulimits", {}).items()]
     if engine == "podman" and not any(flag.startswith("--security-opt=label") for flag in given):

@@ -26,8 +26,8 @@ class Hardware:
     """The hardware that the inventory declares for a node:
     ``count`` devices of ``cores`` physical cores each, at ``lnc``.
 
-    cpu_affinity: (number of a device or logical core, nearby CPUs as a string) for each declared affinity. exclude:
-    devices that are not assigned to servers.
+    cpu_affinity: (number of a device, nearby CPUs as a string) for each declared affinity. exclude: devices that are
+    not assigned to servers.
     """
 
     accelerator: str
@@ -108,9 +108,8 @@ def parse_hardware(declared, where):
     affinity = mistakes.result_of(_affinity, where + ".cpu_affinity", given.get("cpu_affinity"))
     mistakes.raise_any()
     hardware = Hardware(name, platform.name, count, cores, lnc, float(memory), affinity, tuple(sorted(set(exclude))))
-    most = max(hardware.units, hardware.count)
-    if any(device >= most for device, _cpus in affinity):
-        raise invalid(where + ".cpu_affinity", given["cpu_affinity"], "devices from 0 to %d" % (most - 1))
+    if any(device >= count for device, _cpus in affinity):
+        raise invalid(where + ".cpu_affinity", given["cpu_affinity"], "devices from 0 to %d" % (count - 1))
     return hardware
 
 
@@ -246,7 +245,7 @@ def cpus(group, own, devices, hardware, where):
             return format_cpu_list(parse_cpu_list(declared))
         except ValueError:
             raise invalid(where + ": cpus", declared, "numbers and ranges such as 0-47,96-143") from None
-    near = dict(hardware.cpu_affinity)
+    near, devices = dict(hardware.cpu_affinity), sorted({unit // hardware.chip for unit in devices})
     lacking = [device for device in devices if device not in near]
     if not near or len(lacking) == len(devices):
         return None

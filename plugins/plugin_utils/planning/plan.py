@@ -179,7 +179,8 @@ def entry_of(host, recipe, group, own, name, devices):
     secrets = _set(recipe.get("secrets", {}))
     folders = {service: host.paths.client_tls(service) for service in site.signed}
     from_files, variables = engine.client_files(where, server, secrets, folders)
-    secrets, environment = {**secrets, **from_files}, {**server.environment, **variables}
+    secrets = {**secrets, **from_files}
+    environment = {**platform.container_environment(server), **server.environment, **variables}
     modules = engine.drain_arguments(server)
     if site.api_key:
         secrets, keys = server_values.give_keys(where, engine, secrets)

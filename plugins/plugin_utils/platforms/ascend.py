@@ -10,7 +10,7 @@ import re
 from ..base.checks import invalid, number
 from ..engines.base import Unreadable
 from ..engines.vllm import graph_settings
-from .base import Accelerator, Platform, wrong_devices
+from .base import Accelerator, Platform, is_privileged, wrong_devices
 
 DRIVER = "/usr/local/Ascend/driver/"
 MOUNTS = ("/usr/local/dcmi", "/usr/local/bin/npu-smi", DRIVER + "lib64", DRIVER + "version.info",
@@ -44,6 +44,7 @@ class Ascend(Platform):
         "shm_size": "1g",
     }
     visible = {VISIBLE: None}
+    single = re.compile(r"/dev/davinci\d")
 
     def lacks(self, hardware):
         return ("fp8", "nvfp4", "awq", "gptq")  # vllm-ascend 0.20 to 0.23: only its own quantization
@@ -68,7 +69,8 @@ class Ascend(Platform):
         return {"runtimes": {"ascend": {"path": RUNTIME_PROGRAM, "runtimeArgs": []}}}
 
     def check_server(self, where, server):
-        """Require a format of weights that NPUs load, an image for their generation, and the server's own NPUs."""
+        """Require a format of weights that NPUs load, an image for their generation, and the server's own complete
+        NPUs."""
         if server.recipe["model"]["format"] == "mxfp4":
             raise invalid(where + ": model.format", "mxfp4", "bf16 on Ascend NPUs, such as unsloth/gpt-oss-120b-BF16")
         image = (server.container or {}).get("image") or ""
@@ -76,14 +78,18 @@ class Ascend(Platform):
         if found and found.group(1) != wanted:
             allowed = "a tag that ends in -a3 or -a3-openeuler" if wanted else "a tag without -%s" % found.group(1)
             raise invalid(where + ": container.image", image, "%s on %s" % (allowed, server.hardware.accelerator))
-        inside = list(range(len(server.devices))) if server.container else server.devices
-        own = {VISIBLE: inside}
+        if not server.hardware.fits_chips(len(server.devices)):
+            place = "%s: servers.%s.devices" % (where, server.context["group"])
+            raise invalid(place, len(server.devices), "complete NPUs of two chips, such as 2")
+        every = is_privileged(server.container)
+        inside = list(range(len(server.devices))) if server.container and not every else server.devices
+        own, required = {VISIBLE: inside}, every and len(server.devices) < server.hardware.units
         if RUNTIME in (server.container or {}).get("flags", ()):
             own[RUNTIME_VISIBLE] = server.devices
         for name, numbers in own.items() if server.devices else ():
-            given = server.environment.get(name, "" if name == RUNTIME_VISIBLE else None)
+            given = server.environment.get(name, "" if required or name == RUNTIME_VISIBLE else None)
             if given is not None and given.replace(" ", "").split(",") != list(map(str, numbers)):
-                placeholder = "devices" if name == RUNTIME_VISIBLE else "container_devices"
+                placeholder = "devices" if every or name == RUNTIME_VISIBLE else "container_devices"
                 raise wrong_devices(where, name, given, server.devices, numbers, placeholder)
 
     def finish(self, entries, leader_first):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 from ...module_utils.fleet_node.errors import FleetError
+from ..base.checks import taken_twice
 from ..base.words import show
 
 GIB = 2**30
@@ -37,7 +38,8 @@ class Platform:
     server more memory. container: defaults of the recipe's container; mounts and devices are added to the recipe's.
     engine_settings: keys of docker's daemon.json that its containers require. unserved: families of models that its
     engines cannot serve. adapters: whether its engines load LoRA adapters. visible: {variable that selects the devices
-    of a process: its value, None for their numbers}.
+    of a process: its value, None for their numbers}. single: pattern of words in a container's devices and flags that
+    name a device, None if its containers share device files.
     """
 
     name = label = ""
@@ -50,6 +52,7 @@ class Platform:
     unserved = ()
     adapters = True
     visible = {}
+    single = None
 
     def lacks(self, hardware):
         """Formats of weights that the hardware does not compute."""
@@ -77,6 +80,10 @@ class Platform:
     def check_server(self, where, server):
         """Raises FleetError if a server cannot run as planned. server: planning.plan.Draft, resolved."""
 
+    def container_environment(self, server):
+        """{name: value} of variables that a server's container requires by default. server: Draft, resolved."""
+        return {}
+
     def artifact_key(self, server):
         """The key of the artifact that a server's engine compiles or loads, or None. server: Draft, unresolved."""
 
@@ -91,8 +98,13 @@ class Platform:
         By default a process gets the variables in `visible`; a container contains no other devices. leader_first: names
         of the servers of which the first starts before the others.
         """
+        taken = {}
         for entry in entries if self.visible else ():
-            if entry["devices"] and not entry["container"]:
+            container, name = entry["container"], "server '%s'" % entry["name"]
+            for word in (*container["devices"], *container["flags"]) if container and entry["devices"] else ():
+                if self.single and self.single.match(word) and taken.setdefault(word, name) != name:
+                    raise taken_twice(name + ": container", word, taken[word])
+            if entry["devices"] and not container:
                 numbers = ",".join(map(str, entry["devices"]))
                 own = {name: value or numbers for name, value in self.visible.items()}
                 entry["environment"] = {**own, **entry["environment"]}
@@ -126,6 +138,11 @@ class Platform:
     def memory(self, settings, entry, hardware, model):
         """An engine's memory() on this platform. Arguments are not changed. Raises engines.base.Unreadable."""
         return settings
+
+
+def is_privileged(container):
+    """Whether a container, None for a process, has all devices of the host."""
+    return not {"--privileged", "--privileged=true"}.isdisjoint((container or {}).get("flags", ()))
 
 
 def wrong_devices(where, variable, given, devices, inside, placeholder):

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import re
+
 from ...module_utils.fleet_node.platforms.nvidia.smi import KINDS
 from ..base.checks import invalid
 from ..engines.vllm import larger_defaults
-from .base import GIB, Accelerator, Platform, wrong_devices
+from .base import GIB, Accelerator, Platform, is_privileged, wrong_devices
 
 # Kernels for MXFP4 of this compute capability and later pad the experts' hidden and intermediate width to multiples.
 BLACKWELL, ALIGNED = 10.0, (256, 128)
@@ -18,7 +20,9 @@ SINCE = {"fp8": 8.9, "nvfp4": BLACKWELL}
 # the automatic choice run on all.
 KERNELS = {"flashinfer_trtllm": (BLACKWELL, 11.0), "flashinfer_cutlass": (9.0, 13.0), "triton": (9.0, 11.0)}
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-EVERY = "nvidia.com/gpu=all"  # all GPUs, in CDI; a container with all GPUs numbers them like the host
+ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # the numbers of nvidia-smi
+CDI = "nvidia.com/gpu="
+RUNTIME, RUNTIME_VISIBLE = "--runtime=nvidia", "NVIDIA_VISIBLE_DEVICES"
 
 
 class Nvidia(Platform):
@@ -38,7 +42,8 @@ class Nvidia(Platform):
     resident = {"mxfp4": 1.06}
     container = {"devices": ["nvidia.com/gpu=${device}"]}  # CDI devices persist across a daemon-reload of systemd
     engine_settings = {"features": {"cdi": True}}  # docker 25 to 28.1 require it for CDI names
-    visible = {VISIBLE: None, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # the numbers of nvidia-smi
+    visible = {VISIBLE: None, **ORDER}
+    single = re.compile(r"nvidia\.com/gpu=(?!all$)|/dev/nvidia\d|--gpus=.*device=")
 
     def lacks(self, hardware):
         return [one for one, since in SINCE.items() if float(hardware.compute_capability or 0) < since]
@@ -62,9 +67,12 @@ class Nvidia(Platform):
         if server.recipe["model"]["format"] == "mxfp4" and not first <= capability < before:
             allowed = ["auto", "marlin", *(one for one, (least, most) in KERNELS.items() if least <= capability < most)]
             raise invalid("%s: arguments.moe-backend" % where, kernels, ", ".join(allowed) + " for MXFP4 on this GPU")
-        given = server.environment.get(VISIBLE)
-        every = EVERY in ((server.container or {}).get("devices") or ())
-        if not server.devices or (given is None and not every):
+        for flag in (server.container or {}).get("flags", ()):
+            counted = re.fullmatch(r"--gpus=(?:count=)?(\d+)", flag)  # of the first GPUs
+            if counted and server.devices and max(server.devices) >= int(counted.group(1)):
+                raise invalid(where + ": container.flags", flag, "--gpus=all for GPU %d" % max(server.devices))
+        given, every = server.environment.get(VISIBLE), _sees_every(server)
+        if not server.devices or (given is None and (not every or len(server.devices) == server.hardware.units)):
             return
         own = list(range(len(server.devices))) if server.container and not every else server.devices
         seen = [] if given is None else given.replace(" ", "").split(",")
@@ -74,10 +82,26 @@ class Nvidia(Platform):
         if sorted(first) != sorted(map(str, own)) or doubled or not set(map(str, reached)).issuperset(others):
             raise wrong_devices(where, VISIBLE, given, server.devices, own, "devices" if every else "container_devices")
 
+    def container_environment(self, server):
+        return ORDER if VISIBLE in server.environment and _sees_every(server) else {}
+
     def memory(self, settings, entry, hardware, model):
         if float(hardware.compute_capability or 0) >= BLACKWELL and model.hidden > ALIGNED[0]:
             settings = {**settings, "aligned": ALIGNED}
         return larger_defaults(settings, entry, hardware)
+
+
+def _sees_every(server):
+    """Return whether a server's container has all GPUs, which it numbers like the host.
+
+    A CDI device sets NVIDIA_VISIBLE_DEVICES to void, so the vendor's runtime adds no others.
+    """
+    container = server.container or {}
+    devices, flags = container.get("devices", ()), container.get("flags", ())
+    by_flag = any(flag.startswith("--gpus=") and "device=" not in flag for flag in flags)
+    by_runtime = RUNTIME in flags and server.environment.get(RUNTIME_VISIBLE) == "all"
+    by_cdi = [one for one in devices if one.startswith(CDI)]
+    return is_privileged(container) or CDI + "all" in by_cdi or by_flag or (by_runtime and not by_cdi)
 
 
 PLATFORM = Nvidia()

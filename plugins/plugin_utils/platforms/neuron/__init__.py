@@ -21,8 +21,8 @@ class Neuron(Platform):
 
     name, label, unit = "neuron", "AWS Neuron", "logical core"
     accelerators = {
-        "trainium2": Accelerator(cores=8, lnc=2, lnc_allowed=(1, 2), memory_gib=96),
-        "trainium3": Accelerator(cores=8, lnc=2, lnc_allowed=(1, 2), memory_gib=144),
+        "trainium2": Accelerator(cores=8, lnc=checks.LNC, lnc_allowed=(1, 2), memory_gib=96),
+        "trainium3": Accelerator(cores=8, lnc=checks.LNC, lnc_allowed=(1, 2), memory_gib=144),
     }
     runtime_bytes = 1.0 * GIB
     unserved = ("chat", "embedding")

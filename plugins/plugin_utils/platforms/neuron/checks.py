@@ -32,6 +32,7 @@ TOP = {
 }  # fmt: skip
 SEGMENTS = (512, 1024, 2048, 4096, 8192)  # sizes that the plugin's segmented attention kernel is built for
 CORE_VARIABLES = ("NEURON_RT_VISIBLE_CORES", "NEURON_VISIBLE_DEVICES")
+LNC = 2  # of the runtime, unless a variable sets it
 LNC_VARIABLES = ("NEURON_RT_VIRTUAL_CORE_SIZE", "NEURON_LOGICAL_NC_CONFIG")
 ARTIFACTS, COMPILE = "NEURON_COMPILED_ARTIFACTS", "BASE_COMPILE_WORK_DIR"
 # Where the plugin stores compiled graphs; the second takes precedence (libtorch_neuronx_lite of 0.24.0.1.1.0).
@@ -58,6 +59,8 @@ def _differences(where, server):
     for name in LNC_VARIABLES:
         if environment.get(name, str(hardware.lnc)) != str(hardware.lnc):
             yield "environment." + name, environment[name], "fleet_hardware.lnc is %d" % hardware.lnc, "${lnc}"
+    if hardware.lnc != LNC and not any(name in environment for name in LNC_VARIABLES):  # units read no /etc/environment
+        yield "environment." + LNC_VARIABLES[1], None, "fleet_hardware.lnc is %d" % hardware.lnc, "${lnc}"
     yield from _directory_differences(environment, server.directories, server.key, nxdi)
     _check_places(where, server.values, server.content, nxdi)
     additional, speculation = (_mapping(where, flag, values) for flag in MAPPINGS)

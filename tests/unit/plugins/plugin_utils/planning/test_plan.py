@@ -36,6 +36,13 @@ def test_trn3_is_eight_servers_of_eight_logical_cores():
     assert [entry["start"]["after"] for entry in entries] == [[]] + [["server-0"]] * 7
 
 
+def test_affinity_is_by_device_as_exclude_is():
+    near = {"0-7": "0-47", "8-15": "48-95"}
+    entries = planned("trn3-eagle3", dict(plans.TRN3, cpu_affinity=near))
+    assert [entry["cpus"] for entry in entries] == ["0-47"] * 4 + ["48-95"] * 4
+    assert plans.codes(planned, "trn3-eagle3", dict(plans.TRN3, cpu_affinity={"0-63": "0"})) == {plans.VALUE}
+
+
 @pytest.mark.parametrize(
     ("name", "layers", "user"),
     [

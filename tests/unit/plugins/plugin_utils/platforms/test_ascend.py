@@ -66,6 +66,8 @@ def test_podman_gets_the_same_devices_and_driver():
     assert found[:2] == ["podman", "run"]
     driver = [word for word in entries("a3")[1]["launch"] if "/usr/local/" in word or "/dev/" in word]
     assert len(driver) == 12 and set(driver) <= set(found)
+    shared = entries("a3", {"container": {"ipc": "host"}}, container_engine="podman")[0]["launch"]
+    assert "--ipc=host" in shared and "--shm-size=1g" in found and "--shm-size=1g" not in shared  # podman refuses both
     code, values = refused("a3", None, overlays=("docker-runtime",), container_engine="podman")
     assert (code, values[0]) == (plans.VALUE, "server 'server-0': container.flags")
 
@@ -74,6 +76,11 @@ def test_the_a3_has_sixteen_and_an_excluded_chip_takes_its_server_alone():
     found = plans.entries_of("ascend-a3", {"accelerator": "ascend-a3", "count": 16, "exclude": [5]})
     assert [one["name"] for one in found] == ["server-0", "server-2", "server-3"]
     assert found[1]["devices"] == [8, 9, 10, 11]
+
+
+def test_a_server_on_the_a3_has_complete_npus():
+    code, values = refused("a3", {"servers": {"server": {"devices": 1}}}, overlays=("gpt-oss-20b",))
+    assert (code, values[0]) == (plans.VALUE, "server 'server-0': servers.server.devices")
 
 
 @pytest.mark.parametrize(
@@ -109,6 +116,17 @@ def test_weights_that_no_npu_loads():
 @pytest.mark.parametrize("value", ["${devices}", "0,1,2,3,4,5,6,7", "0"])
 def test_other_numbers_than_the_server_s_own(value):
     assert plans.codes(entries, "a3", {"environment": {"ASCEND_RT_VISIBLE_DEVICES": value}}) == {"plan.visible-devices"}
+
+
+def test_a_privileged_container_has_all_chips_and_a_variable_selects_its_own():
+    container, name = {"flags": ["--privileged"]}, "ASCEND_RT_VISIBLE_DEVICES"
+    found = entries("a2", {"container": container, "environment": {name: "${devices}"}})
+    assert [one["environment"][name] for one in found] == ["0,1,2,3", "4,5,6,7"]
+    for value in (None, "${container_devices}"):
+        code, values = refused("a2", {"container": container, "environment": {name: value}})
+        assert (code, values[-1]) == ("plan.visible-devices", "devices")
+    same = {"container": {"devices": ["/dev/davinci0"]}}
+    assert plans.codes(entries, "a2", same) == {"plan.taken-twice"}
 
 
 def test_the_vendor_s_runtime_brings_devices_and_driver():

@@ -35,7 +35,7 @@ def test_a_container_gets_its_own_gpus_by_cdi_and_no_others():
 def test_who_names_gpus_another_way_gets_those_alone():
     paths = ["/dev/nvidia${device}", "/dev/nvidiactl", "/dev/nvidia-uvm"]
     assert devices({"devices": paths})[1] == ["/dev/nvidia2", "/dev/nvidia3", "/dev/nvidiactl", "/dev/nvidia-uvm"]
-    assert devices({"flags": ["--gpus=all"], "gpus_flag_allowed": True}) == [[], []]
+    assert devices({"flags": ['--gpus="device=${devices}"'], "gpus_flag_allowed": True}) == [[], []]
 
 
 def test_a_process_is_told_its_gpus():
@@ -91,15 +91,40 @@ def test_gpt_oss_120b_on_one_gpu(accelerator, verdict, requests):
     assert (found["verdict"], found["requests"]) == (verdict, requests)
 
 
-EVERY = {"container": {"image": "example.com/x:1", "devices": ["nvidia.com/gpu=all"]}}
+ALL = {"NVIDIA_VISIBLE_DEVICES": "all"}
+EVERY = [({"image": "example.com/x:1", **keys}, more) for keys, more in [
+    ({"devices": ["nvidia.com/gpu=all"]}, {}),
+    ({"flags": ["--gpus=all"], "gpus_flag_allowed": True}, {}),
+    ({"flags": ["--privileged"]}, {}),
+    ({"flags": ["--runtime=nvidia"], "devices": ["/dev/nvidiactl"]}, ALL),
+]]  # fmt: skip
 
 
-def test_a_container_of_all_gpus_says_which_are_its_own():
-    found = entries(recipe(**EVERY, environment={"CUDA_VISIBLE_DEVICES": "${devices_first}"}))
+@pytest.mark.parametrize(("container", "more"), EVERY)
+def test_a_container_of_all_gpus_says_which_are_its_own(container, more):
+    given = {**more, "CUDA_VISIBLE_DEVICES": "${devices_first}"}
+    found = entries(recipe(container=container, environment=given))
     assert [one["environment"]["CUDA_VISIBLE_DEVICES"] for one in found] == ["0,1,2,3", "2,3,0,1"]
+    assert all("--env=CUDA_DEVICE_ORDER=PCI_BUS_ID" in one["launch"] for one in found)
+    for value in (None, "0,1", "1,0,0,2", "0,1,2,4"):
+        declared = recipe(container=container, environment={**more, "CUDA_VISIBLE_DEVICES": value})
+        error = plans.problem(entries, declared)
+        assert error.code == "plan.visible-devices" and "write ${devices}" in error.message
+    one = [{"role": "server", "count": 1, "devices": 4, "port": 8000}]
+    (alone,) = entries(recipe(container=container, servers=one, environment=more))
+    assert not {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"} & set(alone["environment"])
 
 
-@pytest.mark.parametrize("value", [None, "0,1", "1,0,0,2", "0,1,2,4"])
-def test_a_container_of_all_gpus_that_takes_others_is_refused(value):
-    error = plans.problem(entries, recipe(**EVERY, environment={"CUDA_VISIBLE_DEVICES": value}))
-    assert error.code == "plan.visible-devices" and "write ${devices}" in error.message
+@pytest.mark.parametrize(
+    ("container", "code"),
+    [
+        ({"devices": ["nvidia.com/gpu=0", "nvidia.com/gpu=1"]}, "plan.taken-twice"),
+        ({"devices": ["/dev/nvidia0", "/dev/nvidiactl"]}, "plan.taken-twice"),
+        ({"flags": ["--gpus=device=0"], "gpus_flag_allowed": True}, "plan.taken-twice"),
+        ({"flags": ["--gpus=2"], "gpus_flag_allowed": True}, plans.VALUE),
+    ],
+)
+def test_servers_whose_containers_have_the_same_gpu_are_refused(container, code):
+    environment = {"CUDA_VISIBLE_DEVICES": "${devices}"} if code == plans.VALUE else {}
+    declared = recipe(container={"image": "example.com/x:1", **container}, environment=environment)
+    assert plans.codes(entries, declared) == {code}

@@ -263,6 +263,23 @@ def test_a_node_that_is_well(whole):
     assert look(whole.has("a3")) == ({}, [])
 
 
+@pytest.mark.parametrize(
+    ("firmware", "ranges", "warnings"),
+    [
+        ("7.7.0.1.231", "[6.0.0,6.9.99],[7.0.0,7.7.99]", 0), ("7.7.99.4", "[7.0.0,7.7.99]", 0),
+        ("24.1.3", "[24.1,24.1.]", 0), ("7.8.0.1.2", "[7.0.0,7.7.99]", 1), ("6.4.0.1", "[7.0.0,7.7.99]", 1),
+        ("7.8.0.1.2", "", 0), ("", "[7.0.0,7.7.99]", 0),
+    ],
+)  # fmt: skip
+def test_a_firmware_that_the_driver_is_not_made_for_is_warned_of(whole, firmware, ranges, warnings):
+    whole.has("a3")
+    whole.write("/etc/ascend_install.info", "Firmware_Install_Path_Param=/opt/Ascend\n")
+    whole.write("/opt/Ascend/firmware/version.info", "Version=%s\n" % firmware)
+    whole.write("/usr/local/Ascend/driver/version.info", "Version=25.0\ncompatible_version_fw=%s\n" % ranges)
+    found, told = look(whole)
+    assert (found, len(told)) == ({}, warnings)
+
+
 def test_a_sick_npu_stops_its_server_alone(whole):
     sick = "| 1     Ascend910           | OK   "
     whole.has("a3", change=lambda text: text.replace(sick, sick.replace("OK   ", "Alarm"), 1))

@@ -128,6 +128,8 @@ RANGE, ARTIFACT = "${device_range}", "${artifact}"
            "a block has only a few tokens", None) for paging in ("enable-prefix-caching", "enable-chunked-prefill")),
         ({"environment": {"NEURON_RT_VIRTUAL_CORE_SIZE": 1}}, "environment.NEURON_RT_VIRTUAL_CORE_SIZE", '"1"',
          "fleet_hardware.lnc is 2", "${lnc}"),
+        ({"name": "trn3-vllm-neuron", "hardware": {**plans.TRN3, "lnc": 1}, "needs": {"lnc": 1}},
+         "environment.NEURON_LOGICAL_NC_CONFIG", "not set", "fleet_hardware.lnc is 1", "${lnc}"),
         # cores and directories
         ({"environment": {"NEURON_RT_VISIBLE_CORES": "0-3"}}, "environment.NEURON_RT_VISIBLE_CORES",
          '"0-3"', CORES, RANGE),
