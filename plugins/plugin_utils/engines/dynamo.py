@@ -10,10 +10,10 @@ import json
 import re
 
 from ...module_utils.fleet_node.errors import FleetError
-from ..base.checks import invalid
+from ..base.checks import invalid, number
 from ..base.words import show
 from . import options, trtllm, vllm
-from .base import Engine, Unreadable, content_of, not_as_planned, read_mapping
+from .base import Engine, Unreadable, content_of, not_as_planned, read_mapping, read_number
 from .options import Version
 
 WORKERS = {one.name: one for one in (trtllm.ENGINE, vllm.ENGINE)}
@@ -324,6 +324,8 @@ class Worker(Dynamo):
     def check_config(self, where, server, version):
         if server.context["role"] != "frontend":
             self.engine.check_config(where, server, self._its_version(version))
+        if self.engine is trtllm.ENGINE and server.context["role"] == "prefill":
+            _check_buffer(where, server)
 
     def notes(self, entry, version, hardware):
         found = super().notes(entry, version, hardware)
@@ -335,6 +337,16 @@ class Worker(Dynamo):
         """Return the version of the engine that a version of Dynamo is made for, None if it is not known."""
         its = self.flags.data["pairs"].get(str(version), {}).get(self.engine.name)
         return its and Version(its)
+
+
+def _check_buffer(where, server):
+    """Raises FleetError if TensorRT-LLM accepts prompts for prefill that its transfer buffer does not contain.
+    Workers may then hang (dynamo#4327)."""
+    held = number(content_of({"config": server.config}, BUFFER).get("max_tokens_in_buffer"))
+    longest = read_number(server.arguments, trtllm.ENGINE.lengths) or (server.model and server.model.max_len)
+    if held and longest and held < longest:
+        place = "%s: config.content.%s.max_tokens_in_buffer" % (where, BUFFER)
+        raise invalid(place, held, "at least %d, the longest prompt; or a lower max-seq-len" % longest)
 
 
 def _client_files(where, given, endpoint, scheme, files, folder):
