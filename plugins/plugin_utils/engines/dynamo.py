@@ -202,7 +202,10 @@ class Dynamo(Engine):
         for entry in entries:
             _check_discovery(entry, clustered, mistakes)
         if len(mistakes.errors) == found:
-            _check_alike(entries, frontends, workers, mistakes)
+            _check_alike(entries, mistakes)
+
+    def check_cluster(self, entries, mistakes):
+        _check_alike(entries, mistakes)
 
 
 def _check_roles(frontends, workers, clustered):
@@ -260,8 +263,12 @@ def _check_discovery(entry, clustered, mistakes):
             mistakes.keep(invalid(where + needed, None, allowed))
 
 
-def _check_alike(entries, frontends, workers, mistakes):
+def _check_alike(entries, mistakes):
     """Note differences in settings that must be equal on all servers of a deployment."""
+    frontends = [entry for entry in entries if entry["role"] == "frontend"]
+    workers = [entry for entry in entries if entry["role"] in ("prefill", "decode")]
+    several = len({entry["host"] for entry in entries}) > 1
+    of_host = [] if several else entries  # for values that may differ between hosts
     split = [one for one in workers if mode_of(one) in ROLES]
     transferring = [one for one in workers if mode_of(one) == one["role"]]
     mixed = workers if len({mode_of(one) for one in workers}) > 1 else []
@@ -272,12 +279,12 @@ def _check_alike(entries, frontends, workers, mistakes):
     questions = [
         *((entries, VARIABLES[name][0], lambda one, name=name: setting(one, name))
           for name in ("discovery-backend", "request-plane", "event-plane")),
-        *((entries, name, lambda one, name=name: one["environment"].get(name))
+        *((of_host, name, lambda one, name=name: one["environment"].get(name))
           for name in ("DYN_FILE_KV", "ETCD_ENDPOINTS", "NATS_SERVER")),
         (spaces, "DYN_NAMESPACE", lambda one: setting(one, "namespace")),
         (contained, "container.image", lambda one: (one["container"]["image"], one["container"]["digest"])),
         ([*frontends, *workers], "model.id", lambda one: one["model_id"]),
-        (split, "model.path", lambda one: one["weights"][0]),
+        ([] if several else split, "model.path", lambda one: one["weights"][0]),
         *((split, "arguments." + name, lambda one, name=name: one["arguments"].get(name)) for name in ALIKE),
         *((split, "config.content.kv_cache_config." + name,
            lambda one, name=name: content_of(one, "kv_cache_config").get(name))
@@ -295,8 +302,10 @@ def _check_alike(entries, frontends, workers, mistakes):
             if read(entry) != read(servers[0]):
                 mistakes.add(
                     "plan.dynamo-servers-differ",
-                    servers[0]["name"],
-                    entry["name"],
+                    *(
+                        "%s of %s" % (one["name"], one["host"]) if several else one["name"]
+                        for one in (servers[0], entry)
+                    ),
                     place,
                     show(read(servers[0])),
                     show(read(entry)),
