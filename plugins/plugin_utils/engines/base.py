@@ -266,6 +266,9 @@ class Engine:
         """Note in `mistakes` which servers of a host do not fit together. entries: of the plan, without hashes.
         clustered: whether further servers of the deployment are on other hosts."""
 
+    def check_cluster(self, entries, mistakes):
+        """Note in `mistakes` settings that differ between the hosts of a deployment. entries: of all its hosts."""
+
     def version(self, recipe):
         """Return the packaging Version that a recipe runs, from its image or its packages, else from its container.
 

@@ -10,10 +10,10 @@ import json
 import re
 
 from ...module_utils.fleet_node.errors import FleetError
-from ..base.checks import invalid
+from ..base.checks import invalid, number
 from ..base.words import show
 from . import options, trtllm, vllm
-from .base import Engine, Unreadable, content_of, not_as_planned, read_mapping
+from .base import Engine, Unreadable, content_of, not_as_planned, read_mapping, read_number
 from .options import Version
 
 WORKERS = {one.name: one for one in (trtllm.ENGINE, vllm.ENGINE)}
@@ -202,7 +202,10 @@ class Dynamo(Engine):
         for entry in entries:
             _check_discovery(entry, clustered, mistakes)
         if len(mistakes.errors) == found:
-            _check_alike(entries, frontends, workers, mistakes)
+            _check_alike(entries, mistakes)
+
+    def check_cluster(self, entries, mistakes):
+        _check_alike(entries, mistakes)
 
 
 def _check_roles(frontends, workers, clustered):
@@ -260,8 +263,12 @@ def _check_discovery(entry, clustered, mistakes):
             mistakes.keep(invalid(where + needed, None, allowed))
 
 
-def _check_alike(entries, frontends, workers, mistakes):
+def _check_alike(entries, mistakes):
     """Note differences in settings that must be equal on all servers of a deployment."""
+    frontends = [entry for entry in entries if entry["role"] == "frontend"]
+    workers = [entry for entry in entries if entry["role"] in ("prefill", "decode")]
+    several = len({entry["host"] for entry in entries}) > 1
+    of_host = [] if several else entries  # for values that may differ between hosts
     split = [one for one in workers if mode_of(one) in ROLES]
     transferring = [one for one in workers if mode_of(one) == one["role"]]
     mixed = workers if len({mode_of(one) for one in workers}) > 1 else []
@@ -272,12 +279,12 @@ def _check_alike(entries, frontends, workers, mistakes):
     questions = [
         *((entries, VARIABLES[name][0], lambda one, name=name: setting(one, name))
           for name in ("discovery-backend", "request-plane", "event-plane")),
-        *((entries, name, lambda one, name=name: one["environment"].get(name))
+        *((of_host, name, lambda one, name=name: one["environment"].get(name))
           for name in ("DYN_FILE_KV", "ETCD_ENDPOINTS", "NATS_SERVER")),
         (spaces, "DYN_NAMESPACE", lambda one: setting(one, "namespace")),
         (contained, "container.image", lambda one: (one["container"]["image"], one["container"]["digest"])),
         ([*frontends, *workers], "model.id", lambda one: one["model_id"]),
-        (split, "model.path", lambda one: one["weights"][0]),
+        ([] if several else split, "model.path", lambda one: one["weights"][0]),
         *((split, "arguments." + name, lambda one, name=name: one["arguments"].get(name)) for name in ALIKE),
         *((split, "config.content.kv_cache_config." + name,
            lambda one, name=name: content_of(one, "kv_cache_config").get(name))
@@ -295,8 +302,10 @@ def _check_alike(entries, frontends, workers, mistakes):
             if read(entry) != read(servers[0]):
                 mistakes.add(
                     "plan.dynamo-servers-differ",
-                    servers[0]["name"],
-                    entry["name"],
+                    *(
+                        "%s of %s" % (one["name"], one["host"]) if several else one["name"]
+                        for one in (servers[0], entry)
+                    ),
                     place,
                     show(read(servers[0])),
                     show(read(entry)),
@@ -324,6 +333,8 @@ class Worker(Dynamo):
     def check_config(self, where, server, version):
         if server.context["role"] != "frontend":
             self.engine.check_config(where, server, self._its_version(version))
+        if self.engine is trtllm.ENGINE and server.context["role"] == "prefill":
+            _check_buffer(where, server)
 
     def notes(self, entry, version, hardware):
         found = super().notes(entry, version, hardware)
@@ -335,6 +346,16 @@ class Worker(Dynamo):
         """Return the version of the engine that a version of Dynamo is made for, None if it is not known."""
         its = self.flags.data["pairs"].get(str(version), {}).get(self.engine.name)
         return its and Version(its)
+
+
+def _check_buffer(where, server):
+    """Raises FleetError if TensorRT-LLM accepts prompts for prefill that its transfer buffer does not contain.
+    Workers may then hang (dynamo#4327)."""
+    held = number(content_of({"config": server.config}, BUFFER).get("max_tokens_in_buffer"))
+    longest = read_number(server.arguments, trtllm.ENGINE.lengths) or (server.model and server.model.max_len)
+    if held and longest and held < longest:
+        place = "%s: config.content.%s.max_tokens_in_buffer" % (where, BUFFER)
+        raise invalid(place, held, "at least %d, the longest prompt; or a lower max-seq-len" % longest)
 
 
 def _client_files(where, given, endpoint, scheme, files, folder):

@@ -13,6 +13,8 @@ from .vllm import Vllm
 TENSOR, PIPELINE, DATA = Engine.parallel[0], Engine.parallel[1], "data-parallel-size"
 FRACTION, SEQUENCES, LENGTH = "mem-fraction-static", "max-running-requests", "context-length"
 ATTENTION = "enable-dp-attention"
+# Distances of further ports from a server's port with ATTENTION (PortArgs.init_new, data_parallel_controller.py).
+DERIVED = (13, *range(233, 240))
 PROGRAMS = ("serve", "sglang.launch_server")  # words that start the server; others are of scripts that wrap it
 
 
@@ -51,6 +53,22 @@ class Sglang(Engine):
         if (number(values.get(DATA)) or 1) > 1 and values.get(ATTENTION) is not True:
             allowed = "1 without %s; servers.*.count makes more servers" % ATTENTION
             raise invalid("%s: arguments.%s" % (where, DATA), values[DATA], allowed)
+
+    def check_host(self, entries, clustered, mistakes):
+        """Note servers whose derived ports another server of the host has."""
+        ports = {entry["name"]: {entry["port"], *entry["ports"].values()} for entry in entries}
+        for entry in entries:
+            values, flags = entry["arguments"], (entry["container"] or {}).get("flags", ())
+            published = any(flag.startswith("--publish=") for flag in flags)  # the others are the container's own
+            if values.get(ATTENTION) is not True or "dist-init-addr" in values or published:
+                continue
+            derived = {entry["port"] + step for step in DERIVED}
+            other = next((name for name, taken in ports.items() if derived & taken), None)
+            if other:
+                allowed = "an instances.%s.port 7 or more from that of '%s': %s also uses port + 13 and + 233 to + 239"
+                where = "server '%s': port" % entry["name"]
+                mistakes.keep(invalid(where, entry["port"], allowed % (entry["name"], other, ATTENTION)))
+            ports[entry["name"]] |= derived
 
     def program(self, command, models=()):
         return next((place for place, word in enumerate(command) if word in PROGRAMS), None)

@@ -173,8 +173,25 @@ def plan_hosts(hosts, others, deploys=False, run_plan=None, limit=None):
     for message, pair in one_machine(planned, others):
         if limit is None or set(pair) & set(limit):
             mistakes.setdefault(message, (FleetError("inventory.one-machine-twice", message), list(pair)))
+    for error, cluster in _clusters(planned, others):
+        if limit is None or set(cluster) & set(limit):
+            mistakes.setdefault(error.message, (error, cluster))
     _raise_any(mistakes)
     return planned
+
+
+def _clusters(planned, others):
+    """Yield (FleetError, hosts) for deployments on several hosts that do not agree. others: Hosts."""
+    found = {}
+    for host, item in planned.items() if len(planned) > 1 else ():
+        cluster = others(host).get(services.CLUSTER)
+        for entry in item["servers"] if cluster is not None else ():
+            found.setdefault((entry["engine"], cluster), []).append(entry)
+    for (engine, _cluster), entries in found.items():
+        hosts, mistakes = list(dict.fromkeys(entry["host"] for entry in entries)), input_checks.Mistakes()
+        if len(hosts) > 1:
+            ENGINES[engine].check_cluster(entries, mistakes)
+        yield from ((error, hosts) for error in mistakes.errors)
 
 
 def _mistakes_of(hosts, work, limit=None):

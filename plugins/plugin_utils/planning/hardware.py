@@ -10,13 +10,14 @@ import dataclasses
 from ...module_utils.fleet_node.errors import FleetError
 from ...module_utils.fleet_node.host.server_spec import NAME
 from ...module_utils.fleet_node.host.values import format_cpu_list, parse_cpu_list
-from ..base.checks import Mistakes, check_number, invalid, taken_twice, unknown_key
+from ..base.checks import Mistakes, check_number, invalid, number, taken_twice, unknown_key
 from ..platforms import PLATFORMS
 from ..recipe.overrides import group_name
 
 ACCELERATORS = {
     name: (platform, kind) for platform in PLATFORMS.values() for name, kind in platform.accelerators.items()
 }
+RANKED = ("kv_events", "side_channel")  # kinds of ports to which vLLM adds the data-parallel rank
 KEYS = ("accelerator", "count", "cores", "lnc", "memory_gib", "cpu_affinity", "exclude")
 MAX_COUNT, MAX_CORES, MAX_MEMORY = 1024, 8192, 65536  # of a node; of a device; GiB of a device
 
@@ -181,10 +182,14 @@ def server_names(recipe, hardware):
     return names
 
 
-def ports_of(group, name):
-    """Return {kind: port} of a server's ports, except the port for requests."""
+def ports_of(recipe, group, name):
+    """Return {kind: port} of a server's ports, except the port for requests. recipe: with the group's own settings.
+    Servers are one port apart, with data parallelism as many as vLLM uses."""
     index = int(name.rpartition("-")[2])
-    return {kind: port + index for kind, port in group.get("ports", {}).items() if port is not None}
+    given = {flag.replace("_", "-"): value for flag, value in recipe.get("arguments", {}).items()}
+    ranks = number(given.get("data-parallel-size", given.get("dp"))) or 1
+    return {kind: port + index * (ranks if kind in RANKED else 1)
+            for kind, port in group.get("ports", {}).items() if port is not None}  # fmt: skip
 
 
 def assign(recipe, hardware, names):

@@ -15,14 +15,24 @@ from ...module_utils.fleet_node.host.paths import NodePaths
 from ...module_utils.fleet_node.host.server_spec import SCHEMA, check_entries, entry_hash
 from ...module_utils.fleet_node.host.values import format_cpu_list, url_host
 from ...module_utils.fleet_node.weights import wanted as hub
-from ..base.checks import Mistakes, base_context, check_folder, invalid, strings, substitute, taken_twice, unknown_key
+from ..base.checks import (
+    Mistakes,
+    base_context,
+    check_folder,
+    invalid,
+    number,
+    strings,
+    substitute,
+    taken_twice,
+    unknown_key,
+)
 from ..engines import ENGINES
 from ..engines.base import Unreadable, conflict, text
 from ..models import DEFAULT, family_of, model_of
 from ..platforms import PLATFORMS
 from ..recipe.overrides import apply, apply_container, group_name
 from . import container, server_values
-from .hardware import assign, cpus, ports_of, server_names
+from .hardware import RANKED, assign, cpus, ports_of, server_names
 
 FIRST_PORT = 1024  # lower ports require root
 MAX_WORD = 128 * 1024 - 64  # of an argv or environment: MAX_ARG_STRLEN, less the variable's name
@@ -51,13 +61,17 @@ def check_ports(entries, recipe, mistakes):
         group = "servers.%s" % name.rpartition("-")[0]
         ports = {"instances.%s.port" % name if own.get("port") else group + ".port": entry["port"]}
         ports.update(("%s.ports.%s" % (group, kind), port) for kind, port in entry["ports"].items())
+        ranks = number(entry["arguments"].get("data-parallel-size")) or 1
         for key, port in _set(ports).items():
-            if not first <= port <= 65535:
+            last = port + ranks - 1 if key.rpartition(".")[2] in RANKED else port
+            if not first <= port <= last <= 65535:
                 why = "; those below are for root alone" if 0 < port < first else ""
                 mistakes.keep(invalid("%s of '%s'" % (key, name), port, "%d to 65535%s" % (first, why)))
-            if port in taken:
-                mistakes.keep(taken_twice("%s of '%s'" % (key, name), "the port %d" % port, taken[port]))
-            taken.setdefault(port, "%s ('%s')" % (key, name))
+            used = range(port, min(last, 65535) + 1)
+            twice = next((one for one in used if one in taken), None)
+            if twice is not None:
+                mistakes.keep(taken_twice("%s of '%s'" % (key, name), "the port %d" % twice, taken[twice]))
+            taken.update((one, "%s ('%s')" % (key, name)) for one in used if one not in taken)
 
 
 def check_words(where, words):
@@ -174,7 +188,7 @@ def entry_of(host, recipe, group, own, name, devices):
     adapters = adapters_of(server.recipe["model"])
     platform.check_server(where, server)
     engine.check_options(where, server)
-    start, ports = recipe["start"], ports_of(group, name)
+    start, ports = recipe["start"], ports_of(recipe, group, name)
     after, leaders = _after(host, group, name, start)
     secrets = _set(recipe.get("secrets", {}))
     folders = {service: host.paths.client_tls(service) for service in site.signed}
@@ -276,7 +290,7 @@ def _draft(host, recipe, group, own, name, devices, declared, where):
     """Return the Draft of a server, with only its recipe's paths resolved. Placeholders without a value on this host
     are None. Directories and the artifact's key follow."""
     model, draft, config = recipe["model"], recipe["model"].get("draft") or {}, recipe.get("config") or None
-    flags, ports = _adapter_flags(where, recipe, _set(recipe.get("arguments", {}))), ports_of(group, name)
+    flags, ports = _adapter_flags(where, recipe, _set(recipe.get("arguments", {}))), ports_of(recipe, group, name)
     sequences = {flag.replace("_", "-"): value for flag, value in flags.items()}.get("max-num-seqs")
     index, apart = int(name.rpartition("-")[2]), declared and container.has_own_network(declared)
     bind = "0.0.0.0" if apart else host.site.bind  # inside; the ports are published on the host's address

@@ -21,6 +21,7 @@ from ..base.words import is_true
 from ..recipe.overrides import group_name
 from .hardware import assign, ports_of, server_names
 from .inventory import PROVIDED
+from .plan import for_group
 
 LOOPBACK = "127.0.0.1"
 TOTAL = re.compile(r"total_(.+)")
@@ -174,9 +175,9 @@ def cluster_servers(host, variables_of, planned_of, made):
         for group in recipe["servers"]:
             total, names = "total_" + group_name(group), kept[group_name(group)]
             counts[total] = counts.get(total, 0) + len(names)
+            own = for_group(recipe, group)
             for name in names if group["role"] in ROLES else ():
-                workers.append(
-                    {"host": other, "name": name, "role": group["role"], "bind": bind, "ports": ports_of(group, name)}
-                )
+                ports = ports_of(own, group, name)
+                workers.append({"host": other, "name": name, "role": group["role"], "bind": bind, "ports": ports})
     made["cluster", cluster] = counts, workers
     return counts, workers

@@ -213,7 +213,10 @@ def _running_hash(paths, name):
 
 def _check_memory(paths, context, unchecked):
     each = context.needs.get("host_memory_gib") or 0
-    starting = [name for name in context.chosen if name not in context.adopted and _running_hash(paths, name) is None]
+    # a frontend needs little next to its workers
+    loads = {name for name, entry in context.entries.items() if entry["devices"]} or set(context.entries)
+    starting = [name for name in context.chosen if name in loads and name not in context.adopted]
+    starting = [name for name in starting if _running_hash(paths, name) is None]
     if not each or not starting:
         return
     available = context.system.memory_available()

@@ -36,8 +36,8 @@ select.select([sys.stdin], [], [], 900)
 """
 
 
-def entry(name="server-0", port=PORT, ports=None):
-    return plan_entry(port, name, host="node1", ports=ports or {}, command=["true"], launch=["true"])
+def entry(name="server-0", port=PORT, ports=None, **changes):
+    return plan_entry(port, name, host="node1", ports=ports or {}, command=["true"], launch=["true"], **changes)
 
 
 @pytest.fixture
@@ -192,6 +192,9 @@ def test_memory_is_needed_by_servers_that_do_not_run(tmp_path, listener):
         return problem(tmp_path, "memory", *words, servers=three, needs=needs)
 
     assert fits(*three[:2]) and lacks() and fits(*three, only=["server-2"])
+    fronts = [entry("front-%d" % number, PORT + 10 + number, devices=[]) for number in range(3)]
+    assert fits(*three[:2], fronts[0]), "next to servers with devices it needs little"
+    assert problem(tmp_path, "memory", "30 GiB", servers=fronts, needs=needs)
     pid = listener(PORT + 20)
     run_state(tmp_path, pid)
     assert fits(*three), "server-1 runs and has its memory"

@@ -55,6 +55,11 @@ VLLM = [
                    "data-parallel-size": 2}}, INVALID),
     *[("h200-vllm", {"servers": {"server": {"devices": 4, "count": 1}}, "arguments": row}, "plan.parallel-not-devices")
       for row in ({"data-parallel-size": 2}, {"tensor-parallel-size": 8}, {"prefill-context-parallel-size": 2})],
+    # the second data-parallel rank has kv_events 8301
+    ("h200-dynamo-vllm", {"servers": {"worker": {"count": 1, "devices": 2, "ports": {"system": 8301}}},
+                          "arguments": {"tensor-parallel-size": 1, "data-parallel-size": 2}}, "plan.taken-twice"),
+    # the buffer of a transfer contains the longest prompt
+    *given("b200-dynamo-disagg", INVALID, {"max-seq-len": None}, {"max-seq-len": 65537}),
     # other releases, and those of vendors
     *given("cpu-tiny", UNKNOWN, {"max-num-sequence": 4}, "enable-prefix-cache", {"dyn-reasoning-parser": "gpt_oss"}),
     *given("cpu-tiny", VALUE, {"dtype": "bf16"}, {"quantization": "fp9"}, {"kv-cache-dtype": "FP8"}),

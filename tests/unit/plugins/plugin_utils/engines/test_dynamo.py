@@ -82,6 +82,28 @@ def test_more_workers_get_devices_and_ports_of_their_own():
     assert endpoint == "tcp://*:%d" % entries["decode-2"]["ports"]["kv_events"]
 
 
+def test_each_data_parallel_rank_has_its_port():
+    """vLLM adds the rank to these ports."""
+    ranks = {"tensor-parallel-size": 1, "data-parallel-size": 2}
+    override = {"servers": {"worker": {"devices": 2, "arguments": ranks}}}
+    workers = plans.entries_of("h200-dynamo-vllm", override=override)[1:]
+    assert [one["ports"] for one in workers] == [{"system": 8100 + n, "kv_events": 8300 + 2 * n} for n in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overlays", "needs"),
+    [
+        ("h200-dynamo-vllm", [], 100), ("h200-dynamo-vllm", ["without-offload"], None),
+        ("b200-dynamo-vllm", [], None), ("b200-dynamo-vllm", ["offload"], 100),
+    ],
+)  # fmt: skip
+def test_blocks_in_the_hosts_memory_are_a_need(recipe, overlays, needs):
+    found = plans.resolved(recipe, overlays=overlays)
+    extra = found["arguments"].get("kv-transfer-config", {}).get("kv_connector_extra_config", {})
+    assert found["needs"].get("host_memory_gib") == needs
+    assert extra.get("cpu_bytes_to_use_per_rank") == (needs and needs << 30)
+
+
 def test_aggregated():
     entries = planned(**servers(**AGGREGATED))
     assert list(entries) == ["frontend-0", "decode-0"]

@@ -43,6 +43,22 @@ def test_what_a_plan_refuses(arguments, code, value):
     assert problem.code == code and value in "%s %s" % (problem.values, problem.message)
 
 
+@pytest.mark.parametrize(
+    ("second", "fits"),
+    [(8001, False), (8007, True), (8013, False), (8236, False)],
+)
+def test_ports_that_attention_of_data_parallel_ranks_takes(second, fits):
+    override = {
+        "servers": {"server": {"devices": 4}},
+        "arguments": {"enable-dp-attention": True, "data-parallel-size": 4},
+        "instances": {"server-1": {"port": second}},
+    }
+    if fits:
+        assert len(plans.entries_of("h200-sglang", override=override)) == 2
+    else:
+        assert plans.codes(plans.entries_of, "h200-sglang", override=override) == {"input.value-invalid"}
+
+
 def test_a_release_that_is_not_recorded_is_a_warning():
     image = {"container": {"image": "docker.io/lmsysorg/sglang:v0.5.23", "digest": None}}
     entry = plans.entries_of("h200-sglang", override=image)[0]

@@ -103,8 +103,8 @@ def test_a_service_cannot_have_the_name_of_a_placeholder():
     assert "'services.model' has the name of another placeholder" in message
 
 
-def deployment_of(host, **changes):
-    """The deployment of a frontend's host and that of a prefill host, one Dynamo over both."""
+def gb200(hosts, **changes):
+    """The plans of a frontend's host and of a prefill host with these changes, one Dynamo over both."""
     groups = {"etcd": ["e1", "e2", "e3"], "all": list(HOSTS)}
     base = {
         "fleet_recipe": "gb200-dynamo-disagg", "fleet_hardware": {"accelerator": "gb200", "count": 4},
@@ -113,7 +113,25 @@ def deployment_of(host, **changes):
     prefill = {"fleet_overlay": "prefill", "fleet_bind_address": "10.0.0.2"}
     given = {"n1": base, "n2": {**base, **prefill, **changes}}
     variables = {one: {"groups": groups, **HOSTS[one], **given.get(one, {})} for one in HOSTS}
-    return fleet.plan_fleet([host], lambda one: Lazy(variables[one]))[host]["deployment"]
+    return fleet.plan_fleet(hosts, lambda one: Lazy(variables[one]))
+
+
+def deployment_of(host, **changes):
+    return gb200([host], **changes)[host]["deployment"]
+
+
+def test_hosts_of_a_deployment_agree():
+    hosts, image = ["n1", "n2"], {"fleet_overlay": ["vendor", "prefill"]}
+    cache = {"servers": {"prefill": {"config": {"content": {"kv_cache_config": {"dtype": "auto"}}}}}}
+    for changes, server, place in (
+        (image, "frontend-0", "container.image"),
+        ({"fleet_override": cache}, "decode-0", "config.content.kv_cache_config.dtype"),
+    ):
+        found = plans.problem(gb200, hosts, **changes)
+        assert found.code == "plan.dynamo-servers-differ"
+        assert found.values[:3] == (server + " of n1", "prefill-0 of n2", place)
+    for changes in ({}, {**image, "fleet_cluster": "two"}):
+        assert list(gb200(hosts, **changes)) == hosts
 
 
 def test_a_frontend_knows_the_workers_of_other_hosts():
