@@ -188,7 +188,8 @@ def test_both_files_of_nats_are_validated():
     tasks = yaml.safe_load((CLONE / "roles/nats/tasks/changed.yml").read_text())
     files = {task["ansible.builtin.copy"]["dest"]: task["ansible.builtin.copy"].get("validate")
              for task in tasks if "ansible.builtin.copy" in task}  # fmt: skip
-    assert files["/etc/nats/login.conf"] == files["/etc/nats/nats.conf"] is not None
+    validated = files["/etc/nats/login.conf"]
+    assert validated and files["/etc/nats/nats.conf"] == validated
 
 
 # -- check mode on a host without anything -----------------------------------------------------------------------------
