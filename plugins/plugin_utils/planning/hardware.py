@@ -17,7 +17,7 @@ from ..recipe.overrides import group_name
 ACCELERATORS = {
     name: (platform, kind) for platform in PLATFORMS.values() for name, kind in platform.accelerators.items()
 }
-RANKED = ("kv_events", "side_channel")  # kinds of ports to which vLLM adds the data-parallel rank
+RANKED = ("kv_events", "side_channel")  # kinds of ports to which an engine adds the data-parallel rank
 KEYS = ("accelerator", "count", "cores", "lnc", "memory_gib", "cpu_affinity", "exclude")
 MAX_COUNT, MAX_CORES, MAX_MEMORY = 1024, 8192, 65536  # of a node; of a device; GiB of a device
 
@@ -184,7 +184,7 @@ def server_names(recipe, hardware):
 
 def ports_of(recipe, group, name):
     """Return {kind: port} of a server's ports, except the port for requests. recipe: with the group's own settings.
-    Servers are one port apart, with data parallelism as many as vLLM uses."""
+    Servers are one port apart, with data parallelism one for each rank."""
     index = int(name.rpartition("-")[2])
     given = {flag.replace("_", "-"): value for flag, value in recipe.get("arguments", {}).items()}
     ranks = number(given.get("data-parallel-size", given.get("dp"))) or 1
