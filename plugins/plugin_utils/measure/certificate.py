@@ -135,8 +135,9 @@ def latest(results, servers, kept=None):
     if kept is not None:
         results = [one for one in results if one["id"] in kept]
     else:
-        newest = {one["host"]: _measured(one, servers) for one in results}
-        results = [one for one in results if _measured(one, servers) == newest[one["host"]]]
+        measured = [(one, _measured(one, servers)) for one in results]
+        newest = {one["host"]: found for one, found in measured}
+        results = [one for one, found in measured if found == newest[one["host"]]]
     return list({key(one): one for one in results}.values())
 
 

@@ -135,30 +135,30 @@ def markers_of(pid):
 
 
 def accounts(root):
-    """{uid} of the accounts that run servers of this root: root, this process's, and those of its folders and deployed
-    entries, which other accounts cannot write."""
-    paths, found = NodePaths("" if root == "/" else root), {0, os.geteuid()}
+    """Yields the uids of the accounts that run servers of this root: root, this process's, and those of its folders and
+    deployed entries, which other accounts cannot write. The entries are read last, because most callers need none."""
+    paths = NodePaths("" if root == "/" else root)
+    yield from (0, os.geteuid())
     for folder in (paths.servers, paths.state):
         with contextlib.suppress(OSError):
-            found.add(os.stat(folder).st_uid)
+            yield os.stat(folder).st_uid
     with contextlib.suppress(OSError):
         for name in names_in(paths.servers, suffix=".json"):
             entry = readable_json(paths.entry(name))
             with contextlib.suppress(KeyError, TypeError):
-                found.add(pwd.getpwnam(entry["user"]).pw_uid)
-    return found
+                yield pwd.getpwnam(entry["user"]).pw_uid
 
 
-def is_of(pid, known):
-    """Whether a process is of one of these accounts ({uid}), or in a container that one of them started. Every account
-    can set the markers of a server."""
+def is_of(pid, root):
+    """Whether a process is of an account of this root, or in a container that one of them started. Every account can
+    set the markers of a server."""
     try:
-        if os.stat("/proc/%d" % pid).st_uid in known:
+        if os.stat("/proc/%d" % pid).st_uid in accounts(root):
             return True
         group = shown(pid, "cgroup")
     except OSError:
         return False
-    return bool(CONTAINER.search(group)) and {int(uid) for uid in USER_SLICE.findall(group)} <= known
+    return bool(CONTAINER.search(group)) and {int(uid) for uid in USER_SLICE.findall(group)} <= set(accounts(root))
 
 
 _examined = contextvars.ContextVar("examined", default=None)  # {root: marked_processes(root)} in examined_once()
@@ -199,10 +199,10 @@ def _marked_processes(root):
     while pid in table and pid not in spared:
         spared.add(pid)
         pid = table[pid].parent
-    server_of, known = {}, accounts(root)
+    server_of = {}
     for pid in table:
         markers = markers_of(pid)
-        if markers is not None and markers[0] == (root or "/") and is_of(pid, known):
+        if markers is not None and markers[0] == (root or "/") and is_of(pid, root):
             server_of[pid] = markers[1]
     more = server_of
     while more:
@@ -364,7 +364,7 @@ def _holders(listeners, sockets):
     holders = []
     for pid in sorted(held.keys() - {None}):
         root, server = markers_of(pid) or (None, None)
-        if root is not None and not (os.path.isabs(root) and is_of(pid, accounts(root))):
+        if root is not None and not (os.path.isabs(root) and is_of(pid, root)):
             root = server = None
         holders.append({"pid": pid, "command": command(pid), "user": held[pid][0], "server": server, "root": root})
     for user in held.get(None, ()):
