@@ -182,12 +182,17 @@ def server_names(recipe, hardware):
     return names
 
 
+def ranks_of(arguments):
+    """Return the number of data-parallel ranks of an engine with these arguments."""
+    given = {flag.replace("_", "-"): value for flag, value in arguments.items()}
+    return number(given.get("data-parallel-size", given.get("dp"))) or 1
+
+
 def ports_of(recipe, group, name):
     """Return {kind: port} of a server's ports, except the port for requests. recipe: with the group's own settings.
     Servers are one port apart, with data parallelism one for each rank."""
     index = int(name.rpartition("-")[2])
-    given = {flag.replace("_", "-"): value for flag, value in recipe.get("arguments", {}).items()}
-    ranks = number(given.get("data-parallel-size", given.get("dp"))) or 1
+    ranks = ranks_of(recipe.get("arguments", {}))
     return {kind: port + index * (ranks if kind in RANKED else 1)
             for kind, port in group.get("ports", {}).items() if port is not None}  # fmt: skip
 

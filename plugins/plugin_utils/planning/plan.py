@@ -15,24 +15,14 @@ from ...module_utils.fleet_node.host.paths import NodePaths
 from ...module_utils.fleet_node.host.server_spec import SCHEMA, check_entries, entry_hash
 from ...module_utils.fleet_node.host.values import format_cpu_list, url_host
 from ...module_utils.fleet_node.weights import wanted as hub
-from ..base.checks import (
-    Mistakes,
-    base_context,
-    check_folder,
-    invalid,
-    number,
-    strings,
-    substitute,
-    taken_twice,
-    unknown_key,
-)
+from ..base.checks import Mistakes, base_context, check_folder, invalid, strings, substitute, taken_twice, unknown_key
 from ..engines import ENGINES
 from ..engines.base import Unreadable, conflict, text
 from ..models import DEFAULT, family_of, model_of
 from ..platforms import PLATFORMS
 from ..recipe.overrides import apply, apply_container, group_name
 from . import container, server_values
-from .hardware import RANKED, assign, cpus, ports_of, server_names
+from .hardware import RANKED, assign, cpus, ports_of, ranks_of, server_names
 
 FIRST_PORT = 1024  # lower ports require root
 MAX_WORD = 128 * 1024 - 64  # of an argv or environment: MAX_ARG_STRLEN, less the variable's name
@@ -61,7 +51,7 @@ def check_ports(entries, recipe, mistakes):
         group = "servers.%s" % name.rpartition("-")[0]
         ports = {"instances.%s.port" % name if own.get("port") else group + ".port": entry["port"]}
         ports.update(("%s.ports.%s" % (group, kind), port) for kind, port in entry["ports"].items())
-        ranks = number(entry["arguments"].get("data-parallel-size")) or 1
+        ranks = ranks_of(entry["arguments"])
         for key, port in _set(ports).items():
             last = port + ranks - 1 if key.rpartition(".")[2] in RANKED else port
             if not first <= port <= last <= 65535:
