@@ -34,7 +34,6 @@ class ActionModule(ActionBase):
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("hosts", "file", "only_check", "pattern", "report", "restart", "secrets", "strict"))
 
     def run(self, tmp=None, task_vars=None):
         """Return {changed, plan, fleet_report, warnings}; see modules/plan.py."""

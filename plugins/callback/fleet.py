@@ -103,7 +103,12 @@ class CallbackModule(Default):
         if not self._shown:
             self._shown = True
             show_unseen(self._display, self)
-        if self._live is None and self._display.verbosity == 0 and is_terminal(sys.stdout, os.environ):
+        # lines of a terminal can be replaced
+        terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in (
+            "",
+            "dumb",
+        )
+        if self._live is None and self._display.verbosity == 0 and terminal:
             self._live = LiveLines(sys.stdout)
             clear_before(self._display, self._live)
 
@@ -123,14 +128,14 @@ class CallbackModule(Default):
         host = result.host.get_name()
         progress = result.result.get("progress")
         if isinstance(progress, dict):
-            self._tell_progress(host, progress.get("phase"), transfer_line(progress), self._live)
+            self._tell_progress(host, progress.get("phase"), transfer_line(progress))
             return
         line = progress_line(result.result)
         if line is None:
             super().v2_runner_retry(result)
             return
         # A line that differs only in seconds is not shown again.
-        self._tell_progress(host, re.sub(r"\d+ s\b", "", line), line, self._live)
+        self._tell_progress(host, re.sub(r"\d+ s\b", "", line), line)
 
     def v2_runner_on_start(self, host, task):
         """Record the task of a host, which polls of the task do not contain."""
@@ -144,25 +149,25 @@ class CallbackModule(Default):
         name = task.get_name().rpartition(" : ")[2]
         takes = next((value for key, value in task.vars.items() if key.endswith("_takes")), None)
         line = "%s, %s" % (name, duration(time.monotonic() - began))
-        self._tell_progress(host, name, line + (" (%s)" % takes if takes else ""), self._live)
+        self._tell_progress(host, name, line + (" (%s)" % takes if takes else ""))
 
     def v2_runner_on_async_ok(self, result):
         """Show nothing: the task's own result follows."""
 
     v2_runner_on_async_failed = v2_runner_on_async_ok
 
-    def _tell_progress(self, host, gist, line, live=None):
+    def _tell_progress(self, host, gist, line):
         """Show a line when its gist changes, and otherwise at increasing intervals,
         so that a long task does not appear to hang."""
         said, when, pause = self._last_progress.get(host, (None, 0.0, 0.0))
         line = "%s: %s" % (host, line)
-        if live:
-            live.update(host, line)
+        if self._live:
+            self._live.update(host, line)
         if gist == said and time.monotonic() - when < pause:
             return
         pause = min(2 * pause, LONGEST_PAUSE_S) if gist == said else self.get_option("progress_interval")
         self._last_progress[host] = (gist, time.monotonic(), max(pause, self.get_option("progress_interval")))
-        self._display.display(line, color=C.COLOR_DEBUG, log_only=live is not None)
+        self._display.display(line, color=C.COLOR_DEBUG, log_only=self._live is not None)
         sys.stdout.flush()  # a pipe would buffer the line
 
     def _progress_ends(self, result, well=False):
@@ -277,11 +282,6 @@ def show_unseen(display, callback):
         return show("".join(parts), *arguments, **named)
 
     display.display = show_visibly
-
-
-def is_terminal(stream, environment):
-    """Return whether lines of `stream` can be overwritten."""
-    return stream.isatty() and environment.get("TERM", "dumb") not in ("", "dumb")
 
 
 def clear_before(display, live):

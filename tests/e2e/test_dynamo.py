@@ -127,13 +127,6 @@ def test_a_worker_that_stood_still_starts_again_and_is_found(dynamo):
     assert {name for name, pid in pids(dynamo).items() if pid != before[name]} == {"decode-0"}
 
 
-def test_the_only_worker_of_a_role_is_not_restarted_by_mistake(dynamo):
-    before = pids(dynamo)
-    run = dynamo.play("playbooks/restart.yml", "-e", "fleet_server=prefill-0")
-    run.failed("prefill-0: no other prefill of this deployment runs", "fleet_restart_anyway=true")
-    assert pids(dynamo) == before
-
-
 @pytest.mark.soak
 def test_a_removed_folder_of_discovery_heals_without_a_play(dynamo):
     dynamo.site().ok()
@@ -143,13 +136,6 @@ def test_a_removed_folder_of_discovery_heals_without_a_play(dynamo):
         dynamo.wait_for(lambda name=name: pids(dynamo)[name] != before[name], 300, "a new process")
     dynamo.wait_for(lambda: answers(dynamo), 900, "an answer")
     assert dynamo.play("playbooks/verify.yml", "-e", "fleet_verify=full").ok().count("changed") == 0
-
-
-def test_a_router_with_other_blocks_is_refused_before_anything_stops(dynamo):
-    before = pids(dynamo)
-    run = dynamo.site(override={"servers": {"frontend": {"arguments": {"kv-cache-block-size": 64}}}})
-    run.failed("differ in block-size or kv-cache-block-size", "prefill-0")
-    assert pids(dynamo) == before
 
 
 def test_a_stopped_prefill_worker_fails_the_verdict_with_that_cause(dynamo):

@@ -6,24 +6,17 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import socket
 import subprocess
 import tarfile
 
 import pytest
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import free_port
 from ansible_collections.inference.fleet.tools import dynamo_outages, nodes
 
 pytestmark = pytest.mark.soak
 
 ETCD, NATS = "etcd", "nats-server"
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 class Service:
@@ -108,19 +101,3 @@ def test_a_server_was_killed(discovered, name):
     seen, back = dynamo_outages.outage(discovered.root, name, look)
     print("\n" + dynamo_outages.row(name, seen, back))
     verified(discovered)
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 3, reason="three workers take a core each; Molecule's nodes do it")
-def test_one_of_two_prefill_workers_is_killed(discovered):
-    """Two are used in turns; what the other one has begun ends."""
-    more = ["-e", json.dumps({"fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 3}})]
-    two = {"servers": {"prefill": {"count": 2}}}
-    discovered.play("site.yml", *more, override=two).ok()
-    probes = discovered.verdicts()["frontend-0"]
-    assert (probes["census"], probes["disaggregation"]) == (True, True)
-    look = asking(discovered)
-    dynamo_outages.settle(look)
-    seen, back = dynamo_outages.outage(discovered.root, "prefill-0", look)
-    print("\n" + dynamo_outages.row("one of two prefill workers", seen, back))
-    assert seen[-1][1] == "200"
-    discovered.play("playbooks/verify.yml", "-e", "fleet_verify=full", *more, override=two).ok()

@@ -118,9 +118,3 @@ def test_a_mistake_is_refused(verdicts, complaint):
     """Otherwise the test above says nothing."""
     refused = verdicts[complaint]["refused"]
     assert refused is not None and complaint in refused
-
-
-def test_what_the_parsers_make_of_the_recipe(verdicts):
-    front, decode = (verdicts[name]["values"] for name in ("frontend-0", "decode-0"))
-    assert (front["router_mode"], front["kv_cache_block_size"], front["migration_limit"]) == ("kv", 128, 3)
-    assert (decode["block_size"], decode["max_num_seqs"], decode["dyn_tool_call_parser"]) == (128, 8, "harmony")

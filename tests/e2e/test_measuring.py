@@ -13,7 +13,6 @@ import subprocess
 import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import compare
-from ansible_collections.inference.fleet.tests.e2e.conftest import killed_while_asked
 from ansible_collections.inference.fleet.tests.runs import BIN, CLONE
 from ansible_collections.inference.fleet.tests.unit.engines.tiny_datasets import tiny_datasets
 
@@ -67,21 +66,6 @@ def test_noise_between_equal_runs_is_no_regression(measured):
     rows = [row for one, earlier in pairs for row in compare.compare(one, earlier)]
     print("changes, percent:", ["%s %.0f" % (row["metric"], row["change"]) for row in rows if row["verdict"] != "same"])
     assert [row for row in rows if row["verdict"] == compare.WORSE] == []
-
-
-def test_a_killed_server_fails_a_benchmark_of_the_node_which_says_how_many_requests(measured):
-    profile = {"tool": "aiperf", "input_tokens": 64, "output_tokens": 64, "concurrency": 4, "requests": 300}
-    with killed_while_asked(measured, measured.pids()["server-1"], 300):
-        run, (document,) = measured.benchmark("killed", profile)
-    counts = document["counts"]
-    assert 0 < counts["completed"] == 300 - counts["failed"] < 300
-    assert document["void"] == "server-1 changed or restarted during the run"
-    assert (document["ok"], sum(one["count"] for one in document["errors"])) == (False, counts["failed"])
-    run.failed(
-        "The benchmark of server-0, server-1 by aiperf failed: %d of 300 requests completed. server-1 changed or "
-        "restarted during the run. %d of 300 requests failed." % (counts["completed"], counts["failed"])
-    )
-    measured.site().ok()
 
 
 def test_every_evaluation_asks_real_servers(measured, tmp_path):

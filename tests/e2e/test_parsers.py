@@ -167,29 +167,3 @@ def test_what_the_parser_of_0_11_1_makes_of_the_tutorial_s_recipe(verdicts):
     assert values["enable_chunked_prefill"] is False
     assert values["num_gpu_blocks_override"] == 16  # one for each sequence
     assert values["served_model_name"] == [recipe["model"]["path"]]  # what the tutorial's clients send
-
-
-def test_what_the_engine_s_parser_makes_of_the_plugin_s_recipe(verdicts):
-    good, _wrong = verdicts["engine"]
-    values = good["server-1"]["values"]
-    assert values["model_tag"] == "/var/lib/inference-fleet/models/gpt-oss-120b"
-    assert values["hf_overrides"] == {"quantization_config": {}}
-    assert values["disable_hybrid_kv_cache_manager"] is False
-    assert values["additional_config"]["neuron_config"]["num_seqs_buckets"] == [4]
-    assert good["decode-0"]["values"]["data_parallel_size"] == 8
-    assert good["prefill-15"]["values"]["port"] == 8115
-
-
-def test_what_the_engine_s_parser_makes_of_the_recipes_for_gpus(verdicts):
-    good, _wrong = verdicts["engine"]
-    values = good["b200-vllm, 4"]["values"]
-    picked = {key: values[key] for key in ("port", "tensor_parallel_size", "kv_cache_dtype", "stream_interval")}
-    assert picked == {"port": 8001, "tensor_parallel_size": 4, "kv_cache_dtype": "fp8", "stream_interval": 20}
-    assert values["max_cudagraph_capture_size"] == 2048
-    assert values["served_model_name"] == ["openai/gpt-oss-120b"]
-    assert good["h200-vllm, gpt-oss-20b"]["values"]["served_model_name"] == ["openai/gpt-oss-20b"]
-    assert good["h200-vllm, synthetic-benchmark"]["values"]["enable_prefix_caching"] is False
-    assert good["h200-vllm, eagle3"]["values"]["speculative_config"] == {
-        "model": "/var/lib/inference-fleet/models/gpt-oss-120b-Eagle3-v3", "num_speculative_tokens": 3,
-        "method": "eagle3", "draft_tensor_parallel_size": 1,
-    }  # fmt: skip

@@ -10,7 +10,6 @@ import os
 import re
 import struct
 import zipfile
-from pathlib import Path
 
 
 def rot(path, at=-1):
@@ -27,13 +26,6 @@ def script(path, text):
     path.write_text("#!/bin/sh\n" + text)
     path.chmod(0o755)
     return str(path)
-
-
-def weights_came(root):
-    """Whether a job below this root says that it has brought its weights. A walk through all of it would meet folders
-    that are moved meanwhile."""
-    states = Path(root).glob("var/lib/inference-fleet/jobs/weights-*/state.json")
-    return any('"done"' in path.read_text() for path in states)
 
 
 def build_wheel(folder, name, version, requires=(), requires_python=None):

@@ -1,19 +1,22 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Links of the documentation lead to files and headings that exist; lists in it are complete."""
+"""Links of the documentation lead to files and headings that exist; lists, examples and generated pages are current."""
 
 from __future__ import annotations
 
+import json
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import metrics
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import families, probes
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import shared
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.tests import doc_examples
+from ansible_collections.inference.fleet.tools import reference_pages
 
 CLONE = Path(__file__).resolve().parents[2]
 PAGES = sorted([*CLONE.glob("*.md"), *CLONE.glob("docs/**/*.md"), *CLONE.glob("roles/*/README.md")])
@@ -52,14 +55,6 @@ def test_links_lead_somewhere(page):
     assert list(broken(page)) == []
 
 
-def test_a_link_to_nothing_is_found(tmp_path):
-    (tmp_path / "there.md").write_text("# A `heading`: yes\n## Twice\n## Twice\n")
-    page = tmp_path / "page.md"
-    good = "[a](there.md) [b](there.md#a-heading-yes) [c](there.md#twice-1) [d](https://example.com)\n```\n[e](x.md)\n```\n"
-    page.write_text(good + "[f](gone.md) [g](there.md#gone) [h](#gone)\n")
-    assert list(broken(page)) == ["gone.md", "there.md#gone", "#gone"]
-
-
 def test_every_probe_is_described():
     page = (CLONE / "docs" / "using" / "verification.md").read_text(encoding="utf-8")
     section = page.partition("## The sequence")[2].partition("\n## ")[0]
@@ -75,15 +70,6 @@ def test_every_recipe_is_in_the_support_matrix():
     assert set(re.findall(r"`([a-z0-9.-]+)`", " ".join(cells))) == own
 
 
-def test_make_lists_its_targets():
-    said = subprocess.run(["make", "-s"], cwd=CLONE, capture_output=True, text=True, check=True).stdout
-    text = (CLONE / "Makefile").read_text(encoding="utf-8")
-    targets = set(re.search(r"^\.PHONY:((?:.*\\\n)*.*)", text, re.MULTILINE).group(1).replace("\\", " ").split())
-    listed = dict(line.split(None, 1) for line in said.splitlines())
-    assert targets - set(listed) == {"nodes-test", "matrix-one"}
-    assert set(listed) <= targets
-
-
 EXAMPLES = [
     (page, name)
     for page in ("nvidia.md", "dynamo.md", "measure.md")
@@ -97,3 +83,47 @@ def test_the_examples_of_a_page_plan(page, name):
     needs = recipes.resolve_recipe(recipes.find_recipe(shown["fleet_recipe"], []), [])["needs"]
     host = {"fleet_hardware": {"accelerator": needs["accelerators"][0], "count": 8}, **shown}
     assert fleet.plan_fleet(["node-1"], lambda name: host, deploys=True)["node-1"]["servers"]
+
+
+# -- pages that tools/reference_pages.py writes ------------------------------------------------------------------------
+
+HOW = "run: .venv/bin/python tools/run.py python tools/reference_pages.py"
+# names of modules and statistics
+NO_VARIABLES = {"fleet_" + word for word in ("certificate", "doctor", "page", "report", "planned", "status", "verdict")}
+
+
+def documented():
+    page = reference_pages.VARIABLES.read_text(encoding="utf-8")
+    return set(re.findall(r"`(fleet_\w+)`", " ".join(re.findall(r"^- (`[^(]*) \(", page, re.MULTILINE))))
+
+
+def used():
+    """Variables of inventories that playbooks, roles and plugins read."""
+    found = set()
+    for folder in ("plugins", "playbooks", "roles", "inventories"):
+        for path in (CLONE / folder).rglob("*"):
+            if path.suffix in (".py", ".yml", ".j2"):
+                found.update(re.findall(r"\bfleet_[a-z0-9_]*[a-z0-9]\b", path.read_text(encoding="utf-8")))
+    return {name for name in found if not name.startswith("fleet_override_")} - NO_VARIABLES - set(metrics.FAMILIES)
+
+
+def test_recipe_keys_are_current():
+    schema = json.loads((CLONE / "recipes" / "recipe.schema.json").read_text(encoding="utf-8"))
+    assert reference_pages.KEYS.read_text(encoding="utf-8") == reference_pages.recipe_keys(schema), HOW
+
+
+def test_variables_of_roles_are_current():
+    page = reference_pages.VARIABLES.read_text(encoding="utf-8")
+    assert page == reference_pages.variables(page), HOW
+
+
+def test_the_steps_of_the_guides_are_current():
+    page = reference_pages.SUPPORT.read_text(encoding="utf-8")
+    assert page == reference_pages.support(page), HOW
+
+
+def test_every_shared_variable_is_documented_and_no_other():
+    assert used() - documented() == {"fleet_servers", "fleet_deployment"}
+    assert documented() - used() == {"fleet_override_LAYER"}
+    # with which a misspelt one is compared
+    assert documented() - {"fleet_override_LAYER"} == set(shared())

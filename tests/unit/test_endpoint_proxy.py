@@ -17,12 +17,14 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.inference.fleet.tests.unit.engines import certificates, proxy, scripted_engine
+from ansible_collections.inference.fleet.tests.unit.engines import certificates, proxy
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import Fault, ScriptedEngine
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import free_port, wait_until
 
 MODEL, DEPLOYMENT = "gpt-oss-120b", {"model": {"repo": "openai/gpt-oss-120b", "family": "gpt_oss"}}
 KEYS = {"alice": "key-of-alice", "bob": "key-of-bob"}
+CHECKED = {"endpoint_check_interval_s": 1, "endpoint_check_timeout_s": 2}
 ENGINE = "import scripted_engine as s, time; s.PORTS = [%d]; s.ScriptedEngine().__enter__(); time.sleep(600)"
 
 
@@ -31,13 +33,13 @@ def needs_haproxy():
     proxy.require_haproxy()
 
 
-def post(port, key="key-of-alice", path="/v1/chat/completions", timeout=30, trusted=None, host="127.0.0.1", **body):
+def post(port, key="key-of-alice", path="/v1/chat/completions", timeout=30, trusted=None, **body):
     """Return (status, body) of a request; 0 without a complete answer. trusted: file of a certificate, for TLS."""
     body = {"model": MODEL, "messages": [{"role": "user", "content": "17*23?"}], **body}
-    client = http.client.HTTPConnection(host, port, timeout=timeout)
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     if trusted:
         context = ssl.create_default_context(cafile=trusted)
-        client = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+        client = http.client.HTTPSConnection("127.0.0.1", port, timeout=timeout, context=context)
     try:
         headers = {"Content-Type": "application/json", **({"Authorization": "Bearer " + key} if key else {})}
         client.request("POST", path, json.dumps(body), headers)
@@ -49,20 +51,10 @@ def post(port, key="key-of-alice", path="/v1/chat/completions", timeout=30, trus
         client.close()
 
 
-def until(condition, seconds):
-    """Return the seconds until the condition is true; fails after `seconds`."""
-    began = time.monotonic()
-    while time.monotonic() - began < seconds:
-        if condition():
-            return time.monotonic() - began
-        time.sleep(0.1)
-    raise AssertionError("not within %d s" % seconds)
-
-
 class Load:
     """Streams from some clients until the end of the `with` statement: answers, [(status, complete)]."""
 
-    timeout, host = 30, "127.0.0.1"
+    timeout = 30
 
     def __init__(self, port, clients=4, key=lambda: "key-of-alice"):
         self.port, self.key, self.answers, self.stopped = port, key, [], threading.Event()
@@ -73,7 +65,7 @@ class Load:
             self.send(self.port)
 
     def send(self, port):
-        status, answer = post(port, self.key(), stream=True, timeout=self.timeout, host=self.host)
+        status, answer = post(port, self.key(), stream=True, timeout=self.timeout)
         self.answers.append((status, answer.rstrip().endswith(b"[DONE]"), answer[-200:]))
 
     def __enter__(self):
@@ -97,9 +89,9 @@ def served(folder, ports, host="node-1", entry=None, variables=(), **settings):
         plan_entry(port, "server-%d" % number, host=host, bind="0.0.0.0", **(entry or {}))
         for number, port in enumerate(ports)
     ]
-    port, metrics = proxy.open_ports(2)
+    port, metrics = free_port(), free_port()
     given = {"endpoint_address": "127.0.0.1", "endpoint_port": port, "endpoint_metrics_port": metrics}
-    given.update({"endpoint_keys": KEYS, **settings})
+    given.update({"endpoint_keys": KEYS, **CHECKED, **settings})
 
     def render(other=variables, **changes):
         found = {host: {"ansible_host": "127.0.0.1", **dict(other)}}
@@ -170,7 +162,7 @@ def test_models_metrics_and_health(running, engines):
     assert oct((running.path.parent / "admin.sock").stat().st_mode & 0o777) == "0o660"
     for engine in engines:
         engine.die()
-    until(lambda: get(running.port, "/health")[0] == 503, 20)
+    wait_until(lambda: get(running.port, "/health")[0] == 503, 20)
     status, answer = post(running.port)
     assert (status, json.loads(answer)["error"]["type"]) == (503, "server_error")
 
@@ -187,7 +179,7 @@ def test_the_key_of_the_servers(tmp_path):
     with ScriptedEngine(api_key="key-of-servers") as engine:
         variables = {"fleet_api_key": ["key-of-servers", "old"]}
         with served(tmp_path, [engine.port], entry=secret, variables=variables) as running:
-            until(lambda: engine.bodies("/v1/completions"), 10)
+            wait_until(lambda: engine.bodies("/v1/completions"), 10)
             assert post(running.port)[0] == 200
             assert post(running.port, "key-of-servers")[0] == 401
             time.sleep(1)
@@ -226,16 +218,18 @@ def test_a_wedged_server_leaves_and_returns(running, engines):
     def state():
         return running.states()["model.%s/node-1.server-0" % MODEL]
 
-    until(lambda: engines[0].bodies("/v1/completions"), 10)
+    wait_until(lambda: engines[0].bodies("/v1/completions"), 10)
     engines[0].seconds = 100  # /health still answers
-    assert until(lambda: state() == "DOWN", 20) > 5
+    began = time.monotonic()
+    wait_until(lambda: state() == "DOWN", 20)
+    assert time.monotonic() - began > 3.5  # after two checks
     running.reload()
     assert state() == "DOWN"
     before = len(engines[0].bodies("/v1/chat/completions"))
-    assert {post(running.port, timeout=5)[0] for _number in range(8)} == {200}
+    assert {post(running.port, timeout=5)[0] for _number in range(4)} == {200}
     assert len(engines[0].bodies("/v1/chat/completions")) == before
     engines[0].seconds = 0
-    until(lambda: state() == "UP", 20)
+    wait_until(lambda: state() == "UP", 20)
 
 
 def test_keys_change_under_load(running):
@@ -257,14 +251,14 @@ def test_keys_change_under_load(running):
 
 
 def test_a_killed_server_fails_at_most_its_own_streams(tmp_path, engines):
-    port = proxy.open_ports(1)[0]
+    port = free_port()
     environment = {**os.environ, "PYTHONPATH": str(Path(proxy.__file__).parent)}
     command = [sys.executable, "-c", ENGINE % port]
     victim = subprocess.Popen(command, env=environment)
     try:
-        until(lambda: post(port)[0] == 200, 20)
+        wait_until(lambda: post(port)[0] == 200, 20)
         with served(tmp_path, [port, engines[0].port, engines[1].port]) as running, Load(running.port, 6) as load:
-            until(lambda: len(load.answers) > 20, 30)
+            wait_until(lambda: len(load.answers) > 20, 30)
             victim.kill()
             time.sleep(3)
         assert len(load.failed()) <= 6
@@ -274,49 +268,27 @@ def test_a_killed_server_fails_at_most_its_own_streams(tmp_path, engines):
         victim.wait()
 
 
-def test_drained_servers_change_without_a_failed_request(tmp_path, engines, monkeypatch):
-    """Two endpoints. The engines do not refuse requests with 503."""
-    names = {"arguments": {"served-model-name": [MODEL, "gpt"]}}
-    folders = [tmp_path / "a", tmp_path / "b"]
-    for folder in folders:
-        folder.mkdir()
-    with contextlib.ExitStack() as stack:
-        ports = [one.port for one in engines[:2]]
-        proxies = [stack.enter_context(served(folder, ports, entry=names, endpoint_alias="gpt")) for folder in folders]
-        loads = [stack.enter_context(Load(running.port, clients=2)) for running in proxies]
-        for name, old in zip(("node-1.server-0", "node-1.server-1"), engines):
-            for running in proxies:
-                assert running.admit("drain", name).count(" state drain") == 2  # of the model and of the alias
-                running.reload()
-            until(lambda old=old: old.busy == 0, 20)
-            before = len(old.bodies("/v1/chat/completions"))
-            time.sleep(0.5)
-            assert len(old.bodies("/v1/chat/completions")) == before
-            old.stop()
-            monkeypatch.setattr(scripted_engine, "PORTS", [old.port])
-            new = stack.enter_context(ScriptedEngine([Fault("buffer", value=1.0)]))
-            for running in proxies:
-                running.admit("ready", name)
-                assert set(running.states().values()) - {"no"} == {"UP"}
-            until(lambda new=new: new.bodies("/v1/chat/completions"), 20)
-        assert [running.admit("ready", name) for running in proxies] == ["", ""]
-        for load in loads:
-            load.__exit__()
-    assert all(len(load.answers) > 4 and load.failed() == [] for load in loads)
+def test_maintenance_of_a_host(tmp_path, engines):
+    names, ports = {"arguments": {"served-model-name": [MODEL, "gpt"]}}, [engine.port for engine in engines]
+    with served(tmp_path, ports, entry=names, endpoint_alias="gpt") as running:
+        assert states_of(running) == {"UP"}
+        running.render({"fleet_maintenance": True})
+        running.reload()
+        assert states_of(running) == {"MAINT"}
+        assert post(running.port)[0] == 503
+        assert running.admit("drain", "node-1.server-0") == running.admit("ready", "node-1.server-0") == ""
+        assert states_of(running) == {"MAINT"}
+        running.render()
+        running.reload()
+        wait_until(lambda: states_of(running) == {"UP"}, 20)
+        assert post(running.port)[0] == 200
+        # of the model and of the alias; a reload keeps it
+        assert running.admit("drain", "node-1.server-0").count(" state drain") == 2
+        running.reload()
+        assert states_of(running) == {"UP", "DRAIN"}
+        running.admit("ready", "node-1.server-0")
+        assert states_of(running) == {"UP"}
 
 
-def test_maintenance_of_a_host(running):
-    def states():
-        return set(running.states().values()) - {"no"}
-
-    assert states() == {"UP"}
-    running.render({"fleet_maintenance": True})
-    running.reload()
-    assert states() == {"MAINT"}
-    assert post(running.port)[0] == 503
-    assert running.admit("drain", "node-1.server-0") == running.admit("ready", "node-1.server-0") == ""
-    assert states() == {"MAINT"}
-    running.render()
-    running.reload()
-    assert until(lambda: states() == {"UP"}, 20) < 20
-    assert post(running.port)[0] == 200
+def states_of(running):
+    return set(running.states().values()) - {"no"}

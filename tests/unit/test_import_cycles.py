@@ -65,12 +65,6 @@ def test_plugins_have_no_import_cycle():
     assert cycle(imports(files)) == []
 
 
-def test_a_cycle_is_seen():
-    files = {"p.a": "from p import b", "p.b": "def f():\n    from p.c import x", "p.c": "import p.a", "p": ""}
-    assert cycle(imports(files)) == ["p.a", "p.b", "p.c", "p.a"]
-    assert cycle(imports({**files, "p.c": "import os"})) == []
-
-
 # The floors of the house, lowest first. A folder imports only folders of lower floors, at the top of a module or in a
 # function; within a folder, its subfolders are free. One that is new has to be given its floor here.
 FLOORS = (
@@ -120,9 +114,3 @@ def test_folders_import_lower_floors_only():
     folders = {folder_of(name) for name in files if name != PACKAGE and len(folder_of(name)) > 0}
     assert folders - set(FLOOR) <= {"fleet_node", "plugin_utils"}
     assert climbs(imports(files)) == []
-
-
-def test_an_import_of_a_higher_floor_is_seen():
-    node, servers = PACKAGE + ".module_utils.fleet_node.host.files", PACKAGE + ".module_utils.fleet_node.servers.model"
-    for source in ("from ..servers import model", "from %s.module_utils.fleet_node.servers import model" % PACKAGE):
-        assert climbs(imports({node: source, servers: ""})) == ["%s imports %s" % (node, servers)]

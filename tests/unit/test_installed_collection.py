@@ -1,10 +1,12 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The archive of the collection: what is in it, what it needs, and a playbook of it without a clone around it."""
+"""The archive of the collection: what is in it, what it needs, a playbook of it without a clone around it; and what it
+says of its version."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 
@@ -101,3 +103,24 @@ def test_the_requirements_are_those_of_the_clone():
     clone = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     assert [text for text in clone if not text.startswith(("ansible-core", "jinja2", "pyyaml"))] == named
     assert recipe_schema.REQUIREMENT in named
+
+
+# -- versions ----------------------------------------------------------------------------------------------------------
+
+VERSION = yaml.safe_load((ROOT / "galaxy.yml").read_text())["version"]
+RELEASES = yaml.safe_load((ROOT / "changelogs" / "changelog.yaml").read_text())["releases"]
+
+
+def test_a_released_version_has_no_news():
+    """After a release the first fragment comes with a new version in galaxy.yml."""
+    assert VERSION not in RELEASES or not list((ROOT / "changelogs" / "fragments").glob("*.y*ml"))
+
+
+def test_what_is_documented_was_added_in_a_release_or_in_this_version():
+    paths = [path for path in (ROOT / "plugins").rglob("*") if path.suffix in (".py", ".yml")]
+    added = {version for path in paths for version in re.findall(r"version_added: *(\S+)", path.read_text())}
+    assert added and added <= {*RELEASES, VERSION}
+
+
+def test_the_clone_has_the_version_of_the_collection():
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == VERSION

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Every module's documentation parses and says what its argument spec says."""
+"""The options of operations are documented; ansible-test sanity has the other rules for documentation."""
 
 from __future__ import annotations
 
@@ -11,23 +11,12 @@ import re
 
 import pytest
 import yaml
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.called import operation_of
 
 PLUGINS = pathlib.Path(__file__).resolve().parents[2] / "plugins"
 MODULES = sorted(path.stem for path in (PLUGINS / "modules").glob("*.py") if path.stem != "__init__")
-# The others are the documentation of an action plugin.
-WITH_MAIN = [name for name in MODULES if "def main(" in (PLUGINS / "modules" / (name + ".py")).read_text()]
-
-# Those of them that run an operation of the same name on the node.
+# Those that run an operation of the same name on the node.
 OPERATIONS = [name for name in MODULES if operation_of(name) is not None]
-
-every_module = pytest.mark.parametrize("name", MODULES)
-every_module_with_main = pytest.mark.parametrize("name", WITH_MAIN)
-
-
-class Asked(Exception):
-    """Carries what a module hands to AnsibleModule."""
 
 
 def load(name):
@@ -48,18 +37,6 @@ def documentation_of(module):
             for key, value in (extended.get(section) or {}).items():
                 own[key] = {**value, **own.get(key, {})}
     return documentation
-
-
-def handed_to_ansible(module, monkeypatch):
-    """The arguments of AnsibleModule(): nothing of the module is run after it."""
-
-    def ask(self, **arguments):
-        raise Asked(arguments)
-
-    monkeypatch.setattr(AnsibleModule, "__init__", ask)
-    with pytest.raises(Asked) as caught:
-        module.main()
-    return caught.value.args[0]
 
 
 def form(options, inner):
@@ -83,45 +60,18 @@ def test_a_module_without_main_documents_an_action_plugin():
     assert sorted([*actions, *routed]) == MODULES
 
 
-@every_module
-def test_documentation_parses_and_is_whole(name):
+@pytest.mark.parametrize("name", MODULES)
+def test_it_is_in_its_examples_and_says_what_check_and_diff_mode_do(name):
     module = load(name)
-    documentation = documentation_of(module)
-    assert documentation["module"] == name
-    assert documentation["version_added"] == "0.1.0"
-    assert {"short_description", "description", "author"} <= set(documentation)
-    examples = yaml.safe_load(module.EXAMPLES)
-    assert any("inference.fleet." + name in task for task in examples)
-    for key, value in (yaml.safe_load(module.RETURN) or {}).items():
-        assert {"description", "returned", "type"} <= set(value), key
-
-
-@every_module
-def test_check_and_diff_mode_are_documented(name):
-    attributes = documentation_of(load(name))["attributes"]
-    for attribute in ("check_mode", "diff_mode"):
-        assert attributes[attribute]["support"] in ("full", "partial", "none", "N/A")
-        assert attributes[attribute]["description"]
-
-
-@every_module_with_main
-def test_check_mode_is_what_is_documented(name, monkeypatch):
-    module = load(name)
+    assert any("inference.fleet." + name in task for task in yaml.safe_load(module.EXAMPLES))
     attributes = documentation_of(module)["attributes"]
-    supported = handed_to_ansible(module, monkeypatch).get("supports_check_mode", False)
-    assert supported == (attributes["check_mode"]["support"] in ("full", "partial"))
+    assert all(attributes[mode]["description"] for mode in ("check_mode", "diff_mode"))
 
 
-def spec_of(name, monkeypatch):
-    if name in OPERATIONS:
-        return operation_of(name).arguments
-    return handed_to_ansible(load(name), monkeypatch)["argument_spec"]
-
-
-@pytest.mark.parametrize("name", sorted({*WITH_MAIN, *OPERATIONS}))
-def test_options_equal_the_argument_spec(name, monkeypatch):
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_options_equal_the_argument_spec(name):
     documented = documentation_of(load(name)).get("options") or {}
-    assert form(documented, "suboptions") == form(spec_of(name, monkeypatch), "options")
+    assert form(documented, "suboptions") == form(operation_of(name).arguments, "options")
 
 
 def test_documented_operations_are_found():

@@ -23,7 +23,6 @@ def both(*arguments, **options):
 @pytest.mark.parametrize(
     ("arguments", "environment", "status"),
     [
-        (("playbooks/plan.yml", "-i", "inventories/local"), {}, 0),
         (("site.yml", "-i", "inventories/trn3", "-e", "fleet_capacity=maybe"), {"ANSIBLE_SHOW_CUSTOM_STATS": "1"}, 2),
         (("--no-such-option",), {}, 2),
     ],

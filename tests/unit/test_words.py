@@ -13,7 +13,6 @@ import pathlib
 import re
 
 import pytest
-import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import ENGINES as NODE_ENGINES
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import (
     PLATFORMS as NODE_PLATFORMS,
@@ -98,56 +97,15 @@ def family(path, text):
     return ["%s:%d: %s" % (path, number, line.strip()) for number, line in sorted(lines.items()) if FAMILY.search(line)]
 
 
-KINDS = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("named", "own", "allowed"),
     [(vendors, of_a_vendor, VENDORS_ALLOWED), (family, of_a_family, FAMILY_ALLOWED)],
     ids=["vendors and engines", "families of models"],
 )
-
-
-@KINDS
 def test_generic_code_names_none_except_where_it_must(named, own, allowed):
     lines = {path: named(path, (CLONE / path).read_text(encoding="utf-8")) for path in product() if not own(path)}
     assert {path for path, found in lines.items() if found} == set(allowed), lines
     assert len(allowed) <= 5 and all(allowed.values())
-
-
-@pytest.mark.parametrize(
-    ("named", "text", "numbers"),
-    [
-        (vendors, '"""Of vLLM."""\n# CUDA\nEXAMPLES = r"""\nneuron\n"""\n', [1, 2]),
-        (vendors, 'DOCUMENTATION = r"""\nneuron\n"""\nRETURN = "vllm"\n', [2]),
-        (vendors, 'x = 1  # ascending\nif y == "ascend":\n    pass\n', [2]),
-        (vendors, "import vllm_api_keys\nNEURON_CAP = 1\ninput_ids = 2\nsnpu = '''\nnpu\n'''\n", [1, 2, 5]),
-        (vendors, "def f():\n    '''TensorRT'''\n    return 'dynamo'\n", [2, 3]),
-        (family, '"""Of gpt-oss."""\nDOCUMENTATION = "harmony"\nx = 1  # o200k_base\n', []),
-        (family, "from verify import causes, gpt_oss\nfrom verify import gpt_oss\ny = gpt_oss.FORMAT\n", []),
-        (family, 'x = "gpt_oss"\ny = "harmony"\nz = {"reasoning_effort": "low"}\nO200K = 1\n', [1, 2, 3, 4]),
-    ],
-)
-def test_what_counts(named, text, numbers):
-    assert [int(line.split(":")[1]) for line in named("x.py", text)] == numbers
-
-
-def test_what_counts_in_a_playbook():
-    text = "---\n# of neuron\n- hosts: nvidia\n  vars: {}\n"
-    assert yaml.safe_load(text) and vendors("p.yml", text) == ["p.yml:2: # of neuron", "p.yml:3: - hosts: nvidia"]
-    assert vendors("playbooks/neuron.yml", "---\n") == ["playbooks/neuron.yml: its name"]
-
-
-@pytest.mark.parametrize(
-    ("path", "is_own"),
-    [
-        ("plugins/module_utils/fleet_node/platforms/nvidia/smi.py", True),
-        ("plugins/plugin_utils/platforms/ascend.py", True),
-        ("plugins/module_utils/fleet_node/platforms/base.py", False),
-        ("plugins/module_utils/fleet_node/platforms/nvidiary.py", False),
-        ("plugins/module_utils/fleet_node/engines/vllm_api_keys.py", True),
-        ("plugins/modules/node.py", False),
-    ],
-)
-def test_whose_files_are_whose(path, is_own):
-    assert of_a_vendor(path) is is_own
 
 
 def test_the_schema_allows_what_the_families_have():

@@ -34,15 +34,6 @@ def require_haproxy():
         subprocess.run(["apt-get", "-q", "-y", *command], env=environment, check=True, timeout=300)
 
 
-def open_ports(number):
-    """Return ports that nothing listens on."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _number in range(number)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
 def rendered(folder, plans, variables_of, host="proxy", **settings):
     """Write the role's files to `folder` and return the path of the configuration. settings: the role's variables."""
     values = yaml.safe_load((ROLE / "defaults/main.yml").read_text())

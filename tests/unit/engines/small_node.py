@@ -30,6 +30,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.se
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import apply
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.supervisord import MARKER, Supervisord
 from ansible_collections.inference.fleet.tests.runs import CLONE
+from ansible_collections.inference.fleet.tests.runs import wait_for as wait_until
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
 from ansible_collections.inference.fleet.tests.unit.operating import operate
 
@@ -135,17 +136,6 @@ def alive(pid):
     """Whether the process lives; a zombie does not."""
     found = processes.process(pid)
     return found is not None and found.state not in ("Z", "X")
-
-
-def wait_until(condition, seconds=60, what="it"):
-    """The first true value of `condition()`; patient, for a machine that does other work too."""
-    end = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < end, "%s did not happen within %d s" % (what, seconds)
-        time.sleep(0.05)
 
 
 def row(result, name):

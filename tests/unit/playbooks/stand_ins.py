@@ -38,21 +38,25 @@ def module(folder, changes="", name=""):
 
 
 class Tasks:
-    """A copy of a role in a folder, whose tasks call stand_in_NAME in the place of the modules `names`.
+    """Copies of roles in a folder, whose tasks call stand_in_NAME in the place of the modules `names`.
 
-    changes: see MODULE; edited: a function of the text of each file of tasks.
+    changes: see MODULE; edited: a function of the text of each file of tasks. Without another name run() and turns()
+    include the first role.
     """
 
-    def __init__(self, folder, role, names, changes="", edited=lambda text: text):
-        self.folder, self.name = folder, role
-        shutil.copytree(CLONE / "roles" / role, folder / "roles" / role)
+    def __init__(self, folder, roles, names, changes="", edited=lambda text: text):
+        self.folder = folder
+        self.name, *_others = roles = [roles] if isinstance(roles, str) else list(roles)
+        pattern = r"\b(?:ansible\.builtin|inference\.fleet)\.(%s)(?=\"?:)" % "|".join(names)
+        for role in roles:
+            shutil.copytree(CLONE / "roles" / role, folder / "roles" / role)
+            for path in (folder / "roles" / role / "tasks").glob("*.yml"):
+                path.write_text(edited(re.sub(pattern, r"stand_in_\1", path.read_text(encoding="utf-8"))))
         library = folder / "library"
         library.mkdir()
-        pattern = r"\b(?:ansible\.builtin|inference\.fleet)\.(%s)(?=\"?:)" % "|".join(names)
-        for path in (folder / "roles" / role / "tasks").glob("*.yml"):
-            path.write_text(edited(re.sub(pattern, r"stand_in_\1", path.read_text(encoding="utf-8"))))
         for name in names:
             (library / ("stand_in_%s.py" % name)).write_text(module(folder, changes))
+        (library / "stand_in_turn.py").write_text(module(folder))
 
     def run(self, *options, variables=None, tasks="main", more=(), **keys):
         """([(module, arguments)], the Run) of a file of tasks; more: tasks after it; keys: of the play."""
@@ -60,6 +64,27 @@ class Tasks:
         include = {"ansible.builtin.include_role": {"name": self.name, "tasks_from": tasks}}
         done = play_tasks(self.folder, [include, *more], *options, variables=variables, **keys)
         return called(self.folder), done
+
+    def turns(self, cases, *options, variables=None):
+        """[[(module, arguments)] of each case], and the Run of all in one play.
+
+        A case is (file of tasks, variables), or (file of tasks, variables, role). Where it fails, its last call is
+        ("turn", {"failed": the message}).
+        """
+        tasks = []
+        for name, given, *role in cases:
+            include = {"ansible.builtin.include_role": {"name": (role or [self.name])[0], "tasks_from": name}}
+            failed = {"stand_in_turn": {"failed": "{{ ansible_failed_result.msg | default('') }}"}}
+            tasks.append({"block": [{**include, "vars": given}], "rescue": [failed], "always": [{"stand_in_turn": {}}]})
+        (self.folder / "calls").write_text("")
+        done = play_tasks(self.folder, tasks, *options, variables=variables).ok()
+        found = [[]]
+        for call in called(self.folder):
+            if call == ("turn", {}):
+                found.append([])
+            else:
+                found[-1].append(call)
+        return found[:-1], done
 
 
 def called(folder):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from unittest.mock import ANY
 
 import pytest
 import yaml
@@ -53,20 +54,26 @@ class Node:
     def read(self, path):
         return (self.root / path).read_text() if (self.root / path).exists() else None
 
-    def run(self, tasks, check=False, **variables):
-        """([calls], the Run) of a file of the role's tasks."""
-        given = {
+    def runs(self, *cases, check=False):
+        """[[calls, and the message of a failure] of each (file of the role's tasks, variables)], and the Run."""
+        shared = {
             "container_engine_platform_settings": {}, "container_engine_images": [], "container_engine_mirror": "",
             "container_engine_auth": {}, "container_engine_proxy_env": {}, "container_engine_ca_bundle": "",
-            "container_engine_root": str(self.root), **variables,
+            "container_engine_root": str(self.root),
         }  # fmt: skip
-        calls, done = self.role.run(tasks=tasks, variables=given, check_mode=check)
-        return [[name, given.get("state") or given.get("name")] for name, given in calls], done
+        turns, run = self.role.turns([(name, {**shared, **given}) for name, given in cases], *["--check"] * check)
+        seen = [[[name, given.get("state") or given.get("failed") or given.get("name")] for name, given in calls]
+                for calls in turns]  # fmt: skip
+        return seen, run
 
-    def docker(self, check=False, found=(), **variables):
-        facts = {**FOUND, "daemon_json": "0640" if self.read("etc/docker/daemon.json") else None, **dict(found)}
-        given = {"container_engine_" + name: one for name, one in variables.items()}
-        return self.run("docker", check, container_engine_found=facts, **given)
+    def docker(self, *cases, check=False):
+        """runs() of docker.yml for (what the comparison found, variables without the role's prefix)."""
+        before = "0640" if self.read("etc/docker/daemon.json") else None
+        return self.runs(*[
+            ("docker", {"container_engine_found": {**FOUND, "daemon_json": before, **found},
+                        **{"container_engine_" + name: one for name, one in variables.items()}})
+            for found, variables in cases
+        ], check=check)  # fmt: skip
 
 
 @pytest.fixture
@@ -74,86 +81,86 @@ def node(tmp_path):
     return Node(tmp_path)
 
 
-# ---- packages
+IMAGE = {"image": "a.example/x:1", "digest": "", "engine": "docker", "address": ""}
 
 
-def installed(node, missing, distribution, version, family, manager, packages=()):
+def installing(missing, distribution, version, family, manager, packages=()):
+    """The tasks for a missing program on a distribution, as a case of Node.runs."""
     facts = {"distribution": distribution, "distribution_major_version": version.split(".")[0],
              "distribution_version": version, "os_family": family, "pkg_mgr": manager}  # fmt: skip
-    return node.run(
-        "install", ansible_facts=facts, container_engine_missing=missing, container_engine_packages=list(packages)
+    return "install", {
+        "ansible_facts": facts, "container_engine_missing": [missing], "container_engine_packages": list(packages),
+    }  # fmt: skip
+
+
+def test_packages_by_distribution_and_a_time_for_pulls_that_is_a_string_as_from_the_command_line(node):
+    calls, _run = node.runs(
+        installing("docker", "Debian", "12.9", "Debian", "apt"),
+        installing("docker", "Debian", "13", "Debian", "apt"),
+        installing("podman", "RedHat", "9.4", "RedHat", "dnf"),
+        installing("docker", "RedHat", "9.4", "RedHat", "dnf", ["docker-ce"]),
+        installing("docker", "RedHat", "9.4", "RedHat", "dnf"),
+        ("images", {"container_engine_images": [IMAGE], "container_engine_pull_timeout": "30"}),
     )
-
-
-@pytest.mark.parametrize(
-    ("missing", "host", "expected"),
-    [
-        ("docker", ("Debian", "12.9", "Debian", "apt"), [["apt", ["docker.io"]]]),
-        ("docker", ("Debian", "13", "Debian", "apt"), [["apt", ["docker.io", "docker-cli"]]]),
-        ("docker", ("Amazon", "2023", "RedHat", "dnf"), [["package", ["docker"]]]),
-        ("podman", ("RedHat", "9.4", "RedHat", "dnf"), [["package", ["podman"]]]),
-        ("docker", ("RedHat", "9.4", "RedHat", "dnf", ["docker-ce"]), [["package", ["docker-ce"]]]),
-        ("docker", ("RedHat", "9.4", "RedHat", "dnf"), []),
-    ],
-)
-def test_packages_by_distribution(node, missing, host, expected):
-    calls, run = installed(node, [missing], *host)
-    assert calls == expected
-    if expected:
-        run.ok()
-    else:
-        run.failed("No package of RedHat 9.4 is known for docker.")
+    refused = calls.pop(4)
+    assert calls == [
+        [["apt", ["docker.io"]]], [["apt", ["docker.io", "docker-cli"]]], [["package", ["podman"]]],
+        [["package", ["docker-ce"]]], [["container_image", None]],
+    ]  # fmt: skip
+    assert [name for name, _said in refused] == ["turn"]
 
 
 # ---- docker
 
 RESTART = ["systemd_service", "restarted"]
 RELOAD = ["systemd_service", "reloaded"]
+RUNNING = {"stopped": ["database"]}
 
 
-def test_settings_are_added_to_those_of_others_and_reloaded(node):
+def test_settings_are_added_to_those_of_others_and_registries_with_tls_get_the_certificates(node, tmp_path):
     node.write("etc/docker/daemon.json", json.dumps(
         {"log-driver": "journald", "registry-mirrors": ["https://old.example"], "runtimes": {"a": {}}}))  # fmt: skip
-    calls, run = node.docker(
-        platform_settings={"runtimes": {"nvidia": {"path": "x"}}}, settings={"live-restore": True},
-        registry_mirrors=["https://new.example"], insecure_registries=["10.0.0.1:5000"],
-    )  # fmt: skip
-    run.ok()
+    (tmp_path / "ca.pem").write_text("certificate")
+    mirrors = ["https://mirror.example:5000/", "mirror.example", "http://plain.example"]
+    (calls,), _run = node.docker(({}, {
+        "platform_settings": {"runtimes": {"nvidia": {"path": "x"}}}, "settings": {"live-restore": True},
+        "registry_mirrors": mirrors, "insecure_registries": ["10.0.0.1:5000"],
+        "ca_bundle": str(tmp_path / "ca.pem"), "images": [IMAGE],
+    }))  # fmt: skip
     assert json.loads(node.read("etc/docker/daemon.json")) == {
         "log-driver": "journald",
-        "registry-mirrors": ["https://old.example", "https://new.example"],
+        "registry-mirrors": ["https://old.example", *mirrors],
         "runtimes": {"a": {}, "nvidia": {"path": "x"}},
         "live-restore": True,
         "insecure-registries": ["10.0.0.1:5000"],
     }
     assert (node.root / "etc/docker/daemon.json").stat().st_mode & 0o777 == 0o640
     assert calls == [RELOAD]
+    folder = node.root / "etc/docker/certs.d"
+    assert sorted(path.name for path in folder.iterdir()) == ["a.example", "mirror.example", "mirror.example:5000"]
+    assert (folder / "a.example" / "inference-fleet.crt").read_text() == "certificate"
 
 
-def test_running_containers_are_protected_before_anything_changes(node):
-    running = {"stopped": ["database"]}
-    calls, run = node.docker(found=running, settings={"log-driver": "journald"})
-    run.failed("Docker needs a restart for log-driver, which stops running containers: database")
-    assert (calls, node.read("etc/docker/daemon.json")) == ([], None)
-    assert node.docker(found=running, settings={"debug": True})[0] == [RELOAD]
-    assert node.docker(found=running, settings={"log-driver": "journald"}, restart="always")[0] == [RESTART]
-
-
-@pytest.mark.parametrize(
-    ("settings", "call"),
-    [
-        ({"log-driver": "journald", "debug": True}, RESTART),
-        ({"features": {"cdi": True}}, RELOAD),  # which it serves already
-        ({"features": {"cdi": True, "x": True}}, RESTART),
-    ],
-)
-def test_settings_that_docker_cannot_reload_restart_it(node, settings, call):
-    assert node.docker(found={"cdi": True}, settings=settings)[0] == [call]
+def test_a_restart_is_for_settings_that_docker_cannot_reload_and_stops_no_containers(node):
+    """Of the features, cdi is served already."""
+    written, cdi = {"daemon_json": "0644"}, {"daemon_json": "0644", "cdi": True}
+    calls, _run = node.docker(
+        (RUNNING, {"settings": {"log-driver": "journald"}}),
+        (RUNNING, {"settings": {"debug": True}}),
+        ({**RUNNING, **written}, {"settings": {"log-driver": "journald"}, "restart": "always"}),
+        (cdi, {"settings": {"features": {"cdi": True}}}),
+        (cdi, {"settings": {"features": {"cdi": True, "x": True}}}),
+        ({**written, "running": False}, {}),
+    )
+    ((name, said),), *others = calls
+    assert name == "turn"
+    assert said.startswith("Docker needs a restart for log-driver, which stops running containers: database")
+    assert others == [[RELOAD], [RESTART], [RELOAD], [RESTART], [["systemd_service", "started"]]]
 
 
 def test_proxies_are_in_a_private_file_and_removed_when_they_are_no_longer_set(node):
-    calls, run = node.docker(proxy_env=PROXY)
-    assert "word" not in run.ok().output
+    calls, run = node.docker(*[({}, {"proxy_env": PROXY})] * 2)
+    assert "word" not in run.output
     path = node.root / "etc/inference-fleet/docker-proxy.env"
     assert path.read_text().splitlines()[1:] == [
         'HTTPS_PROXY="http://user:pass\\\\\\"word@proxy:3128"', 'NO_PROXY="127.0.0.1"',
@@ -161,60 +168,39 @@ def test_proxies_are_in_a_private_file_and_removed_when_they_are_no_longer_set(n
     assert path.stat().st_mode & 0o777 == 0o600
     drop_in = "etc/systemd/system/docker.service.d/inference-fleet.conf"
     assert "EnvironmentFile=-/etc/inference-fleet/docker-proxy.env" in node.read(drop_in)
-    assert calls == [RESTART]
-    assert node.docker(proxy_env=PROXY)[0] == []
-    assert node.docker(found={"proxies": True})[0] == [RESTART]
+    assert calls == [[RESTART], []]
+    assert node.docker(({"proxies": True}, {}))[0] == [[RESTART]]
     assert (path.exists(), node.read(drop_in)) == (False, None)
 
 
 def test_a_restart_is_not_forgotten_if_a_run_ends_before_it(node):
     node.write("run/fails", "")
-    node.docker(proxy_env=PROXY)[1].failed("Restart docker")
+    assert node.docker(({}, {"proxy_env": PROXY}))[0] == [[RESTART, ["turn", ANY]]]
     (node.root / "run/fails").unlink()
-    running = {"stopped": ["database"]}
-    node.docker(found=running, proxy_env=PROXY)[1].failed("Docker needs a restart for changes of an earlier run")
-    assert node.docker(proxy_env=PROXY)[0] == [RESTART]
-    assert node.docker(proxy_env=PROXY)[0] == []
+    calls, _run = node.docker((RUNNING, {"proxy_env": PROXY}), *[({}, {"proxy_env": PROXY})] * 2)
+    ((_name, said),), *others = calls
+    assert said.startswith("Docker needs a restart for changes of an earlier run")
+    assert others == [[RESTART], []]
 
 
-def test_certificates_are_trusted_for_registries_and_mirrors_with_tls(node, tmp_path):
-    (tmp_path / "ca.pem").write_text("certificate")
-    mirrors = ["https://mirror.example:5000/", "mirror.example", "http://plain.example"]
-    image = {"image": "a.example/x:1", "digest": "", "engine": "docker", "address": ""}
-    node.docker(ca_bundle=str(tmp_path / "ca.pem"), images=[image], registry_mirrors=mirrors)[1].ok()
-    folder = node.root / "etc/docker/certs.d"
-    assert sorted(path.name for path in folder.iterdir()) == ["a.example", "mirror.example", "mirror.example:5000"]
-    assert (folder / "a.example" / "inference-fleet.crt").read_text() == "certificate"
-
-
-def test_docker_that_does_not_run_is_started_and_check_mode_changes_nothing(node):
+def test_check_mode_changes_nothing(node):
     (node.root / "etc/docker").mkdir(parents=True)
-    node.docker(check=True, settings={"log-driver": "journald"}, proxy_env=PROXY)[1].ok()
+    node.docker(({}, {"settings": {"log-driver": "journald"}, "proxy_env": PROXY}), check=True)
     assert not [path for path in node.root.rglob("*") if path.is_file()]
-    calls, run = node.docker(found={"running": False})
-    run.ok()
-    assert calls == [["systemd_service", "started"]]
 
 
 def test_podman_has_a_file_of_mirrors_and_registries_without_tls(node):
     given = {"container_engine_registry_mirrors": ["http://m.example:5000/"],
              "container_engine_insecure_registries": ["i.example"]}  # fmt: skip
-    node.run("podman", **given)[1].ok()
+    node.runs(("podman", given))
     path = "etc/containers/registries.conf.d/inference-fleet.conf"
     assert node.read(path).splitlines()[1:] == [
         "[[registry]]", 'prefix = "docker.io"', 'location = "docker.io"',
         "[[registry.mirror]]", 'location = "m.example:5000"', "insecure = true",
         "[[registry]]", 'location = "i.example"', "insecure = true",
     ]  # fmt: skip
-    node.run("podman")[1].ok()
+    node.runs(("podman", {}))
     assert node.read(path) is None
-
-
-def test_the_time_for_a_pull_may_be_a_string_as_from_the_command_line(node):
-    image = {"image": "a.example/x:1", "digest": "", "engine": "docker", "address": ""}
-    calls, run = node.run("images", container_engine_images=[image], container_engine_pull_timeout="30")
-    run.ok()
-    assert calls == [["container_image", None]]
 
 
 # ---- a service in a container

