@@ -43,20 +43,6 @@ ERRORS = {
     "ratelimit": DAEMON + "toomanyrequests: You have reached your pull rate limit.",
     "other": DAEMON + "something that nobody has seen",
 }  # fmt: skip
-# What a user is told of two of them, the user being "somebody".
-CANNOT_BE_USED = [
-    (
-        "down",
-        "docker does not answer (Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker "
-        "daemon running?). Start it: systemctl start docker. See its log: journalctl -u docker.",
-    ),
-    (
-        "permission",
-        "The user somebody may not use docker (permission denied while trying to connect to the Docker daemon socket "
-        "at unix:///var/run/docker.sock: dial unix /var/run/docker.sock: connect: permission denied). Run the play "
-        "with become, or put that user into the group docker.",
-    ),
-]
 
 
 class ScriptedEngine:

@@ -32,9 +32,8 @@ from ...host.packages import (
 )
 from ...host.paths import NodePaths
 from ..host import System
-from .platform import driver_missing
+from .platform import KIND, driver_missing
 
-CDI_KIND = "nvidia.com/gpu"
 # The second is written by the toolkit's own service (from 1.18 on) some time after a boot, and precedes the first,
 # which is present when servers start.
 CDI_FILES = ("/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml")
@@ -126,7 +125,7 @@ def required(servers):
         container = entry.get("container") or {}
         if not container or container.get("address"):
             continue
-        if any(device.startswith(CDI_KIND + "=") for device in container["devices"]):
+        if any(device.startswith(KIND + "=") for device in container["devices"]):
             engines.setdefault(container["engine"], (container["image"], container["digest"]))
         wanted = wanted or any(flag.startswith(RUNTIME_FLAGS) for flag in container["flags"])
     return engines, wanted or bool(engines)
@@ -165,7 +164,8 @@ def holders(engine):
         return []
     try:
         idents = engine.call("ps", "--quiet").split()
-        known = json.loads(engine.call("inspect", *idents)) if idents else []
+        # one that has ended meanwhile is an error, after the answer about the others
+        known = json.loads(engine.call("inspect", *idents, check=False)) if idents else []
     except (EngineError, ValueError):
         return []
     found = []
@@ -191,7 +191,7 @@ def prove(engines, count):
             if found is None:
                 waiting.append(kind)
                 continue
-            text = engine.call("run", "--rm", "--pull=never", "--network=none", "--device=%s=all" % CDI_KIND,
+            text = engine.call("run", "--rm", "--pull=never", "--network=none", "--device=%s=all" % KIND,
                                "--entrypoint=nvidia-smi", found["reference"], "-L", timeout=PROOF_S)  # fmt: skip
         except EngineError as error:
             problem = error.words
@@ -220,14 +220,10 @@ NVIDIA_TOOLKIT = {
     "root": {"type": "str", "default": ""},
 }
 
-
-def nvidia_toolkit(params, check_mode):
-    """The result of compare(). Raises FleetError."""
-    return compare(check_mode=check_mode, **params)
-
-
 OPERATIONS = {
     "nvidia_toolkit": Operation(
-        NVIDIA_TOOLKIT, nvidia_toolkit, due=lambda result: result["message"] if result["due"] else None
+        NVIDIA_TOOLKIT,
+        lambda params, check_mode: compare(check_mode=check_mode, **params),
+        due=lambda result: result["message"] if result["due"] else None,
     ),
 }
