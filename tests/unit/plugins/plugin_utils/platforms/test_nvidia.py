@@ -71,26 +71,6 @@ def test_what_is_known_of_each_gpu():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("accelerator", "verdict", "requests"),
-    [
-        ("h100", "warning", 113),
-        ("h200", "ok", 877),
-        ("b200", "ok", 1343),
-        ("l40s", "error", 0),
-        ("rtx-pro-6000", "ok", 294),
-    ],
-)
-def test_gpt_oss_120b_on_one_gpu(accelerator, verdict, requests):
-    """Requests of 2048 tokens with 128 sequences at a time and 95 % of the GPU; weights take 64.4 GiB, padded for
-    Blackwell 65.9, activations 2.3. One that generates holds 2048 tokens in 18 layers and 144 in the sliding 18: 77.1
-    MiB. An H100 holds no 128 of them at once, which is a warning."""
-    one = [{"role": "server", "count": 1, "devices": 1, "port": 8000}]
-    declared = recipe(servers=one, arguments={"max-num-seqs": 128, "gpu-memory-utilization": 0.95})
-    (found,) = plans.planned(declared, {"accelerator": accelerator, "count": 1}).capacity
-    assert (found["verdict"], found["requests"]) == (verdict, requests)
-
-
 ALL = {"NVIDIA_VISIBLE_DEVICES": "all"}
 EVERY = [({"image": "example.com/x:1", **keys}, more) for keys, more in [
     ({"devices": ["nvidia.com/gpu=all"]}, {}),
