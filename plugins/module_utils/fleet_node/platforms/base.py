@@ -145,10 +145,6 @@ class Detector:
         """Accelerators of the node. Raises FleetError if the hardware does not answer."""
         raise NotImplementedError
 
-    def usual_memory_gib(self, found):
-        """Memory in GiB that the plan assumes without fleet_hardware.memory_gib; 0 for none."""
-        return self.kinds.get(found.accelerator, ("", 0))[1] / 1024
-
     def shortfalls(self, found, hardware, needs, installs=()):
         """Messages about what `found` lacks of the declared and required hardware; [] if it suffices.
 
@@ -289,7 +285,8 @@ def _too_few_cores(platform, found, hardware, devices, planned, notes):
 
 def _too_little_memory(platform, found, hardware, needs, devices, planned, notes):
     """Compares the smallest device, or on a shared platform one share of the sum."""
-    planned_gib = hardware.get("memory_gib") or platform.usual_memory_gib(found)
+    usual_mib = platform.kinds.get(found.accelerator, ("", 0))[1]
+    planned_gib = hardware.get("memory_gib") or usual_mib / 1024
     amounts = (
         (planned_gib, "The plan assumes", "fleet_hardware.memory_gib"),
         (needs.get("device_memory_gib"), "The recipe requires", "needs.device_memory_gib"),

@@ -44,11 +44,6 @@ def records_of(system, program):
     return []
 
 
-def instance_type(records):
-    """The instance type that the records name, or None."""
-    return next((str(record["instance_type"]) for record in records if record.get("instance_type")), None)
-
-
 def device_of(record, kind, warn):
     """(Device, LNC or None) of a record. Raises ValueError if its number or its cores are missing."""
     number, cores, memory, numa = (
@@ -110,10 +105,11 @@ def devices_on_bus(system):
 
 def kind_of(system, records):
     """The kind of chip by the instance type, the PCI bus or the memory of a chip, or None."""
+    instances = [str(record["instance_type"]) for record in records if record.get("instance_type")]
     sizes = {record.get("memory_size") for record in records}
     bus = devices_on_bus(system)
     kinds = [
-        *map(kind_of_instance, (instance_type(records), system.read(DMI))),
+        *map(kind_of_instance, (*instances[:1], system.read(DMI))),
         *(name for name, kind in KINDS.items() if kind[4] in bus),
         *(name for name, kind in KINDS.items() if sizes == {kind[1] << 30} and kind[1] != 32),  # two kinds have 32
     ]

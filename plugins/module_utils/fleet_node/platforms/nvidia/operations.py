@@ -70,7 +70,8 @@ def compare(servers, packages, installed=False, root="", check_mode=False, sysro
     path, boot = sysroot + NodePaths(root).lib + RECORD, system.value(BOOT_ID)
     record = {"left_out": {}, "proven": {}, **(read_json(path) or {})}
     texts = {place: system.read(place) for place in CDI_FILES}
-    fingerprint, files, changed = _fingerprint(texts[CDI_FILES[0]], present), gpu_files(system), False
+    fingerprint, changed = _fingerprint(texts[CDI_FILES[0]], present), False
+    files = ["/dev/" + name for name in system.listed("/dev") if GPU_FILE.match(name)]
     unproven = [engine for engine in sorted(engines) if record["proven"].get(engine) != fingerprint]
     message = "nothing is due" if wanted else "no server of this node gets GPUs in a container"
     if installed and wanted:
@@ -129,11 +130,6 @@ def required(servers):
             engines.setdefault(container["engine"], (container["image"], container["digest"]))
         wanted = wanted or any(flag.startswith(RUNTIME_FLAGS) for flag in container["flags"])
     return engines, wanted or bool(engines)
-
-
-def gpu_files(system):
-    """Paths of the GPUs' device files."""
-    return ["/dev/" + name for name in system.listed("/dev") if GPU_FILE.match(name)]
 
 
 def stale(text, files, exists):

@@ -49,11 +49,6 @@ def test_servers_share_no_chip_and_count_from_zero(kind, overlays, sizes):
         inside = ",".join(str(number) for number in range(len(one["devices"])))
         assert one["environment"]["ASCEND_RT_VISIBLE_DEVICES"] == inside
         assert one["arguments"]["tensor-parallel-size"] == str(len(one["devices"]))
-        shared = [device for device in one["container"]["devices"] if device not in davinci(one)]
-        assert shared == ["/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"]
-        read_only = [mount["source"] for mount in one["container"]["mounts"] if mount["read_only"]]
-        assert read_only[: len(MOUNTS)] == MOUNTS
-        assert {"--network=host", "--shm-size=1g"} <= set(one["container"]["flags"])
         assert one["container"]["image"].endswith("-a3") is (kind == "a3")
 
 

@@ -58,6 +58,8 @@ def test_every_node(node, name):
     }
     assert [one.faults + one.holders for one in found.devices] == [[]] * count
     assert "GPU-0" not in json.dumps(found.as_dict())  # identifiers are kept nowhere
+    short = registry.PLATFORMS["nvidia"].shortfalls(found, {"count": count}, {})  # of the memory that a plan assumes
+    assert len(short) == (name == "a100-1")
 
 
 def test_the_numbers_are_nvidia_smi_s_own(node):

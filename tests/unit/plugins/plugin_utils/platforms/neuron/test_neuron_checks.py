@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.neuron import checks
 from ansible_collections.inference.fleet.tests.unit.engines import plans
 
 TRN2 = {"accelerator": "trainium2", "count": 16}
@@ -183,11 +182,6 @@ def test_servers_that_do_not_have_whole_chips_are_refused(layers, words):
     assert code == CHIPS and words in values[1] and values[2] == 4
 
 
-@pytest.mark.parametrize("layers", [{"servers": {"server": {"devices": 5}}}, {"hardware": {**plans.TRN3, "lnc": 3}}])
-def test_the_plan_itself_refuses_what_no_chip_has(layers):
-    assert not refused(**layers)[0].startswith("neuron.")
-
-
 @pytest.mark.parametrize(
     "layers",
     [
@@ -215,16 +209,6 @@ def test_what_is_let_through(layers):
     layers = dict(layers)
     found = plans.planned(layers.pop("name", "trn3-eagle3"), plans.TRN3, layers)
     assert len(found.entries) == 8 and not capacity.refusals(found.capacity)
-
-
-def test_every_key_of_the_recipes_is_on_the_lists():
-    for name, key, known in (
-        ("trn3-eagle3", "override_neuron_config", checks.KEYS["override_neuron_config"]),
-        ("trn3-vllm-neuron", "neuron_config", checks.KEYS["neuron_config"]),
-    ):
-        recipe = plans.OWN[name]
-        assert set(recipe["arguments"]["additional-config"][key]) <= set(known)
-        assert "allow_unknown_config" not in recipe
 
 
 @pytest.mark.parametrize(
