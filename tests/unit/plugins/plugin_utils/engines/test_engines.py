@@ -82,15 +82,24 @@ def test_what_it_takes(arguments):
     assert planned(**arguments)
 
 
+def of_image(image, **more):
+    return {"container": {"image": image, **more}}
+
+
 @pytest.mark.parametrize(
-    ("recipe", "version"),
+    ("engine", "recipe", "version"),
     [
-        ({"venv": {"version": "0.24.0.1.1.0, Neuron SDK 2.32.0"}}, "0.24.0"),
-        ({"venv": {"version": "2.27 beta, vLLM 0.11.1"}}, "0.11.1"),
-        ({"container": {"image": "127.0.0.1:5000/engine:1"}}, "None"),
-        ({"container": {"image": "10.0.0.5:5000/neuron/pytorch-inference-vllm-neuronx:0.24.0.1.1.0-py313"}}, "0.24.0"),
-        ({"container": {"image": "10.0.0.5:5000/vllm/vllm-openai:v0.32.0"}}, "0.32.0"),
+        ("vllm", {"venv": {"version": "0.24.0.1.1.0, Neuron SDK 2.32.0"}}, "0.24.0"),
+        ("vllm", {"venv": {"version": "2.27 beta, vLLM 0.11.1"}}, "0.11.1"),
+        ("vllm", of_image("127.0.0.1:5000/engine:1"), "None"),
+        ("vllm", of_image("10.0.0.5:5000/neuron/pytorch-inference-vllm-neuronx:0.24.0.1.1.0-py313"), "0.24.0"),
+        ("vllm", of_image("10.0.0.5:5000/vllm/vllm-openai:v0.32.0"), "0.32.0"),
+        ("trtllm", {"venv": {"packages": ["other==2", "tensorrt_llm==1.0.0"]}}, "1.0.0"),
+        ("trtllm", of_image("mirror.example:5000/mine:1", version="1.2.1"), "1.2.1"),
+        ("trtllm", of_image("mirror:5000/tensorrt-llm/release:1.0.0", version="1.2.1"), "1.0.0"),
+        ("dynamo", of_image("mirror:5000/ai-dynamo/tensorrtllm-runtime:1.0.0@sha256:" + "0" * 64), "1.0.0"),
+        ("dynamo", of_image("nvcr.io/nvidia/ai-dynamo/sglang-runtime:1.3.1"), "None"),
     ],
 )
-def test_the_version_of_a_recipe(recipe, version):
-    assert str(ENGINES["vllm"].version({"platform": "neuron", **recipe})) == version
+def test_the_version_of_a_recipe(engine, recipe, version):
+    assert str(ENGINES[engine].version({"platform": "neuron", **recipe})) == version

@@ -29,7 +29,7 @@ def recipe(content=None, image=RELEASE + "1.2.1", accelerator="b200", model_id="
     made = {
         "engine": "trtllm", "needs": {"accelerators": [accelerator]},
         "model": {**plans.written()["model"], "id": model_id},
-        "container": image if isinstance(image, dict) else {"image": image},
+        "container": {"image": image},
         "command": ["trtllm-serve", "${model}"], "arguments": arguments,
         "config": {"format": "yaml", "content": content or {}},
         "servers": [{"role": "server", "count": 1, "devices": 8, "port": 8000}],
@@ -117,22 +117,6 @@ def test_values_that_a_release_does_not_take(content, key):
 def test_what_is_not_on_record_is_a_warning(content, image, place):
     *unknown, found = said(recipe(content, RELEASE + image))
     assert place in found and len(unknown) == (image == "gpt-oss-dev")
-
-
-def test_a_container_may_specify_its_version():
-    content = {"enable_mixed_sampler": True}
-    image = {"image": "mirror.example:5000/mine:1", "version": "1.2.1"}
-    assert error(recipe(content, image))[1][1] == "TensorRT-LLM 1.2.1"
-    assert said(recipe({}, image)) == []
-    assert planned(recipe(content, {**image, "image": "mirror.example:5000/nvidia/tensorrt-llm/release:1.0.0"}))
-
-
-def test_packages_say_the_version_where_there_is_no_container():
-    venv = {"path": "${venvs}/trtllm", "packages": ["tensorrt-llm==1.2.1"]}
-    outside = {"launcher": "process", "container": None, "venv": venv}
-    assert error(recipe({"enable_mixed_sampler": True}, None, **outside))[1][1] == "TensorRT-LLM 1.2.1"
-    older = {**outside, "venv": {**venv, "packages": ["tensorrt_llm==1.0.0", "other==2"]}}
-    assert planned(recipe({"enable_mixed_sampler": True}, None, **older))
 
 
 @pytest.mark.parametrize(

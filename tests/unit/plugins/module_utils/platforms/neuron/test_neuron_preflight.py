@@ -193,20 +193,6 @@ def test_a_chip_that_is_missing_between_others(node):
     assert node.check(only=["server-0"], change=undeclared)["problems"] == []
 
 
-def test_a_driver_that_is_too_old_for_the_recipe(node, monkeypatch):
-    node.driver = "2.24.7.0"
-    ((check, message),) = node.problems()
-    assert check == "hardware" and "needs.driver" in message
-    node.packages = PACKAGES  # the role replaces it, and asks for a reboot
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert [check for check, _message in node.problems()] == ["hardware"], "not where it may not"
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert (node.check()["problems"], node.check()["warnings"]) == ([], [])
-    node.packages = {"aws-neuronx-dkms": {"version": "2.24.7.0", "least": "2.20"}}
-    ((check, message),) = node.problems()
-    assert check == "packages" and "needs.driver" in message
-
-
 def test_a_driver_and_a_runtime_that_do_not_fit(node, monkeypatch):
     """It is the role's own rules that say whether this run mends that."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
