@@ -99,7 +99,9 @@ def compare(servers, packages, installed=False, root="", check_mode=False, sysro
     if missing:
         due["packages"] = missing
         check_install(missing, check_mode)
-        _check_holders(packages)
+        held = holders(Engine("docker"))
+        if held:
+            raise FleetError("nvidia.install-takes-gpus", packages[min(packages)]["version"], ", ".join(held))
     if engines and (missing or outdated):
         due["cdi"] = "; ".join("%s: %s" % item for item in outdated.items()) or "new packages"
     if engines and (missing or outdated or unproven):
@@ -200,13 +202,6 @@ def prove(engines, count):
 def _fingerprint(text, packages):
     """What a proof is valid for: the specification of the GPUs and the toolkit's packages."""
     return hashlib.sha256(json.dumps([text, sorted(packages.items())]).encode()).hexdigest()[:16]
-
-
-def _check_holders(packages):
-    """Raises FleetError if an installation would remove GPUs from containers."""
-    held = holders(Engine("docker"))
-    if held:
-        raise FleetError("nvidia.install-takes-gpus", packages[min(packages)]["version"], ", ".join(held))
 
 
 NVIDIA_TOOLKIT = {

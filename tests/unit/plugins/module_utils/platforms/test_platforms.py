@@ -186,10 +186,9 @@ def test_preflight_names_accelerators_without_a_platform(node):
     root = node(MI100)
     result = preflight.preflight(platform="cpu", sysroot=root, root=str(root) + "/r")
     assert any("1 x AMD (Instinct MI100)" in warning for warning in result["warnings"])
-    for platform in ("nvidia", "neuron", "ascend"):
-        found = error(preflight.preflight, platform=platform, sysroot=root, root=str(root) + "/r")
-        (message,) = [each["message"] for each in found.details["problems"] if each["check"] == "hardware"]
-        assert "1 x AMD (Instinct MI100)" in message
+    found = error(preflight.preflight, platform="nvidia", sysroot=root, root=str(root) + "/r")
+    (message,) = [each["message"] for each in found.details["problems"] if each["check"] == "hardware"]
+    assert "1 x AMD (Instinct MI100)" in message
 
 
 # ---- found hardware compared with the declared and required hardware: one comparison for all platforms

@@ -215,9 +215,7 @@ def test_what_vllm_takes(arguments):
     ("recipe", "taken", "refuses"),
     [
         ("trn3-vllm-neuron", "NeuronNixlConnector", "MooncakeConnectorV1"),
-        ("trn3-vllm-neuron", "NixlConnector", "NeuronNixleConnector"),
-        ("ascend-a2", "MooncakeConnectorV1", "NeuronNixlConnector"),
-        ("ascend-a2", "AscendStoreConnector", "AscendStorConnector"),
+        ("ascend-a2", "AscendStoreConnector", "NeuronNixlConnector"),
         ("h200-vllm", "NixlConnector", "MooncakeConnectorV1"),
     ],
 )
