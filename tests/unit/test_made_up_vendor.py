@@ -13,7 +13,6 @@ import sys
 import pytest
 from ansible_collections.inference.fleet.tests.runs import BIN, CLONE, without_ansible
 
-ANSIBLE = str(BIN / "ansible")
 FIXTURES = CLONE / "tests/unit/fixtures/made_up_vendor"
 ADDED = {
     "platform.py": "plugins/plugin_utils/platforms/abacus.py",
@@ -44,11 +43,8 @@ print(json.dumps({
 """
 
 
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory):
-    """Environment in which python and ansible see the collection with the added files."""
-    folder = tmp_path_factory.mktemp("vendor")
-    fleet = folder / "ansible_collections/inference/fleet"
+def test_the_plan_has_them(tmp_path):
+    fleet = tmp_path / "ansible_collections/inference/fleet"
     for name in ("plugins", "recipes", "roles", "playbooks", "meta"):
         shutil.copytree(CLONE / name, fleet / name, ignore=shutil.ignore_patterns("__pycache__"))
     for path in CLONE.glob("*.yml"):
@@ -56,23 +52,11 @@ def copy(tmp_path_factory):
     for name, place in ADDED.items():
         assert not (fleet / place).exists()
         shutil.copy(FIXTURES / name, fleet / place)
-    return folder, without_ansible(ANSIBLE_HOME=str(folder / "home"), PYTHONPATH=str(folder),
-                                   ANSIBLE_COLLECTIONS_PATH=str(folder), ANSIBLE_STDOUT_CALLBACK="default")  # fmt: skip
-
-
-def run(copy, *argv):
-    folder, environment = copy
-    done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    environment = without_ansible(PYTHONPATH=str(tmp_path))
+    argv = [sys.executable, "-c", SCRIPT]
+    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def seen(copy):
-    return json.loads(run(copy, sys.executable, "-c", SCRIPT))
-
-
-def test_the_plan_has_them(seen):
+    seen = json.loads(done.stdout)
     assert "abacus" in seen["platforms"] and "counter" in seen["engines"]
     assert "allowed: counter, dynamo" in seen["problem"]
     first, second = seen["entries"]
@@ -87,20 +71,10 @@ def test_the_plan_has_them(seen):
     assert [one["step"] for one in seen["steps"] if "reason" in one] == ["prepare"]
 
 
-def test_an_inventory_of_it_is_planned(copy):
-    message = "msg={{ lookup('inference.fleet.plan') | map(attribute='name') | list }}"
-    output = run(copy, ANSIBLE, "n1", "-i", str(FIXTURES / "inventory.yml"), "-m", "debug", "-a", message)
-    assert json.loads(output[output.index("=> ") + 3 :])["msg"] == ["server-0", "server-1"]
-
-
-# ---- on nodes
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory):
-    """node(module, **arguments): what it returns on a node with two rods, where the program is brought by Ansible."""
-    folder = tmp_path_factory.mktemp("vendor")
-    fleet = folder / "collections/ansible_collections/inference/fleet"
+@pytest.fixture
+def preflight(tmp_path):
+    """preflight(**arguments): its result on a node with two rods, to which Ansible brings the program."""
+    fleet = tmp_path / "collections/ansible_collections/inference/fleet"
     (fleet / "plugins/module_utils/fleet_node").mkdir(parents=True)
     for path in [*CLONE.glob("*.yml"), CLONE / "meta", *(CLONE / "plugins").iterdir()]:
         if path.name not in ("module_utils", "site.yml"):
@@ -110,34 +84,25 @@ def node(tmp_path_factory):
             (fleet / path.relative_to(CLONE)).symlink_to(path)
     platforms = fleet / "plugins/module_utils/fleet_node/platforms"
     shutil.copytree(CLONE / "plugins/module_utils/fleet_node/platforms", platforms)
-    shutil.copy(FIXTURES / "node_platform.py", platforms / "abacus.py")
-    (folder / "abacus").write_text("512\n512\n")
-    text = (platforms / "abacus.py").read_text().replace('"/etc/abacus"', repr(str(folder / "abacus")))
+    (tmp_path / "abacus").write_text("512\n512\n")
+    text = (FIXTURES / "node_platform.py").read_text().replace('"/etc/abacus"', repr(str(tmp_path / "abacus")))
     (platforms / "abacus.py").write_text(text)
 
-    def run(module, **arguments):
+    def run(**arguments):
         environment = without_ansible(
-            ANSIBLE_HOME=str(folder / "home"), ANSIBLE_COLLECTIONS_PATH=str(folder / "collections"),
-            XDG_CACHE_HOME=str(folder / "cache"), ANSIBLE_PYTHON_INTERPRETER=sys.executable,
+            ANSIBLE_HOME=str(tmp_path / "home"), ANSIBLE_COLLECTIONS_PATH=str(tmp_path / "collections"),
+            XDG_CACHE_HOME=str(tmp_path / "cache"), ANSIBLE_PYTHON_INTERPRETER=sys.executable,
         )  # fmt: skip
-        argv = [ANSIBLE, "n1", "-i", "n1,", "-c", "local", "-m", "inference.fleet." + module]
-        argv += ["-a", json.dumps(arguments)]
-        done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        given = {"root": str(tmp_path / "root"), "platform": "abacus", **arguments}
+        argv = [BIN / "ansible", "n1", "-i", "n1,", "-c", "local", "-m", "inference.fleet.node"]
+        argv += ["-a", json.dumps({"operation": "node_preflight", "arguments": given})]
+        done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         return {**json.loads(done.stdout[done.stdout.index("=> ") + 3 :]), "screen": done.stderr}
 
     return run
 
 
-def test_accelerator_info(node):
-    found = node("accelerator_info", vendor="auto")
-    assert (found["accelerator"], found["vendor"], len(found["devices"])) == ("abacus1", "Abacus", 2)
-
-
-def test_preflight(node, tmp_path):
-    def preflight(**given):
-        arguments = {"root": str(tmp_path), "platform": "abacus", **given}
-        return node("node", operation="node_preflight", arguments=arguments)
-
+def test_preflight(preflight):
     result = preflight(hardware={"accelerator": "abacus1", "count": 2})
     assert result["accelerators"]["model"] == "Abacus One"
     assert "0 servers are to be oiled." in result["screen"]
@@ -146,9 +111,3 @@ def test_preflight(node, tmp_path):
     hardware, oil = refused["problems"]
     assert (hardware["check"], oil) == ("hardware", {"check": "oil", "message": "There is no oil."})
     assert hardware["message"].startswith("The inventory declares 3 rods (fleet_hardware.count), this node has 2 (0-1)")
-
-
-def test_an_unknown_vendor_lists_it_among_the_others(node):
-    result = node("accelerator_info", vendor="slide-rule")
-    assert result["code"] == "platform.unknown"
-    assert "it knows: abacus, amd, ascend, neuron, nvidia, cpu." in result["msg"]

@@ -516,7 +516,6 @@ def plan_host(host, recipe, hardware, site):
     """
     platform = PLATFORMS[recipe["platform"]]
     check_needs(recipe, hardware)
-    platform.check_recipe(recipe, hardware)
     paths = NodePaths(site.root)
     names = server_names(recipe, hardware)
     instances = recipe.get("instances") or {}
