@@ -85,7 +85,7 @@ def test_a_stream_that_breaks_keeps_the_events_before_it():
     (b"event: message\nid: 7\ndata: a\ndata:b\n\n", ["a\nb"], False),
     (b"\n\n: ping\n\ndata:a\n\n\n\ndata: b\n\n", ["a", "b"], False),
     (b"data: a\r\rdata: b\r\r", ["a", "b"], False),
-    (b"data: a\r\n\r\ndata: [DONE]\n", ["a"], True),
+    (b"data: a\r\ndata: b\r\n\r\ndata: [DONE]\n", ["a\nb"], True),
     (b"data: a\n\ndata: [DONE]", ["a"], True),
 ])  # fmt: skip
 def test_forms_of_events(raw, events, done, size):
