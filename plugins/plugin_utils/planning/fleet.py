@@ -109,12 +109,15 @@ def _check_profile(variables, recipe, mistakes):
 
 
 def _planned(others, made, host):
-    """Return (recipe, Hardware) of a host, None if it has no recipe."""
+    """Return (recipe, Hardware) of a host, None if it has no recipe. Raises FleetError, which names the host."""
     variables, mistakes, key = others(host), input_checks.Mistakes(), ("declared", host)
     if key not in made:
-        given = variables.get("fleet_recipe") is not None
-        recipe, _path, _layers, hardware = declared_of(variables, mistakes) if given else (None,) * 4
-        mistakes.raise_any()
+        try:
+            given = variables.get("fleet_recipe") is not None
+            recipe, _path, _layers, hardware = declared_of(variables, mistakes) if given else (None,) * 4
+            mistakes.raise_any()
+        except FleetError as error:
+            raise error.within(host + ": ") from error
         made[key] = (recipe, hardware) if given else None
     return made[key]
 
