@@ -78,6 +78,7 @@ def test_a_total_counts_the_hosts_of_a_cluster():
     assert plan_of()[0]["environment"]["N"] == "2"  # the host alone
     more = {"n2": {"fleet_override": {"servers": {"server": {"count": 3}}}}}
     assert plan_of(more, fleet_cluster="a")[0]["environment"]["N"] == "5"
+    assert plan_of({"n2": {**more["n2"], "fleet_cluster": 7}}, fleet_cluster="7")[0]["environment"]["N"] == "5"
     apart = {"n2": {**more["n2"], "fleet_cluster": "b"}}
     assert plan_of(apart, fleet_cluster="a")[0]["environment"]["N"] == "2"
     wrong = {"n2": {"fleet_override": {"servers": {"server": {"count": "x"}}}}}
