@@ -146,14 +146,12 @@ def of_run(steps, only, skip):
 
     only, skip: of the run, --tags and --skip-tags.
     """
-    return [one for one in steps if one.get("changed") or has_part(TAGS[one["step"]], set(only), set(skip))]
 
+    def names(given, step):  # by the rules of ansible-playbook for a task with tags
+        return not {"all", "tagged", *TAGS[step]}.isdisjoint(given)
 
-def has_part(tags, only, skip):
-    """Return whether a run includes a task with these tags, by the rules of ansible-playbook."""
-    tags = set(tags)
-    chosen = bool(tags & only) or bool(only & {"all", "tagged"})
-    return chosen and not (tags & skip or skip & {"all", "tagged"})
+    return [one for one in steps
+            if one.get("changed") or (names(only, one["step"]) and not names(skip, one["step"]))]  # fmt: skip
 
 
 def filled(value, plan, variables, only):

@@ -85,7 +85,8 @@ def test_sliding_layers_keep_their_window():
                                    sliding_window=4096), "bf16")  # fmt: skip
     assert (model.full_layers, model.sliding_layers, model.window) == (16, 48, 4096)
     blocks = 65536 // 16 * 16 + 48 * (4096 // 16 + 1)
-    assert capacity.request_bytes(model, 65536) == blocks * 16 * capacity.kv_layer_bytes(model)
+    server = capacity.Server(model, "bf16", "nvidia", "utilization", None, batched=1)
+    assert capacity.request_of(server, 65536) == blocks * 16 * capacity.kv_layer_bytes(model)
 
 
 @pytest.mark.parametrize(

