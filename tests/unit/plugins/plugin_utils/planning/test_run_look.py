@@ -71,6 +71,12 @@ def test_the_first_host_whose_servers_run_goes_alone(hosts, serial, together, ex
     assert run_look.batches(hosts.split(), serial, together.split()) == expected
 
 
+def test_a_host_that_could_not_be_checked_is_not_the_one_that_goes_first():
+    for host in ("busy1", "idle1", "busy2"):
+        run_look.note(host, ["serve"], "serve", serving=host.startswith("busy"))
+    assert run_look.in_turn(["down", "busy1", "idle1", "busy2"]) == ["idle1", "busy1", "busy2", "down"]
+
+
 def test_servers_that_could_not_be_changed_stop_the_run():
     assert run_look.stopped() is None
     run_look.note_stopped("n1")
