@@ -20,7 +20,7 @@ from ...module_utils.fleet_node.host.server_spec import server_ports
 from ...module_utils.fleet_node.host.values import url_host
 from ...module_utils.fleet_node.measure import result as history
 from ...module_utils.fleet_node.servers.api_keys import api_keys
-from ..base.checks import Mistakes, address_of, invalid, taken_twice
+from ..base.checks import Mistakes, address_of, check_number, invalid, taken_twice
 from ..engines import ENGINES
 from ..engines.base import SERVED
 from ..models import family_of
@@ -36,8 +36,8 @@ NAME_WORDS = "a name of ASCII characters without spaces"
 
 
 def backends(plans, variables_of, endpoint=None, alias="", ports=()):
-    """Return [{name, model, servers: [{name, host, server, address, port, netloc, metrics_path, disabled, track,
-    secret}]}]: a backend for each model id, then for each LoRA adapter, then for the alias.
+    """Return [{name, model, servers: [{name, host, server, address, port, netloc, metrics_path, family, disabled,
+    track, secret}]}]: a backend for each model id, then for each LoRA adapter, then for the alias.
 
     plans: [(servers, deployment)] of hosts. variables_of: {host: mapping of its variables}. endpoint: the host of the
     proxy, None for a proxy that this collection does not manage; ports: that it listens on. alias: name that all
@@ -98,6 +98,7 @@ def _server(entry, endpoint, variables):
         "port": entry["port"],
         "netloc": "%s:%d" % (url_host(address), entry["port"]),
         "metrics_path": ENGINES[entry["engine"]].metrics_path,
+        "family": entry.get("family"),
         "disabled": boolean(variables.get("fleet_maintenance", False), strict=False),
         "secret": next((entry["secrets"][name] for name in API_KEYS if name in entry["secrets"]), None),
         "track": None,
@@ -159,7 +160,7 @@ def key_names(keys):
     """Return {SHA-256 of a key in hexadecimal digits: name} of {name: key or list of keys}. Raises FleetError, which
     never shows a key."""
     found = {}
-    for name, given in keys.items():
+    for name, given in (keys or {}).items():
         kind = table()["kinds"]["name"]
         if not isinstance(name, str) or not re.fullmatch(kind["pattern"], name):
             raise invalid("a name in endpoint_keys", name, kind["words"])
@@ -171,14 +172,16 @@ def key_names(keys):
     return found
 
 
-def check_access(keys, address, limits=()):
-    """Raise FleetError if a proxy that other hosts reach has no keys, or if a limit has no key; else return True.
+def check_access(keys, address, limits=None):
+    """Raise FleetError if a proxy that other hosts reach has no keys, or for a limit without a key or number; else
+    return True.
 
-    keys: of key_names(); address: of the proxy's port; limits: names of keys.
+    keys: of key_names(); address: of the proxy's port; limits: {name of a key: requests per minute}, None for none.
     """
-    for name in limits:
+    for name, limit in (limits or {}).items():
         if name not in keys.values():
             raise invalid("a name in endpoint_rate_limits", name, "a name in endpoint_keys")
+        check_number("endpoint_rate_limits.%s" % name, limit, 1000000, low=0)
     if not keys and not is_loopback(address):
         raise FleetError("endpoint.no-keys", address)
     return True
