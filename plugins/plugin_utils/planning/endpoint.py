@@ -113,13 +113,14 @@ def _plain(model):
     return OTHER.sub("_", model)
 
 
-def reachable_address(bind, name, host, client, variables):
-    """Return the address at which a host reaches `name` on `host`, which listens on `bind`. client: the host that
-    connects, None for any other. Raises FleetError for an address that is loopback of another host."""
+def reachable_address(bind, name, host, client, variables, variable="fleet_bind_address"):
+    """Return the address at which a host reaches `name` on `host`, which listens on `bind`, the value of `variable`.
+    client: the host that connects, None for any other. Raises FleetError for an address that is loopback of another
+    host."""
     if host == client:
         return LOCAL.get(bind, bind)
     if is_loopback(bind):
-        raise FleetError("endpoint.loopback-server", name, host, bind)
+        raise FleetError("endpoint.loopback-server", name, host, bind, variable)
     return address_of(host, variables) if bind in LOCAL else bind
 
 
@@ -240,9 +241,9 @@ def targets(plans, variables_of, groups, monitor, accelerator_ports=None):
     """
     problems, found = Mistakes(), {job: [] for job in JOBS}
 
-    def add(job, bind, port, name, host, **labels):
+    def add(job, bind, port, name, host, variable="fleet_bind_address", **labels):
         with problems.noted():
-            address = reachable_address(bind, name, host, monitor, variables_of[host])
+            address = reachable_address(bind, name, host, monitor, variables_of[host], variable)
             target = "%s:%d" % (url_host(address), int(port))
             found[job].append({"targets": [target], "labels": {"host": host, **labels}})
 
@@ -261,13 +262,13 @@ def targets(plans, variables_of, groups, monitor, accelerator_ports=None):
             add("accelerators", "0.0.0.0", port, "the exporter", entries[0]["host"], platform=deployment["platform"])
     for host in groups.get("endpoint") or ():
         given = variables_of[host]
-        address = given.get("endpoint_metrics_address") or "127.0.0.1"
-        add("endpoint", address, given.get("endpoint_metrics_port") or 8405, "endpoint_metrics_address", host)
+        address, variable = given.get("endpoint_metrics_address") or "127.0.0.1", "endpoint_metrics_address"
+        add("endpoint", address, given.get("endpoint_metrics_port") or 8405, "the endpoint's metrics", host, variable)
         if given.get("endpoint_certificate"):
             address, port = given.get("endpoint_address") or "0.0.0.0", given.get("endpoint_port") or 8080
-            add("services", address, port, "the endpoint", host, service="endpoint", module="tls")
-    hosts = [entry["host"] for entries, _deployment in plans for entry in entries]
-    hosts += [host for name in ("endpoint", "monitoring") for host in groups.get(name) or ()]
+            add("services", address, port, "the endpoint", host, "endpoint_address", service="endpoint", module="tls")
+    planned = [entry["host"] for entries, _deployment in plans for entry in entries]
+    hosts = planned + [host for name in ("endpoint", "monitoring") for host in groups.get(name) or ()]
     for service in CLIENTS:
         group = list(groups.get(variables_of[monitor].get(service + "_group") or service) or ())
         hosts += group
@@ -283,6 +284,8 @@ def targets(plans, variables_of, groups, monitor, accelerator_ports=None):
                 port = given.get(service + "_client_port") or port
                 add("services", bind, port, service, host, service=service, module=modules[tls])
     for host in dict.fromkeys(hosts):
+        if host in planned and variables_of[host].get("fleet_root"):
+            continue  # node exporter is not installed there
         add("nodes", "0.0.0.0", NODE_EXPORTER, "node exporter", host)
     problems.raise_any()
     return found

@@ -70,7 +70,13 @@ def test_the_endpoint_and_its_certificate():
 @pytest.mark.parametrize(("entries", "groups"), [([entry(bind="127.0.0.1")], {}), ([entry()], {"endpoint": ["n2"]})])
 def test_loopback_of_another_host_is_refused(entries, groups):
     error = problem(found, entries, groups=groups)
-    assert error.code == "endpoint.loopback-server" and error.values[2] == "127.0.0.1"
+    assert error.code == "endpoint.loopback-server"
+    assert error.values[2:] == ("127.0.0.1", "endpoint_metrics_address" if groups else "fleet_bind_address")
+
+
+def test_a_node_with_a_root_has_no_node_exporter():
+    places, _result = found([entry()], variables={"n1": {"fleet_root": "/srv/fleet"}})
+    assert (places["engines"], places["nodes"]) == (["n1:8000"], ["127.0.0.1:9100"])
 
 
 def test_on_the_same_host_loopback_is_reached():
