@@ -61,6 +61,13 @@ def idle(hosts):
     return [host for host in hosts if not found.get(host, {}).get("serving", True)]
 
 
+def in_turn(hosts):
+    """Return the hosts in the order in which their servers change: without running servers, with, then those that were
+    not checked, such as unreachable hosts. The first host with running servers shows whether the plan is good."""
+    found = _looks()
+    return sorted(hosts, key=lambda host: 1 + bool(found[host].get("serving", True)) if host in found else 3)
+
+
 def listed(serial):
     """Return a play's serial as a list."""
     return list(serial) if isinstance(serial, (list, tuple)) else [serial]

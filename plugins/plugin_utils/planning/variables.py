@@ -91,6 +91,12 @@ def _certificate_host(name, value):
     _host(name, value[2:] if isinstance(value, str) and value.startswith("*.") else value)
 
 
+def _platform(name, value):
+    from ..platforms import PLATFORMS  # only for a variable that few inventories have
+
+    checks.check_choice(name, value, sorted(PLATFORMS))
+
+
 def _url(name, value, schemes=("http", "https")):
     text = value if isinstance(value, str) else ""
     plain = text.replace("{version}", "0").replace("{architecture}", "x")
@@ -242,6 +248,7 @@ CHECKS = {
     "mirror": lambda name, value: check_mirror(value, name),
     "names": _names,
     "password": _password,
+    "platform": _platform,
     "port": lambda name, value: checks.check_number(name, value, ALL_PORTS),
     "scalar": _setting,
     "switch": checks.check_switch,

@@ -132,9 +132,10 @@ def test_keys_of_clients():
 
 
 def test_access_without_keys_only_on_loopback():
-    assert endpoint.check_access({}, "127.0.0.1") and endpoint.check_access({"x": "alice"}, "0.0.0.0", ["alice"])
+    assert endpoint.check_access({}, "127.0.0.1") and endpoint.check_access({"x": "alice"}, "0.0.0.0", {"alice": "60"})
     assert code(endpoint.check_access, {}, "0.0.0.0") == ["endpoint.no-keys"]
-    assert code(endpoint.check_access, {"x": "alice"}, "0.0.0.0", ["alcie"]) == ["input.value-invalid"]
+    for limits in ({"alcie": 60}, {"alice": "ten"}, {"alice": -1}, {"alice": None}):
+        assert code(endpoint.check_access, {"x": "alice"}, "0.0.0.0", limits) == ["input.value-invalid"]
 
 
 def test_certificates():
@@ -162,6 +163,7 @@ def test_hosts_of_the_run():
         ([plan("proxy", {"bind": "::1"})], {"endpoint_keys": {}, "endpoint_address": "127.0.0.1"}),
         ([plan("one", {"role": "frontend", "engine": "dynamo"}, {"role": "decode"})], {"endpoint_address": "::"}),
         ([plan("one")], {"tls": True}),
+        ([plan("one", {"family": "embedding", "secrets": {"VLLM_API_KEY": "key"}})], {}),
     ],
 )  # fmt: skip
 def test_haproxy_accepts_the_configuration(tmp_path, plans, settings):
@@ -176,6 +178,12 @@ def test_haproxy_accepts_the_configuration(tmp_path, plans, settings):
     path = proxy.rendered(tmp_path, plans, variables, **settings)
     proxy.check(path)
     assert "server's-key" not in path.read_text()
+
+
+def test_servers_of_embeddings_are_checked_by_one(tmp_path):
+    text = proxy.rendered(tmp_path, [plan("one", {"family": "embedding"})], ADDRESSES).read_text()
+    (check,) = [line for line in text.splitlines() if "http-check send" in line]
+    assert " uri /v1/embeddings " in check and check.endswith("""body '{"model": "gpt-oss-120b", "input": "1"}'""")
 
 
 def test_numbers_may_be_strings_as_from_the_command_line(tmp_path):
@@ -248,7 +256,13 @@ def test_the_endpoint_and_its_certificate():
 @pytest.mark.parametrize(("entries", "groups"), [([entry(bind="127.0.0.1")], {}), ([entry()], {"endpoint": ["n2"]})])
 def test_loopback_of_another_host_is_refused(entries, groups):
     error = plans.problem(found, entries, groups=groups)
-    assert error.code == "endpoint.loopback-server" and error.values[2] == "127.0.0.1"
+    assert error.code == "endpoint.loopback-server"
+    assert error.values[2:] == ("127.0.0.1", "endpoint_metrics_address" if groups else "fleet_bind_address")
+
+
+def test_a_node_with_a_root_has_no_node_exporter():
+    places, _result = found([entry()], variables={"n1": {"fleet_root": "/srv/fleet"}})
+    assert (places["engines"], places["nodes"]) == (["n1:8000"], ["127.0.0.1:9100"])
 
 
 def test_on_the_same_host_loopback_is_reached():

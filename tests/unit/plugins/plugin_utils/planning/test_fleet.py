@@ -48,9 +48,10 @@ def test_hosts_that_are_left_alone_against_what_somebody_may_expect_are_warnings
 
 def test_a_limit_that_leaves_nobody_is_an_error():
     """A host of a service's group is somebody, also in a group of another name."""
-    groups = {"groups": {"all": ["ours", "theirs"], "etcd": ["theirs"]}}
+    groups = {"groups": {"all": ["ours", "theirs"], "etcd": ["theirs"], "monitoring": ["watch"]}}
     inventory.check_limit(["ours"], ["ours"], {"groups": {}})
     inventory.check_limit(["ours"], ["theirs"], groups)
+    inventory.check_limit(["ours"], ["watch"], groups)
     error = plans.error(inventory.check_limit, ["ours"], ["theirs"], {**groups, "etcd_group": "others"})
     assert (error.code, error.values) == ("inventory.limit-empty", ("theirs", "ours"))
 

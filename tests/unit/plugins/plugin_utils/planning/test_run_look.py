@@ -70,6 +70,12 @@ def test_the_first_host_whose_servers_run_goes_alone(hosts, serial, together, ex
     assert run_look.batches(hosts.split(), serial, together.split()) == expected
 
 
+def test_a_host_that_could_not_be_checked_is_not_the_one_that_goes_first():
+    for host in ("busy1", "idle1", "busy2"):
+        run_look.note(host, ["serve"], "serve", serving=host.startswith("busy"))
+    assert run_look.in_turn(["down", "busy1", "idle1", "busy2"]) == ["idle1", "busy1", "busy2", "down"]
+
+
 def test_verdicts_count_while_the_run_changes_nothing_anywhere():
     run_look.note("n1", list(run_look.STEPS), None)
     run_look.note_verdict("n1", VERDICT)

@@ -200,6 +200,7 @@ VALUES = {
         "fleet_hf_endpoint": ["hf-mirror.example", "https:///x", True, "https://hf\nX: y", "/srv/hub"],
         "etcd_url": ["/srv/etcd.tar.gz", "https://example.org/{flavour}/etcd.tar.gz"],
         "vllm_extra_index_urls": [["pypi.example"], ["https://a b"]],
+        "monitoring_accelerator_ports": [{"nvida": 9400}, {"nvidia": 0}],
         "fleet_plan_file": ["", "plan\x1b[31m.json", 7, ["plan.json"]],
         "fleet_ca_bundle": ["ca.pem", "./ca.pem", "~/ca.pem", "/etc/../ca.pem", "/", "/etc/ca\n.pem", 3, ["/ca.pem"]],
         "etcd_certificates": [{"ca": "ca.crt", "certificate": "/c", "key": "/k"}, "/etc/etcd/tls", {"ca": "/ca"}],
