@@ -148,7 +148,7 @@ def start_order(entries):
         ready = [
             name
             for name in waiting
-            if all(one in order or one not in entries for one in entries[name]["start"]["after"])
+            if all(one in order or one not in entries for one in entries[name].get("start", {}).get("after", ()))
         ]
         if not ready:
             raise FleetError("servers.start-order-cycle", ", ".join(waiting))
@@ -159,8 +159,8 @@ def start_order(entries):
 
 def leaders_to_follow(entry):
     """Names of the servers with which the server of this entry restarts."""
-    start = entry["start"]
-    return start["after"] if start.get("restart_with_leader") else []
+    start = entry.get("start", {})
+    return start.get("after", []) if start.get("restart_with_leader") else []
 
 
 def check_order(entries):

@@ -279,7 +279,7 @@ class StoppedServers:
         for name, entry in self.entries.items():
             left = stop_leftovers(entry, self.node.paths.root)
             if left:
-                raise FleetError("measure.server-stays", name, "; ".join(one["what"] for one in left))
+                raise FleetError("measure.server-stays", name, "; ".join(left))
 
     def wrapped(self, argv):
         """argv that runs `argv` and then starts the servers."""

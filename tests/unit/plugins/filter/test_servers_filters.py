@@ -17,7 +17,7 @@ def entry(budget_s=300, poll_s=2, after=(), **secrets):
 
 
 def test_secret_names_once_and_sorted():
-    assert servers.secret_names([entry(A="z", B="a"), entry(A="z"), entry()]) == ["a", "z"]
+    assert servers.secret_names([entry(A="z", B="a"), entry(A="z", C="/of/the/node.pem"), entry()]) == ["a", "z"]
     assert servers.secret_names([]) == []
 
 

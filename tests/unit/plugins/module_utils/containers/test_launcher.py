@@ -263,9 +263,7 @@ def test_what_is_left_is_ended_and_what_cannot_be_ended_is_told(engine, tmp_path
     (stop,) = engine.called("stop")
     assert stop["argv"] == ["docker", "stop", "--time", "15", "1" * 64, "4" * 64]
     engine.write(containers=[held(immortal=True)])
-    assert launchers.stop_leftovers(entry(tmp_path), ROOT) == [
-        {"id": "1" * 64, "what": "container %s (111111111111)" % NAME},
-    ]
+    assert launchers.stop_leftovers(entry(tmp_path), ROOT) == ["container %s (111111111111)" % NAME]
 
 
 def test_that_a_container_could_not_be_stopped_is_told(engine, tmp_path):
