@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs targets of the Makefile, three at a time, in the given order: the longest first keeps both processors busy.
+"""Runs targets of the Makefile, two at a time, in the given order: the longest first keeps both processors busy.
 
     .venv/bin/python tools/checks.py nodes e2e unit 'molecule/*' sanity
 
@@ -26,7 +26,7 @@ import nodes
 import scenarios
 
 ROOT = Path(__file__).resolve().parent.parent
-WORKERS = 3  # targets that wait for containers and servers leave a third of two processors idle
+WORKERS = 2  # three make all of them slower on two processors
 REPEATED = 30  # last lines of a failed target
 FAILURES = ("FAILED ", "ERROR ")  # how pytest and the scenarios begin a line about what failed
 MAKE_VARIABLES = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # of the calling make: its job slots are not available here
