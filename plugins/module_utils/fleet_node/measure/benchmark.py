@@ -92,7 +92,7 @@ class Benchmark(Run):
             return Reading(errors=[{"message": message[:LONGEST], "count": self.point["requests"]}])
 
     def document(self, empty, status):
-        """The result, of one that measured nothing."""
+        """`empty` with what the tool reports. status: its exit status, None if it was killed."""
         asked, reading = self.point["requests"], self.reading()
         failed = min(asked, max(reading.failed, asked - reading.completed))
         errors, told = list(reading.errors), sum(one["count"] for one in reading.errors)

@@ -169,7 +169,8 @@ class Evaluation(Run):
         }
 
     def document(self, empty, status):
-        """The result, of one that measured nothing. The control node adds the comparison with a published score."""
+        """`empty` with what the tool reports; the control node adds the comparison with a published score.
+        status: of the tool's exit, None if it was killed."""
         try:
             read = ANSWERS.get(self.tool, self.metrics)
             if self.tool not in ANSWERS and (status is None or status in TIMED_OUT):

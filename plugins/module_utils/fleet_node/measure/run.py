@@ -54,7 +54,7 @@ class Run:
     tool that has ended) and result.json.
 
     A subclass has tool (its name), spec (its entry in tools.json), environment (the folder of its environment),
-    values() of the placeholders, document(empty, status) -> the result, and progress(). planned: {name: plan entry};
+    values() of the placeholders, document(result.empty(), status), and progress(). planned: {name: plan entry};
     limit_s: the time limit; again: whether a result that counts is measured again.
     """
 
