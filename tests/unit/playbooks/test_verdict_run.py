@@ -57,7 +57,7 @@ def test_servers_that_never_become_ready_fail_the_play(tmp_path):
     with watched(tmp_path):
         node = SmallNode(tmp_path / "root")
         health = {"path": "/health", "budget_s": 2, "poll_s": 1}
-        entry = node.entry("decode-0", role="decode", command=["/bin/false"], health=health)
+        entry = node.entry("decode-0", role="decode", command=["/bin/sleep", "600"], health=health)
         variables = {
             "fleet_root": node.root, "fleet_servers": [entry], "fleet_reports_dir": str(tmp_path / "reports"),
             "serve_manager": "supervisord", "serve_toolkit": sys.prefix,
