@@ -11,10 +11,7 @@ import shlex
 import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import benchmarks
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.reading import (
-    environment,
-    expand,
-)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.reading import expand
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import evaluation_tool, points
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.tests import doc_examples
@@ -49,8 +46,8 @@ GUIDES = [
 ]  # fmt: skip
 
 
-def words(argv):
-    """{an argument with its value}, as JSON is written here."""
+def joined(argv):
+    """The words of a command, an argument with its value each; JSON as it is written here."""
     found = []
     for word in argv:
         word = word.replace('": ', '":').replace(', "', ',"')
@@ -58,7 +55,12 @@ def words(argv):
             found[-1] += " " + word
         else:
             found.append(word)
-    return sorted(one for one in found if one.startswith("-"))
+    return found
+
+
+def words(argv):
+    """The arguments of a command."""
+    return sorted(one for one in joined(argv) if one.startswith("-"))
 
 
 def section(heading):
@@ -108,13 +110,6 @@ def test_the_sweep_of_the_quick_start():
     assert rows["multi_round=5"] == "requests_per_user: %d" % profile["requests_per_user"]
 
 
-def test_the_environment_of_llmperf():
-    point = points(*planned("trn3-eagle3"))[0]["point"]
-    given = environment(point["spec"], benchmarks.values(point, "FOLDER"))
-    rows = {guide.partition("=")[0]: own for guide, own, _why in table("### Trainium3: LLMPerf")}
-    assert rows["OPENAI_API_BASE"].partition('="')[2].rstrip('…"') in given["OPENAI_API_BASE"]
-
-
 # ---- evaluations
 
 ROLE = doc_examples.USING.parents[1] / "roles" / "evaluate"
@@ -139,17 +134,6 @@ def settings(name, overlay):
     }  # fmt: skip
 
 
-def words_of(argv):
-    """An argument with its value each; of paths the last part."""
-    found = []
-    for word in argv:
-        if found and found[-1].startswith("--") and " " not in found[-1] and not word.startswith("--"):
-            found[-1] += " " + word
-        else:
-            found.append(word.rpartition("/")[2] if word.startswith("/") else word)
-    return found
-
-
 def check(heading, guide, ours):
     """Each argument is in the table of differences or in the list of unchanged arguments, and nowhere else."""
     rows, same = table(heading), unchanged(heading)
@@ -162,13 +146,13 @@ def check(heading, guide, ours):
 def test_the_quick_starts_command_beside_ours():
     tool, values = evaluation_tool("gpqa"), settings("blackwell-quickstart-low-latency", "accuracy-tp8")
     assert tool["program"] == ["worker", "measure.gpt_oss_evals_worker"]
-    ours = ["python -I program/VERSION work measure.gpt_oss_evals_worker", *words_of(expand(tool["template"], values))]
+    ours = ["python -I program/VERSION work measure.gpt_oss_evals_worker", *joined(expand(tool["template"], values))]
     check("### TensorRT-LLM: gpt_oss.evals", QUICKSTART, ours)
 
 
 def test_the_ascend_tutorials_command_beside_ours():
     argv = expand(evaluation_tool("mmlu")["template"], settings("ascend-a2", "tp8"))
-    check("### Ascend: AISBench", ASCEND, ["ais_bench", "aisbench.py", *words_of(argv)])
+    check("### Ascend: AISBench", ASCEND, ["ais_bench", "aisbench.py", *joined(argv)])
 
 
 def test_every_published_score_of_the_role_is_on_the_page():

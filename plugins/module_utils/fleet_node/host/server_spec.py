@@ -57,6 +57,11 @@ def read_entry(path):
     return entry if isinstance(entry, dict) and fits(entry, SHAPE) else None
 
 
+def answers(entry):
+    """Whether clients send requests to the server of a plan entry, or of JSON of any shape."""
+    return entry.get("role") in PROBED_ROLES and bool(entry.get("port"))
+
+
 def health_port(entry):
     """The port that serves the health path; None for a server without it, which is ready when it runs."""
     return (entry.get("health") or {}).get("port") or entry["port"] or (entry.get("ports") or {}).get("system")
