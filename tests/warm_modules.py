@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import importlib
 import json
 import os
@@ -95,6 +96,7 @@ def serve(listener):
     """Fork for each connection until stdin is closed."""
     for name in IMPORTS:
         importlib.import_module(name)
+    gc.disable()  # as in warm_playbooks.py
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         ready = select.select([listener, 0], [], [])[0]

@@ -11,6 +11,7 @@ of plays on this machine run in forks too (warm_modules.py).
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -105,6 +106,7 @@ def imported(environment):
 def serve(connection):
     """Forks for each request until the other side is gone."""
     import_everything()
+    gc.disable()  # runs are short, and a collection writes to all pages that a fork shares with this process
     with tempfile.TemporaryDirectory(prefix="payloads-") as payloads, warm_modules.forking():
         while True:
             request, screens, _flags, _address = socket.recv_fds(connection, LONGEST, 1)

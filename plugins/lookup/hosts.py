@@ -39,7 +39,7 @@ options:
     description:
       - Leave out the hosts on which the operation C(check) of M(inference.fleet.node) found, in this run, that neither
         this step nor an earlier one has to run. Hosts that were not checked stay.
-      - With V(serve) the hosts on which no server runs come first.
+      - With V(serve) the hosts on which no server runs come first, and hosts that were not checked come last.
       - With V(verify), leave out the hosts whose verdict M(inference.fleet.report) has written in this run.
     type: str
     choices: [preflight, prepare, weights, serve, verify]
@@ -127,8 +127,7 @@ class LookupModule(LookupBase):
             due = [host for host in due if host in limited]
         if not step:
             return run_look.listed(_serial(due, serial, others, variables))
-        idle = run_look.idle(due) if step == "serve" else []
-        due = idle + [host for host in due if host not in idle]
+        due = run_look.in_turn(due) if step == "serve" else due
         if serial is None:
             return due or run_look.NOBODY
         together = [host for host in due if others(host).peek("fleet_changes") == "together"]

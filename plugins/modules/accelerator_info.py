@@ -123,7 +123,11 @@ devices:
       type: str
     compute_capability:
       description: Compute capability, such as V(9.0). Null if unknown.
-      returned: for GPUs
+      returned: for GPUs of NVIDIA
+      type: str
+    kind:
+      description: Its name in C(fleet_hardware.accelerator). Null if unknown.
+      returned: for GPUs of AMD
       type: str
     faults:
       description: Sentences on what prevents servers from using it.
@@ -132,7 +136,7 @@ devices:
       elements: str
     fabric:
       description: The state of its links to other GPUs, or null.
-      returned: for GPUs
+      returned: for GPUs of NVIDIA
       type: str
     npu:
       description: The number of its board in the vendor's tool.

@@ -44,8 +44,8 @@ options:
     required: true
   revision:
     description:
-      - The revision to record; for a hub a commit, a tag or a branch. A branch is resolved at the first download;
-        later runs keep its commit, unless O(refresh) is true.
+      - The revision to record; for a hub a commit, a tag or a branch. A branch is resolved until its weights
+        are installed; later runs keep its commit, unless O(refresh) is true.
       - By default, for a hub, the collection's pinned commit (of V(openai/gpt-oss-120b)), else V(main) or V(master).
     type: str
   destination:

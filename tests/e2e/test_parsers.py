@@ -98,7 +98,7 @@ def npu_lines():
 
 @pytest.mark.soak
 def test_the_parser_of_ascend_s_tutorial_takes_every_line():
-    """make test has its recorded flags instead (tests/unit/fixtures/ascend)."""
+    """make test has its recorded options instead (vllm_flags.json)."""
     lines = npu_lines()
     plain = lines["ascend-a2, "]
     unknown = [word.replace('"cudagraph_mode"', '"cudagraph_moed"') for word in plain]

@@ -32,7 +32,6 @@ ACTIONS = {
     "cut": Action("closes the connection at byte `at` of the file; with `reset`, by a TCP reset", ("at",), ("reset",)),
     "flip": Action("the right length, with the byte at `at` changed (by default the middle one)", (), ("at",)),
     "length": Action("a file that is `by` bytes longer than it should be, consistently announced", ("by",)),
-    "truncate": Action("announces the whole length, and ends cleanly `by` bytes before it", ("by",)),
     "stall": Action("sends up to byte `at` of the file, then nothing", ("at",)),
     "hold": Action("sends up to byte `at` of the file, waits until the fault is released, then goes on", ("at",)),
     "slow": Action("`rate` bytes a second", ("rate",)),

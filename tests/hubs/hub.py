@@ -30,7 +30,6 @@ from .repositories import is_lfs
 
 PIECE = 256 << 10
 HTML = b"<!DOCTYPE html><html><title>Sign in to the network</title><body>Please sign in.</body></html>\n"
-FILES_LIMIT = 3000  # ModelScope cuts every listing there, silently
 
 
 class Hub:
@@ -376,7 +375,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if asked:
             self.send_header("Content-Range", "bytes %d-%d/%d" % (start, end - 1, shown))
         self.send_header("Content-Length", str(end - start))
-        if "truncate" in by or "cut" in by or "stall" in by:
+        if "cut" in by or "stall" in by:
             self.send_header("Connection", "close")
         self.end_headers()
         if not head:
@@ -385,8 +384,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def send_bytes(self, content, start, end, by, hold):
         """Send [start, end) of the content with the faults {action: parameters}. hold: the Fault, None for none."""
         last = end
-        if "truncate" in by:
-            last = max(start, end - by["truncate"]["by"])
         for action in ("cut", "stall"):
             if action in by:
                 last = min(last, by[action]["at"])
@@ -478,7 +475,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         files = self.listed(*found, "list")
         entries = [{"type": "directory", "oid": "0" * 40, "size": 0, "path": one} for one in _folders(files)]
-        entries += [_huggingface_entry(found[0], one, file) for one, file in sorted(files.items())]
+        entries += [_huggingface_entry(one, file) for one, file in sorted(files.items())]
         page = min(self.hub.page, int(self.query.get("limit") or self.hub.page))
         start = int(self.query.get("cursor") or 0)
         headers = {}
@@ -514,10 +511,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.answer(307, headers={**headers, "Location": "%s?etag=%s" % (quote(cache), quote(etag))})
             return
         headers["Location"] = self.cdn("hf", name, path, content)
-        if repository.xet:
-            headers["X-Xet-Hash"] = content.sha256
-            headers["X-Xet-Refresh-Route"] = "/api/models/%s/xet-read-token/%s" % (name, commit)
-            headers["Link"] = '<%s%s>; rel="xet-auth"' % (self.origin(), headers["X-Xet-Refresh-Route"])
         self.answer(302, b"Found. Redirecting to the CDN\n", headers)
 
     def huggingface_small(self, name, revision, path):
@@ -560,7 +553,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.answer_modelscope({"Name": name, "Revision": "master", "Visibility": 5})
 
     def modelscope_files(self, name):
-        """All entries in one answer, cut silently; an unknown revision is no error but has no files."""
+        """All entries in one answer; an unknown revision is no error but has no files."""
         repository = self.repository_of(name, "list")
         if not repository:
             return
@@ -573,7 +566,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             changed_in = repository.changed_in.get((commit, path), commit)
             entries.append(_modelscope_entry(changed_in, repository.dates[changed_in], path, file))
         entries += [_modelscope_entry(commit, repository.dates[commit], path, None) for path in _folders(files)]
-        self.answer_modelscope({"Files": entries[:FILES_LIMIT], "IsVisual": 0, "LatestCommitter": {}})
+        self.answer_modelscope({"Files": entries, "IsVisual": 0, "LatestCommitter": {}})
 
     def modelscope_repo(self, name):
         path = self.query.get("FilePath", "")
@@ -614,7 +607,7 @@ def _folders(files):
     return sorted({path[:at] for path in files for at, letter in enumerate(path) if letter == "/"})
 
 
-def _huggingface_entry(repository, path, file):
+def _huggingface_entry(path, file):
     entry = {"type": "file", "oid": "0" * 40, "size": file["size"], "path": path}
     if not file["lfs"]:
         entry["oid"] = file["content"].git_sha1
@@ -623,8 +616,6 @@ def _huggingface_entry(repository, path, file):
     blob = b"blob %d\0%s" % (len(pointer), pointer.encode())
     entry["oid"] = hashlib.sha1(blob, usedforsecurity=False).hexdigest()
     entry["lfs"] = {"oid": file["sha256"], "size": file["size"], "pointerSize": len(pointer)}
-    if repository.xet:
-        entry["xetHash"] = file["sha256"]
     return entry
 
 

@@ -78,16 +78,15 @@ class Repository:
     """A model's repository: commits {sha: {path: Content}} and refs {branch or tag: sha}.
 
     access: "public"; "gated": anybody sees the listing, files want a token that is in `tokens`; "private": everything
-    wants one. xet: Hugging Face announces the files of LFS as stored in Xet too, which this hub does not serve.
+    wants one.
     """
 
-    def __init__(self, name, files, access="public", tokens=(), xet=False):
+    def __init__(self, name, files, access="public", tokens=()):
         self.name = name
         self.commits = {}
         self.refs = {}
         self.access = access
         self.tokens = set(tokens)
-        self.xet = xet
         self.changed_in = {}  # {(commit, path): commit that last changed it}
         self.dates = {}  # {commit: seconds since the epoch}
         self.commit(files)

@@ -46,8 +46,8 @@ def test_vllm_bench(atlas, profile, tool, counts):
     found = atlas.measure("benchmark.yml", benchmark_profile=profile)
     assert [one["tool"]["name"] for one in found] == [tool] * len(counts)
     assert [one["counts"]["completed"] for one in found] == counts
-    # servers that stopped for the tool's engine are back
-    assert atlas.play("site.yml").ok().count("changed") == 0
+    if profile == "latency":  # servers that stopped for the tool's engine are back
+        assert atlas.play("site.yml").ok().count("changed") == 0
 
 
 def test_aisbench(atlas, tmp_path):

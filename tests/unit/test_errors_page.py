@@ -75,14 +75,6 @@ def test_each_code_has_a_problem_and_its_own_remedy():
     assert [code for code, one in texts.items() if set(one) != {"problem", "remedy"} or not one["problem"]] == []
 
 
-def test_values_are_shown_by_their_names():
-    catalogue = {
-        "plan.a": {"problem": "{place}: mode is {mode!r} of {size:g} %:\n", "remedy": "Write ${{a}} or `{x}*`."}
-    }
-    section = errors_page.render(catalogue).partition("## plan\n\n")[2]
-    assert section == "### plan.a\n\n*place*: mode is *mode* of *size* %: Write ${a} or `x*`.\n"
-
-
 def test_a_code_of_another_collection_has_its_message_as_its_value():
     error = errors.FleetError("abacus.no-device", "There is no rod in it.", details={"a": 1})
     assert (error.message, error.details) == ("There is no rod in it.", {"a": 1, "code": "abacus.no-device"})

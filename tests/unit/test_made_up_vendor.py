@@ -13,7 +13,6 @@ import sys
 import pytest
 from ansible_collections.inference.fleet.tests.runs import BIN, CLONE, without_ansible
 
-ANSIBLE = str(BIN / "ansible")
 FIXTURES = CLONE / "tests/unit/fixtures/made_up_vendor"
 ADDED = {
     "platform.py": "plugins/plugin_utils/platforms/abacus.py",
@@ -48,13 +47,14 @@ def test_the_plan_has_them(tmp_path):
     fleet = tmp_path / "ansible_collections/inference/fleet"
     for name in ("plugins", "recipes", "roles", "playbooks", "meta"):
         shutil.copytree(CLONE / name, fleet / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in CLONE.glob("*.yml"):
+        shutil.copy(path, fleet)
     for name, place in ADDED.items():
         assert not (fleet / place).exists()
         shutil.copy(FIXTURES / name, fleet / place)
-    environment = without_ansible(ANSIBLE_HOME=str(tmp_path / "home"), PYTHONPATH=str(tmp_path))
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
+    environment = without_ansible(PYTHONPATH=str(tmp_path))
+    argv = [sys.executable, "-c", SCRIPT]
+    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     seen = json.loads(done.stdout)
     assert "abacus" in seen["platforms"] and "counter" in seen["engines"]
@@ -71,14 +71,10 @@ def test_the_plan_has_them(tmp_path):
     assert [one["step"] for one in seen["steps"] if "reason" in one] == ["prepare"]
 
 
-# ---- on nodes
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory):
-    """node(module, **arguments): what it returns on a node with two rods, where the program is brought by Ansible."""
-    folder = tmp_path_factory.mktemp("vendor")
-    fleet = folder / "collections/ansible_collections/inference/fleet"
+@pytest.fixture
+def preflight(tmp_path):
+    """preflight(**arguments): its result on a node with two rods, to which Ansible brings the program."""
+    fleet = tmp_path / "collections/ansible_collections/inference/fleet"
     (fleet / "plugins/module_utils/fleet_node").mkdir(parents=True)
     for path in [*CLONE.glob("*.yml"), CLONE / "meta", *(CLONE / "plugins").iterdir()]:
         if path.name not in ("module_utils", "site.yml"):
@@ -88,29 +84,25 @@ def node(tmp_path_factory):
             (fleet / path.relative_to(CLONE)).symlink_to(path)
     platforms = fleet / "plugins/module_utils/fleet_node/platforms"
     shutil.copytree(CLONE / "plugins/module_utils/fleet_node/platforms", platforms)
-    shutil.copy(FIXTURES / "node_platform.py", platforms / "abacus.py")
-    (folder / "abacus").write_text("512\n512\n")
-    text = (platforms / "abacus.py").read_text().replace('"/etc/abacus"', repr(str(folder / "abacus")))
+    (tmp_path / "abacus").write_text("512\n512\n")
+    text = (FIXTURES / "node_platform.py").read_text().replace('"/etc/abacus"', repr(str(tmp_path / "abacus")))
     (platforms / "abacus.py").write_text(text)
 
-    def run(module, **arguments):
+    def run(**arguments):
         environment = without_ansible(
-            ANSIBLE_HOME=str(folder / "home"), ANSIBLE_COLLECTIONS_PATH=str(folder / "collections"),
-            XDG_CACHE_HOME=str(folder / "cache"), ANSIBLE_PYTHON_INTERPRETER=sys.executable,
+            ANSIBLE_HOME=str(tmp_path / "home"), ANSIBLE_COLLECTIONS_PATH=str(tmp_path / "collections"),
+            XDG_CACHE_HOME=str(tmp_path / "cache"), ANSIBLE_PYTHON_INTERPRETER=sys.executable,
         )  # fmt: skip
-        argv = [ANSIBLE, "n1", "-i", "n1,", "-c", "local", "-m", "inference.fleet." + module]
-        argv += ["-a", json.dumps(arguments)]
-        done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        given = {"root": str(tmp_path / "root"), "platform": "abacus", **arguments}
+        argv = [BIN / "ansible", "n1", "-i", "n1,", "-c", "local", "-m", "inference.fleet.node"]
+        argv += ["-a", json.dumps({"operation": "node_preflight", "arguments": given})]
+        done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         return {**json.loads(done.stdout[done.stdout.index("=> ") + 3 :]), "screen": done.stderr}
 
     return run
 
 
-def test_preflight(node, tmp_path):
-    def preflight(**given):
-        arguments = {"root": str(tmp_path), "platform": "abacus", **given}
-        return node("node", operation="node_preflight", arguments=arguments)
-
+def test_preflight(preflight):
     result = preflight(hardware={"accelerator": "abacus1", "count": 2})
     assert result["accelerators"]["model"] == "Abacus One"
     assert "0 servers are to be oiled." in result["screen"]
@@ -119,9 +111,3 @@ def test_preflight(node, tmp_path):
     hardware, oil = refused["problems"]
     assert (hardware["check"], oil) == ("hardware", {"check": "oil", "message": "There is no oil."})
     assert hardware["message"].startswith("The inventory declares 3 rods (fleet_hardware.count), this node has 2 (0-1)")
-
-
-def test_an_unknown_vendor_lists_it_among_the_others(node):
-    result = node("accelerator_info", vendor="slide-rule")
-    assert result["code"] == "platform.unknown"
-    assert "it knows: abacus, amd, ascend, neuron, nvidia, cpu." in result["msg"]

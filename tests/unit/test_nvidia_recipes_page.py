@@ -9,7 +9,6 @@ import re
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides, tuning
@@ -17,9 +16,8 @@ from ansible_collections.inference.fleet.tests import doc_examples
 from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import GPUS, by_key, planned, variables
 
 PAGE = doc_examples.USING / "nvidia-recipes.md"
-TUTORIAL = doc_examples.USING / "nvidia.md"
 OWN = {name: recipes.load_recipe(recipes.find_recipe(name, [])) for name in recipes.available([recipes.OWN_RECIPES])}
-# Dynamo has pages of its own, and so have models of other families (test_other_families.py).
+# Dynamo has pages of its own, and so have models of other families (models/test_families.py).
 NVIDIA = sorted(
     name
     for name, own in OWN.items()
@@ -93,25 +91,6 @@ GUIDES = {
         {"VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8": "1"},
     ),
 }  # fmt: skip
-SERVE = "trtllm-serve openai/gpt-oss-120b"
-PATH = "/var/lib/inference-fleet/models/gpt-oss-120b"
-# {guide's line: ours} of lines that differ on the guide's own version, "" where one has none.
-EVERYWHERE = {
-    "--host 0.0.0.0": "--host 127.0.0.1",
-    "mpirun -n 1 --oversubscribe --allow-run-as-root " + SERVE:
-        "mpirun -n 1 --oversubscribe --allow-run-as-root trtllm-serve " + PATH,
-    SERVE: "trtllm-serve " + PATH,
-    "vllm serve openai/gpt-oss-120b": "vllm serve " + PATH,
-    **{"--extra_llm_api_options " + name: "--extra_llm_api_options /etc/inference-fleet/config/server-0.yml"
-       for name in ("${EXTRA_LLM_API_FILE}", "low_latency.yaml", "max_throughput.yaml")},
-}  # fmt: skip
-OURS = {
-    "HF_HUB_OFFLINE=1", "TIKTOKEN_ENCODINGS_BASE=/var/lib/inference-fleet/encodings", "VLLM_NO_USAGE_STATS=1",
-    "DO_NOT_TRACK=1", "--served-model-name openai/gpt-oss-120b", "--tool-call-parser openai",
-    "--enable-auto-tool-choice", "--host 127.0.0.1", "--port 8000", "--gpu-memory-utilization 0.9",
-    "--gpu-memory-utilization 0.95", "--max-num-seqs 48", '--quantization-config {"moe":{"activation":"mxfp8"}}',
-    "--middleware inference_fleet_drains.Drains", "PYTHONPATH=/var/lib/inference-fleet/lib/engine",
-}  # fmt: skip
 
 
 def lines_of(words, content, environment):
@@ -128,16 +107,6 @@ def started(name, overlays=()):
 def guides(name):
     _overlays, command, content, environment = GUIDES[name]
     return lines_of(command.split(), yaml.safe_load(content) or {}, environment)
-
-
-@pytest.mark.parametrize("name", GUIDED)
-def test_on_the_guides_version_only_listed_lines_differ(name):
-    ours, theirs = started(name, GUIDES[name][0]), guides(name)
-    assert set(theirs) <= set(ours) | {"VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8"}
-    differing = {line: ours.get(key, "") for key, line in theirs.items() if ours.get(key) != line}
-    differing.pop("VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1", None)
-    assert differing.items() <= EVERYWHERE.items()
-    assert {line for key, line in ours.items() if key not in theirs} <= OURS
 
 
 @pytest.mark.parametrize("name", GUIDED)
@@ -188,24 +157,6 @@ def test_each_recipe_plans_on_its_gpus(name, kind, size):
     assert all(one["refusal"] is None and one["verdict"] in ("ok", "warning") for one in found)
 
 
-@pytest.mark.parametrize(("name", "overlay"), [(name, one) for name in NVIDIA for one in OWN[name]["overlays"]])
-def test_each_overlay_plans_and_fits(name, overlay):
-    entries, resolved, hardware = planned(name, (overlay,))
-    found = capacity.check(entries, plan.deployment(resolved, plan.Site(), "node-1"), hardware)
-    # 79 GiB with a draft of 2.6 GiB, and one request of 131072 tokens
-    tight = (name, overlay) == ("h100-vllm", "eagle3")
-    assert {one["verdict"] for one in found} == {"warning" if tight else "ok"}
-    if overlay == "gpt-oss-20b":
-        assert {entry["model_id"].rpartition("/")[2] for entry in entries} == {"gpt-oss-20b"}
-    if overlay == "eagle3":
-        head = "/var/lib/inference-fleet/models/gpt-oss-120b-Eagle3-v%d" % (3 if "vllm" in name else 2)
-        assert all(head in entry["weights"] for entry in entries)
-    if overlay == "environment":
-        assert {entry["command"][0] for entry in entries} == {"/var/lib/inference-fleet/venvs/vllm-0.33.0/bin/vllm"}
-        for entry in entries:
-            assert entry["environment"]["CUDA_VISIBLE_DEVICES"] == ",".join(map(str, entry["devices"]))
-
-
 ACCURACY = [("tp", 8, "", 1024, 32768), ("tp", 4, "-high", 720, 133120), ("dep", 8, "", 128, 32768),
             ("dep", 4, "-high", 2, 133120)]  # fmt: skip
 
@@ -219,18 +170,6 @@ def test_the_guides_settings_for_evaluations(kind, size, effort, batch, tokens):
     assert found["enable-attention-dp"] is (kind == "dep")
     assert entries[0]["config"]["content"]["cuda_graph_config"]["max_batch_size"] == batch
     assert entries[0]["container"]["image"].endswith(":1.2.1")
-
-
-def test_a_site_that_requires_digests_gets_an_error_for_an_image_without_one():
-    variables = {"fleet_recipe": "b200-vllm", "fleet_hardware": {"accelerator": "b200", "count": 8},
-                 "fleet_require_digests": True}  # fmt: skip
-    with pytest.raises(FleetError) as caught:
-        fleet.plan_fleet(["node-1"], lambda host: variables, deploys=True)
-    assert [one.code for one in caught.value.problems] == ["input.value-invalid"]
-    digest = "sha256:" + "a" * 64
-    override = {"container": {"digest": digest}}
-    found = fleet.plan_fleet(["node-1"], lambda host: {**variables, "fleet_override": override}, deploys=True)
-    assert {entry["container"]["digest"] for entry in found["node-1"]["servers"]} == {digest}
 
 
 @pytest.mark.parametrize("name", ["b200-low-latency", "h200-max-throughput"])

@@ -47,15 +47,20 @@ def test_the_page_shows_what_a_recipe_starts(recipe):
     assert table(recipe, ours.values()) == ours
 
 
-def container():
-    """The servers of the example with the vendor's image."""
-    (layer,) = [one for name, one in doc_examples.example("container", doc_examples.TUTORIAL).items()
-                if name.startswith("fleet_override")]  # fmt: skip
-    return planned("trn3-vllm-neuron", layer=layer)[0]
+def test_the_example_with_the_vendors_index():
+    given = doc_examples.example("environment", doc_examples.TUTORIAL)
+    entries, _resolved, _hardware = planned(given["fleet_recipe"], layer=given["fleet_override_venv"])
+    assert {entry["command"][0] for entry in entries} == {"/var/lib/inference-fleet/venvs/vllm-neuron/bin/vllm"}
+    options = yaml.safe_load((CLONE / "roles/vllm/meta/argument_specs.yml").read_text())["argument_specs"]["main"]
+    assert set(given) - {"fleet_recipe", "fleet_override_venv"} <= set(options["options"])
 
 
 def test_the_page_shows_how_the_container_is_started():
-    launch = container()[1]["launch"]
+    (layer,) = [one for name, one in doc_examples.example("container", doc_examples.TUTORIAL).items()
+                if name.startswith("fleet_override")]  # fmt: skip
+    entries = planned("trn3-vllm-neuron", layer=layer)[0]
+    assert entries[0]["directories"]["artifact"] in [one["source"] for one in entries[0]["container"]["mounts"]]
+    launch = entries[1]["launch"]
     image = next(number for number, word in enumerate(launch) if word.startswith("public.ecr.aws/"))
     options = {word.partition("=")[0] for word in launch[:image] if word.startswith("--")} - {"--env"}
     assert options == {name for name in table("Container (DLC)") if name.startswith("--")}
@@ -84,32 +89,3 @@ def test_the_examples_plan(name, recipe, servers):
     }.get(name, {})  # fmt: skip
     assert expected.items() <= entries[-1]["environment"].items()
     assert name != "prefill" or len({entry["directories"]["artifact"] for entry in entries}) == 1
-
-
-def test_the_example_with_the_vendors_index():
-    given = doc_examples.example("environment", doc_examples.TUTORIAL)
-    entries, resolved, _hardware = planned(given["fleet_recipe"], layer=given["fleet_override_venv"])
-    assert len(entries) == 8
-    assert resolved["venv"]["create"] is True
-    assert all("==" in package for package in resolved["venv"]["packages"])
-    assert {entry["command"][0] for entry in entries} == {"/var/lib/inference-fleet/venvs/vllm-neuron/bin/vllm"}
-    options = yaml.safe_load((CLONE / "roles/vllm/meta/argument_specs.yml").read_text())["argument_specs"]["main"]
-    assert set(given) - {"fleet_recipe", "fleet_override_venv"} <= set(options["options"])
-
-
-def test_the_example_with_the_vendors_image():
-    entries = container()
-    assert len(entries) == 8
-    for entry in entries:
-        assert entry["container"]["devices"] == ["/dev/neuron%d" % number for number in range(16)]
-        assert entry["directories"]["artifact"] in [mount["source"] for mount in entry["container"]["mounts"]]
-        assert entry["command"][:2] == ["vllm", "serve"]
-    assert len({entry["directories"]["artifact"] for entry in entries}) == 1
-
-
-@pytest.mark.parametrize("recipe", ["trn3-vllm-neuron", "trn3-start-script"])
-def test_the_example_of_lnc_1_without_arguments_is_for_the_others(recipe):
-    shown = doc_examples.example("lnc-1")
-    del shown["fleet_override"]["arguments"]
-    entries = planned(recipe, layer=shown["fleet_override"], hardware=shown["fleet_hardware"])[0]
-    assert [entry["environment"]["NEURON_LOGICAL_NC_CONFIG"] for entry in entries] == ["1"] * 16

@@ -10,7 +10,6 @@ kinds of hub under `make soak`, and one of each fault always.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
 import signal
 import threading
@@ -28,6 +27,7 @@ OTHER = "model-00010-of-00014.safetensors"
 BYTES = 9_000_000  # of SHARD
 # What a client holds back until it writes, and so loses with a connection, of each open file.
 PIECE = 1 << 20
+AGAIN = ("config.json", "model.safetensors.index.json")  # each run starts with them
 
 
 class Node(HubWeights):
@@ -83,9 +83,9 @@ def node(tmp_path, hub, request):
     return Node(tmp_path, hub, request.param)
 
 
-def each_client(*, always=None):
-    """The test runs with both clients; with `always` set, with the other one under `make soak` only."""
-    marks = {one: [pytest.mark.soak] if always and one != always else [] for one in CLIENTS}
+def each_client(*, always):
+    """The test runs with this client, and with the other one under `make soak`."""
+    marks = {one: [] if one == always else [pytest.mark.soak] for one in CLIENTS}
     return pytest.mark.parametrize("node", [pytest.param(one, marks=marks[one]) for one in CLIENTS], indirect=True)
 
 
@@ -123,44 +123,31 @@ CASES = [
     Case("forbidden by the CDN once", [fault("status", status=403, count=1)], always=HF),
     Case("a connection that is too slow", [fault("slow", rate=100_000, count=1)], always=HF, resumes=True,
          more={"min_rate": 1_000_000, "min_rate_window_s": 1}),
-    Case("500 once", [fault("status", status=500, count=1)], always=HF),
     Case("503 for the listing", [fault("status", "*", status=503, count=1, on=["info", "list"])], always=MS),
     Case("503 for the redirect", [fault("status", status=503, count=1, on="redirect")], always=HF),
-    Case("cut at a byte", [fault("cut", at=AT, count=1)], always=HF, resumes=True),
     Case("cut at the first byte", [fault("cut", at=0, count=1)], always=MS, resumes=True),
     Case("reset at a byte", [fault("cut", at=AT, count=1, reset=True)], always=MS),
     Case("cut again and again", [fault("cut", at=at, count=1) for at in range(2_000_000, BYTES, 2_000_000)], always=HF,
          resumes=True),
     Case("a byte is wrong once", [fault("flip", count=1)], always=MS, times=2),
-    Case("the last byte is wrong once", [fault("flip", at=BYTES - 1, count=1)], always=HF, times=2),
     Case("a byte of a small file is wrong once", [fault("flip", "config.json", count=1, at=3)], always=MS, times=1),
     Case("too long once", [fault("length", by=10, count=1)], always=MS),
-    Case("ends early once", [fault("truncate", by=1000, count=1)], always=MS, resumes=True),
     Case("stalls once", [fault("stall", at=AT, count=1)], always=HF, resumes=True, more=IMPATIENT),
-    Case("no ranges", [fault("cut", at=AT, count=1), fault("no_range", count=1)], always=MS, times=2),
     Case("no ranges, and a wrong byte where it was right before",
          [fault("cut", at=AT, count=1), fault("no_range", count=1), fault("flip", at=5000, count=1, skip=1)],
-         always=HF),
+         always=HF, times=2),
     Case("no such range after a break",
          [fault("cut", at=AT, count=1), fault("length", by=AT - BYTES - PIECE, count=1, skip=1)], always=HF, times=2),
-    Case("a page of HTML for a shard", [fault("page", count=1)], always=HF),
     Case("many at once",
          [fault("status", "*1-of*", status=429, retry_after=1, count=1), fault("cut", "*2-of*", at=5000, count=1),
           fault("flip", "*3-of*", count=1), fault("stall", "*4-of*", at=5000, count=1),
           fault("length", "*5-of*", by=-7, count=1)], always=HF, more=IMPATIENT),
     # For ever:
-    Case("500 for ever", [fault("status", status=500)], DOWN, ("HTTP 500, 2 attempts", "{shard}"), always=MS,
+    Case("500 for ever", [fault("status", status=500)], DOWN, ("HTTP 500, 2 attempts", SHARD), always=MS,
          more=TWICE),
-    Case("cut for ever", [fault("cut", at=0)], DOWN, ("cut off after 0 of 9000000 bytes", "{shard}"), always=HF,
-         more=TWICE),
-    Case("stalls for ever", [fault("stall", at=0)], DOWN, ("{shard}",), always=MS, more=HOPELESS),
     Case("a listing that stalls for ever", [fault("stall", "*", at=0, on="list")], DOWN, ("no response within 2 s",),
          always=HF, more=HOPELESS),
-    Case("wrong for ever", [fault("flip")], WRONG, ("{shard}", "of sha256 {wrong}, listed is {right}"), always=HF),
-    Case("too short for ever", [fault("length", by=-10)], WRONG, ("{shard}", "8999990 bytes long, listed are 9000000"),
-         always=MS),
-    Case("a page for ever", [fault("page", "config.json")], WRONG,
-         ("config.json", "94 bytes long, listed are {config}"), always=MS),
+    Case("wrong for ever", [fault("flip")], WRONG, (SHARD, "of sha256"), always=HF),
     Case("a page for a listing", [fault("page", "*", on=["list", "info"])], "hub.response-invalid", ("no JSON",),
          always=MS),
     Case("not authorized", [fault("status", status=401, code="GatedRepo", on=["get", "redirect"])], "hub.access",
@@ -168,18 +155,12 @@ CASES = [
     Case("forbidden by the CDN", [fault("status", status=403)], "hub.access", ("HTTP 403",), always=HF,
          more=TWICE),
     Case("a file is gone", [fault("status", status=404, code="EntryNotFound", on=["get", "redirect"])], MISSING,
-         ("{shard}",), always=MS),
+         (SHARD,), always=MS),
     Case("a listing with another size", [fault("listing", "*", sizes={SHARD: 99})], WRONG,
-         ("{shard}", "9000000 bytes long, listed are 99"), always=MS),
-    Case("a listing with another sha256", [fault("listing", "*", sha256={SHARD: "0" * 64})], WRONG,
-         ("{shard}", "of sha256 {right}, listed is " + "0" * 64), always=HF),
-    Case("a listing without a checksum", [fault("listing", "*", sha256={SHARD: ""})], "hub.response-invalid",
-         ("{shard}",), always=MS),
-    Case("a listing without a shard", [fault("listing", "*", drop=[SHARD])], "hub.response-invalid", ("{shard}",),
+         (SHARD, "9000000 bytes long, listed are 99"), always=MS),
+    Case("a listing without a shard", [fault("listing", "*", drop=[SHARD])], "hub.response-invalid", (SHARD,),
          always=MS),
     Case("a listing with a shard too many", [fault("listing", "*", add={GHOST: 90_000})], MISSING, (GHOST,), always=HF),
-    Case("a listing that names another folder", [fault("listing", "*", add={"../../evil": 9})], "hub.response-invalid",
-         ("../../evil",), always=MS),
     Case("unknown repository", [], MISSING, ("no/such",), always=HF, more={"repo": "no/such"}),
 ]  # fmt: skip
 
@@ -203,27 +184,11 @@ def test_a_fault(node, case):
     if case.code is None:
         node.brought(**case.more)
     else:
-        flipped = bytearray(node.repository.files[SHARD].bytes())
-        flipped[BYTES // 2] ^= 1  # as the hub's fault does
-        known = {
-            "shard": SHARD, "right": node.repository.files[SHARD].sha256, "config": node.size("config.json"),
-            "wrong": hashlib.sha256(flipped).hexdigest(),
-        }  # fmt: skip
-        node.refused(case.code, *(text.format(**known) for text in case.said), check_too=False, **case.more)
+        node.refused(case.code, *case.said, check_too=False, **case.more)
     assert all(one.happened for one in faults), [one for one in faults if not one.happened]
     if case.times > 1 or case.resumes:
         further = (node.hub.asked(REPO, SHARD) - case.times) * PIECE if case.resumes else 0
         assert node.hub.sent(REPO, SHARD) <= case.times * BYTES + further
-
-
-@each_client()
-def test_a_listing_of_many_pages_and_files_that_are_in_xet_too(tmp_path, content, node):
-    """As huggingface.co has them; ModelScope's listing has no pages and knows no Xet."""
-    with Hub([Repository(REPO, content, xet=True)], page=7) as hub:
-        Node(tmp_path, hub, node.source).brought()
-        lists = [entry for entry in hub.requests if entry["kind"] == "list"]
-        assert len(lists) == (6 if node.source == "huggingface" else 1)  # 36 files and 2 folders
-        assert not any("xet" in entry["url"] for entry in hub.requests)
 
 
 @each_client(always=HF)
@@ -250,14 +215,7 @@ def test_a_killed_download_goes_on(node):
         lost.append(sum(in_flight.values()) - sum(lost))
         assert lost[-1] >= 0 and max(in_flight.values()) <= short * len(lost)
     node.brought()
-    assert node.hub.sent(REPO) - total == sum(lost)
-
-
-@each_client(always=MS)
-def test_a_hub_that_is_never_there(node):
-    node.hub.stop()
-    node.refused("hub.unavailable", node.hub.endpoint, check_too=False, retries=0)
-    assert not node.destination.exists()
+    assert node.hub.sent(REPO) - total == sum(lost) + sum(map(node.size, AGAIN))
 
 
 def when_half_there(node, action):
@@ -272,7 +230,7 @@ def when_half_there(node, action):
 def test_a_hub_that_goes_away_and_comes_back(node):
     """Away for longer than the run is patient: an error; later it goes on where it was."""
     thread = when_half_there(node, node.hub.stop)
-    node.refused("hub.unavailable", check_too=False, retries=1)
+    node.refused("hub.unavailable", node.hub.endpoint, check_too=False, retries=1)
     thread.join()
     assert not node.destination.exists()
     wait_until(node.hub.quiet)
@@ -281,7 +239,7 @@ def test_a_hub_that_goes_away_and_comes_back(node):
     node.hub.mend()
     node.hub.start()
     node.brought()
-    assert node.hub.sent(REPO) - sum(node.size(path) for path in node.wanted()) == lost
+    assert node.hub.sent(REPO) - sum(map(node.size, node.wanted())) == lost + sum(map(node.size, AGAIN))
 
 
 @each_client(always=MS)
@@ -297,45 +255,3 @@ def test_a_hub_that_is_away_for_a_while(node):
     thread = when_half_there(node, away)
     node.brought(retries=6)  # a minute
     thread.join()
-
-
-@each_client(always=HF)
-def test_a_branch_that_was_rewritten_after_a_break(node):
-    """The first commit is gone: the run fails, and `refresh` installs the newer weights."""
-    first = node.repository.head
-    held = node.hub.fault("hold", path=SHARD, at=AT)
-    node.begin()
-    wait_until(lambda: node.come_to({SHARD: AT}))
-    node.kill_worker()
-    held.release()
-    node.repository.commit({**node.repository.files, SHARD: safetensors("model.layers.3.weight", BYTES, seed=78)})
-    del node.repository.commits[first]
-    # a file whose commit ModelScope has lost is requested from the branch, which has another by now
-    node.refused(MISSING if node.source == HF else WRONG, SHARD, check_too=False)
-    assert not node.destination.exists()
-    node.brought(refresh=True)
-
-
-@each_client(always=MS)
-def test_names_that_look_like_a_file_that_grows_and_long_ones(node):
-    odd = {"X": b"x" * 3_000_000, "X.incomplete": b"y" * 2_000_000, "n" * 250: b"z" * 2_500_000, "..foo": b"f"}
-    small = {path: one for path, one in gpt_oss_files(900, shards=2).items() if "/" not in path}
-    node.repository.commit({**small, **odd})
-    node.hub.fault("cut", path="X*", at=1_500_000, count=2)
-    node.hub.fault("cut", path="n*", at=1_500_000, count=1)
-    node.brought(exclude=[])
-
-
-@each_client(always=HF)
-def test_a_new_commit_that_comes_badly_leaves_the_old_weights(node):
-    node.brought()
-    changed = safetensors("model.layers.3.weight", BYTES, seed=77)
-    node.repository.commit({**node.repository.files, SHARD: changed, "README.md": b"new\n"})
-    node.hub.forget()
-    assert not node.run()["changed"]  # a branch is looked up once
-    assert node.hub.requests == []
-    node.hub.fault("flip", path=SHARD)
-    node.refused(WRONG, check_too=False, refresh=True)
-    node.hub.mend()
-    result = node.brought(refresh=True)
-    assert (result["commit"], sorted(result["fetched"])) == (node.repository.head, ["README.md", SHARD])

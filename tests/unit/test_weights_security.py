@@ -32,7 +32,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights
     transfer,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import hub as hub_client
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.manifest import LISTING, MANIFEST
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.manifest import MANIFEST
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.wanted import SourceProblem, Wanted
 from ansible_collections.inference.fleet.tests.hubs import hub as hubs
 from ansible_collections.inference.fleet.tests.hubs.repositories import Repository, gpt_oss_files
@@ -62,9 +62,9 @@ class Place(HubWeights):
             "huggingface", REPO, "main", str(self.destination), endpoint=hub.endpoint, retries=0, timeout_s=20
         )
 
-    def prepared(self, sleep=lambda _seconds: None, **changes):
+    def prepared(self, **changes):
         wanted = replace(self.plain, **changes)
-        return run.Run(wanted, hub_client.Hub(wanted, None, http.Http({}, timeout_s=20)), sleep=sleep)
+        return run.Run(wanted, hub_client.Hub(wanted, None, http.Http({}, timeout_s=20)))
 
     def run(self, check_mode=False, **changes):
         return self.prepared(check_mode=check_mode, **changes).run()
@@ -117,7 +117,7 @@ def folder(path, _elsewhere):
 
 
 PLANTS = [to_file, to_folder, dangling, hard_link, pipe, loop, folder]
-STAGED = ["", LISTING, PART, PART + transfer.RANGES, MANIFEST]
+STAGED = ["", PART, PART + transfer.RANGES, MANIFEST]
 
 
 class Elsewhere:
@@ -126,7 +126,7 @@ class Elsewhere:
     def __init__(self, path):
         self.path = path
         (path / "below").mkdir(parents=True)
-        for name in ("precious", "config.json", SHARD, MANIFEST, LISTING, "below/precious"):
+        for name in ("precious", "config.json", SHARD, MANIFEST, "below/precious"):
             (path / name).write_text("precious")
         self._before = self._state()
 
@@ -384,7 +384,6 @@ def test_a_folder_of_others_where_a_file_has_to_come(place):
 @pytest.mark.parametrize(
     ("owner", "name", "fault"),
     [
-        (shutil, "disk_usage", lambda _path: mock.Mock(free=0)),
         (os, "access", lambda *_given: False),
         (staging.WeightLock, "_taken", mock.Mock(side_effect=OSError(30, "EROFS"))),
     ],
@@ -528,7 +527,7 @@ def test_paths_inside(inside, paths):
     [
         ({}, None),
         ({"Retry-After": "7"}, 7),
-        ({"Retry-After": "soon"}, None),
+        ({"Retry-After": "²"}, None),
         ({"RateLimit": '"resolvers";r=0;t=50'}, 50),
         ({"RateLimit": '"api";r=12;t=50'}, None),
         ({"RateLimit": '"api";r=0;t=3, "resolvers"; r=0; t=50'}, 50),
@@ -542,7 +541,7 @@ def test_how_long_a_hub_asks_to_wait(headers, seconds):
 
 def test_a_wait_is_shown_with_its_reason_and_has_a_bound(place, monkeypatch):
     seen, waits, clock = [], [50, 10_000], [0.0]
-    prepared = place.prepared(sleep=lambda _s: seen.append(prepared.progress.snapshot()["waiting"]), retries=5)
+    prepared = place.prepared(retries=5)
 
     def call():
         if waits:
@@ -550,6 +549,7 @@ def test_a_wait_is_shown_with_its_reason_and_has_a_bound(place, monkeypatch):
         return "done"
 
     with monkeypatch.context() as patch:
+        patch.setattr(transfer.time, "sleep", lambda _s: seen.append(prepared.progress.snapshot()["waiting"]))
         patch.setattr(transfer.time, "monotonic", lambda: clock.__setitem__(0, clock[0] + 25.0) or clock[0])
         assert prepared.transfer.patiently(call) == "done"
     assert seen and all(text.endswith(" s: HTTP 429") for text in seen)
@@ -573,14 +573,53 @@ def test_a_token_is_sent_to_its_hub_only(monkeypatch):
         assert other.requests and not any(one["token"] for one in other.requests)
 
 
-def test_a_page_of_a_listing_does_not_leave_https():
-    """The checksums come from it."""
-    client = hub_client.Hub(Wanted("huggingface", REPO, "main", "/models/x", endpoint="https://hub"), None, None)
-    answers = [({"sha": "a" * 40}, None), ([], "http://hub/next")]
-    client._json = lambda *_given: answers.pop(0)
+class Answers:
+    """An Http whose responses are these JSON values; each has another page, which is not of https."""
+
+    def __init__(self, values):
+        self._values = list(values)
+
+    @contextlib.contextmanager
+    def get(self, *_given):
+        text = json.dumps(self._values.pop(0)).encode()
+        yield mock.Mock(read=lambda _most: text, headers={"Link": '<http://hub/next>; rel="next"'})
+
+
+COMMIT = {"sha": "a" * 40}
+
+
+@pytest.mark.parametrize(
+    ("source", "values", "kind"),
+    [
+        ("huggingface", [COMMIT, []], "foreign"),  # the checksums come from the page
+        ("huggingface", [{"sha": 7}], "foreign"),
+        ("huggingface", [COMMIT, [{"type": "file", "path": ["a"], "size": 1}]], "foreign"),
+        ("huggingface", [COMMIT, [{"type": "file", "path": "a", "lfs": "sha"}]], "foreign"),
+        ("modelscope", [{"Data": {"Files": [{"Path": "a", "Size": 1, "Revision": 7}]}}], "foreign"),
+        ("modelscope", [{"Data": {"Files": None}}], "revision"),
+        ("modelscope", [{"Data": {"Files": [{}] * hub_client.LISTED_AT_MOST}}], "other"),  # it lists no more
+    ],
+)
+def test_listings_that_are_none(source, values, kind):
+    client = hub_client.Hub(Wanted(source, REPO, "v1", "/models/x", endpoint="https://hub"), None, Answers(values))
     with pytest.raises(SourceProblem) as raised:
         client.listing()
-    assert raised.value.kind == "foreign"
+    assert raised.value.kind == kind
+
+
+def test_addresses_and_numbers_of_a_server_that_are_none():
+    for call, *given in (
+        (http.origin, "http://a:80x/"),
+        (http.following, "https://a/b", "//[x"),
+        (http.following, "https://a/b", "http://a/"),
+    ):
+        with pytest.raises(http.HttpFailure):
+            call(*given)
+    with pytest.raises(http.HttpFailure), http.Http({"http_proxy": "http://proxy:3x"}).get("http://a/"):
+        pass
+    headers = {"Content-Length": "²", "Content-Range": "bytes 0-1/" + "9" * 5000}
+    found = http.Response(mock.Mock(chunked=False, status=206, getheader=headers.get), "http://a", 0, 0)
+    assert (found.length, found.start, found.size) == (None, 0, None)
 
 
 def test_a_file_that_changes_while_it_is_hashed_gets_no_record(tmp_path):

@@ -12,9 +12,10 @@ import signal
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import ENDED, DetachedJob
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.manifest import LISTING, MANIFEST
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.manifest import MANIFEST
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.transfer import bytes_of, part_of
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.wanted import DEFAULT_BRANCHES
+from ansible_collections.inference.fleet.tests.hubs.repositories import is_lfs
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 from ansible_collections.inference.fleet.tests.unit.operating import operate, repeated
 
@@ -96,8 +97,10 @@ class HubWeights(Weights):
 
     def kept(self, path):
         """Bytes of a wanted file in the staging folder, with which the next run continues."""
-        record = (read_json(self.staging / LISTING) or {"files": {}})["files"].get(path)
-        return bytes_of(part_of(str(self.staging), path, record), record["size"]) if record else 0
+        content = self.repository.files[path]
+        by_git = self.source == "huggingface" and not is_lfs(path, content)
+        sums = {"sha256": None, "oid": content.git_sha1} if by_git else {"sha256": content.sha256}
+        return bytes_of(part_of(str(self.staging), path, {"size": content.size, **sums}), content.size)
 
     def job(self):
         return next((self.root / "var/lib/inference-fleet/jobs").glob("weights-*/"))

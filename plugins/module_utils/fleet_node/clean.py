@@ -230,14 +230,19 @@ def _weights(paths, used, entries):
     parents = {paths.models, *(os.path.dirname(folder) for folder in named)}
     for parent in sorted({os.path.realpath(one) for one in parents}):
         for name, path in _folders(parent):
-            hidden = name.startswith(".") and name.endswith(INNER_STAGING)
-            destination = os.path.join(parent, name[1 : -len(INNER_STAGING)]) if hidden else path
+            destination = _destination(path)
             if used.names(destination) or used.names(path) or _is_changing(destination):
                 continue
-            if hidden and len(name) > len(INNER_STAGING) + 1:
+            if destination != path:
                 yield path, "partial download", "%s is not planned, and no job fetches it" % destination
             elif not name.startswith(".") and os.path.isfile(os.path.join(path, MANIFEST)):
                 yield path, "checkpoint", "no planned or deployed server reads it"
+
+
+def _destination(path):
+    """Where the files of a partial download belong; the path itself if it is none."""
+    found = re.fullmatch(r"(.*/)\.([^/]+)" + re.escape(INNER_STAGING), path)
+    return found[1] + found[2] if found else path
 
 
 def _is_changing(destination):
@@ -254,9 +259,9 @@ def _is_changing(destination):
 def _delete(paths, one):
     """Delete it unless it is in use by now. Returns whether it was deleted."""
     path, kind = one["path"], one["kind"]
-    if kind == "checkpoint":
+    if kind in ("checkpoint", "partial download"):
         try:
-            with WeightLock(path, patience_s=0):
+            with WeightLock(_destination(path), patience_s=0):
                 shutil.rmtree(path)
         except Busy:
             return False

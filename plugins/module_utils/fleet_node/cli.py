@@ -5,7 +5,7 @@
 
     run ENTRY.json --state STATE.json --secrets SECRETS.json --root ROOT
     end ENTRY.json --root ROOT [--state STATE.json] [--remove]
-    folders ENTRY.json [--user NAME]
+    folders ENTRY.json --user NAME
     watch ETC --state STATES --root ROOT --memory MEMORY.json --failures N --timeout S [--every S]
     work MODULE ...
 
@@ -87,7 +87,7 @@ def parsed(arguments):
     ender.add_argument("--remove", action="store_true")
     folders = commands.add_parser("folders", help="make the directories of an entry")
     folders.add_argument("entry")
-    folders.add_argument("--user")
+    folders.add_argument("--user", required=True)
     watcher = commands.add_parser("watch", help="restart what does not answer")
     watcher.add_argument("etc")
     watcher.add_argument("--state", required=True)

@@ -22,7 +22,9 @@ from .containers.host_settings import DAEMON_JSON
 from .engines.registry import engine_of
 from .errors import FleetError
 from .host.files import existing_parent, names_in, read_bytes, read_end, read_json, readable_json
+from .host.python_environment import MARKER
 from .host.redact import MASK, TOKEN_LENGTH, Redactor, encoded, url_secrets, variable_secrets
+from .host.server_spec import read_entry
 from .platforms.base import used
 from .platforms.host import run_tool
 from .program import own_version
@@ -201,7 +203,8 @@ def sampling(case):
             continue
         for folder in entry["weights"][:1]:
             path = os.path.join(folder, "generation_config.json")
-            found[path] = readable_json(path)
+            with contextlib.suppress(OSError):
+                found[path] = read_json(path, follow=True)  # a link in the cache of a hub's client
         for key in OVERRIDES:
             found[key] = _mapping(entry["arguments"].get(key))
         for where, value in found.items():
@@ -289,8 +292,8 @@ def bundle(case, servers, found):
     taken = {"findings.json": _json(found), "plan.json": _json(servers)}
     entries, secrets = list(servers), set()
     for name in names_in(case.paths.servers, suffix=".json"):
-        entry = readable_json(case.paths.entry(name))
-        entries += [entry] if isinstance(entry, dict) else []
+        entry = read_entry(case.paths.entry(name))
+        entries += [entry] if entry else []
         taken["deployed/%s.json" % name] = _text(case.paths.entry(name))
         taken["records/%s.json" % name] = _text(case.paths.server_state(name))
     for name in names_in(case.paths.secrets, suffix=".json"):
@@ -335,8 +338,8 @@ def _versions(case):
         "system": _text(case.system.sysroot + "/etc/os-release", follow=True), "environments": {},
     }  # fmt: skip
     for name in names_in(case.paths.venvs):
-        marker = read_json("%s/%s/.inference-fleet.json" % (case.paths.venvs, name))
-        found["environments"][name] = (marker or {}).get("packages")
+        marker = readable_json("%s/%s/%s" % (case.paths.venvs, name, MARKER))
+        found["environments"][name] = marker.get("packages") if isinstance(marker, dict) else None
     with contextlib.suppress(FleetError, OSError):
         found["accelerators"] = case.platform.detect(case.system).as_dict() if case.platform else None
     return found

@@ -65,8 +65,8 @@ def program_problem(entry):
 
 
 def stop_leftovers(entry, root):
-    """End the remaining processes and containers of a server: TERM, then KILL. Returns [{id, what}] of those that are
-    left: id is a pid or a container's ID. entry: the plan entry, or {name} if nothing else is known."""
+    """End the remaining processes and containers of a server: TERM, then KILL. Returns descriptions of those that are
+    left. entry: the plan entry, or {name} if nothing else is known."""
     name, engine, problem = entry["name"], engine_of_entry(entry), None
 
     def pids():
@@ -101,8 +101,8 @@ def stop_leftovers(entry, root):
             "that run: " + ", ".join(map(str, left)) if left else "have ended",
         ) from problem
     return [
-        *({"id": one.id, "what": "container %s (%s)" % (one.name, one.id[:12])} for one in found),
-        *({"id": pid, "what": "process %d: %s" % (pid, processes.command(pid) or "gone")} for pid in left),
+        *("container %s (%s)" % (one.name, one.id[:12]) for one in found),
+        *("process %d: %s" % (pid, processes.command(pid) or "gone") for pid in left),
     ]
 
 
@@ -139,19 +139,16 @@ def _check_paths(where, entry, root):
     own = {*entry["directories"].values(), (entry["config"] or {}).get("path"), NodePaths(root).engine_lib}
     for mount in container["mounts"]:
         if mount["source"] not in own and not os.path.exists(mount["source"]):
-            raise _path_missing(where, mount["source"], "is not on this node", "container.mounts")
+            raise FleetError("launch.path-missing", where, mount["source"], "is not on this node", "container.mounts")
         lost = _lost_link(mount, container["mounts"]) if mount["read_only"] else None
         if lost:
             reason = "is a link to %s, which is not mounted into the container" % lost[1]
-            raise _path_missing(where, lost[0], reason, "container.mounts")
+            raise FleetError("launch.path-missing", where, lost[0], reason, "container.mounts")
     for device in container["devices"]:
         path = device.partition(":")[0]
         if path.startswith("/") and not os.path.exists(path):
-            raise _path_missing(where, path, "is not on this node", "container.devices or fleet_hardware")
-
-
-def _path_missing(where, path, reason, keys):
-    return FleetError("launch.path-missing", where, path, reason, keys)
+            keys = "container.devices or fleet_hardware"
+            raise FleetError("launch.path-missing", where, path, "is not on this node", keys)
 
 
 def _lost_link(mount, mounts):

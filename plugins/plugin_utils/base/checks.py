@@ -16,7 +16,7 @@ import re
 import unicodedata
 
 from ...module_utils.fleet_node.errors import FleetError
-from .words import NUMBER, SWITCHES, WHOLE, close_to, odd_characters, path_text, show, visible
+from .words import NUMBER, SWITCHES, WHOLE, meant, odd_characters, path_text, show, visible
 
 MAX_DEPTH = 32
 MAX_VALUES = 100_000  # of one variable or recipe, with aliases expanded
@@ -81,16 +81,8 @@ def unusable(where, allowed):
 
 def unknown_key(where, key, value, known):
     """Return the FleetError of a key that a mapping does not support."""
-    close = close_to(str(key), known, 0.6)
-    return FleetError(
-        "input.key-unknown",
-        where,
-        visible(key),
-        odd_characters(key),
-        show(value),
-        "; did you mean '%s'?" % close if close else "",
-        ", ".join(known),
-    )
+    values = (where, visible(key), odd_characters(key), show(value), meant(str(key), known), ", ".join(known))
+    return FleetError("input.key-unknown", *values)
 
 
 def invisible(text):
@@ -241,12 +233,12 @@ def check_batches(where, value):
 
 
 def address_of(host, variables):
-    """Return the address that the inventory declares for a host. Raises FleetError if a variable needs facts."""
-    for name in ("fleet_address", "ansible_host"):
-        value = variables.get(name)
-        if value:
-            return str(value)
-    return host
+    """Return the address that the inventory declares for a host. Raises FleetError, which names the host, if a variable
+    needs facts."""
+    try:
+        return str(variables.get("fleet_address") or variables.get("ansible_host") or host)
+    except FleetError as error:
+        raise error.within(host + ": ") from error
 
 
 # -- placeholders ${name} ----------------------------------------------------------------------------------------------
@@ -286,15 +278,10 @@ def substitute(value, context, where):
         if not match.group(2):
             raise invalid(where, value, "${name}, or $${ for ${ itself")
         if context.get(name) is None:
-            close = close_to(name.strip(), [key for key in context if context[key] is not None])
-            raise FleetError(
-                "plan.placeholder-unknown",
-                where,
-                name,
-                "has no value here" if name in context else "is unknown",
-                "; did you mean ${%s}?" % close if close else "",
-                ", ".join("${%s}" % key for key in sorted(context) if context[key] is not None),
-            )
+            known = sorted(key for key in context if context[key] is not None)
+            why = "has no value here" if name in context else "is unknown"
+            hint, allowed = meant(name.strip(), known, "${%s}", 0.8), ", ".join("${%s}" % key for key in known)
+            raise FleetError("plan.placeholder-unknown", where, name, why, hint, allowed)
         return str(context[name])
 
     return PLACEHOLDER.sub(one, value)

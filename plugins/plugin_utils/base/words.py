@@ -88,3 +88,9 @@ def close_to(name, known, cutoff=0.8):
     """Return the name in ``known`` that ``name`` probably stands for, or "". cutoff: required similarity, up to 1."""
     close = difflib.get_close_matches(name, sorted(known), 1, cutoff=cutoff)
     return close[0] if close else ""
+
+
+def meant(name, known, form="'%s'", cutoff=0.6):
+    """Return the part of a message with the name in ``known`` that ``name`` probably stands for, or ""."""
+    close = close_to(name, known, cutoff)
+    return "; did you mean %s?" % (form % close) if close else ""

@@ -372,11 +372,14 @@ class Engine:
         }
 
 
-def content_of(entry, block=None):
-    """Return the content of a plan entry's configuration file, or one of its blocks; {} if it is missing."""
-    content = (entry["config"] or {}).get("content") or {}
-    found = content if block is None else content.get(block)
-    return found if isinstance(found, dict) else {}
+def content_of(entry):
+    """Return the content of a plan entry's configuration file, {} if it has none."""
+    return (entry["config"] or {}).get("content") or {}
+
+
+def block_of(content, name):
+    """Return a block of a configuration file, {} if it is missing."""
+    return content[name] if isinstance(content.get(name), dict) else {}
 
 
 def _splits(model, size):

@@ -13,7 +13,7 @@ from ...module_utils.fleet_node.errors import FleetError
 from ..base.checks import invalid, number
 from ..base.words import show
 from . import options, trtllm, vllm
-from .base import Engine, Unreadable, content_of, not_as_planned, read_mapping, read_number
+from .base import Engine, Unreadable, block_of, content_of, not_as_planned, read_mapping, read_number
 from .options import Version
 
 WORKERS = {one.name: one for one in (trtllm.ENGINE, vllm.ENGINE)}
@@ -287,7 +287,7 @@ def _check_alike(entries, mistakes):
         ([] if several else split, "model.path", lambda one: one["weights"][0]),
         *((split, "arguments." + name, lambda one, name=name: one["arguments"].get(name)) for name in ALIKE),
         *((split, "config.content.kv_cache_config." + name,
-           lambda one, name=name: content_of(one, "kv_cache_config").get(name))
+           lambda one, name=name: block_of(content_of(one), "kv_cache_config").get(name))
           for name in ("dtype", "tokens_per_block")),
         # with a draft the KV cache has other layers
         (mixed, "arguments." + DRAFT, lambda one: _canonical(one["arguments"].get(DRAFT))),
@@ -351,7 +351,7 @@ class Worker(Dynamo):
 def _check_buffer(where, server):
     """Raises FleetError if TensorRT-LLM accepts prompts for prefill that its transfer buffer does not contain.
     Workers may then hang (dynamo#4327)."""
-    held = number(content_of({"config": server.config}, BUFFER).get("max_tokens_in_buffer"))
+    held = number(block_of(server.content, BUFFER).get("max_tokens_in_buffer"))
     longest = read_number(server.arguments, trtllm.ENGINE.lengths) or (server.model and server.model.max_len)
     if held and longest and held < longest:
         place = "%s: config.content.%s.max_tokens_in_buffer" % (where, BUFFER)
@@ -381,7 +381,7 @@ def _transfer(worker):
             return "arguments." + TRANSFER, read_mapping(worker["arguments"], TRANSFER)
         except Unreadable:
             return "arguments." + TRANSFER, {}
-    return "config.content." + BUFFER, content_of(worker, BUFFER)
+    return "config.content." + BUFFER, block_of(content_of(worker), BUFFER)
 
 
 def _block_size(entry):

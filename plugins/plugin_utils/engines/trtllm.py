@@ -16,6 +16,7 @@ from .base import (
     SHARE,
     WHOLE,
     Engine,
+    block_of,
     conflict,
     content_of,
     not_as_planned,
@@ -118,13 +119,13 @@ class TensorRtLlm(Engine):
         if server.content.get("attention_dp_config") and not _is_on(server.arguments.get("enable-attention-dp")):
             value = server.content["attention_dp_config"]
             raise invalid(place + "attention_dp_config", value, "null, unless enable_attention_dp is true")
-        graphs = _block(server.content, "cuda_graph_config")
+        graphs = block_of(server.content, "cuda_graph_config")
         if graphs.get("batch_sizes") and graphs.get("max_batch_size"):
             keys = ("config.content.cuda_graph_config." + key for key in ("batch_sizes", "max_batch_size"))
             raise conflict(where, *keys)
 
     def _check_moe(self, where, server, version):
-        backend = _block(server.content, "moe_config").get("backend")
+        backend = block_of(server.content, "moe_config").get("backend")
         has = server.hardware.compute_capability
         fitting = MOE_ON.get(backend) if isinstance(backend, str) else None
         if not has or not fitting or has in fitting:
@@ -138,8 +139,9 @@ class TensorRtLlm(Engine):
     def notes(self, entry, version, hardware):
         """Return warnings about options that are not recorded, and about a known defect."""
         found = self.fields.not_recorded(None) if version is None else []
-        found += self.fields.check_file("", content_of(entry), version)
-        speculates = content_of(entry, "speculative_config").get("decoding_type")
+        content = content_of(entry)
+        found += self.fields.check_file("", content, version)
+        speculates = block_of(content, "speculative_config").get("decoding_type")
         if str(speculates).startswith("Eagle"):
             found.append(
                 "speculation with %s drops tool calls silently (TensorRT-LLM#16377, seen in 1.3.0rc13). Where "
@@ -180,11 +182,6 @@ class TensorRtLlm(Engine):
             "windowed": bool(window),
             "buffer_tokens": read_number(transfer, ("max_tokens_in_buffer",), 0) if isinstance(transfer, dict) else 0,
         }
-
-
-def _block(content, name):
-    """Return a block of the YAML, {} if it is missing."""
-    return content[name] if isinstance(content.get(name), dict) else {}
 
 
 def _is_on(value):

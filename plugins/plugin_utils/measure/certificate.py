@@ -6,11 +6,10 @@ they are as accurate as published (evaluate). Pure functions."""
 
 from __future__ import annotations
 
-from ...module_utils.fleet_node.host.values import items_of
+from ...module_utils.fleet_node.host.server_spec import answers
+from ...module_utils.fleet_node.host.values import items_of, mapping_of
 from ...module_utils.fleet_node.measure.result import plan_hash
-from ..reporting.page import mapping
 from . import compare
-from .points import ANSWERING
 
 SCHEMA = 1
 FILE = "certificate.json"
@@ -37,21 +36,15 @@ def assemble(fleet, results, generated, inventory, percent=compare.LIMIT, since=
     None if something is missing. complete: whether only a published score, or enough questions to compare with it, is
     missing. benchmarks and evaluations: the judged results by id, with the comparison of compare.compare().
     """
-    servers = deployed(fleet)
+    planned = _planned(fleet)
+    servers = {host: {one.get("name"): one.get("hash") for one in entries} for host, entries in planned.items()}
     counted = latest(results, servers, kept if since else None)
     benchmarks = [one for one in counted if one["kind"] == "benchmark"]
     evaluations = [one for one in counted if one["kind"] == "evaluation"]
-    due = answering(fleet, since)
+    hosts = mapping_of(fleet, "run").get("hosts") or () if since else planned
+    due = [host for host in hosts if any(map(answers, planned.get(host, ())))]
     lacking = [_lacking(some, servers, due, since) for some in (benchmarks, evaluations)]
-    compared = [
-        {
-            "id": one["id"],
-            "ok": compare.counts(one),
-            "before": [earlier["id"] for earlier in compare.before(one, results)],
-            "compared": compare.compare(one, compare.before(one, results), percent) if compare.counts(one) else [],
-        }
-        for one in benchmarks
-    ]
+    compared = [_compared(one, compare.before(one, results), percent) for one in benchmarks]
     parts = {
         "verify": _verify(fleet),
         "benchmark": _benchmark(benchmarks, compared, percent, lacking[0]),
@@ -70,6 +63,12 @@ def assemble(fleet, results, generated, inventory, percent=compare.LIMIT, since=
         "benchmarks": compared,
         "evaluations": [{"id": one["id"], "ok": evaluation_ok(one), "verdict": one["verdict"]} for one in evaluations],
     }
+
+
+def _compared(one, before, percent):
+    ok = compare.counts(one)
+    rows = compare.compare(one, before, percent) if ok else []
+    return {"id": one["id"], "ok": ok, "before": [earlier["id"] for earlier in before], "compared": rows}
 
 
 def headline(certificate):
@@ -99,15 +98,14 @@ def evaluated(result):
     return (*(result[key] for key in ("recipe", "scope", "host", "eval", "effort")), result["tool"]["name"])
 
 
-def deployed(fleet):
-    """Return {host: {server: hash}} of the plan that was verified. fleet: the content of verdict.json."""
-    hosts = mapping(mapping(fleet).get("hosts"))
-    found = {name: items_of(mapping(mapping(host).get("deployed")).get("servers")) for name, host in hosts.items()}
-    return {name: {one.get("name"): one.get("hash") for one in servers} for name, servers in found.items()}
+def _planned(fleet):
+    """Return {host: [server]} of the plan that was verified."""
+    hosts = mapping_of(fleet, "hosts")
+    return {name: items_of(mapping_of(host, "deployed").get("servers")) for name, host in hosts.items()}
 
 
 def fits(result, servers):
-    """Return whether a result is of the servers that were verified. servers: deployed()."""
+    """Return whether a result is of the servers that were verified. servers: {host: {server: hash}}."""
     entries = []
     for one in result["servers"]:
         host, _slash, name = one.rpartition("/")
@@ -116,20 +114,9 @@ def fits(result, servers):
     return plan_hash(entries) == result["plan_hash"]
 
 
-def answering(fleet, since=None):
-    """Return the hosts with a server that answers requests: of the last run if `since` is set, else all.
-    fleet: the content of verdict.json."""
-    hosts = mapping(mapping(fleet).get("hosts"))
-    found = []
-    for name in mapping(mapping(fleet).get("run")).get("hosts") or () if since else hosts:
-        servers = items_of(mapping(mapping(hosts.get(name)).get("deployed")).get("servers"))
-        found += [name] if any(one.get("role") in ANSWERING and one.get("port") for one in servers) else []
-    return found
-
-
 def latest(results, servers, kept=None):
     """Return the newest result of each point and evaluation, in the order in which they first occur.
-    servers: deployed(); results of other hosts do not count. kept: only results with these ids."""
+    servers: {host: {server: hash}}; results of other hosts do not count. kept: only results with these ids."""
     results = sorted(results, key=lambda one: (one["began"], one["id"]))
     results = [one for one in results if not servers or one["host"] in servers]
     if kept is not None:
@@ -176,14 +163,14 @@ def _part(ok, summary, reasons=()):
 
 
 def _verify(fleet):
-    fleet = mapping(fleet)
-    hosts = mapping(fleet.get("hosts"))
+    fleet = mapping_of(fleet)
+    hosts = mapping_of(fleet, "hosts")
     if not hosts:
         return _part(None, "no verdict yet", ["verify.yml has not been run for this inventory"])
     reasons, passed, total = [], 0, 0
     for name, host in sorted(hosts.items()):
-        host = mapping(host)
-        for cause in (host.get("problem"), mapping(host.get("missing")).get("cause")):
+        host = mapping_of(host)
+        for cause in (host.get("problem"), mapping_of(host, "missing").get("cause")):
             reasons += ["%s: %s" % (name, cause)] if cause else []
         for verdict in items_of(host.get("verdicts")):
             total += 1

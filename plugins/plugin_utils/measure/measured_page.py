@@ -14,7 +14,7 @@ import time
 from ansible.errors import AnsibleActionFail
 
 from ...module_utils.fleet_node.host.files import readable_json, write_atomic
-from ...module_utils.fleet_node.host.values import TIME, now
+from ...module_utils.fleet_node.host.values import TIME, mapping_of, now
 from ...module_utils.fleet_node.measure import result as history
 from ...module_utils.fleet_node.measure.result import LATENCIES, STATISTICS
 from ..base.words import some
@@ -61,9 +61,8 @@ def write(folder, percent, run_id=None):
     count; by default the newest results count.
     """
     fleet = readable_json(os.path.join(folder, "verdict.json"))
-    fleet = fleet if isinstance(fleet, dict) else None
     results, problems = history.history(folder)
-    generated, run = now(), (fleet or {}).get("run") or {}
+    generated, run = now(), mapping_of(fleet, "run")
     began = run.get("began") if run_id and run.get("id") == run_id else None
     since = began or generated if run_id else None
     # the time of a result by this machine's clock, because a node's clock may differ

@@ -11,6 +11,7 @@ import os
 
 from ...module_utils.fleet_node.errors import FleetError
 from ...module_utils.fleet_node.host.http_client import base_url
+from ...module_utils.fleet_node.host.server_spec import answers
 from ...module_utils.fleet_node.measure.tools.reading import placeholders
 from ..base.checks import address_of
 from ..base.words import show
@@ -18,7 +19,6 @@ from ..engines import ENGINES
 
 QUICK, GUIDE = "quick", "guide"
 PROFILES = "benchmark.profiles."
-ANSWERING = ("server", "frontend")
 WILDCARDS = ("0.0.0.0", "::", "[::]", "*", "")
 LOOPBACK = ("127.", "localhost", "::1")
 WORKLOAD = ("input_tokens", "output_tokens", "concurrency")
@@ -95,7 +95,7 @@ def points(entries, deployment, name=None, elsewhere=()):
     name, profile = profile_of(deployment, name)
     tool = _check_profile(name, profile)
     asked = answering(name, entries)
-    scope = scope_of(deployment, name)
+    scope = _scope(profile, tool)
     if not tool.get("several") and scope != "server":
         allowed = "server: %s accepts one address, and each server is a point" % profile["tool"]
         raise _invalid(PROFILES + name, "scope", scope, allowed)
@@ -140,7 +140,7 @@ def points(entries, deployment, name=None, elsewhere=()):
 def answering(name, entries):
     """Return the entries whose servers answer requests. name: of the measurement.
     Raises FleetError if there are none."""
-    found = [entry for entry in entries if entry["role"] in ANSWERING and entry["port"]]
+    found = [entry for entry in entries if answers(entry)]
     if not found:
         raise FleetError("measure.no-server", name)
     return found
@@ -305,8 +305,8 @@ def _limits_of(deployment, entries):
 def _check(name, profile, point, contexts, most):
     """Raises FleetError if the servers do not accept the lengths or the concurrency."""
     overhead = OVERHEAD if "chat" in point["endpoint"] else 0
-    for context, answers in sorted(contexts):
-        output = point["output_tokens"] if answers else 0
+    for context, with_output in sorted(contexts):
+        output = point["output_tokens"] if with_output else 0
         if point["input_tokens"] + output + overhead > context:
             allowed = "a context of at most %d tokens, with %d of output and up to %d of the chat template"
             raise _invalid(
@@ -320,7 +320,11 @@ def _check(name, profile, point, contexts, most):
 def scope_of(deployment, name=None):
     """Return the scope of a profile as points() uses it. Raises FleetError."""
     name, profile = profile_of(deployment, name)
-    return profile.get("scope") or ("node" if _check_profile(name, profile).get("several") else "server")
+    return _scope(profile, _check_profile(name, profile))
+
+
+def _scope(profile, tool):
+    return profile.get("scope") or ("node" if tool.get("several") else "server")
 
 
 def elsewhere_of(entries, variables_of):
@@ -340,7 +344,7 @@ def elsewhere_of(entries, variables_of):
 
 def _reachable(name, first, elsewhere):
     """Return the measured servers of other hosts. Raises FleetError for a server that is not reachable."""
-    asked = [one for one in elsewhere if one["entry"]["role"] in ANSWERING and one["entry"]["port"]]
+    asked = [one for one in elsewhere if answers(one["entry"])]
     for one in asked:
         entry, why = one["entry"], None
         if entry["bind"].startswith(LOOPBACK):

@@ -19,6 +19,7 @@ from .base import BF16, Family, Sizes
 # MXFP4: 32 values of 4 bits share one scale of 8 bits (OCP Microscaling Formats v1.0), so 17 bytes for 32 values.
 MXFP4_GROUP = 32
 MXFP4_GROUP_BYTES = 17
+PADDED = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,14 +74,14 @@ class Model(Sizes):
             return values // MXFP4_GROUP * MXFP4_GROUP_BYTES + biases
         return values * BF16 + biases
 
-    def padded(self, multiple=1024):
+    def padded(self):
         """Return the model with the widths of engines that pad them:
         2880 becomes 3072 (padded_hidden_size of NxD Inference).
 
         Only the widths of the published models are known to be rounded up; smaller widths are not changed.
         """
-        widths = {key: getattr(self, key) for key in ("hidden", "intermediate") if getattr(self, key) > multiple}
-        return dataclasses.replace(self, **{key: -(-width // multiple) * multiple for key, width in widths.items()})
+        widths = {key: getattr(self, key) for key in ("hidden", "intermediate") if getattr(self, key) > PADDED}
+        return dataclasses.replace(self, **{key: -(-width // PADDED) * PADDED for key, width in widths.items()})
 
 
 GPT_OSS_120B = Model(layers=36, experts=128)

@@ -75,8 +75,11 @@ def node_removal(action, arguments, task_vars):
 
 
 def _options(ssh, host):
-    """Return {option: value} of ssh for a host."""
-    return dict(line.partition(" ")[::2] for line in _run([*ssh, "-G", "--", host]).stdout.splitlines())
+    """Return {option: value} of ssh for a host. Raises FleetError."""
+    done = _run([*ssh, "-G", "--", host])
+    if done.returncode:
+        raise FleetError("host-key.ssh-failed", ssh[0], done.stderr.strip() or "status %d" % done.returncode)
+    return dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
 
 
 def _known(options, name):

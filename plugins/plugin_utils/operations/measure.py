@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from ansible.errors import AnsibleActionFail, AnsibleError
@@ -16,9 +17,9 @@ from ..base.checks import clean
 from ..engines import ENGINES
 from ..measure import points
 from ..planning.hardware import parse_hardware
-from ..reporting import report
 from ..reporting.runs import collection_version, reports_folder
 from ..reporting.screen import candidate_of, of_candidate, show
+from .servers import void
 
 LONGEST = 500  # characters of an error in a result
 HERE = ("reports_dir", "deployment", "hardware", "references", "telling")  # not sent to the node
@@ -53,17 +54,17 @@ def _measure(action, operation, arguments, task_vars):
         result = action.call(operation, {name: sent[name] for name in sent if name not in HERE}, task_vars)
     except AnsibleError as error:  # such as a lost connection
         if asked:
-            _keep(folder, unmeasured(arguments, head, str(error)))
+            _keep_failure(folder, sent, str(error))
         raise
     if asked and (result.get("failed") or result.get("unreachable")):
-        _keep(folder, unmeasured(arguments, head, str(result.get("msg") or "")))
-    if folder and result.get("restarted") and not action._task.check_mode:
-        report.void_verdicts(folder, host, dict.fromkeys(result["restarted"], "restarted"))
+        _keep_failure(folder, sent, str(result.get("msg") or ""))
+    if folder and not action._task.check_mode:
+        void(result, folder, host, dict.fromkeys(result.get("restarted") or (), "restarted"))
     document = result.get("document")
     if not document or result.get("failed") or action._task.check_mode:
         return result
     if document["kind"] == "evaluation":
-        references, telling = arguments.get("references") or [], float(arguments.get("telling") or 15)
+        references, telling = arguments.get("references") or [], float(arguments.get("telling") or history.TELLING)
         document = compared(document, references, arguments.get("deployment") or {}, telling)
         result["document"] = document
     result["fleet_report"] = of_candidate(table(document), task_vars)
@@ -83,38 +84,13 @@ def _keep(folder, document):
         raise AnsibleActionFail("The result cannot be kept: %s" % error) from error
 
 
-def unmeasured(arguments, head, why):
-    """Return the result of a call that failed before the tool was asked, so that the certificate contains the failure.
-
-    arguments: of the operation; head: of head_of(); why: the error.
-    """
-    point, began, why = arguments.get("point"), now(), cut(why, LONGEST) or "failed"
-    servers, elsewhere = arguments["servers"], arguments.get("elsewhere") or []
-    document = {
-        "schema": history.SCHEMA, "kind": "benchmark" if point else "evaluation", "id": history.new_id(began),
-        "began": began, "ended": began, **head, "plan_hash": history.plan_hash([*servers, *elsewhere]),
-        "servers": [*(one["name"] for one in servers), *("%s/%s" % (one["host"], one["name"]) for one in elsewhere)],
-        "tool": {"name": point["tool"] if point else arguments["command"]["name"],
-                 "version": head["versions"]["tool"], "command": []},
-        "errors": [], "void": None, "ok": False, "reason": why,
-    }  # fmt: skip
-    if not point:
-        numbers = dict.fromkeys(("score", "interval", "reference", "difference"))
-        counts = dict.fromkeys(("questions", "answered", "correct", "failed"), 0)
-        about = {"eval": arguments["eval"], "effort": arguments["effort"], "verdict": "no-reference"}
-        return {**document, "scope": "server" if len(servers) == 1 else "node", **about, **numbers, **counts}
-    asked = point["requests"]
-    return {
-        **document,
-        "workload": {
-            "input_tokens_asked": point["input_tokens"], "output_tokens_asked": point["output_tokens"],
-            "input_tokens": None, "output_tokens": None,
-            **{key: point[key] for key in ("concurrency", "request_rate", "requests")},
-        },
-        "counts": {"asked": asked, "completed": 0, "failed": asked},
-        "metrics": history.no_metrics(),
-        "limits": point["limits"],
-    }  # fmt: skip
+def _keep_failure(folder, arguments, why):
+    """Add the result of a call that failed before the tool was asked, so that the certificate contains the failure.
+    arguments: of the operation; why: the error, which is reported even if this result cannot be kept."""
+    began = now()
+    request = {"id": history.new_id(began), "began": began, "command": []}
+    with contextlib.suppress(AnsibleActionFail):
+        _keep(folder, {**history.empty(arguments, request, began), "reason": cut(why, LONGEST) or "failed"})
 
 
 DEFAULT_EFFORT = "medium"  # of gpt-oss; the assumed effort of a published score without an effort

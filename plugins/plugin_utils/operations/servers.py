@@ -43,15 +43,21 @@ def engine_servers(action, arguments, task_vars):
     result = action.call("engine_servers", engine_servers_sent(action, arguments), task_vars)
     done = result.get("actions") or ()
     actions = {one["name"]: ENDS[one["kind"]] for one in done if one["kind"] in ENDS}
-    if folder and actions and not check_mode:
-        try:
-            report.void_verdicts(folder, host, actions)
-        except OSError as error:
-            result.setdefault("warnings", []).append(
-                "The verdicts of %s are no longer true, and the reports in %s still have them: %s."
-                % (", ".join(sorted(actions)), folder, error.strerror)
-            )
+    if folder and not check_mode:
+        void(result, folder, host, actions)
     return result
+
+
+def void(result, folder, host, actions):
+    """Void the verdicts of servers {name: what was done}. If that is not possible, the result has a warning."""
+    try:
+        if actions:
+            report.void_verdicts(folder, host, actions)
+    except OSError as error:
+        result.setdefault("warnings", []).append(
+            "The verdicts of %s are no longer true, and the reports in %s still have them: %s."
+            % (", ".join(sorted(actions)), folder, error.strerror)
+        )
 
 
 def engine_servers_sent(_action, arguments):

@@ -32,7 +32,11 @@ def verification(action, given, task_vars):
     def planned():
         others = Hosts.of_task(task_vars)
         every = list(dict.fromkeys([*inference_hosts(task_vars["groups"]["all"], others), *hosts]))
-        items = run_plan.recalled(every, others, deploys=False) or _plan_each(every, others)
+        items = run_plan.recalled(every, others, deploys=False)
+        if not items:  # a host was not planned in this run
+            from ..planning import fleet
+
+            items = fleet.plan_each(every, others, run_plan.RunPlan())
         return {host: item and report.deployed(item["servers"], item["deployment"]) for host, item in items.items()
                 if item is None or item["servers"]}  # fmt: skip
 
@@ -44,13 +48,6 @@ def verification(action, given, task_vars):
     else:
         result["reports_dir"] = folder
     return result
-
-
-def _plan_each(hosts, others):
-    """fleet.plan_each(), imported only if a host was not planned in this run."""
-    from ..planning import fleet
-
-    return fleet.plan_each(hosts, others, run_plan.RunPlan())
 
 
 def converged(action, _given, task_vars):

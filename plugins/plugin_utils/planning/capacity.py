@@ -123,25 +123,6 @@ def kv_layer_bytes(model, attention_degree=1, kv_bytes=BF16):
     return 2 * _split(model.kv_heads, attention_degree) * model.head_dim * kv_bytes
 
 
-def request_bytes(model, length, attention_degree=1, kv_bytes=BF16, windowed=True, batched=1, pipeline=1, bucket=None):
-    """Return the maximum bytes of KV cache on one device for a request of ``length`` tokens.
-
-    Full layers cache the complete sequence, and so do sliding layers if the engine does not distinguish them. Windowed
-    sliding layers cache the window and the tokens of the current step, in blocks, and one more block because a window
-    does not start at the edge of a block. 4.54 GiB for gpt-oss-120b, 131072 tokens, 1024 batched. With ``batched`` 1
-    the result is the size of a request while it generates. With a bucket, sliding layers cache that number of tokens,
-    whatever the length of the request.
-    """
-    blocks = _split(length, BLOCK)
-    sliding = blocks
-    if bucket:
-        sliding = bucket // BLOCK
-    elif windowed:
-        sliding = min(blocks, _split(min(model.window - 1 + batched, length), BLOCK) + 1)
-    tokens = BLOCK * (_split(model.full_layers, pipeline) * blocks + _split(model.sliding_layers, pipeline) * sliding)
-    return tokens * kv_layer_bytes(model, attention_degree, kv_bytes)
-
-
 def activation_bytes(model, platform, max_seqs, batched, split=1):
     """Return the approximate peak of memory on one device that is neither weights nor KV cache.
 
@@ -203,6 +184,11 @@ def request_of(server, length, certain=False, steady=False):
 
     By default, the bytes that the engine reserves at the start of the request, which include the tokens of a step.
     steady: the bytes of a request that generates, which limit the number of concurrent requests. certain: the minimum.
+
+    Full layers cache the complete sequence, and so do sliding layers if the engine does not distinguish them. Windowed
+    sliding layers cache the window and the tokens of the current step, in blocks, and one more block because a window
+    does not start at the edge of a block. 4.54 GiB for gpt-oss-120b, 131072 tokens, 1024 batched. With a bucket,
+    sliding layers cache that number of tokens, whatever the length of the request.
     """
     model, further = server.model, 0
     if server.draft and not certain:  # one additional layer, which attends to everything
@@ -211,10 +197,14 @@ def request_of(server, length, certain=False, steady=False):
             model = dataclasses.replace(model, layers=model.layers + 2)
         else:
             further = length * server.layer_bytes
-    windowed, batched = certain or server.windowed, 1 if certain or steady else server.batched
-    return further + request_bytes(
-        model, length, server.attention_degree, server.kv_bytes, windowed, batched, server.pipeline, server.bucket
-    )
+    step, blocks = 1 if certain or steady else server.batched, _split(length, BLOCK)
+    sliding = blocks
+    if server.bucket:
+        sliding = server.bucket // BLOCK
+    elif certain or server.windowed:
+        sliding = min(blocks, _split(min(model.window - 1 + step, length), BLOCK) + 1)
+    full, windows = (_split(layers, server.pipeline) for layers in (model.full_layers, model.sliding_layers))
+    return further + BLOCK * (full * blocks + windows * sliding) * server.layer_bytes
 
 
 # Weights and activations are estimates, which may be wrong by this share of a device's memory.

@@ -20,7 +20,7 @@ from ...module_utils.fleet_node.host.server_spec import server_ports
 from ...module_utils.fleet_node.host.values import url_host
 from ...module_utils.fleet_node.measure import result as history
 from ...module_utils.fleet_node.servers.api_keys import api_keys
-from ..base.checks import Mistakes, address_of, invalid, taken_twice
+from ..base.checks import Mistakes, address_of, check_number, invalid, taken_twice
 from ..engines import ENGINES
 from ..engines.base import SERVED
 from ..models import family_of
@@ -36,8 +36,8 @@ NAME_WORDS = "a name of ASCII characters without spaces"
 
 
 def backends(plans, variables_of, endpoint=None, alias="", ports=()):
-    """Return [{name, model, servers: [{name, host, server, address, port, netloc, metrics_path, disabled, track,
-    secret}]}]: a backend for each model id, then for each LoRA adapter, then for the alias.
+    """Return [{name, model, servers: [{name, host, server, address, port, netloc, metrics_path, family, disabled,
+    track, secret}]}]: a backend for each model id, then for each LoRA adapter, then for the alias.
 
     plans: [(servers, deployment)] of hosts. variables_of: {host: mapping of its variables}. endpoint: the host of the
     proxy, None for a proxy that this collection does not manage; ports: that it listens on. alias: name that all
@@ -98,6 +98,7 @@ def _server(entry, endpoint, variables):
         "port": entry["port"],
         "netloc": "%s:%d" % (url_host(address), entry["port"]),
         "metrics_path": ENGINES[entry["engine"]].metrics_path,
+        "family": entry.get("family"),
         "disabled": boolean(variables.get("fleet_maintenance", False), strict=False),
         "secret": next((entry["secrets"][name] for name in API_KEYS if name in entry["secrets"]), None),
         "track": None,
@@ -112,13 +113,14 @@ def _plain(model):
     return OTHER.sub("_", model)
 
 
-def reachable_address(bind, name, host, client, variables):
-    """Return the address at which a host reaches `name` on `host`, which listens on `bind`. client: the host that
-    connects, None for any other. Raises FleetError for an address that is loopback of another host."""
+def reachable_address(bind, name, host, client, variables, variable="fleet_bind_address"):
+    """Return the address at which a host reaches `name` on `host`, which listens on `bind`, the value of `variable`.
+    client: the host that connects, None for any other. Raises FleetError for an address that is loopback of another
+    host."""
     if host == client:
         return LOCAL.get(bind, bind)
     if is_loopback(bind):
-        raise FleetError("endpoint.loopback-server", name, host, bind)
+        raise FleetError("endpoint.loopback-server", name, host, bind, variable)
     return address_of(host, variables) if bind in LOCAL else bind
 
 
@@ -159,7 +161,7 @@ def key_names(keys):
     """Return {SHA-256 of a key in hexadecimal digits: name} of {name: key or list of keys}. Raises FleetError, which
     never shows a key."""
     found = {}
-    for name, given in keys.items():
+    for name, given in (keys or {}).items():
         kind = table()["kinds"]["name"]
         if not isinstance(name, str) or not re.fullmatch(kind["pattern"], name):
             raise invalid("a name in endpoint_keys", name, kind["words"])
@@ -171,14 +173,16 @@ def key_names(keys):
     return found
 
 
-def check_access(keys, address, limits=()):
-    """Raise FleetError if a proxy that other hosts reach has no keys, or if a limit has no key; else return True.
+def check_access(keys, address, limits=None):
+    """Raise FleetError if a proxy that other hosts reach has no keys, or for a limit without a key or number; else
+    return True.
 
-    keys: of key_names(); address: of the proxy's port; limits: names of keys.
+    keys: of key_names(); address: of the proxy's port; limits: {name of a key: requests per minute}, None for none.
     """
-    for name in limits:
+    for name, limit in (limits or {}).items():
         if name not in keys.values():
             raise invalid("a name in endpoint_rate_limits", name, "a name in endpoint_keys")
+        check_number("endpoint_rate_limits.%s" % name, limit, 1000000, low=0)
     if not keys and not is_loopback(address):
         raise FleetError("endpoint.no-keys", address)
     return True
@@ -237,9 +241,9 @@ def targets(plans, variables_of, groups, monitor, accelerator_ports=None):
     """
     problems, found = Mistakes(), {job: [] for job in JOBS}
 
-    def add(job, bind, port, name, host, **labels):
+    def add(job, bind, port, name, host, variable="fleet_bind_address", **labels):
         with problems.noted():
-            address = reachable_address(bind, name, host, monitor, variables_of[host])
+            address = reachable_address(bind, name, host, monitor, variables_of[host], variable)
             target = "%s:%d" % (url_host(address), int(port))
             found[job].append({"targets": [target], "labels": {"host": host, **labels}})
 
@@ -258,13 +262,13 @@ def targets(plans, variables_of, groups, monitor, accelerator_ports=None):
             add("accelerators", "0.0.0.0", port, "the exporter", entries[0]["host"], platform=deployment["platform"])
     for host in groups.get("endpoint") or ():
         given = variables_of[host]
-        address = given.get("endpoint_metrics_address") or "127.0.0.1"
-        add("endpoint", address, given.get("endpoint_metrics_port") or 8405, "endpoint_metrics_address", host)
+        address, variable = given.get("endpoint_metrics_address") or "127.0.0.1", "endpoint_metrics_address"
+        add("endpoint", address, given.get("endpoint_metrics_port") or 8405, "the endpoint's metrics", host, variable)
         if given.get("endpoint_certificate"):
             address, port = given.get("endpoint_address") or "0.0.0.0", given.get("endpoint_port") or 8080
-            add("services", address, port, "the endpoint", host, service="endpoint", module="tls")
-    hosts = [entry["host"] for entries, _deployment in plans for entry in entries]
-    hosts += [host for name in ("endpoint", "monitoring") for host in groups.get(name) or ()]
+            add("services", address, port, "the endpoint", host, "endpoint_address", service="endpoint", module="tls")
+    planned = [entry["host"] for entries, _deployment in plans for entry in entries]
+    hosts = planned + [host for name in ("endpoint", "monitoring") for host in groups.get(name) or ()]
     for service in CLIENTS:
         group = list(groups.get(variables_of[monitor].get(service + "_group") or service) or ())
         hosts += group
@@ -280,6 +284,8 @@ def targets(plans, variables_of, groups, monitor, accelerator_ports=None):
                 port = given.get(service + "_client_port") or port
                 add("services", bind, port, service, host, service=service, module=modules[tls])
     for host in dict.fromkeys(hosts):
+        if host in planned and variables_of[host].get("fleet_root"):
+            continue  # node exporter is not installed there
         add("nodes", "0.0.0.0", NODE_EXPORTER, "node exporter", host)
     problems.raise_any()
     return found

@@ -109,12 +109,15 @@ def _check_profile(variables, recipe, mistakes):
 
 
 def _planned(others, made, host):
-    """Return (recipe, Hardware) of a host, None if it has no recipe."""
+    """Return (recipe, Hardware) of a host, None if it has no recipe. Raises FleetError, which names the host."""
     variables, mistakes, key = others(host), input_checks.Mistakes(), ("declared", host)
     if key not in made:
-        given = variables.get("fleet_recipe") is not None
-        recipe, _path, _layers, hardware = declared_of(variables, mistakes) if given else (None,) * 4
-        mistakes.raise_any()
+        try:
+            given = variables.get("fleet_recipe") is not None
+            recipe, _path, _layers, hardware = declared_of(variables, mistakes) if given else (None,) * 4
+            mistakes.raise_any()
+        except FleetError as error:
+            raise error.within(host + ": ") from error
         made[key] = (recipe, hardware) if given else None
     return made[key]
 
@@ -137,7 +140,7 @@ def _site(variables, recipe, deploys, mistakes):
     site = plan.Site(
         str(root).rstrip("/"), str(bind), versions, engine, has_key,
         require_digests=is_true(digests),
-        clustered=variables.get(services.CLUSTER) is not None,
+        clustered=services.cluster_of(variables) is not None,
     )  # fmt: skip
     return site, rule
 
@@ -165,7 +168,7 @@ def plan_hosts(hosts, others, deploys=False, run_plan=None, limit=None):
             if run_plan:
                 everyone = None
                 if "workers_elsewhere" in (item["deployment"] or ()):
-                    everyone = others.made["cluster", others(host).get(services.CLUSTER)][1]
+                    everyone = others.made["cluster", services.cluster_of(others(host))][1]
                 run_plan.note(host, list({host: others(host), **asked}.values()), deploys, item, everyone)
         planned[host] = item
 
@@ -184,7 +187,7 @@ def _clusters(planned, others):
     """Yield (FleetError, hosts) for deployments on several hosts that do not agree. others: Hosts."""
     found = {}
     for host, item in planned.items() if len(planned) > 1 else ():
-        cluster = others(host).get(services.CLUSTER)
+        cluster = services.cluster_of(others(host))
         for entry in item["servers"] if cluster is not None else ():
             found.setdefault((entry["engine"], cluster), []).append(entry)
     for (engine, _cluster), entries in found.items():

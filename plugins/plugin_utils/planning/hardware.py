@@ -197,6 +197,13 @@ def ports_of(recipe, group, name):
             for kind, port in group.get("ports", {}).items() if port is not None}  # fmt: skip
 
 
+def port_ranges(entry):
+    """Return {kind: range of ports} that a server listens on; the kind of the port for requests is None."""
+    ranks = min(ranks_of(entry["arguments"]), MAX_COUNT)  # another check reports more ranks than devices
+    ports = {None: entry["port"], **entry["ports"]}
+    return {kind: range(port, port + (ranks if kind in RANKED else 1)) for kind, port in ports.items() if port}
+
+
 def assign(recipe, hardware, names):
     """Return {group: {server: its devices}}. Servers with an excluded device are left out; the other servers keep their
     devices.

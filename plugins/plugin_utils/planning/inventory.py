@@ -195,7 +195,7 @@ def check_limit(ours, play_hosts, variables):
 
     ours: inference hosts. play_hosts: the hosts that --limit selects. variables: the variables of the task.
     """
-    names = (variables.get(name + "_group", name) for name in (*PROVIDED, "endpoint"))
+    names = (variables.get(name + "_group", name) for name in (*PROVIDED, "endpoint", "monitoring"))
     served = {host for name in names for host in variables["groups"].get(name, ())}
     if not set(play_hosts) & {*ours, *served}:
         raise FleetError("inventory.limit-empty", some(list(play_hosts)) or "none", some(list(ours)))

@@ -22,7 +22,7 @@ from ..models import DEFAULT, family_of, model_of
 from ..platforms import PLATFORMS
 from ..recipe.overrides import apply, apply_container, group_name
 from . import container, server_values
-from .hardware import RANKED, assign, cpus, ports_of, ranks_of, server_names
+from .hardware import assign, cpus, port_ranges, ports_of, server_names
 
 FIRST_PORT = 1024  # lower ports require root
 MAX_WORD = 128 * 1024 - 64  # of an argv or environment: MAX_ARG_STRLEN, less the variable's name
@@ -49,15 +49,13 @@ def check_ports(entries, recipe, mistakes):
         name, first = entry["name"], 1 if entry["launcher"] == "container" or entry["user"] == "root" else FIRST_PORT
         own = (recipe.get("instances") or {}).get(name) or {}
         group = "servers.%s" % name.rpartition("-")[0]
-        ports = {"instances.%s.port" % name if own.get("port") else group + ".port": entry["port"]}
-        ports.update(("%s.ports.%s" % (group, kind), port) for kind, port in entry["ports"].items())
-        ranks = ranks_of(entry["arguments"])
-        for key, port in _set(ports).items():
-            last = port + ranks - 1 if key.rpartition(".")[2] in RANKED else port
-            if not first <= port <= last <= 65535:
-                why = "; those below are for root alone" if 0 < port < first else ""
-                mistakes.keep(invalid("%s of '%s'" % (key, name), port, "%d to 65535%s" % (first, why)))
-            used = range(port, min(last, 65535) + 1)
+        for kind, used in port_ranges(entry).items():
+            key = "%s.ports.%s" % (group, kind) if kind else group + ".port"
+            if kind is None and own.get("port"):
+                key = "instances.%s.port" % name
+            if not first <= used[0] <= used[-1] <= 65535:
+                why = "; those below are for root alone" if 0 < used[0] < first else ""
+                mistakes.keep(invalid("%s of '%s'" % (key, name), used[0], "%d to 65535%s" % (first, why)))
             twice = next((one for one in used if one in taken), None)
             if twice is not None:
                 mistakes.keep(taken_twice("%s of '%s'" % (key, name), "the port %d" % twice, taken[twice]))
@@ -356,7 +354,7 @@ def _contain(entry, declared, local, site, where):
     )  # fmt: skip
     if container.has_own_network(declared):
         entry["container"]["flags"] += ["--publish=%s:%d:%d" % (url_host(site.bind), number, number)
-                                        for number in [entry["port"], *entry["ports"].values()] if number]  # fmt: skip
+                                        for used in port_ranges(entry).values() for number in used]  # fmt: skip
     by_name = container.named_variables(entry["container"]["engine"], variables)
     container.check_secrets(where, [*entry["secrets"], *by_name])
     entry["launch"] = container.launch_argv(entry, site.root)
@@ -516,7 +514,6 @@ def plan_host(host, recipe, hardware, site):
     """
     platform = PLATFORMS[recipe["platform"]]
     check_needs(recipe, hardware)
-    platform.check_recipe(recipe, hardware)
     paths = NodePaths(site.root)
     names = server_names(recipe, hardware)
     instances = recipe.get("instances") or {}

@@ -61,6 +61,13 @@ def idle(hosts):
     return [host for host in hosts if not found.get(host, {}).get("serving", True)]
 
 
+def in_turn(hosts):
+    """Return the hosts in the order in which their servers change: without running servers, with, then those that were
+    not checked, such as unreachable hosts. The first host with running servers shows whether the plan is good."""
+    found = _looks()
+    return sorted(hosts, key=lambda host: 1 + bool(found[host].get("serving", True)) if host in found else 3)
+
+
 def listed(serial):
     """Return a play's serial as a list."""
     return list(serial) if isinstance(serial, (list, tuple)) else [serial]
@@ -146,14 +153,12 @@ def of_run(steps, only, skip):
 
     only, skip: of the run, --tags and --skip-tags.
     """
-    return [one for one in steps if one.get("changed") or has_part(TAGS[one["step"]], set(only), set(skip))]
 
+    def names(given, step):  # by the rules of ansible-playbook for a task with tags
+        return not {"all", "tagged", *TAGS[step]}.isdisjoint(given)
 
-def has_part(tags, only, skip):
-    """Return whether a run includes a task with these tags, by the rules of ansible-playbook."""
-    tags = set(tags)
-    chosen = bool(tags & only) or bool(only & {"all", "tagged"})
-    return chosen and not (tags & skip or skip & {"all", "tagged"})
+    return [one for one in steps
+            if one.get("changed") or (names(only, one["step"]) and not names(skip, one["step"]))]  # fmt: skip
 
 
 def filled(value, plan, variables, only):

@@ -91,10 +91,9 @@ class RunPlan:
         lists, hosts = {}, {}
         for host, found in self._noted.items():
             plan, everyone, name = found["plan"], found["workers"], None
-            deployment = plan and plan["deployment"]
-            if deployment and everyone and deployment.get(ELSEWHERE) == _elsewhere(everyone, host):
-                plan = {**plan, "deployment": {key: one for key, one in deployment.items() if key != ELSEWHERE}}
-                name = _named(lists, everyone)
+            if everyone is not None:
+                shared = {key: one for key, one in plan["deployment"].items() if key != ELSEWHERE}
+                plan, name = {**plan, "deployment": shared}, _named(lists, everyone)
             hosts[host] = {**found, "plan": plan, "of": _named(lists, sorted(found["of"])), "workers": name}
         names = {host: sorted(names) for host, (_variables, names) in self._read.items()}
         return {"hosts": hosts, "lists": lists, "names": names}

@@ -25,7 +25,7 @@ from .plan import for_group
 
 LOOPBACK = "127.0.0.1"
 TOTAL = re.compile(r"total_(.+)")
-CLUSTER, BIND = "fleet_cluster", "fleet_bind_address"
+BIND = "fleet_bind_address"
 
 
 class Service(typing.NamedTuple):
@@ -37,6 +37,12 @@ class Service(typing.NamedTuple):
     scheme: str = ""
     tls: bool = False
     signs: bool = False
+
+
+def cluster_of(variables):
+    """Return the fleet_cluster of a host as a string, because YAML reads some names as numbers; None without one."""
+    cluster = variables.get("fleet_cluster")
+    return None if cluster is None else str(cluster)
 
 
 def members(hosts, variables_of, name_key, loopback=False):
@@ -159,9 +165,9 @@ def cluster_servers(host, variables_of, planned_of, made):
     variables_of: as named_services(). planned_of(host) -> (recipe, Hardware) of a host, None for a host without
     a recipe. made: of Hosts.
     """
-    cluster = variables_of(host).get(CLUSTER)
+    cluster = cluster_of(variables_of(host))
     hosts = _groups(host, variables_of).get("all", [host]) if cluster else [host]
-    hosts = [other for other in hosts if variables_of(other).get(CLUSTER) == cluster]
+    hosts = [other for other in hosts if cluster_of(variables_of(other)) == cluster]
     if cluster and ("cluster", cluster) in made:
         return made["cluster", cluster]
     counts, workers = {}, []

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import functools
 import ipaddress
@@ -20,7 +19,7 @@ from ...module_utils.fleet_node.errors import FleetError
 from .. import seen_files
 from ..base import checks
 from ..base.checks import invalid
-from ..base.words import show
+from ..base.words import close_to, show
 from ..engines import ENGINES
 from ..recipe import overrides
 from ..seen_files import COLLECTION
@@ -32,7 +31,7 @@ LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 ALL_PORTS = 65535
 LIMITS = ("ttft_ms", "tpot_ms")
 MOST_MS = 10**9
-SECRET_KINDS = {"environment", "keys", "logins", "token", "password", "index", "indexes", "url"}
+SECRET_KINDS = {"environment", "hidden", "keys", "logins", "token", "password", "index", "indexes", "url"}
 LIST, MAPPING = "a list; with -e as JSON", "a mapping; with -e as JSON"
 
 
@@ -64,7 +63,7 @@ def _check_kind(name, value, kind, spec=None):
         if not isinstance(value, list) and "single" not in row:
             raise invalid(name, value, LIST)
         for index, one in enumerate(value if isinstance(value, list) else [value]):
-            _check_kind("%s[%d]" % (name, index), one, row["items"])
+            _check_kind("%s[%d]" % (name, index), one, row["items"], spec)
     elif "values" in row:
         _mapping(name, value)
         for key, one in value.items():
@@ -90,6 +89,12 @@ def _host(name, value):
 
 def _certificate_host(name, value):
     _host(name, value[2:] if isinstance(value, str) and value.startswith("*.") else value)
+
+
+def _platform(name, value):
+    from ..platforms import PLATFORMS  # only for a variable that few inventories have
+
+    checks.check_choice(name, value, sorted(PLATFORMS))
 
 
 def _url(name, value, schemes=("http", "https")):
@@ -231,16 +236,19 @@ CHECKS = {
     "certificates": _certificates,
     "engine": lambda name, value: checks.check_choice(name, value, sorted(ENGINES)),
     "environment": _environment,
+    "hidden": functools.partial(_mapping, shown=False),
     "host": _host,
     "index": _index,
     "limits": lambda name, value: limits_of(value, {}, name),
     "line": checks.check_string,
     "local": _local,
     "logins": _logins,
+    "mapping": _mapping,
     "message": _message,
     "mirror": lambda name, value: check_mirror(value, name),
     "names": _names,
     "password": _password,
+    "platform": _platform,
     "port": lambda name, value: checks.check_number(name, value, ALL_PORTS),
     "scalar": _setting,
     "switch": checks.check_switch,
@@ -248,24 +256,6 @@ CHECKS = {
     "url": _url,
     "version_of_key": checks.check_version,
 }
-
-
-def check_option(name, value, option):
-    """Raises FleetError if a role's variable without a kind violates the type or choices of its argument spec."""
-    kind, shown = option.get("type"), not option.get("no_log")
-    if kind == "list":
-        if not isinstance(value, list):
-            raise invalid(name, value, LIST) if shown else checks.unusable(name, LIST)
-        for index, one in enumerate(value):
-            check_option("%s[%d]" % (name, index), one, {**option, "type": option.get("elements")})
-    elif kind == "dict":
-        _mapping(name, value, shown)
-    elif kind == "bool":
-        checks.check_switch(name, value)
-    elif option.get("choices"):
-        checks.check_choice(name, value, option["choices"])
-    else:
-        checks.check_string(name, value)
 
 
 ELSEWHERE = "'hostvars' is undefined"  # Jinja's message for a value of another host, which only plays can evaluate
@@ -287,31 +277,35 @@ def known():
 
 @functools.cache
 def of_roles():
-    """Return {name: (option of the role's argument spec, row of the table or None)} of the variables of roles."""
+    """Return {name: its row} of the variables of roles."""
     found = {}
     for folder in sorted(os.scandir(os.path.join(COLLECTION, "roles")), key=lambda one: one.name):
         specs = os.path.join(folder.path, "meta", "argument_specs.yml")
         if os.path.isfile(specs):
             for name, option in read_yaml(specs)["argument_specs"]["main"].get("options", {}).items():
-                found[name] = (option, row_of(name, option))
+                found[name] = row_of(name, option)
     return found
 
 
 @functools.cache
 def may_hold_secrets():
     """Return the names of the variables that may contain a password."""
-    found = {name for name, row in shared().items() if row.get("secret") or row["kind"] in SECRET_KINDS}
-    roles = of_roles().items()
-    return found | {name for name, (option, row) in roles
-                    if option.get("no_log") or (row and row["kind"] in SECRET_KINDS)}  # fmt: skip
+    rows = {**shared(), **of_roles()}.items()
+    return {name for name, row in rows if row.get("secret") or row["kind"] in SECRET_KINDS}
 
 
 def row_of(name, option):
-    """Return the table's row of a role's variable; None if its argument spec is sufficient."""
-    if option.get("choices") or option.get("type") == "bool":
-        return None
-    rows = (row for row in table()["roles"] if any(fnmatch.fnmatchcase(name, one) for one in row["names"]))
-    return next(rows, None)
+    """Return the row of a role's variable: of the table, or by the choices or the type in its argument spec."""
+    kind = option.get("type")
+    if option.get("choices"):
+        return {"kind": "choices" if kind == "list" else "choice", "choices": option["choices"]}
+    if kind == "bool":
+        return {"kind": "switch"}
+    for row in table()["roles"]:
+        if any(fnmatch.fnmatchcase(name, one) for one in row["names"]):
+            return row
+    items = "mappings" if option.get("elements") == "dict" else "lines"
+    return {"kind": {"dict": "hidden" if option.get("no_log") else "mapping", "list": items}[kind]}
 
 
 def recipe_paths(variables):
@@ -349,21 +343,18 @@ def check_variables(variables):
     for name in sorted(variables.names):
         usual = name.lower().replace("-", "_")
         if usual.startswith("fleet") and name not in known() and not overrides.VARIABLE.match(name):
-            close = difflib.get_close_matches(usual, known(), 1, cutoff=CLOSE)
+            close = close_to(usual, known(), CLOSE)
             if close:
-                mistakes.add("inventory.variable-unknown", name, close[0])
+                mistakes.add("inventory.variable-unknown", name, close)
     for name, row in shared().items():
         if name in variables.names and row["kind"] != "plan":
             with mistakes.noted():
                 _check(variables, name, functools.partial(check_value, name, spec=row), row.get("secret"))
     ours = variables.has_recipe
-    for name, (option, row) in of_roles().items() if ours or _serves(variables) else ():
+    for name, row in of_roles().items() if ours or _serves(variables) else ():
         if (ours or name.startswith(SERVICES)) and variables.has(name):
-            check = functools.partial(check_option, name, option=option)
-            if row:
-                check = functools.partial(check_value, name, spec=row)
             with mistakes.noted():
-                _check(variables, name, check, lazy=True)
+                _check(variables, name, functools.partial(check_value, name, spec=row), lazy=True)
     mistakes.raise_any()
 
 

@@ -74,9 +74,6 @@ class Platform:
         """`engine_settings`, or the settings that a recipe requires."""
         return self.engine_settings
 
-    def check_recipe(self, recipe, hardware):
-        """Raises FleetError if the platform cannot run the recipe."""
-
     def check_server(self, where, server):
         """Raises FleetError if a server cannot run as planned. server: planning.plan.Draft, resolved."""
 

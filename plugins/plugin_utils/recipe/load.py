@@ -21,19 +21,18 @@ from ...module_utils.fleet_node.errors import FleetError
 from ...module_utils.fleet_node.host.server_spec import canonical
 from .. import seen_files
 from ..base.checks import MAX_DEPTH, clean, invalid
-from ..base.words import close_to, path_text, show, visible
+from ..base.words import meant, path_text, show, visible
 from ..models import family_of, problem_of
 from ..models.base import read as read_config
 from . import overrides, tuning
 from .overrides import group_name
-from .schema import COLLECTION, all_problems, coerce
+from .schema import COLLECTION, all_problems, coerce, is_image
 
 SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 OWN_RECIPES = os.path.join(COLLECTION, "recipes")
 IMAGES, PROBES, MODELS = "images.yml", "probes", "models"
 FAMILIES = "families"  # folder in a folder of recipes, with files that can only be extended
 IMAGE_KEY = re.compile(r"[a-z0-9][a-z0-9.-]*")  # unlike a key, an image with its registry or tag contains / or :
-DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 OFFERED = ("overlays", "tuning")  # keys of a recipe that an inventory selects from
 FIXED = ("name", "schema", "extends", *OFFERED)
 MAX_BYTES = 2**20  # of a recipe
@@ -83,15 +82,9 @@ def _read_yaml(text):
 
 def unknown(what, name, known, folders=()):
     """Return the FleetError of a name that does not exist. what: the variable or key with the name."""
-    close = close_to(str(name), known, 0.6)
-    return FleetError(
-        "recipe.name-unknown",
-        what,
-        show(name),
-        "; did you mean '%s'?" % close if close else "",
-        ", ".join(known) or "none",
-        " (in %s)" % ", ".join(folders) if folders else "",
-    )
+    places = " (in %s)" % ", ".join(folders) if folders else ""
+    allowed = ", ".join(known) or "none"
+    return FleetError("recipe.name-unknown", what, show(name), meant(str(name), known), allowed, places)
 
 
 def available(paths):
@@ -278,7 +271,7 @@ def config_of(recipe, path):
     model."""
     try:
         config = json.loads(seen_files.read(path))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FleetError("recipe.file-invalid", path, "%s." % error) from error
     problem = problem_of(recipe, config) if isinstance(config, dict) else "it contains no mapping"
     if problem:
@@ -387,7 +380,7 @@ def _table_of(recipe, folders):
     if not recipe.get("tuning"):
         own = [name for name in available([OWN_RECIPES]) if load_recipe(find_recipe(name, [])).get("tuning")]
         raise unknown("fleet_tuning needs a recipe with measured settings, but fleet_recipe", recipe["name"], own)
-    paths = [tuning.path_of(recipe["tuning"], folder) for folder in folders]
+    paths = [os.path.join(folder, tuning.FOLDER, recipe["tuning"] + ".yml") for folder in folders]
     found = next(filter(seen_files.is_file, paths), paths[-1])
     return tuning.check_table(_mapping_of(found), found)
 
@@ -428,19 +421,13 @@ def images_of(*folders):
             continue
         content = _mapping_of(path)
         for key, value in content.items():
-            if not IMAGE_KEY.fullmatch(key) or not isinstance(value, dict) or not _is_image(value):
+            if not IMAGE_KEY.fullmatch(key) or not is_image(value):
                 raise _invalid(
                     "%s: '%s' is %s; allowed: a key of a-z, 0-9, . and -, with {image, digest, version}; digest is "
                     "sha256: and 64 characters of 0-9 and a-f." % (label_of(path), key, show(value))
                 )
         found.update(content)
     return found
-
-
-def _is_image(value):
-    digest = value.get("digest")
-    pinned = digest is None or (isinstance(digest, str) and DIGEST.fullmatch(digest))
-    return {"image"} <= set(value) <= {"image", "digest", "version"} and pinned
 
 
 def with_images(recipe, folders):

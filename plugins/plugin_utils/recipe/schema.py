@@ -26,8 +26,8 @@ from ..base.words import (
     NUMBER,
     TRUE,
     WHOLE,
-    close_to,
     holds_secret,
+    meant,
     names_secret,
     odd_characters,
     path_text,
@@ -89,6 +89,14 @@ def _check_pattern(_validator, pattern, value, _schema):
         yield jsonschema.ValidationError("does not match %s" % pattern)
 
 
+def is_image(value):
+    """Return whether a value is {image, digest, version} as in the container of a recipe."""
+    container = recipe_schema()["$defs"]["container"]["properties"]
+    keys = {key: container[key] for key in ("image", "digest", "version")}
+    schema = {"type": "object", "required": ["image"], "properties": keys, "additionalProperties": False}
+    return type(_validator())(schema).is_valid(value)
+
+
 def resolved(schema):
     """Return a schema node, or the node that its $ref refers to."""
     return recipe_schema()["$defs"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
@@ -128,13 +136,7 @@ def coerce(value, schema=None):
     Invalid strings are kept."""
     schema = recipe_schema() if schema is None else resolved(schema)
     if isinstance(value, str):
-        types = type_names(schema)
-        for option in schema.get("anyOf", ()):
-            types += type_names(option)
-            if option.get("const") == value:
-                return value
-        if "const" in schema and isinstance(schema["const"], int):
-            types.append("integer")
+        types = [name for one in (schema, *schema.get("anyOf", ())) for name in type_names(one)]
         return _coerce_scalar(value, types) if types else value
     if isinstance(value, dict):
         properties = schema.get("properties", {})
@@ -188,9 +190,8 @@ def _message(error, text_of):
         unknown = sorted(set(error.instance) - set(known))
         text = []
         for name in unknown:
-            close = close_to(name, known, 0.6)
             what = "'%s'%s (value %s)" % (text_of([*path, name]), odd_characters(name), show(error.instance[name]))
-            text.append("unknown key %s%s" % (what, "; did you mean '%s'?" % close if close else ""))
+            text.append("unknown key %s%s" % (what, meant(name, known)))
         return [*path, unknown[0]], "%s; allowed here: %s" % ("; ".join(text), ", ".join(known))
     if error.validator == "required":
         missing = sorted(name for name in error.validator_value if name not in error.instance)

@@ -11,7 +11,6 @@ recipe that was measured; "${input}" and the like in it are replaced by the numb
 from __future__ import annotations
 
 import math
-import os
 
 from ...module_utils.fleet_node.host.files import fits
 from ..base.checks import MAX_NUMBER, check_number, invalid
@@ -97,11 +96,6 @@ def devices_of(recipe):
     if len(sizes) != 1:
         raise invalid("fleet_tuning with servers of", sorted(sizes), "servers with equally many devices")
     return next(iter(sizes))
-
-
-def path_of(name, folder):
-    """Return the path of the table ``name`` of a recipe in ``folder``."""
-    return os.path.join(folder, FOLDER, name + ".yml")
 
 
 def text_of(point, wanted, source):

@@ -18,8 +18,8 @@ import urllib.parse
 
 from ...module_utils.fleet_node.errors import UNSEEN
 from ...module_utils.fleet_node.errors import visible as text_visible
-from ...module_utils.fleet_node.host.server_spec import PROBED_ROLES
-from ...module_utils.fleet_node.host.values import TIME, items_of
+from ...module_utils.fleet_node.host.server_spec import answers
+from ...module_utils.fleet_node.host.values import TIME, items_of, mapping_of
 from ...module_utils.fleet_node.model import gpt_oss
 from ..base.words import some
 from ..engines import ENGINES
@@ -98,9 +98,9 @@ def _sha256(text):
 
 def view(report):
     """Return the values of the template: strings, numbers, and lists and mappings of them."""
-    report = mapping(report)
-    names = sorted(mapping(report.get("hosts")), key=natural)
-    hosts = [_host(name, mapping(report["hosts"][name]), number) for number, name in enumerate(names)]
+    report = mapping_of(report)
+    names = sorted(mapping_of(report, "hosts"), key=natural)
+    hosts = [_host(name, mapping_of(report, "hosts", name), number) for number, name in enumerate(names)]
     servers = [server for host in hosts for server in host["servers"]]
     for number, server in enumerate(servers):
         server["id"] = "s%d" % number
@@ -140,23 +140,19 @@ def view(report):
 
 
 def _host(name, report, number):
-    deployed = mapping(report.get("deployed"))
+    deployed = mapping_of(report, "deployed")
     planned = {cut(entry.get("name")): entry for entry in items_of(deployed.get("servers"))}
-    full = mapping(report.get("last_full"))
+    full = mapping_of(report, "last_full")
     before = {cut(verdict.get("server")): verdict for verdict in items_of(full.get("verdicts"))}
-    model = mapping(deployed.get("model"))
-    missing = mapping(report.get("missing"))
+    model = mapping_of(deployed, "model")
+    missing = mapping_of(report, "missing")
     verdicts = items_of(report.get("verdicts"))
     if missing:
-        verdicts = [
-            _not_asked(entry, model)
-            for entry in planned.values()
-            if entry.get("port") and cut(entry.get("role")) in PROBED_ROLES
-        ]
+        verdicts = [_not_asked(entry, model) for entry in planned.values() if answers(entry)]
     servers = []
     for verdict in verdicts:
         key = cut(verdict.get("server"))
-        servers.append(_server(name, verdict, mapping(planned.pop(key, None))))
+        servers.append(_server(name, verdict, planned.pop(key, {})))
         servers[-1]["full"] = None
         if key in before:  # the last full verdict of a server whose last verification was quick
             same = before[key].get("hash") == verdict.get("hash")
@@ -164,7 +160,7 @@ def _host(name, report, number):
                 **_server(name, before[key], {}), "when": moment(full.get("generated")), "same": same
             }  # fmt: skip
     problem = cut(report.get("problem"), LONGEST)
-    last = mapping(missing.get("last"))
+    last = mapping_of(missing, "last")
     return {
         "id": "h%d" % number,
         "name": cut(name),
@@ -237,7 +233,7 @@ def _server(host, verdict, entry):
         "hash": cut(verdict.get("hash")),
         "role": "" if role == "server" else role,
         "devices": cut(entry.get("devices")),
-        "start": mapping(verdict.get("start")),
+        "start": mapping_of(verdict, "start"),
         **_sums(probes),
     }
 
@@ -311,8 +307,8 @@ def _notes(hosts, servers, report):
     for (cause, run), names in missing.items():
         when = " The run began on %s." % run if run else ""
         notes.append(("Not verified", "%s: %s%s" % (some(names), cause, when)))
-    began = time_of(mapping(report.get("run")).get("began"))
-    verified = {name: time_of(mapping(host).get("generated")) for name, host in mapping(report.get("hosts")).items()}
+    began = time_of(mapping_of(report, "run").get("began"))
+    verified = {name: time_of(mapping_of(host).get("generated")) for name, host in mapping_of(report, "hosts").items()}
     older = sorted((name for name, time in verified.items() if began and time and time < began), key=natural)
     if older:
         text = "%s: verified before the last run, which was for other hosts." % some(older)
@@ -364,10 +360,6 @@ NAME = 200  # longest name, address or version
 def visible(value):
     """Return a string with its invisible characters made visible; other values unchanged."""
     return text_visible(value, lines=True) if isinstance(value, str) and not hasattr(value, "__html__") else value
-
-
-def mapping(value):
-    return value if isinstance(value, dict) else {}
 
 
 def items(value):

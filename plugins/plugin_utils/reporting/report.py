@@ -18,8 +18,8 @@ import urllib.parse
 
 from ...module_utils.fleet_node.errors import cut
 from ...module_utils.fleet_node.host.files import read_json, read_text, write_atomic
-from ...module_utils.fleet_node.host.server_spec import PROBED_ROLES
-from ...module_utils.fleet_node.host.values import all_ok, format_cpu_list, items_of, now
+from ...module_utils.fleet_node.host.server_spec import answers
+from ...module_utils.fleet_node.host.values import all_ok, format_cpu_list, items_of, mapping_of, now
 from ..base.words import some
 from . import runs
 
@@ -122,11 +122,7 @@ def settle_auto(servers_changed, servers, previous, asked=None):
     if servers_changed is not False or not full or not full.get("ok") or previous.get("ok") is not True:
         return "full"
     verified = {one.get("server"): (one.get("hash"), one.get("asked")) for one in full.get("verdicts") or []}
-    wanted = {
-        entry.get("name"): (entry.get("hash"), asked)
-        for entry in servers
-        if entry.get("role") in ("server", "frontend") and entry.get("port")
-    }
+    wanted = {entry.get("name"): (entry.get("hash"), asked) for entry in servers if answers(entry)}
     return "quick" if verified == wanted else "full"
 
 
@@ -172,23 +168,17 @@ def merge(fleet, report, inventory_hosts, generated):
     return _fleet(hosts, _run(fleet), generated)
 
 
-def _part(value, key):
-    """The mapping at `key`, or an empty one."""
-    part = value.get(key) if isinstance(value, dict) else None
-    return part if isinstance(part, dict) else {}
-
-
 def _hosts(fleet):
-    return _part(fleet, "hosts")
+    return mapping_of(fleet, "hosts")
 
 
 def _run(fleet):
-    return _part(fleet, "run")
+    return mapping_of(fleet, "run")
 
 
 def _missing(report):
     """Why a host in verdict.json has no verdict: {cause, run, began, last}; empty if it has a verdict."""
-    return _part(report, "missing")
+    return mapping_of(report, "missing")
 
 
 def _fleet(hosts, run, generated):
@@ -384,7 +374,7 @@ def _record(fleet):
     """The last run in verdict.json for the history, see runs.keep(): its hosts with their summaries."""
     run = _run(fleet)
     part = _fleet({name: one for name, one in _hosts(fleet).items() if name in run["hosts"]}, run, fleet["generated"])
-    software = {item for one in part["hosts"].values() for item in _part(one, "deployed").get("software") or ()}
+    software = {item for one in part["hosts"].values() for item in mapping_of(one, "deployed").get("software") or ()}
     hosts = {name: _outcome(one) for name, one in part["hosts"].items()}
     return {**part, "hosts": hosts, "versions": {"software": sorted(software)}}
 
@@ -393,9 +383,9 @@ def _outcome(report):
     """summary() of a host's report. A host without a verdict has its planned servers, and the cause."""
     found, missing = summary(report), _missing(report)
     if missing:
-        planned = items_of(_part(report, "deployed").get("servers"))
-        asked = [one["name"] for one in planned if one.get("port") and one.get("role") in PROBED_ROLES]
-        found.update(problem=missing["cause"], servers={name: {"ok": None} for name in asked})
+        planned = items_of(mapping_of(report, "deployed").get("servers"))
+        asked = {one["name"]: {"ok": None} for one in planned if answers(one)}
+        found.update(problem=missing["cause"], servers=asked)
     return found
 
 

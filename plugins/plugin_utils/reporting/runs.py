@@ -99,8 +99,8 @@ def history(folder):
 
 
 def _read(path):
-    """The record in a file, None if it has another form. Pipes and devices are not opened."""
-    value = readable_json(path) if os.path.isfile(path) else None
+    """The record in a file, None if it has another form."""
+    value = readable_json(path)
     return value if isinstance(value, dict) and value.get("schema") == SCHEMA else None
 
 

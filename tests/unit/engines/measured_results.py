@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import itertools
-import random
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.values import TIME
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
@@ -41,21 +40,16 @@ def head(kind, day=1, host="trn3-1", servers=None, **_more):
     }  # fmt: skip
 
 
-def benchmark(concurrency=8, slower=1.0, noise=0.0, seed=0, day=1, **more):
-    """A point. slower: by what its latencies are multiplied and its rates divided; noise: by up to so much more."""
-    draw = random.Random(seed)
-
-    def some(value):
-        return value * draw.uniform(1 - noise, 1 + noise)
-
+def benchmark(concurrency=8, slower=1.0, day=1, **more):
+    """A point. slower: by what its latencies are multiplied and its rates divided."""
     busy = 1 + concurrency / 16
     metrics = result.no_metrics()
     for name, value in LATENCIES.items():
-        middle = some(value * busy * slower)
+        middle = value * busy * slower
         metrics[name] = {
             "mean": middle * 1.02, "p50": middle, "p90": middle * 1.05, "p95": middle * 1.2, "p99": middle * 1.6,
         }  # fmt: skip
-    rate = some(140 * concurrency / busy / slower)
+    rate = 140 * concurrency / busy / slower
     metrics.update(
         requests_per_s=rate / 32, output_tokens_per_s=rate, total_tokens_per_s=rate * 5,
         output_tokens_per_s_per_user=1000 / metrics["tpot_ms"]["mean"], output_tokens_per_s_per_accelerator=rate / 16,

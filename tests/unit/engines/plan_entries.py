@@ -62,6 +62,12 @@ def plan_entry(port, name="server-0", **changes):
     return entry
 
 
+def container(**changes):
+    """The `container` of an entry; `changes` replace keys."""
+    return {"engine": "docker", "address": None, "image": "app:1", "digest": None, "mounts": [], "devices": [],
+            "flags": [], "workdir": "/", "entrypoint": None, "user": None, **changes}  # fmt: skip
+
+
 def running(entry, record=None, **changes):
     """An Observed server that runs as the entry says; `record` changes the record of its start."""
     state = {"name": entry["name"], "hash": entry["hash"], "pid": 7, "phase": "running", "since": 1000.0,

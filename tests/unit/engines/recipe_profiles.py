@@ -11,46 +11,6 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
 from ansible_collections.inference.fleet.tests.unit.engines import plans
 
 NAMES = [one for one in plans.OWN if "embedding" not in one]  # which nothing measures
-SWEEP = [32, 64, 128, 256, 512]
-FULL = [*SWEEP, 1024, 2048, 4096]
-# {recipe: (tool of its profile guide, its numbers of concurrency)}
-GUIDES = {
-    "a100-vllm": ("vllm-bench", [1, 4, 16, 48]),
-    "l40s-vllm": ("vllm-bench", [1, 4, 16, 64]),
-    "rtx-pro-6000-vllm": ("vllm-bench", [1, 4, 16, 64, 128]),
-    "ascend-a2": ("vllm-bench", [None]),
-    "ascend-a3": ("vllm-bench", [None]),
-    "ascend-qwen3-32b": ("vllm-bench", [None]),
-    "b200-dynamo-disagg": ("aiperf", [256]),
-    "b200-dynamo-vllm": ("aiperf", [256]),
-    "b200-dynamo-vllm-disagg": ("aiperf", [256]),
-    "b200-low-latency": ("trtllm-bench", [4, 8, 16]),
-    "b200-max-throughput": ("trtllm-bench", [*FULL, 5120]),  # 640 on each of 8 GPUs
-    "b200-vllm": ("vllm-bench", [1, 4, 16, 64, 256]),
-    "blackwell-quickstart-low-latency": ("trtllm-bench", [*SWEEP, 720]),
-    "blackwell-quickstart-max-throughput": ("trtllm-bench", [*FULL, 5760]),
-    "cpu-dynamo": ("aiperf", [4]),
-    "cpu-families": ("aiperf", [2, 8]),
-    "cpu-tiny": ("aiperf", [2, 8]),  # its guide is none, and quick the default
-    "deepseek-r1": ("aiperf", [1, 8]),
-    "gb200-dynamo-disagg": ("aiperf", [256]),
-    "gb200-low-latency": ("trtllm-bench", [4, 8, 16]),
-    "gb200-max-throughput": ("trtllm-bench", [*SWEEP, 1024, 2048, 2560]),  # 640 on each of 4
-    "h100-vllm": ("vllm-bench", [1, 4, 16, 48]),
-    "h200-dynamo-vllm": ("aiperf", [256]),
-    "h200-dynamo-vllm-disagg": ("aiperf", [256]),
-    "h200-low-latency": ("trtllm-bench", [4, 8, 16]),
-    "h200-max-throughput": ("trtllm-bench", [*FULL, 5120]),
-    "h200-sglang": ("aiperf", [1, 8]),
-    "mi300x-sglang": ("aiperf", [1, 8]),
-    "h200-vllm": ("vllm-bench", [1, 4, 16, 64, 256]),
-    "mi300x-vllm": ("vllm-bench", [1, 4, 16, 64, 256]),
-    "llama-3.3-70b": ("aiperf", [1, 8]),
-    "qwen3-32b": ("aiperf", [1, 8]),
-    "trn3-eagle3": ("llmperf", [8]),  # 1 on each of 8 servers
-    "trn3-start-script": ("llmperf", [8]),
-    "trn3-vllm-neuron": ("llmperf", [8]),
-}
 
 
 def hardware_of(recipe):

@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
-import shutil
-import subprocess
 import sys
 import time
 
@@ -43,26 +40,14 @@ ERRORS = {
     "ratelimit": DAEMON + "toomanyrequests: You have reached your pull rate limit.",
     "other": DAEMON + "something that nobody has seen",
 }  # fmt: skip
-# What a user is told of two of them, the user being "somebody".
-CANNOT_BE_USED = [
-    (
-        "down",
-        "docker does not answer (Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker "
-        "daemon running?). Start it: systemctl start docker. See its log: journalctl -u docker.",
-    ),
-    (
-        "permission",
-        "The user somebody may not use docker (permission denied while trying to connect to the Docker daemon socket "
-        "at unix:///var/run/docker.sock: dial unix /var/run/docker.sock: connect: permission denied). Run the play "
-        "with become, or put that user into the group docker.",
-    ),
-]
 
 
 class ScriptedEngine:
     """Clients of these kinds in a folder that the collection finds them in, and their state."""
 
     def __init__(self, folder, monkeypatch, kinds=("docker",)):
+        import shutil  # not in the clients, which start often
+
         from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import paths as host_paths
 
         self.bin = folder / "engine-bin"
@@ -110,13 +95,14 @@ def _fail(words, status=1):
 
 
 def _client(file, calls, kind, argv):
-    file = pathlib.Path(file)
-    state = json.loads(file.read_text())
+    with open(file, encoding="utf-8") as stream:
+        state = json.load(stream)
     login = None
     for variable, name in (("DOCKER_CONFIG", "config.json"), ("REGISTRY_AUTH_FILE", "")):
-        path = pathlib.Path(os.environ.get(variable, "/nonexistent"), name)
-        if path.is_file():
-            login = {"mode": oct(path.stat().st_mode & 0o777), "auths": json.loads(path.read_text())["auths"]}
+        path = os.path.join(os.environ.get(variable, "/nonexistent"), name).rstrip("/")
+        if os.path.isfile(path):
+            with open(path, encoding="utf-8") as stream:
+                login = {"mode": oct(os.stat(path).st_mode & 0o777), "auths": json.load(stream)["auths"]}
     with open(calls, "a", encoding="utf-8") as stream:
         stream.write(json.dumps({"argv": [kind, *argv], "environment": dict(os.environ), "login": login}) + "\n")
     if argv[0] in ("--host", "--url"):
@@ -164,6 +150,8 @@ def _client(file, calls, kind, argv):
         sys.stdout.write("bbbbbbbbbbbb: Pull complete\n")
         images[rest[0]] = state["registry"][rest[0]]
     elif verb == "run" and "-c" in rest:  # an image's Python, with its modules
+        import subprocess
+
         program = rest[rest.index("-c") :]
         sys.stdout.flush()
         done = subprocess.run([sys.executable, *program], env={**os.environ, **state["python"]}, check=False)
@@ -182,8 +170,11 @@ def _client(file, calls, kind, argv):
         sys.stdout.write(state["version"] + "\n")
     else:
         _fail("unknown command: %s" % verb, 125)
-    state = dict(json.loads(file.read_text()), images=images, containers=state["containers"])
-    file.write_text(json.dumps(state))
+    if verb in ("stop", "rm", "pull", "rmi", "tag"):
+        with open(file, encoding="utf-8") as stream:
+            state = dict(json.load(stream), images=images, containers=state["containers"])
+        with open(file, "w", encoding="utf-8") as stream:
+            json.dump(state, stream)
 
 
 if __name__ == "__main__":

@@ -31,18 +31,10 @@ CALLS = itertools.count(1)
 # {fault: (the status, the message of the error)}
 ERRORS = {
     "vocab-missing": (500, "Error in harmony chat completion: error downloading or loading vocab file"),
-    "vocab-corrupt": (500, "invalid tiktoken vocab file: hash mismatch: computed=00, expected=446a"),
     "engine-dead": (503, "EngineDeadError: EngineCore encountered an issue."),
 }
 # {fault: (the content of answers, finish_reason)}
-CONTENTS = {
-    "length": (None, "length"), "endless": ("391 391 391", "length"), "empty": (None, "stop"),
-    "exclamation": ("!" * 40, "stop"),
-    "leak": ("<|channel|>analysis<|message|>17*23?<|end|><|start|>assistant 391", "stop"),
-}  # fmt: skip
-# {fault: the content after a call, the arguments of a call}
-AFTER_TOOL = {"leak-after-tool": "<|message|>All is well.", "mute-after-tool": None}
-ARGUMENTS = {"tool-bad-arguments": "{}{", "leak-in-arguments": '{"a": "<|call|>"}'}
+CONTENTS = {"length": (None, "length"), "endless": ("391 391 391", "length")}
 TOOL_CALL = {"id": "call-0", "type": "function", "function": {"name": "get_system_health", "arguments": "{}"}}
 
 
@@ -123,7 +115,7 @@ class ScriptedEngine:
         self.faults = frozenset((self.faults,) if isinstance(self.faults, str) else self.faults)
         self.listed = [self.model] if self.listed is None else self.listed
         self.pages = dict(self.pages or {})
-        self.requests, self.busy = [], 0
+        self.requests = []
         self.done = []  # Faults that happen once and have
         self.held = []  # the questions that `together` brought together
         self.lock, self.stopped = threading.Condition(), threading.Event()
@@ -291,41 +283,34 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if not self.admitted(body):
             self.send_error_json(401, "Unauthorized")
             return
-        with engine.lock:
-            engine.busy += 1
-            alone = engine.busy == 1
-            engine.lock.notify_all()
-            self.held = bool(engine.together and engine.together[1](body))
-            if self.held:
+        self.held = bool(engine.together and engine.together[1](body))
+        if self.held:
+            with engine.lock:
                 engine.held.append(question_of(body))
                 engine.lock.notify_all()
                 engine.lock.wait_for(lambda: len(engine.held) >= engine.together[0], 60)
-        try:
-            kept = {"kept"} if self.headers.get("Connection") == "keep-alive" else set()
-            self.tags = tags_of(self.path, body) | kept
-            self.number = len([one for one in engine.requests if one[0] == "POST"])
-            refused, unknown = self.hit("status"), self.hit("refuse")
-            if refused:
-                self.refuse(*refused.value)
-                return
-            if unknown:
-                self.send_error_json(400, unknown.value)
-                return
-            time.sleep(engine.seconds)
-            if self.path == "/v1/chat/completions":
-                self.chat(body, alone)
-            elif self.path == "/v1/responses":
-                self.responses_api(body)
-            elif self.path == "/v1/completions":
-                choice = {"index": 0, "text": "Paris.", "finish_reason": "stop"}
-                self.send_json(200, {"object": "text_completion", "model": body.get("model"), "choices": [choice]})
-            elif self.path == "/v1/embeddings":
-                self.embeddings(body)
-            else:
-                self.send_json(404, {"detail": "Not Found"})
-        finally:
-            with engine.lock:
-                engine.busy -= 1
+        kept = {"kept"} if self.headers.get("Connection") == "keep-alive" else set()
+        self.tags = tags_of(self.path, body) | kept
+        self.number = len([one for one in engine.requests if one[0] == "POST"])
+        refused, unknown = self.hit("status"), self.hit("refuse")
+        if refused:
+            self.refuse(*refused.value)
+            return
+        if unknown:
+            self.send_error_json(400, unknown.value)
+            return
+        time.sleep(engine.seconds)
+        if self.path == "/v1/chat/completions":
+            self.chat(body)
+        elif self.path == "/v1/responses":
+            self.responses_api(body)
+        elif self.path == "/v1/completions":
+            choice = {"index": 0, "text": "Paris.", "finish_reason": "stop"}
+            self.send_json(200, {"object": "text_completion", "model": body.get("model"), "choices": [choice]})
+        elif self.path == "/v1/embeddings":
+            self.embeddings(body)
+        else:
+            self.send_json(404, {"detail": "Not Found"})
 
     def embeddings(self, body):
         """A vector of the letters in each text."""
@@ -345,8 +330,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def health(self):
         if self.has("health-503"):
             self.send_text(503, "LLM is unavailable. Please check the server logs for more details.", "text/plain")
-        elif self.has("health-404"):
-            self.send_json(404, {"detail": "Not Found"})
         elif self.has("health-204"):
             self.send_response(204)
             self.end_headers()
@@ -367,10 +350,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_json(404, {"detail": "Not Found"})
             return
         said = {"role": "assistant", "content": know(body["input"]), "reasoning": REASONING}
-        if self.has("responses-empty"):
-            said["content"] = ""
-        if self.has("responses-leak"):
-            said["content"] = "<|channel|>final " + said["content"]
         if body.get("tools") and not self.hit("no-call"):
             tools = [{"function": tool} for tool in body["tools"]]
             said.update(content="", tool_calls=[call_for(body["input"], tools)])
@@ -397,14 +376,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     # -- chat ----------------------------------------------------------------------------------------------------------
 
-    def chat(self, body, alone):
+    def chat(self, body):
         engine = self.engine
         needed, limit = 80 + body.get("max_tokens", 16), engine.context
         too_long = "This model's maximum context length is %s tokens. However, you requested %d tokens."
         unknown = "reasoning_effort: Extra inputs are not permitted"
         errors = (
             *((self.has(fault), *answer) for fault, answer in ERRORS.items()),
-            (self.has("one-at-a-time") and not alone, 503, "Too many requests in flight"),
             (self.has("strict") and "reasoning_effort" in body, 400, unknown),
             (body.get("model") not in engine.listed, 404, "The model `%s` does not exist." % body.get("model")),
             (limit is not None and needed > limit, 400, too_long % (limit, needed)),
@@ -425,8 +403,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.drip()
         elif self.has("not-json"):
             self.send_text(200, "<html>It works!</html>", "text/html")
-        elif self.has("odd-shape"):
-            self.send_json(200, {"choices": [{"message": "391"}]})
         elif self.has("cut"):
             self.send_text(200, '{"choices": [', claim=100)
         elif body.get("stream"):
@@ -466,23 +442,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 message["content"], finish = said
         if self.has("leak-in-new-york") and "New York" in question:
             message["content"] = "<|channel|>final<|message|>In the north-east."
-        if self.has("leak-stripped"):
-            message = {"role": "assistant", "content": "analysisWe need\n17*23.assistantfinal391"}
-        if self.has("leak-in-reasoning"):
-            message[field] += "<|end|>"
-        if self.has("no-reasoning"):
-            del message[field]
-        if self.has("reasoning-in-content"):
-            message["content"] = message[field] + " 391"
         if last == "tool":
             message["content"] = "All is well: status ok."
             report = re.search(r'"report_number": ?(\d+)', body["messages"][-1]["content"])
             once = self.hit("call-again")
             if report:
                 message["content"] = "It will be sunny, says report %s." % report.group(1)
-            for fault, text in AFTER_TOOL.items():
-                if self.has(fault):
-                    message["content"] = text
             if once:
                 message.update(content=None, tool_calls=[call_for(question, body["tools"])])
                 finish = "tool_calls"
@@ -491,18 +456,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             finish = "tool_calls"
             if self.hit("other-tool-first"):
                 message["tool_calls"] = [call_for("", body["tools"])]
-            function = message["tool_calls"][0]["function"]
             if self.has("drop-tool-call"):
                 del message["tool_calls"]
                 finish = "stop"
-            for fault, text in ARGUMENTS.items():
-                if self.has(fault):
-                    function["arguments"] = text
-            if self.has("tool-finish-stop"):
-                finish = "stop"
         message, finish = self.spoil(body, message, finish)
         stop = (body.get("stop") or [None])[0]
-        if stop and message["content"] and not self.has("stop-ignored") and not self.hit("say", {"stop"}):
+        if stop and message["content"] and not self.hit("say", {"stop"}):
             message["content"] = message["content"].partition(stop)[0] + (stop if self.has("stop-kept") else "")
         return message, finish
 
@@ -510,8 +469,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Whether the model answers with a call of a tool."""
         first = self.has("words-first") or (self.has("stream-words-first") and body.get("stream"))
         words = self.has("words") or (first and "quick check" in question)
-        chosen = body.get("tool_choice") != "none" or self.has("choice-ignored")
-        return body.get("tools") and chosen and not words
+        return body.get("tools") and body.get("tool_choice") != "none" and not words
 
     def spoil(self, body, message, finish):
         """(message, finish_reason) after the Faults that change them."""
@@ -554,7 +512,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def completion(self, body):
         message, finish = self.answer(body)
-        tokens = None if self.has("usage-null") else {"completion_tokens": len(str(message)) // 4}
+        tokens = {"completion_tokens": len(str(message)) // 4}
         choice = {"index": 0, "message": message, "finish_reason": finish}
         value = {"object": "chat.completion", "model": body["model"], "choices": [choice], "usage": tokens}
         changed = self.hit("json")
@@ -562,13 +520,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def stream(self, body):
         message, finish = self.answer(body)
-        if self.has("stream-leak"):
-            message["content"] = "<|start|>assistant" + (message["content"] or "")
-        if self.has("stream-no-reasoning"):
-            message.pop(self.engine.reasoning_field)
-        if self.has("stream-drops-tool-call"):
-            message.pop("tool_calls", None)
-            finish = "stop" if body.get("tools") else finish
         self.begin_stream()
         held = self.hit("buffer")
         if held:
@@ -582,16 +533,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self.event(json.dumps(chunks[0]))
                 self.drop()
                 return
-            if self.has("stream-error"):
-                chunks.append({"error": {"message": "HarmonyError: unexpected tokens remaining", "code": 500}})
-                break
         if (body.get("stream_options") or {}).get("include_usage"):
             usage = {"prompt_tokens": 9, "completion_tokens": len(str(message)) // 4}
             chunks.append({"object": "chat.completion.chunk", "choices": [], "usage": usage})
         changed = self.hit("chunks")
         texts += [self.formed(json.dumps(chunk)) for chunk in (changed.value(chunks) if changed else chunks)]
         texts += self.extra("after")
-        if not self.has("stream-no-done") and not self.hit("no-done"):
+        if not self.hit("no-done"):
             texts.append(self.formed("[DONE]"))
         self.send_stream(texts)
 
@@ -606,8 +554,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def send_stream(self, texts):
         """Events as they are; kept: nothing of one is sent before the next."""
         changed = self.hit("sse")
-        if self.has("stream-empty"):
-            texts = []
         if changed:
             blocks = changed.value("".join(texts).encode("utf-8", "surrogatepass"))
             blocks = blocks if isinstance(blocks, list) else [blocks]

@@ -3,8 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A stand-in for `sglang serve` around the scripted engine, as strict as the recorded parser of SGLang.
 
-It has SGLang's /v1/models, /health_generate and metrics. With a mem-fraction-static below 0.1 it fails as SGLang does:
-the scheduler, a child, reports its exception, and the server ends.
+It has SGLang's /v1/models, /health_generate and metrics.
 """
 
 from __future__ import annotations
@@ -43,16 +42,9 @@ def parser():
 
 def main():
     given = parser().parse_args(sys.argv[sys.argv.index("serve") + 1 :])
-    if (given.mem_fraction_static or 1) < 0.1:
-        print("Scheduler hit an exception: Traceback (most recent call last):")
-        print("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. Current value: 0.05")
-        print("Received sigquit from a child process. It usually means the child failed.", flush=True)
-        raise SystemExit(1)
     scripted_engine.PORTS, scripted_engine.ADDRESS = [given.port], given.host
-    names = [word.partition("=")[0] for word in given.lora_paths or ()]
-    with scripted_engine.ScriptedEngine(
-        model=given.served_model_name, listed=[given.served_model_name, *names], reasoning_field="reasoning_content"
-    ) as server:
+    model = given.served_model_name
+    with scripted_engine.ScriptedEngine(model=model, reasoning_field="reasoning_content") as server:
         server.pages["/health_generate"] = ""
         if given.enable_metrics:
             server.pages["/metrics"] = lambda: METRICS % server.busy

@@ -65,6 +65,3 @@ class Fleet:
     @property
     def missing(self):
         return [name for name, host in self.verdict["hosts"].items() if host.get("missing")]
-
-    def says(self, words):
-        return words in " ".join((self.reports / "verdict.html").read_text().split())

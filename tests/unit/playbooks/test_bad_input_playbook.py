@@ -55,7 +55,7 @@ def play(folder, *arguments, more="", playbook="plan", **environment):
         ("fleet_override: {arguments: &a {x: *a}}", None, ["Completely failed to parse inventory source", "hosts.yml"]),
         ("fleet_override: {arguments: {x: '{{ nope }}'}}", None, ["fleet_override cannot be worked out", "nope"]),
         ("fleet_override: !vault |\n  $ANSIBLE_VAULT;1.1;AES256\n  3336", None, ["fleet_override"]),
-        ("fleet_play_hosts: node1", None, ["the inventory sets fleet_play_hosts (node1)"]),
+        ("fleet_rollback: true", None, ["the inventory sets fleet_rollback (node1)"]),
         ("", "fleet_override=port", ['fleet_override is "port"; allowed: a mapping', "with -e as JSON"]),
     ],
 )

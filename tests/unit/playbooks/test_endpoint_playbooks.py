@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import stat
 import subprocess
@@ -112,7 +113,8 @@ def test_endpoints_for_each_gateway(tmp_path, inventory):
 def test_mistakes_are_reported_before_a_host_is_contacted(tmp_path, inventory, playbook, arguments, variables, words):
     for name, text in zip(("chain", "key"), made(-1), strict=True):
         (tmp_path / name).write_text(text)
-    variables = {name: str(tmp_path / one) if one in ("chain", "key") else one for name, one in variables.items()}
+    place = os.path.relpath(tmp_path, CLONE)  # from where ansible-playbook starts
+    variables = {name: place + "/" + one if one in ("chain", "key") else one for name, one in variables.items()}
     run = play("playbooks/%s.yml" % playbook, inventory, *arguments, variables=variables)
     assert run.status == 2 and words in flat(run.output)
     assert "UNREACHABLE" not in run.output and "Detect changes" not in run.output

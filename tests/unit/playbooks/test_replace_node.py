@@ -169,6 +169,12 @@ def test_a_removed_node_is_not_contacted_and_leaves_known_hosts(tmp_path, server
     assert server.connections == 0
 
 
+def test_options_that_ssh_refuses_are_an_error():
+    with pytest.raises(FleetError) as caught:
+        host_key._options(["ssh", "-o", "NoSuchOption=1"], "n1")
+    assert caught.value.code == "host-key.ssh-failed" and "nosuchoption" in caught.value.message.lower()
+
+
 @pytest.mark.parametrize(
     ("node", "group", "code"),
     [

@@ -27,12 +27,12 @@ NOWHERE = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_po
 BROKEN = {"fleet_override": {"nothing": 1}}
 
 
-def status(folder, *arguments, playbook="playbooks/status.yml", **hosts):
+def status(folder, *arguments, playbook="playbooks/status.yml", groups=None, **hosts):
     own = {"fleet_override": {"servers": {"server": {"count": 1, "port": PORT}}}}
     found = {name: {**host_variables(folder / ("root-" + name)), **own, **hosts[name]} for name in hosts}
     environment = {"ANSIBLE_SSH_RETRIES": "0", "ANSIBLE_CONFIG": str(CLONE / "ansible.cfg"),
                    "ANSIBLE_COLLECTIONS_PATH": str(CLONE / ".ansible" / "collections")}  # fmt: skip
-    inventory = hosts_file(folder, found)
+    inventory = hosts_file(folder, found, **(groups or {}))
     return play(str(CLONE / playbook), inventory, *arguments, timeout=120, folder=folder, environment=environment)
 
 
@@ -58,7 +58,8 @@ def test_what_differs_is_exit_status_2_and_the_table_is_whole(tmp_path):
 
 def test_a_host_that_cannot_be_reached_takes_nothing_from_the_others(tmp_path):
     file = tmp_path / "status.json"
-    run = status(tmp_path, "-e", "fleet_status_file=%s" % file, n1=NOWHERE, n2={}, n3=BROKEN)
+    etcd = {"etcd": {"hosts": {"n1": None}}}
+    run = status(tmp_path, "-e", "fleet_status_file=%s" % file, groups=etcd, n1=NOWHERE, n2={}, n3=BROKEN)
     output = flat(run.output)
     assert "n1 - - - - - - - unreachable" in output
     assert "n2 server-0 39000 missing no - - - it is not deployed" in output

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations import tune
@@ -23,8 +22,8 @@ WORKLOAD = {
 class Tuned(Fleet):
     """One host whose setting `users` can be 2 or 4; nothing listens there."""
 
-    def __init__(self, folder, *ports):
-        super().__init__(folder, *(ports or (18001,)))
+    def __init__(self, folder):
+        super().__init__(folder, 18001)
         for host in self.hosts.values():
             host["fleet_override"]["benchmark"] = {"profiles": {"quick": PROFILE}}
             host["fleet_override"]["tune"] = {"arguments": {"max-num-seqs": [2, 4]}, "limits": {"ttft_ms": 100}}
@@ -82,22 +81,3 @@ def test_what_is_measured_is_not_measured_again_and_the_best_is_a_file(tmp_path)
     run.failed("None of 3 candidates keeps the limits (TTFT of 1 ms)")
     assert rows(run)[0] == "as it is 100.0 2 72.0 11.7 over the limit of TTFT"
     assert not (tmp_path / "other.yml").exists()
-
-
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        ({"fleet_tune_limits": {"ttft_ms": "soon"}}, 'fleet_tune_limits.ttft_ms is "soon"'),
-        ({"fleet_override_more": {"tune": {"variants": {"no": {"such": {"argumens": {"a": 4}}}}}}},
-         "n1: fleet_override_tuned: unknown key 'argumens'"),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_is_an_error_before_a_server_is_touched(tmp_path, more, words):
-    run = Tuned(tmp_path).tune(**more)
-    assert run.status == 2
-    assert words in " ".join(run.output.split())
-    assert not (tmp_path / "root1").exists()
-
-
-def test_one_host_at_a_time(tmp_path):
-    Tuned(tmp_path, 18001, 18002).tune().failed("tune.yml cannot tune n1, n2: these are several hosts")

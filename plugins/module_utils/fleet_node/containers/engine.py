@@ -80,6 +80,12 @@ class Container:
     ports: frozenset = frozenset()
 
 
+def published(text):
+    """The ports on the node in the field Ports of an engine's list, such as "127.0.0.1:8000-8001->8000-8001/tcp"."""
+    ranges = re.findall(r":(\d+)(?:-(\d+))?->", text)
+    return frozenset(port for first, last in ranges for port in range(int(first), int(last or first) + 1))
+
+
 def container_name(server, root):
     """Name of a server's container. It contains a hash of the root, so that several roots can use an engine."""
     suffix = "-" + hashlib.sha256(os.fsencode(root)).hexdigest()[:8] if root else ""
@@ -201,8 +207,7 @@ class Engine:
             ident, name, state, ports, of_server, of_root, of_hash = values
             if of_root == (root or "/") and server in (None, of_server):
                 running = state.lower().split(" ")[0] in RUNNING
-                published = frozenset(int(port) for port in re.findall(r":(\d+)->", ports))
-                found.append(Container(ident, name, running, of_server, of_root, of_hash or None, published))
+                found.append(Container(ident, name, running, of_server, of_root, of_hash or None, published(ports)))
         return sorted(found, key=lambda one: (one.server, one.name))
 
     def container(self, name):

@@ -104,7 +104,10 @@ class Engine:
         """The number of requests of a server from the content of its /metrics; None if it is not in there."""
         pattern = r"(?m)^(?:%s)(?:\{[^}]*\})?\s+([0-9.eE+-]+)\s*$" % "|".join(map(re.escape, self.counted))
         found = re.findall(pattern, metrics) if self.counted else ()
-        return int(sum(map(float, found))) if found else None
+        try:
+            return int(sum(map(float, found))) if found else None
+        except (OverflowError, ValueError):  # a server can answer anything
+            return None
 
     def finishes_within(self, entry):
         """Seconds within which a server finishes its requests after SIGTERM; 0 if it aborts them."""

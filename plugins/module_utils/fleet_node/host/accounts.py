@@ -47,7 +47,9 @@ def ensure(root, user, check_mode=False):
         try:
             created = [list(item) for item in missing if item[0] != "directory"]
             if created:  # before the accounts: a purge removes only accounts in the record
-                _record(paths, [*(item for item in recorded(paths) if item not in created), *created])
+                items = [*(item for item in recorded(paths) if item not in created), *created]
+                make_directory(paths.lib)
+                write_atomic(paths.lib + "/accounts.json", json.dumps(items) + "\n")
             for item in missing:
                 _create(*item, paths)
             for _path, _found, _wanted, repair in wrong:
@@ -155,7 +157,8 @@ def _remove_empty_parents(path, root):
 def _removable(path, mounts):
     """[path] to delete in order to remove `path` except mounts in it."""
     real = os.path.realpath(path)
-    if not _is_folder(path) or not any(one == real or one.startswith(real + "/") for one in mounts):
+    inside = any(one == real or one.startswith(real + "/") for one in mounts)
+    if not inside or not os.path.isdir(path) or os.path.islink(path):
         return [path]
     found = []
     for name in sorted(os.listdir(path)):
@@ -163,10 +166,6 @@ def _removable(path, mounts):
         if os.path.islink(child) or os.path.realpath(child) not in mounts:
             found += _removable(child, mounts)
     return found
-
-
-def _is_folder(path):
-    return os.path.isdir(path) and not os.path.islink(path)
 
 
 def _end_jobs(paths):
@@ -182,11 +181,6 @@ def recorded(paths):
     """[["group" or "user", name]] that ensure() created, in that order."""
     found = read_json(paths.lib + "/accounts.json")
     return found if isinstance(found, list) else []
-
-
-def _record(paths, items):
-    make_directory(paths.lib)
-    write_atomic(paths.lib + "/accounts.json", json.dumps(items) + "\n")
 
 
 def _exists(kind, name):

@@ -268,14 +268,13 @@ def open_lock(path):
 
 
 def is_locked(path):
-    """Whether a process has locked the file; False without the file. Raises OSError."""
-    try:
-        with open(path, "rb") as stream:
-            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: other calls check as well
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
+    """Whether a process has locked the file; False if there is no plain file. Raises OSError."""
+    with _opened(path, follow=False) as stream:
+        try:
+            if stream is not None:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: other calls check as well
+        except BlockingIOError:
+            return True
     return False
 
 

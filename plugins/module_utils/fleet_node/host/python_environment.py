@@ -278,7 +278,8 @@ def _apply(desired, marker):
     partial = os.path.join(desired.path, PARTIAL)
     files.write_atomic(partial, "")
     if marker is None:
-        _clear(desired.path)
+        for name in set(os.listdir(desired.path)) - {PARTIAL}:
+            files.remove(os.path.join(desired.path, name))
         python = find_python(desired.python)
         make = [desired.uv, "venv", "--allow-existing", "--python", python]
         _run([*(make if desired.uv else [python, "-m", "venv", "--without-pip"]), desired.path], environment, desired)
@@ -299,12 +300,6 @@ def _apply(desired, marker):
     }
     files.write_atomic(os.path.join(desired.path, MARKER), json.dumps(content, indent=2, sort_keys=True) + "\n")
     os.unlink(partial)
-
-
-def _clear(folder):
-    """Remove everything but the marker of an incomplete environment."""
-    for name in set(os.listdir(folder)) - {PARTIAL}:
-        files.remove(os.path.join(folder, name))
 
 
 def _bootstrap(desired, environment):

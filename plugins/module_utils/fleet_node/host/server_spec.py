@@ -57,6 +57,11 @@ def read_entry(path):
     return entry if isinstance(entry, dict) and fits(entry, SHAPE) else None
 
 
+def answers(entry):
+    """Whether clients send requests to the server of a plan entry, or of JSON of any shape."""
+    return entry.get("role") in PROBED_ROLES and bool(entry.get("port"))
+
+
 def health_port(entry):
     """The port that serves the health path; None for a server without it, which is ready when it runs."""
     return (entry.get("health") or {}).get("port") or entry["port"] or (entry.get("ports") or {}).get("system")
@@ -148,7 +153,7 @@ def start_order(entries):
         ready = [
             name
             for name in waiting
-            if all(one in order or one not in entries for one in entries[name]["start"]["after"])
+            if all(one in order or one not in entries for one in entries[name].get("start", {}).get("after", ()))
         ]
         if not ready:
             raise FleetError("servers.start-order-cycle", ", ".join(waiting))
@@ -159,8 +164,8 @@ def start_order(entries):
 
 def leaders_to_follow(entry):
     """Names of the servers with which the server of this entry restarts."""
-    start = entry["start"]
-    return start["after"] if start.get("restart_with_leader") else []
+    start = entry.get("start", {})
+    return start.get("after", []) if start.get("restart_with_leader") else []
 
 
 def check_order(entries):

@@ -34,6 +34,12 @@ def dig(value, *path):
     return value
 
 
+def mapping_of(value, *path):
+    """The mapping that dig() finds, else {}."""
+    found = dig(value, *path)
+    return found if isinstance(found, dict) else {}
+
+
 def text_of(value):
     """`value` if it is a string, else ""."""
     return value if isinstance(value, str) else ""

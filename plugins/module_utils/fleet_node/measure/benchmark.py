@@ -32,15 +32,13 @@ def run(params, check_mode=False):
 class Benchmark(Run):
     """A call of a benchmark tool."""
 
-    kind = "benchmark"
-
     def __init__(self, params, node):
         point = self.point = params["point"]
         head = self.head = params["head"]
         planned = check_entries(params["servers"])
-        self.plan_hash = result.plan_hash([*planned.values(), *params["elsewhere"]])
         asked = {key: value for key, value in point.items() if key != "timeout_s"}
-        key = [self.plan_hash, head.get("recipe_hash"), head.get("profile"), asked]
+        plan_hash = result.plan_hash([*planned.values(), *params["elsewhere"]])
+        key = [plan_hash, head["recipe_hash"], head["profile"], asked]
         key += ["candidate"] if head.get("candidate") else []  # whose results do not count elsewhere
         super().__init__(params, node, planned, "benchmarks", key, point["timeout_s"], params["again"])
         self.tool, self.spec, self.environment = point["tool"], point["spec"], params["environment_path"]
@@ -93,9 +91,9 @@ class Benchmark(Run):
             message = "the files of %s cannot be read: %r" % (self.tool, error)
             return Reading(errors=[{"message": message[:LONGEST], "count": self.point["requests"]}])
 
-    def document(self, request, status, void):
-        """The result as result.py describes it."""
-        point, asked, reading = self.point, self.point["requests"], self.reading()
+    def document(self, empty, status):
+        """`empty` with what the tool reports. status: its exit status, None if it was killed."""
+        asked, reading = self.point["requests"], self.reading()
         failed = min(asked, max(reading.failed, asked - reading.completed))
         errors, told = list(reading.errors), sum(one["count"] for one in reading.errors)
         why = errors[0]["message"] if errors else self.last_words().splitlines()[-1]
@@ -109,26 +107,18 @@ class Benchmark(Run):
             reason = "%s reports no output tokens/s for %d completed requests: %s" % (
                 self.tool, reading.completed, why
             )  # fmt: skip
-        count = (self.head.get("hardware") or {}).get("count") or 0
+        count = self.head["hardware"]["count"]
         rate, tpot = reading.metrics["output_tokens_per_s"], reading.metrics["tpot_ms"]["mean"]
         reading.metrics["output_tokens_per_s_per_accelerator"] = rate / count if rate is not None and count else None
         if tpot:  # a mean of the rates of requests would be dominated by answers that arrive in one chunk
             reading.metrics["output_tokens_per_s_per_user"] = 1000 / tpot
+        lengths = {"input_tokens": reading.input_tokens, "output_tokens": reading.output_tokens}
         return {
-            **self.common(request, void),
-            "workload": {
-                "input_tokens_asked": point["input_tokens"],
-                "output_tokens_asked": point["output_tokens"],
-                "input_tokens": reading.input_tokens,
-                "output_tokens": reading.output_tokens,
-                "concurrency": point["concurrency"],
-                "request_rate": point["request_rate"],
-                "requests": asked,
-            },
+            **empty,
+            "workload": {**empty["workload"], **lengths},
             "counts": {"asked": asked, "completed": asked - failed, "failed": failed},
             "errors": sorted(errors, key=lambda one: -one["count"]),
             "metrics": reading.metrics,
-            "limits": point["limits"],
-            "ok": reason is None and not void,
+            "ok": reason is None and not empty["void"],
             "reason": reason,
         }

@@ -19,7 +19,9 @@ import re
 from ..errors import FleetError
 from ..host import files, http_client
 from ..host.server_spec import check_entries
+from ..host.values import dig, items_of
 from ..servers.model import Node
+from ..verify.probes import listed_context
 from . import result
 from .run import LONGEST, TIMED_OUT, UNREADABLE, Run
 from .tools import reading
@@ -32,7 +34,6 @@ FILES = {
     "mmlu": {"mmlu/test/*_test.csv": True, "mmlu/dev/*_dev.csv": False},
     "gsm8k": {"gsm8k/test.jsonl": True, "gsm8k/train.jsonl": False},
 }
-CONTEXT = ("max_model_len", "context_window")  # the engines' names of it in their lists of models
 PROMPT_TOKENS = 1024  # of the longest question of a dataset, with the chat template
 REFUSED = "No response"  # how the answer of a failed request begins, the tool's own and the worker's
 SCORE = re.compile(r"<p>Score: ([0-9.]+)</p>")
@@ -110,15 +111,13 @@ def run(params, check_mode):
 class Evaluation(Run):
     """A call of an evaluation tool. data: of check_datasets(), or empty."""
 
-    kind = "evaluation"
-
     def __init__(self, params, node, folder, data):
         self.datasets, self.data = folder, data
         self.tool, self.spec, self.environment = params["command"]["name"], params["command"], params["venv"]
         planned = check_entries(params["servers"])
-        self.plan_hash = result.plan_hash(planned.values())
         names = ("eval", "effort", "examples", "max_tokens", "temperature", "tool_version", "command")
-        key = {**{name: params[name] for name in names}, "plan": self.plan_hash, "dataset": data.get("sha256")}
+        key = {name: params[name] for name in names}
+        key.update(plan=result.plan_hash(planned.values()), dataset=data.get("sha256"))
         super().__init__(params, node, planned, "evaluations", key, params["budget_s"], params["refresh"])
 
     def values(self):
@@ -152,9 +151,8 @@ class Evaluation(Run):
         wanted, contexts = self.params["max_tokens"], []
         headers = {"Authorization": "Bearer " + self.key()} if self.key() else {}
         for entry in self.planned.values():
-            found = http_client.request("GET", self.url(entry) + "/v1/models", timeout=30, headers=headers).json() or {}
-            lengths = [one.get(key) for one in found.get("data") or [] for key in CONTEXT]
-            contexts += [length for length in lengths if isinstance(length, int)]
+            found = http_client.request("GET", self.url(entry) + "/v1/models", timeout=30, headers=headers).json()
+            contexts += filter(None, map(listed_context, items_of(dig(found, "data"))))
         allowed = min(contexts) - PROMPT_TOKENS if contexts else wanted
         if wanted <= allowed:
             return wanted
@@ -170,8 +168,9 @@ class Evaluation(Run):
             "percent": int(100 * done / total) if total else None,
         }
 
-    def document(self, request, status, void):
-        """The result as result.py describes it. The control node adds the comparison with a published score."""
+    def document(self, empty, status):
+        """`empty` with what the tool reports; the control node adds the comparison with a published score.
+        status: of the tool's exit, None if it was killed."""
         try:
             read = ANSWERS.get(self.tool, self.metrics)
             if self.tool not in ANSWERS and (status is None or status in TIMED_OUT):
@@ -180,22 +179,12 @@ class Evaluation(Run):
         except UNREADABLE as error:
             asked = sum(self.asked().values()) or 1
             message = self.why(error, status)[:LONGEST]
-            numbers = {"score": None, "questions": 0, "answered": 0, "correct": 0, "failed": asked, "interval": None,
-                       "errors": [{"message": message, "count": asked}]}  # fmt: skip
-        score = numbers.pop("score")
-        return {
-            **self.common(request, void),
-            "scope": "server" if len(self.planned) == 1 else "node",
-            "eval": self.params["eval"],
-            "effort": self.params["effort"],
-            "score": score if score is None else round(score, 2),
-            **numbers,
-            "reference": None,
-            "difference": None,
-            "verdict": "no-reference",
-            "ok": not numbers["failed"] and score is not None and void is None,
-            "reason": None,
-        }
+            numbers = {"failed": asked, "errors": [{"message": message, "count": asked}]}
+        document = {**empty, **numbers}
+        if document["score"] is not None:
+            document["score"] = round(document["score"], 2)
+            document["ok"] = not document["failed"] and not document["void"]
+        return document
 
     def asked(self):
         """{file of the dataset: number of questions that are asked}."""

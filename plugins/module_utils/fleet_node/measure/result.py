@@ -23,7 +23,6 @@ from ..host.values import now
 
 SCHEMA = 1
 KINDS = ("benchmark", "evaluation")
-LARGEST = 4 << 20  # bytes of a file
 FOLDER = "measurements"  # below the folder of an inventory's reports
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
@@ -61,6 +60,40 @@ def no_metrics():
     return {**{name: dict.fromkeys(STATISTICS) for name in LATENCIES}, **dict.fromkeys(RATES)}
 
 
+def empty(params, request, ended):
+    """A result that measured nothing.
+
+    params: of the operation benchmark_run, with point, or evaluation_run, with eval; request: {id, began, command}.
+    """
+    servers, elsewhere, point = params["servers"], params.get("elsewhere") or (), params.get("point")
+    head = params["head"]
+    found = {
+        "schema": SCHEMA, "kind": "benchmark" if point else "evaluation", "id": request["id"],
+        "began": request["began"], "ended": ended, **head, "plan_hash": plan_hash([*servers, *elsewhere]),
+        "servers": [one["name"] for one in servers] + ["%(host)s/%(name)s" % one for one in elsewhere],
+        "tool": {"name": point["tool"] if point else params["command"]["name"], "version": head["versions"]["tool"],
+                 "command": request["command"]},
+        "errors": [], "void": None, "ok": False, "reason": None,
+    }  # fmt: skip
+    if not point:
+        numbers = dict.fromkeys(("score", "interval", "reference", "difference"))
+        counts = dict.fromkeys(("questions", "answered", "correct", "failed"), 0)
+        about = {"eval": params["eval"], "effort": params["effort"], "verdict": "no-reference"}
+        return {**found, "scope": "server" if len(servers) == 1 else "node", **about, **numbers, **counts}
+    asked = point["requests"]
+    return {
+        **found,
+        "workload": {
+            "input_tokens_asked": point["input_tokens"], "output_tokens_asked": point["output_tokens"],
+            "input_tokens": None, "output_tokens": None,
+            **{key: point[key] for key in ("concurrency", "request_rate", "requests")},
+        },
+        "counts": {"asked": asked, "completed": 0, "failed": asked},
+        "metrics": no_metrics(),
+        "limits": point["limits"],
+    }  # fmt: skip
+
+
 def path_of(folder, identity):
     """The file of a result. folder: that of an inventory's reports."""
     return os.path.join(folder, FOLDER, identity + ".json")
@@ -80,16 +113,9 @@ def keep(folder, document):
 def history(folder, candidates=False):
     """(documents, warnings): the history, the oldest first. Other and unreadable files are left out with a warning.
     candidates: include the results of a sweep's candidates."""
-    kept = os.path.join(folder, FOLDER)
-    try:
-        names = sorted(os.listdir(kept))
-    except (FileNotFoundError, NotADirectoryError):
-        return [], []
-    documents, warnings = [], []
-    for name in names:
-        if not name.endswith(".json") or name.startswith("."):
-            continue
-        path = os.path.join(kept, name)
+    kept, documents, warnings = os.path.join(folder, FOLDER), [], []
+    for name in files.names_in(kept, suffix=".json") if os.path.isdir(kept) else ():
+        path = os.path.join(kept, name + ".json")
         document = _read(path)
         if document is None:
             warnings.append("%s is not a result of a measurement. Remove the file." % path)
@@ -99,8 +125,8 @@ def history(folder, candidates=False):
 
 
 def _read(path):
-    """The result in a file; None if it is not a result with that name. Pipes and devices are not opened."""
-    value = files.readable_json(path) if os.path.isfile(path) and os.path.getsize(path) <= LARGEST else None
+    """The result in a file; None if it is not a result with that name."""
+    value = files.readable_json(path)
     if not isinstance(value, dict) or value.get("schema") != SCHEMA or value.get("kind") not in KINDS:
         return None
     return value if os.path.basename(path) == "%s.json" % value.get("id") else None

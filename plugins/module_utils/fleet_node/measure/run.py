@@ -21,7 +21,7 @@ from ..host.files import make_directory
 from ..host.jobs import DetachedJob
 from ..host.paths import PATH
 from ..host.server_spec import canonical
-from ..host.values import now, utc
+from ..host.values import mapping_of, now, utc
 from ..launchers import stop_leftovers
 from ..servers import identity
 from ..servers.api_keys import client_key, common_client_key
@@ -53,9 +53,9 @@ class Run:
     """A measurement of planned servers. The folder has job/, output/ (the tool's files), status (the exit status of a
     tool that has ended) and result.json.
 
-    A subclass has kind, tool (its name), spec (its entry in tools.json), environment (the folder of its environment),
-    plan_hash, values() of the placeholders, document(request, status, void) -> the result, and progress(). planned:
-    {name: plan entry}; limit_s: the time limit; again: whether a result that counts is measured again.
+    A subclass has tool (its name), spec (its entry in tools.json), environment (the folder of its environment),
+    values() of the placeholders, document(result.empty(), status), and progress(). planned: {name: plan entry};
+    limit_s: the time limit; again: whether a result that counts is measured again.
     """
 
     def __init__(self, params, node, planned, folder, key, limit_s, again):
@@ -157,7 +157,7 @@ class Run:
 
     def prepare(self):
         """(argv, environment)."""
-        version = (self.params["head"].get("versions") or {}).get("engine")
+        version = self.params["head"]["versions"]["engine"]
         argv, variables, python = benchmarks.program(
             self.tool, self.spec, self.environment, self.first, self.node.paths.root, self.folder, version,
             bool(self.key()), self.time_limit(),
@@ -180,30 +180,10 @@ class Run:
             changed = changed_starts(request["processes"], self.processes())
             void = "%s changed or restarted during the run" % ", ".join(changed) if changed else None
         status = (files.read_text(os.path.join(self.folder, "status")) or "").strip() or None
-        document = self.document(request, status, void)
+        document = self.document({**result.empty(self.params, request, self.ended()), "void": void}, status)
         text = json.dumps(document, indent=1) + "\n"
         files.write_atomic(os.path.join(self.folder, "result.json"), text, mode=0o600)
         return document
-
-    def common(self, request, void):
-        """The keys that results of both kinds have, but ok and reason."""
-        head = self.params["head"]
-        return {
-            "schema": result.SCHEMA,
-            "kind": self.kind,
-            "id": request["id"],
-            "began": request["began"],
-            "ended": self.ended(),
-            **head,
-            "plan_hash": self.plan_hash,
-            "servers": [*self.planned, *map(_elsewhere, self.params.get("elsewhere") or ())],
-            "tool": {
-                "name": self.tool,
-                "version": (head.get("versions") or {}).get("tool"),
-                "command": request["command"],
-            },
-            "void": void,
-        }
 
     def key(self):
         """The API key that is sent."""
@@ -233,7 +213,7 @@ class Run:
 
     def others(self):
         """{HOST/NAME: address} of the measured servers of other hosts."""
-        return {_elsewhere(one): one["url"] for one in self.params.get("elsewhere") or () if one.get("url")}
+        return {"%(host)s/%(name)s" % one: one["url"] for one in self.params.get("elsewhere") or () if one["url"]}
 
     def processes(self):
         """{name: value that differs between two starts of a server}. A change makes a measurement void."""
@@ -279,7 +259,7 @@ class StoppedServers:
         for name, entry in self.entries.items():
             left = stop_leftovers(entry, self.node.paths.root)
             if left:
-                raise FleetError("measure.server-stays", name, "; ".join(one["what"] for one in left))
+                raise FleetError("measure.server-stays", name, "; ".join(left))
 
     def wrapped(self, argv):
         """argv that runs `argv` and then starts the servers."""
@@ -311,7 +291,7 @@ def starts_of(node, entries):
     found = {}
     for name in entries:
         one = observed.get(name) or Observed(name)
-        state = one.state if isinstance(one.state, dict) else {}
+        state = mapping_of(one.state)
         found[name] = [
             state.get("hash"), state.get("pid"), state.get("ticks"), state.get("started"), one.fresh,
             sorted(container.id for container in one.containers if container.running),
@@ -322,11 +302,6 @@ def starts_of(node, entries):
 def changed_starts(before, after):
     """The names of servers whose start differs, sorted."""
     return sorted(name for name, start in after.items() if before.get(name) != start)
-
-
-def _elsewhere(one):
-    """The name of a server of another host, next to names of this host's servers."""
-    return "%s/%s" % (one["host"], one["name"])
 
 
 def _cause(verdict):

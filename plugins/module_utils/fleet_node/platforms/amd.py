@@ -182,7 +182,6 @@ class Platform(Detector):
 
     unit = "GPU"
     advice: typing.ClassVar = {"missing": "GPUs after a missing GPU move up. "}
-    visible = ("HIP_VISIBLE_DEVICES",)
     kinds = KINDS
     detect = staticmethod(detect)
 

@@ -18,16 +18,15 @@ from .host import run_tool
 BUS = re.compile(r"^[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]$")
 NAMED = re.compile(r"^([0-9]{1,9})\s+([A-Za-z0-9]\S*)$")  # "0     910B3", "32768   310P3"
 CHIP = re.compile(r"^([0-9]{1,9})(?:\s+([0-9]{1,9}))?$")  # "0", or "1     3" with the Phy-ID
-USAGE = re.compile(r"([0-9]{1,9})\s*/\s*([0-9]{1,9})\s*$")  # "3379 / 65536", "59693/ 65536"
+USAGE = re.compile(r"[0-9]{1,9}\s*/\s*([0-9]{1,9})\s*$")  # "3379 / 65536", "59693/ 65536"
 RANGE = re.compile(r"\[([^\],]*),([^\]]*)\]")  # "[7.0.0,7.7.99],[…]", both ends included
-FIELD = re.compile(r"^\s*([A-Za-z][^:]*?)\s*:\s*(.*?)\s*$")
 NOTHING = ("", "NA", "N/A", "-")
 
 
 @dataclasses.dataclass
 class Chip:
-    """A row pair of `npu-smi info`. phy: the Phy-ID, None if the table has no such column. bus: "" if the table
-    has none. hbm: (used, total) MiB, None if it has none. holders: [{pid, command}]."""
+    """A row pair of `npu-smi info`. phy: the Phy-ID, bus: "", memory_mib: of HBM, None if the table has none. holders:
+    [{pid, command}]."""
 
     npu: int
     chip: int
@@ -35,7 +34,7 @@ class Chip:
     name: str
     health: str
     bus: str
-    hbm: tuple | None
+    memory_mib: int | None
     holders: list = dataclasses.field(default_factory=list)
 
 
@@ -46,8 +45,7 @@ def cells(line):
 
 
 def parse_info(text, warn):
-    """(version or None, [Chip]) of `npu-smi info`, in its order. Rows that are not understood are warned of."""
-    version = re.search(r"npu-smi\s+(\S+)\s+Version:", text)
+    """[Chip] of `npu-smi info`, in its order. Rows that are not understood are warned of."""
     chips, pending, in_processes = [], None, False
     for line in text.splitlines():
         row = cells(line)
@@ -65,9 +63,9 @@ def parse_info(text, warn):
         elif len(row) == 3 and _is_place(row[1]) and CHIP.match(row[0]) and pending:
             chip, phy = CHIP.match(row[0]).groups()
             usage = USAGE.search(row[2])
-            hbm = (int(usage.group(1)), int(usage.group(2))) if usage and int(usage.group(2)) else None
+            memory_mib = int(usage.group(1)) or None if usage else None
             chips.append(Chip(pending[0], int(chip), None if phy is None else int(phy), *pending[1:],
-                              row[1].lower() if BUS.match(row[1]) else "", hbm))  # fmt: skip
+                              row[1].lower() if BUS.match(row[1]) else "", memory_mib))  # fmt: skip
             pending = None
         elif len(row) == 3 and NAMED.match(row[0]) and not _is_place(row[1]):
             if pending:
@@ -78,7 +76,7 @@ def parse_info(text, warn):
             warn("npu-smi info: this line is not understood: %s" % line.strip()[:120])
     if pending:
         warn("npu-smi info: NPU %d has no second row." % pending[0])
-    return (version.group(1) if version else None), chips
+    return chips
 
 
 def _is_place(cell):
@@ -116,21 +114,10 @@ def parse_map(text, warn):
     return found
 
 
-def parse_fields(text):
-    """[{name: value}] of "name : value" lines, a new mapping for each repeated name: -l, -t board, usages, health."""
-    found = [{}]
-    for name, value in (match.groups() for match in map(FIELD.match, text.splitlines()) if match):
-        if name in found[-1]:
-            found.append({})
-        found[-1][name] = value
-    return found
-
-
 def error_codes(text):
     """ "80E01801: node type=SOC, …" of `npu-smi info -t health`, "" if it has no error."""
-    fields = parse_fields(text)[0]
-    words = [fields.get(name, "") for name in ("Error Code", "Error Information")]
-    return ": ".join(word for word in words if word.upper() not in NOTHING)
+    found = [re.search(r"(?m)^\s*%s\s*:[ \t]*(.*?)\s*$" % name, text) for name in ("Error Code", "Error Information")]
+    return ": ".join(match.group(1) for match in found if match and match.group(1).upper() not in NOTHING)
 
 
 def parse_settings(text):
@@ -201,7 +188,7 @@ def detect(system):
     if tool is None:
         raise FleetError("ascend.driver-missing", on_the_bus(system))
     status, text = run_tool([tool, "info"])
-    _version, chips = parse_info(text, system.warn)
+    chips = parse_info(text, system.warn)
     if not chips:
         refuse(system, text.strip() or str(status))
     mapped = parse_map(run_tool([tool, "info", "-m"])[1], system.warn)
@@ -218,11 +205,11 @@ def detect(system):
 
 def _device(system, tool, chip, number):
     device = NpuDevice(
-        id=number, memory_mib=chip.hbm[1] if chip.hbm else None, cores=1, numa=None, cpus="", holders=chip.holders,
+        id=number, memory_mib=chip.memory_mib, cores=1, numa=None, cpus="", holders=chip.holders,
         core_ids=[number], address=chip.bus, product=chip.name, npu=chip.npu, chip=chip.chip,
     )  # fmt: skip
     device.locate(system, device.address)
-    if chip.hbm is None:
+    if chip.memory_mib is None:
         system.warn("npu-smi does not report the memory of NPU %d (%s)." % (number, chip.bus))
     if chip.health.upper() != "OK":
         asked = [tool, "info", "-t", "health", "-i", str(chip.npu), "-c", str(chip.chip)]
@@ -283,7 +270,6 @@ class Platform(Detector):
         "missing": "Each chip counts; an Atlas A3 has two in each NPU. ",
         "driver": "Install a newer driver (%s) and reboot, or use an image with an older CANN." % COMMANDS,
     }
-    visible = ("ASCEND_RT_VISIBLE_DEVICES",)
     kinds = KINDS
     detect = staticmethod(detect)
     # other errors of its driver are also of processes that ended

@@ -10,7 +10,7 @@ import typing
 
 from ..host import processes
 from ..host.packages import at_least
-from ..host.values import format_cpu_list, parse_cpu_list
+from ..host.values import format_cpu_list
 from .host import PCI, whole_number
 
 COMMAND_SHOWN = 120
@@ -117,8 +117,7 @@ class Detector:
     unit: what messages call a device. has: the names of OPTIONAL_NEEDS that the platform has. shared: a declared device
     is a share of the machine, so sums are compared. tolerance: share of a device's memory by which it may be smaller.
     driver_package: the package of `installs` with the driver. advice: {lnc, driver: last sentence of that message,
-    missing: a sentence in the message about missing devices}. visible: environment variables that select the devices
-    of a process. start_hooks: {name in a plan entry's `hooks`: module with
+    missing: a sentence in the message about missing devices}. start_hooks: {name in a plan entry's `hooks`: module with
     the supervisor's actions around a start}.
     lost_by_reload: a device file of nodes on which a daemon-reload of systemd may remove devices from containers, or
     None. setuid_helper: its driver starts setuid programs from within servers, so their units must permit that.
@@ -132,7 +131,6 @@ class Detector:
     tolerance = 0.01
     driver_package = None
     advice: typing.ClassVar = {}
-    visible = ()
     lost_by_reload = None
     setuid_helper = False
     kernel_faults = ()
@@ -146,10 +144,6 @@ class Detector:
     def detect(self, system):
         """Accelerators of the node. Raises FleetError if the hardware does not answer."""
         raise NotImplementedError
-
-    def usual_memory_gib(self, found):
-        """Memory in GiB that the plan assumes without fleet_hardware.memory_gib; 0 for none."""
-        return self.kinds.get(found.accelerator, ("", 0))[1] / 1024
 
     def shortfalls(self, found, hardware, needs, installs=()):
         """Messages about what `found` lacks of the declared and required hardware; [] if it suffices.
@@ -178,21 +172,6 @@ class Detector:
             return []
         found = {"%ss" % self.unit.lower(): faults(context, self.unit), "holders": held(context, self.unit)}
         return [(check, list(messages)) for check, messages in found.items()]
-
-    def given(self, pid, ids):
-        """Those of `ids`, parts of a device that the process uses, that its environment selects.
-
-        None if the environment does not select any, cannot be read, or names others, as in a container, where they
-        count from 0.
-        """
-        environment = processes.environment_of(pid)
-        given = set()
-        for name in self.visible:
-            try:
-                given |= parse_cpu_list(environment.get(name.encode(), b"").decode("utf-8", "replace").replace(" ", ""))
-            except ValueError:
-                return None
-        return sorted(given & set(ids)) or None
 
 
 # ---- detection, equal for vendors of GPUs
@@ -306,7 +285,8 @@ def _too_few_cores(platform, found, hardware, devices, planned, notes):
 
 def _too_little_memory(platform, found, hardware, needs, devices, planned, notes):
     """Compares the smallest device, or on a shared platform one share of the sum."""
-    planned_gib = hardware.get("memory_gib") or platform.usual_memory_gib(found)
+    usual_mib = platform.kinds.get(found.accelerator, ("", 0))[1]
+    planned_gib = hardware.get("memory_gib") or usual_mib / 1024
     amounts = (
         (planned_gib, "The plan assumes", "fleet_hardware.memory_gib"),
         (needs.get("device_memory_gib"), "The recipe requires", "needs.device_memory_gib"),
@@ -361,7 +341,8 @@ def faults(context, unit):
 def held(context, unit, given=None):
     """Messages about processes, not servers of this root, on devices that servers about to start are assigned.
 
-    given: Detector.given of a platform whose servers use parts of a device, such as cores.
+    given(pid, parts): those of a device's parts that a process uses, None if unknown; None for a platform whose servers
+    use complete devices.
     """
     own = set(processes.server_pids(context.root))
     own |= processes.with_children(one["pid"] for one in context.adopted.values())

@@ -165,7 +165,7 @@ def _still_there(root, name, observed):
     entry = dict(observed.entry or {}, name=name)
     left = launchers.stop_leftovers(entry, root)
     if left:
-        return "%s survived SIGKILL" % "; ".join(one["what"] for one in left)
+        return "%s survived SIGKILL" % "; ".join(left)
     end = time.monotonic() + PORT_FREE_S
     for port, what in server_ports(entry):
         while True:

@@ -55,11 +55,11 @@ def desired_server(node, entry, secrets):
     secrets: {variable: value}, as far as they are known.
     """
     name, user = entry["name"], entry["user"]
-    path = config_path(entry)
+    definition = node.manager.definition_path(name)
     # files that the account must not change belong to the user who deploys
     uid = 0 if os.geteuid() == 0 else None
     group = 0 if uid == 0 else None
-    files = [(one, 0o644, uid, group) for one in (node.manager.definition_path(name), path) if one]
+    files = [(one, 0o644, uid, group) for one in (definition, config_path(entry)) if one]
     with contextlib.suppress(FleetError):
         owner = owner_of(name, user)
         # guards of other accounts read the entries of their leaders
@@ -68,8 +68,7 @@ def desired_server(node, entry, secrets):
         if entry["secrets"]:
             files.append((node.paths.secret(name), 0o600, *(owner or (os.geteuid(), None))))
     config = config_text(entry["config"])
-    server = DesiredServer(entry, known_secrets(entry, secrets), user, None, config, files)
-    server.definition_path = node.manager.definition_path(name)
+    server = DesiredServer(entry, known_secrets(entry, secrets), user, None, config, files, definition)
     try:
         server.definition = node.manager.definition(entry, user)
     except FleetError as error:
@@ -82,7 +81,8 @@ def known_secrets(entry, secrets):
     known = {}
     for key, source in sorted(entry["secrets"].items()):
         if is_file(source):
-            known[key] = read_text(source)
+            with contextlib.suppress(PermissionError):  # of a status without become
+                known[key] = read_text(source)
         elif secrets.get(source) is not None:
             with contextlib.suppress(FleetError):  # check_secrets() reports values that cannot be used
                 known[key] = secret_value(key, source, secrets[source])

@@ -300,7 +300,8 @@ def holder_words(holder, root):
 def foreign_holders(root, entries, containers, leaving=()):
     """[(name, holder, words)] of processes that use ports of these entries ([entry]) and are not the server itself.
 
-    containers: {name: [Container]} of this root; leaving: names of servers of this root that release their ports.
+    holder: processes.port_holder()'s, with by_hand.recognise() as by_hand. containers: {name: [Container]} of this
+    root; leaving: names of servers of this root that release their ports.
     """
     found, sockets = [], processes.Sockets(functools.partial(processes.server_pids, root))
     for entry in entries:
@@ -313,7 +314,7 @@ def foreign_holders(root, entries, containers, leaving=()):
                 words = "its %s %d on %s is held by %s" % (what, port, entry["bind"], holder_words(holder, root))
                 started = by_hand.recognise(holder) if holder["server"] is None else None
                 words += BY_HAND % started["engine"] if started else ""
-                found.append((entry["name"], holder, words))
+                found.append((entry["name"], {**holder, "by_hand": started}, words))
     return found
 
 
@@ -321,5 +322,4 @@ def started_by_hand(root, entries, containers):
     """{name: by_hand.recognise()} of servers of a known engine on the ports of these entries, which were started by
     hand. The arguments are those of foreign_holders()."""
     held = foreign_holders(root, entries, containers)
-    found = {name: by_hand.recognise(holder) for name, holder, _words in held if holder["server"] is None}
-    return {name: one for name, one in found.items() if one}
+    return {name: holder["by_hand"] for name, holder, _words in held if holder["by_hand"]}

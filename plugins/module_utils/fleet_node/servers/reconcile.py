@@ -16,7 +16,7 @@ from ..host.files import open_lock
 from ..host.os_errors import os_error
 from ..host.server_spec import check_entries, check_order
 from ..services import supervisord, watchdog
-from . import by_hand, server_files
+from . import server_files
 from .apply import apply, prove, put_back, settle, shared_changes
 from .decide import DEPLOYS, WAVE, decide, describe
 from .desired import check_deployable, check_secrets, desired_server
@@ -133,7 +133,7 @@ def _check_ports(node, actions, desired, observed):
     containers = {name: one.containers for name, one in observed.items()}
     adopted = [one.by_hand for one in observed.values() if one.by_hand]
     for name, holder, words in foreign_holders(node.paths.root, starts, containers, ending):
-        if adopted and by_hand.recognise(holder) in adopted:
+        if holder["by_hand"] and holder["by_hand"] in adopted:
             continue
         raise FleetError("servers.port-held", name, words, details={"holder": holder})
 

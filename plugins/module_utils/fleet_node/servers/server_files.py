@@ -23,7 +23,7 @@ from .model import STARTS, config_path
 
 
 class Staging:
-    """Files written next to their places; commit() renames all of them, and leaving without it deletes them."""
+    """Files written next to their places; commit() renames all of them."""
 
     def __init__(self):
         self.files = []
@@ -32,9 +32,6 @@ class Staging:
         return self
 
     def __exit__(self, *unused):
-        self._discard()
-
-    def _discard(self):
         """Remove files that were not installed, and files that were replaced."""
         for temporary, _place in self.files:
             for path in (temporary, temporary + ".old"):
@@ -60,7 +57,6 @@ class Staging:
                 with contextlib.suppress(OSError):
                     os.rename(temporary + ".old", place) if os.path.lexists(temporary + ".old") else os.unlink(place)
             raise
-        self._discard()
 
 
 def make_folder(path, owner=None, mode=0o755):

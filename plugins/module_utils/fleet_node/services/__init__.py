@@ -20,8 +20,6 @@ def get_manager(name, paths, toolkit=None):
     auto is systemd if the node was booted with it and the root is empty, otherwise supervisord. paths: NodePaths.
     toolkit: the virtual environment with supervisord; paths.toolkit by default.
     """
-    if name not in MANAGERS:
-        raise argument_invalid("manager", name, ", ".join(MANAGERS))
     chosen = name
     if name == "auto":
         chosen = "systemd" if os.path.isdir(SYSTEMD_RUNS) and not paths.root else "supervisord"

@@ -19,11 +19,6 @@ LOG_LIMITS = {"rate": 10000, "file_mb": 50, "files": 4}
 LOG_RATE_S = 30
 
 
-def text_invalid(text, reason):
-    """The FleetError for a string that no definition of a service manager can contain."""
-    return FleetError("services.text-invalid", text, reason)
-
-
 class ManagerSilent(FleetError):
     """The service manager runs and does not answer."""
 

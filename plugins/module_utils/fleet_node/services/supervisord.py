@@ -29,7 +29,7 @@ from ..host import paths as host_paths
 from ..host.files import names_in, read_end
 from ..host.paths import PREFIX
 from ..supervise.state import START_LIMIT_EXIT
-from .base import ManagerSilent, ServiceManager, Status, text_invalid
+from .base import ManagerSilent, ServiceManager, Status
 
 OTHERS = ("watchdog",)  # programs that are no servers
 MARKER = "INFERENCE_FLEET_SUPERVISOR"  # in the daemon's environment: the root that it serves
@@ -61,7 +61,7 @@ def ini_value(text, expansions=1):
         or "%(here)s" in escaped  # replaced before %% is
     )
     if unfit:
-        raise text_invalid(text, UNFIT)
+        raise FleetError("services.text-invalid", text, UNFIT)
     return escaped
 
 
@@ -70,7 +70,7 @@ def ini_command(argv):
     words = []
     for item in argv:
         if re.search(r"[\x00\r\n]", item):
-            raise text_invalid(item, UNFIT)
+            raise FleetError("services.text-invalid", item, UNFIT)
         word = shlex.quote(item).replace("%", "%%")
         # '' inside a quoted word is empty for the shell, and keeps the ini parser from seeing a comment or %(here)s
         words.append(re.sub(r"(\s)([;#])", r"\1''\2", word).replace("%(here)s", "%''(here)s"))
@@ -182,7 +182,7 @@ class Supervisord(ServiceManager):
             "stdout_logfile=" + ini_value(self.paths.log_file(name), expansions=2),
             "stdout_logfile_maxbytes=%dMB" % self.log_limits()["file_mb"],
             "stdout_logfile_backups=%d" % (self.log_limits()["files"] - 1),
-            *(["user=" + ini_value(user)] if user is not None and os.getuid() == 0 else []),
+            *(["user=" + user] if user is not None and os.getuid() == 0 else []),
         ]
         return "\n".join(lines) + "\n"
 
@@ -215,6 +215,8 @@ class Supervisord(ServiceManager):
 
         Raises FleetError.
         """
+        if self.socket_folder and os.path.lexists(self.socket_folder):
+            _private_folder(self.socket_folder)  # another account may have made it first
         proxy = xmlrpc.client.ServerProxy(
             "http://localhost", transport=Transport(self.socket, REQUEST_S), allow_none=True
         )
@@ -398,7 +400,8 @@ def ensure_start_on_boot(node, wanted, check=False):
     done, problem = _crontab("-l")
     if problem and "no crontab" in problem.lower():
         problem = None
-    lines = done.stdout.splitlines() if done and not done.returncode else []
+    # splitlines() would split lines of others at form feeds and other characters, too
+    lines = done.stdout.rstrip("\n").split("\n") if done and not done.returncode and done.stdout else []
     before = [line for line in lines if line.endswith(mark)]
     after = [_boot_line(node.manager) + mark] if wanted else []
     if before != after and not problem:
@@ -416,7 +419,9 @@ def ensure_start_on_boot(node, wanted, check=False):
 
 def _boot_line(manager):
     """The crontab's line without its mark. It does nothing while no server is defined."""
-    folder = "mkdir -m 700 %s 2>/dev/null; " % shlex.quote(manager.socket_folder) if manager.socket_folder else ""
+    folder = ""
+    if manager.socket_folder:  # as _private_folder()
+        folder = "mkdir -m 700 {0} 2>/dev/null; [ ! -L {0} ] && [ -O {0} ] && ".format(manager.socket_folder)
     words = ["%s=%s" % item for item in sorted(manager.daemon_environment().items())]
     start = " ".join(map(shlex.quote, ["env", "-i", *words, manager.program, "-c", manager.conf]))
     defined = "ls %s/%s*.conf >/dev/null 2>&1" % (shlex.quote(manager.programs), PREFIX)

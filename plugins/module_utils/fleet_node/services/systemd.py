@@ -30,7 +30,7 @@ from ..host.units import is_outdated
 from ..model import gpt_oss
 from ..platforms.registry import PLATFORMS
 from ..supervise.state import START_LIMIT_EXIT
-from .base import LOG_RATE_S, SYSTEMD_RUNS, ServiceManager, Status, text_invalid
+from .base import LOG_RATE_S, SYSTEMD_RUNS, ServiceManager, Status
 
 UNITS = "/etc/systemd/system"
 SUFFIX = ".service"
@@ -67,7 +67,7 @@ def unit_word(text, variables=True):
     variables: whether systemd expands $NAME in it, as it does in arguments. Raises FleetError if it contains a NUL.
     """
     if "\0" in text:
-        raise text_invalid(text, "a NUL character")
+        raise FleetError("services.text-invalid", text, "a NUL character")
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     if variables:
         escaped = escaped.replace("$", "$$")
@@ -78,16 +78,8 @@ def unit_word(text, variables=True):
 
 
 def unit_command(argv):
-    """argv as the value of ExecStart. The first word is a path, in which systemd expands no variable."""
-    if not os.path.isabs(argv[0]) or "$" in argv[0]:
-        raise text_invalid(argv[0], "a program that is not an absolute path without '$'")
-    return " ".join([unit_word(argv[0], variables=False), *(unit_word(item) for item in argv[1:])])
-
-
-def parse_show(text):
-    """[{property: value}] of what `systemctl show` prints: a block of lines for each unit, an empty line between."""
-    blocks = [dict(line.split("=", 1) for line in block.split("\n") if "=" in line) for block in text.split("\n\n")]
-    return [block for block in blocks if block]
+    """argv as the value of ExecStart. The first word, in which systemd expands no variable, is a path without "$"."""
+    return " ".join(map(unit_word, argv))
 
 
 class Systemd(ServiceManager):
@@ -147,7 +139,7 @@ class Systemd(ServiceManager):
             "RestartPreventExitStatus=%d" % START_LIMIT_EXIT,
             "KillMode=control-group",
             "TimeoutStopSec=%d" % (CONTAINER_STOP_WAIT_S if container else STOP_WAIT_S),
-            *(["User=" + user.replace("%", "%%")] if user is not None else []),
+            *(["User=" + user] if user is not None else []),
             *("Limit%s=%s" % (name, "infinity" if most < 0 else most) for name, most in LIMITS.items()),
             "TasksMax=infinity",
             *(RECORDS if user is not None else []),
@@ -253,7 +245,8 @@ class Systemd(ServiceManager):
     def _show(self, units):
         """{unit: {property: value}} of these units (patterns allowed: those are matched against loaded units only)."""
         text = self._call("systemctl", "show", "--no-pager", "--property=" + ",".join(SHOWN), "--", *units)
-        return {block["Id"]: block for block in parse_show(text) if "Id" in block}
+        blocks = [dict(line.split("=", 1) for line in block.split("\n") if "=" in line) for block in text.split("\n\n")]
+        return {block["Id"]: block for block in blocks if "Id" in block}
 
     def _outdated(self, shown):
         """Whether systemd has an older version of one of these units (_show()) than its file."""

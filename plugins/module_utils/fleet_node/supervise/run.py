@@ -229,11 +229,10 @@ def prepare_process(entry):
 
 def make_folders(entry, user):
     """Create missing directories of the entry for the user, e.g. on a disk that a reboot empties. Raises OSError."""
-    owner = pwd.getpwnam(user) if user else None
+    owner = pwd.getpwnam(user)
     for path in sorted(set((entry.get("directories") or {}).values())):
         if not os.path.isdir(path):
             os.makedirs(path, mode=0o755)
-            if owner is not None:
-                # the owner of the parent may have replaced the folder with a link
-                place(path, 0o755, owner.pw_uid, owner.pw_gid, folder=True)
+            # the owner of the parent may have replaced the folder with a link
+            place(path, 0o755, owner.pw_uid, owner.pw_gid, folder=True)
     return 0

@@ -53,7 +53,9 @@ def look(options, memory):
     for name in names_in(folder, suffix=".json"):
         entry = read_entry(os.path.join(folder, name + ".json"))
         record = read_record(os.path.join(options.state, name + ".json"))
-        if entry is None or record.get("phase") != "running" or recorded_pid(record) is None:
+        if entry is None or not {"hash", "health"} <= set(entry):  # it was edited
+            continue
+        if record.get("phase") != "running" or recorded_pid(record) is None:
             continue
         if markers_of(record["pid"]) != (options.root or "/", name):
             continue  # the server's account writes the record, which may name any process

@@ -10,6 +10,7 @@ import os
 
 from ..host import http_client
 from ..host.files import readable_json
+from ..host.values import count
 from ..model import gpt_oss
 from ..servers import causes
 from . import chat
@@ -119,8 +120,7 @@ class Families(Responses):
 def schema_number(text):
     """The number in an answer that follows SCHEMA, None for another answer."""
     value = http_client.parsed(text)
-    number = value.get("number") if isinstance(value, dict) and len(value) == 1 else None
-    return number if isinstance(number, int) and not isinstance(number, bool) else None
+    return count(value.get("number")) if isinstance(value, dict) and len(value) == 1 else None
 
 
 def is_vector(value):

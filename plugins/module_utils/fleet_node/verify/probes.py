@@ -70,12 +70,7 @@ class Acceptance(Families):
         names = probe_names(self.entry, self.workers, self.options)
 
         def of(*wanted):
-            methods = {"context": "planned-context"}
-            return [
-                (name, getattr(self, "_" + methods.get(name, name).replace("-", "_")))
-                for name in wanted
-                if name in names
-            ]
+            return [(name, getattr(self, "_" + name.replace("-", "_"))) for name in wanted if name in names]
 
         self._lanes(of("identity", "alive", "census", "model-id", "context", "api-key", "warm-up", "adapters",
                        "completion", "embedding", "embedding-order", "embedding-repeat"))  # fmt: skip
@@ -127,9 +122,9 @@ class Acceptance(Families):
             cause = causes.model_cause(self.model, listed, self.engine)
             if len(listed) == 1:  # the other probes can still show whether it works under its own name
                 self.model = listed[0]
-            self._context(cards)
+            self._limit_tokens(cards)
             raise Failed(response.describe(GOT_LIMIT), cause)
-        context = self._context(cards)
+        context = self._limit_tokens(cards)
         beside = ", ".join(name for name in listed if name != self.model)
         return "HTTP 200, lists %s%s%s" % (
             self.model,
@@ -137,16 +132,15 @@ class Acceptance(Families):
             ", and in addition %s" % beside if beside else "",
         )
 
-    def _context(self, cards):
+    def _limit_tokens(self, cards):
         """The listed context of the model, which limits max_tokens, or None."""
         card = next((card for card in cards if card.get("id") == self.model), {})
-        told = [count(card.get(name)) for name in ("max_model_len", "context_window")]
-        self.context = next((tokens for tokens in told if tokens), None)
+        self.context = listed_context(card)
         if self.context:
             self.max_tokens = max(16, min(self.most_tokens, self.context - PROMPT_TOKENS))
         return self.context
 
-    def _planned_context(self):
+    def _context(self):
         planned = planned_context(self.entry["arguments"].get(self.engine.context_length, ""))
         if not planned or not self.context:
             raise NotMeasured("not measurable: %s" % (
@@ -342,7 +336,7 @@ class Acceptance(Families):
             steps = [int(step) if step.lstrip("-").isdigit() else step for step in expect["field"].split(".")]
             found = chat.dig(value, *steps)
             if not found:
-                fail_if(answer_ran_out(value), got, causes.LENGTH)
+                fail_if(chat.dig(value, "choices", 0, "finish_reason") == "length", got, causes.LENGTH)
                 raise Failed(got, "the recipe expects %s in the answer, and it is empty or missing" % expect["field"])
         return response.describe(GOT_SHORT)
 
@@ -356,16 +350,17 @@ def longer(low, high):
     return False if above <= CHANCE[len(low)] * pairs else None
 
 
+def listed_context(card):
+    """The tokens that the card of a model in /v1/models names, or None."""
+    told = (count(card.get(name)) for name in ("max_model_len", "context_window"))
+    return next((tokens for tokens in told if tokens), None)
+
+
 def planned_context(value):
     """The tokens in an argument such as 4096, 128k or 128K, or None if the engine decides."""
     found = re.fullmatch(r"(\d+)([kKmM]?)", str(value))
     units = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
     return int(found.group(1)) * units[found.group(2)] or None if found else None
-
-
-def answer_ran_out(value):
-    """Whether a chat completion reached its token limit."""
-    return chat.dig(value, "choices", 0, "finish_reason") == "length"
 
 
 # ---- workers of a frontend

@@ -14,7 +14,7 @@ import time
 from ..errors import FleetError
 from ..host import http_client, metrics
 from ..host.redact import Redactor
-from ..host.server_spec import PROBED_ROLES, check_entries
+from ..host.server_spec import answers, check_entries
 from ..host.values import all_ok, now
 from ..servers import identity
 from ..servers.api_keys import client_key
@@ -43,7 +43,7 @@ def verify_servers(entries, options, watch, servers_changed=None, check_mode=Fal
     entries = list(planned.values())
     options.probes = check_probes(options.probes)
     options.mode = settle_mode(options.mode, servers_changed)
-    probed = [entry for entry in entries if entry["role"] in PROBED_ROLES and entry["port"]]
+    probed = [entry for entry in entries if answers(entry)]
     if not probed:
         return {"ok": None, "mode": options.mode, "verdicts": []}
     who = watch(planned)

@@ -9,6 +9,7 @@ import json
 import os
 
 from ..errors import FleetError
+from ..host.files import read_bytes
 from ..model import gpt_oss
 from ..model.formats import FORMATS, format_of
 
@@ -164,12 +165,12 @@ def check_format(path, found, wanted):
 def _json(path, name):
     """The JSON object in a file of the checkpoint."""
     try:
-        with open(os.path.join(path, name), encoding="utf-8") as stream:
-            value = json.load(stream)
-    except FileNotFoundError:
-        raise incomplete(path, [name]) from None
-    except (OSError, ValueError) as error:
+        data = read_bytes(os.path.join(path, name))
+        value = None if data is None else json.loads(data)
+    except (OSError, ValueError, RecursionError) as error:
         raise _damaged(path, ["%s cannot be read (%s)" % (name, getattr(error, "strerror", None) or error)]) from error
+    if data is None:
+        raise incomplete(path, [name])
     if not isinstance(value, dict):
         raise _damaged(path, ["%s is not an object" % name])
     return value
@@ -208,14 +209,14 @@ def read_header(file):
     """
     with open(file, "rb") as stream:
         size, length = os.fstat(stream.fileno()).st_size, int.from_bytes(stream.read(8), "little")
-        if size < 8 or not 2 <= length <= LONGEST_HEADER or 8 + length > size:
+        if not 2 <= length <= LONGEST_HEADER or 8 + length > size:
             raise ValueError("has no safetensors header (%d bytes long)" % size)
         text = stream.read(length)
     try:
         found = {key: entry for key, entry in json.loads(text.decode("utf-8")).items() if key != "__metadata__"}
         ends = [entry["data_offsets"][1] for entry in found.values()]
         return found, 8 + length + max(ends, default=0), size
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
         raise ValueError("has a broken safetensors header") from None
 
 

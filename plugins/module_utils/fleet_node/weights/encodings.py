@@ -15,7 +15,7 @@ import tempfile
 import urllib.parse
 
 from ..errors import FleetError
-from ..host import commands, files
+from ..host import commands, files, trust
 from ..host.files import make_directory
 from ..host.os_errors import os_error
 from ..host.redact import checked_variables
@@ -149,14 +149,28 @@ def _from_package(name, python, variables):
 
     script = encodings_worker.__loader__.get_source(encodings_worker.__name__)  # also from a zip
     environment = {key: value for key, value in variables.items() if not key.startswith("PYTHON")}
+    account = _account(python)
     with tempfile.TemporaryDirectory() as folder:
+        if account:
+            os.chown(folder, account["user"], account["group"])
         target = path_of(folder, name)
-        command = [python, "-", name, target]
-        process = commands.run(command, idle_s=commands.IDLE_S, text=script, env=environment, cwd=folder)
+        options = {"env": {**environment, "HOME": folder}, "cwd": folder, **account}
+        process = commands.run([python, "-", name, target], idle_s=commands.IDLE_S, text=script, **options)
         if process.returncode != 0:
             lines = process.stderr.strip().splitlines() or ["exit status %d" % process.returncode]
             raise SourceFailed(lines[-1].rstrip("."))
-        return files.read_bytes(target) or b""
+        return files.read_bytes(target, follow=False) or b""
+
+
+def _account(python):
+    """The account of an environment that others than root can change, as options of commands.run(); {} for others."""
+    fault = trust.fault(python) if os.geteuid() == 0 else None
+    if fault is None:
+        return {}
+    owner = os.stat(os.path.dirname(os.path.dirname(python)))
+    if owner.st_uid == 0:
+        raise SourceFailed("root does not execute it: " + fault)
+    return {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []}
 
 
 def _from_url(name, base, variables, ca_bundle):

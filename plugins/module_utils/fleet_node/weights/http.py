@@ -18,12 +18,13 @@ import socket
 import time
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
-from ..host.http_client import Deadline
+from ..host.http_client import Deadline, whole_number
 
 BLOCK = 1 << 20
 REDIRECTS = (301, 302, 303, 307, 308)
 MOST_REDIRECTS = 10
-TOTAL = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+TOTAL = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})$")
+NO_PROXY = "the proxy is not an http:// address"
 
 
 class HttpFailure(Exception):
@@ -63,10 +64,7 @@ class Http:
             try:
                 location = response.getheader("Location")
                 if response.status in REDIRECTS and location:
-                    following = urljoin(url, location)
-                    if url.startswith("https:") and not following.startswith("https:"):
-                        raise HttpFailure("a redirect from https to another protocol", url)
-                    url = following
+                    url = following(url, location)
                     continue
                 if response.status not in (200, 206):
                     raise HttpFailure("HTTP %d" % response.status, url, response.status, response.headers)
@@ -78,8 +76,7 @@ class Http:
         raise HttpFailure("more than %d redirects" % MOST_REDIRECTS, url)
 
     def _request(self, url, headers):
-        parts = urlsplit(url)
-        connection, target, more = self._connection(parts, url)
+        connection, target, more = self._connection(url)
         failure = None
         with Deadline(connection, self._timeout_s) as deadline:
             try:
@@ -95,25 +92,26 @@ class Http:
             raise HttpFailure(text, url) from failure
         return connection, response
 
-    def _connection(self, parts, url):
+    def _connection(self, url):
         """(connection, request target, further headers) for an address."""
+        parts, port = split(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise HttpFailure("not an http or https address", url)
         proxy = proxy_for(parts, self._variables)
         more = _login("Authorization", parts)
         path = urlunsplit(("", "", parts.path or "/", parts.query, ""))
         if proxy is None:
-            return self._to(parts.scheme, parts.hostname, parts.port), path, more
-        via = urlsplit(proxy if "://" in proxy else "http://" + proxy)
+            return self._to(parts.scheme, parts.hostname, port), path, more
+        via, via_port = split(proxy if "://" in proxy else "http://" + proxy, NO_PROXY)
         if via.scheme != "http" or not via.hostname:
-            raise HttpFailure("the proxy is not an http:// address", url)
+            raise HttpFailure(NO_PROXY, url)
         login = _login("Proxy-Authorization", via)
         if parts.scheme == "http":
             netloc = parts.netloc.rpartition("@")[2]
             target = urlunsplit(("http", netloc, parts.path or "/", parts.query, ""))
-            return self._to("http", via.hostname, via.port), target, {**more, **login}
-        connection = self._to("https", via.hostname, via.port or 80)
-        connection.set_tunnel(parts.hostname, parts.port or 443, headers=login)
+            return self._to("http", via.hostname, via_port), target, {**more, **login}
+        connection = self._to("https", via.hostname, via_port)
+        connection.set_tunnel(parts.hostname, port, headers=login)
         return connection, path, more
 
     def _to(self, scheme, host, port):
@@ -136,8 +134,7 @@ class Response:
         self._response, self._min_rate, self._window_s = response, min_rate, window_s
         self.url = url
         self.headers = response.headers
-        length = response.getheader("Content-Length") or ""
-        self.length = int(length) if length.isdigit() and not response.chunked else None
+        self.length = None if response.chunked else whole_number(response.getheader("Content-Length"))
         place = TOTAL.match(response.getheader("Content-Range") or "") if response.status == 206 else None
         self.start = int(place[1]) if place else 0
         # of the complete resource, None if the server does not state it
@@ -176,10 +173,30 @@ class Response:
         return bytes(found[:most])
 
 
+def split(url, fault="not a valid address"):
+    """(urlsplit() of an address, its port). Raises HttpFailure, without the address, which may have a password."""
+    try:
+        parts = urlsplit(url)
+        return parts, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        raise HttpFailure(fault, url) from None
+
+
 def origin(url):
-    """(scheme, host, port) of an address."""
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    """(scheme, host, port) of an address. Raises HttpFailure."""
+    parts, port = split(url)
+    return parts.scheme, parts.hostname, port
+
+
+def following(url, link):
+    """The address of a link in the response of `url`. Raises HttpFailure if it leaves https."""
+    try:
+        found = urljoin(url, link)
+    except ValueError:
+        raise HttpFailure("a link that is not a valid address", url) from None
+    if url.startswith("https:") and not found.startswith("https:"):
+        raise HttpFailure("a link from https to another protocol", url)
+    return found
 
 
 def proxy_for(parts, variables):

@@ -10,21 +10,31 @@ ModelScope /api/v1/models/REPO/repo/files and /repo. Files are always requested 
 from __future__ import annotations
 
 import contextlib
-import json
 import re
-from urllib.parse import quote, urlencode, urljoin
+from urllib.parse import quote, urlencode
 
 from ..errors import FleetError
-from .http import HttpFailure, origin
+from ..host.files import fits
+from ..host.http_client import parsed, whole_number
+from .http import HttpFailure, following, origin
 from .wanted import COMMIT, Listing, SourceProblem, untrusted
 
 LONGEST = 64 << 20  # bytes of a listing
 PAGES = 1000
 LISTED_AT_MOST = 3000  # entries that ModelScope lists in one response
 NEXT = re.compile(r'<([^>]+)>\s*;\s*rel="next"')
-RATE_LIMIT = re.compile(r"\br\s*=\s*(\d+)\s*;\s*t\s*=\s*(\d+)")  # what is left, and for how many seconds
+RATE_LIMIT = re.compile(r"\br\s*=\s*0\s*;\s*t\s*=\s*(\d{1,9})")  # nothing is left, for so many seconds
 # Hugging Face names the cause of an error in a header.
 CODES = {"RepoNotFound": "repository", "RevisionNotFound": "revision", "EntryNotFound": "entry", "GatedRepo": "access"}
+# What responses must look like.
+REVISION = {"sha": str}
+TREE = [{"type": str, "path": str, "size": (int, None), "oid": (str, None), "lfs": ({"oid": str, "size": int}, None)}]
+FILE = {
+    **dict.fromkeys(("Path", "Name", "Type", "Revision", "Sha256"), (str, None)),
+    "Size": (int, None),
+    "CommittedDate": (float, None),
+}
+FILES = {"Data": ({"Files": ([FILE], None)}, None)}
 STATUSES = {401: "access", 403: "access"}
 # Kinds of a SourceProblem: what is missing, and the codes of other errors.
 MISSING = {"repository": "repository", "revision": "revision", "entry": "file"}
@@ -104,12 +114,12 @@ class Hub:
     def _huggingface(self):
         wanted = self._wanted
         base = "%s/api/models/%s/" % (wanted.endpoint, wanted.repo)
-        commit = self._json(base + "revision/" + quote(wanted.revision, safe=""))[0].get("sha")
-        if not isinstance(commit, str) or not COMMIT.match(commit):
+        commit = self._json(base + "revision/" + quote(wanted.revision, safe=""), REVISION)[0].get("sha", "")
+        if not COMMIT.match(commit):
             raise SourceProblem("foreign", "no commit")
         address, found = "%stree/%s?recursive=true&expand=false" % (base, commit), {}
         for _page in range(PAGES):
-            entries, following = self._json(address, list)
+            entries, link = self._json(address, TREE)
             for entry in entries:
                 if entry.get("type") == "file":
                     large = entry.get("lfs") or {}
@@ -118,43 +128,39 @@ class Hub:
                         "sha256": large.get("oid"),
                         "oid": None if large else entry.get("oid"),
                     }
-            if following is None:
+            if link is None:
                 return Listing(commit, commit, found)
-            secure, address = address.startswith("https:"), urljoin(address, following)
-            if secure and not address.startswith("https:"):  # the checksums come from it
-                raise SourceProblem("foreign", "a page of its listing without https")
+            try:
+                address = following(address, link)
+            except HttpFailure as failure:
+                raise SourceProblem("foreign", failure.text) from failure
         raise SourceProblem("other", "its listing has no end")
 
     def _modelscope(self):
         query = urlencode({"Revision": self._wanted.revision, "Recursive": "True"})
         address = "%s/api/v1/models/%s/repo/files?%s" % (self._wanted.endpoint, self._wanted.repo, query)
-        data = self._json(address)[0].get("Data")
-        entries = data.get("Files") if isinstance(data, dict) else None
-        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-            # what this hub answers for a revision that it does not have
+        entries = (self._json(address, FILES)[0].get("Data") or {}).get("Files")
+        if not entries:  # what this hub answers for a revision that it does not have
             raise SourceProblem("revision", "it lists no files")
         if len(entries) >= LISTED_AT_MOST:
             raise SourceProblem("other", "the hub lists only a part of the repository")
         return modelscope_listing(self._wanted.revision, entries)
 
-    def _json(self, address, kind=dict):
-        """(the JSON value of a response, the address of its next page or None)."""
+    def _json(self, address, shape):
+        """(the JSON value of a response, the link to its next page or None). shape: see host.files.fits()."""
         with self._get(address, {"Accept": "application/json"}, missing="repository") as response:
             text = response.read(LONGEST)
-            following = NEXT.search(response.headers.get("Link") or "")
-        try:
-            value = json.loads(text.decode("utf-8"))
-        except ValueError:
-            value = None
-        if not isinstance(value, kind) or (kind is list and not all(isinstance(one, dict) for one in value)):
-            raise SourceProblem("foreign", "no JSON")
-        return value, following.group(1) if following else None
+            link = NEXT.search(response.headers.get("Link") or "")
+        value = parsed(text.decode("utf-8", "replace"))
+        if not fits(value, shape):
+            raise SourceProblem("foreign", "no JSON of the expected form")
+        return value, link.group(1) if link else None
 
     @contextlib.contextmanager
     def _get(self, address, headers, missing):
         """Yield the response. missing: what status 404 means."""
-        secrets = self._secrets if origin(address) == origin(self._wanted.endpoint) else {}
         try:
+            secrets = self._secrets if origin(address) == origin(self._wanted.endpoint) else {}
             with self._http.get(address, headers, secrets) as response:
                 yield response
         except HttpFailure as failure:
@@ -177,21 +183,17 @@ class Hub:
 
 def wait_of(headers):
     """Seconds that a hub asks to wait, by Retry-After or Hugging Face's RateLimit; None if it does not."""
-    after = (headers.get("Retry-After") or "").strip()
-    if after.isdigit():
-        return int(after)
+    after = whole_number((headers.get("Retry-After") or "").strip())
     limits = RATE_LIMIT.findall(headers.get("RateLimit") or "")
-    return max((int(seconds) for left, seconds in limits if int(left) == 0), default=None)
+    return max(map(int, limits), default=None) if after is None else after
 
 
 def modelscope_listing(revision, entries):
-    """The Listing of the entries that ModelScope has for a revision. Raises SourceProblem if there are none.
+    """The Listing of the entries that ModelScope has for a revision.
 
     ModelScope does not state the commit of a branch; the newest commit of any of its files replaces it. Each file is
     requested at the commit that changed it last, because the branch may change.
     """
-    if not entries:
-        raise SourceProblem("revision", "it lists no files")
     found, newest = {}, (0, "")
     for entry in entries:
         if (entry.get("Type") or "blob") == "tree":
@@ -201,7 +203,6 @@ def modelscope_listing(revision, entries):
         found[path] = {"size": entry.get("Size"), "sha256": sha256, "oid": None}
         if COMMIT.match(changed) and not COMMIT.match(revision):
             found[path]["at"] = changed
-        date = entry.get("CommittedDate")
-        newest = max(newest, (date if isinstance(date, (int, float)) else 0, changed))
+        newest = max(newest, (entry.get("CommittedDate") or 0, changed))
     commit = revision if COMMIT.match(revision) else newest[1] or revision
     return Listing(commit, revision, found)

@@ -21,8 +21,7 @@ from ..host.files import existing_parent, mount_points, size_of
 MANIFEST = ".inference-fleet-manifest.json"
 INNER_STAGING = ".inference-fleet-new"
 INNER_LOCK = ".inference-fleet-lock"
-LISTING = ".listing.json"  # of a download, in the staging folder
-OURS = (MANIFEST, INNER_STAGING, INNER_LOCK, LISTING)
+OURS = (MANIFEST, INNER_STAGING, INNER_LOCK)
 OTHERS_WRITE = 0o022
 SHARDS = (".safetensors", ".bin", ".pt")  # endings of files with weights
 SCHEMA = 1

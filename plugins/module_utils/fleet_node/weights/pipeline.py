@@ -24,7 +24,7 @@ from .transfer import Progress
 from .wanted import DEFAULT_ENDPOINTS, DEFAULT_EXCLUDE, HUBS, Wanted, default_revision
 
 REPO = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
-ENDPOINT = re.compile(r"^https?://[^\s/@?#]+(/[^\s@?#]*)?$")
+ENDPOINT = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[^\s/@?#:\[\]]+)(:\d{1,5})?(/[^\s@?#]*)?")
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 UNSHOWN = ("token", "sums")
 MINIMUM = {"workers": 1, "retries": 0, "timeout_s": 1, "wait_s": 0, "min_rate": 0, "min_rate_window_s": 1}
@@ -155,7 +155,7 @@ def wanted_from(parameters, check_mode=False):
     if source in HUBS:
         endpoint = (parameters["endpoint"] or DEFAULT_ENDPOINTS[source]).rstrip("/")
         if not ENDPOINT.fullmatch(endpoint):
-            raise _invalid("endpoint", _without_secrets(endpoint), "an http or https URL without a user")
+            raise _invalid("endpoint", _without_secrets(endpoint), "http(s)://HOST[:PORT][/PATH] without a user")
         given.update(endpoint=endpoint, revision=given["revision"] or default_revision(source, repo))
         given.update({key: tuple(parameters[key]) for key in ("include", "exclude")})
     if source == "path":

@@ -14,7 +14,6 @@ import contextlib
 import functools
 import os
 import tempfile
-import time
 
 from ..errors import FleetError
 from ..host import files
@@ -37,18 +36,17 @@ class NotOnNode(Exception):
 
 
 class Run:
-    """One run. hub: the hub.Hub of the wanted weights; files of the node need none. progress: a Progress. sleep: for
-    tests.
+    """One run. hub: the hub.Hub of the wanted weights; files of the node need none. progress: a Progress.
 
     limited: raise TakesLong instead of starting long work.
     """
 
-    def __init__(self, wanted, hub=None, progress=None, limited=False, sleep=time.sleep):
+    def __init__(self, wanted, hub=None, progress=None, limited=False):
         self.wanted = wanted
         self.progress = progress or Progress()
         self._limited = limited
         source = hub if wanted.from_hub else sources.of(wanted)
-        self.transfer = Transfer(wanted, source, self.progress, sleep)
+        self.transfer = Transfer(wanted, source, self.progress)
 
     def run(self):
         """Install the wanted files at the destination. Returns the result of the operation. Raises FleetError."""
@@ -257,9 +255,7 @@ class Run:
         due = sorted(first.intersection(self._due))
         self._long(sum(target[path]["size"] for path in due))
         with tempfile.TemporaryDirectory(prefix="inference-fleet-") as folder:
-            for path in due:
-                transfer.reuse(path, target[path], folder)
-            parts = self._fetched(due, folder)
+            parts = {path: transfer.fetch(listing, path, target[path], folder) for path in due}
             if first:
                 self._described(first, parts, complete=False)
             if wanted.check_mode:
@@ -268,13 +264,11 @@ class Run:
             for path, part in parts.items():
                 staged = part_of(transfer.staging, path, target[path])
                 files.write_atomic(staged, files.read_bytes(part), mode=0o644)
-        transfer.keep_listing(listing)
-        with self._distrusting():
-            rest = sorted(set(self._due) - set(parts), key=lambda path: -target[path]["size"])
-            transfer.fetch_all(listing, target, rest)
-            self.progress.begin("verifying", to_come, lambda: to_come)
-            parts = {path: part_of(transfer.staging, path, target[path]) for path in self._due}
-            found = self._described(target, parts)
+        rest = sorted(set(self._due) - set(parts), key=lambda path: -target[path]["size"])
+        transfer.fetch_all(listing, target, rest)
+        self.progress.begin("verifying", to_come, lambda: to_come)
+        parts = {path: part_of(transfer.staging, path, target[path]) for path in self._due}
+        found = self._described(target, parts)
         transfer.check_staging()
         held = part_of(transfer.staging, wanted.config, target[wanted.config])
         after = stagings.install(
@@ -290,11 +284,6 @@ class Run:
             files.remove(transfer.place)
         return found, after
 
-    def _fetched(self, paths, folder):
-        """{path: the complete file} of files that are transferred into a folder."""
-        with self._distrusting():
-            return {path: self.transfer.fetch(self._listing, path, self._target[path], folder) for path in paths}
-
     def _described(self, names, parts, complete=True):
         """What the checkpoint is, by the files `names` of the destination, or of `parts`. See selection.describe()."""
         wanted = self.wanted
@@ -304,17 +293,6 @@ class Run:
                 index = files.read_json(os.path.join(folder, checkpoints.INDEX), follow=True)
                 selection.check_complete(wanted, self._target, self._listing.files, index or {})
             return found
-
-    @contextlib.contextmanager
-    def _distrusting(self):
-        """If received bytes are wrong, the listing may be; so the next run requests it again."""
-        try:
-            yield
-        except (FleetError, SourceProblem) as error:
-            gone = getattr(error, "kind", "revision") in ("repository", "revision", "entry")  # its commit may be
-            if gone and not self.wanted.check_mode:
-                self.transfer.forget_listing()
-            raise
 
     def _records(self):
         """{path: record for the manifest} of all wanted files, with the best sha256 that is known by now: of bytes that

@@ -61,7 +61,7 @@ class Directory:
         """The open descriptor of a file. Raises FleetError if a link leads out of the folder: its target is not part of
         the weights, and may be a file that only root can read."""
         folder = self._wanted.path
-        handle = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         target = os.readlink("/proc/self/fd/%d" % handle)
         within = [os.path.realpath(folder)]
         if os.path.basename(os.path.dirname(within[0])) == "snapshots":  # of the cache of huggingface_hub

@@ -158,12 +158,15 @@ def _open(path):
 def _is_at(stream, path):
     """Whether the open file is the file at `path`, which is opened again: a network file system may cache a status."""
     try:
-        with open(path, "rb") as now:
-            return os.path.samestat(os.fstat(stream.fileno()), os.fstat(now.fileno()))
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ESTALE):
+        if error.errno in (errno.ENOENT, errno.ESTALE, errno.ELOOP):
             return False
         raise
+    try:
+        return os.path.samestat(os.fstat(stream.fileno()), os.fstat(handle))
+    finally:
+        os.close(handle)
 
 
 # ---- the folder of new files
@@ -174,29 +177,23 @@ def path_of(handle):
     return "/proc/self/fd/%d" % handle
 
 
-def open_folder(path):
-    """The descriptor of a folder (real path); no component of the path may be a link. Raises FleetError, OSError."""
-    handle = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    parts = [part for part in path.split("/") if part]
-    for number, part in enumerate(parts, 1):
-        kind = os.O_RDONLY if number == len(parts) else os.O_PATH
-        try:
-            following = os.open(part, kind | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
-        except OSError as error:
-            if error.errno in (errno.ELOOP, errno.ENOTDIR):
-                raise replaced(path) from error
-            raise
-        finally:
-            os.close(handle)
-        handle = following
-    return handle
-
-
 @contextlib.contextmanager
 def opened(path):
-    """Yields the path of a folder by its descriptor."""
-    handle = open_folder(path)
+    """Yields the path of a folder (real path) by its descriptor; no component of the path may be a link. Raises
+    FleetError, OSError."""
+    handle = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    parts = [part for part in path.split("/") if part]
     try:
+        for number, part in enumerate(parts, 1):
+            kind = os.O_RDONLY if number == len(parts) else os.O_PATH
+            try:
+                following = os.open(part, kind | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
+            except OSError as error:
+                if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                    raise replaced(path) from error
+                raise
+            os.close(handle)
+            handle = following
         yield path_of(handle)
     finally:
         os.close(handle)

@@ -14,18 +14,15 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
-import stat
 import struct
 import threading
 import time
 
 from ..errors import FleetError
 from ..host import files
-from . import selection
 from . import staging as stagings
-from .manifest import LISTING, staging_of
-from .wanted import Listing, SourceProblem
+from .manifest import staging_of
+from .wanted import SourceProblem
 
 BAD_LIMIT = 3  # times that a file may be received with wrong bytes
 LONGEST_WAIT_S = 300
@@ -188,10 +185,10 @@ class Transfer:
     """The files of one run. source: with listing() and read(), see sources.py. progress: a Progress.
 
     made: {path: sha256} of complete files. warnings: what was removed, for the result. lock: the lock of the run, for
-    as long as threads may write. sleep: for tests.
+    as long as threads may write.
     """
 
-    def __init__(self, wanted, source, progress, sleep=time.sleep):
+    def __init__(self, wanted, source, progress):
         self.wanted = wanted
         self.source = source
         self.progress = progress
@@ -200,7 +197,6 @@ class Transfer:
         self.warnings = []
         self.lock = None
         self.abandoned = False  # whether threads may still write
-        self._sleep = sleep
         self._stop = threading.Event()
         self._handle = None
         self._requests = None
@@ -211,16 +207,8 @@ class Transfer:
         return self.place if self._handle is None else stagings.path_of(self._handle)
 
     def listing(self):
-        """The Listing of the wanted revision: of a download that was begun, else from the source."""
+        """The Listing of the wanted revision."""
         self.progress.begin("listing", 0, None)
-        path = os.path.join(self.place, LISTING)
-        ours = not (self.wanted.refresh or stagings.foreign(self.place) or stagings.foreign(path, stat.S_IFREG))
-        begun = (files.read_json(path) if ours else None) or {}
-        if begun.get("wanted") == self.wanted.identity():
-            listing = Listing(begun["commit"], begun["at"], begun["files"])
-            with contextlib.suppress(FleetError):  # if it differs from checksums that are required now
-                selection.choose(self.wanted, listing)
-                return listing
         return self.patiently(self.source.listing)
 
     # ---- the staging folder
@@ -232,13 +220,8 @@ class Transfer:
         listed = [*listing.files.items(), *target.items()]
         parts = {os.path.basename(part_of("", path, record)) for path, record in listed}
         for name in os.listdir(self.staging):
-            if name != LISTING and name.removesuffix(RANGES) not in parts:
+            if name.removesuffix(RANGES) not in parts:
                 os.unlink(os.path.join(self.staging, name))
-
-    def keep_listing(self, listing):
-        """Keep it for the run that continues this one."""
-        now = {"wanted": self.wanted.identity(), "commit": listing.commit, "at": listing.at, "files": listing.files}
-        files.write_atomic(os.path.join(self.staging, LISTING), json.dumps(now), mode=0o600)
 
     def check_staging(self):
         """Raises FleetError if something else has the name of the staging folder now."""
@@ -251,11 +234,6 @@ class Transfer:
             os.close(self._handle)
             self._handle = None
 
-    def forget_listing(self):
-        """Have the next run request the listing again."""
-        with contextlib.suppress(OSError):
-            os.unlink(os.path.join(self.staging, LISTING))
-
     def leftovers(self):
         """[the staging folder] if its bytes can be reused or removed."""
         return [] if stagings.foreign(self.place) else [self.place]
@@ -263,13 +241,6 @@ class Transfer:
     def on_disk(self, target, due):
         """Bytes of these files in the staging folder."""
         return sum(bytes_of(part_of(self.staging, path, target[path]), target[path]["size"]) for path in due)
-
-    def reuse(self, path, record, folder):
-        """Copy a file that an earlier run completed from the staging folder into `folder`; fetch() checks it."""
-        part = part_of(self.place, path, record)
-        if self.leftovers() and not stagings.foreign(part, stat.S_IFREG) and not os.path.exists(part + RANGES):
-            with contextlib.suppress(OSError):
-                shutil.copyfile(part, part_of(folder, path, record), follow_symlinks=False)
 
     # ---- files
 
@@ -365,4 +336,4 @@ class Transfer:
         end = time.monotonic() + seconds
         with self.progress.waiting(seconds, reason):
             while not self._stop.is_set() and time.monotonic() < end:
-                self._sleep(min(0.2, max(0.0, end - time.monotonic())))
+                time.sleep(min(0.2, max(0.0, end - time.monotonic())))

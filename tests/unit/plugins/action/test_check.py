@@ -21,11 +21,10 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning import ru
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_look import LATER
 from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
 from ansible_collections.inference.fleet.tests.unit.operating import Operation, operate
+from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.reporting.test_report import verdict
 
 SERVERS = {"servers": [], "secrets": {"key": "s3cret-of-a-server"}, "reports_dir": "/x"}
-WEIGHTS = {"source": "huggingface", "repo": "a/b", "destination": "/w", "token": "t0ken-of-a-hub"}
-IMAGE = {"image": "a/b:1", "auth": {"registry": {"username": "somebody", "password": "l0gin-of-a-registry"}}}
-SECRETS = ("s3cret-of-a-server", "t0ken-of-a-hub", "l0gin-of-a-registry", "pr0xyword")
+SECRETS = ("t0ken-of-a-hub", "pr0xyword")
 WELL = {"steps": [{"step": step, "differs": False, "reason": None} for step in run_look.STEPS], "first": None}
 
 
@@ -66,17 +65,15 @@ SERVE = [call("serve", "engine_servers", SERVERS)]
 
 def test_a_node_is_asked_what_the_steps_would_ask(act):
     steps = [
-        call("prepare", "container_image", {"image": "a/b:1"}, auth="fleet_registry_auth"),
-        call("weights", "model_weights", {**WEIGHTS, "token": None}, token="fleet_hf_token"),
+        call("weights", "model_weights", {"source": "huggingface", "token": None}, token="fleet_hf_token"),
         *SERVE,
     ]
-    _result, asked = act(steps, fleet_registry_auth=IMAGE["auth"], fleet_hf_token=WEIGHTS["token"])
-    assert [one["operation"] for one in asked["looks"]] == ["container_image", "model_weights", "engine_servers"]
-    assert asked["looks"][0]["arguments"] == {"image": "a/b:1", "auth": IMAGE["auth"]}
-    assert asked["looks"][1]["arguments"]["token"] == WEIGHTS["token"]
+    _result, asked = act(steps, fleet_hf_token="t0ken-of-a-hub")
+    assert [one["operation"] for one in asked["looks"]] == ["model_weights", "engine_servers"]
     # as the modules' own actions send it
-    assert asked["looks"][1]["arguments"]["caller"] == "u"
-    assert set(asked["looks"][2]["arguments"]) == {"servers", "secrets"}
+    sent = {"source": "huggingface", "token": "t0ken-of-a-hub", "caller": "u"}
+    assert asked["looks"][0]["arguments"] == sent
+    assert set(asked["looks"][1]["arguments"]) == {"servers", "secrets"}
 
 
 def test_what_differs_is_said_and_kept(act):
@@ -240,7 +237,6 @@ def test_doctor_sends_all_operations_and_reports_what_a_run_would_install(act):
     assert (unplanned["healthy"], unplanned["findings"][1]["ok"]) == (False, False)
 
 
-PROBE = {"name": "completion", "ok": True, "ms": 5, "sent": "", "got": "", "cause": ""}
 HOSTS = ["n1", "n2", "n3"]
 
 
@@ -251,11 +247,8 @@ def run_folder(tmp_path, monkeypatch):
 
 def note(host, folder, ok=True):
     run_look.note(host, list(run_look.STEPS), None)
-    verdict = {
-        "schema": 1, "host": host, "server": "server-0", "ok": ok, "mode": "quick", "at": "2026-11-24T10:00:00Z",
-        "url": "http://127.0.0.1:8000", "model_id": "m", "hash": "a", "not_verified": None, "probes": [PROBE],
-    }  # fmt: skip
-    run_look.note_verdict(host, {"ok": ok, "mode": "quick", "verdicts": [verdict], "folder": folder, "what": None})
+    verified = [verdict(ok=ok, mode="quick")]
+    run_look.note_verdict(host, {"ok": ok, "mode": "quick", "verdicts": verified, "folder": folder, "what": None})
 
 
 def report(check_mode=False):
@@ -275,13 +268,6 @@ def test_good_verdicts_are_written_and_their_hosts_omitted_afterwards(tmp_path):
     assert sorted(host for host, one in fleet["hosts"].items() if one["ok"]) == ["n1", "n2"]
     assert sorted(result["ansible_stats"]["data"]["fleet_verdict"]) == ["n1", "n2"]
     assert [one["rows"][0][0] for one in result["fleet_report"]] == ["n1", "n2"]
-
-
-def test_a_run_with_something_to_do_reports_none(tmp_path):
-    note("n1", str(tmp_path))
-    run_look.note("n2", list(run_look.STEPS), "serve")
-    assert report() == {"hosts": []}
-    assert run_look.due(HOSTS, "verify") == HOSTS
 
 
 @pytest.mark.parametrize(("check_mode", "due"), [(True, ["n2", "n3"]), (False, HOSTS)])

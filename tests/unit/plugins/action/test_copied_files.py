@@ -16,40 +16,36 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.action import node as action
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import (
-    artifact_archives as compiled_artifact,
+    artifact_archives,
+    artifacts,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import artifacts
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations import weights
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
-
-
-def action_of(monkeypatch, operation, arguments, folder, call, transfer, **more):
-    """The action for an operation, whose calls and transfers are these functions; more: of its connection and task."""
-    patched = {"call": lambda _self, _name, given, task_vars: call(given), "_fixup_perms2": lambda _self, paths: None,
-               "_transfer_file": lambda _self, *pair: transfer(*pair)}  # fmt: skip
-    for name, function in patched.items():
-        monkeypatch.setattr(action.ActionModule, name, function)
-    monkeypatch.setattr(ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
-    shell = SimpleNamespace(tmpdir=folder, join_path=os.path.join)
-    given = {"operation": operation, "arguments": arguments}
-    check_mode, become = more.pop("check_mode", False), more.pop("become", False)
-    task = SimpleNamespace(args=given, async_val=0, check_mode=check_mode, action="inference.fleet.node", _uuid="run-1")
-    connection = SimpleNamespace(_shell=shell, **{"transport": "ssh", **more})
-    loader = SimpleNamespace(path_dwim=lambda path: os.path.join("/playbooks", path))
-    context = SimpleNamespace(become=become, check_mode=False)
-    return action.ActionModule(task, connection, context, loader, mock.Mock(), None)
 
 
 @pytest.fixture
 def run(monkeypatch):
     """run(operation, arguments, answers): (the result, what the node was asked each time, what was copied)."""
 
-    def run(operation, arguments, answers, transport="ssh", become=False):
+    def run(operation, arguments, answers, transport="ssh", become=False, check_mode=False, fetch_file=None):
         asked, sent, answers = [], [], [dict(one) for one in answers]
-        one = action_of(
-            monkeypatch, operation, arguments, "/tmp/node", lambda given: asked.append(dict(given)) or answers.pop(0),
-            lambda *pair: sent.append(pair), transport=transport, become=become,
-        )  # fmt: skip
+
+        def call(_self, _name, given, task_vars):
+            asked.append(dict(given))
+            return answers.pop(0)
+
+        monkeypatch.setattr(action.ActionModule, "call", call)
+        monkeypatch.setattr(action.ActionModule, "_fixup_perms2", lambda _self, paths: None)
+        monkeypatch.setattr(action.ActionModule, "_transfer_file", lambda _self, *pair: sent.append(pair))
+        monkeypatch.setattr(ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
+        given = {"operation": operation, "arguments": arguments}
+        task = SimpleNamespace(
+            args=given, async_val=0, check_mode=check_mode, action="inference.fleet.node", _uuid="run-1"
+        )
+        shell = SimpleNamespace(tmpdir="/tmp/node", join_path=os.path.join)
+        connection = SimpleNamespace(_shell=shell, transport=transport, fetch_file=fetch_file)
+        context = SimpleNamespace(become=become)
+        one = action.ActionModule(task, connection, context, mock.Mock(), mock.Mock(), None)
         return one.run(task_vars={}), asked, sent
 
     return run
@@ -73,7 +69,7 @@ def test_the_archive_is_copied_to_a_node_that_needs_it(run, given, path):
 
 @pytest.mark.parametrize("become", [False, True])
 def test_this_machine_reads_it_unless_it_is_another_user(run, become):
-    result, asked, _sent = run("model_weights", ARCHIVE, [{"changed": True}], "local", become)
+    result, asked, _sent = run("model_weights", ARCHIVE, [{"changed": True}], "local", become=become)
     assert result == {"changed": True}
     assert ("archive" in asked[0]) is not become
 
@@ -96,9 +92,10 @@ def folder(tmp_path):
 @pytest.mark.parametrize("transport", ["ssh", "local"])
 def test_a_node_that_needs_them_gets_those_that_are_there(run, folder, transport):
     sources = [{"type": "url", "base": "http://u"}, {"type": "controller", "path": folder}]
-    has_them, asked, sent = run("tiktoken_encodings", {"sources": sources}, [{"changed": False}], transport, True)
+    given = {"sources": sources}
+    has_them, asked, sent = run("tiktoken_encodings", given, [{"changed": False}], transport, become=True)
     assert (has_them, len(asked), sent) == ({"changed": False}, 1, [])
-    result, asked, sent = run("tiktoken_encodings", {"sources": sources}, [NEEDED, {"changed": True}], transport, True)
+    result, asked, sent = run("tiktoken_encodings", given, [NEEDED, {"changed": True}], transport, become=True)
     file, there = folder + "/o200k_base.tiktoken", "/tmp/node/encodings-1-o200k_base"
     assert (result, sent) == ({"changed": True}, [(file, there)])
     assert [one["sources"] for one in asked] == [sources, [sources[0], {**sources[1], "copied": {"o200k_base": there}}]]
@@ -114,117 +111,69 @@ def test_this_machine_reads_them_where_they_are(run, folder, monkeypatch):
 
 
 KEY = "0123456789abcdef"
+TAR = KEY + ".tar"
 
 
-def server(folder, name="server-0"):
+def servers(folder):
+    """The entries of two servers that share an artifact."""
     path = str(folder / KEY)
-    return plan_entries.plan_entry(
-        8000, name, platform="neuron", environment={artifacts.VARIABLE: path}, directories={"artifact": path},
-        hooks=plan_entries.compile_cache(KEY),
-    )  # fmt: skip
-
-
-class Node:
-    """A node that is a folder: the module runs on it for real, and a transfer is a copy."""
-
-    def __init__(self, monkeypatch, folder, check_mode=False, **arguments):
-        self.asked, self.sent, self.fetched, self.check_mode = [], [], [], check_mode
-        (folder / "tmp").mkdir(parents=True, exist_ok=True)
-        self.action = action_of(
-            monkeypatch, "compiled_artifact", arguments, str(folder / "tmp"), self.execute, self.transfer,
-            check_mode=check_mode, fetch_file=self.fetch,
-        )  # fmt: skip
-
-    def execute(self, args):
-        self.asked.append({key: value for key, value in args.items() if key != "servers"})
-        if args.get("state") == "exported":
-            return compiled_artifact.export(args["servers"], args["destination"], args.get("force"), self.check_mode)
-        return compiled_artifact.take_over(args["servers"], args.get("source"), self.check_mode)
-
-    def transfer(self, source, target):
-        self.sent.append(os.path.basename(source))
-        shutil.copy(source, target)
-
-    def fetch(self, source, target):
-        self.fetched.append(os.path.basename(source))
-        shutil.copy(source, target)
-
-    def run(self):
-        return self.action.run(task_vars={})
+    more = {"platform": "neuron", "environment": {artifacts.VARIABLE: path}, "directories": {"artifact": path},
+            "hooks": plan_entries.compile_cache(KEY)}  # fmt: skip
+    return [plan_entries.plan_entry(8000, name, **more) for name in ("server-0", "server-1")]
 
 
 @pytest.fixture
-def make(monkeypatch, tmp_path):
-    """make(folder, …): a Node of the folder with server-0."""
-
-    def make(name, check_mode=False, **arguments):
-        return Node(monkeypatch, tmp_path / name, check_mode, **{"servers": [server(tmp_path / name)], **arguments})
-
-    return make
-
-
-@pytest.fixture
-def archives(make, tmp_path):
-    """A folder of the controller with the archive that a node's export brought."""
-    path = tmp_path / "one" / KEY
-    path.mkdir(parents=True)
-    (path / "model.pt").write_text("graph")
-    plan_entries.complete_artifact(path, KEY)
-    folder = tmp_path / "archives"
-    node = make("one", state="exported", destination=str(folder))
-    result = node.run()
-    assert (result["changed"], result["message"], node.fetched) == (True, "exported " + KEY, [KEY + ".tar"])
-    assert result["archives"][0]["path"] == str(folder / (KEY + ".tar"))
-    assert os.listdir(folder) == [KEY + ".tar"]
-    return folder
+def exported(tmp_path):
+    """What a node answers that has exported its artifact; the archive is in the folder `node`."""
+    (tmp_path / "one" / KEY).mkdir(parents=True)
+    (tmp_path / "one" / KEY / "model.pt").write_text("graph")
+    plan_entries.complete_artifact(tmp_path / "one" / KEY, KEY)
+    return artifact_archives.export(servers(tmp_path / "one"), str(tmp_path / "node"))
 
 
-def test_an_archive_that_is_there_is_not_made_again(monkeypatch, make, tmp_path, archives):
+def test_an_archive_is_fetched_once(run, exported, tmp_path, monkeypatch):
     """A relative folder is below the working directory: the playbook's folder may be the installed collection."""
     monkeypatch.chdir(tmp_path)
-    for destination in (str(archives), "archives"):
-        node = make("three", state="exported", destination=destination)
-        assert node.run()["changed"] is False
-        assert node.asked == []
+    given = {"servers": servers(tmp_path / "one"), "state": "exported", "destination": "archives"}
+    result, asked, _sent = run("compiled_artifact", given, [exported], fetch_file=shutil.copy)
+    assert (result["changed"], result["message"], asked[0]["destination"]) == (True, "exported " + KEY, "/tmp/node")
+    assert result["archives"][0]["path"] == str(tmp_path / "archives" / TAR)
+    assert os.listdir(tmp_path / "archives") == [TAR]
+    given["destination"] = str(tmp_path / "archives")
+    result, asked, _sent = run("compiled_artifact", given, [])
+    assert (result["changed"], asked) == (False, [])
 
 
-def test_export_in_check_mode_brings_nothing_and_a_cut_transfer_leaves_nothing(make, tmp_path, archives):
-    node = make("one", True, state="exported", destination=str(tmp_path / "more"))
-    assert node.run()["message"] == "would export " + KEY
-    assert node.fetched == [] and not (tmp_path / "more").exists()
-    node = make("one", state="exported", destination=str(tmp_path / "more"))
-    node.action._connection.fetch_file = lambda source, target: pathlib.Path(target).write_bytes(b"half")
+def test_export_in_check_mode_brings_nothing_and_a_cut_transfer_leaves_nothing(run, exported, tmp_path):
+    given = {"servers": servers(tmp_path / "one"), "state": "exported", "destination": str(tmp_path / "more")}
+    result, _asked, _sent = run("compiled_artifact", given, [exported], check_mode=True)
+    assert result["message"] == "would export " + KEY and not (tmp_path / "more").exists()
     with pytest.raises(AnsibleActionFail, match=r"4 of \d+ bytes"):
-        node.run()
+        run("compiled_artifact", given, [exported], fetch_file=lambda _path, to: pathlib.Path(to).write_bytes(b"half"))
     assert os.listdir(tmp_path / "more") == []
 
 
-def test_without_a_source_nothing_is_asked(make):
-    node = make("two")
-    result = node.run()
-    assert (result["changed"], result["artifacts"], result["needed"], node.asked) == (False, [], [], [])
+NEEDS = {"changed": True, "needed": [KEY], "message": "would import"}
 
 
-def test_a_node_is_brought_what_it_lacks_once(make, tmp_path, archives):
-    servers = [server(tmp_path / "two"), server(tmp_path / "two", "server-1")]
-    node = make("two", servers=servers, source=str(archives))
-    result = node.run()
-    assert (result["changed"], result["message"]) == (True, "imported " + KEY)
-    assert (node.sent, [set(one) for one in node.asked]) == ([KEY + ".tar"], [set(), {"source"}])
-    assert (tmp_path / "two" / KEY / "model.pt").read_text() == "graph"
-    again = make("two", servers=servers, source=str(archives))
-    assert again.run()["changed"] is False
-    assert (again.sent, len(again.asked)) == ([], 1)
+def test_a_node_is_brought_what_it_lacks(run, exported, tmp_path):
+    given = {"servers": servers(tmp_path / "two"), "source": str(tmp_path / "node")}
+    result, asked, sent = run("compiled_artifact", given, [NEEDS, {"changed": True, "message": "imported"}])
+    assert (result["message"], sent) == ("imported", [(str(tmp_path / "node" / TAR), "/tmp/node/" + TAR)])
+    assert [one.get("source") for one in asked] == [None, "/tmp/node"]
 
 
-def test_what_is_sent_nowhere(make, archives, tmp_path):
-    """Check mode; a missing archive, which is an error before; a folder of the node."""
-    node = make("two", True, source=str(archives))
-    assert (node.run()["message"], node.sent) == ("would import " + KEY, [])
+def test_what_is_sent_nowhere(run, exported, tmp_path):
+    """No source, no need, check mode, a folder of the node; and a missing archive is an error before."""
+    given = {"servers": servers(tmp_path / "two")}
+    result, asked, _sent = run("compiled_artifact", given, [])
+    assert (result["changed"], result["artifacts"], result["needed"], asked) == (False, [], [], [])
+    given["source"] = str(tmp_path / "node")
+    nothing = {"changed": False, "needed": []}
+    assert run("compiled_artifact", given, [nothing])[0] == nothing
+    assert run("compiled_artifact", given, [NEEDS], check_mode=True)[::2] == (NEEDS, [])
+    _result, asked, sent = run("compiled_artifact", {**given, "remote_source": True}, [{"changed": True}])
+    assert (asked[0]["source"], sent) == (given["source"], [])
     (tmp_path / "none").mkdir()
-    node = make("two", source=str(tmp_path / "none"))
-    with pytest.raises(AnsibleActionFail, match="has no archive %s.tar" % KEY):
-        node.run()
-    assert node.sent == []
-    node = make("two", source=str(archives), remote_source=True)
-    assert (node.run()["changed"], node.sent) == (True, [])
+    with pytest.raises(AnsibleActionFail, match="has no archive " + TAR):
+        run("compiled_artifact", {**given, "source": str(tmp_path / "none")}, [NEEDS])

@@ -14,6 +14,8 @@ import pytest
 from ansible_collections.inference.fleet.plugins.action import node
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations.servers import engine_servers_info
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.reporting.test_report import entry, verdict
 
 
 def act(operation, arguments, answer, check_mode=False):
@@ -59,8 +61,7 @@ def test_the_outcome_of_a_run_is_that_of_its_servers(tmp_path, ok, folder, warne
     where = {"reports_dir": str(tmp_path / folder)} if folder else {}
     result, _arguments = verify({**where, "mode": "auto"}, dict(ANSWER, ok=ok))
     assert (len(result.get("warnings", [])), result.get("failed", False)) == (warned, not ok)
-    words = ("server-0 at http://127.0.0.1:1 (m), full", "chat failed", "POST /", "HTTP 500", "cause: why")
-    assert ok or [one for one in words if one not in result["msg"]] == []
+    assert ok or "server-0 at http://127.0.0.1:1 (m), full" in result["msg"]
     files = ["%s/reports/%s" % (tmp_path, name) for name in ("hosts/node-1.json", "verdict.html")]
     assert ok or all((path in result["msg"]) == (folder == "reports") for path in files)
     assert result["fleet_report"]["rows"] == [["node-1", "server-0", 1, "FAILED", "0/1", "failed: chat"]]
@@ -102,35 +103,25 @@ ASKED = {
     ],
 )  # fmt: skip
 def test_auto_is_full_if_the_recipe_asks_something_else(tmp_path, change, mode):
-    servers = [{"name": "server-0", "hash": "h", "role": "server", "port": 1, "devices": [], "bind": "::1",
-                "launcher": "x", "container": None}]  # fmt: skip
-    given = {**ASKED, "servers": servers, "servers_changed": False, "reports_dir": str(tmp_path), "mode": "auto"}
-    good = dict(verdict("server-0"), hash="h")
-    _result, sent = verify(given, {"changed": False, "ok": True, "mode": "full", "verdicts": [good]})
-    assert sent["mode"] == "full"
-    _result, sent = verify({**given, **change}, {"changed": False, "ok": True, "mode": "full", "verdicts": [good]})
-    assert sent["mode"] == mode
+    server = plan_entry(8000)
+    given = {**ASKED, "servers": [server], "servers_changed": False, "reports_dir": str(tmp_path), "mode": "auto"}
+    answer = {"changed": False, "ok": True, "mode": "full", "verdicts": [{**verdict(), "hash": server["hash"]}]}
+    assert verify(given, dict(answer))[1]["mode"] == "full"
+    assert verify({**given, **change}, dict(answer))[1]["mode"] == mode
 
 
-PROBES = [{"name": "chat", "ok": True, "ms": 1, "sent": "a", "got": "b", "cause": None}]
 INVENTORY = ["node-1", "node-2"]
-
-
-def verdict(server, host="node-1"):
-    return {"schema": 1, "host": host, "server": server, "ok": True, "mode": "full", "at": "2026-01-01T00:00:00Z",
-            "url": "http://127.0.0.1:8000", "model_id": "m", "hash": server, "not_verified": None,
-            "probes": PROBES}  # fmt: skip
+BOTH = ("server-0", "server-1")
 
 
 @pytest.fixture
 def reports(tmp_path):
     """Two hosts with two verified servers each; of the first the last look was quick."""
     folder = str(tmp_path / "reports")
-    for host in INVENTORY:
-        both = [verdict("server-0", host), verdict("server-1", host)]
-        report.write_all(folder, {host: ("full", both, None, None)}, INVENTORY)
-    both = [dict(one, mode="quick") for one in (verdict("server-0"), verdict("server-1"))]
-    report.write_all(folder, {"node-1": ("quick", both, None, None)}, INVENTORY)
+    full = ("full", [verdict(name) for name in BOTH], None, None)
+    report.write_all(folder, dict.fromkeys(INVENTORY, full), INVENTORY)
+    quick = ("quick", [verdict(name, mode="quick") for name in BOTH], None, None)
+    report.write_all(folder, {"node-1": quick}, INVENTORY)
     return tmp_path / "reports"
 
 
@@ -154,13 +145,7 @@ def states(folder):
     return found, host, fleet
 
 
-@pytest.mark.parametrize(
-    ("kind", "word"),
-    [
-        ("create", "started"), ("change", "restarted"), ("start", "started"), ("restart", "restarted"),
-        ("stop", "stopped"), ("remove", "removed"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "word"), [("create", "started"), ("change", "restarted"), ("remove", "removed")])
 def test_what_changes_a_server_voids_its_verdict_and_no_other(reports, kind, word):
     change(reports, answer(("server-1", kind)))
     found, host, fleet = states(reports)
@@ -171,8 +156,7 @@ def test_what_changes_a_server_voids_its_verdict_and_no_other(reports, kind, wor
     assert fleet["hosts"]["node-2"]["ok"] is True
     assert why in (reports / "verdict.html").read_text()
     # quick is not enough until it was verified in full again
-    entries = [{"name": name, "hash": name, "role": "server", "port": 1} for name in ("server-0", "server-1")]
-    assert report.settle_auto(False, entries, host) == "full"
+    assert report.settle_auto(False, [entry(name) for name in BOTH], host) == "full"
 
 
 @pytest.mark.parametrize(

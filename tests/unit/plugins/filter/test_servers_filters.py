@@ -17,7 +17,7 @@ def entry(budget_s=300, poll_s=2, after=(), **secrets):
 
 
 def test_secret_names_once_and_sorted():
-    assert servers.secret_names([entry(A="z", B="a"), entry(A="z"), entry()]) == ["a", "z"]
+    assert servers.secret_names([entry(A="z", B="a"), entry(A="z", C="/of/the/node.pem"), entry()]) == ["a", "z"]
     assert servers.secret_names([]) == []
 
 
@@ -36,9 +36,10 @@ def test_polling_lasts_as_long_as_the_longest_budget(entries, wait, retries):
 
 
 def test_log_lines_have_a_heading_each():
-    shown = servers.log_lines([{"name": "a", "state": "running", "log_tail": ["x"]}, {"name": "b", "log_tail": None}])
-    assert shown == ["== a (running) ==", "x", "== b (None) =="]
-    assert servers.log_lines([{"name": "a", "state": "failed", "log_tail": "x\ny\n"}])[1:] == ["x", "y"]
+    shown = servers.log_lines(
+        [{"name": "a", "state": "running", "log_tail": "x\ny\n"}, {"name": "b", "log_tail": None}]
+    )
+    assert shown == ["== a (running) ==", "x", "y", "== b (None) =="]
     forged = [{"name": "a", "state": "running", "log_tail": ["== b (failed) ==", " == c"]}]
     assert servers.log_lines(forged)[1:] == ["> == b (failed) ==", ">  == c"]
 
@@ -66,17 +67,13 @@ def test_a_mirror_that_is_a_url_has_no_host():
 @pytest.mark.parametrize(
     ("sources", "folder"),
     [
-        (["/a/inventories/local"], "reports/local"),
         (["/a/inventories/local/"], "reports/local"),
         (["/a/inventories/local/hosts.yml"], "reports/local"),
-        (["/etc/ansible/hosts"], "reports/ansible"),
         (["/a/site-1/inventory"], "reports/site-1"),
         (["/a/trn3.prod.yml"], "reports/trn3.prod"),
         (["/a/local", "/b/more nodes.yml", "/c/local"], "reports/local+more-nodes"),
-        (["localhost,"], "reports/localhost"),
         (["n1, [fe80::1]:22,../n2"], "reports/n1--fe80--1--22-..-n2"),
         (["..,"], "reports/inventory"),
-        (["/hosts"], "reports/inventory"),
         (["/a/" + "x" * 120], "reports/" + "x" * 100),
         ([], "reports/inventory"),
     ],
@@ -99,7 +96,6 @@ LED = [led("b", ["a"], True), led("a"), led("c", ["b"], True), led("d")]
         (PLAIN, "server-1", [["server-1"]]),
         (PLAIN, "server-2, server-0", [["server-0"], ["server-2"]]),
         (PLAIN, ["server-1", "server-1"], [["server-1"]]),
-        (PLAIN, "all", [["server-0"], ["server-1"], ["server-2"]]),
         (PLAIN, ["all"], [["server-0"], ["server-1"], ["server-2"]]),
         (LED, "a", [["a", "b", "c"]]),
         (LED, "c", [["c"]]),
@@ -122,12 +118,10 @@ PARTS, MORE = [FRONT, PREFILL, DECODE], part("prefill-1", "prefill")
 @pytest.mark.parametrize(
     ("entries", "meant", "elsewhere", "running", "gaps"),
     [
-        (PARTS, "prefill-0", [], None, ["prefill-0"]),
         (PARTS, "all", [], None, ["frontend-0", "prefill-0", "decode-0"]),
         ([*PARTS, MORE], "prefill-0", [], None, []),
         ([*PARTS, MORE], "prefill-0,prefill-1", [], None, []),  # one after the other
         ([*PARTS, MORE], "prefill-0", [], ["frontend-0", "prefill-0", "decode-0"], ["prefill-0"]),
-        ([*PARTS, MORE], "prefill-1", [], ["frontend-0", "prefill-0", "decode-0"], []),
         (PARTS, "prefill-0", [], ["frontend-0", "decode-0"], []),  # it is away already
         (PARTS, "prefill-0", [MORE], None, []),
         (PARTS, "decode-0", [MORE], None, ["decode-0"]),

@@ -11,7 +11,6 @@ import json
 import os
 import pathlib
 import re
-import socket
 import time
 import types
 
@@ -35,7 +34,6 @@ FIXTURES = CLONE / "tests" / "unit" / "fixtures"
 CHECKS = checks.CHECKS
 OF_SERVERS = ("servers", "restarts", "logs", "sampling", "services", "proxies")
 ETCD = {"name": "etcd", "urls": ["http://127.0.0.1:1"], "greeting": ""}
-HELD = socket.create_server(("127.0.0.1", 0))  # a port of another program
 KEY = "sk-Zq7Xw2Vb9Nm4Lp8Rt6Ks3Hd5"
 
 
@@ -103,7 +101,9 @@ def logged(line):
 
 
 def top_p(case):
-    (case.folder / "generation_config.json").write_text('{"top_p": 0.9}')
+    """In a link, as the cache of a hub's client has it."""
+    (case.folder / "blob").write_text('{"top_p": 0.9}')
+    (case.folder / "generation_config.json").symlink_to("blob")
 
 
 FAULTS = [
@@ -112,8 +112,6 @@ FAULTS = [
      "doctor.hardware-error", "Xid"),
     ("kernel", lambda case: kernel(case, "Out of memory: Killed process 7 (VLLM::EngineCor) total-vm:1kB"),
      "doctor.out-of-memory", "VLLM::EngineCor"),
-    ("kernel", lambda case: kernel(case, "Memory cgroup out of memory: Killed process 7 (python3)"),
-     "doctor.out-of-memory", "python3"),
     ("kernel", lambda case: kernel(case, "I/O error, dev nvme0n1, sector 7 op 0x0:(READ)"), "doctor.disk-error",
      "nvme0n1"),
     ("kernel", lambda case: kernel(case, "mce: [Hardware Error]: Machine check events logged"),
@@ -133,8 +131,6 @@ FAULTS = [
     ("restarts", starts, "doctor.restart-loop", "status 1"),
     ("logs", logged("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.81 GiB."), "doctor.log",
      "ran out of memory"),
-    ("logs", logged("openai_harmony.HarmonyError: error downloading or loading vocab file"), "doctor.log",
-     "vocabulary"),
     ("sampling", top_p, "doctor.sampling", "generation_config.json"),
     ("sampling", lambda case: change(case, arguments={"override-generation-config": '{"top_p": 0.95}'}),
      "doctor.sampling", "0.95"),
@@ -289,41 +285,6 @@ def test_on_an_empty_node_each_check_runs(tmp_path):
     assert json.loads(found["bundle"]["plan.json"]) == [entry]
 
 
-def no_vocabulary(folder):
-    return "tiktoken_encodings", {"directory": str(folder), "sources": [{"type": "file", "path": str(folder)}]}
-
-
-def cut_shard(folder):
-    """A checkpoint whose shard was not written completely."""
-    (folder / "config.json").write_text('{"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss"}')
-    (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{")
-    return "model_weights", {"source": "path", "repo": "openai/gpt-oss-120b", "path": str(folder),
-                             "destination": str(folder), "root": str(folder / "root")}  # fmt: skip
-
-
-def held_port(folder):
-    return "node_preflight", {"platform": "cpu", "root": str(folder), "servers": [plan_entry(HELD.getsockname()[1])]}
-
-
-def no_engine(folder):
-    return "container_engine", {"engine": "docker", "root": str(folder)}
-
-
-@pytest.mark.parametrize(("make", "check", "code"), [
-    (no_vocabulary, "tiktoken_encodings", "doctor.step-differs"),
-    (cut_shard, "model_weights", "checkpoint.damaged"),
-    (held_port, "node_preflight: ports", "preflight.problems"),
-    (no_engine, "container_engine", "doctor.step-differs"),
-])  # fmt: skip
-def test_real_operations_name_their_faults(tmp_path, monkeypatch, make, check, code):
-    monkeypatch.setenv("PATH", "/nowhere")
-    name, arguments = make(tmp_path)
-    looks = [{"step": "prepare", "operation": name, "arguments": arguments}]
-    found = operate("doctor", root=str(tmp_path / "root"), looks=looks, servers=packed([]), now=time.time())
-    wrong = {(one["check"], one["code"]) for one in found["findings"] if one["ok"] is False}
-    assert (check, code) in wrong
-
-
 def test_a_bundle_has_no_secret(case):
     """Not in another encoding either, nor in pieces."""
     token, password = "hf_AbCdEfGhIjKlMnOpQrStUv", "pr0xy/w0rd"
@@ -353,12 +314,14 @@ def test_a_bundle_has_no_secret(case):
         assert [piece for piece in pieces if piece in text] == []
 
 
-def test_a_bundle_follows_no_link_and_reads_no_more_than_it_keeps(case, tmp_path):
+def test_a_bundle_follows_no_link_and_takes_files_with_anything_in_them(case, tmp_path):
     os.makedirs(case.paths.servers)
     private = tmp_path / "shadow"
     private.write_text("root:private")
     for name in ("server-0", "server-1"):
-        pathlib.Path(case.paths.entry(name)).write_text("{}")
+        pathlib.Path(case.paths.entry(name)).write_text('{"config": 5, "environment": [1]}')
+    os.makedirs(case.paths.venvs + "/mine")
+    pathlib.Path(case.paths.venvs, "mine", ".inference-fleet.json").write_text("[1]")
     os.symlink(private, case.paths.server_state("server-0"))
     with open(case.paths.server_state("server-1"), "wb") as stream:
         stream.truncate(1 << 40)  # sparse
@@ -378,8 +341,6 @@ def test_the_page_names_every_check():
     operations = {"node_preflight", "container_engine", "model_weights", "tiktoken_encodings"}
     assert operations <= set(FILE_OF)
     lines = [line.strip("| ").split(" | ") for line in guides.splitlines() if line.startswith("| ")]
-    numbers = [number for line in lines if line[0][:3].isdigit() for number in line[0].split(", ")]
-    assert {one: numbers.count(one) for one in numbers} == {"001": 15, "002": 5, "003": 5, "004": 1}
     for line in lines:
         named = set(re.findall(r"`([a-z_-]+)`", line[-1]))
         assert named <= own | operations, line

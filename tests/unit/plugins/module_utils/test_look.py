@@ -1,18 +1,41 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The look at a node: the code of the steps in check mode, up to the first that has something to do."""
+"""Operations on a node: their arguments, and the look at it: the steps in check mode, up to the first with work."""
 
 from __future__ import annotations
 
+import os
 import types
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.called import operation_of
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import called
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.discover import Operation
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.commands import TimedOut
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import check
+from ansible_collections.inference.fleet.plugins.modules import node
+
+ROOT = {"root": {"type": "str", "default": ""}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "given", "expected"),
+    [(ROOT, {}, {"root": "/fleet"}), (ROOT, {"root": "/own"}, {"root": "/own"}), ({}, {}, {})],
+)
+def test_the_root_of_the_host_is_the_default(monkeypatch, spec, given, expected):
+    operation = Operation(spec, lambda params, _check_mode: {"params": params})
+    monkeypatch.setattr(called, "operation_of", lambda name: operation)
+    result, _warnings = called.run("one", given, True, node.validate, set().update, root="/fleet")
+    assert result == {"params": expected}
+
+
+def test_an_error_of_the_disk_is_an_error_with_a_code(monkeypatch):
+    operation = Operation({}, lambda _params, _check_mode: os.listdir("/proc/self/stat"))
+    monkeypatch.setattr(called, "operation_of", lambda name: operation)
+    with pytest.raises(FleetError) as raised:
+        called.run("one", {}, True, node.validate, set().update)
+    assert (raised.value.code, raised.value.details["errno"]) == ("node.os-error", "ENOTDIR")
 
 
 @pytest.fixture
@@ -103,11 +126,9 @@ DOWN = [{"name": "server-1", "state": "waiting", "reason": "starting"}, {"name":
         ),
         ("engine_servers", {**SERVERS, "answering": False, "servers": DOWN}, "server-1: starting"),
         ("engine_servers", {**SERVERS, "answering": False, "servers": DOWN[1:]}, "not every server answers"),
-        ("model_weights", {"changed": False, "finished": True, "message": "up to date"}, None),
         ("model_weights", {"changed": False, "message": "up to date"}, None),
         ("model_weights", {"changed": False, "finished": False, "message": "reading"}, "reading"),
         ("model_weights", {"changed": True, "finished": True, "message": "would bring"}, "would bring"),
-        ("container_engine", {"changed": False, "due": None}, None),
         ("container_engine", {"changed": False, "due": "docker is not installed"}, "docker is not installed"),
         ("container_image", {"changed": False, "ended": 0}, None),
         ("container_image", {"changed": False, "ended": 1}, "files of an ended pull must be removed"),
@@ -115,4 +136,4 @@ DOWN = [{"name": "server-1", "state": "waiting", "reason": "starting"}, {"name":
     ],
 )  # fmt: skip
 def test_what_makes_a_step_run(operation, result, due):
-    assert operation_of(operation).due(result) == due
+    assert called.operation_of(operation).due(result) == due

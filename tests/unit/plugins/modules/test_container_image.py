@@ -22,6 +22,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.contain
 )
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import DetachedJob
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import containers as guard_containers
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import ERRORS, ScriptedEngine, image
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 from ansible_collections.inference.fleet.tests.unit.operating import four_steps, operate
@@ -88,11 +89,16 @@ def test_by_digest_and_a_tag_of_it_is_put_on_it_and_right_without_a_network(engi
         (None, "app", "app"),
     ],
 )
-def test_through_a_mirror_it_keeps_its_own_name(engine, pull, mirror, name, source):
-    engine.write(registry={source: image("a", source.rpartition(":")[0] + "@" + D1)})
-    result = pull(image=name, mirror=mirror)
-    assert (result["image"]["reference"], sources(engine)) == (name, [source])
-    assert not pull(image=name, mirror=mirror)["changed"]
+def test_what_is_pulled_through_a_mirror(mirror, name, source):
+    assert container_images.mirrored(name, mirror) == source
+
+
+def test_through_a_mirror_it_keeps_its_own_name(engine, pull):
+    source = "mirror.example:5000/team/app:1"
+    engine.write(registry={source: image("a", "mirror.example:5000/team/app@" + D1)})
+    result = pull(mirror="mirror.example:5000")
+    assert (result["image"]["reference"], sources(engine)) == (NAME + ":1", [source])
+    assert not pull(mirror="mirror.example:5000")["changed"]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +106,6 @@ def test_through_a_mirror_it_keeps_its_own_name(engine, pull, mirror, name, sour
     [
         *((good, None) for good in ("Mirror.example:5000/a/b_c.d-e/", "localhost/hub", "[::1]:5000", "", None, {},
           {"docker.io": "m.example/hub", "nvcr.io": "", "127.0.0.1:5000": None})),
-        ("https://mirror.example", "'https://mirror.example'"),
         ("me:s3cret@mirror.example", "'me:********@mirror.example'"),
         ("mirror/hub", "'mirror/hub'"),
         ("mirror.example/Hub", "'mirror.example/Hub'"),
@@ -110,14 +115,12 @@ def test_through_a_mirror_it_keeps_its_own_name(engine, pull, mirror, name, sour
         ({"https://nvcr.io": "mirror.example"}, "'https://nvcr.io'"),
     ],
 )  # fmt: skip
-def test_a_mirror_that_no_image_can_be_pulled_from(engine, pull, mirror, shown):
+def test_a_mirror_that_no_image_can_be_pulled_from(mirror, shown):
     if shown is None:
         container_images.check_mirror(mirror)
         return
-    for check_mode in (True, False):
-        failed = pull(check_mode, mirror=mirror)
-        assert failed["code"] == "images.setting-invalid" and " is %s; allowed: " % shown in failed["msg"]
-    assert not engine.calls.exists()
+    failed = plans.error(container_images.mirrored, "app:1", mirror)
+    assert (failed.code, failed.values[1]) == ("images.setting-invalid", shown)
 
 
 @pytest.mark.parametrize("tagged", [False, True])
@@ -289,36 +292,31 @@ def test_a_failed_pull_has_its_remedy_and_can_be_repeated(engine, pull):
 
 
 def test_an_engine_that_cannot_be_used(engine, pull):
-    for scripted in ("down", "permission"):
-        engine.write(errors={"*": scripted})
-        failed = pull()
-        assert failed["code"] == "containers.engine-problem" and ERRORS[scripted].rstrip("?") in failed["msg"]
+    engine.write(errors={"*": "down"})
+    assert pull()["code"] == "containers.engine-problem"
     (engine.bin / "docker").unlink()
     assert pull()["code"] == "containers.engine-problem"
     assert pull(check_mode=True)["changed"]  # an earlier task would have installed it
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"image": PINNED}, {"digest": "1234"}, {"auth": {"nvcr.io": {"username": "somebody"}}}]
-)
+@pytest.mark.parametrize("arguments", [
+    {"image": PINNED}, {"digest": "1234"}, {"mirror": "mirror/hub"}, {"auth": {"nvcr.io": {"username": "somebody"}}},
+])  # fmt: skip
 def test_bad_input(engine, pull, arguments):
     for check_mode in (True, False):
         assert pull(check_mode, **arguments)["code"] == "images.setting-invalid"
     assert not engine.calls.exists()
 
 
-@pytest.mark.parametrize("digest", [None, D1])
-def test_an_image_of_another_architecture_is_refused_as_it_comes_and_where_it_is(engine, pull, monkeypatch, digest):
+def test_an_image_of_another_architecture_is_refused_as_it_comes_and_where_it_is(engine, pull, monkeypatch):
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "n", "6.1", "1", "aarch64")))
-    source = PINNED if digest else NAME + ":1"
-    engine.write(registry={source: image("a", PINNED, architecture="amd64")})
-    for check_mode, pulls in ((False, 1), (True, 1), (False, 1)):  # where it is, nothing is pulled again
-        result = pull(check_mode, digest=digest)
-        assert result["msg"].startswith("The image %s is for amd64; this node is arm64 (aarch64)" % source)
-        assert len(sources(engine)) == pulls
+    engine.write(registry={PINNED: image("a", PINNED, architecture="amd64")})
+    for check_mode in (False, True):
+        assert pull(check_mode, digest=D1)["code"] == "containers.image-architecture"
+        assert len(sources(engine)) == 1  # where it is, nothing is pulled again
     assert KEPT1 not in engine.read()["images"]  # a digest's tag is of what servers can run
-    engine.write(images={}, registry={source: image("a", PINNED, architecture="arm64")})
-    assert pull(digest=digest)["changed"]
+    engine.write(images={}, registry={PINNED: image("a", PINNED, architecture="arm64")})
+    assert pull(digest=D1)["changed"]
 
 
 def test_an_image_that_is_not_what_was_asked_for(engine, pull):

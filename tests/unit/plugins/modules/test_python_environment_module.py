@@ -133,14 +133,6 @@ def test_a_change_that_fails_is_made_from_scratch_next_time(site):
     assert "old" not in site.names() and pe.PARTIAL not in site.names()
 
 
-def test_no_network(site):
-    index = "http://127.0.0.1:%d/simple" % free_port()
-    failed = site.run(packages=["fleet-absent==1.0"], index_url=index.replace("//", "//user:s3cret@"))
-    assert failed["code"] == "venv.install-failed"
-    assert "fleet_pip_index_url" in failed["msg"]
-    assert "s3cret" not in json.dumps(failed)
-
-
 def test_somebody_elses_directory_is_left_as_it_is(site):
     site.path.mkdir(parents=True)
     (site.path / "pyvenv.cfg").write_text("home = /usr/bin\n")
@@ -220,21 +212,14 @@ class TestFallbackIndex:
         result = site.run(**torch, find_links=[], uv=str(tools / "uv"), python=str(tmp_path / "python"))
         assert result["packages"]["fleet-torch"] == "2.0+cpu", result
 
-    def test_nowhere(self, site, torch):
-        torch["fallback_indexes"][0]["package"] = "fleet-torch==2.1+cpu"
-        failed = site.run(**torch)
-        assert failed["code"] == "venv.install-failed" and "fleet-torch==2.1+cpu" in failed["msg"]
 
-
-def test_an_environment_with_its_own_uv_as_the_toolkits(site, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+def test_an_environment_with_its_own_uv_as_the_toolkits(site, tmp_path):
     uv_wheel(site.folder, "0.99", UV)
     own = {"uv": None, "packages": ["fleet-demo==1.0", "uv>=0.9"]}
     check, applied = site.four_steps(**own)
     assert check["diff"]["after"] == "fleet-demo==1.0\nuv>=0.9\n"
     assert applied["packages"] == {"fleet-demo": "1.0", "uv": "0.99"}
     assert applied["diff"]["after"] == "fleet-demo==1.0\nfleet-needed==0.1\nuv==0.99\n"
-    assert list(site.path.glob("lib/python3*/site-packages/fleet_needed/__pycache__/*.pyc"))
     _check, applied = site.four_steps(**{**own, "packages": ["uv>=0.9"], "verify_imports": ["uv"]})
     assert applied["diff"]["after"] == "uv==0.99\n"
     failed = site.run(**{**own, "packages": ["uv==3"]})

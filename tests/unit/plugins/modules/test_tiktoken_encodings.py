@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 import hashlib
-import http.server
 import json
 import os
+import pwd
 import shutil
 import socket
-import threading
+import tempfile
 import venv
+from pathlib import Path
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import encodings
+from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 from ansible_collections.inference.fleet.tests.unit.operating import four_steps, operate
 
@@ -68,27 +70,11 @@ def share(tmp_path):
 
 @pytest.fixture
 def served():
-    """A server of `content` (None: 404), whatever the host; its `url`, and the requested paths."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.server.paths.append(self.path)
-            content = self.server.content
-            self.send_response(404 if content is None else 200)
-            self.send_header("Content-Length", str(len(content or b"")))
-            self.end_headers()
-            self.wfile.write(content or b"")
-
-        def log_message(self, *arguments):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.paths, server.content = [], None
-    server.url = "http://127.0.0.1:%d" % server.server_address[1]
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    """A server of `pages`, whatever the host; its `url`, and the requested paths."""
+    with ScriptedEngine() as server:
+        server.url = "http://127.0.0.1:%d" % server.port
+        server.paths = lambda: [path for _method, path, *_rest in server.requests]
+        yield server
 
 
 def package_source(tmp_path, body):
@@ -152,13 +138,12 @@ def test_every_source_is_named_when_none_has_it(place, share, tmp_path, served):
 
 
 def test_from_a_url(place, served):
-    source = {"type": "url", "base": served.url + "/encodings/"}
-    served.content = CONTENT[O200K] + b"x" * 1000
+    source, path = {"type": "url", "base": served.url + "/encodings/"}, "/encodings/o200k_base.tiktoken"
+    served.pages[path] = CONTENT[O200K].decode() + "x" * 1000
     assert "%d bytes with sha256" % (len(CONTENT[O200K]) + 1) in place.run(source)["msg"]
-    served.content = CONTENT[O200K]
-    served.paths.clear()
+    served.pages[path] = CONTENT[O200K].decode()
     place.four_steps(source)
-    assert served.paths == ["/encodings/o200k_base.tiktoken"]
+    assert served.paths() == [path, path]
 
 
 def test_proxies_of_the_environment(place, served, monkeypatch):
@@ -170,13 +155,14 @@ def test_proxies_of_the_environment(place, served, monkeypatch):
         return real(host, *given, **more)
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    served.content = CONTENT[O200K]
+    address = "http://encodings.invalid/e/o200k_base.tiktoken"
+    served.pages[address] = CONTENT[O200K].decode()
     source = {"type": "url", "base": "http://encodings.invalid/e"}
     for environment in ({"no_proxy": "*"}, {"HTTP_PROXY": served.url, "no_proxy": ".invalid"}):
         assert "encodings.invalid" in place.run(source, environment=environment)["msg"]
-    assert served.paths == []
+    assert served.paths() == []
     assert place.run(source, environment={"HTTP_PROXY": served.url})["changed"]
-    assert served.paths == ["http://encodings.invalid/e/o200k_base.tiktoken"]
+    assert served.paths() == [address]
 
 
 def test_from_the_package_and_from_a_python_without_it(place, tmp_path):
@@ -194,6 +180,20 @@ def test_from_the_package_and_from_a_python_without_it(place, tmp_path):
     assert "oss-harmony is not installed in" in place.run({"type": "package", "python": python})["msg"]
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="gives files away")
+def test_root_executes_no_python_of_others(place):
+    nobody = pwd.getpwnam("nobody")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        (Path(folder) / "bin").mkdir()
+        (Path(folder) / "content").write_bytes(CONTENT[O200K])
+        body = '[ "$(id -u)" = %d ] && cp %s/content "$3"\n' % (nobody.pw_uid, folder)
+        source = package_source(Path(folder) / "bin", body)
+        os.chmod(folder, 0o777)
+        assert "root does not execute it" in place.run(source)["msg"]
+        os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+        assert place.run(source)["changed"]
+
+
 def test_a_folder_that_cannot_be_made_and_a_bundle_that_is_not_there(place, share, tmp_path):
     failed = place.run({"type": "url", "base": "https://127.0.0.1:1"}, ca_bundle="/nowhere/ca.pem")
     assert "certificates of /nowhere/ca.pem: No such file or directory" in failed["msg"]
@@ -208,7 +208,7 @@ def test_sources_are_tried_in_order_and_those_of_the_controller_in_their_turn(pl
     given = share()
     first = place.run(NOWHERE, given, source, url)
     assert first["files"][O200K]["source"] == "file " + given["path"]
-    assert served.paths == []
+    assert served.paths() == []
     shutil.rmtree(place.path)
     assert place.run(NOWHERE, source)["controller_needed"] == [O200K] and not place.path.exists()
     assert place.run(NOWHERE, source, check_mode=True)["changed"]

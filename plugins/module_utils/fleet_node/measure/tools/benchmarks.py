@@ -22,6 +22,7 @@ import urllib.parse
 from ...containers.engine import container_name, engine_of_entry
 from ...errors import FleetError
 from ...host.files import write_atomic
+from ...host.values import mapping_of
 from ...program import start
 from ...supervise import containers
 from ...supervise.run import engine_environment
@@ -120,7 +121,7 @@ def _aiperf_errors(profile):
 
 
 def _aiperf_message(details):
-    details = details if isinstance(details, dict) else {}
+    details = mapping_of(details)
     return short(details.get("cause") or details.get("message") or details.get("type") or "unknown")
 
 

@@ -10,11 +10,13 @@ and `weights` are those of the node that compiled it, and a node that imports it
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import pwd
 import shutil
+import stat
 import tarfile
 import tempfile
 import time
@@ -120,6 +122,9 @@ def export(entries, folder, force=False, check_mode=False):
 def _pack(one, record, target):
     """Write the archive to a temporary file and rename it."""
     names = sorted(record["files"])
+    for name in names:
+        with _opened(one["path"], name):
+            pass
     hashes = hash_files(one["path"], names)
     sizes = {name: os.path.getsize(os.path.join(one["path"], name)) for name in names}
     manifest = {
@@ -140,13 +145,25 @@ def _pack(one, record, target):
             text = json.dumps(manifest, sort_keys=True).encode("utf-8")
             tar.addfile(_member(MANIFEST, len(text)), io.BytesIO(text))
             for name in names:
-                with open(os.path.join(one["path"], name), "rb") as source:
+                with _opened(one["path"], name) as source:
                     tar.addfile(_member(name, sizes[name]), source)
         os.chmod(temporary, 0o644)
         os.rename(temporary, target)
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+@contextlib.contextmanager
+def _opened(folder, name):
+    """Yields a stream of an artifact's file. Raises FleetError for a link, by which the server's account would have
+    root archive a file that the account may not read, and for a FIFO. Raises OSError."""
+    path = os.path.join(os.path.realpath(folder), name)
+    with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as stream:
+        handle = stream.fileno()
+        if os.path.realpath("/proc/self/fd/%d" % handle) != path or not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise FleetError("artifact.nothing-to-export", "%s is a link, or not a plain file" % path)
+        yield stream
 
 
 def _member(name, size):
@@ -221,9 +238,11 @@ def _unpack(one, archive, manifest):
         }
         files.write_json(os.path.join(staging, artifacts.RECORD), record)
         if owner is not None:
-            for folder, _folders, names in os.walk(staging):
-                for name in (folder, *(os.path.join(folder, name) for name in names)):
-                    os.chown(name, owner.pw_uid, owner.pw_gid)
+            # follows no link, which the server's account could put there if the parent is its own
+            for _folder, _folders, names, handle in os.fwalk(staging, topdown=False):
+                for name in names:
+                    os.chown(name, owner.pw_uid, owner.pw_gid, dir_fd=handle, follow_symlinks=False)
+                os.fchown(handle, owner.pw_uid, owner.pw_gid)
         if os.path.isdir(path):
             with files.folder_lock(path):
                 if artifacts.assess(path, one["entry"])[0] in KEPT:

@@ -57,11 +57,6 @@ NEURON_PACKAGES = {
 }
 
 
-def neuron_packages(params, check_mode):
-    """The result of compare(). Raises FleetError."""
-    return compare(check_mode=check_mode, **params)
-
-
 def neuron_packages_due(result):
     """The reason to install or to reboot, or None."""
     if result["reboot"]:
@@ -136,5 +131,9 @@ OPERATIONS = {
     "compiled_artifact": Operation(
         COMPILED_ARTIFACT, compiled_artifact, rules={"required_if": [("state", "exported", ("destination",))]}
     ),
-    "neuron_packages": Operation(NEURON_PACKAGES, neuron_packages, due=neuron_packages_due),
+    "neuron_packages": Operation(
+        NEURON_PACKAGES,
+        lambda params, check_mode: compare(check_mode=check_mode, **params),
+        due=neuron_packages_due,
+    ),
 }

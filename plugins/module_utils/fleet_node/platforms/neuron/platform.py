@@ -15,6 +15,7 @@ import re
 import typing
 
 from ...errors import FleetError
+from ...host import processes
 from ...host.files import read_json, read_text
 from ...host.packages import package_versions
 from ...host.server_spec import artifact_directory
@@ -29,6 +30,7 @@ from .kinds import DRIVER, KINDS, RUNTIME, check_versions, kind_of_instance, mis
 OWN_TOOLS = frozenset(("neuron-ls", "neuron-top", "neuron-monitor"))  # these do not occupy a device
 NOTHING = ("", "-1", "NA", "N/A", "None")
 MOST_CORES = 64  # of a device; today's have 8
+VISIBLE = ("NEURON_RT_VISIBLE_CORES", "NEURON_VISIBLE_DEVICES")  # both select cores, despite the second name
 
 
 def records_of(system, program):
@@ -40,11 +42,6 @@ def records_of(system, program):
     last = (text.strip().splitlines() or ["nothing"])[-1][:120]
     system.warn("neuron-ls gives no answer: status %s, and its output ends with: %s" % (status, last))
     return []
-
-
-def instance_type(records):
-    """The instance type that the records name, or None."""
-    return next((str(record["instance_type"]) for record in records if record.get("instance_type")), None)
 
 
 def device_of(record, kind, warn):
@@ -108,10 +105,11 @@ def devices_on_bus(system):
 
 def kind_of(system, records):
     """The kind of chip by the instance type, the PCI bus or the memory of a chip, or None."""
+    instances = [str(record["instance_type"]) for record in records if record.get("instance_type")]
     sizes = {record.get("memory_size") for record in records}
     bus = devices_on_bus(system)
     kinds = [
-        *map(kind_of_instance, (instance_type(records), system.read(DMI))),
+        *map(kind_of_instance, (*instances[:1], system.read(DMI))),
         *(name for name, kind in KINDS.items() if kind[4] in bus),
         *(name for name, kind in KINDS.items() if sizes == {kind[1] << 30} and kind[1] != 32),  # two kinds have 32
     ]
@@ -170,7 +168,6 @@ class Platform(Detector):
         "recipe's arguments (docs/using/trainium.md).",
         "driver": "Update aws-neuronx-dkms.",
     }
-    visible = ("NEURON_RT_VISIBLE_CORES", "NEURON_VISIBLE_DEVICES")  # both select cores, despite the second name
     kernel_faults = (r"NEURON_HW_ERR=\w",)
     detect = staticmethod(detect)
     start_hooks: typing.ClassVar = {artifacts.NAME: artifacts}
@@ -194,7 +191,7 @@ class Platform(Detector):
         found, missing = context.found, []
         if found and context.fits:  # else the plan has to change anyway
             missing = list(missing_cores(chosen.values(), found))
-        held = list(base.held(context, self.unit, self.given)) if found else []
+        held = list(base.held(context, self.unit, given)) if found else []
         return [
             ("packages", check_versions(context)),
             ("cores", [*missing, *held]),
@@ -205,6 +202,21 @@ class Platform(Detector):
 
 
 # ---- cores
+
+
+def given(pid, cores):
+    """Those of the cores of a device that the process uses that its environment selects.
+
+    None if the environment does not select any, cannot be read, or names others, as in a container, where they count
+    from 0.
+    """
+    environment, found = processes.environment_of(pid), set()
+    for name in VISIBLE:
+        try:
+            found |= parse_cpu_list(environment.get(name.encode(), b"").decode("utf-8", "replace").replace(" ", ""))
+        except ValueError:
+            return None
+    return sorted(found & set(cores)) or None
 
 
 def missing_cores(entries, found):
@@ -304,7 +316,7 @@ def _draft(entries, model):
 
 SHOWN = 120
 # Set by the plan for each server; a script that sets them makes servers share cores or files.
-PLANNED = ("NEURON_RT_VISIBLE_CORES", "NEURON_VISIBLE_DEVICES", "NEURON_COMPILED_ARTIFACTS", "BASE_COMPILE_WORK_DIR")
+PLANNED = (*VISIBLE, "NEURON_COMPILED_ARTIFACTS", "BASE_COMPILE_WORK_DIR")
 ARGUMENTS = re.compile(r"\$\{?[@*1-9]")
 
 

@@ -32,9 +32,8 @@ from ...host.packages import (
 )
 from ...host.paths import NodePaths
 from ..host import System
-from .platform import driver_missing
+from .platform import KIND, driver_missing
 
-CDI_KIND = "nvidia.com/gpu"
 # The second is written by the toolkit's own service (from 1.18 on) some time after a boot, and precedes the first,
 # which is present when servers start.
 CDI_FILES = ("/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml")
@@ -71,7 +70,8 @@ def compare(servers, packages, installed=False, root="", check_mode=False, sysro
     path, boot = sysroot + NodePaths(root).lib + RECORD, system.value(BOOT_ID)
     record = {"left_out": {}, "proven": {}, **(read_json(path) or {})}
     texts = {place: system.read(place) for place in CDI_FILES}
-    fingerprint, files, changed = _fingerprint(texts[CDI_FILES[0]], present), gpu_files(system), False
+    fingerprint, changed = _fingerprint(texts[CDI_FILES[0]], present), False
+    files = ["/dev/" + name for name in system.listed("/dev") if GPU_FILE.match(name)]
     unproven = [engine for engine in sorted(engines) if record["proven"].get(engine) != fingerprint]
     message = "nothing is due" if wanted else "no server of this node gets GPUs in a container"
     if installed and wanted:
@@ -99,7 +99,9 @@ def compare(servers, packages, installed=False, root="", check_mode=False, sysro
     if missing:
         due["packages"] = missing
         check_install(missing, check_mode)
-        _check_holders(packages)
+        held = holders(Engine("docker"))
+        if held:
+            raise FleetError("nvidia.install-takes-gpus", packages[min(packages)]["version"], ", ".join(held))
     if engines and (missing or outdated):
         due["cdi"] = "; ".join("%s: %s" % item for item in outdated.items()) or "new packages"
     if engines and (missing or outdated or unproven):
@@ -126,15 +128,10 @@ def required(servers):
         container = entry.get("container") or {}
         if not container or container.get("address"):
             continue
-        if any(device.startswith(CDI_KIND + "=") for device in container["devices"]):
+        if any(device.startswith(KIND + "=") for device in container["devices"]):
             engines.setdefault(container["engine"], (container["image"], container["digest"]))
         wanted = wanted or any(flag.startswith(RUNTIME_FLAGS) for flag in container["flags"])
     return engines, wanted or bool(engines)
-
-
-def gpu_files(system):
-    """Paths of the GPUs' device files."""
-    return ["/dev/" + name for name in system.listed("/dev") if GPU_FILE.match(name)]
 
 
 def stale(text, files, exists):
@@ -165,7 +162,8 @@ def holders(engine):
         return []
     try:
         idents = engine.call("ps", "--quiet").split()
-        known = json.loads(engine.call("inspect", *idents)) if idents else []
+        # one that has ended meanwhile is an error, after the answer about the others
+        known = json.loads(engine.call("inspect", *idents, check=False)) if idents else []
     except (EngineError, ValueError):
         return []
     found = []
@@ -191,7 +189,7 @@ def prove(engines, count):
             if found is None:
                 waiting.append(kind)
                 continue
-            text = engine.call("run", "--rm", "--pull=never", "--network=none", "--device=%s=all" % CDI_KIND,
+            text = engine.call("run", "--rm", "--pull=never", "--network=none", "--device=%s=all" % KIND,
                                "--entrypoint=nvidia-smi", found["reference"], "-L", timeout=PROOF_S)  # fmt: skip
         except EngineError as error:
             problem = error.words
@@ -206,13 +204,6 @@ def _fingerprint(text, packages):
     return hashlib.sha256(json.dumps([text, sorted(packages.items())]).encode()).hexdigest()[:16]
 
 
-def _check_holders(packages):
-    """Raises FleetError if an installation would remove GPUs from containers."""
-    held = holders(Engine("docker"))
-    if held:
-        raise FleetError("nvidia.install-takes-gpus", packages[min(packages)]["version"], ", ".join(held))
-
-
 NVIDIA_TOOLKIT = {
     "servers": {"type": "list", "elements": "dict", "required": True},
     "packages": {"type": "dict", "required": True},
@@ -220,14 +211,10 @@ NVIDIA_TOOLKIT = {
     "root": {"type": "str", "default": ""},
 }
 
-
-def nvidia_toolkit(params, check_mode):
-    """The result of compare(). Raises FleetError."""
-    return compare(check_mode=check_mode, **params)
-
-
 OPERATIONS = {
     "nvidia_toolkit": Operation(
-        NVIDIA_TOOLKIT, nvidia_toolkit, due=lambda result: result["message"] if result["due"] else None
+        NVIDIA_TOOLKIT,
+        lambda params, check_mode: compare(check_mode=check_mode, **params),
+        due=lambda result: result["message"] if result["due"] else None,
     ),
 }

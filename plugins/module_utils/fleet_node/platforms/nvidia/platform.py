@@ -239,7 +239,6 @@ class Platform(Detector):
         "driver": "Install a newer driver (docs/using/nvidia.md has the commands) and reboot, or use an image that is "
         "built for this driver.",
     }
-    visible = ("CUDA_VISIBLE_DEVICES",)
     kinds = smi.KINDS
     detect = staticmethod(detect)
     lost_by_reload = "/dev/nvidiactl"

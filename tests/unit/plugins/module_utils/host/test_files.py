@@ -70,6 +70,7 @@ def test_nothing_but_a_small_plain_file_is_read(tmp_path, path, read, kind, monk
 def test_reading_never_waits(path, kind):
     os.mkfifo(path) if kind == "fifo" else path.symlink_to("/dev/zero")
     assert files.read_text(str(path)) is None and files.read_bytes(str(path)) is None
+    assert not files.is_locked(str(path))
 
 
 def test_a_manifest_of_anything_is_none(tmp_path):

@@ -9,8 +9,6 @@ import time
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import http_client
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine, free_port
-from hypothesis import given
-from hypothesis import strategies as st
 
 CHAT = "/v1/chat/completions"
 QUESTION = {"model": "gpt-oss-120b", "messages": [{"role": "user", "content": "×"}]}
@@ -82,31 +80,12 @@ def test_a_stream_that_breaks_keeps_the_events_before_it():
     assert (len(stream.events), stream.done, stream.response.error) == (1, False, "cut")
 
 
-@given(
-    st.lists(
-        st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), min_size=1).filter(
-            lambda text: text.strip() and text.strip() != "[DONE]" and not text.startswith(" ")
-        )
-    ),
-    st.integers(1, 50),
-    st.sampled_from(["\n", "\r\n"]),
-)
-def test_events_do_not_depend_on_where_the_blocks_end(texts, size, newline):
-    raw = "".join(": ping%sdata: %s%s%s" % (newline, text, newline, newline) for text in texts)
-    raw = (raw + "data: [DONE]%s%s" % (newline, newline)).encode("utf-8")
-    reader = http_client._EventReader()
-    for start in range(0, len(raw), size):
-        reader.feed(raw[start : start + size], 0)
-    assert [event.data for event in reader.events] == texts
-    assert reader.done
-
-
 @pytest.mark.parametrize("size", [1, 99])
 @pytest.mark.parametrize(("raw", "events", "done"), [
     (b"event: message\nid: 7\ndata: a\ndata:b\n\n", ["a\nb"], False),
     (b"\n\n: ping\n\ndata:a\n\n\n\ndata: b\n\n", ["a", "b"], False),
     (b"data: a\r\rdata: b\r\r", ["a", "b"], False),
-    (b"data: a\r\n\r\ndata: [DONE]\n", ["a"], True),
+    (b"data: a\r\ndata: b\r\n\r\ndata: [DONE]\n", ["a\nb"], True),
     (b"data: a\n\ndata: [DONE]", ["a"], True),
 ])  # fmt: skip
 def test_forms_of_events(raw, events, done, size):
@@ -126,29 +105,12 @@ def test_a_wildcard_bind_is_reached_over_loopback(binds, host):
     assert {http_client.base_url(bind, 8000) for bind in binds} == {"http://%s:8000" % host}
 
 
-def test_https_without_a_context_is_refused():
-    with pytest.raises(ValueError, match="https://x/"):
-        http_client.request("GET", "https://x/")
-
-
 def test_cut_keeps_one_line_and_marks_what_is_missing():
-    assert http_client.cut("a\n b", 10) == "a b"
-    assert http_client.cut("abcdef", 4) == "abc…"
+    assert (http_client.cut("a\n b", 10), http_client.cut("abcdef", 4)) == ("a b", "abc…")
 
 
 @pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("0", 0),
-        ("17", 17),
-        ("9" * 18, 10**18 - 1),
-        ("9" * 5000, None),
-        ("²", None),
-        ("٣", None),
-        ("-1", None),
-        ("", None),
-        (None, None),
-    ],
+    ("text", "number"), [("17", 17), ("9" * 18, 10**18 - 1), *((text, None) for text in ("9" * 19, "²", "٣", "-1", ""))]
 )
 def test_the_number_of_a_header(text, number):
     assert http_client.whole_number(text) == number

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 from urllib.parse import quote, quote_plus, urlsplit
 
 import pytest
@@ -20,8 +21,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.re
     proxy_address,
 )
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
-from hypothesis import given
-from hypothesis import strategies as st
 
 SPELLINGS = {
     "plain": lambda secret: secret,
@@ -36,7 +35,7 @@ SPELLINGS = {
     "in an address, slashes too": lambda secret: quote(secret, safe=""),
     "in a form": quote_plus,
 }
-SECRETS = ["hf_Zq7abcdef", "hf_Zq7abcdef\n", "a/b?c#d@e%f", 'quo"te\\back', "tab\there", "smörgås", "it's"]
+SECRETS = ["hf_Zq7abcdef", "hf_Zq7abcdef\n", "a/b?c#d@e%f", 'quo"te\\back', "tab\there", "smörgås", "it's", "two words"]
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
@@ -44,14 +43,8 @@ SECRETS = ["hf_Zq7abcdef", "hf_Zq7abcdef\n", "a/b?c#d@e%f", 'quo"te\\back', "tab
 def test_every_spelling_is_masked(secret, spelling):
     said = Redactor([secret]).text("before %s after" % SPELLINGS[spelling](secret))
     assert said.startswith("before ") and said.endswith(" after")
-    for piece in forms(secret.strip()):
+    for piece in (*forms(secret.strip()), *re.findall("[A-Za-z0-9]{4,}", secret)):
         assert piece not in said
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=8).filter(lambda text: len(text.strip()) > 7))
-def test_no_secret_of_any_kind_is_left(secret):
-    masked = Redactor([secret])
-    assert all(secret.strip() not in masked.text("%s" % make(secret)) for make in SPELLINGS.values())
 
 
 @pytest.mark.parametrize(

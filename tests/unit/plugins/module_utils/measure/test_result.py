@@ -14,7 +14,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
 from ansible_collections.inference.fleet.tests.unit.engines.measured_results import benchmark, evaluation
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 
@@ -47,13 +47,11 @@ def test_other_files_in_the_history_are_left_out_with_a_warning(tmp_path):
     (kept / "20260101T000000Z-00000004.json").write_text(json.dumps(one), encoding="utf-8")
     (kept / "20260101T000000Z-00000005.json").symlink_to("/nonexistent")
     os.mkfifo(kept / "20260101T000000Z-00000006.json")
-    with open(kept / "20260101T000000Z-00000007.json", "wb") as stream:
-        stream.truncate(result.LARGEST + 1)
-    document = {**one, "id": "20260101T000000Z-00000008", "schema": 2}
-    (kept / "20260101T000000Z-00000008.json").write_text(json.dumps(document), encoding="utf-8")
+    document = {**one, "id": "20260101T000000Z-00000007", "schema": 2}
+    (kept / "20260101T000000Z-00000007.json").write_text(json.dumps(document), encoding="utf-8")
     documents, warnings = result.history(str(tmp_path))
     assert documents == [one]
-    assert all("0000000%d.json" % number in text for number, text in enumerate(warnings, 1)) and len(warnings) == 8
+    assert all("0000000%d.json" % number in text for number, text in enumerate(warnings, 1)) and len(warnings) == 7
 
 
 def test_ids_sort_by_time_and_differ():
@@ -80,10 +78,6 @@ CLUSTERS = st.lists(
 )
 
 
-def total(clusters):
-    return sum(one for one, _asked in clusters), sum(asked for _one, asked in clusters)
-
-
 @pytest.mark.parametrize(
     ("correct", "asked", "low", "high"),
     # R: prop.test(x, n, correct = FALSE)
@@ -101,24 +95,9 @@ def test_counts_that_cannot_be_are_refused(correct, asked):
 
 @given(CLUSTERS)
 def test_the_score_is_in_the_interval(clusters):
-    correct, asked = total(clusters)
+    correct, asked = map(sum, zip(*clusters))
     low, high = result.interval(clusters)
     assert 0 <= low <= high <= 100 and low - 1e-9 <= 100 * correct / asked <= high + 1e-9
-
-
-@given(CLUSTERS)
-def test_an_answer_counts_between_its_share_of_a_question_and_one(clusters):
-    assert len(clusters) <= result.effective(clusters) <= total(clusters)[1]
-
-
-@given(st.lists(st.booleans(), min_size=2, max_size=30), st.integers(2, 8))
-def test_the_same_answer_again_and_again_says_nothing_more(right, repeats):
-    once = [(int(one), 1) for one in right]
-    again = [(one * repeats, repeats) for one, _asked in once]
-    assume(0 < sum(right) < len(right))
-    assert result.effective(again) <= len(right) * 1.01
-    width = [high - low for low, high in (result.interval(once), result.interval(again))]
-    assert width[1] >= width[0] * 0.99
 
 
 def test_answers_that_differ_within_questions_narrow_the_interval():

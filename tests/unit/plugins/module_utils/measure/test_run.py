@@ -14,8 +14,10 @@ import re
 import signal
 import subprocess
 import types
+from unittest import mock
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.http_client import Response
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import DetachedJob
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
@@ -24,23 +26,17 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Observed
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.supervisord import Supervisord
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.systemd import Systemd
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure import compare
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import points, tools
 from ansible_collections.inference.fleet.tests.runs import wait_for
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
+from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.measure.test_tools import POINT
 
 HEAD = {
     "inventory": "local", "recipe": "r", "recipe_hash": "a" * 64, "platform": "cpu", "engine": "e", "scope": "node",
     "versions": {"engine": None, "tool": "1", "collection": None}, "host": "node", "profile": "quick",
     "hardware": {"accelerator": "cpu", "count": 2},
-}  # fmt: skip
-POINT = {
-    "tool": "aiperf", "model": "m", "tokenizer": "/m", "urls": ["http://127.0.0.1:1"], "input_tokens": 64,
-    "output_tokens": 32, "requests": 8, "concurrency": 2, "request_rate": None, "warmup_requests": 0, "seed": 0,
-    "endpoint": "/v1/chat/completions", "ignore_eos": True, "server_token_count": True, "sampling": {},
-    "arguments": [], "engine_arguments": [], "limits": None, "timeout_s": 600,
 }  # fmt: skip
 # Counts its calls, waits where it is told to, and writes a profile of as many requests as `count` says.
 TOOL = """
@@ -97,8 +93,8 @@ class Bench:
         return len(path.read_text().splitlines()) if path.exists() else 0
 
     def call(self, caller="one", wait_s=60, check_mode=False, again=False, beside=(), **point):
-        point = {**POINT, **point}
-        point.setdefault("spec", tools().get(point["tool"]))
+        spec = tools().get(point.get("tool", "aiperf"))
+        point = {**POINT, "spec": spec, "limits": None, "engine_arguments": [], **point}
         params = {
             "point": point, "servers": [plan_entry(8000)], "beside": beside, "elsewhere": [], "head": HEAD,
             "caller": caller, "again": again, "wait_s": wait_s, "root": str(self.folder / "root"),
@@ -147,12 +143,9 @@ COUNTED = {"request_count": {"avg": 24}, "output_token_throughput": {"avg": 100}
     # answers without a result: nothing is known of them
     (None, ANSWERED * 24, 24, "aiperf reports no output tokens/s for 24 completed requests: "),
     ({**COUNTED, "output_token_throughput": {"avg": 0}}, "", 24, "aiperf reports no output tokens/s for 24"),
-    ({**COUNTED, "output_token_throughput": {"avg": math.nan}}, "", 24, "aiperf reports no output tokens/s for 24"),
     # files of another form
     ({**COUNTED, "request_count": {"avg": math.inf}}, "", 0, "no request was answered: "),
-    ({**COUNTED, "request_count": {"avg": "24"}}, "", 0, "no request was answered: "),
     ({**COUNTED, "error_summary": 3}, "", 0, "no request was answered: the files of aiperf cannot be read: "),
-    ([], "", 0, "no request was answered: "),
     # more than all of them
     ({**COUNTED, "error_request_count": {"avg": 99}}, "", 0, "24 of 24 requests failed"),
 ])  # fmt: skip
@@ -163,24 +156,21 @@ def test_a_run_without_evidence_of_good_answers_is_a_failure(bench, profile, rec
     document = bench.call(requests=24)["document"]
     assert document["ok"] is False and re.match(reason, document["reason"]), document["reason"]
     assert document["counts"] == {"asked": 24, "completed": completed, "failed": 24 - completed}
-    assert not compare.counts(document)
 
 
-@pytest.mark.parametrize(("answered", "ok"), [(8, True), (5, False)])
-def test_a_command_of_a_recipe_is_run_and_its_metrics_are_read(bench, monkeypatch, answered, ok):
+def test_a_command_of_a_recipe_is_run_and_its_metrics_are_read(bench, monkeypatch):
     monkeypatch.setattr(benchmarks, "program", PROGRAM)
     text = """echo "{\\"done\\": $3, \\"rate\\": 250}" >"$2/it is.json"; exit 1"""
     command = {
-        "argv": [script(bench.folder / "tiny", text), "${url}", "${output}", str(answered)],
+        "argv": [script(bench.folder / "tiny", text), "${url}", "${output}", "8"],
         "files": ["*.json"],
         "metrics": {"completed": "done", "output_tokens_per_s": "rate", "requests_per_s": "rate / point.output_tokens"},
     }
     profile = {"tool": "command", "command": command, "input_tokens": 64, "output_tokens": 32, "requests": 8}
     deployment = {"name": "r", "model": {"path": "/m"}, "benchmark": {"profiles": {"quick": profile}}}
     (call,) = points([plan_entry(8000, engine="vllm", arguments={})], deployment)
-    monkeypatch.setattr(run, "common_client_key", lambda paths, entries: "sk-secret")
     document = bench.call(**call["point"])["document"]
-    assert (document["ok"], document["counts"]["failed"]) == (ok, 8 - answered)
+    assert (document["ok"], document["counts"]["failed"]) == (True, 0)
     assert (document["tool"]["name"], document["metrics"]["output_tokens_per_s"]) == ("command:quick", 250)
     assert document["tool"]["command"][1] == "http://127.0.0.1:8000"
 
@@ -237,18 +227,6 @@ def test_servers_that_restart_during_the_run_void_it(bench):
     assert document["counts"]["completed"] == 8
 
 
-def test_a_key_is_never_an_argument(bench, monkeypatch):
-    seen = []
-    launch = DetachedJob.launch
-    monkeypatch.setattr(
-        DetachedJob, "launch", lambda job, argv, *more: seen.append((argv, more)) or launch(job, argv, *more)
-    )
-    monkeypatch.setattr(run, "common_client_key", lambda paths, entries: "sk-secret")
-    assert bench.call()["document"]["ok"] is True
-    argv, (request, environment) = seen[0]
-    assert "sk-secret" not in json.dumps([argv, request]) and environment["OPENAI_API_KEY"] == "sk-secret"
-
-
 def test_a_tokenizer_that_cannot_be_used(bench, monkeypatch, tmp_path):
     monkeypatch.undo()
     one = benchmark.Benchmark.__new__(benchmark.Benchmark)
@@ -269,31 +247,17 @@ def test_a_tool_that_is_not_there(tmp_path, tool, environment):
     assert caught.code == "measure.tool-missing"
 
 
-class Stopped:
-    """The servers of a node that stop for a tool: ready again at the second look."""
-
-    def __init__(self, node, entries):
-        self.entries, self.calls, self.looks = entries, [], 0
-
-    def stop(self):
-        self.calls.append("stop")
-
-    def start(self):
-        self.calls.append("start")
-
-    def wrapped(self, argv):
-        return argv
-
-    def lack(self):
-        self.looks += 1
-        return "1 of 2 servers ready" if self.looks == 1 else None
-
-
 @pytest.mark.parametrize("answered", [20, 0])
-def test_servers_that_stop_for_a_tool_are_ready_again_before_it_has_its_result(bench, monkeypatch, answered):
+def test_servers_that_stop_for_a_tool_are_ready_again_before_it_has_its_result(bench, servers, monkeypatch, answered):
+    lacks = [FleetError("test.not-ready", "1 of 2 servers ready")]
+
+    def check_ready(_node, _entries):
+        if lacks:
+            raise lacks.pop()
+
+    monkeypatch.setattr(run, "check_ready", check_ready)
     made = []
-    stopped = Stopped(None, {"server-0": {}})
-    monkeypatch.setattr(benchmark, "StoppedServers", lambda node, entries: made.append(sorted(entries)) or stopped)
+    monkeypatch.setattr(benchmark, "StoppedServers", lambda node, entries: made.append(sorted(entries)) or servers)
     text = 'while [ "$1" != --output-json ]; do shift; done\necho \'{"latencies": [%s]}\' > "$2"' % ", ".join(
         ["0.5"] * (answered // 4)
     )
@@ -306,7 +270,8 @@ def test_servers_that_stop_for_a_tool_are_ready_again_before_it_has_its_result(b
     second = bench.call(beside=[plan_entry(8001, "server-1")], **workload)
     assert second["finished"] and second["document"]["ok"] is bool(answered)
     assert second["document"]["counts"]["completed"] == answered and second["document"]["void"] is None
-    assert (made[0], second["restarted"], stopped.calls) == (["server-0", "server-1"], ["server-0"], ["stop", "start"])
+    assert made[0] == second["restarted"] == list(ENTRIES)
+    assert servers.node.manager.calls == [("stop", *ENTRIES), ("start", *ENTRIES)]
 
 
 def test_servers_of_other_hosts_must_answer_and_are_told_from_a_later_start(tmp_path, monkeypatch):
@@ -390,22 +355,12 @@ class Manager:
         return ["sh", "-c", "echo added; echo a warning >&2; touch " + path]
 
 
-class Launcher:
-    """Says what is left of a server."""
-
-    left = ()
-
-    def stop_leftovers(self, entry, _root):
-        return [{"id": 7, "what": "process 7: engine"}] if entry["name"] in self.left else []
-
-
 @pytest.fixture
 def servers(tmp_path, monkeypatch):
-    launcher = Launcher()
-    monkeypatch.setattr(run, "stop_leftovers", launcher.stop_leftovers)
+    monkeypatch.setattr(run, "stop_leftovers", lambda _entry, _root: [])
     node = types.SimpleNamespace(manager=Manager(tmp_path), paths=NodePaths(str(tmp_path / "root")))
     found = run.StoppedServers(node, ENTRIES)
-    found.launcher, found.back = launcher, tmp_path / "server-0-server-1"
+    found.back = tmp_path / "server-0-server-1"
     return found
 
 
@@ -418,8 +373,9 @@ def test_they_stop_and_only_those_that_are_down_start(servers):
     assert len(servers.node.manager.calls) == 2
 
 
-def test_one_that_does_not_stop_is_an_error_and_all_start_again(servers):
-    servers.launcher.left = ("server-1",)
+def test_one_that_does_not_stop_is_an_error_and_all_start_again(servers, monkeypatch):
+    left = {"server-0": [], "server-1": [{"id": 7, "what": "process 7: engine"}]}
+    monkeypatch.setattr(run, "stop_leftovers", lambda entry, _root: left[entry["name"]])
     caught = error(servers.stop)
     assert (caught.code, caught.values) == ("measure.server-stays", ("server-1", "process 7: engine"))
     assert servers.node.manager.calls[-1] == ("start", "server-0", "server-1")
@@ -494,20 +450,16 @@ def test_a_link_that_a_server_puts_in_the_place_of_its_output_is_replaced(bench)
     assert not output.is_symlink() and output.stat().st_mode & 0o777 == 0o700
 
 
-def test_servers_that_stopped_for_a_tool_start_again_after_a_call_that_was_killed_before_its_launch(bench, monkeypatch):
-    class Killed(Stopped):
-        def stop(self):
-            super().stop()
-            if self.calls == ["stop"]:
-                raise KeyboardInterrupt
-
-    stopped = Killed(None, {"server-0": {}})
-    monkeypatch.setattr(benchmark, "StoppedServers", lambda node, entries: stopped)
+def test_servers_that_stopped_for_a_tool_start_again_after_a_call_that_was_killed_before_its_launch(
+    bench, servers, monkeypatch
+):
+    monkeypatch.setattr(benchmark, "StoppedServers", lambda node, entries: servers)
+    monkeypatch.setattr(servers, "wrapped", mock.Mock(side_effect=KeyboardInterrupt))
     workload = {"tool": "vllm-latency", "requests": 20, "concurrency": 4}
-    with pytest.raises(KeyboardInterrupt):
-        bench.call(**workload)
-    bench.call(caller="two", wait_s=0, **workload)
-    assert stopped.calls[:2] == ["stop", "start"]
+    for caller in ("one", "two"):
+        with pytest.raises(KeyboardInterrupt):
+            bench.call(caller=caller, **workload)
+    assert servers.node.manager.calls == [("stop", *ENTRIES), ("start", *ENTRIES), ("stop", *ENTRIES)]
 
 
 def test_a_tool_in_a_container_has_its_time_limit_there(monkeypatch, tmp_path):

@@ -13,24 +13,16 @@ import sys
 import types
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import (
-    benchmarks,
-    llmperf_worker,
-)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import benchmarks, llmperf_worker
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.reading import (
     environment,
     expand,
-    load,
     measured,
     number,
     progress,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import (
-    engine_arguments,
-    tool_of,
-    tools,
-)
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import engine_arguments, tool_of, tools
 
 SAMPLES = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "measure"
 POINT = {
@@ -152,13 +144,6 @@ def test_a_number_is_finite_and_may_have_a_unit(value, found):
 def test_an_expression_is_a_path_with_a_factor_or_divisor(expression, found):
     data = {"a": {"b": 3}, "list": [{}, {"c": 7}], "zero": 0, "spaced key": 1}
     assert measured(data, expression) == found
-
-
-def test_csv_files_are_read_by_row_and_column(tmp_path):
-    (tmp_path / "a.csv").write_text("metric,avg\nTTFT,25.4 ms\nrate,3\n", encoding="utf-8")
-    data = load(str(tmp_path), ("*.csv",))
-    assert (measured(data, "TTFT.avg"), measured(data, "rate.avg")) == (25.4, 3)
-    assert load(str(tmp_path), ("*.csv", "*.json")) is None
 
 
 def test_a_template_leaves_out_and_repeats_groups():

@@ -5,23 +5,21 @@
 
 from __future__ import annotations
 
-import json
-import os
-import pathlib
+import dataclasses
 import shutil
-import subprocess
-import sys
 
 import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.discover import discover
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import cpu, registry
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import amd, registry
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.ascend import NpuDevice
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.base import Accelerators, Device
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.cpu import share
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.nvidia.platform import GpuDevice
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import PLATFORMS
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import preflight
+from ansible_collections.inference.fleet.plugins.modules import accelerator_info
 from ansible_collections.inference.fleet.tests.runs import CLONE
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from hypothesis import given
@@ -81,20 +79,6 @@ def test_recorded_trees(name):
     }  # fmt: skip
 
 
-def test_the_affinity_of_this_process_counts():
-    one = min(os.sched_getaffinity(0))
-    program = (
-        "import json, os; os.sched_setaffinity(0, {%d}); "
-        "from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import detect; "
-        "print(json.dumps([[device.cores, device.cpus] for device in detect().devices if device.cores]))" % one
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True,
-        env=dict(os.environ, PYTHONPATH=str(pathlib.Path(registry.__file__).parents[7])),
-    )  # fmt: skip
-    assert json.loads(done.stdout) == [[1, str(one)]]
-
-
 def test_flags_are_those_that_all_processors_have(tree):
     first, second = (FIXTURES / "sysroot-one-node/proc/cpuinfo").read_text().split("\n\n")[:2]
     changed = first + "\n\n" + second.replace(" avx512_bf16", "") + "\n\n"
@@ -142,34 +126,18 @@ def test_a_file_of_another_vendor_is_found(tmp_path, monkeypatch):
     assert {name: one.rods for name, one in found.items()} == {"abacus": 1, "soroban": 2}
 
 
-def test_auto_takes_the_first_that_is_present_and_the_cpu_is_last(monkeypatch):
-    assert list(registry.PLATFORMS)[-1] == "cpu"
-
-    class Special(cpu.Platform):
-        here = True
-
-        def present(self, system):
-            return self.here
-
-        def detect(self, system):
-            return "special"
-
-    monkeypatch.setattr(registry, "PLATFORMS", {"special": Special(), "cpu": cpu.Platform()})
-    assert registry.detect() == "special"
-    monkeypatch.setattr(Special, "here", False)
-    assert registry.detect().accelerator == "cpu"
-
-
 def test_an_unknown_one_lists_those_there_are():
     found = error(registry.platform_of, "abacus")
     assert (found.code, found.values) == ("platform.unknown", ("abacus", ", ".join(registry.PLATFORMS)))
 
 
-@pytest.mark.parametrize("name", sorted(registry.PLATFORMS))
-def test_a_platform_has_a_role_that_says_what_it_installs_and_a_planning_side(name):
-    defaults = yaml.safe_load((CLONE / "roles" / name / "defaults/main.yml").read_text(encoding="utf-8"))
-    assert isinstance(defaults[name + "_packages"], dict)
-    assert list((CLONE / "plugins/plugin_utils/platforms").glob(name + "*"))
+def test_all_that_accelerator_info_returns_is_documented():
+    def fields(*kinds):
+        return {field.name for kind in kinds for field in dataclasses.fields(kind)}
+
+    documented = yaml.safe_load(accelerator_info.RETURN)
+    assert fields(Accelerators) - {"warnings"} == set(documented)
+    assert fields(GpuDevice, amd.GpuDevice, NpuDevice) == set(documented["devices"]["contains"])
 
 
 # ---- accelerators without a platform
@@ -195,7 +163,6 @@ def node(tree):
     ({**MI100, "class": "0x030000", "device": "0x744c"}, "AMD", "PCI 0x1002:0x744c", 32768),
     ({"vendor": "0x1da3", "class": "0x120000", "device": "0x1020"}, "Intel Habana", "Gaudi 2", None),
     ({**INTEL, "device": "0x0bd5", "lmem_total_bytes": GIB}, "Intel", "PCI 0x8086:0x0bd5", None),
-    ({"vendor": "0x1e52", "class": "0x120000", "device": "0x401e"}, "Tenstorrent", "PCI 0x1e52:0x401e", None),
 ])  # fmt: skip
 def test_an_accelerator_without_a_platform_is_named(node, device, vendor, model, memory):
     found = registry.detect("auto", node(device, device))
@@ -209,9 +176,8 @@ def test_an_accelerator_without_a_platform_is_named(node, device, vendor, model,
     {"vendor": "0x1002", "class": "0x030000", "device": "0x164e", "mem_info_vram_total": GIB // 2},
     {**INTEL, "device": "0x9a60"},
     {"vendor": "0x8086", "class": "0x030000", "device": "0x4c8a"},
-    {"vendor": "0x1d0f", "class": "0x020000", "device": "0xec20"},
     {},
-], ids=["BMC", "graphics of a processor", "without memory", "with a screen", "network", "nothing to read"])  # fmt: skip
+], ids=["BMC", "graphics of a processor", "without memory", "with a screen", "nothing to read"])  # fmt: skip
 def test_other_devices_are_not_accelerators(node, device):
     assert registry.detect("auto", node(device)).accelerator == "cpu"
 
@@ -220,10 +186,9 @@ def test_preflight_names_accelerators_without_a_platform(node):
     root = node(MI100)
     result = preflight.preflight(platform="cpu", sysroot=root, root=str(root) + "/r")
     assert any("1 x AMD (Instinct MI100)" in warning for warning in result["warnings"])
-    for platform in ("nvidia", "neuron", "ascend"):
-        found = error(preflight.preflight, platform=platform, sysroot=root, root=str(root) + "/r")
-        (message,) = [each["message"] for each in found.details["problems"] if each["check"] == "hardware"]
-        assert "1 x AMD (Instinct MI100)" in message
+    found = error(preflight.preflight, platform="nvidia", sysroot=root, root=str(root) + "/r")
+    (message,) = [each["message"] for each in found.details["problems"] if each["check"] == "hardware"]
+    assert "1 x AMD (Instinct MI100)" in message
 
 
 # ---- found hardware compared with the declared and required hardware: one comparison for all platforms
@@ -276,7 +241,6 @@ CASES = [
     ("neuron", neuron(), {}, {"driver": "2.31"}, ["needs.driver"]),
     ("neuron", neuron(driver=None), {}, {"driver": "2.31"}, ["this node has none"]),
     ("neuron", neuron(runtime="2.20"), {}, {}, ["runtime 2.33 or later"]),
-    ("neuron", neuron(), {}, {"compute_capability": ["9.0"]}, ["needs.compute_capability"]),
     ("nvidia", nvidia(), {"count": 8}, {"driver": "575.51.03", "compute_capability": ["9.0", "10.0"]}, []),
     ("nvidia", nvidia(devices(7, 143771, of=GpuDevice, product=H200), warnings=["Seen."]), {"count": 8}, {},
      ["without 7. Seen. GPUs are numbered"]),
@@ -286,12 +250,9 @@ CASES = [
     ("nvidia", nvidia(), {}, {"driver": "610.43"}, ["610.43 or later"]),
     ("nvidia", nvidia(driver=None), {}, {"driver": "610.43"}, []),
     ("nvidia", nvidia(), {}, {"compute_capability": ["10.0"]}, ["needs.compute_capability"]),
-    ("nvidia", nvidia(), {}, {"lnc": 2}, ["needs.lnc"]),
     ("ascend", ascend(), {"count": 16}, {"driver": "25.0"}, []),
     ("ascend", ascend(), {"count": 8}, {}, ["Set fleet_hardware.count to 16"]),
     ("ascend", ascend(), {"count": 17}, {}, ["without 16."]),
-    ("ascend", ascend(devices=devices(16, 32768)), {"count": 16}, {}, ["fleet_hardware.memory_gib"]),
-    ("ascend", ascend(), {}, {"driver": "25.0.0"}, ["needs.driver"]),
     ("ascend", ascend(), {}, {"lnc": 2, "compute_capability": ["9.0"]}, ["needs.lnc", "needs.compute_capability"]),
     ("cpu", processor(), {"count": 16, "cores": 1, "memory_gib": 8}, {"device_memory_gib": 8}, []),
     ("cpu", processor(), {"count": 17, "cores": 1, "exclude": [4]}, {}, []),

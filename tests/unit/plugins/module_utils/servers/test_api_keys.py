@@ -34,12 +34,8 @@ UNPRINTABLE = "is empty, or contains a space or a character that is not printabl
 
 
 @pytest.mark.parametrize(("value", "message"), [
-    (12345, "fleet_api_key is a number, not a string"), (1.5, "fleet_api_key is a number, not a string"),
-    (True, "fleet_api_key is a boolean, not a string"), (False, "fleet_api_key is a boolean, not a string"),
-    ({"a": "b"}, "fleet_api_key is a mapping, not a string"),
-    (["a", None], "fleet_api_key[1] is null, not a string"),
-    (["a", ["b"]], "fleet_api_key[1] is a list, not a string"),
-    (["a", 7], "fleet_api_key[1] is a number, not a string"), (["a", ""], "fleet_api_key[1] " + UNPRINTABLE),
+    (12345, "fleet_api_key is a number, not a string"), (True, "fleet_api_key is a boolean, not a string"),
+    (["a", ["b"]], "fleet_api_key[1] is a list, not a string"), (["a", ""], "fleet_api_key[1] " + UNPRINTABLE),
     (["a", "b", "a\n"], "fleet_api_key[2] is the same as fleet_api_key[0]"),
     *(("key" + text, "fleet_api_key " + UNPRINTABLE) for text in (" ", "\t2", "\nkey", "\0", "\x7f", "\xe9")),
     ("k" * 1025, "fleet_api_key has 1025 characters"),
@@ -95,6 +91,17 @@ def test_servers_with_different_keys_cannot_be_asked_by_one_client(tmp_path):
     assert api_keys.common_client_key(paths, [{"name": "c", "secrets": {}}]) == ""
 
 
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"VLLM_API_KEY": 7}', '{"VLLM_API_KEY": "sk-secret\\n"}'])
+def test_a_planned_key_that_the_node_lacks_is_an_error_that_does_not_show_it(tmp_path, content):
+    paths, entry = NodePaths(str(tmp_path)), {"name": "a", "secrets": {NAME: "fleet_api_key"}}
+    if content:
+        os.makedirs(paths.secrets)
+        with open(paths.secret("a"), "w", encoding="utf-8") as stream:
+            stream.write(content)
+    caught = plans.error(api_keys.client_key, paths, entry)
+    assert (caught.code, "sk-secret" in caught.message) == ("api-key.not-on-node", False)
+
+
 @pytest.mark.parametrize(("secrets", "headers"), [
     ({}, None), (None, None), ({"HF_TOKEN": "x"}, None),
     ({NAME: "sk-1", OTHERS: "sk-2"}, {"Authorization": "Bearer sk-1"}),
@@ -122,8 +129,9 @@ def answer(scope, monkeypatch, others="second third"):
     return reached, sent
 
 
-@pytest.mark.parametrize("kind", ["http", "websocket"])
-@pytest.mark.parametrize("sent", [b"Bearer first", b"Bearer second", b"bearer third", b"BEARER first"])
+@pytest.mark.parametrize(("kind", "sent"), [
+    ("http", b"Bearer first"), ("http", b"bearer third"), ("websocket", b"Bearer second"),
+])  # fmt: skip
 def test_every_key_is_handed_on_as_the_first(monkeypatch, kind, sent):
     headers = [(b"host", b"second"), (b"authorization", sent)]
     scope = {"type": kind, "headers": headers, "path": "/v1/models", "method": "GET"}
@@ -139,10 +147,10 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("sent", WRONG)
-@pytest.mark.parametrize(
-    "path", ["/v1/models", "/invocations", "/tokenize", "/", "/docs", "/healthy", "/x/health", "/metrics/../v1"]
-)
+@pytest.mark.parametrize(("sent", "path"), [
+    *((one, "/v1/models") for one in WRONG),
+    *((None, path) for path in ("/invocations", "/tokenize", "/", "/docs", "/healthy", "/x/health", "/metrics/../v1")),
+])  # fmt: skip
 def test_without_a_key_nothing_is_reached(monkeypatch, sent, path):
     headers = [] if sent is None else [(b"authorization", sent)]
     reached, refused = answer({"type": "http", "headers": headers, "path": path, "method": "POST"}, monkeypatch)
@@ -167,8 +175,3 @@ def test_without_its_key_a_server_does_not_start(monkeypatch):
     monkeypatch.delenv(NAME, raising=False)
     with pytest.raises(KeyError, match=NAME):
         vllm_api_keys.ApiKeys(None)
-
-
-def test_the_middleware_needs_nothing_of_the_collection():
-    with open(vllm_api_keys.__file__, encoding="utf-8") as stream:
-        assert "ansible_collections" not in stream.read()

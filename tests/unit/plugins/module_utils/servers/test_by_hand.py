@@ -9,14 +9,14 @@ import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import by_hand, observe
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.imported import recipe_of
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 
-ENTRY = {
-    "name": "server-0", "host": "n1", "engine": "vllm", "model_id": "tiny", "weights": ["/models/tiny"],
-    "bind": "127.0.0.1", "port": 8000, "ports": {}, "container": None,
-    "arguments": {"m": "vllm.entrypoints.openai.api_server", "model": "/models/tiny", "port": "8000", "max-num-seqs": 8,
-                  "enforce-eager": True},
-}  # fmt: skip
+ENTRY = plan_entry(
+    8000, host="n1", model_id="tiny", weights=["/models/tiny"],
+    arguments={"m": "vllm.entrypoints.openai.api_server", "model": "/models/tiny", "port": "8000", "max-num-seqs": 8,
+               "enforce-eager": True},
+)  # fmt: skip
 IDENT = "a" * 64
 
 

@@ -10,7 +10,6 @@ import os
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.filter.servers import secret_names
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import desired
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.desired import config_text
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.server_files import (
@@ -44,8 +43,14 @@ def test_one_that_is_missing_is_named_but_in_check_mode_where_it_may_come_before
     assert desired.known_secrets(entry, {"a_variable": "x"}) == {"TOKEN": "x"}
 
 
-def test_the_controller_is_asked_for_variables_alone(tmp_path):
-    assert secret_names([entry_with(tmp_path / "ca.crt")]) == ["a_variable"]
+def test_a_file_that_only_others_may_read_is_not_known(monkeypatch):
+    """As of a status without become."""
+
+    def refuse(path):
+        raise PermissionError(path)
+
+    monkeypatch.setattr(desired, "read_text", refuse)
+    assert desired.known_secrets(entry_with("/root/ca.crt"), {"a_variable": "x"}) == {"TOKEN": "x"}
 
 
 ODD = ["yes", "1e-05", "null", "a: b", "# c", "- d", "\u2028", "\x7f", "\ufeff", "%(here)s", "😀", " x ", ""]

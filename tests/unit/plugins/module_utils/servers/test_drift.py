@@ -15,7 +15,7 @@ import time
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import Container
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import OTHER_API_KEYS
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import ENGINES, OTHER_API_KEYS
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes as node_processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
@@ -152,8 +152,7 @@ def test_a_long_command_of_a_stranger_is_masked_in_linear_time(word):
 
 def test_a_tag_that_leads_to_another_image_by_now(tmp_path, monkeypatch):
     name = "registry.example/team/app:1"
-    planned = {"container": {"engine": "docker", "address": None, "image": name, "digest": None},
-               "launch": [], "command": []}  # fmt: skip
+    planned = {"container": plan_entries.container(image=name), "launch": [], "command": []}
     runs = [Container("c1", "inference-fleet-server-0", True, "server-0", "/", "h")]
     engine = ScriptedEngine(tmp_path, monkeypatch)
     engine.write(images={name: image("1", tags=[name]), "old": image("2")})
@@ -184,8 +183,8 @@ def test_a_tag_that_leads_to_another_image_by_now(tmp_path, monkeypatch):
 ])  # fmt: skip
 def test_a_limit_that_was_changed_while_the_container_runs(tmp_path, monkeypatch, flags, host, faults):
     command = ["serve", "--memory=9"]
-    planned = {"container": {"engine": "docker", "address": None, "image": "app:1", "digest": None},
-               "launch": ["docker", "run", *flags, "app:1", *command], "command": command}  # fmt: skip
+    launch = ["docker", "run", *flags, "app:1", *command]
+    planned = {"container": plan_entries.container(), "launch": launch, "command": command}
     engine = ScriptedEngine(tmp_path, monkeypatch)
     engine.write(images={"app:1": image("1", tags=["app:1"])}, containers=[
         {"id": "c1", "name": "c1", "labels": {}, "state": "running", "image": "sha256:" + "1" * 64, "host": host}
@@ -218,6 +217,11 @@ def test_the_engine_and_not_the_client_of_its_container_gets_the_signal(monkeypa
     assert sent == expected
 
 
+@pytest.mark.parametrize(("number", "requests"), [("3.0", 3), ("1e999", None), ("1e", None)])
+def test_the_requests_of_a_server_by_its_metrics(number, requests):
+    assert ENGINES["vllm"].requests('vllm:num_requests_running{engine="0"} %s\n' % number) == requests
+
+
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="only root makes namespaces")
 def test_a_process_of_another_pid_namespace_is_contained():
     program = "import sys; print(flush=True); sys.stdin.read()"
@@ -241,6 +245,6 @@ def test_an_image_keeps_its_pythonpath(monkeypatch, ours, image, expected):
             return {"reference": "sha256:1", "environment": image}
 
     monkeypatch.setattr(containers, "engine_of_entry", lambda entry: Engine())
-    entry = {"container": {"image": "i:1", "digest": None}, "command": ["serve"], "hash": "1",
-             "launch": ["docker", "run", "--env=PYTHONPATH=" + ours, "i:1", "serve"]}  # fmt: skip
+    entry = plan_entry(8000, container=plan_entries.container(), command=["serve"],
+                       launch=["docker", "run", "--env=PYTHONPATH=" + ours, "app:1", "serve"])  # fmt: skip
     assert "--env=PYTHONPATH=" + expected in containers.launch_command(entry, "")

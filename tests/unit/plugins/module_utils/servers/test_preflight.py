@@ -1,6 +1,8 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether a node can take its plan, and the operations that look at a node."""
+
 from __future__ import annotations
 
 import contextlib
@@ -14,14 +16,19 @@ import sys
 import types
 
 import pytest
+from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import host as host_operations
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import servers as server_operations
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import registry as accelerators
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import preflight
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import hardware
 from ansible_collections.inference.fleet.tests.unit import node_helpers
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import port_block
+from ansible_collections.inference.fleet.tests.unit.operating import operate
 
 FIXTURES = pathlib.Path(__file__).resolve().parents[3] / "fixtures"
 PORT = port_block()
@@ -281,3 +288,39 @@ def test_a_model_that_is_no_gpt_oss(tmp_path):
     node_helpers.build_checkpoint(tmp_path / "model", model_type="llama")
     model = {"source": "path", "path": str(tmp_path / "model")}
     problem(tmp_path / "r", "model", model["path"], "llama", "gpt_oss", models=[model])
+
+
+# ---- as operations
+
+
+def test_accelerator_info_warns(monkeypatch):
+    tree = str(FIXTURES / "sysroot-offline-cpus")
+    form = accelerators.detect(sysroot=tree).as_dict()
+    monkeypatch.setattr(host_operations, "detect", lambda vendor: accelerators.detect(vendor, tree))
+    warned = []
+    monkeypatch.setattr(AnsibleModule, "warn", lambda self, text: warned.append(text))
+    assert form.pop("warnings") == ["CPUs 3,7 are offline and are not counted."]
+    assert operate("accelerator_info") == dict(form, changed=False)
+    assert warned == ["CPUs 3,7 are offline and are not counted."]
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_node_preflight(tmp_path, check_mode):
+    result = operate(
+        "node_preflight", check_mode, root=str(tmp_path), platform="cpu", servers=[],
+        hardware={"accelerator": "cpu", "count": "1"}, needs={"accelerators": ["cpu"], "host_memory_gib": 0.1},
+    )  # fmt: skip
+    found = accelerators.detect().as_dict()
+    assert result == {"changed": False, "accelerators": found, "problems": [], "unchecked": []}
+    assert list(tmp_path.iterdir()) == []
+    result = operate("node_preflight", check_mode, root=str(tmp_path), platform="abacus", needs={"cpu_flags": ["warp"]})
+    assert [problem["check"] for problem in result["problems"]] == ["hardware", "cpu_flags"]
+    assert (result["failed"], result["code"]) == (True, "preflight.problems")
+    result = operate("node_preflight", platform="cpu", needs={"teraflops": 7})
+    assert result["failed"] and "needs.teraflops" in result["msg"]
+
+
+def test_preflight_takes_all_that_fleet_hardware_may_have():
+    """A key that the plan takes and the operation refuses would end every play of the host."""
+    options = server_operations.NODE_PREFLIGHT["hardware"]["options"]
+    assert set(options) == set(hardware.KEYS)

@@ -20,8 +20,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_
     service,
 )
 from ansible_collections.inference.fleet.tests.unit.engines import plans
-from hypothesis import given
-from hypothesis import strategies as st
 
 etcd, nats = operation_of("etcd_member"), operation_of("nats_server")
 CONTAINER = {"engine": "docker", "image": "r.example/etcd:1", "digest": None}
@@ -331,23 +329,3 @@ def test_a_member_leaves_if_the_others_keep_a_quorum(url, healthy, members, remo
         return
     caught = plans.error(etcd_member.decide_removal, *given)
     assert (caught.code, caught.values[0]) == (NO_QUORUM, "c")
-
-
-@given(
-    st.booleans(), st.sets(st.sampled_from("abc")), st.sets(st.sampled_from("bc")),
-    st.none() | st.sets(st.sampled_from("abc")), st.sets(st.sampled_from("abc")),
-)  # fmt: skip
-def test_a_member_is_removed_only_where_it_is_itself_without_data_and_all_others_are_healthy(
-    data, empty, healthy, members, unstarted
-):
-    members = None if members is None or not healthy else members_of(sorted(members), unstarted)
-    try:
-        decision = decide(data=data, empty=empty, healthy=sorted(healthy), members=members)
-    except FleetError as error:
-        assert error.code in ("etcd.removed-member", NO_QUORUM)
-        return
-    if decision.remove is not None:
-        assert (decision.remove, data) == ("id-a", False)
-        assert {one["ID"][3:] for one in members} - {"a"} <= healthy
-    if decision.action == etcd_member.BOOTSTRAP:
-        assert not data and members is None and empty >= {"b", "c"}

@@ -12,22 +12,16 @@ import threading
 import time
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.vllm import ENGINE as VLLM
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes, readiness
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, probes, runner
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
-from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import Fault, ScriptedEngine, free_port
+from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine, free_port
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.test_judging import ENDPOINTS, INSTANCES
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (
     AT_ONCE,
     CHAT,
-    CLOSED,
-    HANGS,
-    LEAK,
-    LENGTH,
-    NO_EFFORT,
-    NO_MODELS,
-    REFUSED,
     SEQUENCE,
     TOGETHER,
     by_name,
@@ -73,11 +67,6 @@ def test_what_is_sent():
         body_of("What is 17*23? Answer with the number.", **usual, stream=True),
     ):
         assert body in bodies
-    assert {"system", "developer"} <= {body["messages"][0]["role"] for body in bodies}
-    assert len(max((body["messages"][-1]["content"] for body in bodies), key=len)) > 4000
-    levels = [body.get("reasoning_effort") for body in bodies if not body.get("tools")]
-    assert levels.count("high") == 6
-    assert levels.count("low") >= 6 + 5  # and the long answer, the exact text and the stop sequence
     quick = [body for body in bodies if "tools" in body and "quick check" in body["messages"][0]["content"]]
     assert quick[0]["tools"][0]["function"]["name"] == "get_system_health"
     assert quick[0]["messages"] == [{"role": "user", "content": "Hey, quick check: is everything up and running?"}]
@@ -91,26 +80,11 @@ def test_what_is_sent():
     assert len(engine.held) == AT_ONCE
 
 
-@pytest.mark.parametrize(("scripted", "probe", "got"), [
-    ({"reasoning_field": "reasoning_content"}, "reasoning",
-     "reasoning_content, 84 characters (the plan expects the name reasoning; this engine version uses the other)"),
-    ({"context": 768}, "model-id", "HTTP 200, lists gpt-oss-120b, context 768"),
-])  # fmt: skip
-def test_what_is_not_as_usual_is_noted(scripted, probe, got):
-    with ScriptedEngine(**scripted) as engine:
+def test_another_name_of_the_reasoning_than_the_planned_one_is_noted():
+    with ScriptedEngine(reasoning_field="reasoning_content") as engine:
         verdict = verdict_of(engine)
-    assert (verdict["ok"], by_name(verdict)[probe]["got"]) == (True, got)
-    bodies = engine.bodies(CHAT)
-    assert {body["max_tokens"] for body in bodies if "max_tokens" in body} == {512 if "context" in scripted else 1024}
-    assert len([body for body in bodies if "max_tokens" not in body]) == 1
-
-
-def test_dynamos_way_to_set_the_effort():
-    with ScriptedEngine(effort="chat_template_args") as engine:
-        good = verdict_of(engine, asking.Options(timeout=60, effort_parameter="chat_template_args"))
-        bad = verdict_of(engine)
-    assert good["ok"] is True
-    assert failing(bad) == {"effort": NO_EFFORT}
+    got = by_name(verdict)["reasoning"]["got"]
+    assert got.startswith("reasoning_content, 84 characters (the plan expects the name reasoning;")
 
 
 def test_an_engine_without_responses_is_not_measured_there():
@@ -125,16 +99,6 @@ def test_an_engine_without_responses_is_not_measured_there():
     assert engine.bodies("/v1/responses") == []
 
 
-def test_a_stand_in_that_is_forced_to_call_a_tool_is_not_judged_on_it():
-    """Dynamo holds it to a form that it has not learned: it writes to its limit, and the answer has no end."""
-    model = "gpt-oss-tiny-standin"
-    fault = Fault("message", "required", value=lambda *_answer: ({"role": "assistant", "content": None}, None))
-    with ScriptedEngine((fault,), model=model) as engine:
-        verdict = verdict_of(engine, entries=[entry_of(engine.port, model_id=model)])
-    assert failing(verdict) == {}
-    assert by_name(verdict)["tool-choice"]["got"] == "none; named; required is not measurable on a stand-in"
-
-
 @pytest.mark.parametrize(("fault", "streams"), [("words-first", 2), ("stream-words-first", 3)])
 def test_a_model_that_answers_in_words_first_is_asked_again(fault, streams):
     with ScriptedEngine(fault) as engine:
@@ -145,40 +109,28 @@ def test_a_model_that_answers_in_words_first_is_asked_again(fault, streams):
     assert (again in by_name(verdict)["tool-call"]["sent"]) is (fault == "words-first")
 
 
-KEY = 'sk-a"b\\c/%41&'
-
-
-def test_an_api_key_is_sent_and_never_told():
-    with ScriptedEngine(api_key=KEY) as engine:
-        good = verdict_of(engine, asking.Options(timeout=60, api_key=KEY))
-        asked = len(engine.requests)
+def test_without_the_right_api_key_nothing_more_is_asked():
+    with ScriptedEngine(api_key="sk-right") as engine:
         bad = verdict_of(engine)
-        assert len(engine.requests) == asked + 2  # after the first 401 nothing more is asked
+        assert len(engine.requests) == 2  # /health and /v1/models
         other = verdict_of(engine, asking.Options(timeout=60, api_key="sk-other"))
-    assert good["ok"] is True
-    assert set(failing(bad)) == set(failing(other)) == {"model-id"}
-    assert failing(bad) != failing(other)
-    with ScriptedEngine(pages={"/health": lambda: json.dumps({"authorization": "Bearer " + KEY})}) as engine:
-        verdict = verdict_of(engine, asking.Options(timeout=60, api_key=KEY))
-    assert by_name(verdict)["alive"]["got"] == 'HTTP 200 {"authorization": "Bearer ***"}'
+    assert failing(bad) == {"model-id": causes.API_KEY}
+    assert failing(other) == {"model-id": causes.API_KEY_REFUSED}
 
 
 @pytest.mark.parametrize(("expected", "listed", "engine_name", "cause"), [
-    ("gpt-oss-120b", [], "vllm", NO_MODELS),
+    ("gpt-oss-120b", [], "vllm", VLLM.no_models),
     ("openai/gpt-oss-120b", ["gpt-oss-120b"], "trtllm",
-     "the server lists the basename gpt-oss-120b instead of openai/gpt-oss-120b: trtllm-serve names a local "
-     "checkpoint by its folder; make that the recipe's model id, or pass a served model name"),
+     "the server lists the basename gpt-oss-120b instead of openai/gpt-oss-120b: "),
     ("gpt-oss-120b", ["/mnt/models/gpt-oss-120b"], "vllm",
-     "the server lists the path /mnt/models/gpt-oss-120b instead of gpt-oss-120b: it was started without a "
-     "served model name (`--served-model-name gpt-oss-120b`)"),
-    ("gpt-oss-120b", ["gpt-oss-20b"], "vllm",
-     "the server lists gpt-oss-20b instead of gpt-oss-120b: its served model name is another, or another server "
-     "has the port"),
+     "the server lists the path /mnt/models/gpt-oss-120b instead of gpt-oss-120b: "),
+    ("gpt-oss-120b", ["gpt-oss-20b"], "vllm", "the server lists gpt-oss-20b instead of gpt-oss-120b: "),
 ])  # fmt: skip
 def test_the_model_id_must_be_the_planned_one_and_the_rest_is_still_measured(expected, listed, engine_name, cause):
     with ScriptedEngine(listed=listed) as engine:
         verdict = verdict_of(engine, entries=[entry_of(engine.port, model_id=expected, engine=engine_name)])
-    assert failing(verdict) == ({"model-id": cause} if listed else {"model-id": cause, "warm-up": cause})
+    assert failing(verdict)["model-id"].startswith(cause)
+    assert set(failing(verdict)) == ({"model-id"} if listed else {"model-id", "warm-up"})
     assert not listed or unmeasured(verdict) == {}
 
 
@@ -195,14 +147,11 @@ MISSING = "the recipe expects %s in the answer, and it is empty or missing"
     # whether or not a reasoning item comes before the message
     ((), {"path": "/v1/responses", "body": {"input": "Who?"}, "expect": {"field": "output.-1.role"}}, None),
     ((), {"path": "/name", "expect": {"contains": ["Köln"]}}, None),  # the body escapes it
-    ((), {"body": dict(MESSAGES, model="x"), "expect": {"status": 404}}, None),
     ((), {"path": "/nothing", "expect": {"status": 404}}, None),
-    ((), {"body": MESSAGES, "expect": {"field": "choices.-2.message.content"}},
-     MISSING % "choices.-2.message.content"),
     ((), {"body": MESSAGES, "expect": {"field": "choices.0.message.refusal"}},
      MISSING % "choices.0.message.refusal"),
     ((), {"body": MESSAGES, "expect": {"contains": ["NYC"]}}, "the recipe expects the answer to contain 'NYC'"),
-    ("length", {"body": MESSAGES, "expect": {"field": "choices.0.message.content"}}, LENGTH),
+    ("length", {"body": MESSAGES, "expect": {"field": "choices.0.message.content"}}, causes.LENGTH),
     ((), {"path": "/nothing"}, causes.PATH_UNKNOWN),
     ((), {"body": dict(MESSAGES, model="x")}, causes.MODEL_UNKNOWN),
 ])  # fmt: skip
@@ -218,7 +167,7 @@ def test_a_recipes_probe_comes_last_and_passes_or_has_its_cause(faults, probe, c
 def test_a_leak_in_a_recipes_probe_is_found():
     with ScriptedEngine("leak-in-new-york") as engine:
         verdict = verdict_of(engine, asking.Options(timeout=60, probes=[{"name": "own", "body": MESSAGES}]))
-    assert failing(verdict) == {"harmony-residue": LEAK}
+    assert failing(verdict) == {"harmony-residue": VLLM.residue}
     assert by_name(verdict)["harmony-residue"]["got"] == (
         "in the answer to own: in the content: <|channel|>final<|message|>In the north-east."
     )
@@ -297,7 +246,7 @@ def test_a_dead_server_is_found_once_and_at_once():
     started = time.monotonic()
     verdict = verdict_of(free_port(), asking.Options(timeout=1200))
     assert time.monotonic() - started < 600  # less than the timeout of one request
-    assert failing(verdict) == {"alive": REFUSED}
+    assert failing(verdict) == {"alive": causes.TRANSPORT["refused"]}
     rest = dict.fromkeys(SEQUENCE[2:], "not run: alive failed")
     nothing = dict.fromkeys(("harmony-residue", "form", "echo"), "not run: no probe got an answer")
     assert unmeasured(verdict) == {**rest, **nothing}
@@ -309,12 +258,12 @@ def test_a_server_that_dies_on_the_way_is_not_asked_further():
     with ScriptedEngine("dies-at-tools") as engine:
         verdict = verdict_of(engine)
     bad = failing(verdict)
-    assert bad.pop("tool-call") == CLOSED
+    assert bad.pop("tool-call") == causes.TRANSPORT["reset"]
     assert set(bad) <= {
         "responses", "responses-stream", "responses-tools", "system-message", "developer-message", "multi-turn",
         "stop-sequence", "long-prompt", "sampling", "exact-text", "long-answer", "tool-round-trip", "streaming",
     }  # fmt: skip
-    assert set(bad.values()) <= {REFUSED, CLOSED}
+    assert set(bad.values()) <= {causes.TRANSPORT[error] for error in ("refused", "reset")}
     later = unmeasured(verdict)
     assert later["concurrent"].startswith("not run: ")
     assert later["still-right"].startswith("not run: ")
@@ -341,7 +290,7 @@ def test_a_hanging_server_costs_two_timeouts_not_ten():
         verdict = verdict_of(engine, Patient(lambda: len(engine.bodies(CHAT)) >= 1))
     assert len(engine.bodies(CHAT)) < 26  # chat beside effort's twelve, then what is asked side by side
     assert set(failing(verdict)) <= {"chat", "effort", "tool-call", "system-message", "sampling", "exact-text"}
-    assert set(failing(verdict).values()) == {HANGS}
+    assert set(failing(verdict).values()) == {causes.TRANSPORT["timeout"]}
     assert unmeasured(verdict)["concurrent"].startswith("not run: ")
 
 
@@ -350,7 +299,7 @@ def test_the_first_completion_may_take_five_times_as_long():
         verdict = verdict_of(
             engine, Patient(lambda: "/v1/models" in [path for _method, path, *_rest in engine.requests])
         )
-    assert failing(verdict) == {"warm-up": HANGS}
+    assert failing(verdict) == {"warm-up": causes.TRANSPORT["timeout"]}
     assert by_name(verdict)["warm-up"]["got"] == "no answer: no complete answer in time (2.5 s)"
     assert by_name(verdict)["warm-up"]["ms"] >= 2500
 
@@ -378,12 +327,6 @@ def test_quick_reads_the_id_and_completes_once():
     assert [request[:2] for request in engine.requests] == [("GET", "/v1/models"), ("POST", CHAT)]
 
 
-def test_quick_finds_a_dead_server():
-    verdict = verdict_of(free_port(), asking.Options(mode="quick", timeout=60))
-    assert failing(verdict) == {"model-id": REFUSED}
-    assert unmeasured(verdict) == {"completion": "not run: model-id failed"}
-
-
 @pytest.mark.parametrize("mode", ["quick", "full"])
 def test_health_and_models_have_a_short_timeout_of_their_own(monkeypatch, mode):
     """A server that takes connections and never answers, as one that was stopped by a signal does."""
@@ -394,7 +337,7 @@ def test_health_and_models_have_a_short_timeout_of_their_own(monkeypatch, mode):
         deaf.listen()
         verdict = verdict_of(deaf.getsockname()[1], asking.Options(mode=mode, timeout=1200))
     name = {"quick": "model-id", "full": "alive"}[mode]
-    assert failing(verdict) == {name: HANGS}
+    assert failing(verdict) == {name: causes.TRANSPORT["timeout"]}
     assert by_name(verdict)[name]["got"] == "no answer: no complete answer in time (0.3 s)"
 
 
@@ -517,9 +460,6 @@ def test_workers_of_other_hosts_are_counted_and_must_do_their_part():
         "dynamo_component_requests_total: decode-0 6 -> 7, node-2/prefill-0 6 -> 7"
     )
     assert by_name(verdict)["identity"]["got"] == "frontend answers; decode-0 answers"  # the other host's own matter
-    missing = disaggregated(health={"status": "healthy", "instances": HEALTH["instances"][:2]}, elsewhere=True)
-    assert by_name(missing)["census"]["got"].startswith("prefill 0 of 1, decode 1 of 1")
-    assert list(failing(missing)) == ["census"]
 
 
 def test_a_prefill_worker_that_gets_no_work_is_found_out():

@@ -7,32 +7,13 @@ from __future__ import annotations
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model import gpt_oss
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, runner
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, probes, runner
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 
 CHAT = "/v1/chat/completions"
-SEQUENCE = [
-    "identity", "alive", "model-id", "context", "warm-up", "chat", "harmony-residue", "form", "echo", "reasoning",
-    "effort", "tool-call", "tool-round-trip", "tool-arguments", "tool-result", "second-tool-round", "tool-choice",
-    "system-message", "developer-message", "multi-turn", "long-prompt", "long-answer", "exact-text", "sampling",
-    "stop-sequence", "responses", "responses-stream", "responses-tools", "streaming", "unbuffered", "keep-alive",
-    "concurrent", "still-right",
-]  # fmt: skip
-VOCABULARY = (
-    "the engine cannot read the harmony vocabulary: put o200k_base.tiktoken into a folder and name that folder in "
-    "TIKTOKEN_ENCODINGS_BASE (the role tiktoken_encodings does both)"
-)
-DAMAGED = (
-    "o200k_base.tiktoken in TIKTOKEN_ENCODINGS_BASE is damaged: replace it (sha256 "
-    "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d) and restart the server"
-)
-LEAK = "harmony tokens reach the client: the reasoning or tool-call parser is missing, or this release leaks them"
-LENGTH = causes.LENGTH
-HANGS = causes.TRANSPORT["timeout"]
-NO_MODELS = "no model is listed (`data: []`): none is loaded"
-NO_EFFORT = causes.effort_cause("reasoning_effort")
-CLOSED = causes.TRANSPORT["reset"]
-REFUSED = causes.TRANSPORT["refused"]
+# of a server without workers, key and adapters
+SEQUENCE = [one for one in probes.FULL if one not in (*probes.DISAGGREGATED, "api-key", "adapters")]
+NO_EFFORT = causes.effort_cause(gpt_oss.EFFORT)
 
 
 # What the probe "concurrent" sends.

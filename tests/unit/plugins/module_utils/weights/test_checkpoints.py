@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
 import pytest
@@ -86,23 +87,22 @@ def remove(*names):
     ("change", "code", "details"),
     [
         (edit("config.json", model_type="llama"), UNFIT, None),
-        (edit("config.json", model_type=None), UNFIT, None),
         (edit("config.json", quantization_config={"quant_method": "fp8"}), UNFIT, None),
         (edit("config.json", hidden_size="16"), DAMAGED, None),
-        (edit("config.json", num_hidden_layers=None), DAMAGED, None),
         (write("config.json", b"{"), DAMAGED, None),
         (write("config.json", b"[]"), DAMAGED, None),
+        (write("config.json", b"[" * 100_000), DAMAGED, None),
+        (lambda model: (remove(INDEX)(model), os.mkfifo(model / INDEX)), INCOMPLETE, [INDEX]),  # is not waited for
         *((remove(name), INCOMPLETE, [name]) for name in ("config.json", INDEX, TOKENIZER, LAST)),
         (remove(SECOND, LAST, TOKENIZER), INCOMPLETE, [SECOND, LAST, TOKENIZER]),
         (shutil.rmtree, INCOMPLETE, ["the directory"]),
         *(
             (edit(INDEX, weight_map=value), DAMAGED, None)
-            for value in (None, {}, [], {"a": "../other.safetensors"}, {"a": ""}, {"a": ".."}, {"a": 3})
+            for value in (None, [], {"a": "../other.safetensors"}, {"a": ".."}, {"a": 3})
         ),
         *((header(text), DAMAGED, None) for text in (b"[]", b"{]", b'{"a": {}}', b'{"a": 3}')),
         (header(b'{"a": {"data_offsets": [0]}}'), DAMAGED, ["%s has a broken safetensors header" % LAST]),
         (write(LAST, b"\xff" * 64), DAMAGED, ["%s has no safetensors header (64 bytes long)" % LAST]),
-        (write(LAST, b"\xff" * 4), DAMAGED, ["%s has no safetensors header (4 bytes long)" % LAST]),
         (
             lambda model: shutil.copy(model / FIRST, model / LAST),
             DAMAGED,

@@ -86,13 +86,16 @@ def test_a_run_waits_for_that_of_another_process(held, destination, hidden, tmp_
     assert hidden() == []
 
 
-def test_a_file_that_another_run_removed_is_no_lock(destination, hidden, monkeypatch):
-    """Opened while the other held it, locked when that had removed it: a third would lock a new file."""
+@pytest.mark.parametrize("put", [lambda path: None, os.mkfifo])
+def test_a_file_that_another_run_removed_is_no_lock(destination, hidden, monkeypatch, put):
+    """Opened while the other held it, locked when that had removed it: a third would lock a new file. Whoever may
+    write to the folder could put something else there, which is not waited for."""
     real, path, gone = fcntl.flock, manifest.lock_of(destination), []
 
     def too_late(stream, how):
         if not gone:
             gone.append(os.unlink(path))
+            put(path)
         real(stream, how)
 
     monkeypatch.setattr(fcntl, "flock", too_late)

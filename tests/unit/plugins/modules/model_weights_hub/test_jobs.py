@@ -5,15 +5,12 @@
 
 from __future__ import annotations
 
-import json
+import concurrent.futures
 import os
-import signal
-import subprocess
-import sys
-import threading
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.called import operation_of
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import pipeline
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import gpt_oss
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
@@ -40,22 +37,6 @@ def test_a_job_is_polled_to_its_end_and_told_once(node):
     assert (last["changed"], last["finished"]) == (True, True)
     assert not node.run()["changed"]
     assert node.hub.asked(REPO, SHARD) == 1
-
-
-@pytest.mark.usefixtures("held")
-def test_a_wrong_setting_costs_nothing_of_what_has_come(node):
-    def staged():
-        return {path: path.read_bytes() for path in node.staging.rglob("*") if path.is_file()}
-
-    node.begin()
-    wait_until(lambda: all(node.kept(path) == node.size(path) for path in node.wanted() if path != SHARD))
-    node.kill()
-    before = staged()
-    node.refused("checkpoint.does-not-fit", format="bf16")
-    assert staged() == before
-    node.hub.forget()
-    assert node.finish()["changed"] and node.found() == node.wanted()
-    assert set(node.hub.counts()[REPO]) == {SHARD}
 
 
 def test_a_job_that_dies_again_and_again_is_an_error(node):
@@ -95,35 +76,15 @@ def test_a_failure_counts_only_for_the_run_that_waited(tmp_path):
 
 
 @pytest.mark.parametrize("wait_s", [0, 60])
-def test_many_calls_at_once_start_one_job(node, held, tmp_path, wait_s):
-    """Processes, as plays would."""
-    code = (
-        "import json, os, sys; sys.path.insert(0, sys.argv[2]); from fleet_node.weights import pipeline as m;"
-        "open(sys.argv[1] + str(os.getpid()), 'w').close();"
-        "print(json.dumps(m.model_weights(json.load(sys.stdin))))"
-    )
-    given = {
-        "include": [], "exclude": ["original/*", "metal/*"], "token": None, "refresh": False, "workers": 8,
-        "family": "gpt_oss", "adapter": {},
-        "verify": "quick", "draft": None, "draft_repo": None, "draft_revision": None, "draft_eagle3": False,
-        "ca_bundle": None, "sha256sums": None, "sums": None, "min_rate": 0, "min_rate_window_s": 60, "archive": None,
-        **node.arguments, "wait_s": wait_s,
-    }  # fmt: skip
-    command = [sys.executable, "-c", code, str(tmp_path / "calls-"), program.start(None)]
-    answers = []
-
-    def call():
-        done = subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, check=False)
-        answers.append(json.loads(done.stdout) if not done.stderr else {"changed": done.stderr})
-
-    threads = [threading.Thread(target=call) for _number in range(4)]
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: len(list(tmp_path.glob("calls-*"))) == 4 and node.hub.sent(REPO, SHARD) == 1000)
-    if wait_s:
-        held.release()
-    for thread in threads:
-        thread.join()
+def test_many_calls_at_once_start_one_job(node, held, wait_s):
+    options = operation_of("model_weights").arguments.items()
+    given = {**{name: option.get("default") for name, option in options}, **node.arguments, "wait_s": wait_s}
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        calls = [pool.submit(pipeline.model_weights, given) for _number in range(4)]
+        wait_until(lambda: node.hub.sent(REPO, SHARD) == 1000)
+        if wait_s:
+            held.release()
+        answers = [call.result() for call in calls]
     answers.append(node.finish())
     assert sorted(answer["changed"] for answer in answers) == [False] * 4 + [True]
     assert node.hub.asked(REPO, SHARD) == 1
@@ -164,17 +125,3 @@ def test_of_two_nodes_one_downloads_and_the_other_waits(node, held, tmp_path):
     assert (ended["changed"], ended["message"], ended["fetched"]) == (False, "up to date", [])
     assert node.found() == node.wanted() and node.hub.asked(REPO, SHARD) == 1
     assert os.listdir(node.models) == ["small"]
-
-
-def test_the_other_node_goes_on_where_a_killed_one_was(tmp_path):
-    with Hub([gpt_oss(REPO, 5_000_000, shards=2, seed=8)]) as hub:
-        node, another = HubWeights(tmp_path, hub), HubWeights(tmp_path, hub, root="another")
-        held = hub.fault("hold", at=4_000_000, path="*.safetensors")
-        node.begin()
-        wait_until(lambda: sum(map(node.kept, node.wanted())) > 4_000_000)
-        waiting(another)
-        os.kill(node.pid(), signal.SIGKILL)
-        held.release()
-        assert another.finish()["changed"]
-        assert another.found() == another.wanted()
-        assert os.listdir(node.models) == ["small"]

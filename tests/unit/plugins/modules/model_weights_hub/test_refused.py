@@ -12,13 +12,11 @@ import pathlib
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import draft_heads, known, pipeline
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.manifest import LISTING, staging_of
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import known, pipeline
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.manifest import staging_of
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
-from ansible_collections.inference.fleet.tests.hubs.repositories import Content, Repository, gpt_oss, safetensors
-from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
+from ansible_collections.inference.fleet.tests.hubs.repositories import Repository, gpt_oss, safetensors
 from ansible_collections.inference.fleet.tests.unit.operating import Operation
-from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.weights import test_draft_heads as heads
 from ansible_collections.inference.fleet.tests.unit.weights_node import REPO, SHARD, TOKEN, HubWeights
 
 DRAFT = "made-up/gpt-oss-small-eagle3"
@@ -35,9 +33,9 @@ UNFIT, UNSUPPORTED = "checkpoint.does-not-fit", "neuron.draft-unsupported"
         (PATTERNS, ["config.json, tokenizer.json"], {"include": ["*.safetensors", "*index.json"]}),
         (PATTERNS, ["model-00014-of-00014.safetensors"], {"exclude": ["*-00014-of-*", "original/*", "metal/*"]}),
         *((INVALID, [], changes) for changes in (
-            {"endpoint": "ftp://hub"}, {"repo": "gpt-oss"}, {"repo": "a/../b"}, {"workers": 0}, {"retries": -1},
-            {"destination": "/"}, {"draft_repo": DRAFT}, {"ca_bundle": "ca.pem"}, {"ca_bundle": "/none/ca.pem"},
-            {"ca_bundle": __file__})),
+            {"endpoint": "ftp://hub"}, {"endpoint": "http://hub:80a"}, {"repo": "gpt-oss"}, {"repo": "a/../b"},
+            {"workers": 0}, {"destination": "/"}, {"draft_repo": DRAFT}, {"ca_bundle": "ca.pem"},
+            {"ca_bundle": "/none/ca.pem"}, {"ca_bundle": __file__})),
     ],
 )  # fmt: skip
 def test_arguments(node, code, said, changes):
@@ -75,7 +73,11 @@ def test_secrets_in_the_wrong_place(capsys, node, changes):
 
 
 def test_files_of_unknown_origin_and_other_models(node):
-    node.destination.mkdir(parents=True)
+    node.models.mkdir()
+    node.destination.write_text("no folder")
+    assert node.run()["code"] == OCCUPIED
+    node.destination.unlink()
+    node.destination.mkdir()
     (node.destination / "thesis.txt").write_text("three years")
     node.refused(OCCUPIED, "thesis.txt")
     (node.destination / "thesis.txt").unlink()
@@ -88,14 +90,12 @@ def test_files_of_unknown_origin_and_other_models(node):
         node.refused(UNFIT, format="bf16", verify=verify)
 
 
-def test_a_listing_that_lied_is_not_kept_and_checksums_of_other_files_may_lack(node):
+def test_a_listing_that_lied_and_one_without_checksums_of_other_files(node):
     node.hub.fault("listing", path="*", sha256={SHARD: "a" * 64, "metal/model.bin": ""})
     node.refused("weights.wrong-data", SHARD, "a" * 64, check_too=False)
     node.hub.mend()
     node.hub.fault("listing", path="*", sha256={"metal/model.bin": ""})
-    node.hub.forget()
     assert node.run()["changed"] and node.found() == node.wanted()
-    assert node.hub.sent(REPO, "config.json") == 0
 
 
 def test_a_mirror_that_gives_its_own_head_for_every_commit(node):
@@ -103,29 +103,6 @@ def test_a_mirror_that_gives_its_own_head_for_every_commit(node):
     mirror.resolve = lambda revision: mirror.head
     node.refused("hub.response-invalid", mirror.head, repo=mirror.name, revision=known.GPT_OSS_120B.commit)
     assert not node.destination.exists()
-
-
-def test_a_kept_listing_of_another_commit_is_requested_again(node):
-    head = node.repository.head
-    held = node.hub.fault("hold", path=SHARD, at=1000)
-    node.begin(revision=head)
-    wait_until(lambda: held.happened)
-    node.kill()
-    record = node.staging / LISTING
-    record.write_text(json.dumps({**json.loads(record.read_text()), "commit": "a" * 40}))
-    assert node.finish(revision=head)["commit"] == head
-    assert node.found() == node.wanted()
-
-
-def test_a_kept_listing_whose_commit_is_gone_is_requested_again(node):
-    held = node.hub.fault("hold", path=SHARD, at=1000)
-    node.begin()
-    wait_until(lambda: held.happened)
-    node.kill()
-    assert (node.staging / LISTING).exists()
-    node.hub.mend()
-    node.hub.fault("status", path="*", status=404, code="RevisionNotFound", on=["get", "head", "redirect"])
-    assert node.run()["failed"] and not (node.staging / LISTING).exists()
 
 
 @pytest.mark.parametrize("made", [{"model_format": "bf16"}, {"model_type": "llama"}])
@@ -149,18 +126,6 @@ def draft_files(hidden_size=2880, vocab_size=201088, **files):
     config = {"model_type": "llama", "hidden_size": hidden_size, "vocab_size": vocab_size}
     shard = safetensors("fc.weight", 5000, 1).bytes()
     return {"config.json": json.dumps(config).encode(), "model.safetensors": shard, **files}
-
-
-def head_files(tensors=None):
-    """An EAGLE3 head for the model of these tests, by its header; its data are few."""
-    config = {**heads.CONFIG, "hidden_size": 2880, "vocab_size": 201088, "draft_vocab_size": 201088}
-    shapes = draft_heads.shapes(config).items()
-    shapes = {name if name in heads.OUTER else "midlayer." + name: shape for name, shape in shapes}
-    more = {"dtype": "U8", "data_offsets": [0, 1 << 20]}
-    entries = {name: {"shape": shape, **more} for name, shape in {**shapes, **(tensors or {})}.items()}
-    text = json.dumps(entries).encode()
-    shard = Content(len(text).to_bytes(8, "little") + text, 1 << 20, 5)
-    return {"config.json": json.dumps(config).encode(), "model.safetensors": shard}
 
 
 @pytest.fixture
@@ -192,28 +157,12 @@ def test_a_model_and_its_draft(node, with_draft):
         (draft_files(vocab_size=7), {}, UNFIT),
         (draft_files(**{"model.safetensors": b"x" * 5000}), {}, "checkpoint.damaged"),
         (draft_files(), {"draft_eagle3": True}, UNSUPPORTED),
-        (head_files({"eagle_norm.weight": [2880]}), {"draft_eagle3": True}, UNSUPPORTED),
     ],
 )
 def test_a_draft_is_refused_before_its_model_comes(node, with_draft, files, more, code):
-    failed = node.refused(code, check_too=False, **with_draft(files, **more))
+    node.refused(code, check_too=False, **with_draft(files, **more))
     assert node.hub.sent(REPO, SHARD) == 0
-    if code == UNSUPPORTED and len(failed["faults"]) > 1:
-        assert node.hub.sent(DRAFT, "model.safetensors") == 0  # by its configuration
-    elif more:
-        assert failed["faults"] == ["layer eagle_norm.weight is unknown to it"]
-        given = with_draft(head_files(), **more)
-        assert node.run(refresh=True, **given)["draft"]["verified"] == "full"
-        assert not node.run(**given)["changed"]
-
-
-def test_a_draft_of_the_node_that_does_not_fit(node, tmp_path):
-    draft = tmp_path / "draft"
-    draft.mkdir()
-    for name, content in draft_files(hidden_size=2048).items():
-        (draft / name).write_bytes(content)
-    node.refused(UNFIT, check_too=False, draft=str(draft))
-    assert node.hub.sent(REPO, SHARD) == 0
+    assert code != UNSUPPORTED or node.hub.sent(DRAFT, "model.safetensors") == 0  # by its configuration
 
 
 def test_a_destination_that_cannot_be_read(node, with_draft, monkeypatch):

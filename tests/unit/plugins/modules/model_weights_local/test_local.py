@@ -200,17 +200,6 @@ class TestCopy:
         assert copied.run(verify="full", wait_s=300)["repaired"] == [SHARD]
 
 
-def test_files_of_unknown_origin(copied, stand_in):
-    copied.destination.parent.mkdir()
-    stand_in.destination.write_text("")
-    assert stand_in.run()["code"] == OCCUPIED
-    stand_in.destination.unlink()
-    for weights in (copied, stand_in):
-        weights.destination.mkdir()
-        (weights.destination / "config.json").write_text("{}")
-        weights.refused(OCCUPIED)
-
-
 def test_arguments_that_contradict_each_other(in_place):
     for arguments in ({"path": None}, {"path": "/a", "destination": "/b"}, {"source": "standin", "destination": "a"},
                       {"path": "/a", "destination": "/a", "copy": True}):  # fmt: skip

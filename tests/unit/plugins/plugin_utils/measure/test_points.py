@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import elsewhere_of, points
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
-from ansible_collections.inference.fleet.tests.unit.engines.recipe_profiles import GUIDES, NAMES, planned
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
+from ansible_collections.inference.fleet.tests.unit.engines.recipe_profiles import NAMES, planned
 
 ENTRIES = [
     {
@@ -46,9 +46,8 @@ def test_workers_behind_a_frontend_are_measured_with_it_and_not_asked():
     found = points([worker, frontend], deployment(concurrency=8))
     assert [one["name"] for one in found[0]["servers"]] == ["frontend-0", "server-1"]
     assert found[0]["point"]["urls"] == ["http://127.0.0.1:8000"]
-    with pytest.raises(FleetError) as caught:
-        points([worker, frontend], deployment(concurrency=9))
-    assert caught.value.code == "measure.profile-invalid" and "at most 8," in caught.value.values[3]
+    caught = error(points, [worker, frontend], deployment(concurrency=9))
+    assert caught.code == "measure.profile-invalid" and "at most 8," in caught.values[3]
     assert points([frontend], deployment(concurrency=500))  # its workers are elsewhere, and what they take not known
 
 
@@ -66,8 +65,7 @@ def test_a_tool_with_an_engine_of_its_own_measures_one_server_and_stops_all():
     assert [(one["servers"][0]["name"], [entry["name"] for entry in one["beside"]]) for one in found] == [
         ("server-0", ["server-1"])
     ]
-    argv = found[0]["point"]["engine_arguments"]
-    assert argv == ["--model", "/m", "--max-num-seqs", "8", "--max-model-len", "4096"]
+    assert found[0]["point"]["engine_arguments"][:2] == ["--model", "/m"]
 
 
 COMMAND = {"argv": ["bench", "${url}"], "files": ["r.json"], "metrics": {"completed": "ok", "output_tokens_per_s": "r"}}
@@ -100,10 +98,8 @@ def command(**more):
     ],
 )
 def test_a_load_that_servers_or_tool_do_not_support_is_an_error_before_it_is_sent(profile, value):
-    with pytest.raises(FleetError) as caught:
-        points(ENTRIES, deployment(**profile))
-    assert caught.value.code == "measure.profile-invalid"
-    assert value in caught.value.values
+    caught = error(points, ENTRIES, deployment(**profile))
+    assert caught.code == "measure.profile-invalid" and value in caught.values
 
 
 def test_a_command_measures_each_server_or_all_of_them_by_its_placeholders():
@@ -117,35 +113,30 @@ def test_a_command_measures_each_server_or_all_of_them_by_its_placeholders():
 
 
 def test_profiles_there_are_not_and_servers_there_are_not():
-    with pytest.raises(FleetError) as caught:
-        points(ENTRIES, deployment(), "fast")
-    assert caught.value.code == "measure.profile-unknown" and "quick" in caught.value.values
-    with pytest.raises(FleetError) as caught:
-        points([], deployment())
-    assert caught.value.code == "measure.no-server"
+    caught = error(points, ENTRIES, deployment(), "fast")
+    assert caught.code == "measure.profile-unknown" and "quick" in caught.values
+    assert error(points, [], deployment()).code == "measure.no-server"
 
 
 OTHER = {**ENTRIES[0], "host": "other", "bind": "10.0.0.2"}
 
 
 def test_a_fleet_is_measured_from_one_host_by_all_addresses():
-    found = points(ENTRIES, deployment(scope="fleet"), None, elsewhere_of([OTHER], {"other": {}}))[0]
+    found = points(ENTRIES, deployment(scope="fleet"), None, elsewhere_of([OTHER], {}))[0]
     assert found["point"]["urls"] == ["http://127.0.0.1:8000", "http://127.0.0.1:8001", "http://10.0.0.2:8000"]
     other = {"host": "other", "name": "server-0", "hash": "0" * 64, "devices": [0], "url": "http://10.0.0.2:8000"}
     assert found["elsewhere"] == [other]
     assert (found["label"], found["scope"]) == ("aiperf, fleet, 2 at once", "fleet")
-    with pytest.raises(FleetError) as caught:
-        points(ENTRIES, deployment(scope="fleet", concurrency=25), None, elsewhere_of([OTHER], {"other": {}}))
-    assert caught.value.code == "measure.profile-invalid" and "at most 24," in caught.value.values[3]
-    alone = points(ENTRIES, deployment(scope="node"), None, elsewhere_of([OTHER], {"other": {}}))[0]
+    caught = error(points, ENTRIES, deployment(scope="fleet", concurrency=25), None, elsewhere_of([OTHER], {}))
+    assert caught.code == "measure.profile-invalid" and "at most 24," in caught.values[3]
+    alone = points(ENTRIES, deployment(scope="node"), None, elsewhere_of([OTHER], {}))[0]
     assert (len(alone["point"]["urls"]), alone["elsewhere"]) == (2, [])
 
 
 def test_servers_of_other_hosts_that_cannot_be_measured_together():
     for change in ({"bind": "127.0.0.1"}, {"model_id": "n"}):
-        with pytest.raises(FleetError) as caught:
-            points(ENTRIES, deployment(scope="fleet"), None, elsewhere_of([{**OTHER, **change}], {"other": {}}))
-        assert caught.value.code == "measure.not-together"
+        elsewhere = elsewhere_of([{**OTHER, **change}], {})
+        assert error(points, ENTRIES, deployment(scope="fleet"), None, elsewhere).code == "measure.not-together"
 
 
 def each_profile():
@@ -159,36 +150,28 @@ def each_profile():
 def test_all_profiles_of_a_recipe_fit_its_servers(name, overlay):
     entries, recipe = planned(name, overlay)
     if not any(entry["role"] in ("server", "frontend") for entry in entries):
-        with pytest.raises(FleetError) as caught:  # a host of workers alone: their frontend is another's
-            points(entries, recipe)
-        assert caught.value.code == "measure.no-server"
+        assert error(points, entries, recipe).code == "measure.no-server"  # their frontend is another host's
         return
     for profile in recipe["benchmark"]["profiles"]:
         assert points(entries, recipe, profile)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_guides_own_tool_is_the_default(name):
+@pytest.mark.parametrize(("name", "tool", "concurrency"), [
+    ("ascend-a2", "vllm-bench", [None]), ("cpu-tiny", "aiperf", [2, 8]),  # quick, because there is no guide
+    ("trn3-eagle3", "llmperf", [8]),  # 1 on each of 8 servers
+    ("blackwell-quickstart-low-latency", "trtllm-bench", [32, 64, 128, 256, 512, 720]),
+    # 640 on each of 8 GPUs, and of 4
+    ("b200-max-throughput", "trtllm-bench", [32, 64, 128, 256, 512, 1024, 2048, 4096, 5120]),
+    ("gb200-max-throughput", "trtllm-bench", [32, 64, 128, 256, 512, 1024, 2048, 2560]),
+])  # fmt: skip
+def test_the_guides_own_tool_is_the_default(name, tool, concurrency):
     entries, recipe = planned(name)
-    found = [one for one in points(entries, recipe) if one["servers"][0] is found_first(entries)]
-    assert (found[0]["point"]["tool"], [one["point"]["concurrency"] for one in found]) == GUIDES[name]
+    found = [one for one in points(entries, recipe) if one["servers"][0] is entries[0]]
+    assert {one["point"]["tool"] for one in found} == {tool}
+    assert [one["point"]["concurrency"] for one in found] == concurrency
 
 
-def found_first(entries):
-    return next(entry for entry in entries if entry["role"] in ("server", "frontend"))
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "accepted"),
-    [
-        ("trn3-eagle3", {"output_tokens": 8000}, 16384),
-        ("ascend-a2", {"concurrency": 5, "request_rate": None}, 4),
-        ("b200-dynamo-disagg", {"concurrency": 1024}, 512),
-        ("gb200-dynamo-disagg", {"output_tokens": 3000}, 11000),
-    ],
-)
-def test_a_load_that_the_servers_of_a_recipe_do_not_accept(name, change, accepted):
-    entries, recipe = planned(name, None, [("fleet_override", {"benchmark": {"profiles": {"guide": change}}})])
-    with pytest.raises(FleetError) as caught:
-        points(entries, recipe)
-    assert caught.value.code == "measure.profile-invalid" and "at most %d" % accepted in caught.value.values[3]
+def test_a_prefill_worker_needs_no_room_for_the_answer():
+    change = {"benchmark": {"profiles": {"guide": {"output_tokens": 3000}}}}
+    caught = error(points, *planned("gb200-dynamo-disagg", None, [("fleet_override", change)]))
+    assert caught.code == "measure.profile-invalid" and "at most 11000" in caught.values[3]

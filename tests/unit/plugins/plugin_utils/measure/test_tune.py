@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations import tune
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import plan_fleet
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
 from ansible_collections.inference.fleet.tests.unit.engines.measured_results import benchmark
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,12 +24,6 @@ def point(rate, ttft=50.0, tpot=5.0, **more):
     for metric, value in (("ttft_ms", ttft), ("tpot_ms", tpot)):
         one["metrics"][metric] = dict.fromkeys(result.STATISTICS, value)
     return one
-
-
-def error(call, *arguments):
-    with pytest.raises(FleetError) as caught:
-        call(*arguments)
-    return caught.value.problems[0].code, caught.value.message
 
 
 def test_candidates_are_what_there_is_and_each_combination():
@@ -51,9 +45,9 @@ def test_candidates_are_what_there_is_and_each_combination():
 
 def test_settings_that_make_no_sweep_are_errors():
     five = {"arguments": {"a": list(range(5)), "b": list(range(5))}}
-    assert [error(tune.candidates, one)[0] for one in ({}, five)] == ["tune.not-possible"] * 2
+    assert [error(tune.candidates, one).code for one in ({}, five)] == ["tune.not-possible"] * 2
     twice = {"arguments": {"a": [1]}, "variants": {"b": {"x": {"arguments": {"a": 2}}}}}
-    assert error(tune.candidates, twice)[0] == "override.leaf-set-twice"
+    assert error(tune.candidates, twice).code == "override.leaf-set-twice"
 
 
 @pytest.mark.parametrize(
@@ -121,10 +115,8 @@ def planned(override=None, **variables):
 def test_results_of_the_same_plan_recipe_and_load_are_not_measured_again():
     item = planned({"arguments": {"max-num-seqs": 2}})
     calls = tune.calls_of(item["servers"], item["deployment"], "quick")
-    assert [call["point"]["concurrency"] for call in calls] == [
-        2,
-        8,
-    ]  # more than the servers take: it waits in the queue
+    # more than the servers take: it waits in the queue
+    assert [call["point"]["concurrency"] for call in calls] == [2, 8]
     head = {"plan_hash": result.plan_hash(item["servers"]), "recipe_hash": result.recipe_hash(item["deployment"])}
     asked = {
         "input_tokens_asked": 64, "output_tokens_asked": 32, "input_tokens": 130.0, "output_tokens": 32.0,
@@ -148,19 +140,30 @@ class Tagged(dict):
     """A mapping as templates return it, which YAML refuses."""
 
 
+def candidates_of(*hosts, limits=None, **variables):
+    """What a sweep of these hosts tries."""
+    given = {"fleet_recipe": "cpu-tiny", "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2}, **variables}
+    return tune.planned({"ansible_play_hosts_all": hosts, "hostvars": dict.fromkeys(hosts, given)}, limits)[0]
+
+
 def test_the_override_of_the_current_deployment_can_be_written():
-    given = {
-        "fleet_recipe": "cpu-tiny", "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2},
-        tune.LAYER: Tagged(arguments=Tagged({"max-num-seqs": 3})),
-    }  # fmt: skip
-    found, _limits = tune.planned({"ansible_play_hosts_all": ["node1"], "hostvars": {"node1": given}}, None)
+    layer = Tagged(arguments=Tagged({"max-num-seqs": 3}))
+    found = candidates_of("node1", **{tune.LAYER: layer})
     assert found[0]["name"] == "as it is"
     assert yaml.safe_load(yaml.safe_dump(found[0]["override"])) == {"arguments": {"max-num-seqs": 3}}
 
 
+def test_what_is_wrong_is_an_error_before_a_server_is_touched():
+    assert error(candidates_of, "node1", "node2").code == "tune.one-host"
+    limits = {"limits": {"ttft_ms": "soon"}}
+    assert "fleet_tune_limits.ttft_ms" in error(candidates_of, "node1", **limits).message
+    more = {"tune": {"variants": {"no": {"such": {"argumens": {"a": 4}}}}}}
+    assert "unknown key 'argumens'" in error(candidates_of, "node1", fleet_override_more=more).message
+
+
 def test_a_tool_with_one_address_does_not_compare_nodes():
     item = planned()
-    assert error(tune.calls_of, item["servers"], item["deployment"], "vllm-bench")[0] == "tune.not-possible"
+    assert error(tune.calls_of, item["servers"], item["deployment"], "vllm-bench").code == "tune.not-possible"
 
 
 RECIPES = [

@@ -1,9 +1,12 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Backends from the plan, mistakes in the endpoint's settings, and configurations that the real HAProxy reads."""
+"""Backends from the plan, mistakes in the endpoint's settings, configurations that the real HAProxy reads, and what
+Prometheus scrapes."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import endpoint
@@ -129,9 +132,10 @@ def test_keys_of_clients():
 
 
 def test_access_without_keys_only_on_loopback():
-    assert endpoint.check_access({}, "127.0.0.1") and endpoint.check_access({"x": "alice"}, "0.0.0.0", ["alice"])
+    assert endpoint.check_access({}, "127.0.0.1") and endpoint.check_access({"x": "alice"}, "0.0.0.0", {"alice": "60"})
     assert code(endpoint.check_access, {}, "0.0.0.0") == ["endpoint.no-keys"]
-    assert code(endpoint.check_access, {"x": "alice"}, "0.0.0.0", ["alcie"]) == ["input.value-invalid"]
+    for limits in ({"alcie": 60}, {"alice": "ten"}, {"alice": -1}, {"alice": None}):
+        assert code(endpoint.check_access, {"x": "alice"}, "0.0.0.0", limits) == ["input.value-invalid"]
 
 
 def test_certificates():
@@ -151,7 +155,6 @@ def test_hosts_of_the_run():
 @pytest.mark.parametrize(
     ("plans", "settings"),
     [
-        ([plan("one")], {}),
         ([plan("one"), plan("two", {}, {})], {"endpoint_balance": "prefix", "endpoint_server_connections": 64}),
         ([plan("one", {"model_id": "it's\"odd\"\\{}"})], {}),
         ([plan("one", {"engine": "trtllm"}), plan("two", {"engine": "trtllm", "model_id": LONG})],
@@ -160,6 +163,7 @@ def test_hosts_of_the_run():
         ([plan("proxy", {"bind": "::1"})], {"endpoint_keys": {}, "endpoint_address": "127.0.0.1"}),
         ([plan("one", {"role": "frontend", "engine": "dynamo"}, {"role": "decode"})], {"endpoint_address": "::"}),
         ([plan("one")], {"tls": True}),
+        ([plan("one", {"family": "embedding", "secrets": {"VLLM_API_KEY": "key"}})], {}),
     ],
 )  # fmt: skip
 def test_haproxy_accepts_the_configuration(tmp_path, plans, settings):
@@ -176,6 +180,12 @@ def test_haproxy_accepts_the_configuration(tmp_path, plans, settings):
     assert "server's-key" not in path.read_text()
 
 
+def test_servers_of_embeddings_are_checked_by_one(tmp_path):
+    text = proxy.rendered(tmp_path, [plan("one", {"family": "embedding"})], ADDRESSES).read_text()
+    (check,) = [line for line in text.splitlines() if "http-check send" in line]
+    assert " uri /v1/embeddings " in check and check.endswith("""body '{"model": "gpt-oss-120b", "input": "1"}'""")
+
+
 def test_numbers_may_be_strings_as_from_the_command_line(tmp_path):
     given = {"endpoint_timeout_s": 900, "endpoint_max_body": 65536, "endpoint_server_connections": 0}
     texts = [
@@ -183,3 +193,93 @@ def test_numbers_may_be_strings_as_from_the_command_line(tmp_path):
         .read_text() for kind in (int, str)
     ]  # fmt: skip
     assert texts[0] == texts[1] and "hard-stop-after 1800s" in texts[0]
+
+
+# -- Prometheus --------------------------------------------------------------------------------------------------------
+
+DEPLOYMENT = {"name": "r", "platform": "nvidia"}
+
+
+def entry(host="n1", name="server-0", role="server", port=8000, bind="0.0.0.0", engine="vllm", **ports):
+    return {"host": host, "name": name, "role": role, "port": port, "bind": bind, "engine": engine, "model_id": "m",
+            "ports": ports}  # fmt: skip
+
+
+def found(entries, variables=None, groups=None, ports=None, monitor="mon"):
+    hosts = {"n1": {"ansible_host": "10.0.0.1"}, "n2": {}, "mon": {}, **(variables or {})}
+    result = endpoint.targets([(entries, DEPLOYMENT)], hosts, {"monitoring": ["mon"], **(groups or {})}, monitor, ports)
+    return {job: [one["targets"][0] for one in targets] for job, targets in result.items()}, result
+
+
+def test_servers_workers_and_their_nodes():
+    entries = [
+        entry(),
+        entry(name="trt", engine="trtllm", port=8001),
+        entry(name="decode-0", role="decode", port=None, engine="dynamo", system=8100),
+        entry(name="decode-1", role="decode", port=None, engine="dynamo"),  # no metrics of its own
+    ]
+    places, result = found(entries, ports={"nvidia": 9400, "ascend": 8082})
+    assert places["engines"] == ["10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.1:8100"]
+    paths = [one["labels"].pop("__metrics_path__") for one in result["engines"]]
+    assert paths == ["/metrics", "/prometheus/metrics", "/metrics"]
+    assert result["engines"][0]["labels"] == {
+        "host": "n1", "server": "server-0", "role": "server", "model": "m", "engine": "vllm", "recipe": "r",
+    }  # fmt: skip
+    assert (places["nodes"], places["accelerators"]) == (["10.0.0.1:9100", "127.0.0.1:9100"], ["10.0.0.1:9400"])
+
+
+@pytest.mark.parametrize(("given", "metrics", "services"), [
+    ({}, [], []),
+    ({"etcd": ["n1"], "nats": ["n1"]}, [], []),  # single members listen on loopback of another host
+    ({"etcd": ["mon"], "nats": ["mon"]}, ["127.0.0.1:2381"], [("127.0.0.1:4222", "nats")]),
+    ({"etcd": ["n1", "n2", "mon"], "nats": ["n1", "n2", "mon"]}, ["10.0.0.1:2381", "n2:2381", "mon:2381"],
+     [("10.0.0.1:2379", "tls"), ("n2:2379", "tls"), ("mon:2379", "tls"),
+      ("10.0.0.1:4222", "nats_tls"), ("n2:4222", "nats_tls"), ("mon:4222", "nats_tls")]),
+])  # fmt: skip
+def test_shared_services(given, metrics, services):
+    places, result = found([entry()], groups=given)
+    assert places["etcd"] == metrics
+    assert [(one["targets"][0], one["labels"]["module"]) for one in result["services"]] == services
+
+
+def test_the_endpoint_and_its_certificate():
+    proxy = {"endpoint_metrics_address": "0.0.0.0", "endpoint_certificate": "c.pem", "endpoint_port": 443}
+    places, result = found(
+        [entry()], variables={"n2": {"ansible_host": "10.0.0.2", **proxy}}, groups={"endpoint": ["n2"]}
+    )
+    assert places["endpoint"] == ["10.0.0.2:8405"]
+    assert result["services"] == [
+        {"targets": ["10.0.0.2:443"], "labels": {"host": "n2", "service": "endpoint", "module": "tls"}}
+    ]
+
+
+@pytest.mark.parametrize(("entries", "groups"), [([entry(bind="127.0.0.1")], {}), ([entry()], {"endpoint": ["n2"]})])
+def test_loopback_of_another_host_is_refused(entries, groups):
+    error = plans.problem(found, entries, groups=groups)
+    assert error.code == "endpoint.loopback-server"
+    assert error.values[2:] == ("127.0.0.1", "endpoint_metrics_address" if groups else "fleet_bind_address")
+
+
+def test_a_node_with_a_root_has_no_node_exporter():
+    places, _result = found([entry()], variables={"n1": {"fleet_root": "/srv/fleet"}})
+    assert (places["engines"], places["nodes"]) == (["n1:8000"], ["127.0.0.1:9100"])
+
+
+def test_on_the_same_host_loopback_is_reached():
+    places, _result = found([entry(bind="127.0.0.1")], monitor="n1")
+    assert (places["engines"], places["nodes"]) == (["127.0.0.1:8000"], ["127.0.0.1:9100", "mon:9100"])
+
+
+def test_limits_of_the_last_good_benchmarks(tmp_path):
+    def write(number, **values):
+        document = {"schema": 1, "kind": "benchmark", "id": "id-%d" % number, "began": str(number), "ok": True}
+        document.update(values)
+        (tmp_path / "measurements").mkdir(exist_ok=True)
+        (tmp_path / "measurements" / ("id-%d.json" % number)).write_text(json.dumps(document))
+
+    assert endpoint.limits(str(tmp_path)) == {}
+    write(1, recipe="a", limits={"ttft_ms": 1, "tpot_ms": 2})
+    write(2, recipe="a", limits={"ttft_ms": 500, "tpot_ms": None})
+    write(3, recipe="a", limits={"ttft_ms": 9}, ok=False)
+    write(4, recipe="b", limits=None)
+    assert endpoint.limits(str(tmp_path)) == {"a": {"ttft_ms": 500}}

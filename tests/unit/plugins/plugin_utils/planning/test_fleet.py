@@ -48,9 +48,10 @@ def test_hosts_that_are_left_alone_against_what_somebody_may_expect_are_warnings
 
 def test_a_limit_that_leaves_nobody_is_an_error():
     """A host of a service's group is somebody, also in a group of another name."""
-    groups = {"groups": {"all": ["ours", "theirs"], "etcd": ["theirs"]}}
+    groups = {"groups": {"all": ["ours", "theirs"], "etcd": ["theirs"], "monitoring": ["watch"]}}
     inventory.check_limit(["ours"], ["ours"], {"groups": {}})
     inventory.check_limit(["ours"], ["theirs"], groups)
+    inventory.check_limit(["ours"], ["watch"], groups)
     error = plans.error(inventory.check_limit, ["ours"], ["theirs"], {**groups, "etcd_group": "others"})
     assert (error.code, error.values) == ("inventory.limit-empty", ("theirs", "ours"))
 
@@ -60,11 +61,6 @@ def test_mistakes_of_hosts_outside_the_limit_do_not_count(changes):
     hosts = {"a": Lazy({**LOCAL, **changes}), "b": Lazy(LOCAL)}
     assert list(fleet.plan_fleet(hosts, hosts.get, limit=["b"])) == ["b"]
     plans.error(fleet.plan_fleet, hosts, hosts.get, limit=["a"])
-
-
-def test_only_the_needed_variables_are_read():
-    locked = dict.fromkeys(("vault_password_of_the_boss", "fleet_hf_token"), RuntimeError("locked"))
-    assert len(plan_of({**LOCAL, **locked})["node1"]["servers"]) == 2
 
 
 def test_deployment_has_paths_and_defaults():

@@ -62,7 +62,6 @@ def test_a_plan_is_made_once_and_the_same(cache):
     "change",
     [
         {"fleet_override_more": {"start": {"budget_s": 5}}},
-        {"fleet_api_key": KEY},
         {"serve_manager": "systemd"},  # a role's: it is checked, though nothing is planned of it
         {"ansible_host": "192.0.2.7"},  # two hosts may be one machine then
         {"fleet_hub_token": KEY},
@@ -108,15 +107,6 @@ def test_the_answer_of_a_check_is_no_plan(cache):
     assert len(ask(secrets=True)[1]["node1"]["servers"]) == 2
 
 
-def own_recipe(folder, name, like="cpu-tiny"):
-    """A recipe of a site, as one of the collection's."""
-    text = pathlib.Path(load.OWN_RECIPES, like + ".yml").read_text(encoding="utf-8")
-    folder.mkdir(exist_ok=True)
-    path = folder / (name + ".yml")
-    path.write_text(text.replace("name: " + like, "name: " + name), encoding="utf-8")
-    return path
-
-
 def in_a_new_run():
     """Forget what was read."""
     for cached in (load._content, load._load):
@@ -125,37 +115,12 @@ def in_a_new_run():
     seen_files._seen.clear()
 
 
-def test_a_changed_file_of_the_site_is_planned_anew(cache, tmp_path):
-    (tmp_path / "inventory").mkdir()
-    own = own_recipe(tmp_path / "recipes", "mine", "b200-vllm")
-    hardware = {"accelerator": "b200", "count": 8}
-    variables = {**LOCAL, "fleet_recipe": "mine", "fleet_hardware": hardware, "fleet_tuning": None}
-
-    def made():
-        in_a_new_run()
-        plan = ask(variables, sources=(str(tmp_path / "inventory"),))[1]["node1"]
-        assert ask(variables, sources=(str(tmp_path / "inventory"),))[1]["node1"] == plan
-        return len(cache[1])
-
-    assert made() == 1
-    own.write_text(own.read_text() + "# a comment\n")
-    assert made() == 2
-    images = own.parent / "images.yml"  # it was looked for before
-    images.write_text("mine: {image: registry.example.com/mine:1}\n")
-    assert made() == 3
-    images.write_text("mine: {image: registry.example.com/mine:2}\n")
-    assert made() == 4
-    images.unlink()
-    assert made() == 5
-    (own.parent / "another.yml").write_text("name: another\n")  # that nobody named
-    assert made() == 5
-
-
-def test_a_change_in_a_file_that_a_recipe_extends_is_planned_anew(cache, tmp_path):
+def test_a_changed_file_of_a_recipe_is_planned_anew(cache, tmp_path):
     (tmp_path / "inventory").mkdir()
     folder = tmp_path / "recipes"
     (folder / "families").mkdir(parents=True)
-    (folder / "mine.yml").write_text("name: mine\nextends: ours\n")
+    own = folder / "mine.yml"
+    own.write_text("name: mine\nextends: ours\n")
     (folder / "ours.yml").write_text("name: ours\nextends: common\n")
     family = folder / "families" / "common.yml"
     family.write_text("extends: cpu-tiny\n")
@@ -170,10 +135,19 @@ def test_a_change_in_a_file_that_a_recipe_extends_is_planned_anew(cache, tmp_pat
     assert [seconds(), len(cache[1])] == [7, 2]
     (folder / "ours.yml").write_text("name: ours\nextends: cpu-tiny\n")
     assert [seconds(), len(cache[1])] == [300, 3]
+    own.write_text("name: mine\nextends: ours\nlauncher: container\ncontainer: {image: mine}\n")
+    images = folder / "images.yml"
+    for number in (1, 2):
+        images.write_text("mine: {image: 'registry.example.com/mine:%d'}\n" % number)
+        assert [seconds(), len(cache[1])] == [300, 3 + number]
+    (folder / "another.yml").write_text("name: another\n")  # that nobody named
+    assert [seconds(), len(cache[1])] == [300, 5]
     (folder / "cpu-tiny.yml").write_text(
         (pathlib.Path(load.OWN_RECIPES) / "cpu-tiny.yml").read_text() + "# the site's\n"
     )
-    assert [seconds(), len(cache[1])] == [300, 4]
+    assert [seconds(), len(cache[1])] == [300, 6]
+    images.unlink()
+    assert error(seconds).problems[0].code == "recipe.name-unknown"
 
 
 def test_what_planning_looks_at_is_noted():
@@ -201,9 +175,12 @@ def test_what_planning_looks_at_is_noted():
     assert found == known
 
 
-def test_other_code_is_another_question(tmp_path, monkeypatch):
+def test_other_code_is_another_question(tmp_path, monkeypatch, cache):
     """Not another time of a file, and not what no plan reads."""
+    ask()
     monkeypatch.setattr(run_plan, "COLLECTION", str(tmp_path))
+    ask()
+    assert len(cache[1]) == 2
     found = [run_plan.code()]
     for place in (
         "plugins/plugin_utils/planner.py",
@@ -222,13 +199,6 @@ def test_other_code_is_another_question(tmp_path, monkeypatch):
         path.write_text("x")
         assert run_plan.code() == found[-1]
     assert len(set(found)) == 7
-
-
-def test_other_code_plans_anew(cache, monkeypatch):
-    ask()
-    monkeypatch.setattr(run_plan, "code", lambda: "another")
-    ask()
-    assert len(cache[1]) == 2
 
 
 @pytest.mark.parametrize(
@@ -283,14 +253,17 @@ def test_a_plan_that_read_a_host_of_before_is_none(cache):
     assert [*found, run_plan.PlanCache("question").recall(others)] == [None, None, "answer of 1"]
 
 
-@pytest.mark.parametrize("how", ["link", "others may read", "cut", "another type", "folder"])
-def test_a_file_of_others_or_a_damaged_file_is_ignored(cache, tmp_path, how):
+@pytest.mark.parametrize("how", ["link", "others may read", "cut", "another type", "folder", "another account"])
+def test_a_file_of_others_or_a_damaged_file_is_ignored(cache, tmp_path, monkeypatch, how):
     folder, made = cache
     first = ask()
     (path,) = plans(folder)
     data = path.read_bytes()
     if how == "others may read":
         path.chmod(0o644)
+    elif how == "another account":
+        mine = os.geteuid()
+        monkeypatch.setattr(cache_folder.os, "geteuid", lambda: mine + 1)
     elif how in ("cut", "another type"):
         path.write_bytes(data[:-20] if how == "cut" else b"[1]")
     else:
@@ -302,13 +275,6 @@ def test_a_file_of_others_or_a_damaged_file_is_ignored(cache, tmp_path, how):
         path.mkdir()
     assert ask() == first
     assert len(made) == 2
-
-
-def test_files_of_another_account_are_none(cache, monkeypatch):
-    first, mine = ask(), os.geteuid()
-    monkeypatch.setattr(cache_folder.os, "geteuid", lambda: mine + 1)
-    assert ask() == first
-    assert (len(cache[1]), len(plans(cache[0]))) == (2, 1)
 
 
 @pytest.mark.parametrize("how", ["file", "link", "others may write", "below a file"])

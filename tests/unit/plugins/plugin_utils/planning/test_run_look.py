@@ -1,14 +1,21 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a look leaves for the plays that follow."""
+"""The plan's steps in one run: its tags, arguments that are filled in later, and results for the following plays."""
 
 from __future__ import annotations
 
+import pathlib
+
 import pytest
+import yaml
 from ansible import constants as C
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import HostVariables
 
+CLONE = pathlib.Path(__file__).resolve().parents[5]
+DEEP = {"k": {"l": 5, "m": [6]}}
+STEPS = [{"step": step, "operation": step, "arguments": {}} for step in run_look.STEPS]
 VERDICT = {"ok": True, "mode": "quick", "verdicts": [], "folder": None, "what": None}
 
 
@@ -18,23 +25,19 @@ def run_folder(tmp_path, monkeypatch):
 
 
 def test_hosts_begin_at_the_first_step_that_differs():
-    run_look.note("n1", list(run_look.STEPS), None)
+    run_look.note("n1", list(run_look.STEPS), "serve")
+    run_look.note("n1", list(run_look.STEPS), None)  # the last look counts
     run_look.note("n2", ["preflight", "prepare", "weights"], "weights")
     run_look.note("n3", ["preflight"], "preflight")
-    hosts = ["n1", "n2", "n3", "n4"]  # nobody has looked at n4
+    run_look.note("n5", ["weights"], None)  # its servers were not looked at
+    hosts = ["n1", "n2", "n3", "n4", "n5"]  # nobody has looked at n4
     assert {step: run_look.due(hosts, step) for step in run_look.STEPS} == {
         "preflight": ["n3", "n4"],
         "prepare": ["n3", "n4"],
         "weights": ["n2", "n3", "n4"],
         "serve": ["n2", "n3", "n4"],
     }
-    assert [run_look.unchanged(host) for host in hosts] == [True, False, False, False]
-
-
-def test_the_last_look_counts():
-    run_look.note("n1", ["preflight", "serve"], "serve")
-    run_look.note("n1", ["preflight", "serve"], None)
-    assert run_look.due(["n1"], "serve") == []
+    assert [run_look.unchanged(host) for host in hosts] == [True, False, False, False, False]
 
 
 def test_nothing_counts_in_the_next_playbook():
@@ -42,15 +45,11 @@ def test_nothing_counts_in_the_next_playbook():
     run_look.note_verdict("n1", VERDICT)
     run_look.note_reported(["n1"])
     run_look.note_stopped("n1")
+    assert run_look.stopped() == "n1"
     for _turn in range(2):
         run_look.forget()
         assert [run_look.due(["n1"], step) for step in ("serve", "verify")] == [["n1"], ["n1"]]
         assert (run_look.unchanged("n1"), run_look.verdicts(), run_look.stopped()) == (False, {}, None)
-
-
-def test_servers_that_were_not_looked_at_are_not_known_to_be_unchanged():
-    run_look.note("n1", ["weights"], None)
-    assert not run_look.unchanged("n1")
 
 
 @pytest.mark.parametrize(
@@ -71,10 +70,10 @@ def test_the_first_host_whose_servers_run_goes_alone(hosts, serial, together, ex
     assert run_look.batches(hosts.split(), serial, together.split()) == expected
 
 
-def test_servers_that_could_not_be_changed_stop_the_run():
-    assert run_look.stopped() is None
-    run_look.note_stopped("n1")
-    assert run_look.stopped() == "n1"
+def test_a_host_that_could_not_be_checked_is_not_the_one_that_goes_first():
+    for host in ("busy1", "idle1", "busy2"):
+        run_look.note(host, ["serve"], "serve", serving=host.startswith("busy"))
+    assert run_look.in_turn(["down", "busy1", "idle1", "busy2"]) == ["idle1", "busy1", "busy2", "down"]
 
 
 def test_verdicts_count_while_the_run_changes_nothing_anywhere():
@@ -90,3 +89,62 @@ def test_reported_hosts_are_not_verified_again():
     assert run_look.due(["n1", "n2"], "verify") == ["n1", "n2"]
     run_look.note_reported(["n1"])
     assert run_look.due(["n1", "n2"], "verify") == ["n2"]
+
+
+# -- what is looked at -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tags", "skip", "steps"),
+    [
+        (["all"], [], list(run_look.STEPS)),
+        (["serve"], [], ["preflight", "serve"]),
+        (["always"], [], []),
+        (["all"], ["prepare", "weights"], ["serve"]),
+        (["all"], ["all"], []),
+        (["tagged"], [], list(run_look.STEPS)),
+        (["untagged"], [], []),
+    ],
+)
+def test_steps_that_are_no_part_of_the_run_are_not_looked_at(tags, skip, steps):
+    assert [one["step"] for one in run_look.of_run(STEPS, tags, skip)] == steps
+
+
+def test_the_tags_are_those_of_the_playbooks():
+    for step in run_look.STEPS:
+        (play,) = yaml.safe_load((CLONE / "playbooks/steps" / (step + ".yml")).read_text())
+        tasks = [set(task.get("tags", ())) | set(play.get("tags", ())) for task in play["tasks"]]
+        assert tasks == [set(run_look.TAGS[step])] * len(tasks)
+
+
+def test_a_changed_playbook_may_have_other_tags():
+    changed = {"step": "prepare", "reason": "it was changed", "changed": True}
+    role = {"step": "weights", "reason": "its role was changed", "changed": False}
+    assert run_look.of_run([*STEPS[:2], changed, role], ["serve"], []) == [STEPS[0], changed]
+
+
+@pytest.mark.parametrize(
+    ("how", "found"),
+    [
+        ({"variable": "full"}, {"x": "y", "a": {"k": 1}}),
+        ({"variable": "full", "default": {}, "omits": True}, {"x": "y", "a": {"k": 1}}),
+        ({"variable": "empty"}, {"x": "y", "a": ""}),
+        ({"variable": "empty", "default": {}}, {"x": "y", "a": {}}),
+        ({"variable": "empty", "default": "", "omits": True}, {"x": "y"}),
+        ({"variable": "empty", "over": {"k": 2}}, {"x": "y", "a": {"k": 2}}),
+        ({"variable": "deep", "over": {"k": {"l": 2, "m": [3]}, "n": 4}}, {"x": "y", "a": {**DEEP, "n": 4}}),
+        ({"plan": ["deployment", "models"]}, {"x": "y", "a": ["m"]}),
+    ],
+)
+def test_what_is_filled_in(how, found):
+    variables = HostVariables("n1", {"full": {"k": 1}, "empty": "", "deep": DEEP})
+    plan = {"servers": [], "deployment": {"models": ["m"]}}
+    given = {"x": "y", "a": {run_look.LATER: how}}
+    assert run_look.filled(given, plan, variables, ["all"]) == found
+    assert run_look.filled([{"list": given}], plan, variables, ["all"]) == [{"list": found}]
+
+
+@pytest.mark.parametrize(("only", "prepares"), [("all", True), ("preflight", True), ("tagged", True), ("serve", False)])
+def test_a_run_that_does_not_prepare(only, prepares):
+    given = {"prepares": {run_look.LATER: {"prepared": True, "unprepared": False}}}
+    assert run_look.filled(given, {}, HostVariables("n1", {}), [only]) == {"prepares": prepares}

@@ -78,15 +78,18 @@ def test_a_total_counts_the_hosts_of_a_cluster():
     assert plan_of()[0]["environment"]["N"] == "2"  # the host alone
     more = {"n2": {"fleet_override": {"servers": {"server": {"count": 3}}}}}
     assert plan_of(more, fleet_cluster="a")[0]["environment"]["N"] == "5"
+    assert plan_of({"n2": {**more["n2"], "fleet_cluster": 7}}, fleet_cluster="7")[0]["environment"]["N"] == "5"
     apart = {"n2": {**more["n2"], "fleet_cluster": "b"}}
     assert plan_of(apart, fleet_cluster="a")[0]["environment"]["N"] == "2"
+    wrong = {"n2": {"fleet_override": {"servers": {"server": {"count": "x"}}}}}
+    assert ": n2: fleet_override: 'servers.server.count'" in code(wrong, fleet_cluster="a")[1]
 
 
-def test_an_address_that_needs_facts_is_an_error_that_names_the_variable():
+def test_an_address_that_needs_facts_is_an_error_that_names_the_host_and_the_variable():
     facts = RuntimeError("'ansible_default_ipv4' is undefined")
     found, message = code({"e2": {"fleet_address": facts}})
     assert found == "inventory.variable-unresolvable"
-    assert "variable fleet_address cannot be worked out for the plan" in message
+    assert ": e2: variable fleet_address cannot be worked out for the plan" in message
 
 
 def test_a_service_without_hosts_is_an_error():
@@ -217,27 +220,17 @@ def with_overlay(recipe, groups, **shared):
 
 @pytest.mark.parametrize("recipe", DYNAMO)
 def test_the_overlay_etcd_is_the_group_etcd(recipe):
-    """Its members, their TLS and their port; without the group, or on another host's loopback, it is refused."""
-    groups = {"etcd": ["m1"], "all": list(CLUSTER)}
-
-    def endpoints(**changes):
-        given, shared = changes.pop("groups", groups), changes
-        entries = with_overlay(recipe, given, **shared)
-        for entry in entries:
-            (need,) = entry["start"]["needs"]
-            assert [need["name"], *need["urls"]] == ["etcd", entry["environment"]["ETCD_ENDPOINTS"] + "/health"]
-            assert ("tls" in need) is need["urls"][0].startswith("https:")
-        (found,) = {entry["environment"]["ETCD_ENDPOINTS"] for entry in entries}
-        return found
-
-    assert endpoints() == "http://127.0.0.1:2379"
-    assert endpoints(groups={**groups, "etcd": list(CLUSTER)}) == "https://10.0.0.1:2379"
-    assert endpoints(etcd_client_port=3379) == "http://127.0.0.1:3379"
-    assert endpoints(groups={**groups, "etcd": ["m2"]}, etcd_tls=True) == "https://10.0.0.2:2379"
-    for members in ([], ["m2"]):
-        assert plans.codes(endpoints, groups={**groups, "etcd": members}) == {plans.VALUE}
+    """Its members, their TLS and their port; an own address needs no group."""
     own = {"fleet_override": {"environment": {"ETCD_ENDPOINTS": "http://10.9.9.9:2379"}}}
-    assert endpoints(groups={"all": list(CLUSTER)}, **own) == "http://10.9.9.9:2379"
+    for members, changes, found in (
+        (["m1"], {"etcd_client_port": 3379}, "http://127.0.0.1:3379"),
+        (list(CLUSTER), {}, "https://10.0.0.1:2379"),
+        ([], own, "http://10.9.9.9:2379"),
+    ):
+        for entry in with_overlay(recipe, {"etcd": members, "all": list(CLUSTER)}, **changes):
+            (need,) = entry["start"]["needs"]
+            assert entry["environment"]["ETCD_ENDPOINTS"] == found
+            assert [need["name"], *need["urls"], "tls" in need] == ["etcd", found + "/health", found[:5] == "https"]
 
 
 def nats_of(host, version=None, **shared):

@@ -14,7 +14,7 @@ import sys
 import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.called import operation_of
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, run_look, steps, variables
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, run_look, steps
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import Hosts
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import Platform
@@ -330,25 +330,6 @@ def test_operations_are_known_on_nodes_with_their_arguments_and_no_argument_has_
                 value = one["arguments"].get(argument)
                 assert not value or run_look.LATER in json.dumps(value)
     assert found == {name for name, _file in TASKS}
-
-
-OPEN = {"environment", "keys", "logins", "token", "password", "index", "indexes", "url"}  # may hold a password
-
-
-def test_what_may_hold_a_password_is_not_read():
-    """Of all variables of the roles, by their kind."""
-    hidden = {
-        name for name, (option, row) in variables.of_roles().items()
-        if name.startswith(tuple(one + "_" for one in ROLES_RUN))
-        and (option.get("no_log") or (row and row["kind"] in OPEN))
-    } | {name for name, row in variables.shared().items() if row.get("secret") or row["kind"] in OPEN}  # fmt: skip
-    read = set()
-    for given in HOSTS.values():
-        _plan, host = planned(given)
-        read |= host.read
-    # an API key is looked at for whether there is one
-    assert read & hidden - {"fleet_api_key"} == set()
-    assert {"fleet_registry_mirror", "toolkit_packages", "serve_log_rate"} <= read
 
 
 def test_a_variable_that_only_a_play_can_work_out_lets_its_step_run_each_time():

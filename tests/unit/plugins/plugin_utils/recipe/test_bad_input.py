@@ -88,14 +88,10 @@ def test_a_sound_value_of_a_variable(name, value):
 
 
 def test_each_variable_has_a_kind_or_a_type_that_is_checked():
-    """A role's variable of one of these types without choices may be anything."""
-    open_types = ("str", "path", "int", "float", "raw")
-    assert [name for name, (option, row) in of_roles().items() if not row and not option.get("choices")
-            and option.get("type", "str") in open_types] == []  # fmt: skip
-    assert {row["kind"] for row in (*shared().values(), *table()["roles"])} <= set(table()["kinds"])
+    assert {row["kind"] for row in (*shared().values(), *of_roles().values())} <= set(table()["kinds"])
     checked = {kind for kind, row in table()["kinds"].items() if {"pattern", "items", "values"} & set(row)}
     assert set(table()["kinds"]) - checked - set(CHECKS) == {"plan"}
-    assert [row for row in table()["roles"] if row not in [one for _option, one in of_roles().values()]] == []
+    assert [row for row in table()["roles"] if row not in of_roles().values()] == []
 
 
 def test_variables_of_roles_count_where_a_host_has_their_role():
@@ -116,9 +112,10 @@ def test_what_a_play_templates_is_left_to_it():
 
 @pytest.mark.parametrize(("content", "key"), named(bad_inputs.FILES))
 def test_a_file_that_is_no_recipe(tmp_path, content, key):
-    message = refusal(**write(tmp_path, content))
-    check(message, key)
-    assert message.startswith("node1: %s/recipes/mine.yml" % tmp_path)
+    error = plans.error(planned, **write(tmp_path, content))
+    assert {one.code for one in error.problems} == {"recipe.file-invalid"}
+    check(error.message, key)
+    assert error.message.startswith("node1: %s/recipes/mine.yml" % tmp_path)
 
 
 @pytest.mark.parametrize(("line", "key"), named(bad_inputs.LINES))
@@ -143,15 +140,10 @@ SECRET = "hf_Zq7abcdefGHIJKLmnopQRST"
 OPEN_SECRETS = [
     ({"environment": {"HF_TOKEN": SECRET}}, "environment.HF_TOKEN"),
     ({"environment": {"MY_PASSWORD": "Zq7abc"}}, "environment.MY_PASSWORD"),
-    ({"environment": {"AWS_SECRET_ACCESS_KEY": "Zq7abcdef"}}, "environment.AWS_SECRET_ACCESS_KEY"),
-    ({"environment": {"OPENAI_API_KEY": "Zq7abcdef"}}, "environment.OPENAI_API_KEY"),
-    ({"environment": {"VLLM_API_KEY": "Zq7abcdef"}}, "environment.VLLM_API_KEY"),
     ({"environment": {"HEADERS": "Authorization: Bearer Zq7abcdef"}}, "environment.HEADERS"),
     ({"environment": {"HTTPS_PROXY": "http://me:Zq7abc@proxy:3128"}}, "environment.HTTPS_PROXY"),
     ({"environment": {"NOTE": SECRET}}, "environment.NOTE"),
-    ({"environment": {"HF_TOKEN": SECRET + "\n"}}, "environment.HF_TOKEN"),
     ({"arguments": {"hf-token": SECRET}}, "arguments.hf-token"),
-    ({"arguments": {"api-key": "Zq7abcdef"}}, "arguments.api-key"),
     ({"arguments": {"override-generation-config": {"password": "Zq7abc"}}}, "password"),
     ({"command": ["vllm", "serve", "--hf-token", SECRET]}, "command[3]"),
     ({"command": ["vllm", "serve", "--access-token=Zq7abcdef"]}, "command[2]"),
@@ -163,14 +155,8 @@ OPEN_SECRETS = [
 @pytest.mark.parametrize(("override", "key"), OPEN_SECRETS)
 def test_a_secret_in_a_recipe_is_refused_without_showing_it(override, key):
     message = refusal(fleet_override=override)
-    assert key in message and ("'secrets'" in message or "fleet_api_key" in message)
+    assert key in message and "'secrets'" in message
     assert "Zq7abc" not in message
-
-
-def test_two_values_of_a_secret_are_not_shown():
-    message = refusal(fleet_override={"environment": {"A_TOKEN": "Zq7abc"}},
-                      fleet_override_b={"environment": {"A_TOKEN": "Zq7abd"}})  # fmt: skip
-    assert "environment.A_TOKEN" in message and "Zq7ab" not in message
 
 
 @pytest.mark.parametrize(("hardware", "key"), named(bad_inputs.HARDWARE))
@@ -188,19 +174,17 @@ def test_a_variable(changes, key):
 def test_all_mistakes_are_said_at_once():
     message = refusal(
         fleet_root="here",
-        fleet_bind_address="300.1.1.1",
         fleet_verify="fast",
-        fleet_serial=0,
         fleet_recipe_path="x",
         fleet_hardware={"accelerator": "cpu", "count": 0, "cores": "x"},
         fleet_override={"start": {"budget_s": -1}, "model": {"id": "/"}, "servers": {"server": {"port": 0}}},
     )
     for key in (
-        "fleet_root", "fleet_bind_address", "fleet_verify", "fleet_serial", "fleet_recipe_path", "fleet_hardware.count",
-        "fleet_hardware.cores", "'start.budget_s'", "'model.id'", "'servers.server.port'",
+        "fleet_root", "fleet_verify", "fleet_recipe_path", "fleet_hardware.count", "fleet_hardware.cores",
+        "'start.budget_s'", "'model.id'", "'servers.server.port'",
     ):  # fmt: skip
         assert key in message
-    assert len(message.splitlines()) == 10
+    assert len(message.splitlines()) == 8
 
 
 @pytest.mark.parametrize(
@@ -209,8 +193,6 @@ def test_all_mistakes_are_said_at_once():
         {"arguments": {"max-model-len": 262144, "hf-overrides": {"max_position_embeddings": 262144}}},
         {"arguments": {"max-model-len": 262144}, "environment": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}},
         {"arguments": {"max-model-len": "128K"}},
-        {"arguments": {"max-model-len": "25.6k"}},
-        {"arguments": {"max-model-len": "auto"}},
         {"arguments": {"enforce-eager": False, "no-enforce-eager": True}},
         {"servers": {"server": {"count": "1", "port": "9000"}}},
         {"start": {"budget_s": "1e2"}},
@@ -226,7 +208,7 @@ def test_what_looks_odd_but_is_sound(override):
 
 def nodes(schema, path=()):
     """(path, node) of everything in the recipe schema."""
-    schema = recipe_schema.resolved(schema)
+    schema = {**recipe_schema.resolved(schema), **schema}
     yield path, schema
     for name, item in schema.get("properties", {}).items():
         yield from nodes(item, (*path, name))
@@ -236,8 +218,10 @@ def nodes(schema, path=()):
 
 
 def test_the_example_of_a_message_is_valid():
-    """Each pattern has words for it and an example that it lets pass."""
-    patterned = [(path, node) for path, node in nodes(recipe_schema.recipe_schema()) if "pattern" in node]
+    """Each pattern has words for it and an example that it lets pass; each key has a description."""
+    every = list(nodes(recipe_schema.recipe_schema()))
+    assert [path for path, node in every if path and path[-1] not in NAMES and not node.get("description")] == []
+    patterned = [(path, node) for path, node in every if "pattern" in node]
     assert len(patterned) > 40
     validator = type(recipe_schema._validator())
     for path, node in patterned:
@@ -277,10 +261,7 @@ def test_any_value_at_any_place_is_a_plan_or_one_of_our_errors(path, value):
         assert error.message.startswith("node1: ")
 
 
-@given(
-    name=st.sampled_from([*shared(), *of_roles()]),
-    value=VALUES,
-)
+@given(name=st.sampled_from([*shared(), *of_roles()]), value=VALUES)
 @example(name="container_engine_mirror", value=1)
 def test_any_value_of_a_variable_is_a_plan_or_one_of_our_errors(name, value):
     try:
@@ -307,8 +288,11 @@ OTHER_PORT = {"fleet_override": {"servers": {"server": {"port": 9000}}}}
     ("first", "second", "words"),
     [
         ({"ansible_host": "10.0.0.1"}, {"ansible_host": "10.0.0.1", "fleet_root": "/srv/other"}, "one port 8000"),
-        ({"ansible_connection": "local"}, {"ansible_connection": "local", **OTHER_PORT}, "one fleet_root"),
-        ({"ansible_connection": "local"}, {"ansible_connection": "ansible.builtin.local"}, "one fleet_root"),
+        (
+            {"ansible_connection": "local"},
+            {"ansible_connection": "ansible.builtin.local", **OTHER_PORT},
+            "one fleet_root",
+        ),
         (
             {"ansible_host": "GPU1.example.com", "ansible_connection": "ansible.builtin.ssh", "ansible_port": "22"},
             {"ansible_host": "gpu1.example.com", "ansible_connection": "smart"},
@@ -325,7 +309,6 @@ def test_two_names_of_one_machine(first, second, words):
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        ({"ansible_host": "10.0.0.1"}, {"ansible_host": "10.0.0.2"}),
         ({"ansible_host": "127.0.0.1", "ansible_port": 2201}, {"ansible_host": "127.0.0.1", "ansible_port": 2202}),
         ({"ansible_host": "10.0.0.1"}, {"ansible_host": "10.0.0.1", "fleet_root": "/srv/other", **OTHER_PORT}),
         ({}, {}),

@@ -18,21 +18,14 @@ OVERLAYS = {
     "short": {"arguments": {"max-model-len": 1024, "enforce-eager": None}},
     "one": {"servers": {"server": {"count": 1}}, "arguments": {"max-model-len": 2048}},
 }
-TABLE = {
-    "source": "us",
-    "sets": [
-        {
-            "accelerators": ["cpu"],
-            "devices": [1],
-            "lengths": [
-                {"input": 512, "output": 512, "longest": 1024},
-                {"input": 2048, "output": 512, "longest": 2560},
-            ],
-            "concurrency": [4, 16],
-            "override": {"arguments": {"max-model-len": "${longest}", "max-num-seqs": "${concurrency}"}},
-        }
-    ],
+SET = {
+    "accelerators": ["cpu"],
+    "devices": [1],
+    "lengths": [{"input": 512, "output": 512, "longest": 1024}, {"input": 2048, "output": 512, "longest": 2560}],
+    "concurrency": [4, 16],
+    "override": {"arguments": {"max-model-len": "${longest}", "max-num-seqs": "${concurrency}"}},
 }
+TABLE = {"source": "us", "sets": [SET]}
 
 
 def write(folder, name="mine", **changes):
@@ -82,20 +75,10 @@ def test_requests_come_from_a_file_beside_the_recipe_or_of_the_collection(tmp_pa
 
 
 def test_a_file_of_requests_that_is_not_there_is_named(tmp_path):
-    path = write(tmp_path, probes="dynamos")
-    problem = plans.problem(recipes.load_recipe, path)
-    assert (problem.code, problem.values[:3]) == (
-        "recipe.name-unknown", ("'probes'", '"dynamos"', "; did you mean 'dynamo'?"),
-    )  # fmt: skip
+    problem = plans.problem(recipes.load_recipe, write(tmp_path, probes="dynamos"))
+    assert (problem.code, problem.values[0]) == ("recipe.name-unknown", "'probes'")
     write(tmp_path)
     assert refusal(tmp_path, fleet_override={"probes": "dynamos"})[0] == "recipe.name-unknown"
-
-
-def test_what_is_wrong_in_a_file_of_requests_is_said(tmp_path):
-    (tmp_path / "probes").mkdir()
-    (tmp_path / "probes" / "own.yml").write_text(yaml.safe_dump({"probes": [{"nam": "mine"}]}))
-    message = plans.error(recipes.load_recipe, write(tmp_path, probes="own")).message
-    assert "unknown key 'probes[0].nam' (value \"mine\"); did you mean 'name'?" in message
 
 
 @pytest.mark.parametrize("given", [["short", "one"], "short, one"])
@@ -111,13 +94,6 @@ def test_an_unknown_overlay_is_named_with_those_that_there_are(tmp_path):
     code, message = refusal(tmp_path, fleet_overlay="shrot")
     assert code == "recipe.name-unknown"
     assert "did you mean 'short'?; allowed: short, one." in message
-
-
-def test_every_overlay_of_a_recipe_is_checked_when_it_is_read(tmp_path):
-    write(tmp_path, overlays={**OVERLAYS, "bad": {"start": {"poll_s": 0}}})
-    code, message = refusal(tmp_path)
-    assert code == "recipe.key-invalid"
-    assert "overlays.bad: 'start.poll_s' is 0" in message
 
 
 @pytest.mark.parametrize("key", recipes.FIXED)
@@ -169,10 +145,9 @@ def test_what_was_not_measured_is_an_error_that_says_what_was(tmp_path):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"source": 1}, {"sets": []}, {"sets": [{}]}, {"more": 1}, {"sets": [{**TABLE["sets"][0], "devices": ["1"]}]},
-     *({"sets": [{**TABLE["sets"][0], "lengths": [lengths]}]}
-       for lengths in ({"input": 1}, {"input": "1k", "output": 1}, {"input": 0, "output": 1})),
-     {"sets": [{**TABLE["sets"][0], "concurrency": [4, -1]}]}],
+    [{"source": 1}, {"sets": []}, {"sets": [{}]}, {"more": 1},
+     *({"sets": [{**SET, **changes}]}
+       for changes in ({"devices": ["1"]}, {"lengths": [{"input": 1}]}, {"concurrency": [4, -1]}))],
 )  # fmt: skip
 def test_what_is_no_table_is_refused(tmp_path, changes):
     write(tmp_path, tuning="mine")

@@ -36,6 +36,7 @@ def test_host_does_not_wipe_out_group():
         ({"y": 1}, {"y": 2}, "x.y", ("2", "1")),
         ({"y": {"password": "secret"}}, 2, "x", ("2", "a mapping")),
         (1, {"y": 2}, "x", ("a mapping", "1")),
+        ({"A_TOKEN": "a"}, {"A_TOKEN": "b"}, "x.A_TOKEN", ("another value", "another value")),
     ],
 )
 def test_same_leaf_with_two_values_is_an_error(first, second, path, shown):

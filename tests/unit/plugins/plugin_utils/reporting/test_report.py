@@ -48,15 +48,6 @@ def test_a_quick_run_keeps_the_last_full_one_however_many_follow():
     assert report.host_report("node-1", "full", [verdict()], NOW, second)["last_full"] is None
 
 
-@pytest.mark.parametrize(
-    ("oks", "expected"),
-    [([], None), ([True], True), ([True, None], None), ([True, None, False], False), ([None], None)],
-)
-def test_a_host_is_ok_where_all_its_servers_are(oks, expected):
-    verdicts = [verdict("server-%d" % number, ok) for number, ok in enumerate(oks)]
-    assert report.host_report("node-1", "full", verdicts, NOW)["ok"] is expected
-
-
 def test_a_problem_before_the_servers_were_asked_makes_the_host_bad():
     bad = report.host_report("node-1", "full", [verdict()], NOW, None, None, "0 of 2 servers ready after 9 s.")
     assert (bad["ok"], bad["problem"]) == (False, "0 of 2 servers ready after 9 s.")
@@ -245,18 +236,6 @@ def test_two_runs_at_once_keep_their_verdicts(tmp_path):
 def read(path):
     with open(path, encoding="utf-8") as stream:
         return json.load(stream)
-
-
-def test_the_files_that_are_written(tmp_path):
-    folder = str(tmp_path / "deep" / "reports")
-    written = write_reports(folder, "node-1", "full", [verdict()], ["node-1"])
-    assert read(os.path.join(folder, "hosts", "node-1.json")) == written
-    fleet = read(os.path.join(folder, "verdict.json"))
-    assert (fleet["ok"], list(fleet["hosts"])) == (True, ["node-1"])
-    quick = write_reports(folder, "node-1", "quick", [verdict(mode="quick")], ["node-1"])
-    assert quick["last_full"]["verdicts"] == [verdict()]
-    assert read(os.path.join(folder, "verdict.json"))["hosts"]["node-1"]["last_full"]["ok"] is True
-    assert sorted(os.listdir(folder)) == [".page.lock", ".verdict.lock", "hosts", "verdict.html", "verdict.json"]
 
 
 def test_the_page_is_of_the_fleets_file_that_is_there(tmp_path, monkeypatch):

@@ -11,17 +11,15 @@ import os
 import pytest
 from ansible.utils.context_objects import CLIArgs
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import screen
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import screen as tables
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import LiveLines
 from ansible_collections.inference.fleet.tests.unit.node_helpers import terminal_screen
 
 
 def test_rows_of_a_sweep_name_their_candidate():
     report = {"title": "Benchmark", "columns": ["host", "result"], "rows": [["a", "good"]]}
-    assert tables.of_candidate(report, {}) is report
+    assert screen.of_candidate(report, {}) is report
     of_two = {}
     for name in ("as it is", "max-num-seqs=4"):
-        tables.gather(of_two, tables.of_candidate(report, {"tune_candidate": {"name": name, "calls": []}}))
+        screen.gather(of_two, screen.of_candidate(report, {"tune_candidate": {"name": name, "calls": []}}))
     assert of_two["Benchmark of candidates"]["columns"] == ["candidate", "host", "result"]
     assert of_two["Benchmark of candidates"]["rows"] == [["as it is", "a", "good"], ["max-num-seqs=4", "a", "good"]]
 
@@ -56,12 +54,12 @@ LOADING = "loading, 4%d s of at most 300 (last time 15%d)"
     ],
 )  # fmt: skip
 def test_progress_names_who_is_waited_for_and_why(servers, line):
-    assert tables.progress_line({"servers": servers}) == line
+    assert screen.progress_line({"servers": servers}) == line
 
 
 def test_status_is_readable():
     differences = [{"kind": "stopped", "text": "it is stopped"}, {"kind": "config", "text": "changed: port"}]
-    report = tables.status_report(
+    report = screen.status_report(
         "node1",
         [
             {"name": "server-0", "port": 8000, "state": "running", "ready": True, "since": "2026-01-01T00:00:00Z",
@@ -70,8 +68,8 @@ def test_status_is_readable():
             {"name": "server-2", "state": "running", "differences": None},
         ],
     )  # fmt: skip
-    rows = [*report["rows"], *tables.unreachable_report("node2")["rows"]]
-    assert tables.render(report["columns"], rows) == [
+    rows = [*report["rows"], *screen.unreachable_report("node2")["rows"]]
+    assert screen.render(report["columns"], rows) == [
         "host   server    port  state    ready  since                 restarts  memory   drift",
         "node1  server-0  8000  running  yes    2026-01-01T00:00:00Z  1         2.0 GiB  as planned",
         "                                                                                note: the drop-in /x stays",
@@ -105,7 +103,7 @@ GIB = 1 << 30
     ],
 )  # fmt: skip
 def test_a_transfer_is_one_line(progress, line):
-    assert tables.transfer_line(progress) == line
+    assert screen.transfer_line(progress) == line
 
 
 COLUMNS = ["host", "server", "since", "memory", "drift"]
@@ -126,7 +124,7 @@ def fleet(count, **others):
 
 
 def test_equal_hosts_share_their_rows():
-    rows = tables.folded(COLUMNS, fleet(100, n7="stopped"))
+    rows = screen.folded(COLUMNS, fleet(100, n7="stopped"))
     assert rows == [
         ["n1, n2, n3 and 96 more", "server-0", "10:00 … 10:09", "1.5 GiB … 100.5 GiB", "as planned"],
         ["", "", "", "", "note: x"],
@@ -135,18 +133,18 @@ def test_equal_hosts_share_their_rows():
         ["", "", "", "", "note: x"],
         ["n7", "server-1", None, "2.0 GiB", "as planned"],
     ]
-    assert len(tables.lines({"title": "Status", "columns": COLUMNS, "rows": fleet(1000)})) == 4
+    assert len(screen.lines({"title": "Status", "columns": COLUMNS, "rows": fleet(1000)})) == 4
 
 
 @pytest.mark.parametrize("rows", [fleet(3), fleet(4, n1="a", n2="b"), []])
 def test_few_hosts_have_rows_of_their_own(rows):
-    assert tables.folded(COLUMNS, rows) == rows
+    assert screen.folded(COLUMNS, rows) == rows
 
 
 def test_the_newest_row_of_a_server_replaces_the_older_ones():
     reports = {}
     for rows in ([["n1", "a", "ok"], ["n1", "b", "ok"]], [["n2", "a", "ok"]], [["n1", "a", "FAILED"]]):
-        tables.gather(reports, {"title": "Verdicts", "columns": ["host", "server", "verdict"], "key": 2, "rows": rows})
+        screen.gather(reports, {"title": "Verdicts", "columns": ["host", "server", "verdict"], "key": 2, "rows": rows})
     assert reports["Verdicts"]["rows"] == [["n1", "b", "ok"], ["n2", "a", "ok"], ["n1", "a", "FAILED"]]
 
 
@@ -184,16 +182,11 @@ CASES = [
     ("Host key for n1 has changed and you have requested strict checking.\r\nHost key verification failed.",
      "its host key has changed; if the node was replaced, and that is its fingerprint: %s -e "
      "fleet_host_key=SHA256:…" % COMMAND),
-    ("No ED25519 host key is known for n1 and you have requested strict checking.\r\nHost key verification failed.",
-     "its host key is not in known_hosts; %s shows it" % COMMAND),
     ("Host key verification failed.", "its host key is not in known_hosts; %s shows it" % COMMAND),
     ("The ED25519 host key for n1 is marked as revoked.\nHost key verification failed.",
      "Host key verification failed."),
-    ("ssh: connect to host 10.0.0.1 port 22: Connection refused",
-     "ssh: connect to host 10.0.0.1 port 22: Connection refused"),
     ("debug1: something\nSomething quite new.\n", "Something quite new."),
     ("", "no message was returned"),
-    (None, "None"),
 ]  # fmt: skip
 
 
@@ -219,7 +212,7 @@ def shown(stream):
 
 def test_lines_are_written_again_and_make_way():
     stream = io.StringIO()
-    live = LiveLines(stream, lambda: os.terminal_size((80, 24)))
+    live = screen.LiveLines(stream, lambda: os.terminal_size((80, 24)))
     stream.write("TASK\n")
     live.update("a", "a: 1 %")
     live.update("b", "b: 5 %")
@@ -242,7 +235,7 @@ def test_lines_are_written_again_and_make_way():
 
 def test_no_line_wraps_and_no_block_is_longer_than_the_terminal():
     stream = io.StringIO()
-    live = LiveLines(stream, lambda: os.terminal_size((10, 4)))
+    live = screen.LiveLines(stream, lambda: os.terminal_size((10, 4)))
     for number in range(5):
         live.update("host%d" % number, "host%d: a long line" % number)
     assert shown(stream) == ["host0: a ", "host1: a ", "and 3 mor"]

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import pathlib
+import pwd
 import tarfile
 
 import pytest
@@ -192,57 +193,49 @@ def test_a_damaged_archive_leaves_nothing(tmp_path, exported):
         assert error(compiled_artifact.take_over, servers, str(archives))[0] == "artifact.archive-invalid"
 
 
-def test_an_artifact_that_a_start_would_clear_is_not_exported(tmp_path):
-    path, weights = complete(tmp_path / "one"), tmp_path / "weights"
-    weights.mkdir()
-    (weights / "config.json").write_text("{}")
-    servers = [entry(tmp_path / "one", weights=[str(weights)])]
-    record = files.readable_json(str(path / artifacts.RECORD))
-    files.write_json(str(path / artifacts.RECORD), dict(record, **artifacts.identity_of(servers[0])))
-    assert compiled_artifact.export(servers, str(tmp_path / "archives"))["changed"]
-    (weights / "config.json").write_text("{ }")
-    assert error(compiled_artifact.export, servers, str(tmp_path / "others"))[0] == "artifact.nothing-to-export"
-
-
-def test_other_packages_or_weights_refuse_an_archive(tmp_path):
-    """A node that has them all imports it; one that has others is told both sides, and nothing is put there."""
-    path = complete(tmp_path / "one")
-    weights, packages = tmp_path / "weights", tmp_path / "v" / "lib" / "python3.12" / "site-packages"
-    weights.mkdir()
-    (weights / "config.json").write_text("{}")
-    (tmp_path / "v" / "bin").mkdir(parents=True)
-    (tmp_path / "v" / "bin" / "vllm").write_text("#!/bin/sh\n")
-    (tmp_path / "v" / "bin" / "vllm").chmod(0o755)
-    (packages / "neuronx_cc-2.21.dist-info").mkdir(parents=True)
-    has = {"weights": [str(weights)], "command": [str(tmp_path / "v" / "bin" / "vllm"), "serve"]}
-    record = files.readable_json(str(path / artifacts.RECORD))
-    identity = artifacts.identity_of(entry(tmp_path, **has))
-    files.write_json(str(path / artifacts.RECORD), dict(record, **identity))
-    archives = str(tmp_path / "archives")
-    compiled_artifact.export([entry(tmp_path / "one", **has)], archives)
-    two = entry(tmp_path / "two", **has)
-
-    def refusal(words):
-        refused = error(compiled_artifact.take_over, [two], archives)
-        assert refused == ("artifact.archive-does-not-fit", "it was compiled " + words)
-        assert not (tmp_path / "two").exists()
-
-    (packages / "neuronx_cc-2.21.dist-info").rename(packages / "neuronx_cc-2.22.dist-info")
-    refusal("with neuronx-cc 2.21, and this node has neuronx-cc 2.22")
-    (packages / "neuronx_cc-2.22.dist-info").rename(packages / "neuronx_cc-2.21.dist-info")
-    (weights / "config.json").write_text("{ }")
-    now = artifacts.weights_identity(str(weights))["files"]
-    words = "from other weights (digest %s) than those in %s (digest %s)"
-    refusal(words % (identity["weights"][0]["files"][:12], weights, now[:12]))
-    (weights / "config.json").write_text("{}")
+def test_the_packages_of_a_compilation_are_those_of_its_archive_and_of_what_is_imported(tmp_path, monkeypatch):
+    installed = {"neuronx-cc": "2.21"}
+    monkeypatch.setattr(artifacts, "environment_versions", lambda entry: dict(installed))
+    complete(tmp_path / "one")
+    archives, two = str(tmp_path / "archives"), entry(tmp_path / "two")
+    compiled_artifact.export([entry(tmp_path / "one")], archives)
+    installed["neuronx-cc"] = "2.22"
+    refused = error(compiled_artifact.take_over, [two], archives)
+    words = "it was compiled with neuronx-cc 2.21, and this node has neuronx-cc 2.22"
+    assert refused == ("artifact.archive-does-not-fit", words)
+    assert not (tmp_path / "two").exists()
+    assert error(compiled_artifact.export, [entry(tmp_path / "one")], archives + "2")[0] == (
+        "artifact.nothing-to-export"
+    )
+    installed["neuronx-cc"] = "2.21"
     assert compiled_artifact.take_over([two], archives)["changed"]
-    imported = files.readable_json(str(tmp_path / "two" / KEY / artifacts.RECORD))
-    assert (imported["versions"], imported["weights"]) == (identity["versions"], identity["weights"])
-    assert not compiled_artifact.take_over([two], archives)["changed"]
-    # what does not fit any more is replaced
-    files.write_json(str(tmp_path / "two" / KEY / artifacts.RECORD), dict(imported, versions={"vllm": "0"}))
-    asked = compiled_artifact.take_over([two])
-    assert "neuronx-cc none, vllm 0" in asked["artifacts"][0]["message"]
-    assert asked["needed"] == [KEY]
-    assert compiled_artifact.take_over([two], archives)["artifacts"][0]["state"] == "complete"
-    assert not compiled_artifact.take_over([two], archives)["changed"]
+    assert files.readable_json(str(tmp_path / "two" / KEY / artifacts.RECORD))["versions"] == installed
+    installed["neuronx-cc"] = "2.22"
+    assert compiled_artifact.take_over([two])["needed"] == [KEY]  # it is replaced
+
+
+def test_a_link_is_not_exported(tmp_path):
+    """A server's account can make a link to a file that it may not read, and root exports."""
+    path, secret = tmp_path / "one" / KEY, tmp_path / "secret"
+    path.mkdir(parents=True)
+    secret.write_text("s3cret")
+    (path / "model.pt").symlink_to(secret)
+    plan_entries.complete_artifact(path, KEY)
+    code, words = error(compiled_artifact.export, [entry(tmp_path / "one")], str(tmp_path / "archives"))
+    assert (code, str(path / "model.pt") in words) == ("artifact.nothing-to-export", True)
+    assert not (tmp_path / "archives").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to another account")
+def test_the_account_of_a_server_gets_the_artifact_and_no_file_that_a_link_leads_to(tmp_path, exported, monkeypatch):
+    other, extract = tmp_path / "other", compiled_artifact._extract
+    other.write_text("x")
+
+    def extract_with_link(archive, manifest, folder):
+        extract(archive, manifest, folder)
+        os.symlink(other, os.path.join(folder, "link"))
+
+    monkeypatch.setattr(compiled_artifact, "_extract", extract_with_link)
+    assert compiled_artifact.take_over([entry(tmp_path / "two", user="nobody")], str(exported[0]))["changed"]
+    owners = [file.stat().st_uid for file in (tmp_path / "two" / KEY / "weights" / "tp0", other)]
+    assert owners == [pwd.getpwnam("nobody").pw_uid, 0]

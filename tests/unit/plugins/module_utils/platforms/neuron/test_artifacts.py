@@ -10,7 +10,6 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 import types
 
 import pytest
@@ -113,9 +112,11 @@ def fleet(tmp_path):
 
 
 def test_one_compiles_and_the_other_waits_without_any_order(fleet):
-    first, _process = fleet.begin("server-0", seconds=-1)
+    weights = checkpoint(fleet.folder / "w")
+    first, _process = fleet.begin("server-0", seconds=-1, weights=[weights])
     small_node.wait_until(lambda: fleet.compiles() == ["server-0"])
     assert fleet.state_of("server-0")["artifact"] == "compiles"
+    assert fleet.state_of("server-0")["weights"] == {weights: guard_state.weights_note(weights)}
     second, _process = fleet.begin("server-1")
     small_node.wait_until(lambda: fleet.state_of("server-1").get("phase") == "waiting for server-0")
     assert fleet.state_of("server-1")["reason"] == "it compiles"
@@ -127,6 +128,7 @@ def test_one_compiles_and_the_other_waits_without_any_order(fleet):
     record = fleet.completed()
     assert (record["server"], record["files"]) == ("server-0", {"model.pt": 6})
     assert (record["schema"], record["key"]) == (1, "f1")  # the plan's, not the folder's name
+    assert record["weights"] == [artifacts.weights_identity(weights)]
     assert "the artifact %s is complete: 1 files, 6 bytes" % fleet.artifact in fleet.text("server-0")
 
 
@@ -143,24 +145,6 @@ def test_what_a_killed_compilation_left_is_cleared(fleet):
     assert fleet.compiles() == ["server-0", "server-1"]
     words = "clearing the artifact %s: it has files of a compilation by server-0" % fleet.artifact
     assert words in fleet.text("server-1")
-
-
-def test_a_complete_one_is_loaded_and_a_cut_one_compiled_again(fleet):
-    entry, process = fleet.begin("server-0", seconds=0)
-    fleet.healthy(entry)
-    fleet.completed()
-    fleet.kill(process)
-    entry, process = fleet.begin("server-0", seconds=0)
-    fleet.healthy(entry)
-    fleet.kill(process)
-    assert fleet.compiles() == ["server-0"]
-    (fleet.artifact / "model.pt").write_text("onet")
-    assert artifacts.state_of(str(fleet.artifact))[0] == "damaged"
-    entry, process = fleet.begin("server-0", seconds=0)
-    fleet.healthy(entry)
-    assert fleet.compiles() == ["server-0", "server-0"]
-    words = "clearing the artifact %s: files are missing or cut since server-0 completed it" % fleet.artifact
-    assert words in fleet.text("server-0")
 
 
 def test_the_watch_is_nobodys_child_and_ends_with_the_engine(fleet):
@@ -194,24 +178,7 @@ def test_a_compiler_of_another_host_is_believed_for_its_budget(fleet, monkeypatc
     assert artifacts.state_of(str(fleet.artifact))[0] == "abandoned"
 
 
-def test_a_compilation_that_another_host_took_over_is_left_to_it(fleet):
-    entry, process = fleet.begin("server-0", seconds=-1)
-    small_node.wait_until((fleet.artifact / "model.pt").exists)
-    theirs = dict(fleet.record(), host="node-2", server="server-3", since=time.time())
-    artifacts.clear(str(fleet.artifact))
-    files.write_json(str(fleet.artifact / artifacts.RECORD), theirs)
-    (fleet.artifact / "model.pt").write_text("half")
-    (watch,) = set(processes.marked_processes(fleet.node.root)["server-0"]) - {process.pid}
-    pathlib.Path("%s.go" % fleet.log).touch()
-    fleet.healthy(entry)
-    small_node.wait_until(lambda: not small_node.alive(watch), what="the watch ends")
-    assert fleet.record() == theirs
-    assert artifacts.state_of(str(fleet.artifact))[0] == "compiling"
-    words = "the artifact %s is not recorded as complete: its record is of server-3 on node-2 by now" % fleet.artifact
-    assert words in fleet.text("server-0")
-
-
-def test_a_record_on_a_full_disk_is_written_again(tmp_path, monkeypatch):
+def test_a_record_on_a_full_disk_is_written_again_and_that_of_another_host_never(tmp_path, monkeypatch):
     path = str(tmp_path)
     entry = {"name": "server-0", "environment": {}, "health": {"budget_s": 60}}
     begun = artifacts.compiling_record(entry)
@@ -230,6 +197,10 @@ def test_a_record_on_a_full_disk_is_written_again(tmp_path, monkeypatch):
     assert artifacts.state_of(path)[0] == "compiling"
     assert artifacts._completed(path, entry, options, begun)
     assert artifacts.state_of(path)[0] == "complete"
+    theirs = dict(begun, host="node-2", server="server-3")  # it considered this compilation dead
+    files.write_json(os.path.join(path, artifacts.RECORD), theirs)
+    assert artifacts._completed(path, entry, options, begun)
+    assert files.readable_json(os.path.join(path, artifacts.RECORD)) == theirs
 
 
 def test_a_cache_beside_the_compiled_graphs_is_no_part_of_the_artifact(tmp_path):
@@ -320,10 +291,14 @@ def test_the_note_of_weights_changes_with_a_repair(tmp_path):
 def test_an_artifact_for_anything_else_does_not_fit(tmp_path):
     python = environment(tmp_path / "v", vllm="0.11.1", neuronx_cc="2.21")
     path = checkpoint(tmp_path / "w")
-    entry = {"name": "server-0", "launcher": "process", "command": [python], "environment": {},
-             "hooks": compile_cache("f1"), "weights": [path, str(tmp_path / "draft")],
-             "health": {"budget_s": 60}}  # fmt: skip
+    artifact = tmp_path / "artifact"
+    artifact.mkdir()
+    entry = {"name": "server-0", "launcher": "process", "command": [python], "hooks": compile_cache("f1", ["leader"]),
+             "environment": {"NEURON_COMPILED_ARTIFACTS": str(artifact)}, "directories": {"artifact": str(artifact)},
+             "weights": [path, str(tmp_path / "draft")], "health": {"budget_s": 60}}  # fmt: skip
     record = artifacts.compiling_record(entry)
+    files.write_json(str(artifact / artifacts.RECORD), dict(record, state="complete"))
+    assert artifacts.StartHook.of(entry, None).replaces("leader")
     assert record["versions"] == {"vllm": "0.11.1", "neuronx-cc": "2.21"}
     assert (record["weights"][1], artifacts.misfit_of(entry, record)) == (None, None)
     assert "key f1" in artifacts.misfit_of(dict(entry, hooks=compile_cache("f2")), record)
@@ -334,27 +309,9 @@ def test_an_artifact_for_anything_else_does_not_fit(tmp_path):
     environment(tmp_path / "v", vllm="0.11.1", neuronx_cc="2.21")
     checkpoint(tmp_path / "w", shards=("one", "TWO"))
     assert record["weights"][0]["content"][:12] in artifacts.misfit_of(entry, record)
+    assert artifacts.assess(str(artifact), entry)[0] == "unfit"  # it is cleared as an abandoned one is
+    assert not artifacts.StartHook.of(entry, None).replaces("leader")  # which compiles first, as on an empty node
     (tmp_path / "w" / guard_state.WEIGHT_MANIFEST).unlink()
     assert artifacts.misfit_of(entry, record) is None  # the same sizes, and nothing else is known
     checkpoint(tmp_path / "w", shards=("one", "three"), manifest=False)
     assert record["weights"][0]["files"][:12] in artifacts.misfit_of(entry, record)
-
-
-def test_what_does_not_fit_any_more_is_compiled_again_and_state_of(fleet):
-    weights = checkpoint(fleet.folder / "w")
-    entry, process = fleet.begin("server-0", seconds=0, weights=[weights])
-    fleet.healthy(entry)
-    record = fleet.completed()
-    assert (record["key"], record["weights"]) == ("f1", [artifacts.weights_identity(weights)])
-    assert fleet.state_of("server-0")["weights"] == {weights: guard_state.weights_note(weights)}
-    fleet.kill(process)
-    checkpoint(fleet.folder / "w", shards=("one", "TWO"))
-    # the leader is asked to compile first, as on a fresh node
-    follower, _process = fleet.begin("server-1", weights=[weights], after=["server-0"], leaders=["server-0"])
-    small_node.wait_until(lambda: fleet.state_of("server-1").get("phase") == "waiting for server-0")
-    entry, process = fleet.begin("server-0", seconds=0, weights=[weights])
-    fleet.healthy(entry)
-    fleet.healthy(follower)
-    assert fleet.compiles() == ["server-0", "server-0"]
-    assert "clearing the artifact %s: it was compiled from other weights" % fleet.artifact in fleet.text("server-0")
-    assert fleet.completed()["weights"] == [artifacts.weights_identity(weights)]

@@ -7,18 +7,15 @@ they are from."""
 from __future__ import annotations
 
 import json
-import re
 from xml.etree import ElementTree
 
 import pytest
-import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import registry
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.nvidia import platform, smi
-from ansible_collections.inference.fleet.plugins.modules import accelerator_info
+from ansible_collections.inference.fleet.tests.unit.detected_node import mangled
 from ansible_collections.inference.fleet.tests.unit.engines.nvidia_node import FIXTURES, NvidiaNode
 from hypothesis import given
-from hypothesis import strategies as st
 
 # node: (accelerator, product, GPUs, MiB, compute capability, driver, CUDA)
 NODES = {
@@ -31,7 +28,6 @@ NODES = {
     "gb300-4": ("gb300", "NVIDIA GB300", 4, 284208, "10.3", "580.173.02", "13.0"),
     "h100-8": ("h100", "NVIDIA H100 80GB HBM3", 8, 81559, "9.0", "580.105.08", "13.0"),
     "h200-1": ("h200", "NVIDIA H200", 1, 143771, "9.0", "580.159.04", "13.0"),
-    "h200-2": ("h200", "NVIDIA H200", 2, 143771, "9.0", "580.126.09", "13.0"),
     "h200-8": ("h200", "NVIDIA H200", 8, 143771, "9.0", "580.126.09", "13.0"),
     "l40s-1": ("l40s", "NVIDIA L40S", 1, 46068, "8.9", "595.91.07", "13.2"),
     "rtx-pro-6000-1": ("rtx-pro-6000", "NVIDIA RTX PRO 6000 Blackwell Server Edition", 1, 97887, "12.0", "580.105.08",
@@ -62,6 +58,8 @@ def test_every_node(node, name):
     }
     assert [one.faults + one.holders for one in found.devices] == [[]] * count
     assert "GPU-0" not in json.dumps(found.as_dict())  # identifiers are kept nowhere
+    short = registry.PLATFORMS["nvidia"].shortfalls(found, {"count": count}, {})  # of the memory that a plan assumes
+    assert len(short) == (name == "a100-1")
 
 
 def test_the_numbers_are_nvidia_smi_s_own(node):
@@ -140,19 +138,16 @@ def test_one_that_is_gone_moves_the_others_up(node):
 @pytest.mark.parametrize(("path", "value", "word", "words"), [
     ("fb_memory_usage/total", "GPU is lost", "lost", "Reboot the node"),
     ("product_name", "ERR!", "unreadable", "--gpu-reset -i 0"),
-    ("fb_memory_usage/total", "[Unknown Error]", "unreadable", "--gpu-reset -i 0"),
     ("mig_mode/current_mig", "[GPU requires reset]", "needs reset", "--gpu-reset -i 0"),
     ("gpu_recovery_action", "Reset", "needs reset", "requires: reset"),
     ("mig_mode/pending_mig", "Enabled", "MIG", "-mig 0"),
     ("ecc_errors/volatile/dram_uncorrectable", "2", "ECC", "had 2 uncorrectable"),
-    ("ecc_errors/volatile/sram_uncorrectable_secded", "1", "ECC", "had 1 uncorrectable"),
     ("ecc_errors/aggregate/sram_threshold_exceeded", "Yes", "ECC", "List 0 in fleet_hardware.exclude"),
     ("remapped_rows/remapped_row_pending", "Yes", "remap pending", "--gpu-reset -i 0"),
     ("remapped_rows/remapped_row_failure", "Yes", "remap failed", "List 0 in fleet_hardware.exclude"),
     ("ecc_errors/tpc_repair_pending", "Yes", "repair pending", "--gpu-reset -i 0"),
     ("ecc_errors/unrepairable_memory", "Yes", "repair failed", "List 0 in fleet_hardware.exclude"),
     ("fabric/state", "In Progress", "fabric", "state In Progress"),
-    ("fabric/state", "Not Started", "fabric", "nvidia-fabricmanager"),
     ("fabric/status", "Insufficient Resources", "fabric", "Insufficient Resources"),
     ("fabric/health/summary", "Unhealthy", "fabric", "is unhealthy"),
 ])  # fmt: skip
@@ -192,19 +187,6 @@ def test_one_answer_stands_in_for_the_other(node):
     assert {one.compute_capability for one in only_xml.devices} == {None}
 
 
-# ---- where they are
-
-
-def test_numa_and_cpus_by_the_kernel(node):
-    node.has("h100-8")
-    for number, bus in enumerate(["53", "64", "75", "86", "97", "a8", "b9", "ca"]):
-        node.write("/sys/bus/pci/devices/0000:%s:00.0/numa_node" % bus, "%d\n" % (number // 4))
-        node.write("/sys/bus/pci/devices/0000:%s:00.0/local_cpulist" % bus, ["0-47,96-143\n", "48-95\n"][number // 4])
-    found = node.detect()
-    assert [one.numa for one in found.devices] == [0] * 4 + [1] * 4
-    assert (found.devices[0].cpus, found.devices[7].cpus, found.warnings) == ("0-47,96-143", "48-95", [])
-
-
 @pytest.mark.parametrize(
     ("text", "bus"),
     [("00000000:8F:00.0", "0000:8f:00.0"), ("0000:8F:00", "0000:8f:00.0"), ("00000008:06:00.0", "0008:06:00.0"),
@@ -218,31 +200,6 @@ def test_addresses(text, bus):
 
 TEXTS = {name: (FIXTURES / name / "q-x.xml").read_text() for name in NODES}
 CSVS = {name: (FIXTURES / name / "query-gpu.csv").read_text() for name in NODES}
-WORDS = ["N/A", "[N/A]", "ERR!", "GPU is lost", "[Unknown Error]", "[GPU requires reset]", "Insufficient Permissions",
-         "", "-1", "99999999999999999999", "0", "\u00b2", "&", "<", "]]>", "\x00", "Enabled", "Yes"]  # fmt: skip
-
-
-@st.composite
-def mangled(draw, texts):
-    """A recorded answer with lines gone, doubled, swapped or with other words in them, or cut off."""
-    lines = texts[draw(st.sampled_from(sorted(texts)))].splitlines(keepends=True)
-    for _number in range(draw(st.integers(0, 6))):
-        place = draw(st.integers(0, max(len(lines) - 1, 0)))
-        how = draw(st.sampled_from(["drop", "double", "word", "cut", "insert"]))
-        if not lines:
-            break
-        if how == "drop":
-            del lines[place]
-        elif how == "double":
-            lines.insert(place, lines[place])
-        elif how == "word":
-            word = draw(st.sampled_from(WORDS))
-            lines[place] = re.sub(r"(?<=>)[^<>\n]*(?=<)|(?<=, )[^,\n]+", lambda _found, word=word: word, lines[place])
-        elif how == "insert":
-            lines.insert(place, draw(st.text(max_size=20)) + "\n")
-        else:
-            lines = ["".join(lines)[: draw(st.integers(0, len("".join(lines))))]]
-    return "".join(lines)
 
 
 @given(mangled(TEXTS), mangled(CSVS))
@@ -260,11 +217,3 @@ def test_nothing_breaks_it_and_nothing_is_a_silent_zero(text, csv):
         assert device.memory_mib is None or device.memory_mib > 0
         assert device.health == "ok" or device.faults
         assert "GPU-0" not in json.dumps(device.faults)
-
-
-def test_what_accelerator_info_returns_of_a_gpu_is_documented(node):
-    documented = yaml.safe_load(accelerator_info.RETURN)
-    found = node.has("h200-8").detect().as_dict()
-    contains = documented["devices"]["contains"]
-    assert set(found["devices"][0]) == {name for name in contains if contains[name].get("returned") != "for NPUs"}
-    assert set(found) - {"warnings"} == set(documented)

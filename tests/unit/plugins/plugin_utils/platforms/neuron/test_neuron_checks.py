@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.neuron import checks
 from ansible_collections.inference.fleet.tests.unit.engines import plans
 
 TRN2 = {"accelerator": "trainium2", "count": 16}
@@ -50,21 +49,16 @@ def additional(value, name="trn3-eagle3"):
     ("layers", "key", "effect", "close"),
     [
         (nxdi(is_eagel3=True), "is_eagel3", IGNORED, "is_eagle3"),
-        (nxdi(**{"tp-degree": 8}), "tp-degree", IGNORED, "tp_degree"),
         (nxdi(zzz=1), "zzz", IGNORED, None),
-        (nxdi(on_device_sampling_config={"global_top_k": 64}), "global_top_k", IGNORED, "global_topk"),
         (plugin(num_seq_buckets=[4]), "num_seq_buckets", IGNORED, "num_seqs_buckets"),
-        (plugin(on_device_sampling_config={"all_greedily": True}), "all_greedily", IGNORED, "all_greedy"),
         # mappings in both engines' configuration; two of them fail instead, after the checkpoint is read
         (nxdi(blockwise_matmul_config={"blok_size": 256}), "blok_size", IGNORED, "block_size"),
         (nxdi(router_config={"act_fnn": "softmax"}), "act_fnn", LATE, "act_fn"),
-        (nxdi(lora_config={"rank": 16}), "rank", LATE, None),
         (additional({"vision_neuron_config": {"tp_degree": 2}}, "trn3-vllm-neuron"), "tp_degree", IGNORED, None),
         ({**nxdi(is_eagel3=True), "name": "trn3-start-script"}, "is_eagel3", IGNORED, "is_eagle3"),
+        ({**nxdi(one_key=1, other_key=1), "allow_unknown_config": ["one_key"]}, "other_key", IGNORED, None),
         # the top of additional-config
-        (additional({"override-neuron-config": {}}), "override-neuron-config", IGNORED, "override_neuron_config"),
         (additional('{"override-neuron-config": {}}'), "override-neuron-config", IGNORED, "override_neuron_config"),
-        (additional({"neuron-config": {}}, "trn3-vllm-neuron"), "neuron-config", IGNORED, "neuron_config"),
         (additional({"neuron_config": {}}), "neuron_config", "only the vLLM Neuron plugin reads it", None),
         (additional({"override_neuron_config": {}}, "trn3-vllm-neuron"), "override_neuron_config",
          "only NxD Inference reads it", None),
@@ -88,13 +82,10 @@ def test_a_key_that_the_engine_does_not_read_is_refused(layers, key, effect, clo
         (argument(override_neuron_config={"is_eagle3": True}), SERVER + ": arguments.override-neuron-config"),
         ({"name": "trn3-vllm-neuron", "arguments": {"neuron_config.quantization": "mxfp4"}},
          SERVER + ": arguments.neuron_config.quantization"),
-        ({"arguments": {"additional-config.override_neuron_config": 3}},
-         SERVER + ": arguments.additional-config.override_neuron_config"),
         ({"arguments": {"speculative_config.method": "eagle"}}, SERVER + ": arguments.speculative_config.method"),
         # values
         (nxdi(router_config="{}"), OVERRIDE + ".router_config"),
         (additional("{"), PLACE),
-        (additional([1]), PLACE),
         (additional({"override_neuron_config": 3}), OVERRIDE),
         (argument(speculative_config="eagle3"), SERVER + ": arguments.speculative-config"),
         (plugin(num_batched_tokens_buckets="8192"), PLUGIN + ".num_batched_tokens_buckets"),
@@ -113,9 +104,7 @@ RANGE, ARTIFACT = "${device_range}", "${artifact}"
 @pytest.mark.parametrize(
     ("layers", "name", "value", "reason", "write"),
     [
-        (nxdi(tp_degree=4), OVERRIDE + ".tp_degree", "4", "arguments.tensor-parallel-size is 8", None),
         (nxdi(logical_nc_config=1), OVERRIDE + ".logical_nc_config", "1", "fleet_hardware.lnc is 2", None),
-        (nxdi(speculation_length=3), OVERRIDE + ".speculation_length", "3", "num_speculative_tokens is 5", None),
         # as JSON in a string
         (argument(speculative_config='{"method": "eagle3", "model": "${draft}", "num_speculative_tokens": 3}'),
          OVERRIDE + ".speculation_length", "5", "num_speculative_tokens is 3", None),
@@ -131,20 +120,15 @@ RANGE, ARTIFACT = "${device_range}", "${artifact}"
         ({"name": "trn3-vllm-neuron", "hardware": {**plans.TRN3, "lnc": 1}, "needs": {"lnc": 1}},
          "environment.NEURON_LOGICAL_NC_CONFIG", "not set", "fleet_hardware.lnc is 1", "${lnc}"),
         # cores and directories
-        ({"environment": {"NEURON_RT_VISIBLE_CORES": "0-3"}}, "environment.NEURON_RT_VISIBLE_CORES",
-         '"0-3"', CORES, RANGE),
         ({"environment": {"NEURON_RT_VISIBLE_CORES": None}}, "environment.NEURON_RT_VISIBLE_CORES", "not set", CORES,
          RANGE),
         ({"name": "trn3-vllm-neuron", "environment": {"NEURON_VISIBLE_DEVICES": "all"}},
          "environment.NEURON_VISIBLE_DEVICES", '"all"', CORES, RANGE),
         ({"environment": {"NEURON_COMPILED_ARTIFACTS": None}}, "environment.NEURON_COMPILED_ARTIFACTS", "not set",
          "directories.artifact is", ARTIFACT),
-        ({"environment": {"BASE_COMPILE_WORK_DIR": ""}}, "environment.BASE_COMPILE_WORK_DIR", "not set",
-         "directories.compile is", "${compile}"),
         ({"environment": {"BASE_COMPILE_WORK_DIR": "/tmp/x"}}, "environment.BASE_COMPILE_WORK_DIR", '"/tmp/x"',
          "directories.compile is", "${compile}"),
         # speculation
-        (nxdi(is_eagle3=False), OVERRIDE + ".is_eagle3", "false", "model.draft.method is eagle3", "true"),
         (nxdi(enable_eagle_speculation=None), OVERRIDE + ".enable_eagle_speculation", "not set",
          "model.draft.method is eagle3", "true"),
         (argument(speculative_config=None), OVERRIDE + ".is_eagle3", "true", "arguments.speculative-config is not set",
@@ -158,7 +142,7 @@ RANGE, ARTIFACT = "${device_range}", "${artifact}"
          "the engine's cache must be in directories.artifact", "${artifact}/cache"),
         *(({"name": "trn3-vllm-neuron", "environment": {"VLLM_CACHE_ROOT": value}}, "environment.VLLM_CACHE_ROOT", None,
            "the engine's cache must be in directories.artifact", "${artifact}/cache")
-          for value in ("/home/x/.cache/vllm", "cache", "${artifact}s", "${artifact}/../x", "${artifact}//cache")),
+          for value in ("cache", "${artifact}s", "${artifact}/../x", "${artifact}//cache")),
         ({"name": "trn3-vllm-neuron", "environment": {"NEURON_LIBTORCH_CACHE_ROOT": "/tmp/x"}},
          "environment.NEURON_LIBTORCH_CACHE_ROOT", '"/tmp/x"', "environment.VLLM_CACHE_ROOT is", "${artifact}/cache"),
         # MXFP4
@@ -180,8 +164,6 @@ def test_a_value_that_contradicts_another_is_refused(layers, name, value, reason
     [
         ({"servers": {"server": {"devices": 5, "count": 3}}},
          "servers.server.devices is 5; allowed: 1, 2 or a multiple"),
-        ({"name": "trn3-start-script", "servers": {"server": {"devices": 7, "count": 3}}},
-         "devices is 7; allowed: 1, 2"),
         ({"hardware": {"accelerator": "trainium3", "count": 3}, "servers": {"server": {"devices": 3}}},
          "devices is 3;"),
         ({"servers": {"server": {"devices": 12, "count": 3}}},
@@ -200,11 +182,6 @@ def test_servers_that_do_not_have_whole_chips_are_refused(layers, words):
     assert code == CHIPS and words in values[1] and values[2] == 4
 
 
-@pytest.mark.parametrize("layers", [{"servers": {"server": {"devices": 5}}}, {"hardware": {**plans.TRN3, "lnc": 3}}])
-def test_the_plan_itself_refuses_what_no_chip_has(layers):
-    assert not refused(**layers)[0].startswith("neuron.")
-
-
 @pytest.mark.parametrize(
     "layers",
     [
@@ -212,18 +189,9 @@ def test_the_plan_itself_refuses_what_no_chip_has(layers):
         {**nxdi(key_of_tomorrow=1), "allow_unknown_config": ["key_of_tomorrow"]},
         {**nxdi(on_device_sampling_config={"min_p": 0.1}), "allow_unknown_config": ["min_p"]},
         {"arguments": {"additional-config": {"quantum_config": {}}}, "allow_unknown_config": ["quantum_config"]},
-        {"arguments": {"num-gpu-blocks-override": 16}},
         {"arguments": {"num-gpu-blocks-override": None}},
-        {"arguments": {"max-num-seqs": 8}},  # num-gpu-blocks-override follows
-        {"arguments": {"max-num-seqs": "8"}},
-        {
-            "arguments": {
-                "enable-prefix-caching": True,
-                "no-enable-prefix-caching": None,
-                "num-gpu-blocks-override": 999,
-            }
-        },
-        nxdi(is_full_model_shuffled=True),
+        {"arguments": {"max-num-seqs": "8"}},  # num-gpu-blocks-override follows
+        argument(enable_prefix_caching=True, no_enable_prefix_caching=None, num_gpu_blocks_override=999),
         {"arguments": {"max_num_seqs": 8, "max-num-seqs": None}},
         {"arguments": {"speculative-config": '{"method": "eagle3", "model": "${draft}", "num_speculative_tokens": 5}'}},
         nxdi(router_config={"act_fn": "softmax", "dtype": "float32"}, blockwise_matmul_config={"block_size": 256}),
@@ -241,22 +209,6 @@ def test_what_is_let_through(layers):
     layers = dict(layers)
     found = plans.planned(layers.pop("name", "trn3-eagle3"), plans.TRN3, layers)
     assert len(found.entries) == 8 and not capacity.refusals(found.capacity)
-
-
-def test_an_unknown_key_is_let_through_by_its_own_name_only():
-    layers = {**nxdi(one_key=1, other_key=1), "allow_unknown_config": ["one_key"]}
-    code, values = refused(**layers)
-    assert (code, values[0]) == (INVALID, OVERRIDE + ".other_key")
-
-
-def test_every_key_of_the_recipes_is_on_the_lists():
-    for name, key, known in (
-        ("trn3-eagle3", "override_neuron_config", checks.KEYS["override_neuron_config"]),
-        ("trn3-vllm-neuron", "neuron_config", checks.KEYS["neuron_config"]),
-    ):
-        recipe = plans.OWN[name]
-        assert set(recipe["arguments"]["additional-config"][key]) <= set(known)
-        assert "allow_unknown_config" not in recipe
 
 
 @pytest.mark.parametrize(

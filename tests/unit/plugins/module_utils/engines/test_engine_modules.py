@@ -1,7 +1,8 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Modules in Dynamo's environment: torchvision replaced, NIXL waits, the end without a registration."""
+"""Modules in an engine's environment: quick imports, torchvision replaced, NIXL waits, the end without a
+registration."""
 
 from __future__ import annotations
 
@@ -15,8 +16,10 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import (
     dynamo,
     nixl_waits,
+    quick_imports,
     stays_registered,
     text_only,
+    vllm,
 )
 
 ADDRESS = "127.0.0.1:8160"
@@ -63,6 +66,26 @@ from vllm.distributed.nixl_utils import NixlWrapper
 extension = inference_fleet_nixl_waits.Waits
 print(json.dumps([[name for name in dir(extension) if not name.startswith("__")], vars(NixlWrapper().config)]))
 """
+SERVER = """
+import gc, json, multiprocessing, sys
+import heavy
+
+def told():
+    print(json.dumps([__name__, sys.argv[1:], heavy.DURING, gc.isenabled(), gc.get_freeze_count() > 0]), flush=True)
+
+if __name__ == "__main__":
+    told()
+    import engine
+    child = multiprocessing.get_context("spawn").Process(target=engine.run)
+    child.start()
+    child.join()
+    sys.exit(child.exitcode)
+"""
+IMPORTED = {
+    "server.py": SERVER,
+    "heavy.py": "import gc\nDURING = gc.isenabled()\n",
+    "engine.py": "import server\n\ndef run():\n    server.told()\n",
+}
 
 
 @pytest.fixture
@@ -70,7 +93,8 @@ def run(tmp_path):
     """run(module, texts, *arguments, **environment): Python's -m with the installed copy of the module in a folder."""
 
     def call(module, texts, *arguments, **environment):
-        (name,) = [name for name, one in dynamo.ENGINE.modules if one is module]
+        name = module.MODULE
+        assert (name, module) in (*dynamo.ENGINE.modules, *vllm.ENGINE.modules)
         source = inspect.getsource(module).replace("POLL_S = 2", "POLL_S = 0.1")
         for path, text in {name + ".py": source, **texts}.items():
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -81,6 +105,15 @@ def run(tmp_path):
         return subprocess.run(argv, cwd=tmp_path, env=given, capture_output=True, text=True, timeout=100, check=False)
 
     return call
+
+
+def test_a_server_and_its_spawned_process_import_without_garbage_collection_and_run_with_it(run):
+    done = run(quick_imports, IMPORTED, None, "server", "--port", "1", PYTHONWARNINGS="error::RuntimeWarning")
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        ["__main__", ["--port", "1"], False, True, True],
+        ["server", ["--port", "1"], False, True, True],
+    ], done.stderr
+    assert done.returncode == 0
 
 
 def test_the_import_of_image_processing_is_replaced(run):
