@@ -58,6 +58,7 @@ ROLES = {
     "toolkit_packages": ["uv"], "toolkit_find_links": ["https://me:%s@wheels" % SECRET], "neuron_reboot": "yes",
     "toolkit_index_url": "https://me:%s@pip" % SECRET, "vllm_torch": "torch==2.13.0+cpu",
     "vllm_torch_index_url": "https://me:%s@torch" % SECRET, "vllm_extra_index_urls": ["https://me:%s@e" % SECRET],
+    "neuron_packages": {"aws-neuronx-dkms": {"version": "2.99", "least": "2.98"}},
     "vllm_environment": {"HTTP_PROXY": "http://me:%s@p" % SECRET}, "vllm_packages": ["a==1"], "vllm_create": False,
     "cpu_packages": {}, "container_engine_settings": {"features": {"more": True}, "proxies": {"http-proxy": SECRET}},
     "container_engine_registry_mirrors": ["https://me:%s@m" % SECRET], "container_engine_auth": LOGIN,
