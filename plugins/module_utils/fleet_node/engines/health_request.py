@@ -22,11 +22,6 @@ def headers(secrets):
     return {"Authorization": "Bearer " + key} if usable else None
 
 
-def completes(entry):
-    """Whether clients send requests to this server, so that it can be asked for a completion."""
-    return entry["role"] in ("server", "frontend") and entry["port"] is not None
-
-
 def health(entry, timeout, secrets=None):
     """The Response of the health path of a server that has one."""
     url = http_client.base_url(entry["bind"], health_port(entry)) + entry["health"]["path"]

@@ -12,7 +12,7 @@ from ..engines import health_request as asking
 from ..engines.registry import engine_of
 from ..errors import FleetError, visible
 from ..host import http_client, processes
-from ..host.server_spec import check_entries, health_port
+from ..host.server_spec import answers, check_entries, health_port
 from ..host.values import utc
 from ..model import gpt_oss
 from ..supervise import state as guard_state
@@ -52,13 +52,13 @@ def all_answer(entries, timeout, paths):
     """Whether each server is healthy and listens on its address only: a hint that saves waiting, not a verdict."""
     sockets = processes.listening_sockets()
 
-    def answers(entry):
+    def healthy(entry):
         if health_port(entry) is None:
             return True
         secrets = read_secrets(paths, entry["name"])
         return asking.health(entry, timeout, secrets).healthy and _open_to_all(entry, sockets) is None
 
-    return all(_in_parallel(answers, entries))
+    return all(_in_parallel(healthy, entries))
 
 
 def _in_parallel(function, items):
@@ -81,7 +81,7 @@ def probe(entry, timeout, secrets=None):
     health = asking.health(entry, timeout, secrets)
     if not health.healthy:
         return _lack("health", health, refusal)
-    if not asking.completes(entry):
+    if not answers(entry):
         return None
     base = http_client.base_url(entry["bind"], entry["port"])
     models = http_client.request("GET", base + "/v1/models", timeout=timeout, headers=headers)
@@ -237,9 +237,9 @@ def probe_all(entries, timeout, observed):
         lack = probe(entry, timeout, secrets)
         return lack and redactor_of(secrets).text(lack)
 
-    answers = _in_parallel(probed, entries)
+    found = _in_parallel(probed, entries)
     sockets = processes.listening_sockets()
-    return {entry["name"]: lack or _open_to_all(entry, sockets) for entry, lack in zip(entries, answers)}
+    return {entry["name"]: lack or _open_to_all(entry, sockets) for entry, lack in zip(entries, found)}
 
 
 def doing(observed):
@@ -346,7 +346,7 @@ def _hangs(entry, observed):
         time.sleep(RETRY_S)
     if answer.status is None or answer.status >= 500:
         return "health: " + answer.describe(200)
-    if not asking.completes(entry):
+    if not answers(entry):
         return None
     answer, busy = asking.one_token(entry, COMPLETION_S, observed.secrets)
     return "completion: " + answer.describe(200) if answer.error == "timeout" and not busy else None

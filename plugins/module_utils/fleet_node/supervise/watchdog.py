@@ -20,7 +20,7 @@ from ..host.files import fits, is_locked, names_in, readable_json, write_json
 from ..host.http_client import FAILURES
 from ..host.paths import NodePaths
 from ..host.processes import markers_of, terminate_found
-from ..host.server_spec import health_port, read_entry
+from ..host.server_spec import answers, health_port, read_entry
 from .state import KILL_S, TERM_S, read_record, read_secrets, recorded_pid, say
 
 MEMORY = {"*": {"pid": int, "ticks": int, "answered": bool, "failures": int}}
@@ -33,7 +33,7 @@ def fault(entry, secrets, timeout):
     """
     if health_port(entry) is None:
         return None, False
-    if asking.completes(entry):
+    if answers(entry):
         what, (answer, busy) = "a completion", asking.one_token(entry, timeout, secrets)
     else:
         what, answer, busy = "its health path", asking.health(entry, timeout, secrets), False
