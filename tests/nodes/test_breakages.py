@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from ansible_collections.inference.fleet.tests.nodes.breakages import BREAKAGES, HARMLESS, UNIT
+from ansible_collections.inference.fleet.tests.nodes.breakages import BREAKAGES, ENTRY, HARMLESS, UNIT
 from ansible_collections.inference.fleet.tests.nodes.conftest import created
 
 VARIABLES = {
@@ -127,6 +127,29 @@ def test_harmless_changes_restart_nothing(converged):
     assert "override.conf" in status(converged).ok().output
     converged.node.ssh("rm -r /etc/systemd/system/%s.d && systemctl daemon-reload" % UNIT)
     assert converged.pids() == before
+
+
+@pytest.mark.soak
+def test_a_full_and_a_read_only_file_system_leave_the_servers_unchanged(converged):
+    site, folder = converged, os.path.dirname(ENTRY)
+    before, files = site.pids(), site.node.ssh("cat %s/*" % folder)
+    change = {"instances": {"server-0": {"arguments": {"max-num-seqs": 4}}}}
+
+    def refused(reason):
+        run = site.play("playbooks/site.yml", override=change, **VARIABLES).failed(ENTRY)
+        assert reason in words(run)
+
+    mount = "cp -a {0} /tmp/kept && mount -t tmpfs -o size=64k,mode=755 none {0} && cp -a /tmp/kept/. {0} && "
+    fill = "(dd if=/dev/zero of={0}/.fill bs=1k 2> /dev/null; true)"
+    try:
+        site.node.ssh((mount + fill).format(folder))
+        refused("No space left on device")
+        site.node.ssh("rm %s/.fill && mount -o remount,ro %s" % (folder, folder))
+        refused("Read-only file system")
+    finally:
+        site.node.ssh("umount %s" % folder)
+    assert (site.pids(), site.node.ssh("cat %s/*" % folder)) == (before, files)
+    assert again(site).count("changed") == 0
 
 
 @pytest.mark.soak
