@@ -188,10 +188,10 @@ def check_access(keys, address, limits=None):
     return True
 
 
-def certificate(chain, key, now=None):
+def certificate(chain, key):
     """Return the PEM file of a proxy from the contents of a certificate chain and its private key; "" without both.
 
-    now: aware datetime, the current time by default. Raises FleetError if they cannot be used together now.
+    Raises FleetError if they cannot be used together now.
     """
     if not chain and not key:
         return ""
@@ -205,11 +205,14 @@ def certificate(chain, key, now=None):
     with contextlib.suppress(ValueError, TypeError):
         first = x509.load_pem_x509_certificate(chain.encode())
         private = serialization.load_pem_private_key(key.encode(), None)
-        ends = getattr(first, "not_valid_after_utc", None)  # of cryptography 42
-        ends = ends or first.not_valid_after.replace(tzinfo=datetime.timezone.utc)
+        begins, ends = (
+            # cryptography 42 has the first
+            getattr(first, name + "_utc", None) or getattr(first, name).replace(tzinfo=datetime.timezone.utc)
+            for name in ("not_valid_before", "not_valid_after")
+        )
         if first.public_key().public_bytes(*public) == private.public_key().public_bytes(*public):
-            why = "expired at " + ends.strftime("%Y-%m-%d %H:%M UTC")
-            if ends > (now or datetime.datetime.now(datetime.timezone.utc)):
+            why = "are valid from %s to %s" % tuple(f"{one:%Y-%m-%d %H:%M UTC}" for one in (begins, ends))
+            if begins <= datetime.datetime.now(datetime.timezone.utc) < ends:
                 return "%s\n%s\n" % (chain.strip(), key.strip())
     raise FleetError("endpoint.certificate-invalid", why)
 

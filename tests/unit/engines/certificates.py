@@ -14,15 +14,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def made(days=1):
-    """Return (certificate, key) in PEM format for this machine, valid from two days ago for `days` from now."""
+def made(days=1, since=-2):
+    """Return (certificate, key) in PEM format for this machine, valid from `since` to `days`, in days from now."""
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.timezone.utc)
     addresses = x509.SubjectAlternativeName(
         [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
     )
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "proxy")])
     built = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(1)
-    built = built.not_valid_before(now - datetime.timedelta(2)).not_valid_after(now + datetime.timedelta(days))
+    built = built.not_valid_before(now + datetime.timedelta(since)).not_valid_after(now + datetime.timedelta(days))
     built = built.add_extension(addresses, critical=False)
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

@@ -142,7 +142,7 @@ def test_certificates():
     chain, key = made()
     assert endpoint.certificate(chain, key) == chain + key
     assert endpoint.certificate("", "") == ""
-    for pair in ((chain, ""), ("", key), (chain, made()[1]), ("x", key), made(-1)):
+    for pair in ((chain, ""), ("", key), (chain, made()[1]), ("x", key), made(-1), made(2, since=1)):
         assert code(endpoint.certificate, *pair) == ["endpoint.certificate-invalid"]
 
 
