@@ -107,7 +107,7 @@ def test_endpoints_for_each_gateway(tmp_path, inventory):
         ("endpoints", [], {"format": "traefik"}, "prometheus, nginx"),
         ("endpoint", ["--limit", "n1"], {}, "no host of the group endpoint, which has: proxy"),
         *((name, [], {"endpoint_certificate": "chain", "endpoint_certificate_key": "key", "endpoint_keys": {"a": "k"}},
-           "expired at") for name in ("endpoint", "site")),
+           "are valid from") for name in ("endpoint", "site")),
     ],
 )  # fmt: skip
 def test_mistakes_are_reported_before_a_host_is_contacted(tmp_path, inventory, playbook, arguments, variables, words):
