@@ -374,7 +374,7 @@ def test_they_stop_and_only_those_that_are_down_start(servers):
 
 
 def test_one_that_does_not_stop_is_an_error_and_all_start_again(servers, monkeypatch):
-    left = {"server-0": [], "server-1": [{"id": 7, "what": "process 7: engine"}]}
+    left = {"server-0": [], "server-1": ["process 7: engine"]}
     monkeypatch.setattr(run, "stop_leftovers", lambda entry, _root: left[entry["name"]])
     caught = error(servers.stop)
     assert (caught.code, caught.values) == ("measure.server-stays", ("server-1", "process 7: engine"))
