@@ -115,7 +115,7 @@ class ScriptedEngine:
         self.faults = frozenset((self.faults,) if isinstance(self.faults, str) else self.faults)
         self.listed = [self.model] if self.listed is None else self.listed
         self.pages = dict(self.pages or {})
-        self.requests = []
+        self.requests, self.busy = [], 0
         self.done = []  # Faults that happen once and have
         self.held = []  # the questions that `together` brought together
         self.lock, self.stopped = threading.Condition(), threading.Event()
@@ -284,11 +284,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_error_json(401, "Unauthorized")
             return
         self.held = bool(engine.together and engine.together[1](body))
-        if self.held:
-            with engine.lock:
+        with engine.lock:
+            engine.busy += 1  # /metrics of test nodes has it
+            if self.held:
                 engine.held.append(question_of(body))
                 engine.lock.notify_all()
                 engine.lock.wait_for(lambda: len(engine.held) >= engine.together[0], 60)
+        try:
+            self.respond(body)
+        finally:
+            with engine.lock:
+                engine.busy -= 1
+
+    def respond(self, body):
+        engine = self.engine
         kept = {"kept"} if self.headers.get("Connection") == "keep-alive" else set()
         self.tags = tags_of(self.path, body) | kept
         self.number = len([one for one in engine.requests if one[0] == "POST"])
