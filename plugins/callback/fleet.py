@@ -104,10 +104,7 @@ class CallbackModule(Default):
             self._shown = True
             show_unseen(self._display, self)
         # lines of a terminal can be replaced
-        terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in (
-            "",
-            "dumb",
-        )
+        terminal = sys.stdout.isatty() and os.environ.get("TERM") not in (None, "", "dumb")
         if self._live is None and self._display.verbosity == 0 and terminal:
             self._live = LiveLines(sys.stdout)
             clear_before(self._display, self._live)
