@@ -18,7 +18,8 @@ from .service import ACTIONS, POLL_S, Service, look, no_quorum, shown
 
 STATES = ("looked", "joined", "started", "restarted", "ready", "removed")
 CALL_S = 15  # a member without a quorum answers after the election timeout, at least 5 s
-SETTLE_S = 15  # members must be connected for 5 s before the list changes, which they are not after an election
+SETTLE_S = 60  # an election, and 5 s in which all members are connected, before which the list does not change
+UNSETTLED = ("etcd.member-change-failed", "service.no-quorum")
 TOKEN = "inference-fleet"
 # keep: it has data. bootstrap: all members are new. join: it is in the member list and has never run. add: it is not in
 # the list. replace: it is in the list and has lost its data.
@@ -106,11 +107,7 @@ class Member(Service):
 
     def change(self, url, what, name, body):
         """Change the cluster's member list. Raises FleetError."""
-        end, path = time.monotonic() + SETTLE_S, "/v3/cluster/member/" + what
-        answer = self.call(url, path, body)
-        while "unhealthy cluster" in answer.describe() and time.monotonic() < end:
-            time.sleep(POLL_S)
-            answer = self.call(url, path, body)
+        answer = self.call(url, "/v3/cluster/member/" + what, body)
         if not answer.ok:
             raise FleetError("etcd.member-change-failed", what, name, answer.describe())
 
@@ -161,7 +158,15 @@ def run(params, check_mode):
     if params["state"] == "looked":
         return {**look(member, check_mode), "data": member.has_data}
     action = {"joined": join, "removed": remove, **ACTIONS}[params["state"]]
-    return {"changed": False, **action(member, check_mode)}
+    settles = params["state"] in ("joined", "removed") and not check_mode
+    end = time.monotonic() + (SETTLE_S if settles else 0)
+    while True:  # it decides anew each time, because a change without an answer may have been made
+        try:
+            return {"changed": False, **action(member, check_mode)}
+        except FleetError as error:
+            if error.code not in UNSETTLED or time.monotonic() >= end:
+                raise
+        time.sleep(POLL_S)
 
 
 class Decision(NamedTuple):
