@@ -14,6 +14,7 @@ import math
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import answers
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.server_values import (
     container_engines,
     container_images,
@@ -21,6 +22,11 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.server_va
     secret_names,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.runs import reports_dir
+
+
+def answering_servers(servers):
+    """Return the servers that clients send requests to: not the workers behind a frontend."""
+    return [entry for entry in servers if answers(entry)]
 
 
 def poll_wait(servers):
@@ -138,8 +144,9 @@ def unit_word(word):
 
 
 OWN = (
-    container_engines, container_images, drift_lines, engine_modules, image_reference, log_lines, poll_retries,
-    poll_wait, registries, reports_dir, restart_gaps, secret_names, unit_word, version_words, wave_entries,
+    answering_servers, container_engines, container_images, drift_lines, engine_modules, image_reference, log_lines,
+    poll_retries, poll_wait, registries, reports_dir, restart_gaps, secret_names, unit_word, version_words,
+    wave_entries,
 )  # fmt: skip
 
 

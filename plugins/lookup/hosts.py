@@ -31,6 +31,9 @@ options:
     description: Hosts of the pattern, whether or not they have C(fleet_recipe).
     type: bool
     default: false
+  cluster:
+    description: Only hosts with this C(fleet_cluster). A number equals its string, as in a plan.
+    type: raw
   refused:
     description: Those hosts alone that M(inference.fleet.plan) could not plan in this run.
     type: bool
@@ -85,6 +88,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import 
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look, run_plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import (
     Hosts,
+    cluster_of,
     inference_hosts,
     no_host,
     no_recipe,
@@ -117,6 +121,9 @@ class LookupModule(LookupBase):
         found = inference_hosts(matched, others, self.get_option("deployed"))
         if not found:
             raise AnsibleLookupError(no_recipe().message)
+        cluster = self.get_option("cluster")
+        if cluster is not None:
+            return [host for host in found if cluster_of(others(host)) == str(cluster)]
         run_plan.settle(others)  # read once, for the processes of all tasks of the play
         step, serial = self.get_option("step"), self.get_option("serial")
         if not step and serial is None:

@@ -27,7 +27,7 @@ from ..reporting.screen import folded
 from . import capacity, plan, server_values, services, steps
 from . import container as container_launch
 from .hardware import parse_hardware
-from .inventory import Hosts, check_inventory_folders, one_machine
+from .inventory import Hosts, check_inventory_folders, cluster_of, one_machine
 from .variables import check_variables, overlays_of, read_checked, recipe_paths
 
 
@@ -140,7 +140,7 @@ def _site(variables, recipe, deploys, mistakes):
     site = plan.Site(
         str(root).rstrip("/"), str(bind), versions, engine, has_key,
         require_digests=is_true(digests),
-        clustered=services.cluster_of(variables) is not None,
+        clustered=cluster_of(variables) is not None,
     )  # fmt: skip
     return site, rule
 
@@ -168,7 +168,7 @@ def plan_hosts(hosts, others, deploys=False, run_plan=None, limit=None):
             if run_plan:
                 everyone = None
                 if "workers_elsewhere" in (item["deployment"] or ()):
-                    everyone = others.made["cluster", services.cluster_of(others(host))][1]
+                    everyone = others.made["cluster", cluster_of(others(host))][1]
                 run_plan.note(host, list({host: others(host), **asked}.values()), deploys, item, everyone)
         planned[host] = item
 
@@ -187,7 +187,7 @@ def _clusters(planned, others):
     """Yield (FleetError, hosts) for deployments on several hosts that do not agree. others: Hosts."""
     found = {}
     for host, item in planned.items() if len(planned) > 1 else ():
-        cluster = services.cluster_of(others(host))
+        cluster = cluster_of(others(host))
         for entry in item["servers"] if cluster is not None else ():
             found.setdefault((entry["engine"], cluster), []).append(entry)
     for (engine, _cluster), entries in found.items():

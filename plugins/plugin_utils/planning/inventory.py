@@ -130,6 +130,12 @@ class Hosts:
         return self._hosts[host]
 
 
+def cluster_of(variables):
+    """Return the fleet_cluster of a host as a string, because YAML reads some names as numbers; None without one."""
+    cluster = variables.get("fleet_cluster")
+    return None if cluster is None else str(cluster)
+
+
 NO_INVENTORIES = ("group_vars", "host_vars", "vars_plugins")  # in an inventory directory
 
 

@@ -4,10 +4,10 @@
 """The steps of a host's plan in a run: selection by tags, completion of their arguments, and the results of the
 operation check for the following plays.
 
-The results are where each host has something to do, and whether servers of a host could not be changed, after which no
-servers of other hosts are changed. They are lines of JSON in a file in the run's temporary folder, like the plan
-(run_plan.py). A run with a kept plan needs this module but not the planner, so it imports nothing of the
-planner.
+The results are where each host has something to do, which hosts failed, and whether servers of a host could not be
+changed, after which no servers of other hosts are changed. They are lines of JSON in a file in the run's temporary
+folder, like the plan (run_plan.py). A run with a kept plan needs this module but not the planner, so it imports nothing
+of the planner.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ansible import constants as C
 from ansible.utils.vars import merge_hash
 
 FILE = "inference-fleet-checked.jsonl"  # a line for each result: [kind, value]
-LOOK, STOPPED, VERDICT, REPORTED = "look", "stopped", "verdict", "reported"
+LOOK, STOPPED, VERDICT, REPORTED, FAILED = "look", "stopped", "verdict", "reported", "failed"
 NOBODY = ["!all"]  # The hosts of a play without hosts. An empty list of patterns would select all hosts.
 STEPS = ("preflight", "prepare", "weights", "serve")
 VERIFY = "verify"
@@ -55,17 +55,27 @@ def stopped():
     return _last(STOPPED)
 
 
-def idle(hosts):
-    """Return the checked hosts without a running server. Changes there do not interrupt requests."""
-    found = _looks()
-    return [host for host in hosts if not found.get(host, {}).get("serving", True)]
+def note_failed(host, failed):
+    """Store whether a task of a host failed, or a later one ran there nevertheless, such as a rescue."""
+    _append(FAILED, [host, failed])
+
+
+def _idle(hosts):
+    """Return the hosts without a running server that have not failed. Changes there do not interrupt requests."""
+    found, failed = _looks(), _failed()
+    return [host for host in hosts if not found.get(host, {}).get("serving", True) and host not in failed]
 
 
 def in_turn(hosts):
     """Return the hosts in the order in which their servers change: without running servers, with, then those that were
-    not checked, such as unreachable hosts. The first host with running servers shows whether the plan is good."""
-    found = _looks()
-    return sorted(hosts, key=lambda host: 1 + bool(found[host].get("serving", True)) if host in found else 3)
+    not checked and those that failed, where nothing changes. The first host with running servers shows whether the plan
+    is good."""
+    found, failed = _looks(), _failed()
+
+    def turn(host):
+        return 3 if host not in found or host in failed else 1 + bool(found[host].get("serving", True))
+
+    return sorted(hosts, key=turn)
 
 
 def listed(serial):
@@ -77,8 +87,8 @@ def batches(hosts, serial, together=()):
     """Return the serial of a play for these hosts. Hosts without running servers come first, in one batch; then a
     single host, then batches of `serial` hosts. It is `serial` if servers run only on hosts in `together`, which are
     changed at the same time."""
-    serial, first = listed(serial), idle(hosts)
-    if all(host in first or host in together for host in hosts):
+    serial, failed, first = listed(serial), _failed(), _idle(hosts)
+    if all(host in first or host in together or host in failed for host in hosts):
         return serial
     return ([len(first)] if first else []) + [1, *serial]
 
@@ -117,6 +127,11 @@ def verdicts():
 def note_reported(hosts):
     """Store that the verdicts of these hosts are in the reports."""
     _append(REPORTED, sorted(hosts))
+
+
+def _failed():
+    """Return the names of the hosts that failed."""
+    return {host for host, failed in dict(_read(FAILED)).items() if failed}
 
 
 def _path():

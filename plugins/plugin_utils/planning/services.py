@@ -20,7 +20,7 @@ from ..base.checks import PLACEHOLDER, address_of, invalid, strings
 from ..base.words import is_true
 from ..recipe.overrides import group_name
 from .hardware import assign, ports_of, server_names
-from .inventory import PROVIDED
+from .inventory import PROVIDED, cluster_of
 from .plan import for_group
 
 LOOPBACK = "127.0.0.1"
@@ -37,12 +37,6 @@ class Service(typing.NamedTuple):
     scheme: str = ""
     tls: bool = False
     signs: bool = False
-
-
-def cluster_of(variables):
-    """Return the fleet_cluster of a host as a string, because YAML reads some names as numbers; None without one."""
-    cluster = variables.get("fleet_cluster")
-    return None if cluster is None else str(cluster)
 
 
 def members(hosts, variables_of, name_key, loopback=False):

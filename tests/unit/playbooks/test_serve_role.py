@@ -202,6 +202,35 @@ def test_bare_hosts_first_then_one_alone(tmp_path, variables, own, expected):
     assert re.findall(r"turn ([^.]*)\.", run.output) == (["n1", "n2 n3", "n4 n5"] if "n2" in own else list(FOUND))
 
 
+def test_a_host_that_failed_before_is_not_the_one_that_goes_alone(tmp_path):
+    """Its batch would have no host, and the change would begin on all others at the same time."""
+    (tmp_path / "lookup_plugins").mkdir()
+    (tmp_path / "lookup_plugins" / "look.py").write_text(LOOKUP % {"n1": True, "n2": True, "n3": True})
+    inventory = hosts_file(tmp_path, {host: {**LOCAL, "fleet_recipe": "cpu-tiny"} for host in ("n1", "n2", "n3")})
+    (step,) = yaml.safe_load((CLONE / "playbooks/steps/serve.yml").read_text())
+    fails = [
+        {"ansible.builtin.debug": {"msg": "{{ lookup('look') }}"}, "run_once": True},
+        {
+            "block": [{"ansible.builtin.fail": {}, "when": "inventory_hostname in ['n1', 'n2']"}],
+            "rescue": [{"ansible.builtin.fail": {}, "when": "inventory_hostname == 'n1'"}],
+        },
+    ]
+    show = {"ansible.builtin.debug": {"msg": "batch {{ ansible_play_batch | join(' ') }}."}, "run_once": True}
+    plays = [tasks_play(fails, hosts="all"), tasks_play([show], hosts=step["hosts"], serial=step["serial"])]
+    (tmp_path / "play.yml").write_text(json.dumps(plays))
+    run = play(
+        str(tmp_path / "play.yml"), inventory, environment={"ANSIBLE_CALLBACKS_ENABLED": "inference.fleet.unreachable"}
+    )
+    assert re.findall(r"batch ([^.]*)\.", run.output) == ["n2", "n3"]
+
+
+def test_a_number_and_its_string_are_the_same_cluster(tmp_path):
+    clusters = {"n1": {"fleet_cluster": 5}, "n2": {"fleet_cluster": "5"}, "n3": {"fleet_cluster": 6}, "n4": {}}
+    inventory = hosts_file(tmp_path, {host: {**LOCAL, **own, "fleet_recipe": "x"} for host, own in clusters.items()})
+    show = {"ansible.builtin.debug": {"msg": "of 5: {{ query('inference.fleet.hosts', cluster=5) | join(' ') }}."}}
+    assert "of 5: n1 n2." in play_tasks(tmp_path, [show], inventory=inventory, hosts="n1").ok().output
+
+
 def test_after_a_failure_no_server_of_another_host_is_changed(tmp_path):
     common = {"servers": [], "root": str(tmp_path / "r"), "reports_dir": ""}
 

@@ -64,7 +64,7 @@ def answers(entry):
 
 def health_port(entry):
     """The port that serves the health path; None for a server without it, which is ready when it runs."""
-    return (entry.get("health") or {}).get("port") or entry["port"] or (entry.get("ports") or {}).get("system")
+    return (entry.get("health") or {}).get("port") or entry.get("port") or (entry.get("ports") or {}).get("system")
 
 
 def server_ports(entry):

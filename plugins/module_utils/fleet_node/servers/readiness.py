@@ -214,7 +214,7 @@ def _progress(entry, observed, lack, last):
     if now.state != "running" or now.since is None or observed.was_ready or lack is None:
         return None
     what = doing(observed) if observed.state.get("artifact") else "loading"
-    if NO_WORKERS in lack and entry["role"] == "frontend":
+    if NO_WORKERS in lack and entry.get("role") == "frontend":
         what = "waiting for workers"
     words = "%s, %d s of at most %d%s%s" % (
         what, time.time() - now.since, entry["health"]["budget_s"],
@@ -270,7 +270,7 @@ def _problem(entry, observed, lack):
     if now.state == "waiting":
         return "%s%s" % (now.reason, age), False
     words = "%s%s, %s%s" % (doing(observed), age, lack or "and its entry is not known", _restarts_words(now))
-    if entry["role"] == "frontend" and observed.was_ready:
+    if entry.get("role") == "frontend" and observed.was_ready:
         return words, is_permanent(words)  # it waits for workers, which may have started long after it
     budget = entry["health"]["budget_s"]
     began = waiting_since(observed.state, budget)
