@@ -41,9 +41,11 @@ NETWORK = "inference-fleet-nodes"
 BRIDGE = "fleet-nodes0"
 SUBNET = "172.30.77.0/24"
 SUITE = "bookworm"
+MIRROR = "http://deb.debian.org/debian"
+MERGED = "/usr/share/mmdebstrap/hooks/merged-usr"  # without it usrmerge is installed, and Perl with it
 # Packages of all machine images: systemd, ssh, sudo, Python.
 PACKAGES = ["ca-certificates", "dbus", "iproute2", "libnuma1", "openssh-server", "procps", "python3", "python3-venv",
-            "sudo", "systemd", "systemd-sysv"]  # fmt: skip
+            "sudo", "systemd", "systemd-sysv", "usr-is-merged"]  # fmt: skip
 PLATFORMS = ROOT / "tests" / "nodes" / "platforms"
 DOCKERFILE = ROOT / "tests" / "nodes" / "Dockerfile"
 DYNAMO_PYTHON = "3.13"  # of trixie, in which images of Dynamo are made
@@ -326,31 +328,26 @@ def build(name="cpu"):
 
 
 def build_base(suite=SUITE):
-    """Return the tag of the base image, which debootstrap makes; the tag is a hash of suite and packages."""
+    """Return the tag of the base image, which mmdebstrap makes; the tag is a hash of suite and packages."""
     tag = "inference-fleet-node-base:" + digest(suite, PACKAGES)
     if docker("images", "--quiet", tag):
         return tag
     if os.getuid() != 0:
-        raise Unavailable("the node image is not there, and only root can make it (debootstrap). Run this as root.")
-    ensure_packages({"debootstrap": "debootstrap"})
+        raise Unavailable("the node image is not there, and only root can make it (mmdebstrap). Run this as root.")
+    ensure_packages({"mmdebstrap": "mmdebstrap"})
     began = time.monotonic()
-    tree, archive = CACHE / "rootfs", CACHE / "rootfs.tar"
-    with open(CACHE / "debootstrap.log", "wb") as log:
+    archive = CACHE / "rootfs.tar"
+    with open(CACHE / "mmdebstrap.log", "wb") as log:
         for _attempt in range(2):  # a mirror may fail once
-            shutil.rmtree(tree, ignore_errors=True)
             done = subprocess.run(
-                ["debootstrap", "--variant=minbase", "--include=" + ",".join(PACKAGES), suite, str(tree)],
+                ["mmdebstrap", "--mode=root", "--variant=minbase", "--hook-dir=" + MERGED,
+                 "--include=" + ",".join(PACKAGES), suite, str(archive), MIRROR],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False,
             )  # fmt: skip
             if not done.returncode:
                 break
     if done.returncode:
-        raise Unavailable("debootstrap failed; see %s." % log.name)
-    for path in (tree / "var/cache/apt/archives").glob("*.deb"):
-        path.unlink()
-    shutil.rmtree(tree / "var/lib/apt/lists", ignore_errors=True)
-    subprocess.run(["tar", "-C", str(tree), "-cf", str(archive), "."], check=True)
-    shutil.rmtree(tree)
+        raise Unavailable("mmdebstrap failed; see %s." % log.name)
     docker("import", str(archive), tag)
     archive.unlink()
     say("made %s in %d s" % (tag, time.monotonic() - began))
