@@ -215,10 +215,9 @@ def _whole(summary, reasons, lacking):
 def _lacking(results, servers, due, since):
     """Return a reason for each due host without a result of the servers that were verified."""
     results = [one for one in results if fits(one, servers)]
-    done = {one["host"] for one in results}
-    everywhere = any(one["scope"] == "fleet" for one in results)
+    done = {name.rpartition("/")[0] or one["host"] for one in results for name in one["servers"]}
     why = "no result in this run" if since else "no result of the servers that were verified"
-    return [] if everywhere else ["%s: %s" % (host, why) for host in due if host not in done]
+    return ["%s: %s" % (host, why) for host in due if host not in done]
 
 
 def label(row):

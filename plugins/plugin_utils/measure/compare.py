@@ -46,9 +46,7 @@ def curve(document):
         "" if document["scope"] == "fleet" else document["host"],
         len(document["servers"]) if document["scope"] != "server" else tuple(document["servers"]),
         document["tool"]["name"],
-        workload["input_tokens_asked"],
-        workload["output_tokens_asked"],
-        workload["request_rate"],
+        workload["load"],
     )
 
 

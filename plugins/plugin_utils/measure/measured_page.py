@@ -13,12 +13,12 @@ import time
 
 from ansible.errors import AnsibleActionFail
 
-from ...module_utils.fleet_node.host.files import readable_json, write_atomic
+from ...module_utils.fleet_node.host.files import fits, readable_json, write_atomic
 from ...module_utils.fleet_node.host.values import TIME, mapping_of, now
 from ...module_utils.fleet_node.measure import result as history
 from ...module_utils.fleet_node.measure.result import LATENCIES, STATISTICS
 from ..base.words import some
-from ..reporting import page
+from ..reporting import page, report
 from ..reporting import runs as kept_runs
 from ..reporting.page import counted, cut, duration, moment, natural, template, time_of, visible
 from ..reporting.runs import reports_folder, run_id
@@ -60,8 +60,12 @@ def write(folder, percent, run_id=None):
     percent: the limit of a regression of a metric. run_id: only verdicts and results since the run of that id began
     count; by default the newest results count.
     """
-    fleet = readable_json(os.path.join(folder, "verdict.json"))
+    path = os.path.join(folder, "verdict.json")
+    fleet = readable_json(path)
     results, problems = history.history(folder)
+    if not fits(fleet, (report.FLEET, None), complete=True):
+        problems.append("%s is not a record of verdicts. Remove the file, and run verify.yml." % path)
+        fleet = None
     generated, run = now(), mapping_of(fleet, "run")
     began = run.get("began") if run_id and run.get("id") == run_id else None
     since = began or generated if run_id else None

@@ -24,6 +24,8 @@ LOOPBACK = ("127.", "localhost", "::1")
 WORKLOAD = ("input_tokens", "output_tokens", "concurrency")
 OVERHEAD = 256  # tokens that a chat template may add to a request
 REQUESTS_PER_USER = 5
+# Options that not all tools have, with their defaults.
+DEFAULTS = {"endpoint": "/v1/chat/completions", "ignore_eos": True, "seed": 0, "server_token_count": True}
 SPEC = ("program", "template", "environment", "clean", "files", "statistics", "goodput", "metrics")  # for the node
 TABLE = os.path.join(os.path.dirname(__file__), "tools.json")
 
@@ -166,6 +168,7 @@ def tool_of(profile):
         "takes_rate": "request_rate" in used,
         "takes_warmup": "warmup_requests" in used,
         "sampling": [],
+        "ignores": [key for key in DEFAULTS if key not in used],
     }
 
 
@@ -230,10 +233,7 @@ def _point(profile, tool, deployment, group, others, concurrency):
         "request_rate": rate and rate * times,
         "requests": profile["requests"] * times if profile.get("requests") else per_user * (concurrency or 1),
         "warmup_requests": profile.get("warmup_requests", 0),
-        "seed": profile.get("seed", 0),
-        "endpoint": profile.get("endpoint", "/v1/chat/completions"),
-        "ignore_eos": profile.get("ignore_eos", True),
-        "server_token_count": profile.get("server_token_count", True),
+        **{key: profile.get(key, default) for key, default in DEFAULTS.items()},
         "sampling": profile.get("sampling") or {},
         "arguments": list(profile.get("arguments") or ()),
         "limits": {key: limits.get(key) for key in ("ttft_ms", "tpot_ms")} if limits else None,
@@ -281,6 +281,8 @@ def _check_profile(name, profile):
         ("sampling", profile.get("sampling"),
          sampling is not None and set(profile.get("sampling") or ()) - set(sampling),
          "%s for %s" % (", ".join(sampling or ()) or "null", kind)),
+        *((key, profile.get(key), profile.get(key, DEFAULTS[key]) != DEFAULTS[key],
+           "%s: %s has no such option" % (show(DEFAULTS[key]), kind)) for key in tool.get("ignores") or ()),
     ):  # fmt: skip
         if wrong:
             raise _invalid(PROFILES + name, key, given, allowed)

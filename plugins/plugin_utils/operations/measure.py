@@ -60,12 +60,12 @@ def _measure(action, operation, arguments, task_vars):
         _keep_failure(folder, sent, str(result.get("msg") or ""))
     if folder and not action._task.check_mode:
         void(result, folder, host, dict.fromkeys(result.get("restarted") or (), "restarted"))
-    document = result.get("document")
+    document, complete = result.get("document"), result.pop("complete", True)
     if not document or result.get("failed") or action._task.check_mode:
         return result
     if document["kind"] == "evaluation":
         references, telling = arguments.get("references") or [], float(arguments.get("telling") or history.TELLING)
-        document = compared(document, references, arguments.get("deployment") or {}, telling)
+        document = compared(document, references, arguments.get("deployment") or {}, telling, complete)
         result["document"] = document
     result["fleet_report"] = of_candidate(table(document), task_vars)
     show(result["fleet_report"])
@@ -140,18 +140,20 @@ def reference_of(references, name, effort, model, platform):
     return None
 
 
-def compared(document, references, deployment, telling):
-    """Return an evaluation with its reference, difference and verdict, and with the resulting ok and reason."""
+def compared(document, references, deployment, telling, complete=True):
+    """Return an evaluation with its reference, difference and verdict, and with the resulting ok and reason.
+    complete: whether the dataset has all questions of the published one."""
     model, score = (deployment.get("model") or {}).get("repo"), document["score"]
+    references = references if complete else ()
     reference = reference_of(references, document["eval"], document["effort"], model, deployment.get("platform"))
     judged = history.judge(score, document["interval"], reference and reference["score"], telling)
     difference = None if reference is None or score is None else round(score - reference["score"], 2)
-    reason = _reason({**document, "reference": reference, "difference": difference, "verdict": judged})
+    reason = _reason({**document, "reference": reference, "difference": difference, "verdict": judged}, complete)
     ok = document["ok"] and judged != "below"
     return {**document, "reference": reference, "difference": difference, "verdict": judged, "ok": ok, "reason": reason}
 
 
-def _reason(document):
+def _reason(document, complete):
     if document["void"]:
         return "It does not count: %s." % document["void"].rstrip(".")
     if document["failed"]:
@@ -168,7 +170,8 @@ def _reason(document):
     )  # fmt: skip
     reference, points = document["reference"], document["difference"]
     if reference is None:
-        return "%s; there is no published score to compare with." % score
+        lack = "there is no published score to compare with" if complete else "the dataset lacks questions"
+        return "%s; %s." % (score, lack)
     published = "%.1f %% published (%s)" % (reference["score"], reference["source"])
     return {
         "below": "%s is %.1f points below %s, more than chance explains." % (score, -points, published),

@@ -11,7 +11,7 @@ import os
 from ansible.errors import AnsibleConnectionFailure
 from ansible.module_utils.parsing.convert_bool import boolean
 
-from ...module_utils.fleet_node.host.files import readable_json
+from ...module_utils.fleet_node.host.files import fits, readable_json
 from ...module_utils.fleet_node.host.redact import TOKEN_LENGTH
 from ...module_utils.fleet_node.host.server_spec import canonical
 from ...module_utils.fleet_node.host.values import items_of
@@ -205,6 +205,7 @@ def verification_arguments(arguments, host, folder, unchanged):
         changed = found.get("servers_changed")
         changed = None if changed is None else boolean(changed, strict=False)
         before = readable_json(report.host_path(folder, host))
+        before = before if fits(before, report.HOST, complete=True) else None
         found["mode"] = report.settle_auto(changed, found["servers"], before, digest_of(arguments))
     return found
 

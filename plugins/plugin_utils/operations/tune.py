@@ -17,7 +17,7 @@ from ...module_utils.fleet_node.errors import FleetError, cut
 from ...module_utils.fleet_node.host.files import read_text, write_atomic
 from ...module_utils.fleet_node.measure import result as results
 from ..base.checks import clean
-from ..base.words import some
+from ..base.words import some, visible
 from ..measure import compare, points
 from ..planning.fleet import plan_fleet
 from ..planning.variables import LIMITS, limits_of
@@ -42,7 +42,7 @@ def candidates(tune, recipe="the recipe"):
         for name, values in (tune.get("arguments") or {}).items()
     }
     given = [
-        [("%s=%s" % (name, word), override or {}) for word, override in values.items()]
+        [("%s=%s" % (name, visible(word)), override or {}) for word, override in values.items()]
         for settings in (arguments, tune.get("variants") or {})
         for name, values in settings.items()
         if values
@@ -89,20 +89,17 @@ def measured(calls, deployment, history):
     return [
         newest.get((
             results.plan_hash([*call["servers"], *call["elsewhere"]]), recipe, call["profile"], call["point"]["tool"],
-            *(call["point"][key] for key in WORKLOAD),
+            results.load_hash(call["point"]), *(call["point"][key] for key in ("concurrency", "requests")),
         ))
         for call in calls
     ]  # fmt: skip
-
-
-WORKLOAD = ("input_tokens", "output_tokens", "concurrency", "request_rate", "requests")
 
 
 def _of(document):
     asked = document["workload"]
     return (
         document["plan_hash"], document["recipe_hash"], document["profile"], document["tool"]["name"],
-        *(asked.get(key + "_asked", asked[key]) for key in WORKLOAD),
+        *(asked[key] for key in ("load", "concurrency", "requests")),
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ import os
 import urllib.parse
 
 from ...module_utils.fleet_node.errors import cut
-from ...module_utils.fleet_node.host.files import read_json, read_text, write_atomic
+from ...module_utils.fleet_node.host.files import fits, read_json, read_text, write_atomic
 from ...module_utils.fleet_node.host.server_spec import answers
 from ...module_utils.fleet_node.host.values import all_ok, format_cpu_list, items_of, mapping_of, now
 from ..base.words import some
@@ -30,6 +30,19 @@ WORDS = {True: "ok", False: "FAILED", None: "not verified"}
 DETAILS = 300  # characters of the reason in the table
 MISSED = "No verdict of this run yet: not reached, failed before its servers were asked, or not asked yet."
 NEVER = "Planned, but in no run so far."
+
+VERDICT = {"server": str, "ok": runs.STATE, "url": object, "probes": [{"name": str, "ok": runs.STATE, "cause": object}]}
+FULL = {"ok": runs.STATE, "generated": runs.TEXT, "verdicts": [VERDICT]}
+# The shapes of hosts/<host>.json and verdict.json, for host.files.fits(): what this collection reads of them.
+HOST = {
+    **FULL, "mode": runs.TEXT, "problem": runs.TEXT, "last_full": (FULL, None),
+    "deployed": ({"servers": [{"name": str, "role": str, "hash": str}]}, None),
+}  # fmt: skip
+FLEET = {
+    "generated": runs.TEXT,
+    "run": ({"id": str, "began": str, "hosts": [str]}, None),
+    "hosts": {"*": HOST},
+}
 
 
 def deployed(entries, deployment=None, simulated=""):
@@ -225,11 +238,11 @@ def _void(verdicts, actions, when):
 def void_verdicts(folder, host, actions):
     """void() in hosts/<host>.json, verdict.json and its page; only changed files are written. Raises OSError."""
     when, path = now(), host_path(folder, host)
-    before = read_json(path)
+    before = _read(path, HOST)
     after = void(before, actions, when)
     if after is not before:
         write_atomic(path, _text(after))
-    known = _hosts(read_json(os.path.join(folder, "verdict.json"))).get(host)
+    known = _hosts(_read(os.path.join(folder, "verdict.json"), FLEET)).get(host)
     if void(known, actions, when) is not known:
         _change(folder, lambda fleet: _void_host(fleet, host, actions, when), kept=False)
 
@@ -275,7 +288,7 @@ def write_all(folder, verified, inventory_hosts):
     generated, reports = now(), {}
     for host, (mode, verdicts, what, problem) in verified.items():
         path = host_path(folder or "", host)
-        before = read_json(path) if folder else None
+        before = _read(path, HOST) if folder else None
         reports[host] = host_report(host, mode, verdicts, generated, before, what, problem)
         if folder:
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -299,7 +312,7 @@ def begin_run(folder, run_id, hosts, going, planned, sources=()):
     others remain. planned: a function that returns `planned` of begin(). sources: the values of -i, for the versions in
     the history. Raises OSError.
     """
-    fleet = read_json(os.path.join(folder, "verdict.json"))
+    fleet = _read(os.path.join(folder, "verdict.json"), FLEET)
     known, run = _hosts(fleet), _run(fleet)
     began = run["began"] if run.get("id") == run_id else None
     for value in known.values():
@@ -362,7 +375,7 @@ def _change(folder, change, versions=None, kept=True):
     """
     path = os.path.join(folder, "verdict.json")
     with _locked(os.path.join(folder, ".verdict.lock")):
-        fleet = change(read_json(path))
+        fleet = change(_read(path, FLEET))
         write_atomic(path, _text(fleet))
         if kept and fleet["run"]:
             runs.keep(folder, _record(fleet), versions)
@@ -403,6 +416,12 @@ def write_page(folder):
             from . import page
 
             write_atomic(page_path(folder), page.render(json.loads(text)) + mark)
+
+
+def _read(path, form):
+    """The report in a file, None without a file or for another form. Raises OSError."""
+    value = read_json(path)
+    return value if fits(value, form, complete=True) else None
 
 
 def _text(value):

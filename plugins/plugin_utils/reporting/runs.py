@@ -19,7 +19,7 @@ import subprocess
 import yaml
 from ansible import constants as C
 
-from ...module_utils.fleet_node.host.files import names_in, read_json, read_text, readable_json, write_atomic
+from ...module_utils.fleet_node.host.files import fits, names_in, read_json, read_text, readable_json, write_atomic
 from ..seen_files import COLLECTION
 
 COMMON_NAMES = ("hosts", "inventories", "inventory")
@@ -28,6 +28,12 @@ SCHEMA = 1
 FOLDER = "history"
 KEPT = 50  # runs
 NAME = re.compile(r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{12}\Z")
+TEXT, STATE = (str, None), (bool, None)
+FORM = {
+    "schema": int, "ok": STATE, "generated": TEXT, "run": {"id": str, "began": str},
+    "hosts": {"*": {"ok": STATE, "mode": TEXT, "servers": {"*": {"ok": STATE}}}},
+    "versions": {"collection": TEXT, "inventory": TEXT, "software": [str]},
+}  # fmt: skip
 GIT = ("git", "-c", "core.fsmonitor=false", "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty")
 
 
@@ -101,7 +107,7 @@ def history(folder):
 def _read(path):
     """The record in a file, None if it has another form."""
     value = readable_json(path)
-    return value if isinstance(value, dict) and value.get("schema") == SCHEMA else None
+    return value if fits(value, FORM, complete=True) and value["schema"] == SCHEMA else None
 
 
 def versions(sources):

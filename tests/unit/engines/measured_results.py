@@ -27,7 +27,8 @@ def head(kind, day=1, host="trn3-1", servers=None, **_more):
     began = datetime.datetime(2026, 1, day, 12) + datetime.timedelta(seconds=number % 40000)
     text = began.strftime(TIME)
     return {
-        "schema": 1, "kind": kind, "id": "%s-%08x" % (began.strftime("%Y%m%dT%H%M%SZ"), number), "began": text,
+        "schema": result.SCHEMA, "kind": kind, "began": text,
+        "id": "%s-%08x" % (began.strftime("%Y%m%dT%H%M%SZ"), number),
         "ended": text, "inventory": "trn3", "recipe": "trn3-eagle3", "recipe_hash": "a" * 64,
         "plan_hash": result.plan_hash(planned),
         "platform": "neuron", "engine": "vllm",
@@ -60,6 +61,7 @@ def benchmark(concurrency=8, slower=1.0, day=1, **more):
         "workload": {
             "input_tokens_asked": 1024, "output_tokens_asked": 256, "input_tokens": 1091.0, "output_tokens": 256.0,
             "concurrency": concurrency, "request_rate": None, "requests": requests,
+            "load": "e" * 64,
         },
         "counts": {"asked": requests, "completed": requests, "failed": 0},
         "metrics": metrics,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shlex
 import sys
@@ -94,7 +95,7 @@ class Source:
         ]
         self.variables = {
             "benchmark_root": str(self.root),
-            "benchmark_llmperf_source": str(folder / "source.tar.gz"),
+            "benchmark_llmperf_source": os.path.relpath(folder / "source.tar.gz", CLONE),  # the working directory
             "benchmark_llmperf_checksum": sha256(folder / "source.tar.gz"),
             "benchmark_llmperf_patches": self.patches,
         }
@@ -198,6 +199,13 @@ def test_a_check_needs_nothing_that_the_role_would_install(tmp_path):
     assert len(turns) == len(BARE)
     for calls in turns:
         assert calls and not [name for name, _arguments in calls if name in (*absent, "turn")]
+
+
+def test_datasets_are_below_the_working_directory(tmp_path):
+    recorder = Tasks(tmp_path, "evaluate", ("file", "copy", "node"))
+    given = {"datasets": "data", "files": [{"key": "a.csv", "value": "http://x/y"}], "of_aisbench": [], "evals": []}
+    (calls,), _run = recorder.turns([("datasets", {"evaluate_" + name: one for name, one in given.items()})])
+    assert [arguments["src"] for name, arguments in calls if name == "copy"] == [str(CLONE / "data" / "a.csv")]
 
 
 # -- an interrupted run of monitoring ----------------------------------------------------------------------------------

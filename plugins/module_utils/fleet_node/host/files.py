@@ -201,21 +201,21 @@ def readable_json(path):
         return None
 
 
-def fits(value, shape):
+def fits(value, shape, complete=False):
     """Whether a JSON value has this shape.
 
     shape: a type (int: no boolean, of at most 63 bits; float: any finite number of that size); None; a list of one
     shape; {key: shape}, for existing keys, "*" for all others; a tuple of alternative shapes; object for
-    anything.
+    anything. complete: all keys except "*" must exist.
     """
     if isinstance(shape, tuple):
-        return any(fits(value, one) for one in shape)
+        return any(fits(value, one, complete) for one in shape)
     if isinstance(shape, list):
-        return isinstance(value, list) and all(fits(one, shape[0]) for one in value)
+        return isinstance(value, list) and all(fits(one, shape[0], complete) for one in value)
     if isinstance(shape, dict):
-        return isinstance(value, dict) and all(
-            fits(one, shape.get(key, shape.get("*", object))) for key, one in value.items()
-        )
+        if not isinstance(value, dict) or (complete and not shape.keys() - {"*"} <= value.keys()):
+            return False
+        return all(fits(one, shape.get(key, shape.get("*", object)), complete) for key, one in value.items())
     if shape in (int, float):
         number = isinstance(value, (int, shape)) and not isinstance(value, bool)
         return number and -(1 << 63) < value < 1 << 63  # neither NaN nor infinite

@@ -34,6 +34,8 @@ FILES = {
     "mmlu": {"mmlu/test/*_test.csv": True, "mmlu/dev/*_dev.csv": False},
     "gsm8k": {"gsm8k/test.jsonl": True, "gsm8k/train.jsonl": False},
 }
+# Questions of a complete dataset. A score of fewer is not comparable with a published one.
+QUESTIONS = {"gpqa": 198, "aime25": 30, "mmlu": 14042, "gsm8k": 1319}
 PROMPT_TOKENS = 1024  # of the longest question of a dataset, with the chat template
 REFUSED = "No response"  # how the answer of a failed request begins, the tool's own and the worker's
 SCORE = re.compile(r"<p>Score: ([0-9.]+)</p>")
@@ -44,11 +46,12 @@ OPTIONS = re.compile(r"\n\n\(A\) ")  # the options that follow have a different 
 
 
 def check_datasets(folder, names, checksums):
-    """{name: {questions: {path: number of rows}, sha256}} of the datasets of these evaluations, without those that have
-    none.
+    """{name: {questions: {path: number of rows}, sha256, complete}} of the datasets of these evaluations, without those
+    that have none.
 
     folder: of all datasets; checksums: {path below it: sha256}, as far as they are known. sha256 is that of the
-    checksums of all files of the dataset. Raises FleetError with all missing and wrong files.
+    checksums of all files of the dataset; complete: whether it has the number of questions of the published dataset.
+    Raises FleetError with all missing and wrong files.
     """
     found, wrong = {}, []
     for name in dict.fromkeys(names):
@@ -74,7 +77,11 @@ def check_datasets(folder, names, checksums):
                     questions[below] = rows
         if FILES.get(name):
             listed = "".join("%s  %s\n" % (sums[path], path) for path in sorted(sums))
-            found[name] = {"questions": questions, "sha256": hashlib.sha256(listed.encode()).hexdigest()}
+            found[name] = {
+                "questions": questions,
+                "sha256": hashlib.sha256(listed.encode()).hexdigest(),
+                "complete": sum(questions.values()) == QUESTIONS[name],
+            }
     if wrong:
         raise FleetError("evaluate.datasets-wrong", len(wrong), folder, "; ".join(wrong[:10]), details={"wrong": wrong})
     return found
@@ -93,7 +100,8 @@ def _rows(path):
 
 
 def run(params, check_mode):
-    """{changed, finished, progress, document}: the result of an evaluation, or its state; see Run.look().
+    """{changed, finished, progress, document, complete}: the result of an evaluation, or its state, see Run.look(), and
+    whether its dataset is complete.
 
     Raises FleetError before a request is sent if the servers differ from the plan, a dataset is wrong, or the
     context is too short.
@@ -101,11 +109,11 @@ def run(params, check_mode):
     node = Node.of_parameters(params)
     installed = params["venv"] is None or os.path.exists(os.path.join(params["venv"], "bin", "python"))
     if check_mode and not installed:
-        return {"changed": True, "finished": True, "progress": None, "document": None}
+        return {"changed": True, "finished": True, "progress": None, "document": None, "complete": True}
     folder = params["datasets"] or node.paths.lib + "/datasets"
     known = [params["eval"]] if params["eval"] in FILES else []  # a recipe's command contains its questions
     data = check_datasets(folder, known, params["checksums"]).get(params["eval"]) or {}
-    return Evaluation(params, node, folder, data).look(check_mode)
+    return {**Evaluation(params, node, folder, data).look(check_mode), "complete": data.get("complete", True)}
 
 
 class Evaluation(Run):
@@ -123,6 +131,7 @@ class Evaluation(Run):
     def values(self):
         """The values of placeholders in the table of tools, and in a recipe's commands."""
         names = ("eval", "effort", "concurrency", "temperature", "examples", "retries")
+        questions = self.data.get("questions") or {}
         begun = _begun(self.output)
         values = {
             **{name: self.params[name] for name in names},
@@ -131,10 +140,12 @@ class Evaluation(Run):
             "host": http_client.connect_host(self.first["bind"]),
             "port": self.first["port"],
             "datasets": self.datasets,
-            "questions": {os.path.basename(path): count for path, count in (self.data.get("questions") or {}).items()},
+            "questions": {os.path.basename(path): count for path, count in questions.items()},
             "output": self.output,
             "max_tokens": self.answer_tokens(),
         }
+        if questions and values["examples"]:  # the tools fail if they are asked for more than there are
+            values["examples"] = min(values["examples"], sum(questions.values()))
         if self.tool not in ANSWERS:  # words of a recipe's command stay, with an empty string
             values["examples"] = values["examples"] or ""
         more = {"begun": begun and os.path.basename(begun), "url": values["urls"][0], "values": json.dumps(values)}
@@ -204,17 +215,19 @@ class Evaluation(Run):
         """The numbers of a recipe's command. Raises ValueError without a score."""
         data = reading.load(folder, self.spec["files"]) or {}
         found = {name: reading.measured(data, path) for name, path in self.spec["metrics"].items()}
-        if found["score"] is None or not found["questions"]:
-            raise ValueError("no score, or no number of questions, in %s" % ", ".join(self.spec["files"]))
-        failed = int(found.get("failed") or 0)
+        questions, failed = (int(found.get(name) or 0) for name in ("questions", "failed"))
+        if found["score"] is None or questions < 1 or not 0 <= failed <= questions:
+            raise ValueError("no score, or no numbers of questions, in %s" % ", ".join(self.spec["files"]))
         errors = [{"message": "the program reports no reason", "count": failed}] if failed else []
-        return _numbers(float(found["score"]), int(found["questions"]) - failed, errors)
+        return _numbers(float(found["score"]), questions - failed, errors)
 
 
 def _numbers(score, answered, errors):
-    """The numbers of a tool that asks each question once."""
+    """The numbers of a tool that asks each question once. Raises ValueError if the score is no percentage."""
+    if score is not None and not 0 <= score <= 100:
+        raise ValueError("the score is %s, which is not from 0 to 100" % score)
     failed = sum(one["count"] for one in errors)
-    correct = None if score is None else min(answered, max(0, round(score * answered / 100)))
+    correct = None if score is None else round(score * answered / 100)
     return {
         "score": score,
         "questions": answered + failed,

@@ -86,9 +86,12 @@ def _sampler(kind, response, values):
             self._clients = itertools.cycle(one if isinstance(one, list) else [one])
 
         def __call__(self, messages):
-            local.trial = 0
+            local.trial, local.messages, local.asked = 0, messages, len(messages)
             try:
-                return super().__call__(messages)
+                answer = super().__call__(messages)
+                # otherwise the result has each reasoning twice, and that of a full run is too large to be read
+                del messages[local.asked :]
+                return answer
             except GaveUp as error:
                 return response(
                     response_text="No response (%s)." % error,
@@ -106,6 +109,7 @@ def _sampler(kind, response, values):
 
         def sleep(self, seconds):
             error = sys.exc_info()[1]
+            del local.messages[local.asked :]  # the reasoning of the answer that the tool then asks for again
             local.trial += 1
             if local.trial >= retries:
                 text = " ".join(str(error).split())[:200].rstrip(".")

@@ -19,10 +19,9 @@ import re
 from ..errors import FleetError
 from ..host import files
 from ..host.server_spec import canonical
-from ..host.values import now
+from ..host.values import mapping_of, now
 
-SCHEMA = 1
-KINDS = ("benchmark", "evaluation")
+SCHEMA = 2
 FOLDER = "measurements"  # below the folder of an inventory's reports
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
@@ -30,6 +29,35 @@ RATES = (
     "requests_per_s", "output_tokens_per_s", "total_tokens_per_s", "output_tokens_per_s_per_user",
     "output_tokens_per_s_per_accelerator", "goodput_requests_per_s",
 )  # fmt: skip
+TEXT, NUMBER = (str, None), (float, None)
+HEAD = {
+    "schema": int, "kind": str, "id": str, "began": str, "ended": str, "inventory": str, "recipe": str,
+    "recipe_hash": str, "plan_hash": str, "platform": str, "engine": str, "versions": {"*": TEXT},
+    "hardware": {"accelerator": str, "count": int}, "scope": str, "host": str, "servers": [str],
+    "tool": {"name": str, "version": TEXT, "command": [str]}, "profile": str,
+    "errors": [{"message": str, "count": int}], "ok": bool, "reason": TEXT, "void": TEXT,
+}  # fmt: skip
+# {kind: the shape of a result}, for host.files.fits().
+FORMS = {
+    "benchmark": {
+        **HEAD,
+        "workload": {
+            "input_tokens_asked": int, "output_tokens_asked": int, "input_tokens": NUMBER, "output_tokens": NUMBER,
+            "concurrency": (int, None), "request_rate": NUMBER, "requests": int, "load": str,
+        },
+        "counts": {"asked": int, "completed": int, "failed": int},
+        "metrics": {**dict.fromkeys(LATENCIES, dict.fromkeys(STATISTICS, NUMBER)), **dict.fromkeys(RATES, NUMBER)},
+        "limits": ({"ttft_ms": NUMBER, "tpot_ms": NUMBER}, None),
+    },
+    "evaluation": {
+        **HEAD,
+        "eval": str, "effort": TEXT, "verdict": str, "score": NUMBER, "interval": ([float], None), "difference": NUMBER,
+        "reference": ({"score": float, "source": str, "model": TEXT, "effort": TEXT}, None),
+        "questions": int, "answered": int, "correct": (int, None), "failed": int,
+    },
+}  # fmt: skip
+SCOPES = ("server", "node", "fleet")
+VERDICTS = ("agrees", "below", "above", "too-few", "no-reference")
 ID = re.compile(r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}\Z")
 Z = 1.959963984540054  # of 95 %, both sides
 # Percentage points. If the interval reaches further from the score, the comparison is inconclusive.
@@ -53,6 +81,19 @@ def recipe_hash(deployment):
     return hashlib.sha256(
         canonical({key: value for key, value in deployment.items() if key not in left_out})
     ).hexdigest()
+
+
+LOAD = (
+    "input_tokens", "output_tokens", "request_rate", "warmup_requests", "seed", "endpoint", "ignore_eos",
+    "server_token_count", "sampling", "arguments",
+)  # fmt: skip
+
+
+def load_hash(point):
+    """sha256 (hex) of what a point sends and how, except the concurrency and the number of requests."""
+    sent = {key: point[key] for key in LOAD}
+    sent.update({key: point["spec"].get(key) for key in ("template", "environment")})
+    return hashlib.sha256(canonical(sent)).hexdigest()
 
 
 def no_metrics():
@@ -86,7 +127,7 @@ def empty(params, request, ended):
         "workload": {
             "input_tokens_asked": point["input_tokens"], "output_tokens_asked": point["output_tokens"],
             "input_tokens": None, "output_tokens": None,
-            **{key: point[key] for key in ("concurrency", "request_rate", "requests")},
+            **{key: point[key] for key in ("concurrency", "request_rate", "requests")}, "load": load_hash(point),
         },
         "counts": {"asked": asked, "completed": 0, "failed": asked},
         "metrics": no_metrics(),
@@ -126,10 +167,16 @@ def history(folder, candidates=False):
 
 def _read(path):
     """The result in a file; None if it is not a result with that name."""
-    value = files.readable_json(path)
-    if not isinstance(value, dict) or value.get("schema") != SCHEMA or value.get("kind") not in KINDS:
-        return None
-    return value if os.path.basename(path) == "%s.json" % value.get("id") else None
+    value = mapping_of(files.readable_json(path))
+    valid = (
+        files.fits(value, FORMS.get(str(value.get("kind"))), complete=True)
+        and value["schema"] == SCHEMA
+        and os.path.basename(path) == value["id"] + ".json"
+        and value["scope"] in SCOPES
+        and value.get("verdict", VERDICTS[0]) in VERDICTS
+        and len(value.get("interval") or "of") == 2
+    )
+    return value if valid else None
 
 
 def wilson(correct, asked, z=Z):

@@ -60,7 +60,7 @@ class Run:
 
     def __init__(self, params, node, planned, folder, key, limit_s, again):
         self.params, self.node, self.planned, self.limit_s, self.again = params, node, planned, limit_s, again
-        self.digits = hashlib.sha256(canonical(key)).hexdigest()[:16]
+        self.digits = hashlib.sha256(canonical([result.SCHEMA, key])).hexdigest()[:16]
         self.folder = os.path.join(node.paths.lib, folder, self.digits)
         self.job = DetachedJob(os.path.join(self.folder, "job"))
         self.output = os.path.join(self.folder, "output")

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import pathlib
+import sys
+import time
+import types
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import http_client, redact
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import DetachedJob
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import evaluation
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import evaluation, gpt_oss_evals_worker
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import evaluation_tool
 from ansible_collections.inference.fleet.tests.runs import wait_for
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
@@ -171,11 +174,15 @@ def test_a_command_of_a_recipe_is_an_evaluation(site, failed, score):
     assert measured["interval"][0] < score < measured["interval"][1]
 
 
-@pytest.mark.parametrize("text", ["", 'echo "{\\"right\\": 91, \\"all\\": 3}" >"$1/low.json"; exec sleep 600\n'])
+@pytest.mark.parametrize("text", [
+    "", 'echo "{\\"right\\": 91, \\"all\\": 3}" >"$1/low.json"; exec sleep 600\n',
+    *("echo '%s' >\"$1/low.json\"\n" % json.dumps({"right": score, "all": questions, "lost": lost})
+      for score, questions, lost in ((101, 3, 0), (-1, 3, 0), (50, 0.5, 0), (50, 3, 4), (50, 3, -1))),
+])  # fmt: skip
 def test_a_command_without_a_score_and_one_that_was_ended_early_have_failed(site, text):
     command = {
         "argv": [script(site.root.parent / "tiny", text), "${output}"], "files": ["low.json"],
-        "metrics": {"score": "right", "questions": "all"},
+        "metrics": {"score": "right", "questions": "all", "failed": "lost"},
     }  # fmt: skip
     measured = site.run(eval="mine", command=command, budget_s=2)["document"]
     assert (measured["score"], measured["failed"], measured["ok"]) == (None, 1, False)
@@ -187,6 +194,46 @@ def test_the_key_is_masked_by_the_call_that_collects_the_result(site, keyed):
     redact.read_on_node.clear()  # of another process
     assert site.run(servers=keyed)["finished"]
     assert "sk-very-secret-1" in redact.read_on_node
+
+
+def test_no_more_questions_are_asked_than_there_are_and_few_are_not_the_published_ones(site):
+    datasets = site.root.parent / "data"
+    datasets.mkdir()
+    for part in ("I", "II"):
+        (datasets / ("aime2025-%s.jsonl" % part)).write_text('{"question": "a", "answer": "7"}\n' * 2)
+    site.tool('echo "$FLEET_VALUES" >%s\n' % (site.root.parent / "seen"))
+    found = site.run(eval="aime25", datasets=str(datasets), examples=20)
+    assert json.loads((site.root.parent / "seen").read_text())["examples"] == 4
+    assert found["complete"] is False and site.run()["complete"] is True
+
+
+class Sampler:
+    """As that of gpt_oss.evals 0.0.9: adds the reasoning to the messages, and asks again after an empty answer."""
+
+    def __init__(self, contents, max_tokens):
+        self.client, self.contents, self.asked = types.SimpleNamespace(base_url="u"), list(contents), []
+
+    def __call__(self, messages):
+        while True:
+            self.asked.append([one["content"] for one in messages])
+            messages.append({"role": "assistant", "content": "reasoning"})
+            content = self.contents.pop(0)
+            try:
+                if not content:
+                    raise ValueError("empty")
+                return content
+            except ValueError:
+                time.sleep(1)
+
+
+def test_reasoning_is_neither_asked_again_nor_kept(monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "time", types.SimpleNamespace(sleep=lambda _seconds: None))
+    values = {"urls": ["v"], "max_tokens": 9, "retries": 3}
+    sampler = gpt_oss_evals_worker._sampler(Sampler, types.SimpleNamespace, values)(contents=["", "A", "", "", ""])
+    messages = [{"role": "user", "content": "q"}]
+    assert sampler(messages) == "A" and sampler.asked == [["q"], ["q"]]
+    assert sampler(messages).response_text == "No response (ValueError after 3 trials: empty)."
+    assert [one["content"] for one in messages] == ["q"]
 
 
 def read(case, name="gpqa"):

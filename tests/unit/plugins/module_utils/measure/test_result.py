@@ -47,11 +47,16 @@ def test_other_files_in_the_history_are_left_out_with_a_warning(tmp_path):
     (kept / "20260101T000000Z-00000004.json").write_text(json.dumps(one), encoding="utf-8")
     (kept / "20260101T000000Z-00000005.json").symlink_to("/nonexistent")
     os.mkfifo(kept / "20260101T000000Z-00000006.json")
-    document = {**one, "id": "20260101T000000Z-00000007", "schema": 2}
-    (kept / "20260101T000000Z-00000007.json").write_text(json.dumps(document), encoding="utf-8")
+    other = [
+        {**one, "schema": 1}, {**one, "kind": []}, {**one, "began": None}, {**one, "workload": {}},
+        {**one, "scope": "moon"}, {**evaluation(), "interval": [1.0]}, {**evaluation(), "verdict": "fine"},
+    ]  # fmt: skip
+    for number, document in enumerate(other, 7):
+        identity = "20260101T000000Z-%08d" % number
+        (kept / (identity + ".json")).write_text(json.dumps({**document, "id": identity}), encoding="utf-8")
     documents, warnings = result.history(str(tmp_path))
     assert documents == [one]
-    assert all("0000000%d.json" % number in text for number, text in enumerate(warnings, 1)) and len(warnings) == 7
+    assert all("%08d.json" % number in text for number, text in enumerate(warnings, 1)) and len(warnings) == 13
 
 
 def test_ids_sort_by_time_and_differ():
@@ -147,6 +152,10 @@ def test_questions_are_counted(folder):
     found = datasets.check_datasets(str(folder), ALL, {})
     counts = {name: sum(one["questions"].values()) for name, one in found.items()}
     assert counts == {"gpqa": 2, "aime25": 6, "mmlu": 10, "gsm8k": 2}
+    assert not any(one["complete"] for one in found.values())
+    for part in ("I", "II"):
+        (folder / ("aime2025-%s.jsonl" % part)).write_text('{"question": "a", "answer": "7"}\n' * 15)
+    assert datasets.check_datasets(str(folder), ["aime25"], {})["aime25"]["complete"]
     assert list(found["mmlu"]["questions"]) == ["mmlu/test/anatomy_test.csv", "mmlu/test/high_school_physics_test.csv"]
 
 

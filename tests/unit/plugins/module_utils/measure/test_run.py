@@ -92,11 +92,11 @@ class Bench:
         path = self.folder / "calls"
         return len(path.read_text().splitlines()) if path.exists() else 0
 
-    def call(self, caller="one", wait_s=60, check_mode=False, again=False, beside=(), **point):
+    def call(self, caller="one", wait_s=60, check_mode=False, again=False, beside=(), head=None, **point):
         spec = tools().get(point.get("tool", "aiperf"))
         point = {**POINT, "spec": spec, "limits": None, "engine_arguments": [], **point}
         params = {
-            "point": point, "servers": [plan_entry(8000)], "beside": beside, "elsewhere": [], "head": HEAD,
+            "point": point, "servers": [plan_entry(8000)], "beside": beside, "elsewhere": [], "head": head or HEAD,
             "caller": caller, "again": again, "wait_s": wait_s, "root": str(self.folder / "root"),
             "manager": "supervisord", "toolkit": None, "environment_path": None,
         }  # fmt: skip
@@ -118,8 +118,10 @@ def test_a_point_that_counts_is_not_run_again(bench):
     second = bench.call(caller="two")
     assert (second["changed"], second["document"], bench.calls) == (False, document, 1)
     assert bench.call(caller="three", again=True)["document"]["id"] != document["id"]
+    head = {**HEAD, "versions": {**HEAD["versions"], "tool": "2"}}
+    assert bench.call(caller="four", head=head)["changed"] and bench.calls == 3
     assert bench.call(caller="four", input_tokens=65)["document"]["id"] != document["id"]
-    assert bench.calls == len(bench.checked) == 3
+    assert bench.calls == len(bench.checked) == 4
 
 
 def test_fewer_answers_than_asked_fail_and_are_kept_and_run_again(bench):

@@ -127,9 +127,13 @@ def test_only_what_this_run_measured_counts_and_each_host_of_it_has_to_be_measur
     }  # fmt: skip
     fleet["run"]["hosts"].remove("trn3-2")
     assert made(fleet, [old, new], since=NOW, kept={new["id"]})["parts"]["benchmark"]["ok"] is True
-    everywhere = benchmark(4, scope="fleet")
     fleet["run"]["hosts"].append("trn3-2")
-    assert made(fleet, [everywhere], since=NOW, kept={everywhere["id"]})["parts"]["benchmark"]["ok"] is True
+    entries = [*plan(), *plan("trn3-2")]
+    names = [one["name"] for one in plan()]
+    together = benchmark(4, scope="fleet", servers=[*names, *("trn3-2/" + name for name in names)],
+                         plan_hash=result.plan_hash(entries))  # fmt: skip
+    for one, ok in ((together, True), (benchmark(4, scope="fleet"), None)):
+        assert made(fleet, [one], since=NOW, kept={one["id"]})["parts"]["benchmark"]["ok"] is ok
 
 
 def run(kind, folder, answer, **variables):
@@ -163,13 +167,13 @@ def test_reports_that_cannot_be_written_do_not_hide_why_a_call_failed(monkeypatc
     with pytest.raises(AnsibleError, match="why"):
         run("benchmark", "/dev/null", AnsibleError("why"))
     monkeypatch.setattr(report, "void_verdicts", mock.Mock(side_effect=OSError(30, "Read-only file system")))
-    found = run("benchmark", tmp_path, [{"restarted": ["server-0"], "document": benchmark(limits={})}])
+    found = run("benchmark", tmp_path, [{"restarted": ["server-0"], "document": benchmark()}])
     assert "Read-only file system" in found["warnings"][0] and result.history(str(tmp_path))[0]
 
 
 def test_results_of_candidates_are_marked_and_only_a_sweep_counts_them(tmp_path):
     def answer(_operation, sent, _vars):
-        return {"document": {**benchmark(limits={}), **sent["head"]}}
+        return {"document": {**benchmark(), **sent["head"]}}
 
     found = run("benchmark", tmp_path, answer, tune_candidate={"name": "as it is"})
     assert found["document"]["candidate"] == "as it is"
@@ -205,7 +209,7 @@ def test_files_in_the_folder_of_reports(tmp_path):
     for one in history():
         result.keep(str(folder), one)
     (folder / "verdict.json").write_text(json.dumps(verdicts()), encoding="utf-8")
-    (folder / "measurements" / "20260101T000000Z-00000000.json").write_text('{"schema": 1,', encoding="utf-8")
+    (folder / "measurements" / "20260101T000000Z-00000000.json").write_text('{"schema": 2,', encoding="utf-8")
     value = measured_page.write(str(folder), 15.0)
     assert json.loads((folder / "certificate.json").read_text("utf-8")) == value
     text = (folder / "report.html").read_text("utf-8")
@@ -213,6 +217,10 @@ def test_files_in_the_folder_of_reports(tmp_path):
     assert "20260101T000000Z-00000000.json" in text
     again = measured_page.write(str(folder), 15.0, run_id="another run")
     assert again["benchmarks"] == again["evaluations"] == []
+    for other in ([], {"run": {"hosts": 1}}, {"hosts": {"n1": {"deployed": {"servers": [{"name": []}]}}}}):
+        (folder / "verdict.json").write_text(json.dumps(other), encoding="utf-8")
+        assert measured_page.write(str(folder), 15.0)["parts"]["verify"]["summary"] == "no verdict yet"
+        assert "verdict.json is not a record of verdicts" in (folder / "report.html").read_text("utf-8")
 
 
 def changes(now, *earlier, percent=compare.LIMIT):
@@ -237,7 +245,7 @@ def test_before_is_the_same_point_that_counts():
     unlike = [
         benchmark(4), benchmark(8, recipe="other"), benchmark(8, hardware=hardware), benchmark(8, scope="fleet"),
         benchmark(8, tool={**now["tool"], "name": "other"}), failed(benchmark(8)), benchmark(8, void="restarted"),
-        benchmark(8, inventory="other"), benchmark(8, workload={**now["workload"], "input_tokens_asked": 1}),
+        benchmark(8, inventory="other"), benchmark(8, workload={**now["workload"], "load": "f" * 64}),
         benchmark(8, day=6), evaluation(),
     ]  # fmt: skip
     assert compare.before(now, [now, *unlike]) == []
@@ -309,3 +317,5 @@ def test_a_score_is_compared_with_the_published_one(name, right, asked, judged, 
     assert document["difference"] == (difference and pytest.approx(difference, abs=0.01))
     table = measure.table(document)
     assert len(table["rows"][0]) == len(table["columns"])
+    document = measure.compared({**document, "ok": True}, REFERENCES, DEPLOYMENT, 15, complete=False)
+    assert (document["verdict"], document["reference"], document["ok"]) == ("no-reference", None, True)

@@ -44,6 +44,7 @@ def test_candidates_are_what_there_is_and_each_combination():
 
 
 def test_settings_that_make_no_sweep_are_errors():
+    assert tune.candidates({"arguments": {"a": ["x\ny: 1"]}})[1][0] == "a=x\\ny: 1"  # a line of the file's comment
     five = {"arguments": {"a": list(range(5)), "b": list(range(5))}}
     assert [error(tune.candidates, one).code for one in ({}, five)] == ["tune.not-possible"] * 2
     twice = {"arguments": {"a": [1]}, "variants": {"b": {"x": {"arguments": {"a": 2}}}}}
@@ -120,13 +121,15 @@ def test_results_of_the_same_plan_recipe_and_load_are_not_measured_again():
     head = {"plan_hash": result.plan_hash(item["servers"]), "recipe_hash": result.recipe_hash(item["deployment"])}
     asked = {
         "input_tokens_asked": 64, "output_tokens_asked": 32, "input_tokens": 130.0, "output_tokens": 32.0,
-        "request_rate": None,
+        "request_rate": None, "load": result.load_hash(calls[0]["point"]),
     }  # fmt: skip
     history = [
         benchmark(**head, workload={**asked, "concurrency": 2, "requests": 16}),
         benchmark(**head, workload={**asked, "concurrency": 8, "requests": 64}, ok=False),
         benchmark(**head, workload={**asked, "concurrency": 8, "requests": 65}),
         benchmark(**{**head, "plan_hash": "c" * 64}, workload={**asked, "concurrency": 8, "requests": 64}),
+        # of another endpoint, or with other arguments
+        benchmark(**head, workload={**asked, "concurrency": 8, "requests": 64, "load": "f" * 64}),
     ]
     assert tune.measured(calls, item["deployment"], history) == [history[0], None]
     history.append(benchmark(**head, workload={**asked, "concurrency": 8, "requests": 64}))

@@ -6,12 +6,12 @@ Prometheus scrapes."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result as history
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import endpoint
 from ansible_collections.inference.fleet.tests.unit.engines import plans, proxy
 from ansible_collections.inference.fleet.tests.unit.engines.certificates import made
+from ansible_collections.inference.fleet.tests.unit.engines.measured_results import benchmark
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 
 LARGE, SMALL, LONG = "gpt-oss-120b", "gpt-oss-20b", "/mnt/inference/models/gpt-oss-120b"
@@ -271,15 +271,12 @@ def test_on_the_same_host_loopback_is_reached():
 
 
 def test_limits_of_the_last_good_benchmarks(tmp_path):
-    def write(number, **values):
-        document = {"schema": 1, "kind": "benchmark", "id": "id-%d" % number, "began": str(number), "ok": True}
-        document.update(values)
-        (tmp_path / "measurements").mkdir(exist_ok=True)
-        (tmp_path / "measurements" / ("id-%d.json" % number)).write_text(json.dumps(document))
+    def write(day, **values):
+        history.keep(str(tmp_path), benchmark(day=day, **values))
 
     assert endpoint.limits(str(tmp_path)) == {}
     write(1, recipe="a", limits={"ttft_ms": 1, "tpot_ms": 2})
     write(2, recipe="a", limits={"ttft_ms": 500, "tpot_ms": None})
-    write(3, recipe="a", limits={"ttft_ms": 9}, ok=False)
+    write(3, recipe="a", limits={"ttft_ms": 9, "tpot_ms": None}, ok=False)
     write(4, recipe="b", limits=None)
     assert endpoint.limits(str(tmp_path)) == {"a": {"ttft_ms": 500}}

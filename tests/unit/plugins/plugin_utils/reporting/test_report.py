@@ -145,7 +145,7 @@ def test_the_fleet_is_the_last_report_of_each_host_in_whatever_order(runs, rando
 
 FIRST = {"id": "1" * 12, "began": THEN}
 SECOND = {"id": "2" * 12, "began": NOW}
-PLANNED = {"node-1": {"recipe": "r"}, "node-2": {"recipe": "r"}, "node-3": None}
+PLANNED = {**{name: {"recipe": "r", "servers": []} for name in ("node-1", "node-2")}, "node-3": None}
 
 
 def state(fleet):
@@ -159,7 +159,7 @@ def test_a_host_is_without_a_verdict_until_it_has_one_of_this_run():
     assert fleet["hosts"]["node-1"]["missing"] == {
         "cause": report.MISSED, "run": FIRST["id"], "began": THEN, "last": None,
     }  # fmt: skip
-    assert fleet["hosts"]["node-1"]["deployed"] == {"recipe": "r"}
+    assert fleet["hosts"]["node-1"]["deployed"] == PLANNED["node-1"]
     assert fleet["hosts"]["node-3"]["missing"] == {"cause": report.NEVER, "run": None, "began": None, "last": None}
     for name in PLANNED:
         assert fleet["ok"] is None
@@ -214,6 +214,18 @@ def test_the_same_run_goes_on(tmp_path):
     assert runs.states() == [False, "missing", "missing"]
     assert runs.begin("b", hosts)["id"] == "b"
     assert runs.states() == ["missing"] * 3
+
+
+@pytest.mark.parametrize("other", [[], {"hosts": {"node-1": 5}, "run": {}}, {"verdicts": [{}], "mode": "full"}])
+def test_reports_of_another_form_are_replaced(tmp_path, other):
+    runs = Runs(tmp_path)
+    (tmp_path / "hosts").mkdir()
+    for path in (tmp_path / "verdict.json", tmp_path / "hosts" / "node-1.json"):
+        path.write_text(json.dumps(other))
+    report.void_verdicts(runs.folder, "node-1", {"server-0": "restarted"})
+    runs.begin("a", list(PLANNED))
+    write_reports(runs.folder, "node-1", "quick", [verdict(mode="quick")], list(PLANNED))
+    assert runs.states() == [True, "missing", "missing"]
 
 
 def test_two_runs_at_once_keep_their_verdicts(tmp_path):
@@ -391,7 +403,10 @@ def test_a_run_with_another_id_or_time_is_not_kept(tmp_path, run):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", json.dumps({**record(), "schema": 2})])
+OTHER = [{"schema": 2}, {"run": {}}, {"hosts": {"node-1": {}}}, {"versions": None}]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", *(json.dumps({**record(), **other}) for other in OTHER)])
 def test_other_content_is_left_out_with_its_name(tmp_path, content):
     runs.keep(str(tmp_path), record(1))
     path = tmp_path / "history" / "20260102T030404Z-000000000004.json"
