@@ -231,6 +231,8 @@ class Engine:
 
     def remove(self, containers):
         """Kill and remove these containers. Missing containers are ignored."""
+        if self.kind == "podman":  # its `rm --force` first waits for the end, as long as --stop-timeout
+            self.stop(containers, 0)
         if containers:
             self._end("rm", "--force", *[one.id for one in containers])
 
@@ -238,7 +240,9 @@ class Engine:
         try:
             self.call(command, *arguments, timeout=self.call_s + more_s)
         except EngineError as error:
-            if error.kind != "absent" and not re.search(r"is already in progress|is not running", error.words):
+            # podman stops no container that is paused or half removed; `rm --force` removes it
+            ended = r"is already in progress|is not running|can only stop created or running containers"
+            if error.kind != "absent" and not re.search(ended, error.words):
                 raise
 
     # ---- images
