@@ -95,9 +95,12 @@ def container_name(server, root):
 def one_line(text):
     """The last line of an engine's output that reports an error, without the client's prefixes."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith(("See '", "Run '"))]
-    errors = [line for line in lines if re.match(r"(?i)error|cannot|docker:", line)] or lines or ["no output"]
-    return re.sub(r"^(?:Error response from daemon|docker: Error response from daemon|Error|docker): ", "", errors[-1])
+    lines = [line for line in lines if not line.startswith(("See '", "Run '"))] or ["no output"]
+    errors = [at for at, line in enumerate(lines) if re.match(r"(?i)error|cannot|docker:", line)] or [len(lines) - 1]
+    last = lines[errors[-1]]
+    if last.endswith(":"):  # podman lists several answers of a registry below "errors:"
+        last = " ".join(lines[errors[-1] :])
+    return re.sub(r"^(?:Error response from daemon|docker: Error response from daemon|Error|docker): ", "", last)
 
 
 def kind_of(words):
