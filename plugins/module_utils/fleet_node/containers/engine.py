@@ -327,6 +327,12 @@ def engine_of_entry(entry, call_s=CALL_S):
     return Engine(container["engine"], container.get("address"), call_s=call_s)
 
 
+def label_options(container):
+    """The options about SELinux's labels of a plan entry's container, without which it may not use devices and files of
+    the node."""
+    return [flag for flag in container["flags"] if flag.startswith("--security-opt=label")]
+
+
 def engine_problem(engine, error):
     """Sentences on a call of `engine` that ended with an EngineError: the problem and the remedy."""
     sentences = PROBLEMS.get(error.kind, "{label} failed: {words}.")
