@@ -81,14 +81,15 @@ def test_a_project_of_compose(tmp_path):
 
 
 def test_a_unit_of_podman(tmp_path):
-    folder = export(tmp_path, B200, "quadlet")
+    export(tmp_path, B200, "quadlet", "fleet_container_engine=podman")
+    folder = export(tmp_path, {**B200, "fleet_container_engine": "podman"}, "quadlet")
     lines = (folder / "server-0.container").read_text().splitlines()
     (command,) = [line.partition("=")[2] for line in lines if line.startswith("Exec=")]
     assert shlex.split(command)[:6] == COMMAND
     variables = [line.partition("=")[2].replace("%%", "%").replace("$$", "$") for line in lines if "NASTY" in line]
     assert [shlex.split(one) for one in variables] == [["NASTY=" + NASTY]]
     expected = {"Image=" + IMAGE, "AddDevice=nvidia.com/gpu=7", "PodmanArgs=--ipc=host", "Secret=HF_TOKEN,type=env"}
-    assert {*expected, "PodmanArgs=--entrypoint="} <= set(lines)
+    assert {*expected, "PodmanArgs=--entrypoint=", "PodmanArgs=--pids-limit=-1"} <= set(lines)
 
 
 def test_processes_are_scripts_only(tmp_path):
