@@ -51,10 +51,10 @@ class TensorRtLlm(Engine):
     aliases = {**PARALLEL, "free-gpu-memory-fraction": FRACTION, "ep-size": EXPERTS, "expert-parallel-size": EXPERTS}
     limits = {
         **Engine.limits,
-        **dict.fromkeys((EXPERTS, "max-batch-size", "max-beam-width", "stream-interval"), WHOLE),
-        **dict.fromkeys(("max-num-tokens", "max-seq-len", "max-input-len"), "size"),
+        **dict.fromkeys((EXPERTS, "max-batch-size", "max-beam-width", "max-num-tokens", "max-seq-len", "max-input-len",
+                         "stream-interval"), WHOLE),
         FRACTION: SHARE,
-    }
+    }  # fmt: skip
     lengths = ("max-seq-len",)
     versions = r"(?:^tensorrt[-_]llm==|(?:^|/)tensorrt-llm/release:)([^@;\s]+)"
     knobs = ("max_batch_size", "max_seq_len", "kv_cache_free_gpu_memory_fraction", "tp_size")

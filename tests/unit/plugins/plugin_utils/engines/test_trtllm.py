@@ -155,9 +155,17 @@ def test_flags_have_one_spelling_and_those_of_other_programs_are_theirs(changes,
     assert (code, values[-1]) == ("input.key-unknown", spelling)
 
 
-def test_a_switch_has_no_value():
-    code, values = error(recipe({}, arguments={"trust_remote_code": "true"}))
-    assert (code, values[1]) == ("plan.config-value-invalid", "arguments.trust_remote_code")
+@pytest.mark.parametrize(
+    ("flag", "value", "code", "place"),
+    [
+        ("trust_remote_code", "true", "plan.config-value-invalid", 1),
+        ("gpus_per_node", "all", "plan.config-value-invalid", 1),
+        ("max_num_tokens", "16k", "input.value-invalid", 0),  # of vLLM and SGLang alone
+    ],
+)
+def test_values_that_click_refuses(flag, value, code, place):
+    found, values = error(recipe({}, arguments={flag: value}))
+    assert (found, values[place].rpartition(": ")[2]) == (code, "arguments." + flag)
 
 
 def test_a_checkpoint_is_served_by_its_folder():
