@@ -52,7 +52,7 @@ KINDS = (
     ("permission", r"permission denied while trying to connect|dial unix \S+: connect: permission denied"),
     ("down", r"[Cc]annot connect to the Docker daemon|Is the docker daemon running|[Cc]annot connect to Podman|"
              r"error during connect"),
-    ("absent", r"[Nn]o such (?:image|container|object)|image not known|no container with name or ID|"
+    ("absent", r"[Nn]o such (?:image|container|object)|image not known|tag not known|no container with name or ID|"
                r": not found"),
 )  # fmt: skip
 

@@ -356,5 +356,8 @@ def test_an_image_goes_by_all_the_names_that_a_pull_gave_it(engine, tmp_path):
     engine.write(images={PINNED: image("a", PINNED)}, errors={"rmi": "conflict: container 1 is using its image"})
     message = operate("container_image", state="absent", **arguments)["msg"]
     assert "conflict: container 1 is using its image" in message
+    # podman's answer to a second digest of an image that others named as well
+    engine.write(errors={"rmi": "Error: nvcr.io/team/app@%s: tag not known" % D2})
+    assert operate("container_image", state="absent", **arguments)["changed"]
     (engine.bin / "docker").unlink()
     assert not operate("container_image", state="absent", **arguments)["changed"]
