@@ -112,8 +112,8 @@ def _invalid(name, shown, allowed):
 def mirrored(image, mirror):
     """The reference NAME:TAG that `image` is pulled by, with its registry, or with the mirror instead of it.
 
-    Only docker takes a name without a registry for a name of Docker Hub; podman searches where its own configuration
-    says. mirror: as check_mirror() accepts it.
+    A name without a registry is of Docker Hub, as docker reads it; podman would search the registries of its own
+    configuration. mirror: as check_mirror() accepts it.
     """
     check_mirror(mirror)
     registry, name, tag = split_reference(image)
