@@ -10,7 +10,7 @@ import json
 import re
 
 from ...module_utils.fleet_node.errors import FleetError
-from ..base.checks import Mistakes, invalid, number
+from ..base.checks import Mistakes, invalid, number, unknown_key
 from ..base.words import show
 from ..models import family_of
 from . import options
@@ -304,6 +304,20 @@ class Engine:
         words = [("command: --" + flag, flag, value) for flag, value in given.items()]
         return [*words, *(("arguments." + flag, flag, value) for flag, value in server.values.items())]
 
+    def spelling(self, name):
+        """Return the only spelling of a flag that the engine's parser accepts, None if it accepts _ and - alike.
+        name: with hyphens."""
+
+    def _check_spelling(self, where, sources, given):
+        mistakes = Mistakes()
+        for place, flag, value in given:
+            name = flag.replace("_", "-")
+            spelling = self.spelling(name) if any(one.find(name) for one in sources) else None
+            if spelling not in (None, flag):
+                kind = place.partition(":")[0].partition(".")[0]
+                mistakes.keep(unknown_key("%s: %s" % (where, kind), flag, value, [spelling]))
+        mistakes.raise_any()
+
     def check_options(self, where, server):
         """Raises FleetError if the engine's parser rejects an option, according to the recorded options.
 
@@ -314,7 +328,9 @@ class Engine:
         program = self.program(command, [server.context["model"]])
         if program is not None:
             sources = self.sources(recipe["platform"], self.version(recipe), server.arguments, command[program])
-            options.check(where, sources, self.given(server, program))
+            given = self.given(server, program)
+            self._check_spelling(where, sources, given)
+            options.check(where, sources, given)
             self._check_parsers(where, server)
 
     def _check_parsers(self, where, server):

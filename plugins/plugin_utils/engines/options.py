@@ -101,14 +101,12 @@ class Options:
 @dataclasses.dataclass(frozen=True)
 class Program:
     """A program with options. tables: of Options. version: packaging's, or None. further: {option, or its path in an
-    option's mapping: values} that a plugin of the engine adds. strict: whether values of the command line have the
-    types of a file."""
+    option's mapping: values} that a plugin of the engine adds."""
 
     options: Options
     tables: tuple
     version: object
     further: dict = dataclasses.field(default_factory=dict)
-    strict: bool = False
 
     @functools.cached_property
     def points(self):
@@ -196,7 +194,7 @@ class _Check:
             if spec == "model":
                 self.mapping(program, name, _nested(rest, value), place[: -len(rest)])
         else:
-            self._value(program, (table, name, name), place, value, spec, program.strict)
+            self._value(program, (table, name, name), place, value, spec, False)
 
     def mapping(self, program, table, content, prefix):
         """Check the keys of a mapping. prefix: of the places in messages."""
@@ -277,7 +275,7 @@ def fits(spec, value, strict=False):
         words = spec if strict else [text(one) for one in spec if one not in (*MARKS, None)]
         value = value if strict else text(value)
         folded = value.upper() if "~" in spec and isinstance(value, str) else value
-        return (strict and "*" in spec) or value in words or folded in words
+        return "*" in spec or value in words or folded in words
     match = SPEC.fullmatch(spec)
     if spec == "?" or value is None:
         return spec == "?" or bool(match["null"])

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from ..base.checks import invalid, number
 from . import options
-from .base import PARALLEL, SHARE, WHOLE, Engine
+from .base import PARALLEL, SHARE, WHOLE, Engine, read_number
 from .vllm import Vllm
 
-TENSOR, PIPELINE, DATA = Engine.parallel[0], Engine.parallel[1], "data-parallel-size"
+TENSOR, DATA = Engine.parallel[0], "data-parallel-size"
 FRACTION, SEQUENCES, LENGTH = "mem-fraction-static", "max-running-requests", "context-length"
+CHUNK, PREFILL, EXPERTS = "chunked-prefill-size", "max-prefill-tokens", "expert-parallel-size"
 ATTENTION = "enable-dp-attention"
 # Distances of further ports from a server's port with ATTENTION (PortArgs.init_new, data_parallel_controller.py).
 DERIVED = (13, *range(233, 240))
@@ -27,17 +28,17 @@ class Sglang(Engine):
 
     name, label = "sglang", "SGLang"
     port, bind = "port", "host"
-    versions = r"(?:^sglang(?:\[[^\]]*\])?==|(?:^|/)sglang:v?)(\d+\.\d+\.\d+)"
-    aliases = {**PARALLEL, "tp-size": TENSOR, "pp-size": PIPELINE, "dp-size": DATA, "ep-size": "expert-parallel-size",
-               "model": "model-path"}  # fmt: skip
+    versions = r"(?:^sglang(?:\[[^\]]*\])?==|(?:^|/)sglang:v?)(\d+\.\d+\.\d+(?:\.?(?:rc|post)\d+)*)"
+    aliases = {**PARALLEL, "dp-size": DATA, "ep-size": EXPERTS, "ep": EXPERTS, "model": "model-path"}
     limits = {
         **Engine.limits,
-        **dict.fromkeys((SEQUENCES, "chunked-prefill-size", "page-size", "max-total-tokens"), WHOLE),
-        LENGTH: "size", FRACTION: SHARE,
+        **dict.fromkeys((SEQUENCES, "page-size"), WHOLE),
+        **dict.fromkeys((LENGTH, "max-total-tokens"), "size"),
+        CHUNK: "int >=-1", FRACTION: SHARE,
     }  # fmt: skip
     lengths = (LENGTH,)
     knobs = (SEQUENCES, LENGTH, FRACTION, TENSOR)
-    usual = (256, 0.85, ("chunked-prefill-size", 8192))
+    usual = (256, 0.85, (CHUNK, 8192))
     flags = options.Options("sglang_flags.json", label)
     parsers = Vllm.parsers
 
@@ -70,6 +71,9 @@ class Sglang(Engine):
                 mistakes.keep(invalid(where, entry["port"], allowed % (entry["name"], other, ATTENTION)))
             ports[entry["name"]] |= derived
 
+    def spelling(self, name):
+        return name
+
     def program(self, command, models=()):
         return next((place for place, word in enumerate(command) if word in PROGRAMS), None)
 
@@ -77,10 +81,13 @@ class Sglang(Engine):
         """mem-fraction-static is the share of weights and KV cache, and the rest is for activations and graphs (SGLang,
         memory_hook.py). Its default leaves 10 GiB or more. Layers with a window have 0.8 of the tokens of others."""
         values = entry["arguments"]
+        sizes = self.sizes(values, model)
+        if sizes["batched"] <= 0:  # without chunks "the real bound will be the maximum" of both (help of PREFILL)
+            sizes["batched"] = max(sizes["max_len"], read_number(values, (PREFILL,), 16384))
         return {
-            **self.sizes(values, model),
+            **sizes,
             "attention_dp": self.attention_whole(values),
-            "whole_experts": (number(values.get("expert-parallel-size")) or 1) > 1,
+            "whole_experts": (number(values.get(EXPERTS)) or 1) > 1,
             "budget": "capped",
             "windowed": False,
         }

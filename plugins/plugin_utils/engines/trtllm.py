@@ -35,6 +35,8 @@ MERGES = "1.2.1"
 # Compute capabilities of MoE kernels that support gpt-oss's MXFP4: tensorrt_llm/_torch/modules/fused_moe/
 # MOE_DEVELOPER_GUIDE.md. CUTLASS has kernels for each; AUTO chooses.
 MOE_ON = {"TRTLLM": ("10.0", "10.3"), "TRITON": ("9.0",)}
+PROGRAMS = ("trtllm-serve", "tensorrt_llm.commands.serve")  # others are of programs and scripts that start it
+HYPHENATED = ("generation-config", "no-telemetry")  # the other options of its parser, click, have underscores
 
 
 class TensorRtLlm(Engine):
@@ -49,15 +51,15 @@ class TensorRtLlm(Engine):
     aliases = {**PARALLEL, "free-gpu-memory-fraction": FRACTION, "ep-size": EXPERTS, "expert-parallel-size": EXPERTS}
     limits = {
         **Engine.limits,
-        **dict.fromkeys((EXPERTS, "max-batch-size", "max-beam-width", "stream-interval"), WHOLE),
-        **dict.fromkeys(("max-num-tokens", "max-seq-len", "max-input-len"), "size"),
+        **dict.fromkeys((EXPERTS, "max-batch-size", "max-beam-width", "max-num-tokens", "max-seq-len", "max-input-len",
+                         "stream-interval"), WHOLE),
         FRACTION: SHARE,
-    }
+    }  # fmt: skip
     lengths = ("max-seq-len",)
     versions = r"(?:^tensorrt[-_]llm==|(?:^|/)tensorrt-llm/release:)([^@;\s]+)"
     knobs = ("max_batch_size", "max_seq_len", "kv_cache_free_gpu_memory_fraction", "tp_size")
     usual = (2048, DEFAULT_FRACTION, ("max-num-tokens", 8192))
-    fields = options.Options("trtllm_fields.json", label)
+    fields = flags = options.Options("trtllm_fields.json", label)
 
     # -- checks --------------------------------------------------------------------------------------------------------
 
@@ -69,11 +71,13 @@ class TensorRtLlm(Engine):
             raise not_as_planned(where, "the folder of model.path, by which it is served,", folder, "model.id",
                                  expected, "model_id")  # fmt: skip
 
-    def program(self, command, models=()):
-        return -1 if command else None
+    def spelling(self, name):
+        return name if name in HYPHENATED else name.replace("-", "_")
 
-    def sources(self, platform, version, values, program):
-        return [options.Program(self.fields, ("--",), version, strict=True)]
+    def program(self, command, models=()):
+        if command and (command[0] in models or command[0].startswith("-")):
+            return -1
+        return next((place for place, word in enumerate(command) if posixpath.basename(word) in PROGRAMS), None)
 
     def attention_whole(self, values):
         return _is_on(values.get("enable-attention-dp"))

@@ -168,12 +168,14 @@ def resolve(declared, where, engine, devices, inputs, directories, texts):
         found += [item.replace("${device}", str(device)) for device in devices] if "${device}" in item else [item]
     flags = ["--network=" + declared.get("network", "host")]
     options = {"ipc": "ipc", "shm-size": "shm_size", "user": "user"}
-    if engine == "podman" and declared.get("ipc") == "host":
-        del options["shm-size"]  # the host's /dev/shm; podman refuses both
+    if engine == "podman" and (declared.get("ipc") or "private") not in ("private", "shareable"):
+        del options["shm-size"]  # another /dev/shm than the container's own, or none; podman refuses both
     flags += ["--%s=%s" % (option, declared[key]) for option, key in options.items() if declared.get(key)]
     flags += ["--ulimit=%s=%s" % item for item in declared.get("ulimits", {}).items()]
     if engine == "podman" and not any(flag.startswith("--security-opt=label") for flag in given):
         flags.append("--security-opt=label=disable")  # the node's files are not relabelled for SELinux
+    if engine == "podman" and not any(flag.startswith("--pids-limit=") for flag in given):
+        flags.append("--pids-limit=-1")  # podman's default is 2048 threads, docker's none
     flags += given
     return {
         "engine": engine,

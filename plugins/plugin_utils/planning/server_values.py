@@ -131,10 +131,9 @@ def container_images(servers):
 def registries(images, mirror=""):
     """Return the hosts of the registries of images (container_images), or of the mirror if it is set."""
     from ...module_utils.fleet_node.containers.engine import split_reference
-    from ...module_utils.fleet_node.containers.images import DOCKER_HUB, mirrored
+    from ...module_utils.fleet_node.containers.images import mirrored
 
-    names = (split_reference(mirrored(image["image"], mirror))[0] for image in images)
-    return sorted({name or DOCKER_HUB for name in names})
+    return sorted({split_reference(mirrored(image["image"], mirror))[0] for image in images})
 
 
 def batches(servers, meant):

@@ -29,6 +29,14 @@ ERRORS = {
     "platform": "no matching manifest for linux/arm64/v8 in the manifest list entries",
     "digest": DAEMON + "manifest verification failed for digest sha256:11",
     "podman_digest": "Error: writing blob: Digest did not match, expected sha256:11, got sha256:22",
+    "podman_denied": (
+        "Error: initializing source docker://nvcr.io/team/app:1: reading manifest 1 in nvcr.io/team/app: errors:\n"
+        "denied: requested access to the resource is denied\nunauthorized: authentication required"
+    ),
+    "podman_platform": (
+        "Error: choosing an image from manifest list docker://nvcr.io/team/app:1: "
+        'no image found in image index for architecture arm64, variant "v8", OS linux'
+    ),
     "unreachable": DAEMON + 'Get "https://nvcr.io/v2/": dial tcp: lookup nvcr.io on 10.0.0.2:53: no such host',
     "timeout": (
         DAEMON + 'Get "https://nvcr.io/v2/": net/http: request canceled while waiting for connection '
@@ -140,8 +148,12 @@ def _client(file, calls, kind, argv):
                 if verb == "rm" or one.get("auto_remove", True):
                     state["containers"].remove(one)
     elif verb == "pull":
-        sys.stdout.write("1: Pulling from team/app\naaaaaaaaaaaa: Pulling fs layer\nbbbbbbbbbbbb: Pulling fs layer\n"
-                         "aaaaaaaaaaaa: Pull complete\n")  # fmt: skip
+        if kind == "podman":  # without a terminal
+            lines = ["Trying to pull team/app:1...", *("Copying blob sha256:" + one * 64 for one in "ab")]
+        else:
+            lines = ["1: Pulling from team/app", *(one * 12 + ": Pulling fs layer" for one in "ab"),
+                     "aaaaaaaaaaaa: Pull complete"]  # fmt: skip
+        sys.stdout.write("\n".join([*lines, ""]))
         sys.stdout.flush()
         while state["held"] and os.path.exists(state["held"]):
             time.sleep(0.02)

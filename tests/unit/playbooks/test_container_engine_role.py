@@ -100,14 +100,15 @@ def test_packages_by_distribution_and_a_time_for_pulls_that_is_a_string_as_from_
         installing("podman", "RedHat", "9.4", "RedHat", "dnf"),
         installing("docker", "RedHat", "9.4", "RedHat", "dnf", ["docker-ce"]),
         installing("docker", "RedHat", "9.4", "RedHat", "dnf"),
+        installing("podman", "Amazon", "2023", "RedHat", "dnf"),
         ("images", {"container_engine_images": [IMAGE], "container_engine_pull_timeout": "30"}),
     )
-    refused = calls.pop(4)
+    refused = [*calls.pop(4), *calls.pop(4)]
     assert calls == [
         [["apt", ["docker.io"]]], [["apt", ["docker.io", "docker-cli"]]], [["package", ["podman"]]],
         [["package", ["docker-ce"]]], [["container_image", None]],
     ]  # fmt: skip
-    assert [name for name, _said in refused] == ["turn"]
+    assert [name for name, _said in refused] == ["turn", "turn"]
 
 
 # ---- docker

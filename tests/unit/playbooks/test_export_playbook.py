@@ -24,6 +24,7 @@ B200 = {
     "fleet_override": {
         "environment": {"NASTY": NASTY, "PYTHONPATH": "/opt/own", "HF_TOKEN": None},
         "secrets": {"HF_TOKEN": "fleet_hf_token"},
+        "container": {"entrypoint": "", "address": "unix:///run/other.sock"},  # not that of the image
     },
     "fleet_hf_token": "hf_NotToBeSeen",
 }
@@ -59,8 +60,8 @@ def test_a_script(tmp_path):
     assert done.returncode != 0 and done.stdout == ""
     assert "engine/*.py" not in (folder / "server-0.sh").read_text()  # it loads none of our modules
     argv = json.loads(run(HF_TOKEN="x").stdout)
-    assert argv[:3] == ["run", "--name=server-0", "--env=HF_TOKEN"]
-    assert {"--env=NASTY=" + NASTY, "--device=nvidia.com/gpu=7", "--network=host", "--rm"} <= set(argv)
+    assert argv[:5] == ["--host", "unix:///run/other.sock", "run", "--name=server-0", "--env=HF_TOKEN"]
+    assert {"--entrypoint=", "--env=NASTY=" + NASTY, "--device=nvidia.com/gpu=7", "--network=host", "--rm"} <= set(argv)
     assert argv[argv.index(IMAGE.replace(":1.2.1", "")) + 1 :][:6] == COMMAND
     assert not [word for word in argv if "INFERENCE_FLEET" in word or word.startswith(("--label", "--pull"))]
     assert yaml.safe_load((folder / "config" / "server-0.yml").read_text())["moe_config"] == {"backend": "TRTLLM"}
@@ -71,6 +72,7 @@ def test_a_project_of_compose(tmp_path):
     server = yaml.safe_load((folder / "compose.yml").read_text())["services"]["server-0"]
     assert (server["image"], server["command"][:6]) == (IMAGE, COMMAND)
     assert server["network_mode"] == server["ipc"] == "host"
+    assert server["entrypoint"] == ""
     assert server["environment"]["NASTY"].replace("$$", "$") == NASTY
     assert server["environment"]["HF_TOKEN"].startswith("${HF_TOKEN:?")
     assert (server["ulimits"], server["devices"][-1]) == ({"memlock": -1, "stack": 67108864}, "nvidia.com/gpu=7")
@@ -79,14 +81,15 @@ def test_a_project_of_compose(tmp_path):
 
 
 def test_a_unit_of_podman(tmp_path):
-    folder = export(tmp_path, B200, "quadlet")
+    export(tmp_path, B200, "quadlet", "fleet_container_engine=podman")
+    folder = export(tmp_path, {**B200, "fleet_container_engine": "podman"}, "quadlet")
     lines = (folder / "server-0.container").read_text().splitlines()
     (command,) = [line.partition("=")[2] for line in lines if line.startswith("Exec=")]
     assert shlex.split(command)[:6] == COMMAND
     variables = [line.partition("=")[2].replace("%%", "%").replace("$$", "$") for line in lines if "NASTY" in line]
     assert [shlex.split(one) for one in variables] == [["NASTY=" + NASTY]]
     expected = {"Image=" + IMAGE, "AddDevice=nvidia.com/gpu=7", "PodmanArgs=--ipc=host", "Secret=HF_TOKEN,type=env"}
-    assert expected <= set(lines)
+    assert {*expected, "PodmanArgs=--entrypoint=", "PodmanArgs=--pids-limit=-1"} <= set(lines)
 
 
 def test_processes_are_scripts_only(tmp_path):

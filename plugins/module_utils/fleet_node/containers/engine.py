@@ -52,7 +52,7 @@ KINDS = (
     ("permission", r"permission denied while trying to connect|dial unix \S+: connect: permission denied"),
     ("down", r"[Cc]annot connect to the Docker daemon|Is the docker daemon running|[Cc]annot connect to Podman|"
              r"error during connect"),
-    ("absent", r"[Nn]o such (?:image|container|object)|image not known|no container with name or ID|"
+    ("absent", r"[Nn]o such (?:image|container|object)|image not known|tag not known|no container with name or ID|"
                r": not found"),
 )  # fmt: skip
 
@@ -95,9 +95,12 @@ def container_name(server, root):
 def one_line(text):
     """The last line of an engine's output that reports an error, without the client's prefixes."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith(("See '", "Run '"))]
-    errors = [line for line in lines if re.match(r"(?i)error|cannot|docker:", line)] or lines or ["no output"]
-    return re.sub(r"^(?:Error response from daemon|docker: Error response from daemon|Error|docker): ", "", errors[-1])
+    lines = [line for line in lines if not line.startswith(("See '", "Run '"))] or ["no output"]
+    errors = [at for at, line in enumerate(lines) if re.match(r"(?i)error|cannot|docker:", line)] or [len(lines) - 1]
+    last = lines[errors[-1]]
+    if last.endswith(":"):  # podman lists several answers of a registry below "errors:"
+        last = " ".join(lines[errors[-1] :])
+    return re.sub(r"^(?:Error response from daemon|docker: Error response from daemon|Error|docker): ", "", last)
 
 
 def kind_of(words):
@@ -231,6 +234,8 @@ class Engine:
 
     def remove(self, containers):
         """Kill and remove these containers. Missing containers are ignored."""
+        if self.kind == "podman":  # its `rm --force` first waits for the end, as long as --stop-timeout
+            self.stop(containers, 0)
         if containers:
             self._end("rm", "--force", *[one.id for one in containers])
 
@@ -238,7 +243,9 @@ class Engine:
         try:
             self.call(command, *arguments, timeout=self.call_s + more_s)
         except EngineError as error:
-            if error.kind != "absent" and not re.search(r"is already in progress|is not running", error.words):
+            # podman stops no container that is paused or half removed; `rm --force` removes it
+            ended = r"is already in progress|is not running|can only stop created or running containers"
+            if error.kind != "absent" and not re.search(ended, error.words):
                 raise
 
     # ---- images
@@ -318,6 +325,12 @@ def engine_of_entry(entry, call_s=CALL_S):
     if container.get("engine") not in ENGINES:
         return None
     return Engine(container["engine"], container.get("address"), call_s=call_s)
+
+
+def label_options(container):
+    """The options about SELinux's labels of a plan entry's container, without which it may not use devices and files of
+    the node."""
+    return [flag for flag in container["flags"] if flag.startswith("--security-opt=label")]
 
 
 def engine_problem(engine, error):

@@ -71,7 +71,8 @@ CAUSES = (
      "The registry {registry} requires a login, or refuses this login. Set fleet_registry_auth: {{{registry}: "
      "{{username: …, password: …}}}}, best from a vault"),
     (r"manifest unknown|manifest for \S+ not found|name unknown|repository does not exist|NAME_UNKNOWN|"
-     r"MANIFEST_UNKNOWN|not found: manifest|requested image's platform|no matching manifest|: not found",
+     r"MANIFEST_UNKNOWN|not found: manifest|requested image's platform|no matching manifest|no image found in|"
+     r": not found",
      "The registry {registry} has no such image, tag or digest, or none for this machine's architecture ({machine}). "
      "Correct container.image and container.digest"),
     (r"dial tcp|no such host|connection refused|i/o timeout|TLS handshake timeout|deadline exceeded|"
@@ -80,7 +81,7 @@ CAUSES = (
      "The registry {registry} cannot be reached from this node. Set fleet_registry_mirror, or fleet_proxy_env and run "
      "the step prepare"),
 )  # fmt: skip
-LAYER = re.compile(r"^(?:Copying blob (?:sha256:)?)?([0-9a-f]{12,64}):? (.+)$")
+LAYER = re.compile(r"^(?:Copying blob (?:sha256:)?)?([0-9a-f]{12,64}):?(?: (.+))?$")  # podman: one line, at its start
 LAYER_DONE = re.compile(r"^(?:Pull complete|Already exists|done|skipped: already exists)\b")
 
 
@@ -109,17 +110,17 @@ def _invalid(name, shown, allowed):
 
 
 def mirrored(image, mirror):
-    """The reference NAME:TAG that `image` is pulled by: itself, or with its registry replaced.
+    """The reference NAME:TAG that `image` is pulled by, with its registry, or with the mirror instead of it.
 
-    mirror: as check_mirror() accepts it; check it first.
+    A name without a registry is of Docker Hub, as docker reads it; podman would search the registries of its own
+    configuration. mirror: as check_mirror() accepts it.
     """
     check_mirror(mirror)
     registry, name, tag = split_reference(image)
     registry = registry or DOCKER_HUB
     if isinstance(mirror, dict):
         mirror = mirror.get(registry)
-    if not mirror:
-        return image
+    mirror = mirror or registry
     if registry == DOCKER_HUB and "/" not in name:
         name = "library/" + name
     return "%s/%s%s" % (mirror.rstrip("/"), name, ":" + tag if tag else "")
@@ -156,7 +157,7 @@ def pull_problem(engine, source, error, mirror):
     advice = next((advice for pattern, advice in CAUSES if re.search(pattern, words)), None)
     if advice is None:
         return "%s cannot be pulled: %s." % (source, words)
-    registry = split_reference(source)[0] or DOCKER_HUB
+    registry = split_reference(source)[0]
     registry += " (fleet_registry_mirror)" if mirror else ""
     advice = advice.format(registry=registry, engine=engine.kind, machine=os.uname().machine)
     return "%s cannot be pulled: %s. (%s)" % (source, advice, words)
@@ -169,7 +170,7 @@ def _progress(job, source):
         match = LAYER.match(line.strip())
         if match and (line.startswith("Copying blob") or len(match.group(1)) == 12):
             layer = match.group(1)[:12]
-            layers[layer] = layers.get(layer, False) or bool(LAYER_DONE.match(match.group(2)))
+            layers[layer] = layers.get(layer, False) or bool(LAYER_DONE.match(match.group(2) or ""))
     done, total = sum(layers.values()), len(layers)
     age = time.time() - job.request().get("begun", time.time())
     return "pulling %s: %d of %d layers after %d s" % (source, done, total, age), {
@@ -260,7 +261,7 @@ def ensure_image(image, digest=None, engine="docker", address=None, mirror=None,
     if digest and not DIGEST.match(digest):
         raise _invalid("digest", repr(digest), "sha256: and 64 hexadecimal digits")
     login = login_file(auth) if auth else None
-    source = pinned_reference(mirrored(image, mirror), digest)
+    source, own = (pinned_reference(mirrored(image, one), digest) for one in (mirror, None))
     wanted = pinned_reference(image, digest)
     kept = digest_tag(image, digest) if digest else image
     diff = {"before": "", "after": "image %s\n" % wanted}
@@ -290,7 +291,7 @@ def ensure_image(image, digest=None, engine="docker", address=None, mirror=None,
                 chosen.call("tag", pulled["id"], kept)
             found = chosen.find_image(image, digest)
     except EngineError as error:
-        raise FleetError("images.pull-failed", pull_problem(chosen, source, error, source != wanted)) from error
+        raise FleetError("images.pull-failed", pull_problem(chosen, source, error, source != own)) from error
     except OSError as error:
         raise FleetError("images.pull-failed", "%s cannot be pulled: %s." % (source, error)) from error
     if not found:

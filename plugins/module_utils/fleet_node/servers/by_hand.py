@@ -14,7 +14,8 @@ from ..engines.registry import ENGINES
 from ..host import processes
 from ..host.files import read_text
 
-CONTAINER = re.compile(r"(docker|libpod)[-/]([0-9a-f]{64})")  # in the name of a control group
+# In the name of a control group. libpod-conmon: podman's monitor, which listens on published ports.
+CONTAINER = re.compile(r"(docker|libpod)(?:-conmon)?[-/]([0-9a-f]{64})")
 PROXY = "docker-proxy"  # which listens on published ports
 ENGINE_S = 10
 END_S, KILL_S = 60, 5

@@ -17,7 +17,7 @@ import shutil
 import tempfile
 import uuid
 
-from ..containers.engine import EngineError, engine_of_entry
+from ..containers.engine import EngineError, engine_of_entry, label_options
 from ..engines.registry import engine_of
 from ..errors import FleetError
 from ..host import commands
@@ -57,9 +57,9 @@ class _Image:
         name = "%scheck-%s" % (PREFIX, uuid.uuid4().hex[:12])
         targets = {one["target"]: one["source"] for one in self.entry["container"]["mounts"]}
         mounts = ["--volume=%s:%s:ro" % (targets[path], path) for path in self.entry["weights"] if path in targets]
-        labels = [flag for flag in self.entry["container"]["flags"] if flag.startswith("--security-opt=label")]
-        argv = ["run", "--rm", "--interactive", "--pull=never", "--network=none", "--name=" + name, *labels, *mounts,
-                "--entrypoint=python3", self.reference, "-c", program, MARK, *arguments]  # fmt: skip
+        argv = ["run", "--rm", "--interactive", "--pull=never", "--network=none", "--name=" + name,
+                *label_options(self.entry["container"]), *mounts, "--entrypoint=python3", self.reference, "-c", program,
+                MARK, *arguments]  # fmt: skip
         try:
             return self.engine.call(*argv, timeout=CHECK_S, text=text)
         except EngineError as error:

@@ -79,7 +79,7 @@ def client_environment(entry, secrets, root):
     return {**engine_of_entry(entry).client_environment(), **named, **secrets, **markers}
 
 
-CALL_S = 8  # of each call of `end --remove`: two of them, TERM and KILL fit into the unit's TimeoutStopSec
+CALL_S = 6  # of each call of `end --remove`: three of them, TERM and KILL fit into the unit's TimeoutStopSec
 
 
 def end(options):

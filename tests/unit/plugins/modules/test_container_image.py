@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import os
 import shutil
 import signal
@@ -86,7 +87,8 @@ def test_by_digest_and_a_tag_of_it_is_put_on_it_and_right_without_a_network(engi
         ({"nvcr.io": "mirror.example/nvcr"}, "quay.io/team/app:1", "quay.io/team/app:1"),
         ({"docker.io": "mirror.example"}, "team/app:1", "mirror.example/team/app:1"),
         ("", "localhost:5000/app:1", "localhost:5000/app:1"),
-        (None, "app", "app"),
+        (None, "app", "docker.io/library/app"),  # podman would search its own registries
+        ({"nvcr.io": "mirror.example"}, "team/app:1", "docker.io/team/app:1"),
     ],
 )
 def test_what_is_pulled_through_a_mirror(mirror, name, source):
@@ -174,14 +176,17 @@ def test_podman_gets_its_login_and_proxies_by_its_environment(tmp_path, monkeypa
     assert engine.called("pull")[-1]["argv"][1:3] == ["--host", "unix:///run/other.sock"]
 
 
-def test_a_pull_goes_on_without_its_caller(engine, pull, tmp_path):
+@pytest.mark.parametrize(("kind", "done"), [("docker", 1), ("podman", 0)])
+def test_a_pull_goes_on_without_its_caller(engine, pull, tmp_path, kind, done):
     held = tmp_path / "held"  # what is printed is there, the rest comes when this is gone
     held.touch()
+    engine.add(kind)
+    pull = functools.partial(pull, engine=kind)
     engine.write(registry={NAME + ":1": image("a")}, held=str(held))
     first = pull(wait_s=0, auth=LOGINS)
     assert (first["changed"], first["finished"], first["image"]) == (True, False, None)
     again = wait_until(lambda: _with_layers(pull(wait_s=0)))
-    expected = {"layers_done": 1, "layers_total": 2, "percent": 50, "phase": "pulling"}
+    expected = {"layers_done": done, "layers_total": 2, "percent": 50 * done, "phase": "pulling"}
     assert expected.items() <= again["progress"].items()
     (folder,) = (tmp_path / "root/var/lib/inference-fleet/jobs").glob("image-*[0-9a-f]")
     held.unlink()
@@ -274,7 +279,8 @@ class TestLeftBehind:
 REMEDIES = {
     "auth": "fleet_registry_auth: {nvcr.io: {username", "denied": "fleet_registry_auth: {nvcr.io: {username",
     "unknown": "Correct container.image", "platform": "Correct container.image", "digest": "Correct container.digest",
-    "podman_digest": "Correct container.digest", "unreachable": "fleet_proxy_env", "timeout": "fleet_proxy_env",
+    "podman_digest": "Correct container.digest", "podman_denied": "fleet_registry_auth: {nvcr.io: {username",
+    "podman_platform": "Correct container.image", "unreachable": "fleet_proxy_env", "timeout": "fleet_proxy_env",
     "certificate": "fleet_ca_bundle", "http": "container_engine_insecure_registries", "space": "Free space",
     "ratelimit": "no more pulls", "other": "something that nobody has seen",
 }  # fmt: skip
@@ -350,5 +356,8 @@ def test_an_image_goes_by_all_the_names_that_a_pull_gave_it(engine, tmp_path):
     engine.write(images={PINNED: image("a", PINNED)}, errors={"rmi": "conflict: container 1 is using its image"})
     message = operate("container_image", state="absent", **arguments)["msg"]
     assert "conflict: container 1 is using its image" in message
+    # podman's answer to a second digest of an image that others named as well
+    engine.write(errors={"rmi": "Error: nvcr.io/team/app@%s: tag not known" % D2})
+    assert operate("container_image", state="absent", **arguments)["changed"]
     (engine.bin / "docker").unlink()
     assert not operate("container_image", state="absent", **arguments)["changed"]

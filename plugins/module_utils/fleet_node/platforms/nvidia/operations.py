@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 
-from ...containers.engine import Engine, EngineError
+from ...containers.engine import Engine, EngineError, label_options
 from ...discover import Operation
 from ...errors import FleetError
 from ...host import paths as host_paths
@@ -121,15 +121,15 @@ def compare(servers, packages, installed=False, root="", check_mode=False, sysro
 
 
 def required(servers):
-    """({engine: (image, digest)} of this node's own engines whose containers get GPUs by CDI, whether any container
-    requires the toolkit). The image is the first that a container of that engine has."""
+    """({engine: container} of this node's own engines whose containers get GPUs by CDI, whether any container requires
+    the toolkit). The container is the first of that engine in the entries."""
     engines, wanted = {}, False
     for entry in servers:
         container = entry.get("container") or {}
         if not container or container.get("address"):
             continue
         if any(device.startswith(KIND + "=") for device in container["devices"]):
-            engines.setdefault(container["engine"], (container["image"], container["digest"]))
+            engines.setdefault(container["engine"], container)
         wanted = wanted or any(flag.startswith(RUNTIME_FLAGS) for flag in container["flags"])
     return engines, wanted or bool(engines)
 
@@ -178,19 +178,21 @@ def holders(engine):
 def prove(engines, count):
     """List the GPUs in a container of each engine. Returns the engines that do not support CDI yet.
 
-    engines: {engine: (image, digest)}. count: GPUs of the specification. Raises FleetError if a container lists fewer.
+    engines: {engine: container of a plan entry}. count: GPUs of the specification. Raises FleetError if a container
+    lists fewer.
     """
     waiting = []
-    for kind, (image, digest) in engines.items():
+    for kind, container in engines.items():
         engine = Engine(kind)
         text = problem = ""
         try:
-            found = engine.find_image(image, digest) if engine.cdi()[1] else None
+            found = engine.find_image(container["image"], container["digest"]) if engine.cdi()[1] else None
             if found is None:
                 waiting.append(kind)
                 continue
-            text = engine.call("run", "--rm", "--pull=never", "--network=none", "--device=%s=all" % KIND,
-                               "--entrypoint=nvidia-smi", found["reference"], "-L", timeout=PROOF_S)  # fmt: skip
+            text = engine.call("run", "--rm", "--pull=never", "--network=none", *label_options(container),
+                               "--device=%s=all" % KIND, "--entrypoint=nvidia-smi", found["reference"], "-L",
+                               timeout=PROOF_S)  # fmt: skip
         except EngineError as error:
             problem = error.words
         listed_gpus = len(re.findall(r"^GPU [0-9]+: ", text, re.MULTILINE))

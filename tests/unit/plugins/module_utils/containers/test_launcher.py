@@ -229,7 +229,7 @@ def test_a_unit_ends_in_time_though_its_engine_hangs(engine, tmp_path, marked):
     (tmp_path / "server-0.json").write_text(json.dumps(entry(tmp_path)))
     program = guard_place.altered(
         tmp_path, ("host/paths.py", 'PATH = "', 'PATH = "%s:' % engine.bin),
-        ("supervise/containers.py", "CALL_S = 8 ", "CALL_S = 1 "),
+        ("supervise/containers.py", "CALL_S = 6 ", "CALL_S = 1 "),
     )  # fmt: skip
     (engine.bin / "docker").write_text("#!/bin/sh\nexec /bin/sleep 600\n")
     reaper = threading.Thread(target=child.wait)
@@ -240,7 +240,7 @@ def test_a_unit_ends_in_time_though_its_engine_hangs(engine, tmp_path, marked):
     assert child.returncode == -signal.SIGTERM
     assert done.returncode == 1
     assert "docker: docker ps did not end within 1 s; the container may be left there" in done.stdout
-    most = 2 * guard_containers.CALL_S + guard_state.TERM_S + guard_state.KILL_S
+    most = 3 * guard_containers.CALL_S + guard_state.TERM_S + guard_state.KILL_S
     assert most < systemd.CONTAINER_STOP_WAIT_S
 
 
@@ -287,6 +287,19 @@ def test_a_container_that_the_engine_is_removing_is_waited_for(engine, tmp_path,
     monkeypatch.setattr(container_engine.Engine, "containers", containers)
     assert launchers.stop_leftovers(entry(tmp_path), ROOT) == []
     assert len(turns) == 4
+
+
+@pytest.mark.parametrize("errors", [
+    {}, {"stop": "Error: can only stop created or running containers. 1 is in state paused: container state improper"},
+])  # fmt: skip
+def test_podman_kills_what_it_removes(engine, errors):
+    """Its `rm --force` waits as long as --stop-timeout, which is longer than a unit's end may take."""
+    engine.write(containers=[held()], errors=errors)
+    podman = container_engine.Engine("podman")
+    podman.remove(podman.containers(ROOT))
+    (stop,) = engine.called("stop")
+    assert stop["argv"] == ["podman", "stop", "--time", "0", "1" * 64]
+    assert podman.containers(ROOT) == []
 
 
 def test_a_published_port_is_its_servers_though_a_process_of_the_engine_listens(engine, tmp_path, monkeypatch):

@@ -69,10 +69,12 @@ def test_other_programs_are_not(commands):
 def test_containers_are_recognised_by_a_published_port_and_by_the_control_group(commands):
     commands.add(9, "vllm serve m", image="vllm/vllm-openai:v0.10.0")
     commands.add(7, "/usr/bin/docker-proxy -proto tcp -host-port 8000 -container-port 8000")
+    commands.add(8, "/usr/bin/conmon --api-version 1 -c %s" % IDENT)  # holds the ports that podman publishes
+    commands.groups[8] = "0::/machine.slice/libpod-conmon-%s.scope" % IDENT
     commands.groups[9] = "0::/system.slice/docker-%s.scope" % IDENT
-    for pid in (7, 9):
+    for pid, kind in ((7, "docker"), (8, "podman"), (9, "docker")):
         found = commands.found(pid)
-        assert (found["pid"], found["image"], found["container"]) == (9, "vllm/vllm-openai:v0.10.0", ("docker", IDENT))
+        assert (found["pid"], found["image"], found["container"]) == (9, "vllm/vllm-openai:v0.10.0", (kind, IDENT))
 
 
 def test_the_finding_has_the_engine(commands, monkeypatch):

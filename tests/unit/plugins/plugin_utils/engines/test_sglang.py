@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import types
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.sglang import ENGINE as NODE_ENGINE
@@ -32,6 +33,9 @@ def test_the_static_share_without_the_weights_is_the_cache(name, accelerator, ca
         ({"tp-size": 2, "tensor-parallel-size": None}, "plan.parallel-not-devices", "tp-size"),
         ({"dp-size": 2}, "input.value-invalid", "data-parallel-size"),
         ({"mem-fraction-static": 0.3}, "plan.does-not-fit-memory", "mem-fraction-static"),
+        ({"chunked-prefill-size": -2}, "input.value-invalid", "chunked-prefill-size"),
+        ({"ep": 1, "ep-size": 1}, "plan.flags-conflict", "ep-size"),
+        ({"page_size": 64}, "input.key-unknown", "page-size"),
     ],
 )
 def test_what_a_plan_refuses(arguments, code, value):
@@ -39,6 +43,12 @@ def test_what_a_plan_refuses(arguments, code, value):
                  "fleet_override": {"arguments": arguments}}  # fmt: skip
     problem = plans.problem(plans.plan_of, variables, deploys=True)
     assert problem.code == code and value in "%s %s" % (problem.values, problem.message)
+
+
+def test_a_step_without_chunks_computes_a_longest_request():
+    override = {"arguments": {"chunked-prefill-size": -1, "max-total-tokens": "1M"}}
+    entry = plans.entries_of("h200-sglang", override=override)[0]
+    assert ENGINE.memory(entry, None, types.SimpleNamespace(max_len=131072))["batched"] == 131072
 
 
 @pytest.mark.parametrize(
@@ -63,8 +73,9 @@ def test_a_release_that_is_not_recorded_is_a_warning():
     recipe = {"container": {"image": entry["container"]["image"]}, "platform": "nvidia"}
     version = ENGINE.version(recipe)
     assert str(version) == "0.5.23" and "0.5.21" in ENGINE.notes(entry, version, None)[0]
-    for image in ("lmsysorg/sglang:v0.5.21", "lmsysorg/sglang:v0.5.21-rocm10-mi30x"):
-        assert str(ENGINE.version({"container": {"image": image}, "platform": "amd"})) == "0.5.21"
+    for tag, name in (("", "0.5.21"), ("-rocm10-mi30x", "0.5.21"), (".post1-cu130", "0.5.21.post1")):
+        image = {"image": "lmsysorg/sglang:v0.5.21" + tag}
+        assert str(ENGINE.version({"container": image, "platform": "amd"})) == name
     assert ENGINE.notes({**entry, "command": ["start.sh"]}, version, None) == []
 
 

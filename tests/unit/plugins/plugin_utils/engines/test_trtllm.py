@@ -134,6 +134,40 @@ def test_flags_that_a_version_does_not_have(flag, version, remedy):
     assert (code, values[2], values[-1]) == ("plan.config-key-unknown", "arguments." + flag, remedy)
 
 
+@pytest.mark.parametrize(
+    ("changes", "version", "spelling"),
+    [
+        ({"arguments": {"max-batch-size": 8}}, "1.2.1", "max_batch_size"),
+        ({"command": ["trtllm-serve", "${model}", "--max-batch-size", "8"]}, "1.2.1", "max_batch_size"),
+        ({"arguments": {"generation_config": "auto"}}, "1.3.0rc27", "generation-config"),
+        ({"arguments": {"generation-config": "auto", "telemetry": True}}, "1.3.0rc27", None),
+        ({"arguments": {"custom_module_dirs": ["/a", "/b"]}}, "1.2.1", None),
+        ({"command": ["mpirun", "-n", "1", "--allow-run-as-root", "trtllm-serve", "${model}"]}, "1.2.1", None),
+        ({"command": ["start.sh", "--own-flag", "x"]}, "1.2.1", None),
+    ],
+)
+def test_flags_have_one_spelling_and_those_of_other_programs_are_theirs(changes, version, spelling):
+    declared = recipe({}, RELEASE + version, **changes)
+    if spelling is None:
+        assert planned(declared)
+        return
+    code, values = error(declared)
+    assert (code, values[-1]) == ("input.key-unknown", spelling)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "code", "place"),
+    [
+        ("trust_remote_code", "true", "plan.config-value-invalid", 1),
+        ("gpus_per_node", "all", "plan.config-value-invalid", 1),
+        ("max_num_tokens", "16k", "input.value-invalid", 0),  # of vLLM and SGLang alone
+    ],
+)
+def test_values_that_click_refuses(flag, value, code, place):
+    found, values = error(recipe({}, arguments={flag: value}))
+    assert (found, values[place].rpartition(": ")[2]) == (code, "arguments." + flag)
+
+
 def test_a_checkpoint_is_served_by_its_folder():
     code, values = error(recipe(model_id="openai/gpt-oss-120b"))
     assert (code, values[2]) == ("plan.argument-not-as-planned", '"gpt-oss-120b"')

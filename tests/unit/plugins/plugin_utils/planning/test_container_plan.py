@@ -113,7 +113,18 @@ def test_a_declared_mount_stands_before_the_automatic_one():
 def test_engine_by_recipe_and_by_site(container, site, begin):
     (entry,) = entries(recipe({**container, "image": IMAGE}), **site)
     assert entry["launch"][: len(begin)] == begin and entry["container"]["engine"] == begin[0]
-    assert ("--security-opt=label=disable" in entry["launch"]) is (begin[0] == "podman")
+    assert ({"--security-opt=label=disable", "--pids-limit=-1"} < {*entry["launch"]}) is (begin[0] == "podman")
+
+
+@pytest.mark.parametrize(
+    ("ipc", "sized"),
+    [(None, True), ("private", True), ("shareable", True), ("host", False), ("none", False), ("container:x", False)],
+)
+def test_podman_gets_the_size_of_a_container_s_own_shared_memory_alone(ipc, sized):
+    container = {"image": IMAGE, "engine": "podman", "ipc": ipc, "shm_size": "1g", "flags": ["--pids-limit=9"]}
+    (entry,) = entries(recipe({name: value for name, value in container.items() if value}))
+    assert ("--shm-size=1g" in entry["launch"]) is sized
+    assert [word for word in entry["launch"] if word.startswith("--pids-limit")] == ["--pids-limit=9"]
 
 
 def test_a_site_may_require_digests():

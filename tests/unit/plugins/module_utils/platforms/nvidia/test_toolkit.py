@@ -197,6 +197,9 @@ def test_a_container_lists_the_gpus_once(node, engine):
     again = node.look()
     assert (again["due"], again["changed"], len(engine.calls)) == ({}, False, 1)
     assert node.look([server(), server(engine="podman")])["due"].keys() == {"proof"}
+    label = "--security-opt=label=disable"  # without it SELinux denies podman's containers the devices
+    node.look([server(engine="podman", flags=["--ipc=host", label])], installed=True)
+    assert label in engine.calls[1] and "--ipc=host" not in engine.calls[1]
     node.write("/etc/cdi/nvidia.yaml", SPEC + "# another\n")
     assert node.look()["due"].keys() == {"proof"}
 
