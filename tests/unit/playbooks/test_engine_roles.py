@@ -8,10 +8,13 @@ vllm has two package indexes with the pinned list of docs/using/trainium.md; ben
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import json
+import os
 import re
 import shlex
+import shutil
 import sys
 import tarfile
 from pathlib import Path
@@ -20,6 +23,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import 
 from ansible_collections.inference.fleet.tests import doc_examples
 from ansible_collections.inference.fleet.tests.nodes import package_indexes
 from ansible_collections.inference.fleet.tests.runs import CLONE, play
+from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import (
     LOCAL,
     Tasks,
@@ -123,7 +127,7 @@ def test_a_named_source_is_unpacked_and_patched_once_and_no_other(tmp_path):
     assert source.script == "two\n"
 
 
-# -- units of etcd and nats --------------------------------------------------------------------------------------------
+# -- etcd and nats -----------------------------------------------------------------------------------------------------
 
 CONTAINER = {"etcd_install": "container", "etcd_certificates": {"ca": "/pki/a/ca", "key": "/pki/b/key"},
              "etcd_container_flags": ["--env=ALLOW_NONE_AUTHENTICATION=yes", "--env=A=$b 5%"]}  # fmt: skip
@@ -175,6 +179,30 @@ def test_units(tmp_path):
     assert lines[0] == 'authorization { user: "fleet", password: "\u00e4\\"\\\\8MB" }'
     assert lines[-4:-2] == ['jetstream: {"max_mem": 1MiB, "max_file": "1G"}', "max_payload: 8MB"]
     assert lines[-2:] == ['ping_interval: "2m"', "include 'login.conf'"]
+
+
+def test_programs_that_were_not_unpacked_completely_do_not_count(tmp_path):
+    """The run ended, or the disk was full."""
+    programs, archive = tmp_path / "nats-server-1", tmp_path / "archive.tar.gz"
+    (tmp_path / "nats-server").write_text("complete")
+    with tarfile.open(archive, "w:gz") as packed:
+        packed.add(tmp_path / "nats-server", "nats-server-v1/nats-server")
+    (tmp_path / "bin").mkdir()
+    unpacks = '[ "$1" = --extract ] || exec %s "$@"\necho part >"$3/nats-server"\nexit 1\n' % shutil.which("tar")
+    script(tmp_path / "bin" / "tar", unpacks)
+
+    def edited(text):
+        return text.replace("/var/cache", str(tmp_path)).replace("root", getpass.getuser())
+
+    recorder = Tasks(tmp_path, "shared_service", ("package",), edited=edited)
+    given = {"name": "nats", "programs": str(programs), "url": archive.as_uri(), "version": "1",
+             "checksums": dict.fromkeys(("amd64", "arm64"), sha256(archive))}  # fmt: skip
+    variables = {"shared_service_" + name: one for name, one in given.items()}
+    ends = {"PATH": "%s:%s" % (tmp_path / "bin", os.environ["PATH"])}
+    recorder.run(variables=variables, tasks="archive", environment=ends)[1].failed()
+    assert not programs.exists()
+    recorder.run(variables=variables, tasks="archive")[1].ok()
+    assert {path.name: path.read_text() for path in programs.iterdir()} == {"nats-server": "complete"}
 
 
 # -- check mode on a host without anything -----------------------------------------------------------------------------
