@@ -205,6 +205,19 @@ def test_programs_that_were_not_unpacked_completely_do_not_count(tmp_path):
     assert {path.name: path.read_text() for path in programs.iterdir()} == {"nats-server": "complete"}
 
 
+def test_no_member_of_a_new_cluster_starts_if_another_was_not_installed(tmp_path):
+    changes = 'answer = {"changed": True, "failed": given.get("name") == "fails", "msg": "It fails."}'
+    recorder = Tasks(tmp_path, "etcd", ("copy", "include_role", "node"), changes, lambda text: text.replace(
+        "inference.fleet.shared_service", '"{{ installation }}"'))  # fmt: skip
+    hosts = {name: {**LOCAL, "installation": "fails" if name == "b" else "works"} for name in "abc"}
+    variables = {"etcd_members": [{"host": name, "name": name, "address": "127.0.0.1"} for name in hosts],
+                 "etcd_tls": False, "etcd_found": {"name": "a", "data": False}}  # fmt: skip
+    inventory = hosts_file(tmp_path, hosts, ["etcd"])
+    calls, run = recorder.run(variables=variables, tasks="changed", inventory=inventory, hosts="etcd")
+    assert "does not include b" in flat(run.failed().output)
+    assert [name for name, _given in calls] == ["include_role"] * 3
+
+
 # -- check mode on a host without anything -----------------------------------------------------------------------------
 
 FILE = {"source": "http://x/y", "checksum": "0" * 64}
