@@ -218,6 +218,19 @@ def test_no_member_of_a_new_cluster_starts_if_another_was_not_installed(tmp_path
     assert [name for name, _given in calls] == ["include_role"] * 3
 
 
+def test_no_member_gets_files_before_its_turn(tmp_path):
+    """But the configuration of NATS, which its server has validated."""
+    given = {"members": [{"host": "localhost", "name": "a", "address": "127.0.0.1"}], "tls": False,
+             "found": {"name": "a", "data": True}}  # fmt: skip
+    variables = {"%s_%s" % (role, name): one for role in ("etcd", "nats") for name, one in given.items()}
+    recorder = Tasks(tmp_path, ["etcd", "nats"], ("copy", "include_role", "node"))
+    turns, _run = recorder.turns([("changed", {}, "etcd"), ("changed", {}, "nats")], variables=variables)
+    copied = [[one["dest"] for name, one in calls if name == "copy"] for calls in turns]
+    assert copied == [[], ["/etc/nats/login.conf", "/etc/nats/nats.conf"]]
+    states = [[one["state"] for _name, one in calls if "state" in one] for calls in turns]
+    assert states == [["joined", "started", "ready", "restarted"], ["started", "ready", "restarted"]]
+
+
 # -- check mode on a host without anything -----------------------------------------------------------------------------
 
 FILE = {"source": "http://x/y", "checksum": "0" * 64}
