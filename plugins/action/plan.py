@@ -28,7 +28,8 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_plan import ELSEWHERE, PlanCache, RunPlan
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 
-EXTRA = ("fleet_node", "fleet_play_hosts", "fleet_remove", "fleet_rollback")  # of templates without a host
+# of templates without a host
+EXTRA = ("etcd_group", "fleet_node", "fleet_play_hosts", "fleet_remove", "fleet_rollback", "nats_group")
 
 
 class ActionModule(ActionBase):
@@ -71,10 +72,10 @@ class ActionModule(ActionBase):
                 if not ours:
                     raise no_recipe()
                 check_limit(ours, play_hosts, task_vars)
-                for name in EXTRA:
-                    named = [host for host in hosts if others(host).has(name)]
-                    if named and name not in load_extra_vars(self._loader):
-                        raise FleetError("inventory.extra-variable-only", name, words.some(named))
+            for name in EXTRA:
+                named = [host for host in hosts if others(host).has(name)]
+                if named and name not in load_extra_vars(self._loader):
+                    raise FleetError("inventory.extra-variable-only", name, words.some(named))
             answer, planned = answer_of(hosts, play_hosts, ours, others, run_plan, options)
         except FleetError as error:
             raise action_fail(error) from error

@@ -10,7 +10,7 @@ short_description: Adds a member to an etcd cluster and starts it, or removes an
 version_added: 0.1.0
 description:
   - Compares a member with its plan, changes the cluster's member list for a new or replaced member, starts the member
-    and waits for a quorum. The role P(inference.fleet.etcd#role) installs it and deploys its files.
+    and waits for a quorum. The role P(inference.fleet.etcd#role) installs it.
   - An empty member with the name of a dead one replaces it if all other members are healthy. Otherwise the module fails
     before it changes anything.
 options:
@@ -19,9 +19,9 @@ options:
       - V(looked) reports the differences of this node. An upgrade by several minor releases and a downgrade are errors.
       - V(joined) writes O(initial) for a member without data, and changes the member list if necessary. Run it for one
         member at a time.
-      - V(started) enables and starts the unit.
-      - V(restarted) restarts a process that is older than its files and waits until it is ready. It fails if the
-        cluster would lose its quorum. Run it for one member at a time.
+      - V(started) writes O(files) if the member is not ready, and enables and starts the unit.
+      - V(restarted) writes O(files), restarts a process that is older than its files and waits until it is ready. It
+        fails, and writes nothing, if the cluster would lose its quorum. Run it for one member at a time.
       - V(ready) waits for a quorum.
       - V(removed) removes O(leaving) from the cluster's member list. It fails if the other members have no quorum. Run
         it for one member at a time.
@@ -64,7 +64,7 @@ attributes:
     description: Reports the differences without a change.
     support: full
   diff_mode:
-    description: With O(state=looked), the files that differ.
+    description: The files that differ, with the states V(looked), V(started) and V(restarted).
     support: full
   idempotent:
     description: A member without differences is not changed.

@@ -10,14 +10,14 @@ short_description: Starts a NATS server
 version_added: 0.1.0
 description:
   - Compares a NATS server with its plan, starts it and waits until it is ready. The role P(inference.fleet.nats#role)
-    installs it and deploys its files.
+    installs it, validates its configuration and deploys its login.
 options:
   state:
     description:
       - V(looked) reports the differences of this node. A downgrade is an error.
-      - V(started) enables and starts the unit.
-      - V(restarted) restarts a process that is older than its files and waits until it is ready. It fails if the
-        cluster would lose its quorum. Run it for one server at a time.
+      - V(started) writes O(files) if the server is not ready, and enables and starts the unit.
+      - V(restarted) writes O(files), restarts a process that is older than its files and waits until it is ready. It
+        fails, and writes nothing, if the cluster would lose its quorum. Run it for one server at a time.
       - V(ready) waits until the server is healthy and connected with most of the others.
     type: str
     choices: [looked, started, restarted, ready]
@@ -53,7 +53,7 @@ attributes:
     description: Reports the differences without a change.
     support: full
   diff_mode:
-    description: With O(state=looked), the files that differ.
+    description: The files that differ, with the states V(looked), V(started) and V(restarted).
     support: full
   idempotent:
     description: A member without differences is not changed.

@@ -145,6 +145,10 @@ waves:
   type: list
   elements: list
   sample: [[server-0], [server-1]]
+kept:
+  description: Whether the role P(inference.fleet.serve#role) has kept this plan on the node for a rollback.
+  returned: with V(engine_servers)
+  type: bool
 answering:
   description: Whether nothing was changed and every server answers on its health path.
   returned: with V(engine_servers)

@@ -17,7 +17,7 @@ import re
 import shutil
 
 from .errors import FleetError
-from .host import processes
+from .host import files, processes
 from .host.files import is_locked, mount_points, read_text, size_of
 from .host.os_errors import os_error
 from .host.python_environment import MARKER, PARTIAL
@@ -31,6 +31,7 @@ PATH = re.compile(r"/[^\s\"',;:=\\]+")
 ESCAPED = re.compile(r"(?:\\u[0-9a-fA-F]{4})+")
 QUOTES = re.compile(r"[\\\"'%$]")  # of JSON, units and shells, which also double some of them
 KEY = re.compile(r"^[0-9a-f]{16}$")
+RECORDS = frozenset((ARTIFACT_RECORD, MANIFEST, MARKER, PARTIAL))
 UNITS = "/etc/systemd/system/inference-fleet-*"
 
 
@@ -256,17 +257,24 @@ def _is_changing(destination):
 # ---- delete
 
 
+def _remove(path):
+    """Remove a folder with its records last, since a run that ends before must be able to recognise the rest."""
+    for name in set(os.listdir(path)) - RECORDS:
+        files.remove(os.path.join(path, name))
+    shutil.rmtree(path)
+
+
 def _delete(paths, one):
     """Delete it unless it is in use by now. Returns whether it was deleted."""
     path, kind = one["path"], one["kind"]
     if kind in ("checkpoint", "partial download"):
         try:
             with WeightLock(_destination(path), patience_s=0):
-                shutil.rmtree(path)
+                _remove(path)
         except Busy:
             return False
         return True
-    shutil.rmtree(path)
+    _remove(path)
     if os.path.dirname(path) != paths.venvs:
         with contextlib.suppress(OSError):
             os.rmdir(os.path.dirname(path))  # of a server or a recipe, only where nothing else is in it

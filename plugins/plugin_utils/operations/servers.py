@@ -39,13 +39,26 @@ def engine_servers(action, arguments, task_vars):
         return {"failed": True, "msg": STOPPED % (stopped, host)}
     if arguments.get("state") == "rolled_back" and not check_mode:
         run_look.note_stopped(host)
-    folder = reports_folder(arguments.get("reports_dir"), task_vars, action._templar)
-    result = action.call("engine_servers", engine_servers_sent(action, arguments), task_vars)
-    done = result.get("actions") or ()
-    actions = {one["name"]: ENDS[one["kind"]] for one in done if one["kind"] in ENDS}
-    if folder and not check_mode:
+    folder = None if check_mode else reports_folder(arguments.get("reports_dir"), task_vars, action._templar)
+    try:
+        result = action.call("engine_servers", engine_servers_sent(action, arguments), task_vars)
+    except AnsibleConnectionFailure:
+        if folder:
+            void({}, folder, host, _unknown(arguments))
+        raise
+    done = result.get("actions")
+    actions = {one["name"]: ENDS[one["kind"]] for one in done or () if one["kind"] in ENDS}
+    if done is None and result.get("failed") and not result.get("code"):  # the program itself was ended
+        actions = _unknown(arguments)
+    if folder:
         void(result, folder, host, actions)
     return result
+
+
+def _unknown(arguments):
+    """Return {server: what was done} of a call without an answer."""
+    names = arguments.get("only") or [one["name"] for one in items_of(arguments.get("servers"))]
+    return dict.fromkeys(names, "in a change without an answer of the node")
 
 
 def void(result, folder, host, actions):

@@ -64,6 +64,10 @@ def test_an_inventory_and_extra_variables(tmp_path, more, extra, parts):
     assert "Traceback" not in play(tmp_path, *(["-e", extra] if extra else []), **options).failed(*parts).output
 
 
+def test_a_group_of_the_inventory_that_no_play_can_read(tmp_path):
+    refused(play(tmp_path, more="etcd_group: mine", playbook="services"), "the inventory sets etcd_group (node1)")
+
+
 def refused(run, part):
     """One sentence, without Ansible's words around it, and nothing after it."""
     assert run.status not in (0, 250), run.output

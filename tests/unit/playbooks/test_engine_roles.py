@@ -8,11 +8,13 @@ vllm has two package indexes with the pinned list of docs/using/trainium.md; ben
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import json
 import os
 import re
 import shlex
+import shutil
 import sys
 import tarfile
 from pathlib import Path
@@ -21,6 +23,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import 
 from ansible_collections.inference.fleet.tests import doc_examples
 from ansible_collections.inference.fleet.tests.nodes import package_indexes
 from ansible_collections.inference.fleet.tests.runs import CLONE, play
+from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import (
     LOCAL,
     Tasks,
@@ -124,7 +127,7 @@ def test_a_named_source_is_unpacked_and_patched_once_and_no_other(tmp_path):
     assert source.script == "two\n"
 
 
-# -- units of etcd and nats --------------------------------------------------------------------------------------------
+# -- etcd and nats -----------------------------------------------------------------------------------------------------
 
 CONTAINER = {"etcd_install": "container", "etcd_certificates": {"ca": "/pki/a/ca", "key": "/pki/b/key"},
              "etcd_container_flags": ["--env=ALLOW_NONE_AUTHENTICATION=yes", "--env=A=$b 5%"]}  # fmt: skip
@@ -176,6 +179,56 @@ def test_units(tmp_path):
     assert lines[0] == 'authorization { user: "fleet", password: "\u00e4\\"\\\\8MB" }'
     assert lines[-4:-2] == ['jetstream: {"max_mem": 1MiB, "max_file": "1G"}', "max_payload: 8MB"]
     assert lines[-2:] == ['ping_interval: "2m"', "include 'login.conf'"]
+
+
+def test_programs_that_were_not_unpacked_completely_do_not_count(tmp_path):
+    """The run ended, or the disk was full."""
+    programs, archive = tmp_path / "nats-server-1", tmp_path / "archive.tar.gz"
+    (tmp_path / "nats-server").write_text("complete")
+    with tarfile.open(archive, "w:gz") as packed:
+        packed.add(tmp_path / "nats-server", "nats-server-v1/nats-server")
+    (tmp_path / "bin").mkdir()
+    unpacks = '[ "$1" = --extract ] || exec %s "$@"\necho part >"$3/nats-server"\nexit 1\n' % shutil.which("tar")
+    script(tmp_path / "bin" / "tar", unpacks)
+
+    def edited(text):
+        return text.replace("/var/cache", str(tmp_path)).replace("root", getpass.getuser())
+
+    recorder = Tasks(tmp_path, "shared_service", ("package",), edited=edited)
+    given = {"name": "nats", "programs": str(programs), "url": archive.as_uri(), "version": "1",
+             "checksums": dict.fromkeys(("amd64", "arm64"), sha256(archive))}  # fmt: skip
+    variables = {"shared_service_" + name: one for name, one in given.items()}
+    ends = {"PATH": "%s:%s" % (tmp_path / "bin", os.environ["PATH"])}
+    recorder.run(variables=variables, tasks="archive", environment=ends)[1].failed()
+    assert not programs.exists()
+    recorder.run(variables=variables, tasks="archive")[1].ok()
+    assert {path.name: path.read_text() for path in programs.iterdir()} == {"nats-server": "complete"}
+
+
+def test_no_member_of_a_new_cluster_starts_if_another_was_not_installed(tmp_path):
+    changes = 'answer = {"changed": True, "failed": given.get("name") == "fails", "msg": "It fails."}'
+    recorder = Tasks(tmp_path, "etcd", ("copy", "include_role", "node"), changes, lambda text: text.replace(
+        "inference.fleet.shared_service", '"{{ installation }}"'))  # fmt: skip
+    hosts = {name: {**LOCAL, "installation": "fails" if name == "b" else "works"} for name in "abc"}
+    variables = {"etcd_members": [{"host": name, "name": name, "address": "127.0.0.1"} for name in hosts],
+                 "etcd_tls": False, "etcd_found": {"name": "a", "data": False}}  # fmt: skip
+    inventory = hosts_file(tmp_path, hosts, ["etcd"])
+    calls, run = recorder.run(variables=variables, tasks="changed", inventory=inventory, hosts="etcd")
+    assert "does not include b" in flat(run.failed().output)
+    assert [name for name, _given in calls] == ["include_role"] * 3
+
+
+def test_no_member_gets_files_before_its_turn(tmp_path):
+    """But the configuration of NATS, which its server has validated."""
+    given = {"members": [{"host": "localhost", "name": "a", "address": "127.0.0.1"}], "tls": False,
+             "found": {"name": "a", "data": True}}  # fmt: skip
+    variables = {"%s_%s" % (role, name): one for role in ("etcd", "nats") for name, one in given.items()}
+    recorder = Tasks(tmp_path, ["etcd", "nats"], ("copy", "include_role", "node"))
+    turns, _run = recorder.turns([("changed", {}, "etcd"), ("changed", {}, "nats")], variables=variables)
+    copied = [[one["dest"] for name, one in calls if name == "copy"] for calls in turns]
+    assert copied == [[], ["/etc/nats/login.conf", "/etc/nats/nats.conf"]]
+    states = [[one["state"] for _name, one in calls if "state" in one] for calls in turns]
+    assert states == [["joined", "started", "ready", "restarted"], ["started", "ready", "restarted"]]
 
 
 # -- check mode on a host without anything -----------------------------------------------------------------------------

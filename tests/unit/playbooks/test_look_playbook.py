@@ -143,7 +143,15 @@ def stop_a_server(site):
     return "serve", "server-1: "
 
 
-@pytest.mark.parametrize("broken", [delete_a_shard, stop_a_server], ids=lambda one: one.__name__)
+def end_before_the_plan_is_kept(site):
+    (site.lib / "plans.json").unlink()
+    return "serve", "the plan is not kept yet"
+
+
+BREAKS = [delete_a_shard, stop_a_server, end_before_the_plan_is_kept]
+
+
+@pytest.mark.parametrize("broken", BREAKS, ids=lambda one: one.__name__)
 def test_a_run_begins_at_the_step_that_differs(site, broken):
     """All else is converged, after the fault before it as well."""
     step, reason = broken(site)

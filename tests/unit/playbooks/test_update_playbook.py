@@ -227,14 +227,19 @@ class Kept:
         found = {host: self.folder / (host + ".json") for host in ("n1", "n2")}
         return {host: json.loads(path.read_text()) for host, path in found.items() if path.exists()}, run
 
+    def path(self, host):
+        return self.folder / host / "var/lib/inference-fleet/plans.json"
+
     def keep(self, host, **plan):
-        path = self.folder / host / "var/lib/inference-fleet/plans.json"
+        path = self.path(host)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"servers": [], "deployment": {}, **plan}))
 
 
 def test_a_rollback_that_was_interrupted_goes_on(tmp_path):
     fleet = Kept(tmp_path)
+    fleet.keep("n1")
+    fleet.path("n1").write_text("")  # after a power failure
     now, _run = fleet.run("look")
     before = {"hash": "old", "fleet": "old", "servers": [], "deployment": {}}
 

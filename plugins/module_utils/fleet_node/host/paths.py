@@ -39,6 +39,7 @@ class NodePaths:
         self.metrics = self.lib + "/metrics"
         self.program = self.lib + "/program"  # see program_check.py
         self.guard = self.program + "/current"  # what service managers start servers with
+        self.plans = self.lib + "/plans.json"  # the last verified plans, of the role serve
         self.state = self.run + "/servers"
         self.servers_lock = self.run + "/engine_servers.lock"
         self.engine_lib = self.lib + "/lib/engine"  # modules that engines import

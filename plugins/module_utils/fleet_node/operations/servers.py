@@ -99,7 +99,7 @@ def engine_servers_due(result):
         rows = ["%s: %s" % (row["name"], row["reason"] or row["state"])
                 for row in result["servers"] if row["state"] != "running"]  # fmt: skip
         return "; ".join(why or rows) or "not every server answers"
-    return "; ".join(why) or None
+    return "; ".join(why) or (None if result["kept"] else "the plan is not kept yet for a rollback")
 
 
 ENGINE_SERVERS_INFO = {

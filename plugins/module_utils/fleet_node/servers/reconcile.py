@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import time
 
 from ..errors import FleetError
 from ..host import jobs
 from ..host import python as host_python
-from ..host.files import open_lock
+from ..host.files import open_lock, readable_json
 from ..host.os_errors import os_error
 from ..host.server_spec import check_entries, check_order
 from ..services import supervisord, watchdog
@@ -61,8 +62,17 @@ def run(node, params, check):
     shown = [entry for entry in entries if entry["name"] in states]
     waits = result["changed"] or result["waves"] or any(states[entry["name"]] != "running" for entry in shown)
     result["answering"] = not waits and all_answer(shown, HEALTH_S, node.paths)
+    result["kept"] = not entries or params["only"] is not None or state not in DEPLOYS or _is_kept(node.paths, entries)
     result["warnings"] = warnings + ["%s was repaired: %s" % repair for repair in result["repaired"].items()]
     return result
+
+
+def _is_kept(paths, entries):
+    """Whether this plan is the last that the role serve has kept. It does so after all servers of the host answer, so
+    a run that ended before has to be followed by another."""
+    known = readable_json(paths.plans)
+    digest = hashlib.sha256("".join(entry["hash"] for entry in entries).encode()).hexdigest()
+    return isinstance(known, dict) and known.get("hash") == digest
 
 
 def _reconcile(node, planned, params, check):

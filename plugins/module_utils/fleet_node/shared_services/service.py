@@ -17,7 +17,7 @@ from ..containers.engine import Engine, EngineError, pinned_reference
 from ..containers.images import ensure_image
 from ..errors import FleetError
 from ..host import commands
-from ..host.files import read_text
+from ..host.files import read_text, write_atomic
 from ..host.processes import port_holder
 from ..host.units import is_outdated
 from . import certificates
@@ -73,31 +73,38 @@ def look(service, check_mode):
 
 
 def start(service, check_mode):
-    """Enable and start the unit without waiting until it is ready. Returns whether that was necessary."""
+    """Enable and start the unit without waiting until it is ready. Returns whether that was necessary.
+
+    A member that is not ready gets its files here. The others get them in their turns (restart), so that files with
+    which the first does not start are not on the others.
+    """
     state = shown(service.unit)
-    changed = not _is_up(state) or state.get("UnitFileState") != "enabled"
-    if changed and not check_mode:
+    begins = not _is_up(state) or state.get("UnitFileState") != "enabled"
+    diff = _deploy(service, check_mode) if not _is_up(state) or service.fault() else []
+    if begins and not check_mode:
         _start(service.unit)
-    return {"changed": changed}
+    return {"changed": begins or bool(diff), "diff": diff}
 
 
 def restart(service, check_mode):
-    """Restart a process that is older than its files, unless the cluster would lose its quorum. Raises FleetError."""
-    stale = is_stale(shown(service.unit), service.watched())
-    if check_mode or not stale:
-        return {"changed": stale}
+    """Restart a process with other or older files than planned, unless the cluster would lose its quorum.
+    Raises FleetError."""
+    outdated = _is_outdated(service)
+    if check_mode or not outdated:
+        return {"changed": outdated}
     others = service.healthy_others()
     if not can_stop(len(service.members), others):
         reason = "the cluster has no quorum without it: %d of %d other members of %s are healthy"
         raise no_quorum(service.name, reason % (others, len(service.members) - 1, service.kind))
+    diff = _deploy(service, check_mode)
     _start(service.unit, restart=True)
     _wait(service)
-    return {"changed": True}
+    return {"changed": True, "diff": diff}
 
 
 def ready(service, _check_mode):
     """Wait until the member is ready; a process that has yet to be restarted is ignored. Raises FleetError."""
-    if not is_stale(shown(service.unit), service.watched()):
+    if not _is_outdated(service):
         _wait(service)
     return {}
 
@@ -175,6 +182,20 @@ def is_stale(state, files):
     began = time.time() - time.monotonic() + int(state.get("ExecMainStartTimestampMonotonic") or 0) / 1e6
     newer = [path for path in files if os.path.exists(path) and os.stat(path).st_mtime > began]
     return bool(newer) or is_outdated(state, state.get("FragmentPath", ""))
+
+
+def _is_outdated(service):
+    """Whether the unit runs, and its process must be restarted for its files."""
+    state = shown(service.unit)
+    return _is_up(state) and (bool(_differing(service.params["files"])) or is_stale(state, service.watched()))
+
+
+def _deploy(service, check_mode):
+    """Write the files that differ. Returns the diff. Raises OSError."""
+    diff = _diff(service.params["files"])
+    for one in () if check_mode else diff:
+        write_atomic(one["after_header"], one["after"])
+    return diff
 
 
 def _start(unit, restart=False):

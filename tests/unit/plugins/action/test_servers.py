@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import types
 from unittest import mock
 
 import pytest
+from ansible.errors import AnsibleConnectionFailure
 from ansible_collections.inference.fleet.plugins.action import node
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations.servers import engine_servers_info
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
@@ -23,7 +25,7 @@ def act(operation, arguments, answer, check_mode=False):
     given = {"operation": operation, "arguments": arguments}
     task = mock.Mock(args=given, action="inference.fleet.node", async_val=0, check_mode=check_mode)
     action = node.ActionModule(task, mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
-    action.call = mock.Mock(return_value=answer)
+    action.call = mock.Mock(side_effect=[answer])
     result = action.run(task_vars={"inventory_hostname": "node-1", "groups": {"all": ["node-1"]}})
     return result, action.call.call_args.args[1]
 
@@ -175,6 +177,14 @@ def test_a_module_that_fails_on_the_way_voids_what_it_had_begun_and_a_second_cha
     assert (result["failed"], first["server-0"][0]) == (True, None)
     change(reports, answer(("server-0", "stop")))
     assert states(reports)[0] == first
+
+
+@pytest.mark.parametrize("end", [{"failed": True, "msg": "MODULE FAILURE"}, AnsibleConnectionFailure("lost")])
+def test_a_change_without_an_answer_voids_the_verdicts_of_its_servers(reports, end):
+    given = {"reports_dir": str(reports), "servers": [{"name": name} for name in BOTH], "only": ["server-1"]}
+    with contextlib.suppress(AnsibleConnectionFailure):
+        act("engine_servers", given, end)
+    assert {name: ok for name, (ok, _why) in states(reports)[0].items()} == {"server-0": True, "server-1": None}
 
 
 def test_missing_reports_are_not_made_and_those_that_cannot_be_changed_are_a_warning(tmp_path, reports, monkeypatch):

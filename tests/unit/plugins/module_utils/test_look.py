@@ -107,7 +107,8 @@ def test_it_ends_with_the_first_that_differs(asked, answer, reason):
     assert [name for name, _params, _check in asked.calls][-1] != "three"
 
 
-SERVERS = {"changed": False, "actions": [], "pending": {}, "answering": True, "servers": [], "diff": {"after": ""}}
+SERVERS = {"changed": False, "actions": [], "pending": {}, "answering": True, "servers": [], "kept": True,
+           "diff": {"after": ""}}  # fmt: skip
 EDITED = [{"name": "server-1", "kind": "change", "reason": "unit was edited"}]
 DOWN = [{"name": "server-1", "state": "waiting", "reason": "starting"}, {"name": "server-2", "state": "running"}]
 
@@ -116,6 +117,7 @@ DOWN = [{"name": "server-1", "state": "waiting", "reason": "starting"}, {"name":
     ("operation", "result", "due"),
     [
         ("engine_servers", SERVERS, None),
+        ("engine_servers", {**SERVERS, "kept": False}, "the plan is not kept yet for a rollback"),
         ("engine_servers", {**SERVERS, "changed": True, "actions": EDITED}, "server-1: unit was edited"),
         ("engine_servers", {**SERVERS, "changed": True, "diff": {"after": "/x: removed\n"}}, "/x: removed"),
         ("engine_servers", {**SERVERS, "pending": {"server-3": "it hangs"}}, "server-3: it hangs"),

@@ -106,6 +106,24 @@ def test_listed_then_deleted_and_nothing_else(node):
     assert node.all_files() == [path for path in before if not path.startswith(gone)]
 
 
+def test_what_an_interrupted_run_left_is_listed_again(tmp_path, monkeypatch):
+    names, unlink = {"a", "b", "c", ".inference-fleet.json"}, os.unlink
+    for count in range(len(names)):
+        node, left = Node(tmp_path, str(count)), iter(range(count))
+        for name in names:
+            node.write("venvs/old/" + name)
+
+        def interrupted(path, left=left, **how):
+            if os.path.basename(path) in names and next(left, None) is None:
+                raise KeyboardInterrupt
+            unlink(path, **how)
+
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(os, "unlink", interrupted)
+            node.unused(remove=True)
+        assert node.unused() == ["venvs/old"]
+
+
 def test_what_the_deployed_entries_use_stays_when_the_plan_is_empty(node):
     """A recipe that is no longer planned goes on running until it is stopped."""
     node.deployment = None

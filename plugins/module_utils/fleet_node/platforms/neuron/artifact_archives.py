@@ -11,6 +11,8 @@ and `weights` are those of the node that compiled it, and a node that imports it
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import glob
 import io
 import json
 import os
@@ -134,14 +136,19 @@ def _pack(one, record, target):
         **{name: record[name] for name in artifacts.IDENTITY if name in record},
         "files": {name: {"size": sizes[name], "sha256": hashes[name]} for name in names},
     }
-    make_directory(os.path.dirname(target))
+    folder, prefix = os.path.dirname(target), ".%s." % os.path.basename(target)
+    make_directory(folder)
+    for left in glob.glob(os.path.join(glob.escape(folder), prefix + "*")):
+        if not files.is_locked(left):  # its export was killed
+            files.remove(left)
     check_space(target, sum(sizes.values()), "artifact")
-    handle, temporary = tempfile.mkstemp(prefix=".%s." % os.path.basename(target), dir=os.path.dirname(target))
+    handle, temporary = tempfile.mkstemp(prefix=prefix, dir=folder)
     try:
         with (
             os.fdopen(handle, "wb") as stream,
             tarfile.open(fileobj=stream, mode="w:", format=tarfile.PAX_FORMAT) as tar,
         ):
+            fcntl.flock(stream, fcntl.LOCK_EX)
             text = json.dumps(manifest, sort_keys=True).encode("utf-8")
             tar.addfile(_member(MANIFEST, len(text)), io.BytesIO(text))
             for name in names:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import json
+import os
 import shutil
 import socketserver
 import ssl
@@ -21,6 +22,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_
 from ansible_collections.inference.fleet.tests.runs import play
 from ansible_collections.inference.fleet.tests.unit.engines.certificates import made
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
+from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 
 TASKS = Path(__file__).resolve().parents[5] / "roles" / "shared_service" / "tasks"
 NAMES = ("etcd-1", "127.0.0.1", "fd00::1")
@@ -43,7 +45,7 @@ def create(tmp_path_factory):
     sudo.write_text('#!/bin/sh\necho >>"$0.calls"\nwhile [ "$1" != -c ]; do shift; done\nexec /bin/sh "$@"\n')
     sudo.chmod(0o700)
 
-    def run(folder, names=NAMES, days=90, signer=None):
+    def run(folder, names=NAMES, days=90, signer=None, failing=None):
         folder.mkdir(exist_ok=True)
         variables = {
             "shared_service_name": "etcd",
@@ -63,8 +65,13 @@ def create(tmp_path_factory):
         hosts = "n1 ansible_connection=local ansible_become_exe=%s\ndown ansible_host=127.0.0.1 ansible_port=1\n" % sudo
         (tasks / "hosts").write_text(hosts)
         sudo.with_suffix(".calls").unlink(missing_ok=True)
-        same = {"ANSIBLE_BECOME_ALLOW_SAME_USER": "1"}
-        play(str(tasks / "play.yml"), tasks / "hosts", variables=variables, environment=same).ok()
+        environment = {"ANSIBLE_BECOME_ALLOW_SAME_USER": "1"}
+        if failing:
+            environment["PATH"] = "%s:%s" % (failing, os.environ["PATH"])
+        done = play(str(tasks / "play.yml"), tasks / "hosts", variables=variables, environment=environment)
+        if failing:
+            return done.failed()
+        done.ok()
         assert len(sudo.with_suffix(".calls").read_text()) == 2  # the play's tasks need no root; both of the signer do
         return folder
 
@@ -102,6 +109,26 @@ def test_a_member_s_certificate_and_its_authority(member, create):
     before = (member / "ca.crt").read_bytes()
     create(member)
     assert (member / "ca.crt").read_bytes() == before
+
+
+def interrupted(folder, program, lines):
+    """A folder with a program that ends before it has completed its work."""
+    (folder / "bin").mkdir()
+    script(folder / "bin" / program, "%s\nexit 1\n" % lines)
+    return folder / "bin"
+
+
+def test_an_authority_without_a_certificate_is_created_again(create, tmp_path):
+    ends = interrupted(tmp_path, "openssl", 'while [ "$1" != -keyout ]; do shift; done; : >"$2"')
+    create(tmp_path / "tls", failing=ends)
+    assert certificates.faults(files_of(create(tmp_path / "tls")), NAMES, 30) == []
+
+
+def test_a_certificate_is_replaced_with_its_key(create, member, tmp_path):
+    folder = tmp_path / "tls"
+    shutil.copytree(member, folder)
+    create(folder, failing=interrupted(tmp_path, "mv", ""))
+    assert certificates.faults(files_of(folder), NAMES, 30) == []
 
 
 def test_certificates_that_do_not_fit(member, other, tmp_path):

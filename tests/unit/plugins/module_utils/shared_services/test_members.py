@@ -197,6 +197,26 @@ def test_a_process_older_than_its_files_is_restarted_if_the_others_keep_a_quorum
     assert unit.calls == ["daemon-reload", "enable", "restart"]
 
 
+def test_members_that_run_get_their_files_in_their_turns(unit, tmp_path, monkeypatch):
+    """A first member that does not start with them leaves the others as they were, also for a reboot."""
+    conf, healthy = tmp_path / "etcd.env", ["http://127.0.0.1"]
+    conf.write_text("old")
+    unit["MainPID"] = "7"
+    monkeypatch.setattr(etcd_member.Member, "health", lambda self, url: "" if url[:16] in healthy else "down")
+
+    def turn(state):
+        return run(etcd, state=state, names="abc", files={str(conf): "new"}, timeout_s=0)["changed"]
+
+    assert (turn("started"), turn("ready")) == (False, False)
+    assert plans.error(turn, "restarted").code == "service.no-quorum"
+    assert (conf.read_text(), unit.calls) == ("old", [])
+    healthy += ["http://127.0.0.%d" % number for number in (2, 3)]
+    assert (turn("restarted"), conf.read_text(), unit.calls) == (True, "new", ["enable", "restart"])
+    conf.write_text("old")
+    healthy.clear()
+    assert (turn("started"), conf.read_text()) == (True, "new")  # it is not ready, and may not become ready without
+
+
 def test_a_member_starts_once(unit):
     assert [run(etcd, check, state="started")["changed"] for check in (True, False, False)] == [True, True, False]
     assert unit.calls == ["enable", "start"]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
@@ -93,7 +94,12 @@ def test_export_leaves_what_is_there(tmp_path, exported):
     result = compiled_artifact.export([entry(tmp_path / "one")], str(archives))
     assert (result["changed"], result["message"], result["archives"]) == (False, "up to date", [])
     assert (archives / (KEY + ".tar")).stat().st_mtime_ns == before
-    assert compiled_artifact.export([entry(tmp_path / "one")], str(archives), force=True)["changed"]
+    killed, written = (archives / (".%s.tar.%s" % (KEY, name)) for name in ("killed", "written"))
+    killed.touch()
+    with open(written, "w", encoding="ascii") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        assert compiled_artifact.export([entry(tmp_path / "one")], str(archives), force=True)["changed"]
+    assert (killed.exists(), written.exists()) == (False, True)
     check = compiled_artifact.export([entry(tmp_path / "one")], str(tmp_path / "no"), check_mode=True)
     assert check["message"] == "would export " + KEY and not (tmp_path / "no").exists()
 
