@@ -160,7 +160,7 @@ def run(params, check_mode):
     action = {"joined": join, "removed": remove, **ACTIONS}[params["state"]]
     settles = params["state"] in ("joined", "removed") and not check_mode
     end = time.monotonic() + (SETTLE_S if settles else 0)
-    while True:  # it decides anew each time, because a change without an answer may have been made
+    while True:  # it decides again each time, because a change without an answer may have been made
         try:
             return {"changed": False, **action(member, check_mode)}
         except FleetError as error:
