@@ -16,6 +16,7 @@ from ..host.server_spec import answers, check_entries, health_port
 from ..host.values import utc
 from ..model import gpt_oss
 from ..supervise import state as guard_state
+from ..supervise import watchdog
 from . import causes, identity
 from .drift import entry_changes
 from .model import condition
@@ -36,7 +37,7 @@ CAUSE_LINES = 200  # an engine's traceback, and those of the processes that died
 MESSAGE_LINES = 3
 IDS = 400  # characters of the models that a server lists
 THREADS = 32
-HEALTH_S = 10.0  # for a health path that answers in milliseconds
+HANG_S = 10.0  # during which a server does not serve
 COMPLETION_S = 60.0  # for one token, after all earlier requests of a busy server
 RETRY_S = 0.5
 UNVERIFIED = "not verified (check)"
@@ -273,8 +274,7 @@ def _problem(entry, observed, lack):
     if entry.get("role") == "frontend" and observed.was_ready:
         return words, is_permanent(words)  # it waits for workers, which may have started long after it
     budget = entry["health"]["budget_s"]
-    began = waiting_since(observed.state, budget)
-    if began is not None and time.time() - began > budget:
+    if overdue(observed.state, budget):
         return "%s; %s of %d s" % (words, BUDGET_WORDS, budget), True
     return words, is_permanent(words)
 
@@ -282,41 +282,34 @@ def _problem(entry, observed, lack):
 # -- servers that hang -------------------------------------------------------------------------------------------------
 
 
-def waiting_since(state, budget_s):
-    """When the current series of starts began (epoch seconds), None before the first.
+def overdue(state, budget_s):
+    """Seconds since the current series of starts began, if that is over the start budget; 0 otherwise.
 
     Starts that follow each other within the start budget are one attempt to become ready. A server that dies again and
     again uses up one budget, and a server that ran for days gets a new budget.
     """
-    starts = state.get("starts") or []
-    if not starts:
-        return None
-    first = starts[-1]
-    for start in reversed(starts[:-1]):
-        if first - start > budget_s + guard_state.RESTART_DELAY_S:
+    first = None
+    for start in reversed(state.get("starts") or []):
+        if first is not None and first - start > budget_s + guard_state.RESTART_DELAY_S:
             break
         first = start
-    return first
+    seconds = 0 if first is None else time.time() - first
+    return seconds if seconds > budget_s else 0
 
 
-def find_hung(paths, entries, observed, note=True):
-    """Add the fault of each of these servers ([entry]) that runs as planned and hangs; all are asked in parallel.
-
-    note: record which are ready. A server that was never seen ready is given its start budget.
-    """
+def find_hung(entries, observed):
+    """Add the fault of each of these servers ([entry]) that runs as planned and hangs; all are asked in parallel. A
+    server that was never seen ready is given its start budget."""
 
     def asked(entry):
         one, budget = observed[entry["name"]], entry["health"]["budget_s"]
-        began = waiting_since(one.state, budget)
-        late = began is not None and time.time() - began > budget
+        late = overdue(one.state, budget)
         words = _hangs(entry, one) if one.was_ready or late else None
         if words and one.was_ready:
             one.faults = ["it was ready and does not answer any more: " + words]
         elif words:
             text = "it does not answer %d s after its start, its start budget is %d s: %s"
-            one.faults = [text % (time.time() - began, budget, words)]
-        elif note and not one.was_ready and health_port(entry) and asking.health(entry, RETRY_S, one.secrets).healthy:
-            note_ready(paths, one.name, one.state)
+            one.faults = [text % (late, budget, words)]
 
     def as_planned(entry):
         one = observed.get(entry["name"])
@@ -329,24 +322,13 @@ def find_hung(paths, entries, observed, note=True):
 
 
 def _hangs(entry, observed):
-    """Why a server that should be ready does not answer, None if it answers.
-
-    A server that answers with a refusal is alive, and so is a busy one.
-    """
+    """Why a server that should be ready does not serve, as the watchdog sees it, None if it does."""
     stopped = [pid for pid in observed.pids if getattr(processes.process(pid), "state", None) == "T"]
     if stopped:
         return "its process %s is stopped by a signal" % ", ".join(map(str, stopped))
-    if health_port(entry) is None:
-        return None
-    end = time.monotonic() + HEALTH_S
+    end = time.monotonic() + HANG_S
     while True:
-        answer = asking.health(entry, max(RETRY_S, end - time.monotonic()), observed.secrets)
-        if answer.healthy or time.monotonic() + RETRY_S > end:
-            break
+        words, _asked = watchdog.fault(entry, observed.secrets, COMPLETION_S)
+        if words is None or time.monotonic() + RETRY_S > end:
+            return words
         time.sleep(RETRY_S)
-    if answer.status is None or answer.status >= 500:
-        return "health: " + answer.describe(200)
-    if not answers(entry):
-        return None
-    answer, busy = asking.one_token(entry, COMPLETION_S, observed.secrets)
-    return "completion: " + answer.describe(200) if answer.error == "timeout" and not busy else None

@@ -88,7 +88,7 @@ def _reconcile(node, planned, params, check):
         check_order(planned)
         shared = shared_changes(node)
     if state == "started":
-        find_hung(node.paths, [planned[name] for name in named], observed, note=not check)
+        find_hung([planned[name] for name in named], observed)
     unverified = server_files.unverified(node.paths)
     decision = decide(desired, observed, state, only, check, changes, unverified)
     actions = decision.actions
