@@ -146,7 +146,7 @@ waves:
   elements: list
   sample: [[server-0], [server-1]]
 answering:
-  description: Whether nothing was changed and every server answers on its health path.
+  description: Whether nothing was changed, and every server was seen ready and answers.
   returned: with V(engine_servers)
   type: bool
 differs:

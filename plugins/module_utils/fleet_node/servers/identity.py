@@ -11,7 +11,6 @@ import threading
 import time
 
 from ..host import http_client, processes
-from ..host.python_environment import MARKER
 from ..host.server_spec import entry_hash, health_port
 from ..host.values import utc
 from ..supervise import state as guard_state
@@ -165,27 +164,17 @@ def _short(text):
 
 
 def start_times(paths, entry, observed):
-    """{installed, weights, started, ready: UTC or None, artifact: "compiles", "loads" or None, memory_mib}.
+    """{started, ready: UTC or None, artifact: "compiles", "loads" or None, memory_mib}.
 
-    observed: Observed of the server. installed: when its environment was made or changed last; weights: when its
-    checkpoints were complete; ready: when this process was first seen ready. memory_mib: of its processes, on the host.
+    observed: Observed of the server. ready: when this process was first seen ready. memory_mib: of its processes, on
+    the host.
     """
-    state, environment = observed.state, os.path.dirname(os.path.dirname(entry["command"][0]))
-    manifests = [folder + "/" + guard_state.WEIGHT_MANIFEST for folder in state.get("weights") or ()]
+    state, ready = observed.state, None
+    with contextlib.suppress(OSError):
+        ready = os.stat(paths.ready(entry["name"])).st_mtime if observed.was_ready else None
     return {
-        "installed": None if entry["container"] else _changed(environment + "/" + MARKER),
-        "weights": _changed(*manifests),
         "started": utc(state.get("started")),
-        "ready": _changed(paths.ready(entry["name"])) if observed.was_ready else None,
+        "ready": utc(ready),
         "artifact": state.get("artifact"),
         "memory_mib": processes.memory_mib(observed.pids),
     }
-
-
-def _changed(*paths):
-    """The latest change of those of these files that exist, in UTC; None without any."""
-    times = []
-    for path in paths:
-        with contextlib.suppress(OSError):
-            times.append(os.stat(path).st_mtime)
-    return utc(max(times, default=None))

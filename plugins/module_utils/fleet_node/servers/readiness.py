@@ -27,7 +27,6 @@ from .observe import (
     log_tail,
     note_ready,
     observe,
-    read_secrets,
     redactor_of,
     row,
 )
@@ -47,19 +46,6 @@ OPEN = "listens on all addresses"
 NO_KEY = "it asks for an API key and none is planned"
 UNGUARDED = "it answers without the API key that is planned"
 OTHER_KEY = "it refuses the API key that it was started with"
-
-
-def all_answer(entries, timeout, paths):
-    """Whether each server is healthy and listens on its address only: a hint that saves waiting, not a verdict."""
-    sockets = processes.listening_sockets()
-
-    def healthy(entry):
-        if health_port(entry) is None:
-            return True
-        secrets = read_secrets(paths, entry["name"])
-        return asking.health(entry, timeout, secrets).healthy and _open_to_all(entry, sockets) is None
-
-    return all(_in_parallel(healthy, entries))
 
 
 def _in_parallel(function, items):

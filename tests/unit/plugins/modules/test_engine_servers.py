@@ -17,7 +17,7 @@ import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import apply, reconcile
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import apply
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import (
     SmallNode,
@@ -32,8 +32,7 @@ from ansible_collections.inference.fleet.tests.unit.engines.small_node import (
 SECRET = "hf_a-secret-value"
 
 
-def test_started_in_four_steps(node, monkeypatch):
-    monkeypatch.setattr(reconcile, "HEALTH_S", 60)
+def test_started_in_four_steps(node):
     entries = [node.entry("server-0"), node.entry("server-1")]
 
     check = node.servers(entries, check=True)
@@ -61,7 +60,6 @@ def test_started_in_four_steps(node, monkeypatch):
 
     os.kill(pids(apply)["server-1"], signal.SIGSTOP)
     os.unlink(node.paths.ready("server-1"))  # one that was not seen ready has its start budget
-    monkeypatch.setattr(reconcile, "HEALTH_S", 0.5)
     again = node.servers(entries)
     assert (again["answering"], again["changed"], again["repaired"], again["pending"]) == (False, False, {}, {})
     os.kill(pids(apply)["server-1"], signal.SIGCONT)

@@ -219,34 +219,20 @@ def test_check_mode_verifies_nothing_but_what_is_planned(tmp_path, serving):
     assert [path for method, path, *_rest in engine.requests if method == "POST"] == []
 
 
-NOTHING = dict.fromkeys(("installed", "weights", "started", "ready", "artifact", "memory_mib"))
+NOTHING = dict.fromkeys(("started", "ready", "artifact", "memory_mib"))
 
 
-def marked(path, seconds):
+def test_the_times_of_a_start(tmp_path):
+    paths, entry = NodePaths(str(tmp_path)), plan_entry(8000)
+    path = pathlib.Path(paths.ready("server-0"))
     path.parent.mkdir(parents=True)
     path.write_text("{}")
-    os.utime(path, (seconds, seconds))
-
-
-def test_times_are_those_of_the_files_that_the_steps_leave(tmp_path):
-    paths = NodePaths(str(tmp_path))
-    entry = {"name": "server-0", "container": None, "command": [str(tmp_path / "venv" / "bin" / "python"), "-m", "x"]}
-    marked(tmp_path / "venv" / ".inference-fleet.json", 1000)
-    for number in (1, 2):
-        marked(tmp_path / ("model%d" % number) / ".inference-fleet-manifest.json", 2000 * number)
-    marked(tmp_path / "run" / "inference-fleet" / "ready" / "server-0.json", 6000)
-    weights = {str(tmp_path / one): "x" for one in ("model1", "model2", "gone")}
-    state = {"pid": 1, "started": 5000.5, "weights": weights, "artifact": "compiles"}
-    one = Observed("server-0", state=state, pids=[os.getpid()], was_ready=True)
-    found = start_times(paths, entry, one)
+    os.utime(path, (6000, 6000))
+    state = {"pid": 1, "started": 5000.5, "artifact": "compiles"}
+    found = start_times(paths, entry, Observed("server-0", state=state, pids=[os.getpid()], was_ready=True))
     assert found.pop("memory_mib") > 0
-    assert found == {
-        "installed": "1970-01-01T00:16:40Z", "weights": "1970-01-01T01:06:40Z", "started": "1970-01-01T01:23:20Z",
-        "ready": "1970-01-01T01:40:00Z", "artifact": "compiles",
-    }  # fmt: skip
-    # a file of another process says nothing about this one; a container's environment is its image
-    one = Observed("server-0", state={"started": 5000.5}, was_ready=False)
-    found = start_times(paths, {**entry, "container": {"image": "x"}}, one)
+    assert found == {"started": "1970-01-01T01:23:20Z", "ready": "1970-01-01T01:40:00Z", "artifact": "compiles"}
+    # a record of another process says nothing about this one
+    found = start_times(paths, entry, Observed("server-0", state={"started": 5000.5}))
     assert found == {**NOTHING, "started": "1970-01-01T01:23:20Z"}
-    entry = {"name": "server-1", "container": None, "command": ["engine"]}
-    assert start_times(paths, entry, Observed("server-1")) == NOTHING
+    assert start_times(paths, entry, Observed("server-0")) == NOTHING
