@@ -71,18 +71,14 @@ def stop_leftovers(entry, root):
         if found:
             engine.stop(found, TERM_S)
             engine.remove(found)
-    except EngineError as error:
-        problem = error
-    processes.terminate_found(pids, TERM_S, KILL_S)  # an engine that hangs keeps no process alive
-    end = time.monotonic() + GONE_S
-    try:
-        while problem is None:
+        processes.terminate_found(pids, TERM_S, KILL_S)
+        end = time.monotonic() + GONE_S
+        while found and time.monotonic() < end:
+            time.sleep(0.1)
             found = containers()
-            if not found or time.monotonic() > end:
-                break
-            time.sleep(0.2)
     except EngineError as error:
         problem = error
+        processes.terminate_found(pids, TERM_S, KILL_S)  # an engine that hangs keeps no process alive
     left = pids()
     if problem is not None:
         raise FleetError(

@@ -13,8 +13,6 @@ import dataclasses
 from ..engines.registry import OTHER_API_KEYS
 from .model import condition
 
-NOT_ENABLED = "its unit is not enabled, so a reboot would not start it"
-
 
 @dataclasses.dataclass
 class Difference:
@@ -50,7 +48,8 @@ def compare(target, observed):
         found += _process_differences(target, observed, now, bool(changes))
     found += _file_differences(target, observed)
     if observed.service and not observed.service.enabled:
-        found.append(Difference("not enabled", NOT_ENABLED, "enable"))
+        text = "its unit is not enabled, so a reboot would not start it"
+        found.append(Difference("not enabled", text, "enable"))
     return found
 
 
@@ -94,11 +93,7 @@ def changed_fields(target, observed):
     fields = [change[0] for change in changes]
     secrets = _changed_secrets(target, observed)
     if secrets and "secrets" not in fields:
-        old, new = secret_summary(observed.entry), secret_summary(target.entry)
-        for key, words in secrets.items():
-            side = new if key in new else old
-            side[key] = "%s, %s" % (side[key], words) if key in side else words
-        changes.append(("secrets", old, new))
+        changes.append(("secrets", secrets, "as planned"))
     if "config" not in fields and observed.config != target.config:
         changes.append(("config", "no file" if observed.config is None else "a file that differs", "as planned"))
     return changes
