@@ -282,15 +282,12 @@ def _close(servers):
 
     A port that a container engine publishes stays open: its proxy would reset connections instead.
     """
-    own = [one for one in servers if not _publishes(one.entry)]
+    own = [one for one in servers if not any(
+        word.startswith("--publish=") for word in (one.entry.get("container") or {}).get("flags", ()))]  # fmt: skip
     ports = [health_port(one.entry) for one in own if _signal(one, engine_of(one.entry).close_signal)]
     end = time.monotonic() + CLOSE_S
     while any(port in ports for _address, port, _inode in processes.listening_sockets()) and time.monotonic() < end:
         time.sleep(DRAIN_POLL_S / 4)
-
-
-def _publishes(entry):
-    return any(word.startswith("--publish=") for word in (entry.get("container") or {}).get("flags", ()))
 
 
 def _signal(one, sign):

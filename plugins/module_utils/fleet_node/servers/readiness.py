@@ -16,7 +16,6 @@ from ..host.server_spec import answers, check_entries, health_port
 from ..host.values import utc
 from ..model import gpt_oss
 from ..supervise import state as guard_state
-from ..supervise import watchdog
 from . import causes, identity
 from .drift import entry_changes
 from .model import condition
@@ -36,7 +35,7 @@ CAUSE_LINES = 200  # an engine's traceback, and those of the processes that died
 MESSAGE_LINES = 3
 IDS = 400  # characters of the models that a server lists
 THREADS = 32
-HANG_S = 10.0  # during which a server does not serve
+HEALTH_S = 10.0  # for a health path that answers in milliseconds
 COMPLETION_S = 60.0  # for one token, after all earlier requests of a busy server
 RETRY_S = 0.5
 UNVERIFIED = "not verified (check)"
@@ -308,13 +307,24 @@ def find_hung(entries, observed):
 
 
 def _hangs(entry, observed):
-    """Why a server that should be ready does not serve, as the watchdog sees it, None if it does."""
+    """Why a server that should be ready does not answer, None if it answers.
+
+    A server that answers with a refusal is alive, and so is a busy one.
+    """
     stopped = [pid for pid in observed.pids if getattr(processes.process(pid), "state", None) == "T"]
     if stopped:
         return "its process %s is stopped by a signal" % ", ".join(map(str, stopped))
-    end = time.monotonic() + HANG_S
+    if health_port(entry) is None:
+        return None
+    end = time.monotonic() + HEALTH_S
     while True:
-        words, _asked = watchdog.fault(entry, observed.secrets, COMPLETION_S)
-        if words is None or time.monotonic() + RETRY_S > end:
-            return words
+        answer = asking.health(entry, max(RETRY_S, end - time.monotonic()), observed.secrets)
+        if answer.healthy or time.monotonic() + RETRY_S > end:
+            break
         time.sleep(RETRY_S)
+    if answer.status is None or answer.status >= 500:
+        return "health: " + answer.describe(200)
+    if not answers(entry):
+        return None
+    answer, busy = asking.one_token(entry, COMPLETION_S, observed.secrets)
+    return "completion: " + answer.describe(200) if answer.error == "timeout" and not busy else None

@@ -102,25 +102,48 @@ def test_a_vocabulary_counts_by_its_bytes(tmp_path, noted, changed):
 HANG = {"error": "timeout", "detail": "10 s"}
 
 
-@pytest.mark.parametrize(("answers", "expected"), [
-    ([{"status": 200}], None), ([{"status": 401}], None), ([{"error": "reset"}, {"status": 200}], None),
-    ([HANG], "a completion: no answer within 60 s"), ([{"status": 503, "text": "dead"}], "a completion: HTTP 503 dead"),
-])  # fmt: skip
-def test_a_server_that_was_ready_hangs_if_the_watchdog_sees_no_answer_for_a_while(monkeypatch, answers, expected):
-    answers = list(answers)
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ({}, None),
+        ({"health": HANG}, "health: no answer: no complete answer in time (10 s)"),
+        ({"health": {"error": "refused"}}, "health: no answer: connection refused"),
+        ({"health": {"status": 503, "text": "dead"}}, "health: HTTP 503 dead"),
+        ({"health": {"status": 401}}, None),  # who asks for a key lives
+        ({"health": {"status": 404}}, None),
+        ({"completions": {"status": 401}}, None),
+        ({"completions": {"status": 500}}, None),  # it answers; what is wrong says the verdict
+        ({"completions": {"error": "reset"}}, None),
+        ({"completions": HANG, "metrics": ["a", "b"]}, None),  # busy
+        *(({"completions": HANG, "metrics": metrics}, "completion: no answer: no complete answer in time (10 s)")
+          for metrics in ([], ["a", "a"], ["a", None])),
+    ],
+)  # fmt: skip
+def test_what_hangs_and_what_only_refuses_or_is_busy(monkeypatch, answers, expected):
+    metrics = list(answers.get("metrics", []))
+    asked = []
 
     def request(method, url, body=None, timeout=30, headers=None):
-        if url.endswith("/metrics"):
-            return http_client.Response(method, url, error="refused")
-        return http_client.Response(method, url, **(answers.pop(0) if len(answers) > 1 else answers[0]))
+        path = url.rpartition("/")[2]
+        asked.append((path, headers))
+        values = answers.get(path, {"status": 200})
+        if path == "metrics":
+            word = metrics.pop(0) if metrics else None
+            text = "# HELP\nvllm:tokens_total %s\nother 1\n" % word
+            values = {"status": 200, "text": text} if word else {"error": "refused"}
+        return http_client.Response("GET", "", **values)
 
     monkeypatch.setattr(http_client, "request", request)
-    monkeypatch.setattr(readiness, "HANG_S", 0.2)
-    monkeypatch.setattr(readiness, "RETRY_S", 0.01)
+    monkeypatch.setattr(readiness, "HEALTH_S", 0)
     entry = {"bind": "127.0.0.1", "port": 1, "ports": {}, "health": {"path": "/health"}, "role": "server",
              "model_id": "m"}  # fmt: skip
-    seen = type("Observed", (), {"pids": [os.getpid()], "secrets": {}})
+    seen = type("Observed", (), {"pids": [os.getpid()], "secrets": {"VLLM_API_KEY": "k"}})
     assert readiness._hangs(entry, seen) == expected
+    assert all(headers == {"Authorization": "Bearer k"} for path, headers in asked if path == "completions")
+    asked.clear()
+    assert readiness._hangs(dict(entry, role="decode"), seen) == (expected if "health" in answers else None)
+    assert {path for path, _headers in asked} == {"health"}
+    assert readiness._hangs(dict(entry, port=None), seen) is None
 
 
 def test_the_nodes_own_watchdog(node):
