@@ -242,8 +242,8 @@ verdicts:
       type: str
     start:
       description:
-        - Times in UTC when its environment was C(installed), its C(weights) were complete, and its process was
-          C(started) and C(ready); C(artifact), whether it C(compiles) or C(loads); C(memory_mib) of its processes.
+        - Times in UTC when its process was C(started) and C(ready); C(artifact), whether it C(compiles) or C(loads);
+          C(memory_mib) of its processes.
         - Unknown values are null. Not in check mode.
       type: dict
     mode:

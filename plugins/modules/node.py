@@ -150,7 +150,7 @@ kept:
   returned: with V(engine_servers)
   type: bool
 answering:
-  description: Whether nothing was changed and every server answers on its health path.
+  description: Whether nothing was changed, and every server was seen ready and answers.
   returned: with V(engine_servers)
   type: bool
 differs:

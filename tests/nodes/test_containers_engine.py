@@ -332,7 +332,7 @@ def test_a_separate_network(node):
 ASKED = """
 import json, socket, sys
 text = sys.stdin.read()
-words = "%s %s %s" % (text.strip(), sys.argv[2:], sorted(name for _number, name in socket.if_nameindex()))
+words = "%s %s %s" % (" ".join(text.split()), sys.argv[2:], sorted(name for _number, name in socket.if_nameindex()))
 print(sys.argv[1] + json.dumps({"verdict": "refused" if "wrong" in text else "taken", "words": words}))
 """
 
@@ -352,7 +352,7 @@ def test_an_image_is_shown_the_configuration_before_anything_stops(each_node, mo
     small_node.wait_until(lambda: each_node.inside("one", "one"))
     before = [one.id for one in each_node.containers()]
     refused = each_node.module("engine_servers", [entry("wrong ü")])
-    assert "refuses its configuration: key: \"wrong ü\" ['ä b'] ['lo']." in refused["msg"]
+    assert "refuses its configuration: { \"key\": \"wrong ü\" } ['ä b'] ['lo']." in refused["msg"]
     assert [one.id for one in each_node.containers()] == before
     assert not each_node.servers([entry("right")])["changed"]
     assert [one.id for one in each_node.containers()] == before

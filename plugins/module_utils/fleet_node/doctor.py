@@ -31,7 +31,7 @@ from .program import own_version
 from .servers import causes
 from .servers.model import config_path
 from .servers.observe import log_tail
-from .servers.readiness import CAUSE_LINES, waiting_since
+from .servers.readiness import CAUSE_LINES, overdue
 from .supervise import order
 from .supervise.state import read_record
 from .weights.http import proxy_for
@@ -185,9 +185,7 @@ def logs(case):
             continue
         asked = True
         lines = log_tail(case.node(), row["name"], CAUSE_LINES)
-        budget_s = entry["health"]["budget_s"]
-        began = waiting_since(read_record(case.paths.server_state(row["name"])), budget_s)
-        late = began is not None and time.time() - began > budget_s
+        late = overdue(read_record(case.paths.server_state(row["name"])), entry["health"]["budget_s"])
         cause = causes.log_cause(lines, engine_of(entry).inner(entry), late)
         if cause:
             yield FleetError("doctor.log", row["name"], *advised(cause), details={"server": row["name"]})

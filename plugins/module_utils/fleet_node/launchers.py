@@ -48,20 +48,11 @@ def prepare(entry, root):
     program, a device. Changes nothing. root: "" for the system's own."""
     if entry["launcher"] == "container":
         _prepare_container(entry, root)
-    elif program_problem(entry):
-        raise FleetError("launch.not-prepared", entry["name"], entry["launch"][0] if entry["launch"] else "")
-
-
-def program_problem(entry):
-    """Why the program of an entry's process cannot be executed; None if it can, and for other launchers."""
-    if entry["launcher"] != "process":
-        return None
+        return
     program = entry["launch"][0] if entry["launch"] else ""
-    path = entry["environment"].get("PATH", host_paths.PATH)
-    found = program if "/" in program else shutil.which(program, path=path)
-    if found and os.path.isabs(found) and os.access(found, os.X_OK) and not os.path.isdir(found):
-        return None
-    return "its program %s is not there, or cannot be executed; it would not start again" % program
+    found = program if "/" in program else shutil.which(program, path=entry["environment"].get("PATH", host_paths.PATH))
+    if not (found and os.path.isabs(found) and os.access(found, os.X_OK) and not os.path.isdir(found)):
+        raise FleetError("launch.not-prepared", entry["name"], program)
 
 
 def stop_leftovers(entry, root):
@@ -80,18 +71,14 @@ def stop_leftovers(entry, root):
         if found:
             engine.stop(found, TERM_S)
             engine.remove(found)
-    except EngineError as error:
-        problem = error
-    processes.terminate_found(pids, TERM_S, KILL_S)  # an engine that hangs keeps no process alive
-    end = time.monotonic() + GONE_S
-    try:
-        while problem is None:
+        processes.terminate_found(pids, TERM_S, KILL_S)
+        end = time.monotonic() + GONE_S
+        while found and time.monotonic() < end:
+            time.sleep(0.1)
             found = containers()
-            if not found or time.monotonic() > end:
-                break
-            time.sleep(0.2)
     except EngineError as error:
         problem = error
+        processes.terminate_found(pids, TERM_S, KILL_S)  # an engine that hangs keeps no process alive
     left = pids()
     if problem is not None:
         raise FleetError(

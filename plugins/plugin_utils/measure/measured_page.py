@@ -351,7 +351,6 @@ def _start(hosts):
         rows.append(
             [
                 "%s / %s" % (host["name"], server["name"]),
-                *(moment(start.get(key)) if time_of(start.get(key)) else "–" for key in ("installed", "weights")),
                 moment(start.get("started")) if began else "–",
                 ARTIFACTS.get(cut(start.get("artifact")), "–"),
                 "%d s" % (ready - began).total_seconds() if began and ready and ready >= began else "–",
@@ -359,8 +358,7 @@ def _start(hosts):
                 _gib(start.get("memory_mib"), 1024),
             ]
         )
-    columns = ["server", "environment installed", "weights complete", "started", "artifact", "#start to ready",
-               "#host memory planned, GiB", "#measured, GiB"]  # fmt: skip
+    columns = ["server", "started", "artifact", "#start to ready", "#host memory planned, GiB", "#measured, GiB"]
     return _table("The start of each server, and its memory on the host", columns, rows)
 
 

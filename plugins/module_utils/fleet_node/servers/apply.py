@@ -21,17 +21,16 @@ from ..host import http_client, processes, trust
 from ..host import python as host_python
 from ..host.files import as_bytes, place, read_bytes, read_text
 from ..host.os_errors import about
-from ..host.server_spec import health_port, read_entry, server_ports, start_order
+from ..host.server_spec import health_port, read_entry, start_order
 from ..services.base import LOG_LIMITS
 from . import by_hand, server_files
 from .config_check import check_configs
 from .desired import container_owner, owner_of
 from .model import STARTS, STAY, WRITES, condition, config_path
-from .observe import holder_words, observe
+from .observe import observe
 from .server_files import Staging, forget_state, make_folder, remove, unlink
 
 SETTLE_S = 2.0  # within which a start is recorded; nothing waits for an engine
-PORT_FREE_S = 3.0
 DRAIN_POLL_S = 0.2
 METRICS_S = 2.0
 CLOSE_S = 2.0
@@ -142,7 +141,7 @@ def put_back(node, observed):
 
 
 def stop(node, names, observed):
-    """Stop servers. Raises FleetError if a process of theirs is left or still listens on their ports."""
+    """Stop servers. Raises FleetError if a process of theirs is left."""
     if not names:
         return
     for pid in [pid for name in names for pid in observed[name].pids]:
@@ -162,20 +161,8 @@ def _still_there(root, name, observed):
     adopted = observed.by_hand
     if adopted and not by_hand.end(adopted):
         return "process %d, which was started by hand, survived SIGKILL" % adopted["pid"]
-    entry = dict(observed.entry or {}, name=name)
-    left = launchers.stop_leftovers(entry, root)
-    if left:
-        return "%s survived SIGKILL" % "; ".join(left)
-    end = time.monotonic() + PORT_FREE_S
-    for port, what in server_ports(entry):
-        while True:
-            holder = processes.port_holder(entry.get("bind") or "", port)
-            if holder is None or holder["server"] != name or holder["root"] != (root or "/"):
-                break
-            if time.monotonic() > end:
-                return "its %s %d is still in use by %s" % (what, port, holder_words(holder, root))
-            time.sleep(0.1)
-    return None
+    left = launchers.stop_leftovers(dict(observed.entry or {}, name=name), root)
+    return "%s survived SIGKILL" % "; ".join(left) if left else None
 
 
 def settle(node, entries, started):
@@ -295,15 +282,12 @@ def _close(servers):
 
     A port that a container engine publishes stays open: its proxy would reset connections instead.
     """
-    own = [one for one in servers if not _publishes(one.entry)]
+    own = [one for one in servers if not any(
+        word.startswith("--publish=") for word in (one.entry.get("container") or {}).get("flags", ()))]  # fmt: skip
     ports = [health_port(one.entry) for one in own if _signal(one, engine_of(one.entry).close_signal)]
     end = time.monotonic() + CLOSE_S
     while any(port in ports for _address, port, _inode in processes.listening_sockets()) and time.monotonic() < end:
         time.sleep(DRAIN_POLL_S / 4)
-
-
-def _publishes(entry):
-    return any(word.startswith("--publish=") for word in (entry.get("container") or {}).get("flags", ()))
 
 
 def _signal(one, sign):

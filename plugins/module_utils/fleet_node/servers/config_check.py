@@ -93,18 +93,15 @@ class _Environment:
                 os.chown(home, account.pw_uid, account.pw_gid)
                 user = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
             variables = {"PATH": os.defpath, "LANG": "C.UTF-8", **self.environment, "HOME": home, "TMPDIR": home}
-            # the same bytes as the file will have, lone surrogates included
-            text = text.encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape")
             argv = [self.python, "-c", program, MARK, *arguments]
-            done = commands.run(argv, limit_s=CHECK_S, text=text, errors="surrogateescape", cwd=home, env=variables,
-                                **user)  # fmt: skip
+            done = commands.run(argv, limit_s=CHECK_S, text=text, errors="replace", cwd=home, env=variables, **user)
         except commands.TimedOut as error:
             raise Silent("it did not end within %d s" % CHECK_S) from error
         except (OSError, KeyError, FleetError) as error:
             raise Silent(str(error)) from error
         finally:
             shutil.rmtree(home, ignore_errors=True)
-        return done.stdout.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        return done.stdout
 
 
 @dataclasses.dataclass
@@ -131,8 +128,7 @@ def check_configs(node, servers):
     files and commands are not checked again in the same place; the command lines of a place are checked together.
     """
     path = node.paths.lib + "/config-checks.json"
-    known = read_json(path)
-    known = known if isinstance(known, list) else []
+    known = read_json(path) or []
     asked = {one.key: one for server in servers for one in _questions(server) if one.key not in known}
     fresh, refusals = [], []
     for together in _groups(asked.values()):

@@ -11,11 +11,7 @@ from __future__ import annotations
 import dataclasses
 
 from ..engines.registry import OTHER_API_KEYS
-from ..host import processes
-from ..launchers import program_problem
 from .model import condition
-
-NOT_ENABLED = "its unit is not enabled, so a reboot would not start it"
 
 
 @dataclasses.dataclass
@@ -35,8 +31,7 @@ class Difference:
 
 
 def compare(target, observed):
-    """[Difference] of a server, the most important first. target: DesiredServer; observed: Observed. Pure, except that
-    it looks for the engine's program and the account."""
+    """[Difference] of a server, the most important first. target: DesiredServer; observed: Observed. Pure."""
     entry = target.entry
     if observed.entry is None:
         return [Difference("not deployed", "it is not deployed", "create", entry_changes({}, entry))]
@@ -53,12 +48,9 @@ def compare(target, observed):
         found += _process_differences(target, observed, now, bool(changes))
     found += _file_differences(target, observed)
     if observed.service and not observed.service.enabled:
-        found.append(Difference("not enabled", NOT_ENABLED, "enable"))
-    if now.state not in ("stopped", "missing"):
-        gone = program_problem(entry)
-        found += [Difference("program", gone)] if gone else []
-    gone = processes.account_gone(target.user)
-    return found + ([Difference("account", gone)] if gone else [])
+        text = "its unit is not enabled, so a reboot would not start it"
+        found.append(Difference("not enabled", text, "enable"))
+    return found
 
 
 def _process_differences(target, observed, now, changed):
@@ -68,21 +60,18 @@ def _process_differences(target, observed, now, changed):
         yield Difference("changed", "it runs an older entry than the deployed one", "restart")
     weights = changed_weights(observed)
     if weights:
-        text = "the weights in %s changed since it was started" % ", ".join(weights)
+        text = "%s changed since it was started" % ", ".join(weights)
         yield Difference("weights", text, "restart")
     for fault in observed.faults:
         yield Difference("process", fault, "restart", repairs=True)
 
 
 def _file_differences(target, observed):
-    service = observed.service
     if target.problem:
         yield Difference("definition", target.problem.message)
     elif observed.definition != target.definition and (observed.definition is not None or observed.runs):
         text = "is missing" if observed.definition is None else "differs (%s)" % target.definition_path
         yield Difference("definition", "its service definition " + text, "redefine")
-    if service is not None and service.stale and service.may_reload:
-        yield Difference("reload", "systemd has loaded another version of its unit than the files", "redefine")
     for path, mode, uid, gid in target.files:
         if path not in observed.modes:
             continue
@@ -93,9 +82,6 @@ def _file_differences(target, observed):
         if owner != (old_uid, old_gid):
             text = "%s belongs to %d:%d instead of %d:%d" % (path, old_uid, old_gid, *owner)
             yield Difference("file owner", text, "redefine")
-    work = target.entry["directories"].get("work")
-    if work and observed.modes and work not in observed.modes:
-        yield Difference("directory", "its directory %s is missing" % work, "redefine")
 
 
 # -- entries -----------------------------------------------------------------------------------------------------------
@@ -107,11 +93,7 @@ def changed_fields(target, observed):
     fields = [change[0] for change in changes]
     secrets = _changed_secrets(target, observed)
     if secrets and "secrets" not in fields:
-        old, new = secret_summary(observed.entry), secret_summary(target.entry)
-        for key, words in secrets.items():
-            side = new if key in new else old
-            side[key] = "%s, %s" % (side[key], words) if key in side else words
-        changes.append(("secrets", old, new))
+        changes.append(("secrets", secrets, "as planned"))
     if "config" not in fields and observed.config != target.config:
         changes.append(("config", "no file" if observed.config is None else "a file that differs", "as planned"))
     return changes
@@ -162,15 +144,14 @@ def secret_summary(entry):
 
 
 def changed_weights(observed):
-    """The folders of checkpoints that changed after a running server read them."""
-    runs = observed.fresh and observed.state.get("phase") == "running"
-    noted = (observed.state.get("weights") if runs else None) or {}
-    return [folder for folder, now in sorted(observed.weights.items()) if now and noted.get(folder) not in (None, now)]
+    """Folders of checkpoints and vocabularies that changed, or vocabularies that came, after a running server read
+    them. A checkpoint without a manifest then (None) is not compared."""
+    noted, now = observed.state.get("weights"), observed.weights
+    if noted is None:
+        return []
+    return [path for path in sorted(now) if now[path] and noted.get(path, "") not in (None, now[path])]
 
 
 def unit_notes(service):
     """Sentences on conditions that are no difference: this collection does not manage drop-ins."""
-    notes = ["the drop-in %s changes its unit" % path for path in service.drop_ins]
-    if service.stale and not service.may_reload:
-        notes.append("systemd loads the new version of its unit at its next start")
-    return notes
+    return ["the drop-in %s changes its unit" % path for path in service.drop_ins]

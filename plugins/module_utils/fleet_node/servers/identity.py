@@ -11,18 +11,14 @@ import threading
 import time
 
 from ..host import http_client, processes
-from ..host.paths import NodePaths
-from ..host.python_environment import MARKER
 from ..host.server_spec import entry_hash, health_port
 from ..host.values import utc
 from ..supervise import state as guard_state
-from . import observe as observations
 from .drift import entry_changes
 from .model import Observed, condition
-from .observe import note_ready, observe
+from .observe import holder_words, note_ready, observe
 
 NOT_VERIFIED = "not verified: "
-BECOME = "run with become to see it"
 
 
 class Stranger(Exception):
@@ -113,7 +109,7 @@ def who_answers(node, entry, observed, sockets=None):
         if entry["container"] and (published or holder["pid"] is None):
             words += "; the process that holds the port %d cannot be seen as this user, its container can" % port
             continue
-        raise Stranger("the port %d is held by %s" % (port, holder_words(node, holder)))
+        raise Stranger("the port %d is held by %s" % (port, holder_words(holder, node.paths.root)))
     return "%s and holds the port %d" % (words, port)
 
 
@@ -143,11 +139,10 @@ def _running(entry, one):
     if pid in one.pids:
         return pid, one.state.get("hash")
     if one.pids:
-        fault = "is of another process" if one.state else "is missing"
-        words = "%s runs as process %d, and which entry that is, is not known: its record %s; site.yml restarts it"
-        raise Stranger(words % (name, one.pids[0], fault))
+        words = "%s runs as process %d, whose start is not recorded, so its entry is not known; site.yml restarts it"
+        raise Stranger(words % (name, one.pids[0]))
     if pid is not None:
-        raise Stranger("the process %d of %s cannot be seen as this user; %s" % (pid, name, BECOME))
+        raise Stranger("the process %d of %s cannot be seen as this user; run with become to see it" % (pid, name))
     raise Stranger("%s does not run%s" % (name, _doing(one)))
 
 
@@ -160,20 +155,8 @@ def _answers_instead(node, entry):
     """ "; the port … is held by …" if another process answers instead of the planned server."""
     port = health_port(entry)
     holders = processes.port_holders(entry["bind"], port) if port else []
-    if not holders:
-        return ""
-    return "; the port %d is held by %s" % (port, " and ".join(holder_words(node, holder) for holder in holders))
-
-
-def holder_words(node, holder):
-    """observations.holder_words(), for a server of this collection with its entry."""
-    words, name, root = observations.holder_words(holder, node.paths.root), holder["server"], holder["root"]
-    if holder["pid"] is None:
-        return "%s; %s" % (words, BECOME)
-    if name is None:
-        return words
-    where = NodePaths("" if root == "/" else root)
-    return "%s, entry %s" % (words, _short(guard_state.read_record(where.server_state(name)).get("hash")))
+    words = " and ".join(holder_words(holder, node.paths.root) for holder in holders)
+    return "; the port %d is held by %s" % (port, words) if words else ""
 
 
 def _short(text):
@@ -181,27 +164,17 @@ def _short(text):
 
 
 def start_times(paths, entry, observed):
-    """{installed, weights, started, ready: UTC or None, artifact: "compiles", "loads" or None, memory_mib}.
+    """{started, ready: UTC or None, artifact: "compiles", "loads" or None, memory_mib}.
 
-    observed: Observed of the server. installed: when its environment was made or changed last; weights: when its
-    checkpoints were complete; ready: when this process was first seen ready. memory_mib: of its processes, on the host.
+    observed: Observed of the server. ready: when this process was first seen ready. memory_mib: of its processes, on
+    the host.
     """
-    state, environment = observed.state, os.path.dirname(os.path.dirname(entry["command"][0]))
-    manifests = [folder + "/" + guard_state.WEIGHT_MANIFEST for folder in state.get("weights") or ()]
+    state, ready = observed.state, None
+    with contextlib.suppress(OSError):
+        ready = os.stat(paths.ready(entry["name"])).st_mtime if observed.was_ready else None
     return {
-        "installed": None if entry["container"] else _changed(environment + "/" + MARKER),
-        "weights": _changed(*manifests),
         "started": utc(state.get("started")),
-        "ready": _changed(paths.ready(entry["name"])) if observed.was_ready else None,
+        "ready": utc(ready),
         "artifact": state.get("artifact"),
         "memory_mib": processes.memory_mib(observed.pids),
     }
-
-
-def _changed(*paths):
-    """The latest change of those of these files that exist, in UTC; None without any."""
-    times = []
-    for path in paths:
-        with contextlib.suppress(OSError):
-            times.append(os.stat(path).st_mtime)
-    return utc(max(times, default=None))

@@ -87,10 +87,10 @@ class Observed:
     whether this user may read that file; definition, config: contents on disk, None if they are missing; state: the
     record of its start ({} without it); fresh: whether that record is of the process that the manager runs now;
     service: services.Status or None; pids: all its processes, those in its container as well; containers:
-    [container_engine.Container] of it, in any state; files: its files on disk; weights: {folder: weights_note()} of its
-    checkpoints on disk; modes: {path: (mode, uid, gid)} of its files
-    and work directory; by_hand: by_hand.recognise() of a server on its ports that the run replaces, or None; faults:
-    reasons to restart its process; was_ready: whether the recorded process was seen ready.
+    [container_engine.Container] of it, in any state; files: its files on disk; weights: what weights_read() returns
+    now; modes: {path: (mode, uid, gid)} of its files; by_hand: by_hand.recognise() of a server on its ports that the
+    run replaces, or None; faults: reasons to restart its process; was_ready: whether the recorded process was seen
+    ready.
     """
 
     name: str

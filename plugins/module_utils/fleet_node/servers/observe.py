@@ -17,11 +17,10 @@ from ..containers.engine import EngineError, engine_of_entry, our_containers, po
 from ..engines.registry import OTHER_API_KEYS
 from ..errors import FleetError, visible
 from ..host import files, processes
-from ..host.files import fits, make_directory, read_bytes, read_json, read_text
+from ..host.files import make_directory, read_bytes, read_json, read_text
 from ..host.redact import Redactor
 from ..host.server_spec import NAME, entry_hash, read_entry, server_ports
 from ..host.values import parse_cpu_list, utc
-from ..model import gpt_oss
 from ..supervise import state as guard_state
 from . import by_hand
 from .drift import entry_changes
@@ -33,7 +32,6 @@ LONGEST_LINE = 4000  # characters of a log's line that are shown
 GUARD_S = 30  # within which a process of a unit has become the guard, or the engine that the guard executes
 BY_HAND = ", a server of %s that was started by hand (import.yml writes a recipe from it, and fleet_adopt replaces it)"
 COMMAND_SHOWN = 200  # characters
-READINESS = {"pid": int, "ticks": (int, None), "took_s": (int, None)}
 
 
 def observe(paths, manager, entries=()):
@@ -49,7 +47,7 @@ def observe(paths, manager, entries=()):
     statuses = manager.statuses()
     running = processes.marked_processes(paths.root)
     containers = our_containers(paths.root, [*deployed.values(), *entries.values()])
-    notes = functools.lru_cache(maxsize=None)(guard_state.weights_note)
+    readers = [functools.lru_cache(maxsize=None)(one) for one in (guard_state.weights_note, files.sha256_file)]
     observed = {}
     names = {*entries, *deployed, *manager.defined(), *statuses, *running, *containers}
     for name in sorted(filter(NAME.match, names)):
@@ -59,8 +57,9 @@ def observe(paths, manager, entries=()):
         one.secrets, one.secrets_read = secrets or {}, secrets is not None
         _read_record(paths, one, entries.get(name))
         _read_files(paths, manager, one, entries.get(name))
-        folders = (entries.get(name) or one.entry or {}).get("weights", ())
-        one.weights = {folder: notes(folder) for folder in one.state.get("weights") or () if folder in folders}
+        runs = one.fresh and one.state.get("phase") == "running"
+        if runs and one.entry and one.entry.get("hash") == one.state.get("hash"):
+            one.weights = guard_state.weights_read(one.entry, *readers)
         observed[name] = one
     return observed
 
@@ -79,8 +78,7 @@ def _read_record(paths, one, planned):
     if process is not None and not one.fresh and unrecorded:
         one.state, one.faults = {}, [unrecorded]
     elif one.fresh and one.state.get("phase") == "running" and (one.entry or {}).get("environment") is not None:
-        contained = container_faults(one.entry, one.containers) if one.containers else []
-        one.faults = list(filter(None, (late_encodings(one.entry, one.state), *contained)))
+        one.faults = container_faults(one.entry, one.containers) if one.containers else []
 
 
 def _unrecorded(paths, name, pid):
@@ -153,8 +151,7 @@ def _read_files(paths, manager, one, planned):
     one.files = [path for path in [*own, *sorted(configs)] if os.path.lexists(path)] + manager.log_files(name)
     one.definition = read_text(definition) if definition else None
     one.config = read_text(config_path(one.entry)) if config_path(one.entry) else None
-    work = ((planned or one.entry or {}).get("directories") or {}).get("work")
-    for path in [*own, *configs, *filter(None, [work])]:
+    for path in [*own, *configs]:
         with contextlib.suppress(OSError):
             status = os.stat(path)
             one.modes[path] = (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
@@ -178,20 +175,6 @@ def _by_content(deployed, planned, state, containers):
     return planned
 
 
-def late_encodings(entry, state):
-    """Why a server reads another vocabulary than the file has now: the file was added or changed after the start."""
-    noted = state.get("encodings")
-    now = guard_state.encodings_note(entry, noted)
-    if not isinstance(noted, dict) or now is None:
-        return None
-    known = {name: note[-1:] for name, note in noted.items() if isinstance(note, list)}
-    late = sorted(name for name in now if known.get(name) != now[name][-1:])
-    if not late:
-        return None
-    folder = entry["environment"][gpt_oss.VOCABULARY_VARIABLE]
-    return "the encodings in %s came or changed after its start (%s)" % (folder, ", ".join(late))
-
-
 def note_ready(paths, name, state, took_s=None):
     """Record that the process of this record was ready, and the seconds of its start, by default those of the start
     before. A record that cannot be written is no error."""
@@ -204,8 +187,7 @@ def note_ready(paths, name, state, took_s=None):
 
 def _readiness(paths, name):
     """What note_ready() recorded, {} without it."""
-    known = read_json(paths.ready(name))
-    return known if isinstance(known, dict) and fits(known, READINESS) else {}
+    return read_json(paths.ready(name)) or {}
 
 
 def last_start_s(paths, name):

@@ -26,7 +26,6 @@ from .observe import (
     log_tail,
     note_ready,
     observe,
-    read_secrets,
     redactor_of,
     row,
 )
@@ -46,19 +45,6 @@ OPEN = "listens on all addresses"
 NO_KEY = "it asks for an API key and none is planned"
 UNGUARDED = "it answers without the API key that is planned"
 OTHER_KEY = "it refuses the API key that it was started with"
-
-
-def all_answer(entries, timeout, paths):
-    """Whether each server is healthy and listens on its address only: a hint that saves waiting, not a verdict."""
-    sockets = processes.listening_sockets()
-
-    def healthy(entry):
-        if health_port(entry) is None:
-            return True
-        secrets = read_secrets(paths, entry["name"])
-        return asking.health(entry, timeout, secrets).healthy and _open_to_all(entry, sockets) is None
-
-    return all(_in_parallel(healthy, entries))
 
 
 def _in_parallel(function, items):
@@ -273,8 +259,7 @@ def _problem(entry, observed, lack):
     if entry.get("role") == "frontend" and observed.was_ready:
         return words, is_permanent(words)  # it waits for workers, which may have started long after it
     budget = entry["health"]["budget_s"]
-    began = waiting_since(observed.state, budget)
-    if began is not None and time.time() - began > budget:
+    if overdue(observed.state, budget):
         return "%s; %s of %d s" % (words, BUDGET_WORDS, budget), True
     return words, is_permanent(words)
 
@@ -282,41 +267,34 @@ def _problem(entry, observed, lack):
 # -- servers that hang -------------------------------------------------------------------------------------------------
 
 
-def waiting_since(state, budget_s):
-    """When the current series of starts began (epoch seconds), None before the first.
+def overdue(state, budget_s):
+    """Seconds since the current series of starts began, if that is over the start budget; 0 otherwise.
 
     Starts that follow each other within the start budget are one attempt to become ready. A server that dies again and
     again uses up one budget, and a server that ran for days gets a new budget.
     """
-    starts = state.get("starts") or []
-    if not starts:
-        return None
-    first = starts[-1]
-    for start in reversed(starts[:-1]):
-        if first - start > budget_s + guard_state.RESTART_DELAY_S:
+    first = None
+    for start in reversed(state.get("starts") or []):
+        if first is not None and first - start > budget_s + guard_state.RESTART_DELAY_S:
             break
         first = start
-    return first
+    seconds = 0 if first is None else time.time() - first
+    return seconds if seconds > budget_s else 0
 
 
-def find_hung(paths, entries, observed, note=True):
-    """Add the fault of each of these servers ([entry]) that runs as planned and hangs; all are asked in parallel.
-
-    note: record which are ready. A server that was never seen ready is given its start budget.
-    """
+def find_hung(entries, observed):
+    """Add the fault of each of these servers ([entry]) that runs as planned and hangs; all are asked in parallel. A
+    server that was never seen ready is given its start budget."""
 
     def asked(entry):
         one, budget = observed[entry["name"]], entry["health"]["budget_s"]
-        began = waiting_since(one.state, budget)
-        late = began is not None and time.time() - began > budget
+        late = overdue(one.state, budget)
         words = _hangs(entry, one) if one.was_ready or late else None
         if words and one.was_ready:
             one.faults = ["it was ready and does not answer any more: " + words]
         elif words:
             text = "it does not answer %d s after its start, its start budget is %d s: %s"
-            one.faults = [text % (time.time() - began, budget, words)]
-        elif note and not one.was_ready and health_port(entry) and asking.health(entry, RETRY_S, one.secrets).healthy:
-            note_ready(paths, one.name, one.state)
+            one.faults = [text % (late, budget, words)]
 
     def as_planned(entry):
         one = observed.get(entry["name"])

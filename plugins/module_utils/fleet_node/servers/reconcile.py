@@ -23,10 +23,9 @@ from .decide import DEPLOYS, WAVE, decide, describe
 from .desired import check_deployable, check_secrets, desired_server
 from .model import CLOSINGS, STARTS, Action, DesiredServer, Observed
 from .observe import check_only, foreign_holders, observe, row, started_by_hand
-from .readiness import all_answer, find_hung
+from .readiness import find_hung
 
 LOCK_S = 30
-HEALTH_S = 5
 UNVERIFIED = "an earlier run changed it, and it was not verified since"
 ROLLED_BACK = "its old definition was restored"
 
@@ -48,7 +47,7 @@ def run(node, params, check):
     except OSError as error:
         raise os_error("The servers cannot be changed as planned", error,
                        "Run again then; what is done already is not done again.") from error  # fmt: skip
-    result = {"repaired": {}, "pending": {}, "waves": [], **found}
+    result = {"repaired": {}, "pending": {}, "waves": [], "answering": False, **found}
     warnings = list(node.warnings)
     if params["only"] is None and state in (*DEPLOYS, "absent"):
         deploys = state != "absent" and entries
@@ -58,10 +57,7 @@ def run(node, params, check):
                 result["changed"] = True
                 result["diff"] = {key: result["diff"][key] + step["diff"][key] for key in ("before", "after")}
         warnings += started["warnings"]
-    states = {row["name"]: row["state"] for row in result["servers"]}
-    shown = [entry for entry in entries if entry["name"] in states]
-    waits = result["changed"] or result["waves"] or any(states[entry["name"]] != "running" for entry in shown)
-    result["answering"] = not waits and all_answer(shown, HEALTH_S, node.paths)
+    result["answering"] = result["answering"] and not result["changed"] and not result["waves"]
     result["kept"] = not entries or params["only"] is not None or state not in DEPLOYS or _is_kept(node.paths, entries)
     result["warnings"] = warnings + ["%s was repaired: %s" % repair for repair in result["repaired"].items()]
     return result
@@ -98,7 +94,7 @@ def _reconcile(node, planned, params, check):
         check_order(planned)
         shared = shared_changes(node)
     if state == "started":
-        find_hung(node.paths, [planned[name] for name in named], observed, note=not check)
+        find_hung([planned[name] for name in named], observed)
     unverified = server_files.unverified(node.paths)
     decision = decide(desired, observed, state, only, check, changes, unverified)
     actions = decision.actions
@@ -126,6 +122,7 @@ def _reconcile(node, planned, params, check):
         "diff": diff,
         "servers": [row(node, observed.get(name) or Observed(name), by_name.get(name), check) for name in named],
         "repaired": {action.name: action.reason for action in actions if action.repairs and not check},
+        "answering": all(observed[name].was_ready for name in named if name in planned),
         "pending": {
             **{name: UNVERIFIED for wave in decision.waves for name in wave},
             **{action.name: action.reason for action in decision.postponed},

@@ -81,7 +81,6 @@ def _differences(node, planned, names, observed, secrets):
     with contextlib.suppress(FleetError):  # the definitions raise it again
         node.manager.interpreter = host_python.choose(node.paths, sorted(users))
     shared = ["%s %s" % (path, fault) for path, (_text, fault) in sorted(shared_changes(node).items())]
-    silent = {}  # each container engine is asked once
     found = {}
     for name in names:
         if name not in planned:
@@ -94,10 +93,7 @@ def _differences(node, planned, names, observed, secrets):
         found[name] += [Difference("port", words) for _name, _holder, words in held]
         if one.entry is not None:
             found[name] += [Difference("shared file", words) for words in shared]
-        if entry["container"]:
-            label = (entry["container"]["engine"], entry["container"]["address"])
-            if label not in silent:
-                silent[label] = silent_engine(entry)
-            if silent[label]:
-                found[name].insert(0, Difference("container engine", silent[label]))
+        silent = silent_engine(entry)
+        if silent:
+            found[name].insert(0, Difference("container engine", silent))
     return found

@@ -30,8 +30,7 @@ class Status:
     state: "up" (a process exists: a guard or the engine), "restarting" (it ended and will be started again), "failed"
     (it ended and will not be started again), "down" (it was stopped).
     pid: of the process that the manager started, or None. reason: the manager's message, or None. enabled: whether it
-    is started after a reboot. drop_ins: paths of files of others that change its definition. stale: whether the manager
-    has loaded another version than the files; may_reload: whether it can read them again without harm to others.
+    is started after a reboot. drop_ins: paths of files of others that change its definition.
     """
 
     state: str
@@ -39,8 +38,6 @@ class Status:
     reason: str | None = None
     enabled: bool = True
     drop_ins: list = dataclasses.field(default_factory=list)
-    stale: bool = False
-    may_reload: bool = True
 
 
 class ServiceManager:

@@ -67,14 +67,7 @@ def ini_value(text, expansions=1):
 
 def ini_command(argv):
     """argv as the value of `command`, which supervisord expands once and then splits as a POSIX shell would."""
-    words = []
-    for item in argv:
-        if re.search(r"[\x00\r\n]", item):
-            raise FleetError("services.text-invalid", item, UNFIT)
-        word = shlex.quote(item).replace("%", "%%")
-        # '' inside a quoted word is empty for the shell, and keeps the ini parser from seeing a comment or %(here)s
-        words.append(re.sub(r"(\s)([;#])", r"\1''\2", word).replace("%(here)s", "%''(here)s"))
-    return " ".join(words)
+    return ini_value(" ".join(map(shlex.quote, argv)))
 
 
 class Connection(http.client.HTTPConnection):
@@ -88,17 +81,6 @@ class Connection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self.path)
-
-
-class Transport(xmlrpc.client.Transport):
-    """XML-RPC over a UNIX socket. timeout: seconds for each step of a request."""
-
-    def __init__(self, path, timeout):
-        super().__init__()
-        self.path, self.timeout = path, timeout
-
-    def make_connection(self, host):
-        return Connection(self.path, self.timeout)
 
 
 class Supervisord(ServiceManager):
@@ -217,9 +199,9 @@ class Supervisord(ServiceManager):
         """
         if self.socket_folder and os.path.lexists(self.socket_folder):
             _private_folder(self.socket_folder)  # another account may have made it first
-        proxy = xmlrpc.client.ServerProxy(
-            "http://localhost", transport=Transport(self.socket, REQUEST_S), allow_none=True
-        )
+        transport = xmlrpc.client.Transport()
+        transport.make_connection = lambda _host: Connection(self.socket, REQUEST_S)
+        proxy = xmlrpc.client.ServerProxy("http://localhost", transport=transport, allow_none=True)
         try:
             return getattr(proxy.supervisor, method)(*arguments)
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
@@ -242,8 +224,8 @@ class Supervisord(ServiceManager):
     def _processes(pids):
         return " (process %s)" % ", ".join(map(str, pids)) if pids else ""
 
-    def _failed(self, call, reason, output=()):
-        return FleetError("supervisord.failed", self.socket, call, reason, self.log, details={"output": list(output)})
+    def _failed(self, call, reason):
+        return FleetError("supervisord.failed", self.socket, call, reason, self.log)
 
     def _info(self):
         """{name: info} of all programs of this collection as supervisord reports them; empty without a daemon."""
@@ -283,8 +265,7 @@ class Supervisord(ServiceManager):
             if self._runs():
                 return
             time.sleep(0.05)
-        words = done.stdout.strip().splitlines()
-        raise self._failed("to start", words[0] if words else "no answer", words[-20:])
+        raise self._failed("to start", done.stdout.strip() or "no answer")
 
     def _runs(self):
         """Whether a daemon answers that does not shut down."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shlex
 import shutil
 
 from ..errors import FleetError
@@ -180,12 +179,8 @@ class Systemd(ServiceManager):
             paths += [mount["source"] for mount in entry["container"]["mounts"]]
         else:
             paths += [os.path.dirname(entry["command"][0]), entry["environment"].get(gpt_oss.VOCABULARY_VARIABLE) or ""]
-        found, artifact_key = set(), server_spec.artifact_key(entry)
+        found = set()
         for path in paths:
-            # a changed argument has another key, which must not change the unit
-            if artifact_key:
-                before, key, _after = path.partition(artifact_key)
-                path = os.path.dirname(before) if key else path
             # systemd resolves no links; paths that a unit cannot contain (no escapes, only UTF-8) are left out
             for one in (os.path.normpath(path), os.path.realpath(path)) if os.path.isabs(path) else ():
                 if re.fullmatch("[^\x00-\x1f\x7f\ud800-\udfff]+", one):
@@ -278,13 +273,11 @@ class Systemd(ServiceManager):
         return {name: status for name, status in found.items() if name in defined or status.state != "down"}
 
     def _compare(self, name, block, status):
-        """Add to the Status of a unit how systemd's version of it differs from the file."""
+        """Add to the Status of a unit whether it is enabled, and files of others that change it."""
         path, fragment = self.definition_path(name), block.get("FragmentPath")
         hidden = fragment and os.path.realpath(fragment) != os.path.realpath(path)
         status.enabled = self._is_enabled(name)
-        status.drop_ins = [*_paths(block.get("DropInPaths")), *([fragment] if hidden else [])]
-        status.stale = is_outdated(block, path) and status.pid is not None
-        status.may_reload = not status.stale or _reload_is_harmless()
+        status.drop_ins = [*(block.get("DropInPaths") or "").split(), *([fragment] if hidden else [])]
 
     def _is_enabled(self, name):
         """Whether each unit that wants this unit has its link. systemd's UnitFileState may be outdated, since units are
@@ -396,14 +389,6 @@ def _reload_is_harmless():
     """Whether a daemon-reload cannot remove devices from containers of this node."""
     takes = any(one.lost_by_reload and os.path.exists(one.lost_by_reload) for one in PLATFORMS.values())
     return not takes or not _containers_run()
-
-
-def _paths(text):
-    """The paths of a property of systemctl show."""
-    try:
-        return shlex.split(text or "")
-    except ValueError:
-        return (text or "").split()
 
 
 def _containers_run():

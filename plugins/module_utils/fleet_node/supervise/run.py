@@ -10,7 +10,6 @@ import os
 import pwd
 import resource
 import secrets as randomness
-import shutil
 import signal
 import sys
 import time
@@ -27,14 +26,12 @@ from .state import (
     START_LIMIT_EXIT,
     TERM_S,
     State,
-    encodings_note,
     read_record,
     read_secrets,
     say,
     start_interval,
     take_back,
-    user_of_process,
-    weights_note,
+    weights_read,
 )
 
 FIRST_DELAY_S = 1.0
@@ -51,7 +48,7 @@ def run(options):
     name = entry["name"]
     enter_clean_environment(name, options.root)
     # the rights of the entry, which guards of other accounts may read
-    state = State(options.state, name, entry["hash"], os.stat(options.entry).st_mode & 0o644)
+    state = State(options.state, entry["hash"], os.stat(options.entry).st_mode & 0o644)
 
     survivors = terminate_found(lambda: marked_processes(options.root).get(name, ()), TERM_S, KILL_S)
     if survivors:
@@ -97,8 +94,6 @@ def run(options):
         except OSError as error:
             return give_up(state, str(error), 1, options.restart_delay)
 
-    if needs:
-        order.wait_for_services(needs, given, state)  # a service may have stopped during other waits
     state.count_start()
     try:
         for hook in found:
@@ -107,18 +102,14 @@ def run(options):
         make = containers.client_environment if contained else engine_environment
         environment = make(entry, secrets, options.root)
         launch = containers.launch_command(entry, options.root) if contained else entry["launch"]
-        argv = [item.encode("utf-8", "surrogateescape") for item in launch]
-        program = find_program(launch[0], environment["PATH"])
         prepare_process(entry)
-        state.weights = {folder: weights_note(folder) for folder in entry.get("weights", ())}
-        state.encodings = encodings_note(entry)
+        state.weights = weights_read(entry)
         make_shared_folder(entry)
         state.write("running")
         program_folder = getattr(sys.modules["__main__"], "HANDLE", None)
         if program_folder is not None:
             os.set_inheritable(program_folder, True)  # this version stays as long as the engine
-        os.execve(program, argv, {os.fsencode(key): value.encode("utf-8", "surrogateescape")
-                                  for key, value in environment.items()})  # fmt: skip
+        os.execvpe(launch[0], launch, environment)
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         return give_up(state, "it cannot be executed: %s" % error, 127, options.restart_delay)
 
@@ -190,18 +181,10 @@ def enter_clean_environment(name, root):
 
 def engine_environment(entry, secrets, root):
     """{str: str} for the engine: basic variables of the user, the entry's variables, its secrets and the markers."""
-    user = user_of_process()
+    user = pwd.getpwuid(os.getuid())
     basic = {"PATH": PATH, "HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name, "LANG": "C.UTF-8"}
     markers = {MARKER_SERVER: entry["name"], MARKER_ROOT: root or "/"}
     return {**basic, **engine_of(entry).environment, **entry["environment"], **secrets, **markers}
-
-
-def find_program(program, path):
-    """The program's path. Raises FileNotFoundError."""
-    found = program if "/" in program else shutil.which(program, path=path)
-    if found is None:
-        raise FileNotFoundError("there is no %r in %s" % (program, path))
-    return found
 
 
 def prepare_process(entry):

@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import json
 import os
-import pwd
 import stat
 import sys
 import time
@@ -30,9 +29,9 @@ DIGITS = 12  # of a digest in messages
 MOST = {"phase": 100, "reason": 2000}  # characters
 LAST = 1 << 33  # more than any pid, and a time of the year 2242
 RECORD = {
-    "name": str, "hash": (str, None), "pid": int, "ticks": int, "phase": str, "since": (float, None),
-    "program": str, "started": (float, None), "starts": [float], "count": int, "reason": (str, None),
-    "artifact": (str, None), "weights": ({"*": (str, None)}, None), "encodings": ({"*": [(int, str, None)]}, None),
+    "hash": (str, None), "pid": int, "ticks": int, "phase": str, "since": (float, None),
+    "started": (float, None), "starts": [float], "count": int, "reason": (str, None),
+    "artifact": (str, None), "weights": ({"*": (str, None)}, None),
 }  # fmt: skip
 
 
@@ -67,19 +66,17 @@ def read_secrets(path):
 class State:
     """The server's state file.
 
-    {name, hash, pid, ticks, program, phase, since, started, starts, count, reason, artifact, weights, encodings}:
-    pid and ticks name the process that wrote it, program: the program of that process; phase is "restarting",
-    "waiting for NAME", "running" or "failed", since when: epoch seconds; started: when the engine was executed; starts:
-    the latest of such times, without those of engines that were ended on request; count: the number of all starts since
-    the module's own start; artifact: "compiles" or "loads" for a server with a compiled artifact, else null; weights:
-    {folder: weights_note()} and encodings: encodings_note() as they were when the engine was executed; null before.
+    {hash, pid, ticks, phase, since, started, starts, count, reason, artifact, weights}: pid and ticks name the process
+    that wrote it; phase is "restarting", "waiting for NAME", "running" or "failed", since when: epoch seconds; started:
+    when the engine was executed; starts: the latest of such times, without those of engines that were ended on request;
+    count: the number of all starts since the module's own start; artifact: "compiles" or "loads" for a server with a
+    compiled artifact, else null; weights: weights_read() when the engine was executed, null before.
     """
 
-    def __init__(self, path, name, entry_hash, mode=0o640):
-        self.path, self.name, self.hash, self.mode = path, name, entry_hash, mode
-        self.artifact = self.weights = self.encodings = None
+    def __init__(self, path, entry_hash, mode=0o640):
+        self.path, self.hash, self.mode = path, entry_hash, mode
+        self.artifact = self.weights = None
         kept = read_record(path)
-        kept = kept if kept.get("name") == name else {}
         self.starts = [start for start in kept.get("starts", []) if start < time.time() + 60]  # after a clock's setback
         self.count = kept.get("count", len(self.starts))
         self.ended = kept.get("phase") == "running"  # an engine, and no guard that waited
@@ -101,8 +98,8 @@ class State:
     def write(self, phase, reason=None):
         """Record the phase. If that fails, the log reports it and the server starts anyway."""
         record = {key: getattr(self, key) for key in
-                  ("name", "hash", "starts", "count", "artifact", "weights", "encodings")}  # fmt: skip
-        record.update(phase=phase, reason=reason, since=round(time.time(), 3), program=sys.path[0], pid=os.getpid(),
+                  ("hash", "starts", "count", "artifact", "weights")}  # fmt: skip
+        record.update(phase=phase, reason=reason, since=round(time.time(), 3), pid=os.getpid(),
                       ticks=process(os.getpid()).ticks)  # fmt: skip
         record["started"] = self.starts[-1] if phase == "running" and self.starts else None
         try:
@@ -138,14 +135,6 @@ def start_interval(budget_s, burst=BURST, restart_delay_s=RESTART_DELAY_S):
     return burst * (budget_s + restart_delay_s) * 2
 
 
-def user_of_process():
-    """The passwd entry of this process's user; made from the number if there is none."""
-    try:
-        return pwd.getpwuid(os.getuid())
-    except KeyError:
-        return pwd.struct_passwd((str(os.getuid()), "x", os.getuid(), os.getgid(), "", "/", "/bin/sh"))
-
-
 def say(text, who="guard"):
     """Write a line to the log of the server, or of the watchdog."""
     sys.stdout.write("%s %s: %s\n" % (utc(time.time()), who, text))
@@ -179,22 +168,13 @@ def digest(value):
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode("utf-8")).hexdigest()
 
 
-def encodings_note(entry, known=None):
-    """{name: [bytes, when it was written in ns, inode, sha256]} of the vocabularies that the entry's engine reads,
-    once, at its start or its first chat; None for an engine that has none.
-
-    known: an earlier note; what it has of a file that looks the same is returned without reading that file.
-    """
-    folder = entry["environment"].get(gpt_oss.VOCABULARY_VARIABLE)
-    if not folder:
-        return None
-    note, known = {}, known if isinstance(known, dict) else {}
-    with contextlib.suppress(OSError):
-        for name in sorted(os.listdir(folder)):
+def weights_read(entry, note=weights_note, digest_of=sha256_file):
+    """{folder of weights: weights_note(), vocabulary: sha256} of what the engine of an entry reads once, at its start
+    or its first chat. A vocabulary that is missing is not in it."""
+    found = {folder: note(folder) for folder in entry.get("weights") or ()}
+    folder = (entry.get("environment") or {}).get(gpt_oss.VOCABULARY_VARIABLE)
+    with contextlib.suppress(OSError, ValueError):
+        for name in os.listdir(folder) if folder else ():
             if name.endswith(gpt_oss.VOCABULARY_SUFFIX):
-                path, old = os.path.join(folder, name), known.get(name)
-                found = os.stat(path)
-                looks = [found.st_size, found.st_mtime_ns, found.st_ino]
-                same = isinstance(old, list) and len(old) == 4 and old[:3] == looks
-                note[name] = old if same else [*looks, sha256_file(path)]
-    return note
+                found[os.path.join(folder, name)] = digest_of(os.path.join(folder, name))
+    return found

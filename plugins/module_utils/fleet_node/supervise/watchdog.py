@@ -16,14 +16,12 @@ import time
 
 from ..engines import health_request as asking
 from ..host import metrics
-from ..host.files import fits, is_locked, names_in, readable_json, write_json
+from ..host.files import is_locked, names_in, readable_json, write_json
 from ..host.http_client import FAILURES
 from ..host.paths import NodePaths
-from ..host.processes import markers_of, terminate_found
+from ..host.processes import markers_of, terminate
 from ..host.server_spec import answers, health_port, read_entry
 from .state import KILL_S, TERM_S, read_record, read_secrets, recorded_pid, say
-
-MEMORY = {"*": {"pid": int, "ticks": int, "answered": bool, "failures": int}}
 
 
 def fault(entry, secrets, timeout):
@@ -84,7 +82,9 @@ def look(options, memory):
         say("%s does not answer, %d of %d: %s" % (name, known["failures"], options.failures, reason), "watchdog")
         if known["failures"] >= options.failures:
             say("%s is restarted" % name, "watchdog")
-            restart(name, record, options)
+            # its service manager starts it again
+            if recorded_pid(record) is not None and terminate([record["pid"]], TERM_S, KILL_S):
+                say("process %d of %s does not end" % (record["pid"], name), "watchdog")
             del kept[name]
     with contextlib.suppress(OSError):  # servers are restarted with a full disk, too
         metrics.update(NodePaths(options.root).metrics, folder, samples)
@@ -99,23 +99,9 @@ def _changing(root):
         return False
 
 
-def restart(name, record, options):
-    """End the engine; its service manager starts it again."""
-    path = os.path.join(options.state, name + ".json")
-
-    def same():
-        lives = recorded_pid(record) is not None and read_record(path).get("pid") == record["pid"]
-        return [record["pid"]] if lives else []
-
-    left = terminate_found(same, TERM_S, KILL_S)
-    if left:
-        say("process %d of %s does not end" % (left[0], name), "watchdog")
-
-
 def watch(options):
     """Ask the servers, repeatedly with --every. Returns the exit status."""
-    memory = readable_json(options.memory)
-    memory = memory if fits(memory, MEMORY) else {}
+    memory = readable_json(options.memory) or {}
     while True:
         memory, failed = look(options, memory), False
         try:

@@ -9,7 +9,6 @@ import errno
 import hashlib
 import os
 import pathlib
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,8 +17,10 @@ import time
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files, http_client, processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_json
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import observe, readiness
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import drift, readiness
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Observed
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import supervisord
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import state as guard_state
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import pids, rehash, wait_until
 
 SECRET = "hf_a-secret-value"
@@ -72,10 +73,10 @@ def test_a_server_that_started_without_its_encodings_is_restarted_once(node, tmp
     assert node.servers([entry])["changed"] is False
     folder.mkdir()
     (folder / "o200k_base.tiktoken").write_text("x")
-    words = "the encodings in %s came or changed after its start (o200k_base.tiktoken)" % folder
+    words = "%s changed since it was started" % (folder / "o200k_base.tiktoken")
     assert node.module("engine_servers_info", [entry])["servers"][0]["drift"] == words
     result = node.servers([entry])
-    assert (result["repaired"], reasons(result)) == ({"server-0": words}, {"server-0": "restarted: " + words})
+    assert [one["reason"] for one in result["actions"]] == [words]
     assert pids(result) != first
     (folder / "o200k_base.tiktoken").unlink()  # what it has read it keeps
     assert node.servers([entry])["changed"] is False
@@ -84,13 +85,18 @@ def test_a_server_that_started_without_its_encodings_is_restarted_once(node, tmp
 ABC = hashlib.sha256(b"abc").hexdigest()
 
 
-@pytest.mark.parametrize("noted", [{"a.tiktoken": [3, 7]}, {"a.tiktoken": "x"}, [], 5, {"a.tiktoken": [3, 5, 1, ABC]}])
-def test_a_note_of_the_encodings(tmp_path, noted):
-    """Other bytes are a fault, other times are not. A server may write anything into its record."""
+@pytest.mark.parametrize(("noted", "changed"), [
+    ({}, True), ({"a.tiktoken": "0"}, True), ({"a.tiktoken": ABC}, False), ({"a.tiktoken": ABC, "b": "1"}, False),
+    (None, False),
+])  # fmt: skip
+def test_a_vocabulary_counts_by_its_bytes(tmp_path, noted, changed):
+    """Other bytes and new files are a difference, other times and lost files are not."""
     (tmp_path / "a.tiktoken").write_text("abc")
     (tmp_path / "README").touch()
-    fault = observe.late_encodings({"environment": {"TIKTOKEN_ENCODINGS_BASE": str(tmp_path)}}, {"encodings": noted})
-    assert (fault is None) == (noted in ([], 5, {"a.tiktoken": [3, 5, 1, ABC]}))
+    now = guard_state.weights_read({"environment": {"TIKTOKEN_ENCODINGS_BASE": str(tmp_path)}})
+    noted = noted and {str(tmp_path / name): one for name, one in noted.items()}
+    one = Observed("server-0", state={"weights": noted}, weights=now)
+    assert drift.changed_weights(one) == ([str(tmp_path / "a.tiktoken")] if changed else [])
 
 
 HANG = {"error": "timeout", "detail": "10 s"}
@@ -235,11 +241,9 @@ def test_faults_are_reported_and_repaired_without_a_restart(node):
     entries = [node.entry("server-0", **secret), node.entry("server-1")]
     before = pids(node.serving(entries, secrets=SECRETS))
     assert differences(node, entries, secrets=SECRETS) == {"server-0": [], "server-1": []}
-    folder = node.paths.directories("server-0")["work"]
     program, settings = os.path.realpath(node.paths.guard) + "/fleet_node/cli.py", node.paths.etc + "/supervisord.conf"
     os.chmod(node.paths.secret("server-0"), 0o644)
     os.chmod(settings, 0o666)
-    shutil.rmtree(folder)
     with open(program, "a", encoding="utf-8") as stream:
         stream.write("# edited\n")
     found = differences(node, entries, secrets=SECRETS)
@@ -249,7 +253,6 @@ def test_faults_are_reported_and_repaired_without_a_restart(node):
     ]
     assert found["server-1"] == shared
     assert sorted(found["server-0"]) == [
-        ("directory", "its directory %s is missing" % folder),
         ("file mode", "%s has mode 0644 instead of 0600" % node.paths.secret("server-0")),
         *shared,
     ]

@@ -75,7 +75,7 @@ def test_json_reads_back(content):
 
 
 def test_what_is_not_a_number_and_no_configuration():
-    assert config_text({"format": "yaml", "path": "/c", "content": {"a": float("nan")}}) == "a: .nan\n"
+    assert config_text({"format": "yaml", "path": "/c", "content": {"a": float("nan")}}) == '{\n  "a": .nan\n}\n'
     assert config_text(None) is None
 
 

@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import pathlib
+import pwd
 import resource
 import signal
 import subprocess
@@ -49,7 +50,7 @@ def test_the_engine_finds_what_the_plan_says_and_nothing_that_leaks(place):
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     shown = json.loads(run.stdout)
-    user = guard_state.user_of_process()
+    user = pwd.getpwuid(os.getuid())
     assert shown["environ"] == {
         "PATH": host_paths.PATH, "HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name,
         "LANG": "de_DE.UTF-8", "SPT_NOENV": "1", "X": "1", "HF_TOKEN": "hf_secret",
@@ -66,7 +67,7 @@ def test_the_engine_finds_what_the_plan_says_and_nothing_that_leaks(place):
     libc = 1 << 31 | 1 << 32
     assert int(shown["ignored"], 16) & ~libc == (1 << signal.SIGPIPE - 1) | (1 << signal.SIGXFSZ - 1)
     state = place.state(entry)
-    found = {"name": "server-0", "hash": entry["hash"], "pid": shown["pid"], "phase": "running", "count": 1}
+    found = {"hash": entry["hash"], "pid": shown["pid"], "phase": "running", "count": 1}
     assert found.items() <= state.items()
     assert state["starts"] == [state["started"]]
     assert before - 0.001 <= state["started"] <= time.time() + 0.001
@@ -109,7 +110,7 @@ def test_it_waits_between_starts(place):
 def test_what_cannot_be_executed_is_recorded(place):
     cases = [
         ({"command": ["/no/such/engine"]}, "it cannot be executed: [Errno 2] No such file or directory"),
-        ({"command": ["no-such-engine"]}, "it cannot be executed: there is no 'no-such-engine' in " + host_paths.PATH),
+        ({"command": ["no-such-engine"]}, "it cannot be executed: [Errno 2] No such file or directory"),
         ({"cpus": "4000-4003"}, "it cannot be executed: cpus 4000-4003 are not among this node's"),
         ({"directories": {"work": "/no/such/folder"}}, "it cannot be executed: [Errno 2] No such file or directory: "
                                                        "'/no/such/folder'"),
@@ -158,14 +159,11 @@ def _two(found):
     return found if len(found) == 2 else None
 
 
-def test_the_record_of_another_server_and_of_the_future_are_not_believed(place):
+def test_the_record_of_the_future_is_not_believed(place):
     entry = small_node.rehash(place.node.entry("server-0"), command=["true"])
     path = pathlib.Path(place.node.paths.server_state("server-0"))
     path.parent.mkdir(parents=True)
-    path.write_text('{"name": "server-1", "starts": [1, 2], "count": 9}', encoding="utf-8")
-    assert place.run(entry).returncode == 0
-    assert place.state(entry)["count"] == 1
-    future = {"name": "server-0", "starts": [time.time() + 4000] * 5, "count": 5}
+    future = {"starts": [time.time() + 4000] * 5, "count": 5}
     path.write_text(json.dumps(future), encoding="utf-8")
     assert place.run(entry).returncode == 0  # the clock was set back; that is no start limit
 
