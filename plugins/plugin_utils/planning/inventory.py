@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 
 import jinja2
 from ansible import context
 
 from ...module_utils.fleet_node.errors import FleetError
-from ...module_utils.fleet_node.host.server_spec import canonical, server_ports
+from ...module_utils.fleet_node.host.server_spec import digest, server_ports
 from ..base.checks import clean
 from ..base.words import show, some
 
@@ -89,7 +88,7 @@ class HostVariables:
         """Return a digest of the values of the variables ``names``."""
         values = {name: self._readable(name) for name in sorted(names) if name in self.names}
         ours = sorted(name for name in self.names if name.lower().startswith("fleet"))
-        return hashlib.sha256(canonical([self.host, self.inventory_sources, sorted(names), ours, values])).hexdigest()
+        return digest([self.host, self.inventory_sources, sorted(names), ours, values])
 
     def _readable(self, name):
         try:

@@ -17,7 +17,6 @@ account alone. Without a folder to write to there is no cache; nothing there is 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import multiprocessing
 import os
@@ -27,7 +26,7 @@ from ansible import constants as C
 from ansible.release import __version__ as ansible_version
 
 from ...module_utils.fleet_node.host.files import write_atomic
-from ...module_utils.fleet_node.host.server_spec import canonical
+from ...module_utils.fleet_node.host.server_spec import digest
 from .. import cache_folder, seen_files
 from ..seen_files import COLLECTION
 from .inventory import one_machine
@@ -123,7 +122,7 @@ class RunPlan:
 
 def _named(table, value):
     """Return the name of the value in `table`, a digest."""
-    name = hashlib.sha256(canonical(value)).hexdigest()
+    name = digest(value)
     table[name] = value
     return name
 
@@ -235,7 +234,7 @@ class PlanCache:
             with contextlib.suppress(OSError, TypeError, ValueError):  # no permission, or a question that is not JSON
                 cache_folder.prepare(where)
                 base = [sys.version, ansible_version, code(), os.getcwd(), os.path.expanduser("~"), question]
-                self._path = os.path.join(where, hashlib.sha256(canonical(base)).hexdigest() + ".json")
+                self._path = os.path.join(where, digest(base) + ".json")
 
     def recall(self, others):
         """Return the kept answer, None if there is none or something has changed. others: Hosts."""
@@ -273,7 +272,7 @@ def _digest(kept, others, content):
     """Return a digest of the variables and files that a plan was made from. content(kind, path) -> of a file."""
     values = [[host, others(host).fingerprint(one["names"])] for one in kept["variables"] for host in one["hosts"]]
     files = [[kind, path, content(kind, path)] for kind, path in kept["files"]]
-    return hashlib.sha256(canonical([values, files])).hexdigest()
+    return digest([values, files])
 
 
 def code():
