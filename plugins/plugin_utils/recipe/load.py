@@ -20,7 +20,7 @@ import yaml
 from ...module_utils.fleet_node.errors import FleetError
 from ...module_utils.fleet_node.host.server_spec import canonical
 from .. import seen_files
-from ..base.checks import MAX_DEPTH, clean, invalid
+from ..base.checks import clean, invalid
 from ..base.words import meant, path_text, show, visible
 from ..models import family_of, problem_of
 from ..models.base import read as read_config
@@ -35,7 +35,6 @@ FAMILIES = "families"  # folder in a folder of recipes, with files that can only
 IMAGE_KEY = re.compile(r"[a-z0-9][a-z0-9.-]*")  # unlike a key, an image with its registry or tag contains / or :
 OFFERED = ("overlays", "tuning")  # keys of a recipe that an inventory selects from
 FIXED = ("name", "schema", "extends", *OFFERED)
-MAX_BYTES = 2**20  # of a recipe
 # Numbers that YAML 1.1 parses unexpectedly: 010 is 8, 1:30 is 90.
 UNLIKE = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
 
@@ -64,20 +63,6 @@ class _Loader(SafeLoader):
 
 def _error(node, text, value):
     return ValueError("line %d %s" % (node.start_mark.line + 1, text % show(value)))
-
-
-def _read_yaml(text):
-    """Return the content of a YAML string. Raises YAMLError, ValueError."""
-    depth = 0
-    for event in yaml.parse(text, Loader=SafeLoader):  # libyaml's composer overflows the stack
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise _error(event, "is nested more than %s deep", MAX_DEPTH)
-    loader = _Loader(text)
-    try:
-        return loader.get_single_data()
-    finally:
-        loader.dispose()
 
 
 def unknown(what, name, known, folders=()):
@@ -213,10 +198,7 @@ def _mapping_of(path):
     """Return the mapping in a YAML file. Raises FleetError."""
     label = label_of(path)
     try:
-        data = seen_files.read(path)  # one byte more than MAX_BYTES if the file is larger
-        if len(data) > MAX_BYTES:
-            raise ValueError("it is larger than %d KiB" % (MAX_BYTES // 1024))
-        content = _read_yaml(data.decode("utf-8-sig"))
+        content = yaml.load(seen_files.read(path).decode("utf-8-sig"), Loader=_Loader)
         if not isinstance(content, dict):
             raise ValueError("it contains %s and no mapping" % ("nothing" if content is None else show(content)))
     except OSError as error:
@@ -417,7 +399,7 @@ def images_of(*folders):
     """
     found = {}
     for path in dict.fromkeys(os.path.join(one, IMAGES) for one in (OWN_RECIPES, *reversed(folders))):
-        if not seen_files.exists(path):
+        if not seen_files.is_file(path):
             continue
         content = _mapping_of(path)
         for key, value in content.items():
