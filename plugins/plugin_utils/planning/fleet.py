@@ -50,10 +50,8 @@ def plan_one(variables, deploys, others, made):
     _check_profile(variables, recipe, mistakes)
     mistakes.raise_any()
     try:
-        planned_of = functools.partial(_planned, others, made)
         named = services.named_services(variables.host, recipe, others)
         found = services.endpoints(variables.host, recipe, named, ENGINES[recipe["engine"]].takes_one)
-        found += services.totals(variables.host, recipe, others, planned_of, made)
         signed = {name: one for name, one in named.items() if one.signs}
         site = dataclasses.replace(site, endpoints=tuple(found), signed=tuple(signed))
         entries = plan.plan_host(variables.host, recipe, hardware, site)
@@ -61,8 +59,9 @@ def plan_one(variables, deploys, others, made):
         deployment = plan.deployment(recipe, site, variables.host, used)
         deployment["service_clients"] = services.clients(entries, signed, NodePaths(site.root))
         if site.clustered and "frontend" in {entry["role"] for entry in entries}:
-            _counts, found = services.cluster_servers(variables.host, others, planned_of, made)
-            deployment["workers_elsewhere"] = [one for one in found if one["host"] != variables.host]
+            planned_of = functools.partial(_planned, others, made)
+            workers = services.cluster_workers(variables.host, others, planned_of, made)
+            deployment["workers_elsewhere"] = [one for one in workers if one["host"] != variables.host]
         fits = with_notes(capacity.check(entries, deployment, hardware), entries, deployment, hardware)
         if rule == "warn":
             fits = capacity.overruled(fits)
@@ -168,7 +167,7 @@ def plan_hosts(hosts, others, deploys=False, run_plan=None, limit=None):
             if run_plan:
                 everyone = None
                 if "workers_elsewhere" in (item["deployment"] or ()):
-                    everyone = others.made["cluster", cluster_of(others(host))][1]
+                    everyone = others.made["cluster", cluster_of(others(host))]
                 run_plan.note(host, list({host: others(host), **asked}.values()), deploys, item, everyone)
         planned[host] = item
 
