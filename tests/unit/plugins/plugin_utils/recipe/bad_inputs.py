@@ -84,6 +84,7 @@ LINES = [
     ('servers: [{name: "server\\n", role: server, count: 1, devices: 1, port: 8000}]', "servers[0].name"),
 ]
 
+DEVICES = ("nvidia0", "/etc/passwd", "/dev/../etc", "nvidia.com/gpu", "/dev/nvidia0:rwx")
 # fleet_override over cpu-tiny.
 OVERRIDES = [
     ("arguments", "fleet_override"),
@@ -137,6 +138,9 @@ OVERRIDES = [
     ({"probes": {"mine": {}}}, "'mine'"),
     ({"needs": {"accelerators": ["cpus"]}}, "needs.accelerators[0]"),
     ({"launcher": "container"}, "container.image"),
+    ({"container": {"ipc": "hosst"}}, "container.ipc"),
+    ({"container": {"network": "none"}}, "container.network"),
+    *[({"container": {"devices": [one]}}, "container.devices[0]") for one in DEVICES],
     ({"platform": "gpu"}, "platform"),
     ({"extra": 1}, "extra"),
     ({"st\u0430rt": {"budget_s": 3}}, "st\u0430rt"),
