@@ -242,15 +242,6 @@ def address_of(host, variables):
 
 # -- placeholders ${name} ----------------------------------------------------------------------------------------------
 
-# Names that ports and services cannot have, because they are placeholders already.
-RESERVED = frozenset(
-    (
-        "name", "group", "index", "role", "port", "devices", "device", "device_range", "device_count",
-        "container_devices", "devices_first", "config", "max_num_seqs", "model", "model_id", "draft", "draft_tokens",
-        "venv", "bind", "bind_device", "bind_interface", "lnc", "host", "recipe", "root", "lib", "models", "venvs",
-        "encodings", "work", "compile", "artifact", "artifact_key", "cache", "address",
-    )
-)  # fmt: skip
 PLACEHOLDER = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
 
 

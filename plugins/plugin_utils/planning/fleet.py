@@ -172,12 +172,9 @@ def plan_hosts(hosts, others, deploys=False, run_plan=None, limit=None):
         planned[host] = item
 
     mistakes = _mistakes_of(hosts, make_one, limit)
-    for message, pair in one_machine(planned, others):
-        if limit is None or set(pair) & set(limit):
-            mistakes.setdefault(message, (FleetError("inventory.one-machine-twice", message), list(pair)))
-    for error, cluster in _clusters(planned, others):
-        if limit is None or set(cluster) & set(limit):
-            mistakes.setdefault(error.message, (error, cluster))
+    for error, together in (*one_machine(planned, others), *_clusters(planned, others)):
+        if limit is None or set(together) & set(limit):
+            mistakes.setdefault(error.message, (error, list(together)))
     _raise_any(mistakes)
     return planned
 

@@ -217,7 +217,7 @@ SHARED = (
 
 
 def one_machine(planned, others):
-    """Yield (message, two hosts) for names of the same machine whose servers would conflict.
+    """Yield (FleetError, two hosts) for names of the same machine whose servers would conflict.
 
     Names are the same machine if Ansible uses the same address, port and kind of connection for them. others: Hosts.
     """
@@ -239,8 +239,7 @@ def one_machine(planned, others):
         machine, known = "%s, %s" % (kind, address), machines.setdefault((kind, address, str(port)), [])
         ports = {port for entry in item["servers"] for port, _name in server_ports(entry)}
         for other, other_root, other_ports in known:
-            if root == other_root:
-                yield SHARED % (machine, "fleet_root (%s)" % show(root)), (other, host)
-            elif ports & other_ports:
-                yield SHARED % (machine, "port %d" % min(ports & other_ports)), (other, host)
+            if root == other_root or ports & other_ports:
+                what = "fleet_root (%s)" % show(root) if root == other_root else "port %d" % min(ports & other_ports)
+                yield FleetError("inventory.one-machine-twice", SHARED % (machine, what)), (other, host)
         known.append((host, root, ports))

@@ -95,7 +95,7 @@ OVERRIDES = [
     ({"start": {"budget": 3}}, "start.budget"),
     (server(count=10**15), "servers.server.count"),
     (server(port=None), "'servers.server' lacks 'port'"),
-    (server(ports={"model": 1}), "servers.server.ports.model"),
+    (server(ports={"model": 1}), "'servers.server.ports' has the name"),
     (server(health={"port": "system"}), "servers.server.health.port"),
     (server(secrets={"A": "b"}, environment={"A": "c"}), "servers.server.environment.A"),
     (server(after=["server"]), "servers.server.after"),
