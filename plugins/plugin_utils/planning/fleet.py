@@ -27,7 +27,7 @@ from ..reporting.screen import folded
 from . import capacity, plan, server_values, services, steps
 from . import container as container_launch
 from .hardware import parse_hardware
-from .inventory import Hosts, check_inventory_folders, cluster_of, one_machine
+from .inventory import Hosts, cluster_of, one_machine
 from .variables import check_variables, overlays_of, read_checked, recipe_paths
 
 
@@ -157,7 +157,6 @@ def plan_hosts(hosts, others, deploys=False, run_plan=None, limit=None):
     None for all; other hosts that cannot be planned are left out.
     """
     planned = {}
-    check_inventory_folders(others.inventory_sources)
 
     def make_one(host):
         item = run_plan.recall(host, others, deploys) if run_plan else None

@@ -91,8 +91,7 @@ class RunPlan:
         for host, found in self._noted.items():
             plan, everyone, name = found["plan"], found["workers"], None
             if everyone is not None:
-                shared = {key: one for key, one in plan["deployment"].items() if key != ELSEWHERE}
-                plan, name = {**plan, "deployment": shared}, _named(lists, everyone)
+                plan, name = own_part(plan), _named(lists, everyone)
             hosts[host] = {**found, "plan": plan, "of": _named(lists, sorted(found["of"])), "workers": name}
         names = {host: sorted(names) for host, (_variables, names) in self._read.items()}
         return {"hosts": hosts, "lists": lists, "names": names}
@@ -125,6 +124,14 @@ def _named(table, value):
     name = digest(value)
     table[name] = value
     return name
+
+
+def own_part(plan):
+    """Return a host's plan without the workers of other hosts: their number would grow with the square of the number of
+    hosts."""
+    deployment = plan["deployment"] or {}
+    kept = {key: one for key, one in deployment.items() if key != ELSEWHERE}
+    return {**plan, "deployment": kept} if ELSEWHERE in deployment else plan
 
 
 def _elsewhere(workers, host):

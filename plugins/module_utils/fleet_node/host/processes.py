@@ -338,11 +338,9 @@ def port_holders(bind, port, sockets=None):
 
     A socket of the address precedes a wildcard socket; several may share a port (SO_REUSEPORT).
     """
-    from . import (
-        http_client,  # what the guard starts without
-    )
+    from .http_client import connect_host  # what the guard starts without
 
-    host = http_client.connect_host(bind)
+    host = connect_host(bind)
     host = "127.0.0.1" if host == "localhost" else host
     sockets = sockets or Sockets()
     found = [(address, inode, uid) for address, number, inode, uid in sockets.listeners if number == port]
