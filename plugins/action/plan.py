@@ -25,7 +25,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory
     no_host,
     no_recipe,
 )
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_plan import ELSEWHERE, PlanCache, RunPlan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_plan import PlanCache, RunPlan, own_part
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 
 # of templates without a host
@@ -82,7 +82,7 @@ class ActionModule(ActionBase):
         if options["only_check"]:
             return {**result, "changed": False}
         run_plan.save()
-        result.update(changed=False, plan={host: _without_others(item) for host, item in planned.items()})
+        result.update(changed=False, plan={host: own_part(item) for host, item in planned.items()})
         if arguments["file"]:
             result.update(self._write(arguments["file"], planned))
         if arguments["report"]:
@@ -130,12 +130,3 @@ def answer_of(hosts, play_hosts, ours, others, run_plan, options):
     if whole:  # errors of planning are reported each time
         cache.keep(others, answer)
     return answer, run_plan.planned()
-
-
-def _without_others(item):
-    """Return a host's plan for the result, without the workers of other hosts:
-    their number would grow with the square of the number of hosts."""
-    if ELSEWHERE not in (item["deployment"] or ()):
-        return item
-    deployment = {key: one for key, one in item["deployment"].items() if key != ELSEWHERE}
-    return {**item, "deployment": deployment}

@@ -16,39 +16,31 @@ import re
 
 COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 OWN = os.path.join(COLLECTION, "recipes", "")
-MOST = 2**20 + 1  # maximum bytes that are read from a file; recipes are smaller
 NO_CODE = ("files", "__pycache__")
 NO_CODE_NAME = re.compile(r"^\.|~$|\.pyc$|^README\.md$")
 _seen = {}  # (kind, path) → result
 
 
 def read(path):
-    """Return the content of the file, at most MOST bytes. Raises OSError."""
-    _note("content", path, None)
+    """Return the content of the file. Raises OSError."""
+    _note("content", path)
     with open(path, "rb") as stream:
-        data = stream.read(MOST)
-    _note("content", path, _digest(data))
-    return data
-
-
-def exists(path):
-    """Return whether the path exists."""
-    return _note("exists", path, os.path.exists(path))
+        return stream.read()
 
 
 def is_file(path):
     """Return whether the path is a file."""
-    return _note("file", path, os.path.isfile(path))
+    return _note("file", path)
 
 
 def is_folder(path):
     """Return whether the path is a folder."""
-    return _note("folder", path, os.path.isdir(path))
+    return _note("folder", path)
 
 
 def files_in(folder):
     """Return the names of the files in a folder, sorted; [] if the folder does not exist."""
-    return _note("names", folder, _files_in(folder))
+    return _note("names", folder)
 
 
 def files_below(path):
@@ -80,8 +72,9 @@ def now(kind, path):
     return KINDS[kind](path)
 
 
-def _note(kind, path, found):
+def _note(kind, path):
     path = os.path.abspath(path)
+    found = now(kind, path)
     if not path.startswith(OWN):
         _seen[kind, path] = found
     return found
@@ -89,14 +82,9 @@ def _note(kind, path, found):
 
 def _content(path):
     try:
-        with open(path, "rb") as stream:
-            return _digest(stream.read(MOST))
+        return digest_of(path, [""])
     except OSError:
         return None
-
-
-def _digest(data):
-    return hashlib.sha256(data).hexdigest()
 
 
 def _files_in(folder):
@@ -106,6 +94,4 @@ def _files_in(folder):
         return []
 
 
-KINDS = {
-    "content": _content, "exists": os.path.exists, "file": os.path.isfile, "folder": os.path.isdir, "names": _files_in,
-}  # fmt: skip
+KINDS = {"content": _content, "file": os.path.isfile, "folder": os.path.isdir, "names": _files_in}

@@ -104,7 +104,7 @@ def test_second_run_changes_nothing_and_restarts_nothing(dynamo):
 
 def test_what_listens_where(dynamo):
     """Only KV events and the event plane listen beyond the bind address, which is loopback here; UCX does not."""
-    sockets = {"socket:[%d]" % inode: (address, port) for address, port, inode in processes.listening_sockets()}
+    sockets = {"socket:[%d]" % inode: (address, port) for address, port, inode, _uid in processes.listening_sockets()}
     pids = [pid for one in processes.marked_processes(str(dynamo.root)).values() for pid in one]
     links = {os.readlink(one) for pid in pids for one in pathlib.Path("/proc/%d/fd" % pid).iterdir()}
     found = {sockets[link] for link in links & set(sockets)}

@@ -177,7 +177,7 @@ def test_every_measured_setting_is_one_that_the_release_takes(name):
     path, own = recipes.find_recipe(name, []), OWN[name]
     base, kind = recipes.resolve_recipe(path, []), own["needs"]["accelerators"][0]
     hardware, seen = planned(name)[2], 0
-    for point in tuning.points(recipes._table_of(own, [recipes.OWN_RECIPES])):
+    for point in tuning.points(own["tuning"]):
         if point["accelerator"] == kind:
             tuned = overrides.apply(base, tuning.override_of(point, point))
             tuned = overrides.apply(tuned, {"servers": {"server": {"devices": point["devices"]}}})

@@ -69,31 +69,23 @@ def start_hooks():
     return {name: module for one in PLATFORMS.values() for name, module in one.start_hooks.items()}
 
 
+NEEDED = {"required": True}
+COMMANDS = {
+    "run": {"entry": {}, "--state": NEEDED, "--secrets": NEEDED, "--root": NEEDED,
+            "--burst": {"type": int, "default": BURST}, "--restart-delay": {"type": float, "default": RESTART_DELAY_S}},
+    "end": {"entry": {}, "--root": NEEDED, "--state": {}, "--remove": {"action": "store_true"}},
+    "folders": {"entry": {}, "--user": NEEDED},
+    "watch": {"etc": {}, "--state": NEEDED, "--root": NEEDED, "--memory": NEEDED, "--failures": {"type": int, **NEEDED},
+              "--timeout": {"type": float, **NEEDED}, "--every": {"type": float}},
+}  # fmt: skip
+
+
 def parsed(arguments):
     """The options."""
     parser = argparse.ArgumentParser(prog="fleet_node")
     commands = parser.add_subparsers(dest="action", required=True)
-    runner = commands.add_parser("run", help="become the engine of an entry")
-    runner.add_argument("entry")
-    runner.add_argument("--state", required=True)
-    runner.add_argument("--secrets", required=True)
-    runner.add_argument("--root", required=True)
-    runner.add_argument("--burst", type=int, default=BURST)
-    runner.add_argument("--restart-delay", type=float, default=RESTART_DELAY_S)
-    ender = commands.add_parser("end", help="stop the container of an entry")
-    ender.add_argument("entry")
-    ender.add_argument("--root", required=True)
-    ender.add_argument("--state")
-    ender.add_argument("--remove", action="store_true")
-    folders = commands.add_parser("folders", help="make the directories of an entry")
-    folders.add_argument("entry")
-    folders.add_argument("--user", required=True)
-    watcher = commands.add_parser("watch", help="restart what does not answer")
-    watcher.add_argument("etc")
-    watcher.add_argument("--state", required=True)
-    watcher.add_argument("--root", required=True)
-    watcher.add_argument("--memory", required=True)
-    watcher.add_argument("--failures", type=int, required=True)
-    watcher.add_argument("--timeout", type=float, required=True)
-    watcher.add_argument("--every", type=float)
+    for name, options in COMMANDS.items():
+        command = commands.add_parser(name)
+        for option, how in options.items():
+            command.add_argument(option, **how)
     return parser.parse_args(arguments)

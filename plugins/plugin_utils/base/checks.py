@@ -155,7 +155,7 @@ def check_string(where, value):
 
 
 def check_folder(where, value, example, root="", own=True):
-    """Return the path ``value`` without a trailing /. Raises FleetError if it is not a path outside of system folders.
+    """Raises FleetError if ``value`` is not a path outside of system folders.
 
     example: an allowed path. root: fleet_root, which the path must not contain. own: whether the collection writes to
     the path; a path that is only read may be anywhere except at /.
@@ -167,7 +167,6 @@ def check_folder(where, value, example, root="", own=True):
     if not value.startswith("/") or ".." in value.split("/") or shared or around:
         allowed = "an absolute path without '..' or ~, to a folder of this deployment alone%s, for example %s"
         raise invalid(where, value, allowed % (" that does not contain fleet_root" if around else "", example))
-    return value.rstrip("/")
 
 
 def check_address(where, value):
@@ -243,15 +242,6 @@ def address_of(host, variables):
 
 # -- placeholders ${name} ----------------------------------------------------------------------------------------------
 
-# Names that ports and services cannot have, because they are placeholders already.
-RESERVED = frozenset(
-    (
-        "name", "group", "index", "role", "port", "devices", "device", "device_range", "device_count",
-        "container_devices", "devices_first", "config", "max_num_seqs", "model", "model_id", "draft", "draft_tokens",
-        "venv", "bind", "bind_device", "bind_interface", "lnc", "host", "recipe", "root", "lib", "models", "venvs",
-        "encodings", "work", "compile", "artifact", "artifact_key", "cache", "address",
-    )
-)  # fmt: skip
 PLACEHOLDER = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
 
 
@@ -298,12 +288,3 @@ def base_context(recipe, paths, host):
         "venvs": paths.venvs,
         "encodings": paths.encodings,
     }
-
-
-def strings(value):
-    """Yield all strings in nested mappings and lists."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        return [string for item in value for string in strings(item)]
-    return [value] if isinstance(value, str) else []

@@ -30,7 +30,7 @@ import os
 import re
 
 from ..base.checks import Mistakes, invalid, number
-from ..base.words import close_to, show
+from ..base.words import SWITCHES, close_to, show
 
 try:
     from packaging.version import Version
@@ -47,7 +47,6 @@ SIZE = re.compile(r"(-?\d+(?:\.\d+)?)([kmgtKMGT]?)")
 SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 MAX_SIZE = 10**15
 SUFFIXED = re.compile(r'("(?:[^"\\]|\\.)*")|\b(\d+(?:\.\d+)?)[kKmMgGtT]\b')  # suffix of a bare number in JSON: 80m
-SWITCHES = ("true", "false", "yes", "no", "on", "off", "1", "0")
 CUTOFF = 0.7  # minimum similarity of an option to the suggested option
 WORDS = {
     "switch": "true or false", "switch no": "true or false", "bool": "true or false", "int": "a whole number",

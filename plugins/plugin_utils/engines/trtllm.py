@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 
 from ..base.checks import Mistakes, invalid, number
-from ..base.words import TRUE
+from ..base.words import is_true
 from . import options
 from .base import (
     PARALLEL,
@@ -80,7 +80,7 @@ class TensorRtLlm(Engine):
         return next((place for place, word in enumerate(command) if posixpath.basename(word) in PROGRAMS), None)
 
     def attention_whole(self, values):
-        return _is_on(values.get("enable-attention-dp"))
+        return is_true(values.get("enable-attention-dp"))
 
     def check_config(self, where, server, version):
         """Check the YAML: keys and values of this version, set once, and suitable for the devices."""
@@ -120,7 +120,7 @@ class TensorRtLlm(Engine):
         tensor, experts = (number(server.arguments.get(name, 1)) for name in (TENSOR, EXPERTS))
         if tensor and experts and experts > 0 and tensor % experts:
             raise invalid("%s: %s" % (where, EXPERTS), experts, "a divisor of %s, %d" % (TENSOR, tensor))
-        if server.content.get("attention_dp_config") and not _is_on(server.arguments.get("enable-attention-dp")):
+        if server.content.get("attention_dp_config") and not is_true(server.arguments.get("enable-attention-dp")):
             value = server.content["attention_dp_config"]
             raise invalid(place + "attention_dp_config", value, "null, unless enable_attention_dp is true")
         graphs = block_of(server.content, "cuda_graph_config")
@@ -158,7 +158,7 @@ class TensorRtLlm(Engine):
     def takes(self, entry):
         """Return the limits of a server; with attention data parallelism each GPU has a separate batch."""
         found = super().takes(entry)
-        if found["sequences"] and _is_on(entry["arguments"].get("enable-attention-dp")):
+        if found["sequences"] and is_true(entry["arguments"].get("enable-attention-dp")):
             found["sequences"] *= read_degree(entry["arguments"], TENSOR)
         return found
 
@@ -180,16 +180,12 @@ class TensorRtLlm(Engine):
             window = cache.get("max_attention_window") or window
         return {
             **self.sizes({**values, FRACTION: fraction, "kv-cache-dtype": dtype}, model),
-            "attention_dp": _is_on(values.get("enable-attention-dp")),
+            "attention_dp": is_true(values.get("enable-attention-dp")),
             "whole_experts": read_degree(values, EXPERTS) == read_degree(values, TENSOR),
             "budget": "free",
             "windowed": bool(window),
             "buffer_tokens": read_number(transfer, ("max_tokens_in_buffer",), 0) if isinstance(transfer, dict) else 0,
         }
-
-
-def _is_on(value):
-    return str(value).lower() in TRUE
 
 
 def _same(one, other):

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 
 from ansible.errors import AnsibleConnectionFailure
@@ -13,7 +12,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 
 from ...module_utils.fleet_node.host.files import fits, readable_json
 from ...module_utils.fleet_node.host.redact import TOKEN_LENGTH
-from ...module_utils.fleet_node.host.server_spec import canonical
+from ...module_utils.fleet_node.host.server_spec import digest
 from ...module_utils.fleet_node.host.values import items_of
 from ..base.checks import clean
 from ..planning import run_look
@@ -180,8 +179,8 @@ def endpoint_verify(action, arguments, task_vars):
     if result.get("failed") or "verdicts" not in result:
         return result
     if result["mode"] == "full":
-        digest = digest_of(arguments)
-        result["verdicts"] = [{**verdict, "asked": digest} for verdict in result["verdicts"]]
+        asked = digest_of(arguments)
+        result["verdicts"] = [{**verdict, "asked": asked} for verdict in result["verdicts"]]
     problems = [report.failure_message(host, result["verdicts"])] if result["ok"] is False else []
     if problems and arguments.get("problem"):  # the reason for the servers' answers
         problems.insert(0, arguments["problem"])
@@ -227,7 +226,7 @@ def digest_of(arguments):
     """Return the sha256 of what a full verification asks, without the plan entries, and of the collection's version."""
     asked = clean([arguments.get(name) for name in ASKED], "the verification")
     asked = [one if isinstance(one, list) else str(one) for one in asked]  # words, if Ansible has no native templates
-    return hashlib.sha256(canonical([*asked, collection_version()])).hexdigest()
+    return digest([*asked, collection_version()])
 
 
 def _report(folder, host, mode, verdicts, inventory_hosts, what, problem):

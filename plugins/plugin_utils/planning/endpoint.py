@@ -16,7 +16,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 
 from ...module_utils.fleet_node.engines.registry import API_KEYS, engine_of
 from ...module_utils.fleet_node.errors import FleetError
-from ...module_utils.fleet_node.host.server_spec import server_ports
+from ...module_utils.fleet_node.host.server_spec import answers, server_ports
 from ...module_utils.fleet_node.host.values import url_host
 from ...module_utils.fleet_node.measure import result as history
 from ...module_utils.fleet_node.servers.api_keys import api_keys
@@ -28,7 +28,6 @@ from . import services
 from .server_values import is_loopback
 from .variables import LIMITS, table
 
-ROLES = ("server", "frontend")  # of servers that clients send requests to; a deployment is represented by its frontends
 LOCAL = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # addresses of servers that listen on all addresses of this host
 OTHER = re.compile(r"[^A-Za-z0-9_.-]")
 NAME = re.compile(r"[!-~]+")  # a model's name in a map file of HAProxy
@@ -52,7 +51,7 @@ def backends(plans, variables_of, endpoint=None, alias="", ports=()):
         if entry["host"] == endpoint:
             for port in sorted({port for port, _kind in server_ports(entry)} & set(ports)):
                 problems.add("endpoint.port-taken", port, *where)
-        if entry["port"] is None or entry["role"] not in ROLES:
+        if not answers(entry):
             continue
         if alias and not _accepts(entry, alias):
             problems.add("endpoint.alias-unknown", alias, *where, model, SERVED)
@@ -253,7 +252,7 @@ def targets(plans, variables_of, groups, monitor, accelerator_ports=None):
     for entries, deployment in plans:
         for entry in entries:
             port, path = entry["port"], ENGINES[entry["engine"]].metrics_path
-            if entry["role"] not in ROLES or port is None:
+            if not answers(entry):
                 port, path = entry["ports"].get("system"), "/metrics"
             if port is None:
                 continue  # a worker that is measured by its frontend

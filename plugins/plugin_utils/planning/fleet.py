@@ -27,7 +27,7 @@ from ..reporting.screen import folded
 from . import capacity, plan, server_values, services, steps
 from . import container as container_launch
 from .hardware import parse_hardware
-from .inventory import Hosts, check_inventory_folders, cluster_of, one_machine
+from .inventory import Hosts, cluster_of, one_machine
 from .variables import check_variables, overlays_of, read_checked, recipe_paths
 
 
@@ -50,10 +50,8 @@ def plan_one(variables, deploys, others, made):
     _check_profile(variables, recipe, mistakes)
     mistakes.raise_any()
     try:
-        planned_of = functools.partial(_planned, others, made)
         named = services.named_services(variables.host, recipe, others)
         found = services.endpoints(variables.host, recipe, named, ENGINES[recipe["engine"]].takes_one)
-        found += services.totals(variables.host, recipe, others, planned_of, made)
         signed = {name: one for name, one in named.items() if one.signs}
         site = dataclasses.replace(site, endpoints=tuple(found), signed=tuple(signed))
         entries = plan.plan_host(variables.host, recipe, hardware, site)
@@ -61,8 +59,9 @@ def plan_one(variables, deploys, others, made):
         deployment = plan.deployment(recipe, site, variables.host, used)
         deployment["service_clients"] = services.clients(entries, signed, NodePaths(site.root))
         if site.clustered and "frontend" in {entry["role"] for entry in entries}:
-            _counts, found = services.cluster_servers(variables.host, others, planned_of, made)
-            deployment["workers_elsewhere"] = [one for one in found if one["host"] != variables.host]
+            planned_of = functools.partial(_planned, others, made)
+            workers = services.cluster_workers(variables.host, others, planned_of, made)
+            deployment["workers_elsewhere"] = [one for one in workers if one["host"] != variables.host]
         fits = with_notes(capacity.check(entries, deployment, hardware), entries, deployment, hardware)
         if rule == "warn":
             fits = capacity.overruled(fits)
@@ -158,7 +157,6 @@ def plan_hosts(hosts, others, deploys=False, run_plan=None, limit=None):
     None for all; other hosts that cannot be planned are left out.
     """
     planned = {}
-    check_inventory_folders(others.inventory_sources)
 
     def make_one(host):
         item = run_plan.recall(host, others, deploys) if run_plan else None
@@ -168,17 +166,14 @@ def plan_hosts(hosts, others, deploys=False, run_plan=None, limit=None):
             if run_plan:
                 everyone = None
                 if "workers_elsewhere" in (item["deployment"] or ()):
-                    everyone = others.made["cluster", cluster_of(others(host))][1]
+                    everyone = others.made["cluster", cluster_of(others(host))]
                 run_plan.note(host, list({host: others(host), **asked}.values()), deploys, item, everyone)
         planned[host] = item
 
     mistakes = _mistakes_of(hosts, make_one, limit)
-    for message, pair in one_machine(planned, others):
-        if limit is None or set(pair) & set(limit):
-            mistakes.setdefault(message, (FleetError("inventory.one-machine-twice", message), list(pair)))
-    for error, cluster in _clusters(planned, others):
-        if limit is None or set(cluster) & set(limit):
-            mistakes.setdefault(error.message, (error, cluster))
+    for error, together in (*one_machine(planned, others), *_clusters(planned, others)):
+        if limit is None or set(together) & set(limit):
+            mistakes.setdefault(error.message, (error, list(together)))
     _raise_any(mistakes)
     return planned
 

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 
 import jinja2
 from ansible import context
 
 from ...module_utils.fleet_node.errors import FleetError
-from ...module_utils.fleet_node.host.server_spec import canonical, server_ports
+from ...module_utils.fleet_node.host.server_spec import digest, server_ports
 from ..base.checks import clean
 from ..base.words import show, some
 
@@ -89,7 +88,7 @@ class HostVariables:
         """Return a digest of the values of the variables ``names``."""
         values = {name: self._readable(name) for name in sorted(names) if name in self.names}
         ours = sorted(name for name in self.names if name.lower().startswith("fleet"))
-        return hashlib.sha256(canonical([self.host, self.inventory_sources, sorted(names), ours, values])).hexdigest()
+        return digest([self.host, self.inventory_sources, sorted(names), ours, values])
 
     def _readable(self, name):
         try:
@@ -218,7 +217,7 @@ SHARED = (
 
 
 def one_machine(planned, others):
-    """Yield (message, two hosts) for names of the same machine whose servers would conflict.
+    """Yield (FleetError, two hosts) for names of the same machine whose servers would conflict.
 
     Names are the same machine if Ansible uses the same address, port and kind of connection for them. others: Hosts.
     """
@@ -240,8 +239,7 @@ def one_machine(planned, others):
         machine, known = "%s, %s" % (kind, address), machines.setdefault((kind, address, str(port)), [])
         ports = {port for entry in item["servers"] for port, _name in server_ports(entry)}
         for other, other_root, other_ports in known:
-            if root == other_root:
-                yield SHARED % (machine, "fleet_root (%s)" % show(root)), (other, host)
-            elif ports & other_ports:
-                yield SHARED % (machine, "port %d" % min(ports & other_ports)), (other, host)
+            if root == other_root or ports & other_ports:
+                what = "fleet_root (%s)" % show(root) if root == other_root else "port %d" % min(ports & other_ports)
+                yield FleetError("inventory.one-machine-twice", SHARED % (machine, what)), (other, host)
         known.append((host, root, ports))

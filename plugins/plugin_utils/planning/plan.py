@@ -12,10 +12,11 @@ import re
 
 from ...module_utils.fleet_node.errors import FleetError
 from ...module_utils.fleet_node.host.paths import NodePaths
+from ...module_utils.fleet_node.host.redact import strings
 from ...module_utils.fleet_node.host.server_spec import SCHEMA, check_entries, entry_hash
 from ...module_utils.fleet_node.host.values import format_cpu_list, url_host
 from ...module_utils.fleet_node.weights import wanted as hub
-from ..base.checks import Mistakes, base_context, check_folder, invalid, strings, substitute, taken_twice, unknown_key
+from ..base.checks import Mistakes, base_context, check_folder, invalid, substitute, taken_twice, unknown_key
 from ..engines import ENGINES
 from ..engines.base import Unreadable, conflict, text
 from ..models import DEFAULT, family_of, model_of

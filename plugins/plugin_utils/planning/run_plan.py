@@ -17,7 +17,6 @@ account alone. Without a folder to write to there is no cache; nothing there is 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import multiprocessing
 import os
@@ -27,7 +26,7 @@ from ansible import constants as C
 from ansible.release import __version__ as ansible_version
 
 from ...module_utils.fleet_node.host.files import write_atomic
-from ...module_utils.fleet_node.host.server_spec import canonical
+from ...module_utils.fleet_node.host.server_spec import digest
 from .. import cache_folder, seen_files
 from ..seen_files import COLLECTION
 from .inventory import one_machine
@@ -92,8 +91,7 @@ class RunPlan:
         for host, found in self._noted.items():
             plan, everyone, name = found["plan"], found["workers"], None
             if everyone is not None:
-                shared = {key: one for key, one in plan["deployment"].items() if key != ELSEWHERE}
-                plan, name = {**plan, "deployment": shared}, _named(lists, everyone)
+                plan, name = own_part(plan), _named(lists, everyone)
             hosts[host] = {**found, "plan": plan, "of": _named(lists, sorted(found["of"])), "workers": name}
         names = {host: sorted(names) for host, (_variables, names) in self._read.items()}
         return {"hosts": hosts, "lists": lists, "names": names}
@@ -123,9 +121,17 @@ class RunPlan:
 
 def _named(table, value):
     """Return the name of the value in `table`, a digest."""
-    name = hashlib.sha256(canonical(value)).hexdigest()
+    name = digest(value)
     table[name] = value
     return name
+
+
+def own_part(plan):
+    """Return a host's plan without the workers of other hosts: their number would grow with the square of the number of
+    hosts."""
+    deployment = plan["deployment"] or {}
+    kept = {key: one for key, one in deployment.items() if key != ELSEWHERE}
+    return {**plan, "deployment": kept} if ELSEWHERE in deployment else plan
 
 
 def _elsewhere(workers, host):
@@ -235,7 +241,7 @@ class PlanCache:
             with contextlib.suppress(OSError, TypeError, ValueError):  # no permission, or a question that is not JSON
                 cache_folder.prepare(where)
                 base = [sys.version, ansible_version, code(), os.getcwd(), os.path.expanduser("~"), question]
-                self._path = os.path.join(where, hashlib.sha256(canonical(base)).hexdigest() + ".json")
+                self._path = os.path.join(where, digest(base) + ".json")
 
     def recall(self, others):
         """Return the kept answer, None if there is none or something has changed. others: Hosts."""
@@ -273,7 +279,7 @@ def _digest(kept, others, content):
     """Return a digest of the variables and files that a plan was made from. content(kind, path) -> of a file."""
     values = [[host, others(host).fingerprint(one["names"])] for one in kept["variables"] for host in one["hosts"]]
     files = [[kind, path, content(kind, path)] for kind, path in kept["files"]]
-    return hashlib.sha256(canonical([values, files])).hexdigest()
+    return digest([values, files])
 
 
 def code():

@@ -144,10 +144,10 @@ def batches(servers, meant):
     """
     entries = {entry["name"]: entry for entry in servers}
     known = ", ".join(entries) or "none"
-    names = [name.strip() for name in meant.split(",") if name.strip()] if isinstance(meant, str) else meant
-    strings = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
-    names = list(entries) if strings and list(names) == ["all"] else names
-    if not strings or not names or set(names) - set(entries):
+    names = [name.strip() for name in meant.split(",")] if isinstance(meant, str) else meant
+    names = names if isinstance(names, list) else []
+    names = list(entries) if names == ["all"] else names
+    if not names or set(names) - set(entries):
         raise FleetError("restart.server-unknown", show(meant), known)
     found, order = [], start_order(entries)
     for name in order:

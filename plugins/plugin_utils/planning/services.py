@@ -1,22 +1,22 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Dependencies of a host on others: addresses of services, and the number of a deployment's servers on all its hosts.
+"""Dependencies of a host on others: addresses of services, for the placeholder ${SERVICE} of each of the recipe's
+services, and the workers of a deployment on all its hosts.
 
-A second pass over the declarations of the inventory; no node is accessed. Placeholders: ${SERVICE} for each of the
-recipe's services, and ${total_GROUP}, the number of servers of a group on all hosts with the same fleet_cluster.
+A second pass over the declarations of the inventory; no node is accessed.
 """
 
 from __future__ import annotations
 
-import re
 import typing
 import zlib
 
+from ...module_utils.fleet_node.host.redact import strings
 from ...module_utils.fleet_node.host.values import url_host
 from ...module_utils.fleet_node.shared_services.service import check_members
 from ...module_utils.fleet_node.verify.probes import ROLES
-from ..base.checks import PLACEHOLDER, address_of, invalid, strings
+from ..base.checks import PLACEHOLDER, address_of, invalid
 from ..base.words import is_true
 from ..recipe.overrides import group_name
 from .hardware import assign, ports_of, server_names
@@ -24,7 +24,6 @@ from .inventory import PROVIDED, cluster_of
 from .plan import for_group
 
 LOOPBACK = "127.0.0.1"
-TOTAL = re.compile(r"total_(.+)")
 BIND = "fleet_bind_address"
 
 
@@ -77,21 +76,13 @@ def endpoints(host, recipe, named, takes_one):
     return found
 
 
-def totals(host, recipe, variables_of, planned_of, made):
-    """Return [(total_GROUP, number)] of the totals that a recipe names.
-    The arguments are those of cluster_servers()."""
-    names = sorted(name for name in _placeholders(recipe) if TOTAL.fullmatch(name))
-    counts = cluster_servers(host, variables_of, planned_of, made)[0] if names else {}
-    return [(name, counts.get(name, 0)) for name in names]
-
-
 def named_services(host, recipe, variables_of):
     """Return {name: Service} of the services in the recipe's strings. Hosts of other services are not read.
     Raises FleetError.
 
     variables_of(host) -> HostVariables; `groups` among them is {group: [hosts]} of the inventory.
     """
-    named = _placeholders(recipe)
+    named = {match.group(1) for string in strings(recipe) for match in PLACEHOLDER.finditer(string)}
     return {
         name: _service(host, name, service, variables_of)
         for name, service in sorted((recipe.get("services") or {}).items())
@@ -99,17 +90,9 @@ def named_services(host, recipe, variables_of):
     }
 
 
-def _placeholders(recipe):
-    return {match.group(1) for string in strings(recipe) for match in PLACEHOLDER.finditer(string)} - {None}
-
-
-def _groups(host, variables_of):
-    return variables_of(host).get("groups") or {}
-
-
 def _service(host, name, service, variables_of):
     group = service.get("group") or name
-    hosts = list(_groups(host, variables_of).get(group) or ())
+    hosts = list((variables_of(host).get("groups") or {}).get(group) or ())
     if not hosts:
         raise invalid("the group '%s' of services.%s" % (group, name), [], "a group with hosts (services.NAME.group)")
     port, first = service["port"], variables_of(hosts[0])
@@ -151,20 +134,19 @@ def clients(entries, signed, paths):
     ]
 
 
-def cluster_servers(host, variables_of, planned_of, made):
-    """Return ({"total_GROUP": number of servers}, [{host, name, role, bind, ports}] of workers) of the hosts with the
-    fleet_cluster of `host`, or of the host alone. It is computed once for a cluster, from the variables of all its
-    hosts.
+def cluster_workers(host, variables_of, planned_of, made):
+    """Return [{host, name, role, bind, ports}] of the workers of the hosts with the fleet_cluster of `host`. It is
+    computed once for a cluster, from the variables of all its hosts.
 
     variables_of: as named_services(). planned_of(host) -> (recipe, Hardware) of a host, None for a host without
     a recipe. made: of Hosts.
     """
     cluster = cluster_of(variables_of(host))
-    hosts = _groups(host, variables_of).get("all", [host]) if cluster else [host]
+    hosts = (variables_of(host).get("groups") or {}).get("all", [host])
     hosts = [other for other in hosts if cluster_of(variables_of(other)) == cluster]
-    if cluster and ("cluster", cluster) in made:
+    if ("cluster", cluster) in made:
         return made["cluster", cluster]
-    counts, workers = {}, []
+    workers = []
     for other in hosts:
         planned = planned_of(other)
         if planned is None:
@@ -173,11 +155,9 @@ def cluster_servers(host, variables_of, planned_of, made):
         kept = assign(recipe, hardware, server_names(recipe, hardware))
         bind = str(variables_of(other).get(BIND) or LOOPBACK)
         for group in recipe["servers"]:
-            total, names = "total_" + group_name(group), kept[group_name(group)]
-            counts[total] = counts.get(total, 0) + len(names)
             own = for_group(recipe, group)
-            for name in names if group["role"] in ROLES else ():
+            for name in kept[group_name(group)] if group["role"] in ROLES else ():
                 ports = ports_of(own, group, name)
                 workers.append({"host": other, "name": name, "role": group["role"], "bind": bind, "ports": ports})
-    made["cluster", cluster] = counts, workers
-    return counts, workers
+    made["cluster", cluster] = workers
+    return workers

@@ -40,8 +40,6 @@ PLAYBOOK = "playbooks/steps/%s.yml"
 CHANGED = "%s differs from the collection, so it is run each time"
 NOT_KNOWN = "what the role %s does is known to no plan, so it is run each time"
 UNREAD = "it cannot be looked at: %s"
-# Endings of variables without a kind that may contain a password.
-UNCHECKED = ("_find_links", "container_engine_settings", "tiktoken_encodings_sources")
 
 
 def steps_of(variables, servers, deployment):
@@ -178,7 +176,7 @@ class Tasks:
             return self._context[name]
         if not self._host.has(name):
             return self._evaluated(self._defaults[name])
-        if name.endswith(UNCHECKED) or name in may_hold_secrets():
+        if name in may_hold_secrets():
             return later(name, omits=False)
         return self._host.read(name)
 

@@ -21,6 +21,7 @@ from ..base import checks
 from ..base.checks import invalid
 from ..base.words import close_to, show
 from ..engines import ENGINES
+from ..platforms import PLATFORMS
 from ..recipe import overrides
 from ..seen_files import COLLECTION
 from .inventory import LOCKED, check_outside, recipes_of
@@ -89,12 +90,6 @@ def _host(name, value):
 
 def _certificate_host(name, value):
     _host(name, value[2:] if isinstance(value, str) and value.startswith("*.") else value)
-
-
-def _platform(name, value):
-    from ..platforms import PLATFORMS  # only for a variable that few inventories have
-
-    checks.check_choice(name, value, sorted(PLATFORMS))
 
 
 def _url(name, value, schemes=("http", "https")):
@@ -248,7 +243,7 @@ CHECKS = {
     "mirror": lambda name, value: check_mirror(value, name),
     "names": _names,
     "password": _password,
-    "platform": _platform,
+    "platform": lambda name, value: checks.check_choice(name, value, sorted(PLATFORMS)),
     "port": lambda name, value: checks.check_number(name, value, ALL_PORTS),
     "scalar": _setting,
     "switch": checks.check_switch,

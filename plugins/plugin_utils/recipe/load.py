@@ -20,7 +20,7 @@ import yaml
 from ...module_utils.fleet_node.errors import FleetError
 from ...module_utils.fleet_node.host.server_spec import canonical
 from .. import seen_files
-from ..base.checks import MAX_DEPTH, clean, invalid
+from ..base.checks import clean, invalid
 from ..base.words import meant, path_text, show, visible
 from ..models import family_of, problem_of
 from ..models.base import read as read_config
@@ -30,12 +30,11 @@ from .schema import COLLECTION, all_problems, coerce, is_image
 
 SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 OWN_RECIPES = os.path.join(COLLECTION, "recipes")
-IMAGES, PROBES, MODELS = "images.yml", "probes", "models"
+IMAGES, MODELS = "images.yml", "models"
 FAMILIES = "families"  # folder in a folder of recipes, with files that can only be extended
 IMAGE_KEY = re.compile(r"[a-z0-9][a-z0-9.-]*")  # unlike a key, an image with its registry or tag contains / or :
 OFFERED = ("overlays", "tuning")  # keys of a recipe that an inventory selects from
 FIXED = ("name", "schema", "extends", *OFFERED)
-MAX_BYTES = 2**20  # of a recipe
 # Numbers that YAML 1.1 parses unexpectedly: 010 is 8, 1:30 is 90.
 UNLIKE = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
 
@@ -64,20 +63,6 @@ class _Loader(SafeLoader):
 
 def _error(node, text, value):
     return ValueError("line %d %s" % (node.start_mark.line + 1, text % show(value)))
-
-
-def _read_yaml(text):
-    """Return the content of a YAML string. Raises YAMLError, ValueError."""
-    depth = 0
-    for event in yaml.parse(text, Loader=SafeLoader):  # libyaml's composer overflows the stack
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise _error(event, "is nested more than %s deep", MAX_DEPTH)
-    loader = _Loader(text)
-    try:
-        return loader.get_single_data()
-    finally:
-        loader.dispose()
 
 
 def unknown(what, name, known, folders=()):
@@ -174,8 +159,7 @@ def _merged(chain):
 
 
 def _folders(chain):
-    """Return the folders of a chain's recipes, in which their images, probes and tables are searched, and the
-    collection's."""
+    """Return the folders of a chain's recipes, in which their images are searched, and the collection's."""
     found = [os.path.dirname(path) for path, _stamp in chain]
     found[1:] = [os.path.dirname(one) if os.path.basename(one) == FAMILIES else one for one in found[1:]]
     return list(dict.fromkeys([*found, OWN_RECIPES]))
@@ -213,10 +197,7 @@ def _mapping_of(path):
     """Return the mapping in a YAML file. Raises FleetError."""
     label = label_of(path)
     try:
-        data = seen_files.read(path)  # one byte more than MAX_BYTES if the file is larger
-        if len(data) > MAX_BYTES:
-            raise ValueError("it is larger than %d KiB" % (MAX_BYTES // 1024))
-        content = _read_yaml(data.decode("utf-8-sig"))
+        content = yaml.load(seen_files.read(path).decode("utf-8-sig"), Loader=_Loader)
         if not isinstance(content, dict):
             raise ValueError("it contains %s and no mapping" % ("nothing" if content is None else show(content)))
     except OSError as error:
@@ -228,19 +209,6 @@ def _mapping_of(path):
         return clean(content, "the recipe")
     except FleetError as error:
         raise error.within(label + ": ") from error
-
-
-def _with_probes(recipe, folders):
-    """Return the recipe with the requests of probes/NAME.yml in the first of the folders that contains it,
-    if `probes` is a name."""
-    name = recipe.get("probes")
-    if not isinstance(name, str):
-        return recipe
-    folders = [os.path.join(one, PROBES) for one in folders]
-    found = _file(name, folders)
-    if found is None:
-        raise unknown("'probes'", name, available(folders), folders)
-    return {**recipe, "probes": _mapping_of(found).get("probes", [])}
 
 
 def _with_configs(recipe, chain):
@@ -282,10 +250,6 @@ def config_of(recipe, path):
 @functools.cache
 def _load(chain):
     recipe, name = _merged(chain), os.path.basename(chain[0][0])[:-4]
-    try:
-        recipe = _with_probes(recipe, _folders(chain))
-    except FleetError as error:
-        raise error.within(_label_with(chain, ["probes"]) + ": ") from error
     named = {} if recipe.get("name") == name else {"name": name}
     _checked(recipe, chain, "", named)
     for name in recipe.get("overlays", ()):
@@ -328,7 +292,7 @@ def _with_overlays(recipe, chain, names):
             label = _label_with(chain, ["overlays", name, fixed[0]])
             raise _invalid("%s: overlays.%s has the key '%s'; remove it there." % (label, name, fixed[0]))
         result = overrides.apply(result, known[name])
-    return _with_probes(result, _folders(chain))
+    return result
 
 
 def label_of(path):
@@ -364,25 +328,19 @@ def resolve_recipe(path, layers, overlays=(), wanted=None, accelerator=None, fol
             base = _checked(_with_overlays(recipe, chain, overlays), chain, "with fleet_overlay: ")
         result = _resolve(base, chain, layers)
         if wanted is not None:
-            table = _table_of(result, _folders(chain))
-            point = tuning.nearest(table, wanted, accelerator, tuning.devices_of(result))
+            if not result.get("tuning"):
+                own = [name for name in available([OWN_RECIPES]) if load_recipe(find_recipe(name, [])).get("tuning")]
+                raise unknown(
+                    "fleet_tuning needs a recipe with measured settings, but fleet_recipe", recipe["name"], own
+                )
+            point = tuning.nearest(result["tuning"], wanted, accelerator, tuning.devices_of(result))
             base = _checked(overrides.apply(base, tuning.override_of(point, wanted)), chain, "with fleet_tuning: ")
             result = _resolve(base, chain, layers)
-            taken["tuning"] = tuning.text_of(point, wanted, table["source"])
+            taken["tuning"] = tuning.text_of(point, wanted, result["tuning"]["source"])
         result = {key: value for key, value in result.items() if key not in OFFERED}
         result = _with_configs(with_images(result, _folders(chain)), chain)
         _resolved[key] = {**result, **taken}
     return _resolved[key]
-
-
-def _table_of(recipe, folders):
-    """Return the recipe's table of measured settings, from the first of the folders that contains it."""
-    if not recipe.get("tuning"):
-        own = [name for name in available([OWN_RECIPES]) if load_recipe(find_recipe(name, [])).get("tuning")]
-        raise unknown("fleet_tuning needs a recipe with measured settings, but fleet_recipe", recipe["name"], own)
-    paths = [os.path.join(folder, tuning.FOLDER, recipe["tuning"] + ".yml") for folder in folders]
-    found = next(filter(seen_files.is_file, paths), paths[-1])
-    return tuning.check_table(_mapping_of(found), found)
 
 
 def _resolve(recipe, chain, layers):
@@ -392,7 +350,7 @@ def _resolve(recipe, chain, layers):
     names = ", ".join(name for name, layer in layers if layer)
     try:
         overrides.check_nulls(recipe, merged)
-        result = _with_probes(overrides.apply(recipe, coerce(merged)), _folders(chain))
+        result = overrides.apply(recipe, coerce(merged))
     except FleetError as error:
         raise error.within(names + ": ") from error
     result, lines = coerce(result), []
@@ -417,7 +375,7 @@ def images_of(*folders):
     """
     found = {}
     for path in dict.fromkeys(os.path.join(one, IMAGES) for one in (OWN_RECIPES, *reversed(folders))):
-        if not seen_files.exists(path):
+        if not seen_files.is_file(path):
             continue
         content = _mapping_of(path)
         for key, value in content.items():

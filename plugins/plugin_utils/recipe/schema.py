@@ -20,7 +20,7 @@ import sys
 from ...module_utils.fleet_node.engines.registry import API_KEYS
 from ...module_utils.fleet_node.errors import FleetError
 from ...module_utils.fleet_node.verify import probes
-from ..base.checks import MAX_LINE, RESERVED, invisible
+from ..base.checks import MAX_LINE, invisible
 from ..base.words import (
     FALSE,
     NUMBER,
@@ -241,7 +241,7 @@ def all_problems(recipe, text_of=path_text, in_file=False):
     found = opened + [item for item in problems(recipe, text_of) if not _covered(item[0], opened)]
     found += [item for item in _strings(recipe, [], text_of, in_file) if not _covered(item[0], found)]
     if not found:
-        for rule in (_models, _needs, _groups, _backends, _services, _variables, _probes):
+        for rule in (_models, _needs, _groups, _backends, _variables, _probes):
             found += [(path, "'%s' %s" % (text_of(path), text)) for path, text in rule(recipe)]
     return found
 
@@ -361,18 +361,12 @@ def _backends(recipe):
 def _ports(path, group, recipe):
     ports = group.get("ports") or {}
     for name in ports:
-        if name in RESERVED or name in (recipe.get("services") or {}):
+        if name in (recipe.get("services") or {}):
             yield [*path, "ports", name], "has the name of another placeholder. Use another name"
     asked = (group.get("health") or {}).get("port")
     if asked is not None and ports.get(asked) is None:
         allowed = ", ".join(sorted(ports)) or "null without ports"
         yield [*path, "health", "port"], "is %s; allowed: %s. Set that port" % (show(asked), allowed)
-
-
-def _services(recipe):
-    for name in recipe.get("services") or {}:
-        if name in RESERVED:
-            yield ["services", name], "has the name of another placeholder. Use another name"
 
 
 def _variables(recipe):

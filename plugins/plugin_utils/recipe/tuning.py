@@ -3,19 +3,17 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Measured settings as data. fleet_tuning selects the setting that is nearest to the expected load of an inventory.
 
-A file recipes/tuning/NAME.yml has a `source` and `sets`. A set specifies its accelerators and numbers of devices, the
-measured `lengths` {input, output, …} and numbers of concurrent requests (`concurrency`), and the `override` of the
-recipe that was measured; "${input}" and the like in it are replaced by the numbers of the point.
+A recipe's `tuning` has a `source` and `sets`. A set specifies its accelerators and numbers of devices, the measured
+`lengths` {input, output, …} and numbers of concurrent requests (`concurrency`), and the `override` of the recipe that
+was measured; "${input}" and the like in it are replaced by the numbers of the point.
 """
 
 from __future__ import annotations
 
 import math
 
-from ...module_utils.fleet_node.host.files import fits
 from ..base.checks import MAX_NUMBER, check_number, invalid
 
-FOLDER = "tuning"
 WANTED = ("input", "output", "concurrency")
 
 
@@ -25,26 +23,6 @@ def check_wanted(name, value):
         raise invalid(name, value, "{input, output, concurrency}: tokens of a request and an answer, requests at once")
     for key in WANTED:
         check_number("%s.%s" % (name, key), value[key], MAX_NUMBER)
-
-
-SHAPE = {
-    "source": str,
-    "sets": [{"accelerators": [str], "devices": [int], "lengths": [dict], "concurrency": [int], "override": dict}],
-}
-
-ALLOWED = "source, and sets of %s, as in recipes/tuning, with input, output and concurrency as whole numbers above 0"
-
-
-def check_table(table, path):
-    """Return the table. Raises FleetError if it is not valid."""
-    complete = fits(table, SHAPE) and set(table) == set(SHAPE) and table["sets"]
-    for one in table["sets"] if complete else ():
-        sizes = [lengths.get(key) for lengths in one.get("lengths", [{}]) for key in WANTED[:2]]
-        sizes = all(fits(size, int) and size > 0 for size in (*sizes, *one.get("concurrency", ())))
-        complete = complete and set(one) == set(SHAPE["sets"][0]) and sizes
-    if not complete:
-        raise invalid(path, sorted(table), ALLOWED % ", ".join(SHAPE["sets"][0]))
-    return table
 
 
 def points(table):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gzip
 import http.server
 import itertools
 import json
@@ -222,9 +221,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             data = changed.value(data)
         self.send_response(status)
         self.send_header("Content-Type", content_type)
-        if self.has("gzip"):
-            data = gzip.compress(data)
-            self.send_header("Content-Encoding", "gzip")
         miscounted = self.hit("claim")
         claim = miscounted.value if miscounted else claim
         if not self.has("no-length"):
@@ -555,8 +551,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def begin_stream(self):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
-        if self.has("gzip"):
-            self.send_header("Content-Encoding", "gzip")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
 
@@ -568,8 +562,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             blocks = blocks if isinstance(blocks, list) else [blocks]
         else:
             blocks = [text.encode("utf-8") for text in texts]
-        if self.has("gzip"):
-            blocks = [gzip.compress(b"".join(blocks))]
         if self.hit("buffer"):  # one write: pieces would arrive apart on a busy machine
             blocks = [b"".join(blocks)]
         pause = 0.0005 if len(blocks) >= LONG else 0

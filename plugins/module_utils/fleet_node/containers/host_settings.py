@@ -20,7 +20,7 @@ from ..errors import FleetError
 from ..host import paths as host_paths
 from ..host.files import make_directory, read_json, read_text, write_atomic
 from ..host.paths import NodePaths
-from ..host.server_spec import canonical
+from ..host.server_spec import digest
 from .engine import Engine, EngineError, engine_failure, engine_problem
 
 DAEMON_JSON = "/etc/docker/daemon.json"
@@ -95,7 +95,7 @@ class Host:
         """A hash of what decides the engine's settings: the role's arguments, and content, mode and owner of files."""
         shared = [self.sysroot + DAEMON_JSON] if self.kind == "docker" else []
         digests = [[path, _digest(path)] for path in [*self.own_files(), *shared, inputs["ca_bundle"]] if path]
-        return hashlib.sha256(canonical([inputs, digests])).hexdigest()
+        return digest([inputs, digests])
 
     def recorded(self):
         """[state()] after the last runs of the role."""

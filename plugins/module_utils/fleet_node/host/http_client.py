@@ -18,7 +18,6 @@ import socket
 import threading
 import time
 import urllib.parse
-import zlib
 
 from ..errors import cut
 from .values import url_host
@@ -35,7 +34,6 @@ FAILURES = {
     "too-large": "the answer is larger than %d MiB" % (MAX_BODY >> 20),
 }
 AFTER_DONE_S = 0.5  # seconds that a stream may stay open after its closing mark
-COMPRESSED = ("gzip", "x-gzip", "deflate")  # never asked for, and sent by some proxies all the same
 UNREACHABLE = frozenset((errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL))
 
 
@@ -278,7 +276,7 @@ def _exchange(method, url, body, timeout, headers, collector, kept=None, context
             try:
                 connection.request(method, target, body=payload, headers=send_headers)
                 _read(connection.getresponse(), sock, result, collector, started)
-            except (OSError, http.client.HTTPException, zlib.error) as error:
+            except (OSError, http.client.HTTPException) as error:
                 result.error, result.detail = _failure(error, result)
             if deadline.passed and not collector.done:
                 result.error = "timeout"
@@ -305,9 +303,10 @@ def _read(answer, sock, result, collector, started):
     result.closes = answer.will_close
     result.headers = {name.lower(): value for name, value in answer.getheaders()}
     expected = None if answer.chunked else whole_number(answer.headers.get("Content-Length"))
-    unpack = _unpacker(result.headers.get("content-encoding", ""))
-    received = taken = 0
-    waits = False
+    encoding = result.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        raise http.client.HTTPException("Content-Encoding %s, which was not asked for" % encoding)
+    received, waits = 0, False
     while expected is None or received < expected:
         try:
             block = answer.read1(BLOCK)
@@ -319,10 +318,8 @@ def _read(answer, sock, result, collector, started):
         if not block:
             break
         received += len(block)
-        block = unpack(block)
-        taken += len(block)
         collector.feed(block, _elapsed(started))
-        if taken > MAX_BODY:
+        if received > MAX_BODY:
             result.error = "too-large"
             return
         if collector.done and not waits:
@@ -333,17 +330,6 @@ def _read(answer, sock, result, collector, started):
         result.error, result.detail = "cut", "%d of %d bytes" % (received, expected)
     elif not answer.will_close:
         answer.read()  # nothing is left; without it the connection is not free for the next request
-
-
-def _unpacker(encoding):
-    """A function that decodes a block. Raises HTTPException if the encoding is unknown."""
-    encoding = encoding.strip().lower()
-    if encoding in ("", "identity"):
-        return lambda block: block
-    if encoding not in COMPRESSED:
-        raise http.client.HTTPException("Content-Encoding %s, which was not asked for" % encoding)
-    unpacking = zlib.decompressobj(zlib.MAX_WBITS | 32)  # the header distinguishes gzip from zlib
-    return lambda block: unpacking.decompress(block, MAX_BODY + 1)
 
 
 def _failure(error, result):

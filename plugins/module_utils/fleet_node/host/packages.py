@@ -146,16 +146,10 @@ sys.stdout.write(json.dumps(missing))
 """
 
 
-def missing_libraries(names):
-    """Those of `names` (sonames such as "libnuma.so.1") that the dynamic loader does not find, in their order.
-
-    Raises FleetError if this Python cannot load libraries.
-    """
-    return list(_missing(tuple(names)))
-
-
 @functools.cache  # a process that looks at several things starts one child
-def _missing(names):
+def missing_libraries(names):
+    """Those of `names`, a tuple of sonames such as "libnuma.so.1", that the dynamic loader does not find, in their
+    order. Raises FleetError if this Python cannot load libraries."""
     if not names:
         return []
     try:

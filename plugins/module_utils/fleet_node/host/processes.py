@@ -249,17 +249,14 @@ def terminate_found(find, term_s, kill_s):
     return sorted(find())
 
 
-def listening_sockets():
-    """[(address, port, inode)] of all TCP sockets that listen, IPv4 and IPv6. IPv4-mapped addresses read as IPv4."""
-    return [one[:3] for one in _listeners()]
-
-
 def connections(port):
     """Number of TCP connections of clients to a port, in the network namespace of this process."""
     return sum(1 for _family, fields in _sockets(ESTABLISHED) if int(fields[1].split(":")[1], 16) == port)
 
 
-def _listeners():
+def listening_sockets():
+    """[(address, port, inode, uid)] of all TCP sockets that listen, IPv4 and IPv6. IPv4-mapped addresses read as
+    IPv4."""
     found = []
     for family, fields in _sockets(LISTEN):
         address, port = fields[1].split(":")
@@ -300,7 +297,7 @@ def open_to_all(bind, port, sockets):
     """
     if bind in WILDCARDS:
         return None
-    return next((address for address, found, _inode in sockets if found == port and address in WILDCARDS), None)
+    return next((one[0] for one in sockets if one[1] == port and one[0] in WILDCARDS), None)
 
 
 class Sockets:
@@ -308,7 +305,7 @@ class Sockets:
     so those that likely() returns ([pid]) are read first."""
 
     def __init__(self, likely=list):
-        self.listeners = _listeners()
+        self.listeners = listening_sockets()
         self._likely = likely
 
     def owner(self, inode):
@@ -341,11 +338,9 @@ def port_holders(bind, port, sockets=None):
 
     A socket of the address precedes a wildcard socket; several may share a port (SO_REUSEPORT).
     """
-    from . import (
-        http_client,  # what the guard starts without
-    )
+    from .http_client import connect_host  # what the guard starts without
 
-    host = http_client.connect_host(bind)
+    host = connect_host(bind)
     host = "127.0.0.1" if host == "localhost" else host
     sockets = sockets or Sockets()
     found = [(address, inode, uid) for address, number, inode, uid in sockets.listeners if number == port]

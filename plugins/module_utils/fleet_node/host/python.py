@@ -18,7 +18,7 @@ import re
 import sys
 
 from ..errors import FleetError
-from . import commands, files, trust
+from . import commands, trust
 
 OLDEST = (3, 9)
 DIRECTORIES = ("/usr/bin", "/usr/local/bin", "/bin")
@@ -121,13 +121,3 @@ def _open_to_all(path):
     while os.path.dirname(folders[-1]) != folders[-1]:
         folders.append(os.path.dirname(folders[-1]))
     return all(os.stat(one).st_mode & 0o001 for one in folders) and bool(os.stat(path).st_mode & 0o004)
-
-
-def leads_to(paths, python):
-    """Whether the link leads to this interpreter, and belongs to this account."""
-    return files.leads_to(link(paths), python)
-
-
-def put(paths, python):
-    """Make the link lead to this interpreter. Its folder must exist. Raises OSError."""
-    files.put_link(link(paths), python)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import glob
-import hashlib
 import json
 import os
 import re
@@ -28,7 +27,7 @@ from .os_errors import os_error
 from .paths import NodePaths
 from .python import base_executable
 from .redact import checked_variables
-from .server_spec import canonical
+from .server_spec import digest
 
 MARKER = ".inference-fleet.json"
 PARTIAL = ".inference-fleet.partial"
@@ -95,7 +94,7 @@ class Desired:
             "verify_imports": sorted(self.verify_imports),
             **({"overrides": sorted(self.overrides)} if self.overrides else {}),
         }
-        return hashlib.sha256(canonical(decides)).hexdigest()
+        return digest(decides)
 
 
 class CommandFailed(Exception):

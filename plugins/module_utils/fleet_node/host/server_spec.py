@@ -16,7 +16,8 @@ SCHEMA = 2
 NAME = re.compile(r"^[a-z0-9-]{1,40}\Z")
 ARTIFACT_KEY = re.compile(r"^[0-9a-f]{8,64}\Z")  # names files and folders
 ARTIFACT_RECORD = "inference-fleet.json"  # in a compiled artifact; contains its owner
-SHAPE = {  # of what is on a node
+SHAPE = {
+    "schema": int, "host": str, "devices": [int], "reasoning_field": (str, None),
     "name": str, "role": str, "launcher": str, "platform": str, "engine": str, "hash": str, "bind": (str, None),
     "port": (int, None), "ports": {"*": (int, None)}, "command": [str], "launch": [str], "arguments": {"*": object},
     "environment": {"*": str}, "secrets": {"*": str}, "secret_versions": {"*": object}, "user": (str, None),
@@ -24,17 +25,11 @@ SHAPE = {  # of what is on a node
     "health": {"path": str, "port": (int, None), "budget_s": float, "poll_s": float}, "weights": [str],
     "start": {"after": [str], "units": [str]}, "hooks": {"*": {"leaders": [str]}}, "container": (
         {"engine": str, "address": (str, None), "image": str, "digest": (str, None), "mounts": [{"*": object}],
-         "flags": [str], "user": (str, None)}, None
+         "devices": [str], "flags": [str], "workdir": str, "entrypoint": (str, None), "user": (str, None)}, None
     ),
 }  # fmt: skip
-ROLES = ("server", "frontend", "prefill", "decode")
 PROBED_ROLES = ("server", "frontend")  # clients send requests to these
-LAUNCHERS = ("process", "container")
-KEYS = frozenset((*SHAPE, "schema", "host", "devices", "reasoning_field"))
 FURTHER = frozenset(("adapters", "family"))  # keys that an entry need not have
-CONTAINER_KEYS = frozenset(
-    ("engine", "address", "image", "digest", "mounts", "devices", "flags", "workdir", "entrypoint", "user")
-)
 
 
 def canonical(value):
@@ -43,11 +38,15 @@ def canonical(value):
     return text.encode("utf-8", "surrogatepass")
 
 
+def digest(value):
+    """sha256 (hex) of the canonical bytes of a value."""
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
 def entry_hash(entry):
     """sha256 (hex) of the entry without its own hash and its host, whose name comes from the inventory and does not
     affect a process. It contains secrets by name and version only."""
-    content = {key: value for key, value in entry.items() if key not in ("hash", "host")}
-    return hashlib.sha256(canonical(content)).hexdigest()
+    return digest({key: value for key, value in entry.items() if key not in ("hash", "host")})
 
 
 def read_entry(path):
@@ -93,44 +92,26 @@ def _compile_cache(entry):
     return (entry.get("hooks") or {}).get("compile_cache") or {}
 
 
-def check_entry(entry):
-    """Return the entry. Raises FleetError unless it is a complete plan entry of this schema with a correct hash."""
-    problem = _entry_problem(entry)
-    if problem:
-        name = entry.get("name") if isinstance(entry, dict) else None
-        raise FleetError("entry.invalid", name, problem)
-    return entry
-
-
 def _entry_problem(entry):
     """Why a value is no plan entry, as a clause; None if it is one of them."""
     if not isinstance(entry, dict):
         return "is a %s; allowed: a mapping" % type(entry).__name__
-    for words, keys in (("lacks", KEYS - set(entry)), ("has the unknown keys", set(entry) - KEYS - FURTHER)):
+    for words, keys in (
+        ("lacks", set(SHAPE) - set(entry)),
+        ("has the unknown keys", set(entry) - set(SHAPE) - FURTHER),
+    ):
         if keys:
             return "%s %s" % (words, ", ".join(sorted(map(str, keys))))
     if entry["schema"] != SCHEMA:
         return "has the schema %r; allowed: %d" % (entry["schema"], SCHEMA)
-    if not isinstance(entry["name"], str) or not NAME.match(entry["name"]):
+    for key, value in entry.items():
+        if not fits(value, SHAPE.get(key, object)):
+            return "has an invalid value of %s" % key
+    if not NAME.match(entry["name"]):
         return "has no valid name; allowed: 1-40 characters of a-z, 0-9 and '-'"
-    for key, allowed in (("role", ROLES), ("launcher", LAUNCHERS)):
-        if entry[key] not in allowed:
-            return "has %s %r; allowed: %s" % (key, entry[key], ", ".join(allowed))
-    container, hooks, weights = entry["container"], entry["hooks"], entry["weights"]
-    if (entry["launcher"] == "container") != (container is not None):
-        return "has the launcher %r, and container is %s" % (entry["launcher"], "null" if container is None else "set")
-    if container is not None and set(container) != CONTAINER_KEYS:
-        return "has a container with the keys %s; allowed: %s" % (
-            ", ".join(sorted(container)),
-            ", ".join(sorted(CONTAINER_KEYS)),
-        )
-    if not isinstance(hooks, dict) or not all(isinstance(hook, dict) for hook in hooks.values()):
-        return "has the hooks %r; allowed: {name: mapping}" % (hooks,)
-    key = hooks.get("compile_cache", {}).get("key", "")
-    if "compile_cache" in hooks and not (isinstance(key, str) and ARTIFACT_KEY.match(key)):
+    key = entry["hooks"].get("compile_cache", {}).get("key", "")
+    if "compile_cache" in entry["hooks"] and not (isinstance(key, str) and ARTIFACT_KEY.match(key)):
         return "has the hooks.compile_cache.key %r; allowed: 8-64 characters of 0-9 and a-f" % (key,)
-    if not isinstance(weights, list) or not all(isinstance(one, str) and one.startswith("/") for one in weights):
-        return "has the weights %r; allowed: a list of absolute paths" % (weights,)
     return "has a hash that does not fit its content" if entry["hash"] != entry_hash(entry) else None
 
 
@@ -138,7 +119,9 @@ def check_entries(entries):
     """{name: entry} of these entries in their order. Raises FleetError unless all are valid and names are unique."""
     by_name = {}
     for entry in entries:
-        check_entry(entry)
+        problem = _entry_problem(entry)
+        if problem:
+            raise FleetError("entry.invalid", entry.get("name") if isinstance(entry, dict) else None, problem)
         if entry["name"] in by_name:
             raise FleetError("entry.invalid", entry["name"], "appears twice")
         by_name[entry["name"]] = entry

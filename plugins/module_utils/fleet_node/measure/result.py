@@ -10,7 +10,6 @@ does not report is null, never 0.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -18,7 +17,7 @@ import re
 
 from ..errors import FleetError
 from ..host import files
-from ..host.server_spec import canonical
+from ..host.server_spec import digest
 from ..host.values import mapping_of, now
 
 SCHEMA = 2
@@ -72,15 +71,13 @@ def new_id(began=None):
 def plan_hash(entries):
     """sha256 (hex) over names and hashes of the measured servers' plan entries, in any order."""
     named = sorted((entry["host"], entry["name"], entry["hash"]) for entry in entries)
-    return hashlib.sha256(canonical(named)).hexdigest()
+    return digest(named)
 
 
 def recipe_hash(deployment):
     """sha256 (hex) of a recipe as resolved for a host, without the keys that change no server."""
     left_out = ("benchmark", "evaluate", "probes", "tune", "verify", "workers_elsewhere")
-    return hashlib.sha256(
-        canonical({key: value for key, value in deployment.items() if key not in left_out})
-    ).hexdigest()
+    return digest({key: value for key, value in deployment.items() if key not in left_out})
 
 
 LOAD = (
@@ -93,7 +90,7 @@ def load_hash(point):
     """sha256 (hex) of what a point sends and how, except the concurrency and the number of requests."""
     sent = {key: point[key] for key in LOAD}
     sent.update({key: point["spec"].get(key) for key in ("template", "environment")})
-    return hashlib.sha256(canonical(sent)).hexdigest()
+    return digest(sent)
 
 
 def no_metrics():

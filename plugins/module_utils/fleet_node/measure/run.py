@@ -9,7 +9,6 @@ job, a result that counts, or what an interrupted one left.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -20,7 +19,7 @@ from ..host import files, http_client
 from ..host.files import make_directory
 from ..host.jobs import DetachedJob
 from ..host.paths import PATH
-from ..host.server_spec import canonical
+from ..host.server_spec import digest
 from ..host.values import mapping_of, now, utc
 from ..launchers import stop_leftovers
 from ..servers import identity
@@ -60,7 +59,7 @@ class Run:
 
     def __init__(self, params, node, planned, folder, key, limit_s, again):
         self.params, self.node, self.planned, self.limit_s, self.again = params, node, planned, limit_s, again
-        self.digits = hashlib.sha256(canonical([result.SCHEMA, key])).hexdigest()[:16]
+        self.digits = digest([result.SCHEMA, key])[:16]
         self.folder = os.path.join(node.paths.lib, folder, self.digits)
         self.job = DetachedJob(os.path.join(self.folder, "job"))
         self.output = os.path.join(self.folder, "output")

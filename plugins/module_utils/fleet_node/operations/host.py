@@ -61,7 +61,7 @@ NODE_EXPORTER = "prometheus-node-exporter"
 
 def shared_libraries(params, check_mode):
     """The result of the module: {changed, message, missing: [names]}. Raises FleetError. Nothing is changed."""
-    missing = missing_libraries(params["libraries"])
+    missing = missing_libraries(tuple(params["libraries"]))
     message = "missing: %s" % ", ".join(missing) if missing else "all are there"
     return {"changed": bool(missing) and check_mode, "message": message, "missing": missing}
 

@@ -19,7 +19,7 @@ from ..engines.registry import ENGINES, engine_of, module_texts
 from ..errors import FleetError
 from ..host import http_client, processes, trust
 from ..host import python as host_python
-from ..host.files import as_bytes, place, read_bytes, read_text
+from ..host.files import as_bytes, leads_to, place, put_link, read_bytes, read_text
 from ..host.os_errors import about
 from ..host.server_spec import health_port, read_entry, start_order
 from ..services.base import LOG_LIMITS
@@ -96,7 +96,7 @@ def apply(node, actions, desired, observed, shared, drain_s=0, keeps=False):
         link = host_python.link(node.paths)
         if link in shared:
             make_folder(os.path.dirname(link))
-            host_python.put(node.paths, node.manager.interpreter)
+            put_link(link, node.manager.interpreter)
 
     for action in actions:
         if action.kind in STARTS:
@@ -286,7 +286,7 @@ def _close(servers):
         word.startswith("--publish=") for word in (one.entry.get("container") or {}).get("flags", ()))]  # fmt: skip
     ports = [health_port(one.entry) for one in own if _signal(one, engine_of(one.entry).close_signal)]
     end = time.monotonic() + CLOSE_S
-    while any(port in ports for _address, port, _inode in processes.listening_sockets()) and time.monotonic() < end:
+    while any(one[1] in ports for one in processes.listening_sockets()) and time.monotonic() < end:
         time.sleep(DRAIN_POLL_S / 4)
 
 
@@ -336,7 +336,7 @@ def shared_changes(node):
         wrong = trust.misplaced(path)
         same = wrong is None and read_bytes(path) == as_bytes(text)
         found[path] = text, None if same else wrong or "differs from this collection's"
-    if manager.interpreter is not None and not host_python.leads_to(paths, manager.interpreter):
-        link = host_python.link(paths)
+    link = host_python.link(paths)
+    if manager.interpreter is not None and not leads_to(link, manager.interpreter):
         found[link] = None, "leads to another Python" if os.path.lexists(link) else "is missing"
     return {path: one for path, one in found.items() if one[1]}

@@ -168,7 +168,7 @@ def _check_cpu_flags(system, needs):
 def _check_libraries(needs, installed, installable):
     """installed: what this run installs; installable: what a run as root would install."""
     try:
-        missing = missing_libraries(needs.get("libraries") or ())
+        missing = missing_libraries(tuple(needs.get("libraries") or ()))
     except FleetError as error:
         yield error.message
         return

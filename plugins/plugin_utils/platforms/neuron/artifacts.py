@@ -9,13 +9,12 @@ after a hash of everything that a compilation depends on (${artifact_key}).
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 
 from ....module_utils.fleet_node.errors import FleetError
-from ....module_utils.fleet_node.host.server_spec import artifact_key, canonical, start_order
+from ....module_utils.fleet_node.host.server_spec import artifact_key, digest, start_order
 from ....module_utils.fleet_node.platforms.neuron.kinds import uses_nxdi
 
 VERSION = 1  # increase it if the composition of the key changes: every artifact is compiled again
@@ -69,7 +68,7 @@ def key_of(server):
         "environment": {key: value for key, value in environment.items() if not SERVING_VARIABLES.match(key)},
         "config": config,
     }
-    return hashlib.sha256(canonical(identity)).hexdigest()[:LENGTH]
+    return digest(identity)[:LENGTH]
 
 
 def _environment(venv):

@@ -17,7 +17,7 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import launchers
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import put_link, read_json
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import supervisord
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import (
@@ -145,7 +145,7 @@ def test_a_changed_service_definition_and_another_python_restart_nothing(node):
     for path in (definition, node.paths.etc + "/supervisord.conf"):
         text = pathlib.Path(path).read_text()
         pathlib.Path(path).write_text(text.replace("maxbytes=", "maxbytes=1"))
-    host_python.put(node.paths, node.root + "/gone")
+    put_link(link, node.root + "/gone")
     check = node.servers([entry], check=True)
     assert row(check, "server-0")["reason"].startswith("would redefine: its service definition differs")
     for place in (node.paths.etc + "/supervisord.conf: ", link + ": "):

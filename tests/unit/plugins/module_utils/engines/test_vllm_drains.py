@@ -97,7 +97,7 @@ def closed():
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
 
         def listens():
-            seen.append(any(port == other for _address, other, _inode in processes.listening_sockets()))
+            seen.append(any(port == one[1] for one in processes.listening_sockets()))
 
         listens()
         for sign in (vllm_drains.SIGNAL, vllm_drains.CLOSE):

@@ -56,16 +56,16 @@ def test_only_libraries_that_do_not_resolve_are_missing(tmp_path, monkeypatch):
     libc = re.search(r"(/\S*/libc[.-]\S*)$", maps, re.MULTILINE).group(1)  # of this process
     shutil.copy(libc, tmp_path / LIBRARY)
     (tmp_path / "libbroken.so.1").write_text("no library")
-    assert packages.missing_libraries([]) == []
-    names = [os.path.basename(libc), "libnone.so.7", LIBRARY]
+    assert packages.missing_libraries(()) == []
+    names = (os.path.basename(libc), "libnone.so.7", LIBRARY)
     assert packages.missing_libraries(names) == ["libnone.so.7", LIBRARY]
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    assert packages.missing_libraries(["libbroken.so.1", LIBRARY]) == ["libbroken.so.1"]
+    assert packages.missing_libraries(("libbroken.so.1", LIBRARY)) == ["libbroken.so.1"]
 
 
 def test_a_python_that_cannot_load_libraries(tmp_path, monkeypatch):
     reason = "ModuleNotFoundError: No module named '_ctypes'"
     python = script(tmp_path / "python", 'echo "%s" >&2\nexit 1\n' % reason)
     monkeypatch.setattr(sys, "executable", python)
-    caught = error(packages.missing_libraries, [LIBRARY])
+    caught = error(packages.missing_libraries, (LIBRARY,))
     assert (caught.code, caught.values) == ("libraries.lookup-failed", (LIBRARY, python, reason))

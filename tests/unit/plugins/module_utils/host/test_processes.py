@@ -54,16 +54,16 @@ def child(command=None, **options):
 
 def test_a_listening_socket_is_seen_and_a_connected_one_is_not():
     with listener("127.0.0.1") as (port, inode):
-        assert ("127.0.0.1", port, inode) in processes.listening_sockets()
+        assert ("127.0.0.1", port, inode, os.getuid()) in processes.listening_sockets()
         with socket.create_connection(("127.0.0.1", port)) as connection:
             own = connection.getsockname()[1]
-            assert own not in [found for address, found, inode in processes.listening_sockets()]
-    assert ("127.0.0.1", port, inode) not in processes.listening_sockets()
+            assert own not in [one[1] for one in processes.listening_sockets()]
+    assert inode not in [one[2] for one in processes.listening_sockets()]
 
 
 def test_an_ipv4_address_of_an_ipv6_socket_is_shown_as_such():
     with listener("::ffff:127.0.0.1", socket.AF_INET6) as (port, inode):
-        assert ("127.0.0.1", port, inode) in processes.listening_sockets()
+        assert ("127.0.0.1", port, inode, os.getuid()) in processes.listening_sockets()
 
 
 def test_who_holds_a_port():

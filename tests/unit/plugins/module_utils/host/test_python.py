@@ -12,6 +12,7 @@ import sys
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import bytecode
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import put_link
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 
@@ -37,7 +38,7 @@ class Node:
 
     def record(self, target):
         os.makedirs(os.path.dirname(host_python.link(self.paths)), exist_ok=True)
-        host_python.put(self.paths, str(self.folder / target))
+        put_link(host_python.link(self.paths), str(self.folder / target))
 
 
 @pytest.fixture

@@ -151,7 +151,7 @@ def test_a_port_that_two_share_is_not_ours_alone(tmp_path):
 def test_the_socket_that_takes_the_requests_counts(monkeypatch, bind, sockets, reached):
     """One of the very address comes before one of all addresses."""
     found = [(address, 8000, inode, 0) for address, inode in sockets.items()]
-    monkeypatch.setattr(processes, "_listeners", lambda: found)
+    monkeypatch.setattr(processes, "listening_sockets", lambda: found)
     monkeypatch.setattr(processes, "_holders", lambda listeners, sockets: set(listeners))
     assert set(processes.port_holders(bind, 8000)) == reached
 

@@ -314,7 +314,6 @@ SOUND = {  # a Fault, its name, or arguments of verdict_of()
         ({"content": "".join(one.get("content", "") for one, _end in ds), "reasoning": "Hm."}, None), ds[-1]]),
     "a sentence": Fault("say", "text", value=lambda text: "The answer is: %s\n" % text),
     "status left out of the response": Fault("fields", "responses", value={"status": None}),
-    "gzip": "gzip",
     "health is 204": "health-204",
     "no Content-Length": "no-length",
     "each connection is closed": "closes",

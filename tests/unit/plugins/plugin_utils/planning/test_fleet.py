@@ -118,12 +118,11 @@ def test_recipes_are_looked_for_beside_the_inventory(tmp_path):
 
 @pytest.mark.parametrize("inside", ["recipes", "more/recipes"])
 def test_recipes_inside_an_inventory_directory_are_refused(tmp_path, inside):
-    """Before any variable is looked at: Ansible parses them as inventories."""
+    """Ansible parses them as inventories."""
     folder = tmp_path / "mine" / inside
     folder.mkdir(parents=True)
     (folder / "ours.yml").write_text("")
-    unread = {"fleet_recipe": RuntimeError("read")}
-    error = plans.error(plan_of, unread, inventory_sources=[str(tmp_path / "mine")])
+    error = plans.error(inventory.check_inventory_folders, [str(tmp_path / "mine")])
     assert error.code == "inventory.recipes-inside"
     assert error.values == (str(folder), str(tmp_path / "mine"), str(tmp_path / "recipes"))
 

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What one host needs of others: services and totals, from what the inventory declares."""
+"""What one host needs of others: services and workers, from what the inventory declares."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOSTS = {
 SERVICES = {"etcd": {"port": 2379, "endpoint": "http://{address}:{port}"}, "nats": {"port": 4222, "group": "bus"}}
 SCHEME = "{scheme}://{address}:{port}"
 WITH_SCHEME = {"environment": {"ETCD": "${etcd}"}, "services": {"etcd": {"port": 2379, "endpoint": SCHEME}}}
-OVERRIDE = {"services": SERVICES, "environment": {"ETCD": "${etcd}", "NATS": "${nats}", "N": "${total_server}"}}
+OVERRIDE = {"services": SERVICES, "environment": {"ETCD": "${etcd}", "NATS": "${nats}"}}
 
 
 def plan_of(changes=None, groups=None, override=None, **shared):
@@ -74,17 +74,6 @@ def test_the_scheme_says_whether_a_cluster_has_tls():
     assert plan_of(plain, override=WITH_SCHEME)[0]["environment"]["ETCD"].startswith("http://10.0.0.7:2379,")
 
 
-def test_a_total_counts_the_hosts_of_a_cluster():
-    assert plan_of()[0]["environment"]["N"] == "2"  # the host alone
-    more = {"n2": {"fleet_override": {"servers": {"server": {"count": 3}}}}}
-    assert plan_of(more, fleet_cluster="a")[0]["environment"]["N"] == "5"
-    assert plan_of({"n2": {**more["n2"], "fleet_cluster": 7}}, fleet_cluster="7")[0]["environment"]["N"] == "5"
-    apart = {"n2": {**more["n2"], "fleet_cluster": "b"}}
-    assert plan_of(apart, fleet_cluster="a")[0]["environment"]["N"] == "2"
-    wrong = {"n2": {"fleet_override": {"servers": {"server": {"count": "x"}}}}}
-    assert ": n2: fleet_override: 'servers.server.count'" in code(wrong, fleet_cluster="a")[1]
-
-
 def test_an_address_that_needs_facts_is_an_error_that_names_the_host_and_the_variable():
     facts = RuntimeError("'ansible_default_ipv4' is undefined")
     found, message = code({"e2": {"fleet_address": facts}})
@@ -103,7 +92,7 @@ def test_hosts_are_not_read_for_services_that_nothing_names():
 
 def test_a_service_cannot_have_the_name_of_a_placeholder():
     _code, message = code(override={"services": {"model": {"port": 1}}})
-    assert "'services.model' has the name of another placeholder" in message
+    assert "'services' has the name \"model\"" in message
 
 
 def gb200(hosts, **changes):
@@ -149,6 +138,11 @@ def test_no_others_are_counted_than_those_of_its_deployment():
     assert deployment_of("n1", fleet_cluster="two")["workers_elsewhere"] == []
     assert deployment_of("n1", fleet_recipe=None)["workers_elsewhere"] == []
     assert "workers_elsewhere" not in deployment_of("n2")  # without a frontend
+    wrong = {"servers": {"prefill": {"count": "x"}}}
+    assert (
+        ": n2: fleet_override: 'servers.prefill.count'"
+        in plans.error(deployment_of, "n1", fleet_override=wrong).message
+    )
 
 
 CLUSTER = {name: {"fleet_address": "10.0.0.%d" % number} for number, name in enumerate(("m1", "m2", "m3"), 1)}

@@ -208,7 +208,7 @@ def test_what_looks_odd_but_is_sound(override):
 
 def nodes(schema, path=()):
     """(path, node) of everything in the recipe schema."""
-    schema = {**recipe_schema.resolved(schema), **schema}
+    schema = {**recipe_schema.resolved(schema), **{key: one for key, one in schema.items() if key != "$ref"}}
     yield path, schema
     for name, item in schema.get("properties", {}).items():
         yield from nodes(item, (*path, name))

@@ -142,12 +142,11 @@ def test_a_sites_files_come_first_for_a_site_and_never_for_the_collection(write,
 
 
 def test_files_of_all_folders_are_found(write, tmp_path):
-    write("common/base", extends="cpu-tiny", probes="ours")
-    (tmp_path / "common" / "probes").mkdir()
-    (tmp_path / "common" / "probes" / "ours.yml").write_text("probes: []\n")
+    write("common/base", extends="cpu-tiny", container={"image": "ours"})
+    (tmp_path / "common" / "images.yml").write_text("ours: {image: docker.io/x/y:1}\n")
     path = write("mine/special", extends="base")
     folders = [str(tmp_path / "mine"), str(tmp_path / "common")]
-    assert recipes.load_recipe(path, folders)["probes"] == []
+    assert recipes.resolve_recipe(path, [], folders=folders)["container"]["image"] == "docker.io/x/y:1"
     assert error_of(path).code == "recipe.name-unknown"
 
 

@@ -29,12 +29,10 @@ TABLE = {"source": "us", "sets": [SET]}
 
 
 def write(folder, name="mine", **changes):
-    """A recipe made of cpu-tiny in a folder, with a table `mine` beside it. Returns its path."""
+    """A recipe made of cpu-tiny in a folder. Returns its path."""
     content = {**plans.OWN["cpu-tiny"], "name": name, **changes}
     path = folder / (name + ".yml")
     path.write_text(yaml.safe_dump(content, sort_keys=False))
-    (folder / "tuning").mkdir(exist_ok=True)
-    (folder / "tuning" / "mine.yml").write_text(yaml.safe_dump(TABLE))
     return str(path)
 
 
@@ -61,26 +59,6 @@ def test_an_overlay_is_merged_before_the_overrides(tmp_path):
     assert item["servers"][0]["arguments"]["max-model-len"] == 512
 
 
-def test_requests_come_from_a_file_beside_the_recipe_or_of_the_collection(tmp_path):
-    own = [{"name": "mine", "body": {"messages": [{"role": "user", "content": "Hello"}]}}]
-    (tmp_path / "probes").mkdir()
-    (tmp_path / "probes" / "own.yml").write_text(yaml.safe_dump({"probes": own}))
-    write(tmp_path, probes="own", overlays={"theirs": {"probes": "dynamo"}})
-    assert planned(tmp_path)["node1"]["deployment"]["probes"] == own
-    theirs = plans.OWN["cpu-dynamo"]["probes"]
-    assert theirs[0]["name"] == "guide-responses"
-    assert planned(tmp_path, fleet_overlay="theirs")["node1"]["deployment"]["probes"] == theirs
-    overridden = planned(tmp_path, fleet_override={"probes": "dynamo"})["node1"]
-    assert overridden["deployment"]["probes"] == theirs
-
-
-def test_a_file_of_requests_that_is_not_there_is_named(tmp_path):
-    problem = plans.problem(recipes.load_recipe, write(tmp_path, probes="dynamos"))
-    assert (problem.code, problem.values[0]) == ("recipe.name-unknown", "'probes'")
-    write(tmp_path)
-    assert refusal(tmp_path, fleet_override={"probes": "dynamos"})[0] == "recipe.name-unknown"
-
-
 @pytest.mark.parametrize("given", [["short", "one"], "short, one"])
 def test_of_several_overlays_the_last_one_wins(tmp_path, given):
     write(tmp_path, overlays=OVERLAYS)
@@ -102,15 +80,17 @@ def test_an_overlay_changes_neither_name_nor_what_is_offered(tmp_path, key):
     code, message = refusal(tmp_path)
     assert code == "recipe.key-invalid"
     assert "overlays.bad has the key '%s'" % key in message
-    write(tmp_path, overlays=OVERLAYS, tuning="mine")
-    value = {"name": "x", "schema": 2, "extends": "h200-vllm", "overlays": {"other": {}}, "tuning": "other"}[key]
+    write(tmp_path, overlays=OVERLAYS, tuning=TABLE)
+    value = {"name": "x", "schema": 2, "extends": "h200-vllm", "overlays": {"other": {}}, "tuning": {"source": "them"}}[
+        key
+    ]
     code, message = refusal(tmp_path, fleet_override={key: value})
     assert code == "recipe.key-invalid"
     assert "fleet_override: '%s' of a recipe cannot be overridden" % key in message
 
 
 def test_the_nearest_measured_setting_is_taken(tmp_path):
-    write(tmp_path, tuning="mine")
+    write(tmp_path, tuning=TABLE)
     found = planned(tmp_path, fleet_tuning={"input": 2000, "output": 700, "concurrency": "9"})
     arguments = found["node1"]["servers"][0]["arguments"]
     assert (arguments["max-model-len"], arguments["max-num-seqs"]) == (2560, 16)
@@ -126,7 +106,7 @@ def test_the_nearest_measured_setting_is_taken(tmp_path):
 
 def test_what_was_not_measured_is_an_error_that_says_what_was(tmp_path):
     wanted = {"input": 512, "output": 512, "concurrency": 4}
-    write(tmp_path, tuning="mine")
+    write(tmp_path, tuning=TABLE)
     two = {"servers": {"server": {"devices": 2, "count": 1}}}
     code, message = refusal(tmp_path, fleet_tuning=wanted, fleet_override=two)
     assert code == "input.value-invalid"
@@ -136,7 +116,7 @@ def test_what_was_not_measured_is_an_error_that_says_what_was(tmp_path):
     assert code == "recipe.name-unknown"
     groups = [{"name": name, "role": "server", "count": 1, "devices": size, "port": 8000 + size}
               for name, size in (("a", 1), ("b", 2))]  # fmt: skip
-    write(tmp_path, tuning="mine", servers=groups)
+    write(tmp_path, tuning=TABLE, servers=groups)
     hardware = {"accelerator": "cpu", "count": 1, "cores": 4}
     code, message = refusal(tmp_path, fleet_tuning=wanted, fleet_hardware=hardware)
     assert code == "input.value-invalid"
@@ -150,10 +130,10 @@ def test_what_was_not_measured_is_an_error_that_says_what_was(tmp_path):
        for changes in ({"devices": ["1"]}, {"lengths": [{"input": 1}]}, {"concurrency": [4, -1]}))],
 )  # fmt: skip
 def test_what_is_no_table_is_refused(tmp_path, changes):
-    write(tmp_path, tuning="mine")
-    (tmp_path / "tuning" / "mine.yml").write_text(yaml.safe_dump({**TABLE, **changes}))
-    code, _message = refusal(tmp_path, fleet_tuning={"input": 1, "output": 1, "concurrency": 1})
-    assert code == "input.value-invalid"
+    write(tmp_path, tuning={**TABLE, **changes})
+    code, message = refusal(tmp_path)
+    assert code == "recipe.key-invalid"
+    assert "'tuning" in message
 
 
 NUMBER = st.integers(1, 10**6)
@@ -172,7 +152,7 @@ WITH_TABLES = [name for name, own in plans.OWN.items() if own.get("tuning")]
 @pytest.mark.parametrize("name", WITH_TABLES)
 def test_the_recipes_tables_have_points_for_their_servers(name):
     path, own = recipes.find_recipe(name, []), plans.OWN[name]
-    seen = tuning.points(recipes._table_of(own, [recipes.OWN_RECIPES]))
+    seen = tuning.points(own["tuning"])
     keys = [tuple(one[key] for key in ("accelerator", "devices", *tuning.WANTED)) for one in seen]
     assert len(set(keys)) == len(keys)
     size = own["servers"][0]["devices"]
