@@ -17,17 +17,16 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervi
     weight_records,
 )
 
-TRUE = {"name": "server-0", "hash": "ab", "pid": 7, "ticks": 9, "phase": "running", "since": 1.5,
-        "started": 1.5, "starts": [1.5], "count": 1, "reason": None, "artifact": None, "weights": {"/w": None},
-        "encodings": {"a": [1, 2]}}  # fmt: skip
+TRUE = {"hash": "ab", "pid": 7, "ticks": 9, "phase": "running", "since": 1.5,
+        "started": 1.5, "starts": [1.5], "count": 1, "reason": None, "artifact": None,
+        "weights": {"/w": None}}  # fmt: skip
 NO_JSON = [b"", b"{", b"\xff\xfe{}", b"[" * 100_000, b'{"a":' * 100_000, b'{"pid": ' + b"9" * 100_000 + b"}", b"\0"]
 OTHER_TYPES = [b"[]", b"1", b'"text"', b"null", b"true", b"[[]]"]
 WRONG = {
     "pid": [0.5, "7", -1, True, None, [7], 10**30], "ticks": ["9", -1, 1.5], "phase": [1, None, []],
     "starts": [None, "x", {}, ["x"], [float("nan")], [-1], [1e300], [10**20], [1] * 10_000],
     "since": ["x", float("inf"), -5, 10**18], "started": [[], "x"], "count": [1.5, -2, "1"],
-    "weights": [[], {"/w": 1}, "x"],
-    "encodings": [[], 1], "reason": [1, ["x"]], "hash": [1, {}],
+    "weights": [[], {"/w": 1}, "x"], "reason": [1, ["x"]], "hash": [1, {}],
 }  # fmt: skip
 
 
