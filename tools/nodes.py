@@ -41,7 +41,6 @@ NETWORK = "inference-fleet-nodes"
 BRIDGE = "fleet-nodes0"
 SUBNET = "172.30.77.0/24"
 SUITE = "bookworm"
-MIRROR = "http://deb.debian.org/debian"
 MERGED = "/usr/share/mmdebstrap/hooks/merged-usr"  # without it usrmerge is installed, and Perl with it
 # Packages of all machine images: systemd, ssh, sudo, Python.
 PACKAGES = ["ca-certificates", "dbus", "iproute2", "libnuma1", "openssh-server", "procps", "python3", "python3-venv",
@@ -341,7 +340,7 @@ def build_base(suite=SUITE):
         for _attempt in range(2):  # a mirror may fail once
             done = subprocess.run(
                 ["mmdebstrap", "--mode=root", "--variant=minbase", "--hook-dir=" + MERGED,
-                 "--include=" + ",".join(PACKAGES), suite, str(archive), MIRROR],
+                 "--include=" + ",".join(PACKAGES), suite, str(archive)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False,
             )  # fmt: skip
             if not done.returncode:
