@@ -43,7 +43,7 @@ options:
         in C(only) and keeps their former definitions until V(verified) or V(rolled_back).
       - V(engine_servers) also has C(secrets), a mapping of the variables in the entries' C(secrets) to values;
         C(drain_s), seconds for the requests of a server; C(watchdog), a mapping with C(interval), C(failures) and
-        C(timeout); C(logs) with C(rate), C(file_mb) and C(files); C(start_on_boot) for supervisord.
+        C(timeout); C(start_on_boot) for supervisord.
       - V(doctor) has C(bundle), whether files for the bundle are collected.
       - V(engine_ready) has C(timeout), seconds for each request, and C(wait_s), seconds that the call may wait.
       - V(engine_servers_info) has C(log_lines), C(probe), whether each server is asked for a completion, and C(report),

@@ -137,10 +137,10 @@ BREAKAGES = [
              "echo $! > /tmp/taker; {}".format(UNIT, WAIT % "ss -Hltn 'sport = :8000' | grep -q ."),
              ("8000", "http.server"), ACTIVE, release="kill $(cat /tmp/taker)",
              status="http.server"),
-    Breakage("serve", "the watchdog's timer is stopped",
-             "systemctl disable --now --quiet inference-fleet-watchdog.timer",
-             ("watchdog",), "systemctl is-active --quiet inference-fleet-watchdog.timer && "
-             "systemctl is-enabled --quiet inference-fleet-watchdog.timer"),
+    Breakage("serve", "the watchdog is stopped",
+             "systemctl disable --now --quiet inference-fleet-watchdog.service",
+             ("watchdog",), "systemctl is-active --quiet inference-fleet-watchdog.service && "
+             "systemctl is-enabled --quiet inference-fleet-watchdog.service"),
     Breakage("serve", "the node is rebooted while a unit is disabled", "systemctl disable --quiet " + UNIT,
              ("server-0",), "%s && %s" % (ENABLED, ACTIVE), reboot=True),
     Breakage("serve", "the node is rebooted without the program", "rm -r %s/program" % LIB,

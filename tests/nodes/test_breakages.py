@@ -55,7 +55,7 @@ TOGETHER = [
         "the toolkit's marker is lost",
     ),
     ("the record of its start is lost",),
-    ("the watchdog's timer is stopped", "it runs without its service manager"),
+    ("the watchdog is stopped", "it runs without its service manager"),
     ("the program is deleted", "the checkpoint's manifest is lost"),
     ("the account is deleted, and a server killed",),
 ]

@@ -6,7 +6,7 @@
     run ENTRY.json --state STATE.json --secrets SECRETS.json --root ROOT
     end ENTRY.json --root ROOT [--state STATE.json] [--remove]
     folders ENTRY.json --user NAME
-    watch ETC --state STATES --root ROOT --memory MEMORY.json --failures N --timeout S [--every S]
+    watch ETC --state STATES --root ROOT --failures N --timeout S --every S
     work MODULE ...
 
 `run` is the command of service managers. It ends processes of an earlier start of the same server, respects the start
@@ -75,8 +75,8 @@ COMMANDS = {
             "--burst": {"type": int, "default": BURST}, "--restart-delay": {"type": float, "default": RESTART_DELAY_S}},
     "end": {"entry": {}, "--root": NEEDED, "--state": {}, "--remove": {"action": "store_true"}},
     "folders": {"entry": {}, "--user": NEEDED},
-    "watch": {"etc": {}, "--state": NEEDED, "--root": NEEDED, "--memory": NEEDED, "--failures": {"type": int, **NEEDED},
-              "--timeout": {"type": float, **NEEDED}, "--every": {"type": float}},
+    "watch": {"etc": {}, "--state": NEEDED, "--root": NEEDED, "--failures": {"type": int, **NEEDED},
+              "--timeout": {"type": float, **NEEDED}, "--every": {"type": float, **NEEDED}},
 }  # fmt: skip
 
 

@@ -84,8 +84,8 @@ def test_every_playbook_begins_with_the_plan():
 
 @pytest.mark.parametrize("playbook", ["plan", "restart", "services", "site", "status"])  # each has its own options
 def test_the_plan_refuses_a_wrong_value_before_anything_is_done(tmp_path, playbook):
-    run = play(tmp_path, "-e", "fleet_log_rate=fast", playbook=playbook)
-    refused(run, 'fleet_log_rate is "fast"; allowed: a whole number from 0')
+    run = play(tmp_path, "-e", "fleet_weights_min_rate=fast", playbook=playbook)
+    refused(run, 'fleet_weights_min_rate is "fast"; allowed: a whole number from 0')
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,6 @@ VARIABLES = {
     "serve_manager": "auto", "serve_toolkit": "", "serve_secrets": {}, "serve_state": "started", "serve_only": [],
     "fleet_root": "", "serve_watchdog": False, "serve_start_on_boot": False, "serve_deployment": {},
     "serve_reports_dir": "", "serve_adopt": False, "serve_changes": "one_by_one", "serve_drain_s": 30,
-    "serve_log_rate": 10000, "serve_log_file_mb": 50, "serve_log_files": 4,
 }  # fmt: skip
 
 

@@ -23,7 +23,6 @@ from ..servers.readiness import check_ready
 from ..servers.reconcile import acted
 from ..servers.reconcile import run as run_servers
 from ..servers.status import status
-from ..services.base import LOG_LIMITS
 from ..verify import runner
 
 HARDWARE = {
@@ -68,7 +67,6 @@ ENGINE_SERVERS = {
     **SECRETS,
     "state": {"type": "str", "default": "started", "choices": [*STATES, *CLOSINGS]},
     "changes": {"type": "str", "default": AT_ONCE, "choices": list(CHANGES)},
-    "logs": {"type": "dict", "options": options("int", **LOG_LIMITS)},
     "watchdog": {"type": "dict", "options": options("int", interval=60, failures=3, timeout=60)},
     **options("float", drain_s=0),
     **options("bool", adopt=False, start_on_boot=False),

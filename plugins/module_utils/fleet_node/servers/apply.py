@@ -22,7 +22,6 @@ from ..host import python as host_python
 from ..host.files import as_bytes, leads_to, place, put_link, read_bytes, read_text
 from ..host.os_errors import about
 from ..host.server_spec import health_port, read_entry, start_order
-from ..services.base import LOG_LIMITS
 from . import by_hand, server_files
 from .config_check import check_configs
 from .desired import container_owner, owner_of
@@ -328,9 +327,6 @@ def shared_changes(node):
     paths, manager = node.paths, node.manager
     texts = {"%s/%s" % (paths.engine_lib, name): text for name, text in module_texts(ENGINES.values()).items()}
     texts.update(manager.shared_files())
-    limits = manager.log_limits()
-    if limits != LOG_LIMITS or os.path.exists(manager.log_limits_path()):
-        texts[manager.log_limits_path()] = json.dumps(limits, sort_keys=True) + "\n"
     found = {paths.guard: (None, program.current_fault(paths.lib))}
     for path, text in texts.items():
         wrong = trust.misplaced(path)

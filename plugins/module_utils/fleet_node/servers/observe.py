@@ -21,6 +21,7 @@ from ..host.files import make_directory, read_bytes, read_json, read_text
 from ..host.redact import Redactor
 from ..host.server_spec import NAME, entry_hash, read_entry, server_ports
 from ..host.values import parse_cpu_list, utc
+from ..services.base import WATCHDOG
 from ..supervise import state as guard_state
 from . import by_hand
 from .drift import entry_changes
@@ -50,7 +51,7 @@ def observe(paths, manager, entries=()):
     readers = [functools.lru_cache(maxsize=None)(one) for one in (guard_state.weights_note, files.sha256_file)]
     observed = {}
     names = {*entries, *deployed, *manager.defined(), *statuses, *running, *containers}
-    for name in sorted(filter(NAME.match, names)):
+    for name in sorted(filter(NAME.match, names - {WATCHDOG})):
         one = Observed(name, deployed.get(name), service=statuses.get(name))
         one.pids, one.containers = running.get(name, []), containers.get(name, [])
         secrets = read_secrets(paths, name)

@@ -16,7 +16,7 @@ from ..host import python as host_python
 from ..host.files import open_lock, readable_json
 from ..host.os_errors import os_error
 from ..host.server_spec import check_entries, check_order
-from ..services import supervisord, watchdog
+from ..services import supervisord
 from . import server_files
 from .apply import apply, prove, put_back, settle, shared_changes
 from .decide import DEPLOYS, WAVE, decide, describe
@@ -36,7 +36,6 @@ def run(node, params, check):
     Raises FleetError. No server was stopped then unless the message reports it.
     """
     entries, state = params["servers"], params["state"]
-    node.manager.new_log_limits = params["logs"]
     planned = check_entries(entries)
     try:
         with contextlib.nullcontext() if check else locked(node.paths, bool(entries) and state in DEPLOYS):
@@ -44,23 +43,26 @@ def run(node, params, check):
                 found = _close(node, planned, state, params["only"], check)
             else:
                 found = _reconcile(node, planned, params, check)
+            if params["only"] is None and state in (*DEPLOYS, "absent"):
+                deploys = state != "absent" and entries
+                _add(found, node.manager.ensure_watchdog(params["watchdog"] if deploys else None, check))
+                _add(found, supervisord.ensure_start_on_boot(node, bool(params["start_on_boot"] and deploys), check))
     except OSError as error:
         raise os_error("The servers cannot be changed as planned", error,
                        "Run again then; what is done already is not done again.") from error  # fmt: skip
     result = {"repaired": {}, "pending": {}, "waves": [], "answering": False, **found}
-    warnings = list(node.warnings)
-    if params["only"] is None and state in (*DEPLOYS, "absent"):
-        deploys = state != "absent" and entries
-        started = supervisord.ensure_start_on_boot(node, bool(params["start_on_boot"] and deploys), check)
-        for step in (watchdog.ensure(node, params["watchdog"] if deploys else None, check), started):
-            if step["changed"]:
-                result["changed"] = True
-                result["diff"] = {key: result["diff"][key] + step["diff"][key] for key in ("before", "after")}
-        warnings += started["warnings"]
     result["answering"] = result["answering"] and not result["changed"] and not result["waves"]
     result["kept"] = not entries or params["only"] is not None or state not in DEPLOYS or _is_kept(node.paths, entries)
-    result["warnings"] = warnings + ["%s was repaired: %s" % repair for repair in result["repaired"].items()]
+    result["warnings"] = node.warnings + ["%s was repaired: %s" % repair for repair in result["repaired"].items()]
     return result
+
+
+def _add(result, states):
+    """Add what is no server to the result of a run, by its state (before, after)."""
+    if states[0] != states[1]:
+        result["changed"] = True
+        for key, state in zip(("before", "after"), states):
+            result["diff"][key] += state
 
 
 def _is_kept(paths, entries):

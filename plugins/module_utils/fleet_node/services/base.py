@@ -6,17 +6,15 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 from ..errors import FleetError
 from ..host import python as host_python
-from ..host.files import read_json
+from ..host import trust
+from ..host.files import make_directory, read_text, write_atomic
 
 SYSTEMD_RUNS = "/run/systemd/system"  # sd_booted(3)
-
-
-# Limits of a server's output: lines in LOG_RATE_S of a unit (0: no limit), MB of a log file, files that are kept.
-LOG_LIMITS = {"rate": 10000, "file_mb": 50, "files": 4}
-LOG_RATE_S = 30
+WATCHDOG = "watchdog"  # a process that managers run like a server, and that is none
 
 
 class ManagerSilent(FleetError):
@@ -45,29 +43,27 @@ class ServiceManager:
 
     A definition is the content of a file that makes a server known to the manager (a unit, a program section). If the
     file exists, the server is supposed to run, also after a reboot. The reconciler writes it to definition_path(), and
-    drop() deletes it. Each manager has these methods, which may raise FleetError:
+    drop() deletes it. The watchdog has a definition too, with the name WATCHDOG. Each manager has these methods, which
+    may raise FleetError:
 
     problem()               why servers cannot be started on this node, or None; continues "Servers cannot be started: "
     shared_files()          {path: content} of files that all servers share, with mode 0644 and without secrets
     definition(entry, user) the definition of a server; user: its account, None for the manager's account
     definition_path(name)   the path of the definition
-    defined()               names of all servers with a definition, sorted
-    statuses()              {name: Status} of the servers that the manager has loaded; empty if it does not run
+    defined()               names of all definitions, sorted
+    statuses()              {name: Status} of what the manager has loaded; empty if it does not run
     stop(names)             stops servers at once and waits: TERM to the process group or cgroup, KILL after a time
     start(names)            reads definitions again and starts servers in this order, without waiting for them
     start_argv(names)       argv of a command that starts these stopped servers, without waiting for them
     enable(names)           has running servers started after a reboot, and their definitions read if that is harmless
     drop(names)             deletes the definitions of stopped servers
-    helper_runs(name)       whether a timer or a program that is no server runs as it is defined, also after a reboot
-    start_helper(name)      starts it as it is defined on disk, now and after a reboot
-    end_helper(name)        stops it, and forgets its definition
+    watchdog(argv)          the definition of the watchdog with this command
     log_tail(name, lines)   [line] of the end of the server's output, at least one line
     log_files(name)         paths of existing files with the server's output, which are deleted with it
     """
 
     name = ""
     interpreter = None  # target of the link to the node's Python, if it was determined already
-    new_log_limits = None  # of this run, if it sets them
 
     def __init__(self, paths):
         self.paths = paths
@@ -79,15 +75,35 @@ class ServiceManager:
         return [self.python, "-I", paths.guard, "run", paths.entry(name), "--state", paths.server_state(name),
                 "--secrets", paths.secret(name), "--root", paths.root]  # fmt: skip
 
-    def log_limits(self):
-        """LOG_LIMITS of this run, or as an earlier run recorded them."""
-        if self.new_log_limits is not None:
-            return self.new_log_limits
-        known = read_json(self.log_limits_path())
-        return {**LOG_LIMITS, **known} if isinstance(known, dict) else LOG_LIMITS
+    def ensure_watchdog(self, settings, check=False):
+        """Install the watchdog with these settings, or remove it (None). Returns its state (before, after).
 
-    def log_limits_path(self):
-        return self.paths.etc + "/logs.json"
+        settings: {interval, failures, timeout}: seconds between two checks, failures in a row before a restart, seconds
+        for an answer. Raises FleetError, OSError.
+        """
+        path, status = self.definition_path(WATCHDOG), self.statuses().get(WATCHDOG)
+        found, fault = read_text(path), trust.misplaced(path) if settings else None
+        runs = status is not None and status.state in ("up", "restarting") and status.enabled
+        wanted = self.watchdog(self._watch_argv(**settings)) if settings else None
+        before = _words(path, found, runs) + ("%s %s\n" % (path, fault) if found is not None and fault else "")
+        after = _words(path, wanted, wanted is not None)
+        if check or before == after:
+            return before, after
+        if status is not None:
+            self.stop([WATCHDOG])
+        if wanted is None:
+            self.drop([WATCHDOG])
+            return before, after
+        if found != wanted or fault:
+            make_directory(os.path.dirname(path))
+            write_atomic(path, wanted)
+        self.start([WATCHDOG])
+        return before, after
+
+    def _watch_argv(self, interval, failures, timeout):
+        paths = self.paths
+        return [self.python, "-I", paths.guard, "watch", paths.etc, "--state", paths.state, "--root", paths.root,
+                "--every", str(interval), "--failures", str(failures), "--timeout", str(timeout)]  # fmt: skip
 
     def masked(self, name):
         """Whether an operator forbids the manager to start the server, with a file at the path of its definition."""
@@ -95,3 +111,7 @@ class ServiceManager:
 
     def finish(self):
         """End processes of the manager that no definition needs; the last call of a reconciliation."""
+
+
+def _words(path, text, runs):
+    return ("" if text is None else "%s:\n%s" % (path, text)) + ("watchdog: runs\n" if runs else "")

@@ -29,9 +29,8 @@ from ..host import paths as host_paths
 from ..host.files import names_in, read_end
 from ..host.paths import PREFIX
 from ..supervise.state import START_LIMIT_EXIT
-from .base import ManagerSilent, ServiceManager, Status
+from .base import WATCHDOG, ManagerSilent, ServiceManager, Status
 
-OTHERS = ("watchdog",)  # programs that are no servers
 MARKER = "INFERENCE_FLEET_SUPERVISOR"  # in the daemon's environment: the root that it serves
 SOCKET_PATH_BYTES = 107  # sizeof(sun_path) - 1, unix(7)
 SOCKET_SUFFIX_BYTES = 8  # supervisord binds PATH.PID first and links it (supervisor/http.py)
@@ -145,11 +144,16 @@ class Supervisord(ServiceManager):
         return {self.conf: "\n".join(lines)}
 
     def definition(self, entry, user):
-        name = entry["name"]
+        return self._program(entry["name"], self.guard_argv(entry["name"]), user)
+
+    def watchdog(self, argv):
+        return self._program(WATCHDOG, argv, None)
+
+    def _program(self, name, argv, user):
         lines = [
             "; Written by inference.fleet; the next run overwrites it.",
             "[program:%s%s]" % (PREFIX, name),
-            "command=" + ini_command(self.guard_argv(name)),
+            "command=" + ini_command(argv),
             "directory=/",
             "autostart=true",
             "autorestart=unexpected",
@@ -162,8 +166,8 @@ class Supervisord(ServiceManager):
             "stopwaitsecs=%d" % STOP_WAIT_S,
             "redirect_stderr=true",
             "stdout_logfile=" + ini_value(self.paths.log_file(name), expansions=2),
-            "stdout_logfile_maxbytes=%dMB" % self.log_limits()["file_mb"],
-            "stdout_logfile_backups=%d" % (self.log_limits()["files"] - 1),
+            "stdout_logfile_maxbytes=50MB",
+            "stdout_logfile_backups=3",
             *(["user=" + user] if user is not None and os.getuid() == 0 else []),
         ]
         return "\n".join(lines) + "\n"
@@ -172,7 +176,7 @@ class Supervisord(ServiceManager):
         return "%s/%s%s.conf" % (self.programs, PREFIX, name)
 
     def defined(self):
-        return [name for name in names_in(self.programs, PREFIX, ".conf") if name not in OTHERS]
+        return names_in(self.programs, PREFIX, ".conf")
 
     def log_tail(self, name, lines):
         path = self.paths.log_file(name)
@@ -233,7 +237,7 @@ class Supervisord(ServiceManager):
         return {row["group"][len(PREFIX) :]: row for row in rows if row["group"].startswith(PREFIX)}
 
     def statuses(self):
-        return {name: _status(row) for name, row in self._info().items() if name not in OTHERS}
+        return {name: _status(row) for name, row in self._info().items()}
 
     def daemons(self):
         """Pids of the supervisord processes of this root, without children that are not yet executed."""
@@ -270,23 +274,6 @@ class Supervisord(ServiceManager):
     def _runs(self):
         """Whether a daemon answers that does not shut down."""
         return self._call("getState") is not None
-
-    # ---- programs that are no servers
-
-    def helper_runs(self, name):
-        # a daemon that does not run reads the definition when it starts
-        states = ("RUNNING", "STARTING", "BACKOFF", "EXITED")
-        return not self._runs() or self._info().get(name[len(PREFIX) :], {}).get("statename") in states
-
-    def start_helper(self, name):
-        if self._runs():
-            self.end_helper(name)
-            self._call("reloadConfig")
-            self._call("addProcessGroup", name)
-
-    def end_helper(self, name):
-        self._call("stopProcess", "%s:%s" % (name, name), True, accept=(NOT_RUNNING, BAD_NAME))
-        self._call("removeProcessGroup", name, accept=(BAD_NAME,))
 
     # ---- servers
 
@@ -326,7 +313,7 @@ class Supervisord(ServiceManager):
             os.unlink(path)
 
     def finish(self):
-        if self.defined():
+        if set(self.defined()) - {WATCHDOG}:
             return
         self._call("shutdown")
         end = time.monotonic() + SHUTDOWN_WAIT_S
@@ -373,29 +360,24 @@ def _private_folder(path):
 
 
 def ensure_start_on_boot(node, wanted, check=False):
-    """Add the line to the crontab, or remove it. Returns {changed, diff, warnings}."""
-    result = {"changed": False, "diff": {"before": "", "after": ""}, "warnings": []}
+    """Add the line to the account's crontab, or remove it. Returns our lines (before, after)."""
     if node.manager.name != "supervisord":
-        return result
+        return "", ""
     mark = " # inference.fleet %s" % (node.paths.root or "/")
-    done, problem = _crontab("-l")
-    if problem and "no crontab" in problem.lower():
-        problem = None
+    text, problem = _crontab("-l")
     # splitlines() would split lines of others at form feeds and other characters, too
-    lines = done.stdout.rstrip("\n").split("\n") if done and not done.returncode and done.stdout else []
+    lines = text.rstrip("\n").split("\n") if text else []
     before = [line for line in lines if line.endswith(mark)]
     after = [_boot_line(node.manager) + mark] if wanted else []
-    if before != after and not problem:
-        result.update(changed=True, diff={"before": "\n".join(before), "after": "\n".join(after)})
-        if not check:
-            kept = [line for line in lines if not line.endswith(mark)]
-            problem = _crontab("-", "".join(line + "\n" for line in [*kept, *after]))[1]
+    if before != after and not problem and not check:
+        kept = [line for line in lines if not line.endswith(mark)]
+        problem = _crontab("-", "".join(line + "\n" for line in [*kept, *after]))[1]
     if problem and wanted:
-        result["warnings"].append(
+        node.warnings.append(
             "After a reboot nothing starts the servers of %s: %s. Run the play after a reboot, or set "
             "fleet_start_on_boot to false." % (node.paths.root, problem)
         )
-    return result
+    return "\n".join(before), "\n".join(before if problem else after)
 
 
 def _boot_line(manager):
@@ -410,11 +392,13 @@ def _boot_line(manager):
 
 
 def _crontab(option, text=None):
-    """(CompletedProcess or None, why it failed or None)."""
+    """(the crontab, why it cannot be used or None)."""
+    environment = {**os.environ, "LANG": "C.UTF-8"}
     try:
-        done = commands.run(
-            [CRONTAB, option], text=text, errors="surrogateescape", env={**os.environ, "LANG": "C.UTF-8"}
-        )
+        done = commands.run([CRONTAB, option], text=text, errors="surrogateescape", env=environment)
     except OSError as error:
-        return None, "crontab cannot be executed (%s)" % error.strerror
-    return done, "crontab %s failed: %s" % (option, done.stderr.strip()) if done.returncode else None
+        return "", "crontab cannot be executed (%s)" % error.strerror
+    if done.returncode == 0:
+        return done.stdout, None
+    missing = "no crontab" in done.stderr.lower()
+    return "", None if missing else "crontab %s failed: %s" % (option, done.stderr.strip())

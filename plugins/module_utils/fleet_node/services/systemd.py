@@ -8,7 +8,8 @@ the guard reads both from the entry, so systemd expands nothing in them, and no 
 
 `systemctl daemon-reload` removes the devices from containers that were started with --gpus, since systemd writes its
 own version of their device cgroups. It is called only if systemd has loaded an older version of a unit that is about to
-be started, or of a running unit that was rewritten (enable()); enabling and disabling work without it. A unit whose
+be started, or, if no container can lose devices, of a running unit that was rewritten (enable()) or of the watchdog;
+enabling and disabling work without it. A unit whose
 file is removed stays in systemd's memory, and docker or a follower may still start it; its condition prevents that.
 """
 
@@ -29,11 +30,11 @@ from ..host.units import is_outdated
 from ..model import gpt_oss
 from ..platforms.registry import PLATFORMS
 from ..supervise.state import START_LIMIT_EXIT
-from .base import LOG_RATE_S, SYSTEMD_RUNS, ServiceManager, Status
+from .base import SYSTEMD_RUNS, WATCHDOG, ServiceManager, Status
 
 UNITS = "/etc/systemd/system"
 SUFFIX = ".service"
-DESCRIPTION = "inference.fleet server "  # distinguishes servers from other units of the same prefix
+DESCRIPTION = "inference.fleet server "  # distinguishes our units from others of the same prefix
 HEADER = "# A server of inference.fleet, which overwrites this file.\n"
 STOP_WAIT_S = 15  # TERM to KILL
 CONTAINER_STOP_WAIT_S = STOP_WAIT_S + 15  # the engine's own TERM to KILL, and its answer
@@ -143,13 +144,31 @@ class Systemd(ServiceManager):
             "TasksMax=infinity",
             *(RECORDS if user is not None else []),
             "SyslogIdentifier=" + PREFIX + name,
-            "LogRateLimitIntervalSec=%d" % (LOG_RATE_S if self.log_limits()["rate"] else 0),
-            "LogRateLimitBurst=%d" % self.log_limits()["rate"],
             *hardening(entry),
             "",
             "[Install]",
             # after docker was stopped, and its servers with it, its next start also starts them again
             "WantedBy=" + " ".join(["multi-user.target", *needed]),
+        ]
+        return "\n".join(lines) + "\n"
+
+    def watchdog(self, argv):
+        lines = [
+            HEADER.rstrip("\n"),
+            "[Unit]",
+            "Description=%s%s" % (DESCRIPTION, WATCHDOG),
+            "ConditionPathExists=" + self.paths.guard,
+            "",
+            "[Service]",
+            "ExecStart=" + unit_command(argv),
+            "Restart=always",
+            "RestartSec=5",
+            "SyslogIdentifier=%s%s" % (PREFIX, WATCHDOG),
+            "ProtectSystem=full",
+            "NoNewPrivileges=yes",
+            "",
+            "[Install]",
+            "WantedBy=multi-user.target",
         ]
         return "\n".join(lines) + "\n"
 
@@ -311,31 +330,13 @@ class Systemd(ServiceManager):
     def start(self, names):
         self._enable(map(unit_of, names))
         shown = self._reset([*map(unit_of, names)])
-        if self._outdated(shown) or any(block["LoadState"] != "loaded" for block in shown.values()):
+        outdated = self._outdated(shown) or any(block["LoadState"] != "loaded" for block in shown.values())
+        if outdated and (names != [WATCHDOG] or _reload_is_harmless()):
             self._call("systemctl", "daemon-reload")
         self._call(*self.start_argv(names))
 
     def start_argv(self, names):
         return ["systemctl", "start", "--no-block", "--", *map(unit_of, names)]
-
-    def helper_runs(self, name):
-        # systemd may report the state of the unit before its last change
-        unit = name + ".timer"
-        enabled = os.path.islink("%s/timers.target.wants/%s" % (self.units, unit))
-        return enabled and self._show([unit]).get(unit, {}).get("ActiveState") == "active"
-
-    def start_helper(self, name):
-        unit = name + ".timer"
-        self._call("systemctl", "stop", "--", unit)
-        self._enable([unit])
-        self._reload_if_harmless([unit, name + SUFFIX])
-        self._call("systemctl", "start", "--", unit)
-
-    def end_helper(self, name):
-        unit = name + ".timer"
-        self._call("systemctl", "stop", "--", unit, name + SUFFIX)
-        if os.path.lexists("%s/%s" % (self.units, unit)):
-            self._disable([unit])
 
     def drop(self, names):
         names = [name for name in names if os.path.lexists(self.definition_path(name)) and not self.masked(name)]

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Asks each server of a node for a completion and restarts those that do not answer.
 
-Without --every it does so once, for a timer. A server is restarted by ending its engine: its service manager starts it
+A server is restarted by ending its engine: its service manager starts it
 again, and the guard counts that as a start. Servers that do not run are ignored, and those that have not answered since
 their start and are within their start budget.
 """
@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 
 from ..engines import health_request as asking
 from ..host import metrics
-from ..host.files import is_locked, names_in, readable_json, write_json
+from ..host.files import is_locked, names_in
 from ..host.http_client import FAILURES
 from ..host.paths import NodePaths
 from ..host.processes import markers_of, terminate
@@ -100,16 +101,10 @@ def _changing(root):
 
 
 def watch(options):
-    """Ask the servers, repeatedly with --every. Returns the exit status."""
-    memory = readable_json(options.memory) or {}
-    while True:
-        memory, failed = look(options, memory), False
-        try:
-            os.makedirs(os.path.dirname(options.memory), exist_ok=True)
-            write_json(options.memory, memory, 0o640)
-        except OSError as error:  # of a full disk, which does not end the watch
-            say("%s cannot be written: %s" % (options.memory, error.strerror), "watchdog")
-            failed = True
-        if not options.every:
-            return int(failed)
+    """Ask the servers again and again, until another version of the program is current: the service manager starts that
+    then."""
+    memory, version = {}, os.path.realpath(sys.argv[0])
+    while os.path.realpath(sys.argv[0]) == version:
+        memory = look(options, memory)
         time.sleep(options.every)
+    return 0

@@ -15,8 +15,13 @@ import subprocess
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files, http_client, processes
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import (
+    files,
+    http_client,
+    metrics,
+    processes,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_json, read_text
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import drift, readiness
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Observed
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import supervisord
@@ -153,8 +158,8 @@ def test_the_nodes_own_watchdog(node):
     assert "watchdog: runs\n" in node.servers(entries, watchdog=watch, check=True)["diff"]["after"]
     first = pids(node.serving(entries, watchdog=watch))
     assert node.servers(entries, watchdog=watch)["changed"] is False
-    memory = node.paths.run + "/watchdog.json"
-    wait_until(lambda: (read_json(memory) or {}).get("server-0", {}).get("answered"), what="its first answer")
+    answers = 'fleet_server_answers{server="server-0"} 1'
+    wait_until(lambda: answers in (read_text(metrics.file_in(node.paths.metrics)) or ""), what="its first answer")
     stop_by_signal(first["server-0"])
     wait_until(lambda: node.running("server-0") not in ([], [first["server-0"]]), what="the restart")
     node.ready(entries)
@@ -196,19 +201,6 @@ def test_a_reboot_below_a_root(node, tmp_path, monkeypatch):
     assert node.daemons() == []  # stopped stays stopped
     node.servers(entries, state="absent")
     assert table.read_text() == "# mine\n"
-
-
-def test_limits_of_logs_restart_nothing_and_are_remembered(node):
-    entry = node.entry("server-0")
-    first = pids(node.servers([entry]))
-    assert not os.path.exists(node.paths.etc + "/logs.json")
-    limits = {"rate": 1, "file_mb": 7, "files": 2}
-    result = node.servers([entry], logs=limits)
-    assert (result["changed"], pids(result)) == (True, first)
-    assert node.servers([entry])["changed"] is False
-    definition = pathlib.Path(node.paths.etc + "/supervisor.d/inference-fleet-server-0.conf").read_text()
-    assert "stdout_logfile_maxbytes=7MB\nstdout_logfile_backups=1\n" in definition
-    assert node.servers([entry], logs={})["changed"]
 
 
 def test_servers_are_listed_although_a_signal_stopped_their_supervisord(node, monkeypatch):

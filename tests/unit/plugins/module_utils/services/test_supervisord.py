@@ -145,27 +145,30 @@ def node(tmp_path, monkeypatch):
     monkeypatch.setattr(supervisord, "CRONTAB", str(program))
     paths = NodePaths(str(tmp_path / "a root's 100% $HOME"))
     manager = Supervisord(paths, "/toolkit")
-    return types.SimpleNamespace(paths=paths, manager=manager, table=tmp_path / "table", folder=tmp_path)
+    return types.SimpleNamespace(paths=paths, manager=manager, table=tmp_path / "table", folder=tmp_path, warnings=[])
 
 
 def test_the_line_is_added_and_removed_and_other_lines_stay(node):
     node.table.write_text(OTHERS)
-    assert supervisord.ensure_start_on_boot(node, False)["changed"] is False
-    assert supervisord.ensure_start_on_boot(node, True, True)["changed"] and node.table.read_text() == OTHERS
-    found = supervisord.ensure_start_on_boot(node, True)
-    assert found["changed"] and node.table.read_text() == OTHERS + found["diff"]["after"] + "\n"
-    assert supervisord.ensure_start_on_boot(node, True)["changed"] is False
-    assert supervisord.ensure_start_on_boot(node, False)["changed"]
+    assert supervisord.ensure_start_on_boot(node, False) == ("", "")
+    before, after = supervisord.ensure_start_on_boot(node, True, True)
+    assert before == "" and after and node.table.read_text() == OTHERS
+    assert supervisord.ensure_start_on_boot(node, True) == (before, after)
+    assert node.table.read_text() == OTHERS + after + "\n"
+    assert supervisord.ensure_start_on_boot(node, True) == (after, after)
+    assert supervisord.ensure_start_on_boot(node, False) == (after, "")
     assert node.table.read_text() == OTHERS
 
 
 def test_a_crontab_that_cannot_be_used(node, monkeypatch):
     (node.folder / "refuse--").touch()
-    assert "bad minute" in supervisord.ensure_start_on_boot(node, True)["warnings"][0]
+    assert supervisord.ensure_start_on_boot(node, True) == ("", "")
     (node.folder / "refuse--l").touch()
-    assert "bad minute" in supervisord.ensure_start_on_boot(node, True)["warnings"][0]
+    supervisord.ensure_start_on_boot(node, True)
     monkeypatch.setattr(supervisord, "CRONTAB", "/none")
-    assert "cannot be executed" in supervisord.ensure_start_on_boot(node, True)["warnings"][0]
-    assert supervisord.ensure_start_on_boot(node, False)["warnings"] == []
+    supervisord.ensure_start_on_boot(node, True)
+    assert ["bad minute" in words for words in node.warnings] == [True, True, False]
+    supervisord.ensure_start_on_boot(node, False)
     node.manager = types.SimpleNamespace(name="systemd")
-    assert supervisord.ensure_start_on_boot(node, True)["warnings"] == []
+    assert supervisord.ensure_start_on_boot(node, True) == ("", "")
+    assert len(node.warnings) == 3

@@ -11,12 +11,9 @@ import re
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import services
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import units
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Node
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import systemd
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import watchdog as node_watchdog
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache, container, plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
@@ -150,7 +147,7 @@ def test_the_whole_unit(manager):
         STOP, "Restart=always", "RestartSec=1", "RestartPreventExitStatus=194", "KillMode=control-group",
         "TimeoutStopSec=15", "User=inference-fleet", "LimitNOFILE=1048576", "LimitMEMLOCK=infinity",
         "TasksMax=infinity", "RuntimeDirectory=inference-fleet/servers", "RuntimeDirectoryPreserve=yes",
-        "SyslogIdentifier=inference-fleet-server-0", "LogRateLimitIntervalSec=30", "LogRateLimitBurst=10000",
+        "SyslogIdentifier=inference-fleet-server-0",
         "ProtectSystem=full", "ProtectControlGroups=yes", "NoNewPrivileges=yes", "RestrictSUIDSGID=yes",
         "ProtectKernelTunables=yes", "[Install]", "WantedBy=multi-user.target",
     ]  # fmt: skip
@@ -358,39 +355,49 @@ def test_logs_come_from_the_journal(manager):
     assert manager.log_files("server-0") == []
 
 
-def test_the_timer_of_the_watchdog_comes_and_goes(manager, tmp_path):
-    node = Node(NodePaths(str(tmp_path / "root")), manager)
+def test_the_watchdog_comes_and_goes(manager, tmp_path):
     manager.units = str(tmp_path / "units")
     os.mkdir(manager.units)
     settings = {"interval": 7, "failures": 3, "timeout": 5}
-    manager.answers["show"] = "ActiveState=inactive\nNeedDaemonReload=no\n"
-    first = node_watchdog.ensure(node, settings, check=True)
-    assert (first["changed"], manager.calls, os.listdir(manager.units)) == (True, [], [])
-    assert node_watchdog.ensure(node, settings)["diff"] == first["diff"]
-    timer = "inference-fleet-watchdog.timer"
-    assert acts(manager) == [
-        "systemctl stop -- " + timer,
-        "systemctl enable --quiet --no-reload -- " + timer,
-        "systemctl start -- " + timer,
-    ]
-    units = pathlib.Path(manager.units)
-    assert "OnUnitInactiveSec=7\n" in (units / timer).read_text()
-    text = (units / "inference-fleet-watchdog.service").read_text()
-    command = [word.decode() for word in read_words(text.split("ExecStart=")[1].split("\n")[0])]
-    run = node.paths.run
-    assert command == [
-        host_python.link(node.paths), "-I", node.paths.guard, "watch", node.paths.etc,
-        "--state", node.paths.state, "--root", node.paths.root, "--memory", run + "/watchdog.json", "--failures", "3",
-        "--timeout", "5",
-    ]  # fmt: skip
-    assert manager.defined() == []
-
-    os.makedirs(units / "timers.target.wants")
-    os.symlink("../" + timer, units / "timers.target.wants" / timer)
-    assert node_watchdog.ensure(node, settings)["changed"]  # it does not run
-    manager.answers["show"] = "Id=%s\nActiveState=active\nNeedDaemonReload=no\n" % timer
+    unit, path = "inference-fleet-watchdog.service", manager.definition_path("watchdog")
+    shown = "Id=%s\nDescription=inference.fleet server watchdog\nLoadState=loaded\nActiveState=%s\nSubState=x\n"
+    manager.answers["show"] = ""
+    first = manager.ensure_watchdog(settings, check=True)
+    assert first[0] == "" and first[1].startswith(path) and not os.path.exists(path)
     manager.calls.clear()
-    assert node_watchdog.ensure(node, settings)["changed"] is False
+    assert manager.ensure_watchdog(settings) == first
+    assert acts(manager) == [
+        "systemctl enable --quiet --no-reload -- " + unit,
+        "systemctl start --no-block -- " + unit,
+    ]
+    text = pathlib.Path(path).read_text()
+    command = [word.decode() for word in read_words(text.split("ExecStart=")[1].split("\n")[0])]
+    paths = manager.paths
+    assert command == [
+        "/usr/bin/python3", "-I", paths.guard, "watch", paths.etc, "--state", paths.state, "--root", paths.root,
+        "--every", "7", "--failures", "3", "--timeout", "5",
+    ]  # fmt: skip
+
+    os.makedirs(manager.units + "/multi-user.target.wants")
+    os.symlink("../" + unit, manager.units + "/multi-user.target.wants/" + unit)
+    manager.answers["show"] = shown % (unit, "inactive")
+    before, after = manager.ensure_watchdog(settings)  # it does not run
+    assert before != after
+    manager.answers["show"] = shown % (unit, "active")
+    manager.calls.clear()
+    before, after = manager.ensure_watchdog(settings)
+    assert before == after and acts(manager) == []
+    manager.answers["show"] += "NeedDaemonReload=yes\n"
+    for harmless in (False, True):
+        manager.calls.clear()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(systemd, "_reload_is_harmless", lambda value=harmless: value)
+            manager.ensure_watchdog(dict(settings, interval=7 + harmless + 1))
+        assert ("systemctl daemon-reload" in acts(manager)) is harmless
+    manager.calls.clear()
+    manager.ensure_watchdog(None)
+    assert acts(manager) == ["systemctl stop -- " + unit, "systemctl disable --quiet --no-reload -- " + unit]
+    assert manager.defined() == []
 
 
 def test_problems(manager, monkeypatch):

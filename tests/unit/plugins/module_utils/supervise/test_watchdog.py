@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -110,18 +111,22 @@ def test_an_answer_that_cannot_be_read_is_a_failure_of_that_server_alone(node, m
     assert [node.look(), node.look()] == [True, False]
 
 
-def test_a_full_disk_does_not_end_the_watch(node, monkeypatch):
+def test_it_asks_until_another_version_is_current_also_with_a_full_disk(node, monkeypatch, tmp_path):
     node.answers["/v1/chat/completions"] = HANGS
-    (node.folder / "file").write_text("")
-    node.options.memory, node.options.every = str(node.folder / "file" / "memory.json"), 1
-    turns = iter([None, None])
-    clock = types.SimpleNamespace(sleep=lambda _seconds: next(turns), time=time.time)
-    monkeypatch.setattr(watchdog, "time", clock)
-    with pytest.raises(StopIteration):
-        watchdog.watch(node.options)
+    monkeypatch.setattr(watchdog.metrics, "update", lambda *_arguments: os.stat("/dev/full/x"))
+    node.options.every = 1
+    program = tmp_path / "current"
+    program.symlink_to("one")
+    monkeypatch.setattr(sys, "argv", [str(program)])
+
+    def sleep(_seconds):
+        if node.process.poll() is not None:
+            program.unlink()
+            program.symlink_to("two")
+
+    monkeypatch.setattr(watchdog, "time", types.SimpleNamespace(sleep=sleep, time=time.time))
+    assert watchdog.watch(node.options) == 0
     assert node.process.wait(10) == -signal.SIGTERM
-    node.options.every = None
-    assert watchdog.watch(node.options) == 1
 
 
 def test_a_new_process_is_not_charged_with_the_failures_of_the_old_one(node):

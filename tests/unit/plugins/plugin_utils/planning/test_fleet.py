@@ -56,7 +56,7 @@ def test_a_limit_that_leaves_nobody_is_an_error():
     assert (error.code, error.values) == ("inventory.limit-empty", ("theirs", "ours"))
 
 
-@pytest.mark.parametrize("changes", [{"fleet_root": "here"}, {"fleet_recipe": "nope"}, {"fleet_log_rate": "x"}])
+@pytest.mark.parametrize("changes", [{"fleet_root": "here"}, {"fleet_recipe": "nope"}, {"fleet_weights_min_rate": "x"}])
 def test_mistakes_of_hosts_outside_the_limit_do_not_count(changes):
     hosts = {"a": Lazy({**LOCAL, **changes}), "b": Lazy(LOCAL)}
     assert list(fleet.plan_fleet(hosts, hosts.get, limit=["b"])) == ["b"]

@@ -46,7 +46,6 @@ SITE = {
     "fleet_weights_min_rate": 1000,
     "fleet_artifact_source": "/srv/artifacts",
     "fleet_watchdog": "yes",
-    "fleet_log_rate": 0,
     "fleet_start_on_boot": True,
     "fleet_changes": "together",
     "container_engine_restart": "always",
@@ -66,7 +65,7 @@ ROLES = {
     "tiktoken_encodings_controller": "/here/o200k_base.tiktoken", "tiktoken_encodings_names": [],
     "model_weights_source": "modelscope", "model_weights_path": "/elsewhere", "model_weights_poll_s": 3,
     "model_weights_token": SECRET, "model_weights_site_endpoint": "https://me:%s@h" % SECRET,
-    "model_weights_verify": "full", "serve_state": "restarted", "serve_toolkit": "/st", "serve_log_rate": 1,
+    "model_weights_verify": "full", "serve_state": "restarted", "serve_toolkit": "/st", "serve_watchdog_failures": 4,
     "serve_watchdog": False, "serve_start_on_boot": "No", "serve_reports_dir": "/rd",
 }  # fmt: skip
 HOSTS = {
@@ -334,11 +333,11 @@ def test_operations_are_known_on_nodes_with_their_arguments_and_no_argument_has_
 
 
 def test_a_variable_that_only_a_play_can_work_out_lets_its_step_run_each_time():
-    given = {**HOSTS["cpu"], "serve_log_rate": RuntimeError("'fleet_deployment' is undefined"), "vllm_packages": ["a"]}
+    given = {**HOSTS["cpu"], "serve_start_on_boot": RuntimeError("'fleet_deployment' is undefined"), "vllm_packages": ["a"]}
     found, (_plan, host) = reasons(given), planned(given)
-    assert list(found) == ["serve"] and "variable serve_log_rate" in found["serve"]
+    assert list(found) == ["serve"] and "variable serve_start_on_boot" in found["serve"]
     assert "vllm_packages" in host.read
-    assert "serve_log_rate" in host.looked - host.read  # its message may be another in each play
+    assert "serve_start_on_boot" in host.looked - host.read  # its message may be another in each play
 
 
 def test_a_variable_of_an_odd_form_lets_its_step_run_each_time():

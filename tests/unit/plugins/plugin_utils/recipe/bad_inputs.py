@@ -243,7 +243,7 @@ VALUES = {
     },
     "secrets.invalid": {"fleet_api_key": [12345678, True, SECRET + " x", [SECRET, SECRET]]},
     "measure.profile-unknown": {"benchmark_profile": ["guid"]},
-    "inventory.variable-unknown": {"fleet_watchdog_interval": [60], "fleet_bind_adress": ["::"], "fleet-log-rate": [1]},
+    "inventory.variable-unknown": {"fleet_watchdog_interval": [60], "fleet_bind_adress": ["::"], "fleet-watchdog": [1]},
 }  # fmt: skip
 
 # Values that are as they should be, also those that -e gives as strings.
