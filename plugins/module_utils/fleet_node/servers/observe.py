@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import stat
 import time
 
@@ -20,7 +19,7 @@ from ..host import files, processes
 from ..host.files import make_directory, read_bytes, read_json, read_text
 from ..host.redact import Redactor
 from ..host.server_spec import NAME, entry_hash, read_entry, server_ports
-from ..host.values import parse_cpu_list, utc
+from ..host.values import utc
 from ..services.base import WATCHDOG
 from ..supervise import state as guard_state
 from . import by_hand
@@ -97,50 +96,21 @@ def _unrecorded(paths, name, pid):
 
 
 def container_faults(entry, containers):
-    """[reason] why an entry's running container is not as planned: another image than its name means now, or limits
-    that `docker update` changed; [] if it is, or if the container engine does not answer."""
+    """[reason] why an entry's running container is not as planned: its image has another name by now; [] if it is, or
+    if the container engine does not answer."""
     engine = engine_of_entry(entry)
     running = [one for one in containers if one.running]
     if engine is None or len(running) != 1:
         return []
     name = entry["container"]["image"]
     with contextlib.suppress(EngineError):
-        found = engine.container(running[0].id) or {}
+        found = (engine.container(running[0].id) or {}).get("Image")
         named = engine.find_image(name, entry["container"]["digest"])
-        own = engine.image(found["Image"]) if named and found.get("Image") else None
-        faults = list(_changed_limits(entry, found.get("HostConfig") or {}))
+        own = engine.image(found) if named and found else None
         if own and own["id"] != named["id"]:
             short = [one["id"].rpartition(":")[2][: guard_state.DIGITS] for one in (named, own)]
-            faults.append("%s is another image by now (%s) than its container runs (%s)" % (name, *short))
-        return faults
+            return ["%s is another image by now (%s) than its container runs (%s)" % (name, *short)]
     return []
-
-
-def _bytes(text):
-    number, unit = re.fullmatch(r"([0-9.]+)([bkmgt]?)b?", text.lower()).groups()
-    return int(float(number) * 1024 ** "bkmgt".index(unit or "b"))
-
-
-# Limits that can change while a container runs: (option of its run command, how its value is read, if not a string).
-LIMITS = {
-    "Memory": ("--memory", _bytes),
-    "NanoCpus": ("--cpus", lambda text: round(float(text) * 1e9)),
-    "CpusetCpus": ("--cpuset-cpus", parse_cpu_list),
-}
-
-
-def _changed_limits(entry, host):
-    launch = entry["launch"][: len(entry["launch"]) - len(entry["command"])]
-    for name, (option, read) in LIMITS.items():
-        values = [word[len(option) + 1 :] for word in launch if word.startswith(option + "=")]
-        values += [value for word, value in zip(launch, launch[1:]) if word == option]
-        now = host.get(name) or None
-        try:
-            differs = (read(values[-1]) if values else None) != (read(now) if isinstance(now, str) else now)
-        except (AttributeError, ValueError):  # a form that this collection does not know
-            continue
-        if differs:
-            yield "%s of its container is %s instead of %s" % (name, now or "unlimited", (values or ["unlimited"])[-1])
 
 
 def _read_files(paths, manager, one, planned):

@@ -12,7 +12,6 @@ from ..errors import FleetError, visible
 from ..host import processes
 from ..host import python as host_python
 from ..host.server_spec import check_entries
-from ..services.base import ManagerSilent
 from .apply import shared_changes
 from .desired import desired_server
 from .drift import Difference, compare, unit_notes
@@ -31,12 +30,7 @@ def status(node, entries, only=None, log_lines=0, probes=False, timeout=10, secr
     None otherwise. secrets: {variable: value}, as far as they are known.
     """
     planned = check_entries(entries)
-    silence = None
-    try:
-        observed = observe(node.paths, node.manager, planned)
-    except ManagerSilent as error:  # running servers are listed without their service
-        silence, node.manager.statuses = error.message, dict
-        observed = observe(node.paths, node.manager, planned)
+    observed = observe(node.paths, node.manager, planned)
     known = [*planned, *sorted(name for name in observed if name not in planned and observed[name].is_there)]
     check_only(only, known, {})
     names = [name for name in known if only is None or name in only]
@@ -63,10 +57,6 @@ def status(node, entries, only=None, log_lines=0, probes=False, timeout=10, secr
         if result["ready"] is False and name in planned and condition(one).state in ("running", "waiting"):
             words = result["reason"] or "it was not asked, since its deployed entry cannot be read"
             mine.append(Difference("not ready", "it is not ready: %s" % words))
-        if silence:
-            result["reason"] = result["reason"] if result["ready"] else silence
-            mine = [one for one in mine if one.kind not in ("unmanaged", "stopped", "not ready")]
-            mine.insert(0, Difference("service manager", silence))
         lines = [{"kind": one.kind, "text": visible(one.text)} for one in mine]
         result["differences"] = lines if planned else None
         result["drift"] = "; ".join(one["text"] for one in lines) or None

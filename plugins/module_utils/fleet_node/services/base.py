@@ -8,17 +8,12 @@ from __future__ import annotations
 import dataclasses
 import os
 
-from ..errors import FleetError
 from ..host import python as host_python
 from ..host import trust
 from ..host.files import make_directory, read_text, write_atomic
 
 SYSTEMD_RUNS = "/run/systemd/system"  # sd_booted(3)
 WATCHDOG = "watchdog"  # a process that managers run like a server, and that is none
-
-
-class ManagerSilent(FleetError):
-    """The service manager runs and does not answer."""
 
 
 @dataclasses.dataclass(eq=False)

@@ -29,7 +29,7 @@ from ..host import paths as host_paths
 from ..host.files import names_in, read_end
 from ..host.paths import PREFIX
 from ..supervise.state import START_LIMIT_EXIT
-from .base import WATCHDOG, ManagerSilent, ServiceManager, Status
+from .base import WATCHDOG, ServiceManager, Status
 
 MARKER = "INFERENCE_FLEET_SUPERVISOR"  # in the daemon's environment: the root that it serves
 SOCKET_PATH_BYTES = 107  # sizeof(sun_path) - 1, unix(7)
@@ -218,7 +218,7 @@ class Supervisord(ServiceManager):
             reason = "it belongs to another user than %s. Run as its user, with become"
             raise self._failed(method, reason % processes.user_name(os.getuid())) from error
         except (OSError, http.client.HTTPException) as error:
-            raise ManagerSilent(
+            raise FleetError(
                 "supervisord.no-answer", self._processes(self.daemons()), self.socket, REQUEST_S, error, self.log
             ) from error
         finally:

@@ -203,22 +203,6 @@ def test_a_reboot_below_a_root(node, tmp_path, monkeypatch):
     assert table.read_text() == "# mine\n"
 
 
-def test_servers_are_listed_although_a_signal_stopped_their_supervisord(node, monkeypatch):
-    monkeypatch.setattr(supervisord, "REQUEST_S", 1.0)
-    entry = node.entry("server-0")
-    served = pids(node.servers([entry]))
-    daemon = supervisord.Supervisord(node.paths, "/toolkit").daemons()[0]
-    stop_by_signal(daemon)
-    try:
-        found = node.module("engine_servers_info", [entry], probe=True)["servers"][0]
-        assert (found["state"], found["ready"]) == ("running", True)
-        assert "supervisord (process %d) does not answer" % daemon in found["drift"] and "kill -CONT" in found["drift"]
-        assert node.module("engine_servers", [entry])["code"] == "supervisord.no-answer"
-    finally:
-        os.kill(daemon, signal.SIGCONT)
-    wait_until(lambda: pids(node.servers([entry])) == served)
-
-
 SECRETS = {"fleet_hf_token": SECRET}
 
 

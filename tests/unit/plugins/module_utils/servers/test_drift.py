@@ -139,7 +139,7 @@ def test_a_long_command_of_a_stranger_is_masked_in_linear_time(word):
     assert node_processes.masked(word * 100_000)
 
 
-# ---- the image and the limits of a container
+# ---- the image of a container
 
 
 def test_a_tag_that_leads_to_another_image_by_now(tmp_path, monkeypatch):
@@ -163,26 +163,6 @@ def test_a_tag_that_leads_to_another_image_by_now(tmp_path, monkeypatch):
     assert observe.container_faults({"container": None}, runs) == []
     engine.write(errors={"*": "down"})
     assert observe.container_faults(planned, runs) == []
-
-
-@pytest.mark.parametrize(("flags", "host", "faults"), [
-    ([], {}, 0), ([], {"Memory": 0, "NanoCpus": 0, "CpusetCpus": ""}, 0),
-    (["--memory=1g"], {"Memory": 1 << 30}, 0), (["--cpus", "1.5"], {"NanoCpus": 1500000000}, 0),
-    (["--cpuset-cpus=0-3,8"], {"CpusetCpus": "0,1,2,3,8"}, 0),
-    (["--memory=odd"], {"Memory": 7}, 0),  # not understood, so not compared
-    ([], {"Memory": 512 << 20}, 1), (["--memory=1g"], {"Memory": 2 << 30}, 1), (["--memory", "1g"], {}, 1),
-    ([], {"NanoCpus": 5}, 1), (["--cpuset-cpus=0-3"], {"CpusetCpus": "0-1"}, 1),
-])  # fmt: skip
-def test_a_limit_that_was_changed_while_the_container_runs(tmp_path, monkeypatch, flags, host, faults):
-    command = ["serve", "--memory=9"]
-    launch = ["docker", "run", *flags, "app:1", *command]
-    planned = {"container": plan_entries.container(), "launch": launch, "command": command}
-    engine = ScriptedEngine(tmp_path, monkeypatch)
-    engine.write(images={"app:1": image("1", tags=["app:1"])}, containers=[
-        {"id": "c1", "name": "c1", "labels": {}, "state": "running", "image": "sha256:" + "1" * 64, "host": host}
-    ])  # fmt: skip
-    runs = [Container("c1", "inference-fleet-server-0", True, "server-0", "/", "h")]
-    assert len(observe.container_faults(planned, runs)) == faults
 
 
 # ---- signals of a drain, and the PYTHONPATH that brings their handlers into a container

@@ -333,7 +333,11 @@ def test_operations_are_known_on_nodes_with_their_arguments_and_no_argument_has_
 
 
 def test_a_variable_that_only_a_play_can_work_out_lets_its_step_run_each_time():
-    given = {**HOSTS["cpu"], "serve_start_on_boot": RuntimeError("'fleet_deployment' is undefined"), "vllm_packages": ["a"]}
+    given = {
+        **HOSTS["cpu"],
+        "serve_start_on_boot": RuntimeError("'fleet_deployment' is undefined"),
+        "vllm_packages": ["a"],
+    }
     found, (_plan, host) = reasons(given), planned(given)
     assert list(found) == ["serve"] and "variable serve_start_on_boot" in found["serve"]
     assert "vllm_packages" in host.read
