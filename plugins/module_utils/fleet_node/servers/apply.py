@@ -119,12 +119,8 @@ def put_back(node, observed):
     """Restore all definitions that were kept, and start them. Returns ([names with their old definition], [names that
     had none, which are removed]). Raises FleetError, OSError."""
     names = list(server_files.kept(node.paths))
-    with Staging() as staging:
-        absent = server_files.restore(node.paths, staging)
-        stop(node, [name for name in names if name in observed], observed)
-        staging.commit()
-    for path in absent:
-        unlink(path)
+    stop(node, [name for name in names if name in observed], observed)
+    absent = server_files.restore(node.paths)
     for name in names:
         forget_state(node, name)
     gone = [name for name in names if node.paths.entry(name) in absent]

@@ -3,13 +3,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The files of servers: written beside their places and installed together, kept until a change is verified, removed.
 
-The files that a wave replaced are kept in a file of mode 0600, since they contain secrets: {server: {files: {path: null
-or {data, mode, owner}}, starts}}. `starts` is false for a server that was removed to make room.
+The files that a wave replaced stay as PATH.previous, links that need no space. A record lists them: {server: {files:
+[path], starts}}. A path without its link did not exist; `starts` is false for a server that was removed to make room.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import errno
 import json
@@ -17,7 +16,7 @@ import os
 import stat
 
 from ..host import files, trust
-from ..host.files import make_directory, read_bytes, readable_json, write_atomic
+from ..host.files import fits, make_directory, readable_json, write_atomic
 from ..host.os_errors import about, os_error
 from .model import STARTS, config_path
 
@@ -110,15 +109,18 @@ def unlink(path):
 # -- files that a wave replaced ----------------------------------------------------------------------------------------
 
 
+PREVIOUS = ".previous"
+
+
 def kept(paths):
     """{server: its kept files}; {} without any."""
-    found = readable_json(_kept_path(paths))
-    return found if isinstance(found, dict) and all(isinstance(one, dict) for one in found.values()) else {}
+    found = readable_json(_record(paths))
+    return found if fits(found, {"*": {"files": [str], "starts": bool}}, complete=True) else {}
 
 
 def unverified(paths):
     """Names of servers that were changed and not verified since."""
-    return sorted(name for name, one in kept(paths).items() if one.get("starts"))
+    return sorted(name for name, one in kept(paths).items() if one["starts"])
 
 
 def keep(node, actions, desired, observed):
@@ -133,49 +135,48 @@ def keep(node, actions, desired, observed):
         entries = [desired[action.name].entry if action.name in desired else None, one.entry if one else None]
         paths = [node.paths.entry(action.name), node.paths.secret(action.name)]
         paths += [node.manager.definition_path(action.name), *map(config_path, entries)]
-        found[action.name] = {"files": {path: _file(path) for path in paths if path}, "starts": action.kind in STARTS}
+        found[action.name] = {"files": sorted({*paths} - {None}), "starts": action.kind in STARTS}
     if any(action.kind in ("create", "change") for action in actions):
+        for path in [path for name in found if name not in known for path in found[name]["files"]]:
+            unlink(path + PREVIOUS)
+            with contextlib.suppress(FileNotFoundError):
+                os.link(path, path + PREVIOUS, follow_symlinks=False)
         _keep_only(node.paths, found)
 
 
-def restore(paths, staging):
-    """Add the kept files to a Staging. Returns the paths of files that did not exist. Raises OSError."""
-    found = {path: file for one in kept(paths).values() for path, file in (one.get("files") or {}).items()}
-    for path, file in found.items():
-        if file is not None:
-            owner = tuple(file["owner"]) if os.geteuid() == 0 else None
-            staging.add(path, base64.b64decode(file["data"]), file["mode"], owner)
-    return [path for path, file in found.items() if file is None]
+def restore(paths):
+    """Install the kept files. Returns the paths that had no file, which are deleted. Raises OSError."""
+    absent = []
+    for path in [path for one in kept(paths).values() for path in one["files"]]:
+        unlink(path + ".old")
+        if os.path.lexists(path + PREVIOUS):
+            os.link(path + PREVIOUS, path + ".old", follow_symlinks=False)
+            os.rename(path + ".old", path)
+            unlink(path + ".old")  # which rename() leaves if both are the same file
+        else:
+            unlink(path)
+            absent.append(path)
+    return absent
 
 
 def forget(paths, names):
     """Forget these servers, which are verified or removed. With the last changed server, removed servers are
     forgotten."""
     left = {name: one for name, one in kept(paths).items() if name not in names}
-    _keep_only(paths, left if any(one.get("starts") for one in left.values()) else {})
-
-
-def _file(path):
-    data = read_bytes(path)
-    if data is None:
-        return None
-    found = os.stat(path)
-    return {
-        "data": base64.b64encode(data).decode("ascii"),
-        "mode": stat.S_IMODE(found.st_mode),
-        "owner": [found.st_uid, found.st_gid],
-    }
+    _keep_only(paths, left if any(one["starts"] for one in left.values()) else {})
 
 
 def _keep_only(paths, found):
-    if found == kept(paths):
-        return
-    if not found:
-        unlink(_kept_path(paths))
-        return
-    make_folder(paths.secrets)
-    write_atomic(_kept_path(paths), json.dumps(found), 0o600)
+    known = kept(paths)
+    if found:
+        make_folder(paths.secrets)
+        write_atomic(_record(paths), json.dumps(found), 0o600)
+    elif known:
+        unlink(_record(paths))
+    for name in set(known) - set(found):
+        for path in known[name]["files"]:
+            unlink(path + PREVIOUS)
 
 
-def _kept_path(paths):
+def _record(paths):
     return paths.secrets + "/.previous.json"
