@@ -21,7 +21,6 @@ import shutil
 import tempfile
 
 from . import program_check
-from .errors import CATALOGUE
 from .host import trust
 from .host.files import folder_lock, leads_to, make_directory, put_link, sha256_file
 from .host.os_errors import about, os_error
@@ -29,6 +28,7 @@ from .program_check import CURRENT, MANIFEST, current, place, record_of, version
 
 ROOT = "fleet_node"  # the package in an archive and in a version's folder
 MAIN = "__main__.py"
+SUFFIXES = (".py", ".json", ".conf", ".service")
 DATE = (1980, 1, 1, 0, 0, 0)
 RIGHTS = (errno.EACCES, errno.EPERM)
 KEPT = "Nothing was changed, and servers continue."
@@ -44,7 +44,7 @@ def files_of(folder=None):
     for at, names, files in os.walk(folder, followlinks=True):
         names[:] = sorted(name for name in names if name != "__pycache__")
         for name in files:
-            if name.endswith(".py") or name == CATALOGUE:
+            if name.endswith(SUFFIXES):
                 path = os.path.join(at, name)
                 with open(path, "rb") as stream:
                     found["%s/%s" % (ROOT, os.path.relpath(path, folder))] = stream.read()

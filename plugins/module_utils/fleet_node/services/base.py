@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pkgutil
 
 from ..host import python as host_python
 from ..host import trust
@@ -31,6 +32,11 @@ class Status:
     reason: str | None = None
     enabled: bool = True
     drop_ins: list = dataclasses.field(default_factory=list)
+
+
+def template(file, **values):
+    """The content of a file of this folder with these values."""
+    return pkgutil.get_data(__package__, file).decode("utf-8") % values
 
 
 class ServiceManager:

@@ -29,7 +29,7 @@ from ..host import paths as host_paths
 from ..host.files import names_in, read_end
 from ..host.paths import PREFIX
 from ..supervise.state import START_LIMIT_EXIT
-from .base import WATCHDOG, ServiceManager, Status
+from .base import WATCHDOG, ServiceManager, Status, template
 
 MARKER = "INFERENCE_FLEET_SUPERVISOR"  # in the daemon's environment: the root that it serves
 SOCKET_PATH_BYTES = 107  # sizeof(sun_path) - 1, unix(7)
@@ -114,34 +114,13 @@ class Supervisord(ServiceManager):
         return None
 
     def shared_files(self):
-        lines = [
-            "; Written by inference.fleet; the next run overwrites it.",
-            "[unix_http_server]",
-            "file=" + ini_value(self.socket),
-            "chmod=0700",
-            "",
-            "[supervisord]",
-            "identifier=inference-fleet",
-            "logfile=" + ini_value(self.log),
-            "logfile_maxbytes=10MB",
-            "logfile_backups=3",
-            "pidfile=" + ini_value(self.pidfile),
-            "childlogdir=" + ini_value(self.paths.log),
-            "nocleanup=true",
-            "umask=027",  # of logs; the guard sets the engine's own
-            *(["user=root"] if os.getuid() == 0 else []),
-            "",
-            "[rpcinterface:supervisor]",
-            "supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface",
-            "",
-            "[supervisorctl]",
-            "serverurl=unix://" + ini_value(self.socket),
-            "",
-            "[include]",
-            "files=supervisor.d/*.conf",
-            "",
-        ]
-        return {self.conf: "\n".join(lines)}
+        return {
+            self.conf: template(
+                "supervisord.conf", socket=ini_value(self.socket), log=ini_value(self.log),
+                pidfile=ini_value(self.pidfile), logs=ini_value(self.paths.log),
+                user="" if os.getuid() else "user=root\n",
+            )
+        }  # fmt: skip
 
     def definition(self, entry, user):
         return self._program(entry["name"], self.guard_argv(entry["name"]), user)
@@ -150,27 +129,11 @@ class Supervisord(ServiceManager):
         return self._program(WATCHDOG, argv, None)
 
     def _program(self, name, argv, user):
-        lines = [
-            "; Written by inference.fleet; the next run overwrites it.",
-            "[program:%s%s]" % (PREFIX, name),
-            "command=" + ini_command(argv),
-            "directory=/",
-            "autostart=true",
-            "autorestart=unexpected",
-            "exitcodes=%d" % START_LIMIT_EXIT,
-            "startsecs=0",
-            "startretries=5",
-            "stopsignal=TERM",
-            "stopasgroup=true",
-            "killasgroup=true",
-            "stopwaitsecs=%d" % STOP_WAIT_S,
-            "redirect_stderr=true",
-            "stdout_logfile=" + ini_value(self.paths.log_file(name), expansions=2),
-            "stdout_logfile_maxbytes=50MB",
-            "stdout_logfile_backups=3",
-            *(["user=" + user] if user is not None and os.getuid() == 0 else []),
-        ]
-        return "\n".join(lines) + "\n"
+        return template(
+            "program.conf", name=PREFIX + name, command=ini_command(argv), start_limit=START_LIMIT_EXIT,
+            stop_wait=STOP_WAIT_S, log=ini_value(self.paths.log_file(name), expansions=2),
+            user="user=%s\n" % user if user is not None and os.getuid() == 0 else "",
+        )  # fmt: skip
 
     def definition_path(self, name):
         return "%s/%s%s.conf" % (self.programs, PREFIX, name)

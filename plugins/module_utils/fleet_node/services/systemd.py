@@ -30,7 +30,7 @@ from ..host.units import is_outdated
 from ..model import gpt_oss
 from ..platforms.registry import PLATFORMS
 from ..supervise.state import START_LIMIT_EXIT
-from .base import SYSTEMD_RUNS, WATCHDOG, ServiceManager, Status
+from .base import SYSTEMD_RUNS, WATCHDOG, ServiceManager, Status, template
 
 UNITS = "/etc/systemd/system"
 SUFFIX = ".service"
@@ -39,19 +39,15 @@ HEADER = "# A server of inference.fleet, which overwrites this file.\n"
 STOP_WAIT_S = 15  # TERM to KILL
 CONTAINER_STOP_WAIT_S = STOP_WAIT_S + 15  # the engine's own TERM to KILL, and its answer
 DOCKER = "docker.service"
-RESTART_S = 1  # the guard counts and delays starts; this is for a guard that cannot be executed
 # Not in root's units, whose guards make the folder: systemd would make it root's, and close it to the other guards.
 RECORDS = (
     "# where guards leave their records; it is made again after a reboot and stays when a server stops",
     "RuntimeDirectory=inference-fleet/servers",
     "RuntimeDirectoryPreserve=yes",
 )
-# In addition to the guard's start limit, which allows 5 starts within hours.
-LIMIT_INTERVAL_S, LIMIT_BURST = 60, 30
 SHOWN = ("Id", "Description", "LoadState", "LoadError", "ActiveState", "SubState", "Result", "MainPID",
          "ExecMainCode", "ExecMainStatus", "NeedDaemonReload", "Job", "FragmentPath", "DropInPaths",
          "User")  # fmt: skip
-LIMITS = {"NOFILE": 1048576, "MEMLOCK": -1}  # -1: infinity
 EXIT_STATUSES = {
     str(START_LIMIT_EXIT): "start limit",
     # systemd.exec(5), process exit codes of what ended before the guard ran
@@ -113,64 +109,29 @@ class Systemd(ServiceManager):
         leaders = [unit_of(leader) for leader in entry["start"]["after"] if leader not in compiling]
         container, others = entry["container"], entry["start"].get("units", ())
         needed = [DOCKER] if container and container["engine"] == "docker" and not container["address"] else []
-        lines = [
-            HEADER.rstrip("\n"),
-            "[Unit]",
-            "Description=" + DESCRIPTION + name,
-            "# systemd keeps a removed unit until its next reload, and docker or a follower would start it again",
-            "ConditionPathExists=" + self.definition_path(name),
+        relations = [
             "Wants=" + " ".join(["network-online.target", *leaders, *others]),
             "After=" + " ".join(["network-online.target", *needed, *leaders, *others]),
             *("Requires=" + unit for unit in needed),
             *("PartOf=" + unit for unit in leaders if entry["start"].get("restart_with_leader")),
             *("RequiresMountsFor=" + unit_word(path, variables=False) for path in self._needed_paths(entry)),
-            "# the guard keeps the start limit, since its interval follows from the start budget",
-            "# this limit is for starts that end before the guard: a user or an interpreter that is gone",
-            "StartLimitIntervalSec=%d" % LIMIT_INTERVAL_S,
-            "StartLimitBurst=%d" % LIMIT_BURST,
-            "",
-            "[Service]",
-            "Type=simple",
-            *self._folders(entry, user),
-            "ExecStart=" + unit_command(self.guard_argv(name)),
-            *self._endings(entry),
-            "Restart=always",
-            "RestartSec=%d" % RESTART_S,
-            "RestartPreventExitStatus=%d" % START_LIMIT_EXIT,
-            "KillMode=control-group",
-            "TimeoutStopSec=%d" % (CONTAINER_STOP_WAIT_S if container else STOP_WAIT_S),
-            *(["User=" + user] if user is not None else []),
-            *("Limit%s=%s" % (name, "infinity" if most < 0 else most) for name, most in LIMITS.items()),
-            "TasksMax=infinity",
-            *(RECORDS if user is not None else []),
-            "SyslogIdentifier=" + PREFIX + name,
-            *hardening(entry),
-            "",
-            "[Install]",
-            # after docker was stopped, and its servers with it, its next start also starts them again
-            "WantedBy=" + " ".join(["multi-user.target", *needed]),
         ]
-        return "\n".join(lines) + "\n"
+        start = "ExecStart=" + unit_command(self.guard_argv(name))
+        account = ["User=" + user, *RECORDS] if user is not None else []
+        return template(
+            "server.service", description=DESCRIPTION + name, path=self.definition_path(name),
+            relations="\n".join(relations),
+            commands="\n".join([*self._folders(entry, user), start, *self._endings(entry)]),
+            start_limit=START_LIMIT_EXIT, stop_wait=CONTAINER_STOP_WAIT_S if container else STOP_WAIT_S,
+            identifier=PREFIX + name, rights="\n".join([*account, *hardening(entry)]),
+            wanted=" ".join(["multi-user.target", *needed]),
+        )  # fmt: skip
 
     def watchdog(self, argv):
-        lines = [
-            HEADER.rstrip("\n"),
-            "[Unit]",
-            "Description=%s%s" % (DESCRIPTION, WATCHDOG),
-            "ConditionPathExists=" + self.paths.guard,
-            "",
-            "[Service]",
-            "ExecStart=" + unit_command(argv),
-            "Restart=always",
-            "RestartSec=5",
-            "SyslogIdentifier=%s%s" % (PREFIX, WATCHDOG),
-            "ProtectSystem=full",
-            "NoNewPrivileges=yes",
-            "",
-            "[Install]",
-            "WantedBy=multi-user.target",
-        ]
-        return "\n".join(lines) + "\n"
+        return template(
+            "watchdog.service", description=DESCRIPTION + WATCHDOG, guard=self.paths.guard, command=unit_command(argv),
+            identifier=PREFIX + WATCHDOG,
+        )  # fmt: skip
 
     def _endings(self, entry):
         """Lines that end a server. A requested stop is no failed start, and is recorded here.

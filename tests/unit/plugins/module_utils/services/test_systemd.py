@@ -145,9 +145,9 @@ def test_the_whole_unit(manager):
         "ExecStart=" + END.replace("end", "run") + ' "--state" "/run/inference-fleet/servers/server-0.json" '
         '"--secrets" "/etc/inference-fleet/secrets/server-0.json" "--root" ""',
         STOP, "Restart=always", "RestartSec=1", "RestartPreventExitStatus=194", "KillMode=control-group",
-        "TimeoutStopSec=15", "User=inference-fleet", "LimitNOFILE=1048576", "LimitMEMLOCK=infinity",
-        "TasksMax=infinity", "RuntimeDirectory=inference-fleet/servers", "RuntimeDirectoryPreserve=yes",
-        "SyslogIdentifier=inference-fleet-server-0",
+        "TimeoutStopSec=15", "LimitNOFILE=1048576", "LimitMEMLOCK=infinity", "TasksMax=infinity",
+        "SyslogIdentifier=inference-fleet-server-0", "User=inference-fleet",
+        "RuntimeDirectory=inference-fleet/servers", "RuntimeDirectoryPreserve=yes",
         "ProtectSystem=full", "ProtectControlGroups=yes", "NoNewPrivileges=yes", "RestrictSUIDSGID=yes",
         "ProtectKernelTunables=yes", "[Install]", "WantedBy=multi-user.target",
     ]  # fmt: skip
