@@ -97,11 +97,6 @@ def wave_entries(servers, wave, later):
     return [entry for entry in servers if (entry["role"] != "server" and entry["name"] not in later) or entry in own]
 
 
-def version_words(versions):
-    """Return each server with the version of its definition, as a string."""
-    return "; ".join("%s: %s" % item for item in versions.items()) or "not known"
-
-
 PLUGINS = "ansible_collections.inference.fleet.plugins."
 # Filters that import their function when they are called, because a run with a kept plan does not import the planner.
 FUNCTIONS = {
@@ -145,7 +140,7 @@ def unit_word(word):
 
 OWN = (
     answering_servers, container_engines, container_images, drift_lines, engine_modules, image_reference, log_lines,
-    poll_retries, poll_wait, registries, reports_dir, restart_gaps, secret_names, unit_word, version_words,
+    poll_retries, poll_wait, registries, reports_dir, restart_gaps, secret_names, unit_word,
     wave_entries,
 )  # fmt: skip
 

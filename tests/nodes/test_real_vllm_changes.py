@@ -78,7 +78,7 @@ def test_an_image_whose_engine_does_not_start_is_rolled_back(real):
     before = pids(real)
     with load(real):
         run = real.play("site.yml", **with_image(real, BROKEN))
-    run.failed("Versions: server-0: old, rolled back; server-1: old.")
+    run.failed("The old definition was restored and answers: server-0. Changed before: none.")
     after = pids(real)
     assert (after["server-1"], after["server-0"] != before["server-0"]) == (before["server-1"], True)
     assert real.play("site.yml", fleet_verify="full").ok().count("changed") == 0

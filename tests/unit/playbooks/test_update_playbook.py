@@ -161,7 +161,7 @@ def test_a_bad_argument_leaves_the_old_servers(site):
     site.plan("n1", die=True)
     with load_of(site) as load:
         run = site.update()
-    run.failed("server-0 failed with the new definition", "server-0: old, rolled back; server-1: old.")
+    run.failed("server-0 failed with the new definition", "restored and answers: server-0. Changed before: none.")
     assert (site.entries(), node.running("server-1"), site.states()) == (before, second, {"UP"})
     assert load.failed() == []
     assert len(load.answers) > 4

@@ -167,17 +167,7 @@ def _close(node, planned, state, only, check):
         "removed": gone,
         "actions": acted(node.acted),
         "back": back,
-        "versions": {name: _version(planned.get(name), observed.get(name), back) for name in shown},
     }
-
-
-def _version(entry, one, back):
-    """The version of a server's definition, for a person."""
-    if one is None or one.entry is None:
-        return "not deployed"
-    if one.name in back:
-        return "old, rolled back"
-    return "new" if entry is not None and one.entry.get("hash") == entry["hash"] else "old"
 
 
 def _add_shared(node, diff, shared):
