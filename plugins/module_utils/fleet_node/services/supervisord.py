@@ -219,9 +219,7 @@ class Supervisord(ServiceManager):
         """Start supervisord unless it answers. It outlives this process and keeps none of its files open."""
         if self._runs():
             return
-        left = processes.terminate(self.daemons(), SHUTDOWN_WAIT_S, 5)
-        if left:
-            raise self._failed("to stop", "it runs on" + self._processes(left))
+        self._end_daemons(SHUTDOWN_WAIT_S)
         if self.socket_folder:
             _private_folder(self.socket_folder)
         done = commands.run(
@@ -233,6 +231,11 @@ class Supervisord(ServiceManager):
                 return
             time.sleep(0.05)
         raise self._failed("to start", done.stdout.strip() or "no answer")
+
+    def _end_daemons(self, term_s):
+        left = processes.terminate(self.daemons(), term_s, 5)
+        if left:
+            raise self._failed("to stop", "it runs on" + self._processes(left))
 
     def _runs(self):
         """Whether a daemon answers that does not shut down."""
@@ -283,9 +286,7 @@ class Supervisord(ServiceManager):
         while self.daemons() and time.monotonic() < end:
             self._runs()  # any call wakes its loop, which turns once a second otherwise
             time.sleep(0.02)
-        left = processes.terminate(self.daemons(), 5, 5)
-        if left:
-            raise self._failed("to stop", "it runs on" + self._processes(left))
+        self._end_daemons(5)
         for path in filter(os.path.lexists, (self.socket, self.pidfile)):
             os.unlink(path)
         if self.socket_folder and os.path.isdir(self.socket_folder):

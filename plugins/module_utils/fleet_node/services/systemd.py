@@ -230,13 +230,6 @@ class Systemd(ServiceManager):
     def _enable(self, units):
         self._call("systemctl", "enable", "--quiet", "--no-reload", "--", *units)
 
-    def _disable(self, units):
-        self._call("systemctl", "disable", "--quiet", "--no-reload", "--", *units)
-
-    def _reload_if_harmless(self, units):
-        if self._outdated(self._show(units)) and _reload_is_harmless():
-            self._call("systemctl", "daemon-reload")
-
     def statuses(self):
         if not os.path.isdir(SYSTEMD_RUNS):
             return {}
@@ -269,7 +262,8 @@ class Systemd(ServiceManager):
     def enable(self, names):
         units = [*map(unit_of, names)]
         self._enable(units)
-        self._reload_if_harmless(units)
+        if self._outdated(self._show(units)) and _reload_is_harmless():
+            self._call("systemctl", "daemon-reload")
 
     def stop(self, names):
         held = self.statuses()
@@ -303,7 +297,7 @@ class Systemd(ServiceManager):
         names = [name for name in names if os.path.lexists(self.definition_path(name)) and not self.masked(name)]
         if not names:
             return
-        self._disable(map(unit_of, names))
+        self._call("systemctl", "disable", "--quiet", "--no-reload", "--", *map(unit_of, names))
         self._reset([*map(unit_of, names)])
         for name in names:
             os.unlink(self.definition_path(name))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import signal
 import socket
 import subprocess
@@ -16,8 +15,7 @@ import sys
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import launchers
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import put_link, read_json
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import supervisord
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import (
@@ -136,23 +134,6 @@ def test_a_foreign_process_on_the_port_is_named_before_anything_stops(node):
     result = node.module("engine_servers", [swapped[0], node.entry("server-1", port=swapped[0]["port"])])
     assert "is held by our server 'server-0', process %d of" % second["server-0"] in result["msg"]
     assert pids(node.servers(swapped)) == second
-
-
-def test_a_changed_service_definition_and_another_python_restart_nothing(node):
-    entry = node.entry("server-0")
-    first, link = pids(node.servers([entry])), host_python.link(node.paths)
-    definition, chosen = supervisord.Supervisord(node.paths, sys.prefix).definition_path("server-0"), os.readlink(link)
-    for path in (definition, node.paths.etc + "/supervisord.conf"):
-        text = pathlib.Path(path).read_text()
-        pathlib.Path(path).write_text(text.replace("maxbytes=", "maxbytes=1"))
-    put_link(link, node.root + "/gone")
-    check = node.servers([entry], check=True)
-    assert row(check, "server-0")["reason"].startswith("would redefine: its service definition differs")
-    for place in (node.paths.etc + "/supervisord.conf: ", link + ": "):
-        assert place in check["diff"]["before"]
-    result = node.servers([entry])
-    assert (result["changed"], pids(result), os.readlink(link)) == (True, first, chosen)
-    assert node.servers([entry])["changed"] is False
 
 
 def test_a_root_whose_path_is_too_long_for_a_socket(tmp_path):

@@ -21,6 +21,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host im
     metrics,
     processes,
 )
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_json, read_text
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import drift, readiness
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Observed
@@ -220,15 +221,21 @@ def test_faults_are_reported_and_repaired_without_a_restart(node):
     program, settings = os.path.realpath(node.paths.guard) + "/fleet_node/cli.py", node.paths.etc + "/supervisord.conf"
     os.chmod(node.paths.secret("server-0"), 0o644)
     os.chmod(settings, 0o666)
+    definition = pathlib.Path(node.paths.etc + "/supervisor.d/inference-fleet-server-0.conf")
+    definition.write_text(definition.read_text().replace("maxbytes=", "maxbytes=1"))
+    link = host_python.link(node.paths)
+    files.put_link(link, node.root + "/gone")
     with open(program, "a", encoding="utf-8") as stream:
         stream.write("# edited\n")
     found = differences(node, entries, secrets=SECRETS)
     shared = [
         ("shared file", "%s has mode 0666 instead of 0644" % settings),
+        ("shared file", "%s leads to another Python" % link),
         ("shared file", "%s is damaged: %s was changed" % (node.paths.guard, program)),
     ]
     assert found["server-1"] == shared
     assert sorted(found["server-0"]) == [
+        ("definition", "its service definition differs (%s)" % definition),
         ("file mode", "%s has mode 0644 instead of 0600" % node.paths.secret("server-0")),
         *shared,
     ]

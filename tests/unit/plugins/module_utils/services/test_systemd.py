@@ -83,6 +83,7 @@ def entry(name="server-0", **changes):
 def manager(tmp_path, monkeypatch):
     """A Systemd of a folder of units, with `calls` and `answers` in place of the programs."""
     monkeypatch.setattr(systemd, "SYSTEMD_RUNS", str(tmp_path))
+    monkeypatch.setattr(units, "LOADED", str(tmp_path / "loaded"))
     made = systemd.Systemd(NodePaths(""), units=str(tmp_path))
     made.python = made.interpreter = "/usr/bin/python3"
     made.calls, made.answers = [], {}
@@ -355,45 +356,30 @@ def test_logs_come_from_the_journal(manager):
     assert manager.log_files("server-0") == []
 
 
-def test_the_watchdog_comes_and_goes(manager, tmp_path):
-    manager.units = str(tmp_path / "units")
-    os.mkdir(manager.units)
-    settings = {"interval": 7, "failures": 3, "timeout": 5}
-    unit, path = "inference-fleet-watchdog.service", manager.definition_path("watchdog")
-    shown = "Id=%s\nDescription=inference.fleet server watchdog\nLoadState=loaded\nActiveState=%s\nSubState=x\n"
-    manager.answers["show"] = ""
+def test_the_watchdog_is_a_unit_for_which_no_container_loses_its_devices(manager, monkeypatch):
+    settings, path = {"interval": 7, "failures": 3, "timeout": 5}, manager.definition_path("watchdog")
     first = manager.ensure_watchdog(settings, check=True)
     assert first[0] == "" and first[1].startswith(path) and not os.path.exists(path)
-    manager.calls.clear()
     assert manager.ensure_watchdog(settings) == first
-    assert acts(manager) == [
-        "systemctl enable --quiet --no-reload -- " + unit,
-        "systemctl start --no-block -- " + unit,
-    ]
+    unit = "inference-fleet-watchdog.service"
+    enable, start = "systemctl enable --quiet --no-reload -- " + unit, "systemctl start --no-block -- " + unit
+    assert acts(manager) == [enable, start]
     text = pathlib.Path(path).read_text()
-    command = [word.decode() for word in read_words(text.split("ExecStart=")[1].split("\n")[0])]
-    paths = manager.paths
-    assert command == [
-        "/usr/bin/python3", "-I", paths.guard, "watch", paths.etc, "--state", paths.state, "--root", paths.root,
-        "--every", "7", "--failures", "3", "--timeout", "5",
-    ]  # fmt: skip
+    words = [word.decode() for word in read_words(text.split("ExecStart=")[1].split("\n")[0])]
+    assert words[:4] == ["/usr/bin/python3", "-I", manager.paths.guard, "watch"]
+    assert words[-6:] == ["--every", "7", "--failures", "3", "--timeout", "5"]
 
-    os.makedirs(manager.units + "/multi-user.target.wants")
-    os.symlink("../" + unit, manager.units + "/multi-user.target.wants/" + unit)
-    manager.answers["show"] = shown % (unit, "inactive")
-    before, after = manager.ensure_watchdog(settings)  # it does not run
-    assert before != after
-    manager.answers["show"] = shown % (unit, "active")
-    manager.calls.clear()
-    before, after = manager.ensure_watchdog(settings)
-    assert before == after and acts(manager) == []
-    manager.answers["show"] += "NeedDaemonReload=yes\n"
-    for harmless in (False, True):
+    link(manager, "watchdog")
+    for state, same in (("inactive", False), ("active", True)):
+        manager.answers["show"] = shown("watchdog", ActiveState=state, MainPID="0", NeedDaemonReload="yes")
+        before, after = manager.ensure_watchdog(settings, check=True)
+        assert (before == after) is same
+    for number, harmless in enumerate((False, True)):
         manager.calls.clear()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(systemd, "_reload_is_harmless", lambda value=harmless: value)
-            manager.ensure_watchdog(dict(settings, interval=7 + harmless + 1))
-        assert ("systemctl daemon-reload" in acts(manager)) is harmless
+        monkeypatch.setattr(systemd, "_reload_is_harmless", lambda value=harmless: value)
+        manager.ensure_watchdog(dict(settings, interval=8 + number))
+        reload = ["systemctl daemon-reload"] if harmless else []
+        assert acts(manager) == ["systemctl stop -- " + unit, enable, *reload, start]
     manager.calls.clear()
     manager.ensure_watchdog(None)
     assert acts(manager) == ["systemctl stop -- " + unit, "systemctl disable --quiet --no-reload -- " + unit]
