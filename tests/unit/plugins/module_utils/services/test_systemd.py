@@ -374,6 +374,9 @@ def test_the_watchdog_is_a_unit_for_which_no_container_loses_its_devices(manager
         manager.answers["show"] = shown("watchdog", ActiveState=state, MainPID="0", NeedDaemonReload="yes")
         before, after = manager.ensure_watchdog(settings, check=True)
         assert (before == after) is same
+    os.chmod(path, 0o666)
+    manager.ensure_watchdog(settings)
+    assert os.stat(path).st_mode & 0o777 == 0o644
     for number, harmless in enumerate((False, True)):
         manager.calls.clear()
         monkeypatch.setattr(systemd, "_reload_is_harmless", lambda value=harmless: value)
