@@ -25,7 +25,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory
     no_host,
     no_recipe,
 )
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_plan import PlanCache, RunPlan, own_part
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_plan import PlanCache, RunPlan, save
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 
 # of templates without a host
@@ -60,7 +60,7 @@ class ActionModule(ActionBase):
         if unknown:
             raise AnsibleActionFail("plan: hosts names '%s', which the inventory does not have." % unknown[0])
         run_look.forget()
-        run_plan, others = RunPlan(recalls=False), Hosts.of_task(task_vars)
+        others = Hosts.of_task(task_vars)
         play_hosts = [host for host in task_vars["ansible_play_hosts_all"] if host in hosts]
         options = {**arguments, "restarts": "restart" in self._task.args}
         ours = []
@@ -76,13 +76,14 @@ class ActionModule(ActionBase):
                 named = [host for host in hosts if others(host).has(name)]
                 if named and name not in load_extra_vars(self._loader):
                     raise FleetError("inventory.extra-variable-only", name, words.some(named))
-            answer, planned = answer_of(hosts, play_hosts, ours, others, run_plan, options)
+            answer = answer_of(hosts, play_hosts, ours, others, options)
         except FleetError as error:
             raise action_fail(error) from error
         if options["only_check"]:
             return {**result, "changed": False}
-        run_plan.save()
-        result.update(changed=False, plan={host: own_part(item) for host, item in planned.items()})
+        save(answer["plan"], others)
+        planned = {host: found["plan"] for host, found in answer["plan"]["hosts"].items() if found["plan"]}
+        result.update(changed=False, plan=planned)
         if arguments["file"]:
             result.update(self._write(arguments["file"], planned))
         if arguments["report"]:
@@ -116,17 +117,16 @@ class ActionModule(ActionBase):
         return {"changed": before != wanted, "diff": {"before": before, "after": wanted, "before_header": path}}
 
 
-def answer_of(hosts, play_hosts, ours, others, run_plan, options):
-    """Return ({plan, warnings, report}, {host: plan}), kept by an earlier run or made now; see fleet.make()."""
+def answer_of(hosts, play_hosts, ours, others, options):
+    """Return {plan, warnings, report}, kept by an earlier run or made now; see fleet.make()."""
     asked = {key: options[key] for key in ("only_check", "report", "restart", "restarts", "secrets", "strict")}
     sources = [str(source) for source in others.inventory_sources]
     cache = PlanCache({**asked, "hosts": hosts, "limit": play_hosts, "sources": sources, "address": address_given()})
     answer = cache.recall(others)
-    if answer is not None:
-        return answer, run_plan.take(answer["plan"], others)
-    from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
+    if answer is None:
+        from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
 
-    answer, whole = fleet.make(hosts, play_hosts, ours, others, run_plan, options)
-    if whole:  # errors of planning are reported each time
-        cache.keep(others, answer)
-    return answer, run_plan.planned()
+        answer, whole = fleet.make(hosts, play_hosts, ours, others, RunPlan(recalls=False), options)
+        if whole:  # errors of planning are reported each time
+            cache.keep(others, answer)
+    return answer

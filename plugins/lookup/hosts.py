@@ -124,7 +124,7 @@ class LookupModule(LookupBase):
         cluster = self.get_option("cluster")
         if cluster is not None:
             return [host for host in found if cluster_of(others(host)) == str(cluster)]
-        run_plan.settle(others)  # read once, for the processes of all tasks of the play
+        run_plan.load()  # once, for the processes of all tasks of the play
         step, serial = self.get_option("step"), self.get_option("serial")
         if not step and serial is None:
             return found
