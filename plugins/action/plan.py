@@ -5,14 +5,11 @@
 
 from __future__ import annotations
 
-import json
-
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.plugins.loader import lookup_loader
 from ansible.utils.vars import load_extra_vars
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import write_atomic
 from ansible_collections.inference.fleet.plugins.plugin_utils.actions import action_fail
 from ansible_collections.inference.fleet.plugins.plugin_utils.base import words
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
@@ -44,7 +41,6 @@ class ActionModule(ActionBase):
         _valid, arguments = self.validate_argument_spec(
             argument_spec={
                 "hosts": {"type": "list", "elements": "str"},
-                "file": {"type": "path"},
                 "only_check": {"type": "bool", "default": False},
                 "pattern": {"type": "raw", "default": "all"},
                 "report": {"type": "bool", "default": True},
@@ -82,10 +78,8 @@ class ActionModule(ActionBase):
         if options["only_check"]:
             return {**result, "changed": False}
         save(answer["plan"], others)
-        planned = {host: found["plan"] for host, found in answer["plan"]["hosts"].items() if found["plan"]}
-        result.update(changed=False, plan=planned)
-        if arguments["file"]:
-            result.update(self._write(arguments["file"], planned))
+        plans = {host: found["plan"] for host, found in answer["plan"]["hosts"].items() if found["plan"]}
+        result.update(changed=False, plan=plans)
         if arguments["report"]:
             result["fleet_report"] = answer["report"]
             show(result["fleet_report"])
@@ -98,23 +92,6 @@ class ActionModule(ActionBase):
         names = lookup_loader.get("ansible.builtin.inventory_hostnames", loader=self._loader, templar=self._templar)
         if not isinstance(pattern, str) or not names.run([pattern], task_vars):
             raise FleetError("inventory.play-hosts-unknown", words.show(pattern))
-
-    def _write(self, path, planned):
-        """Write {host: [entry, …]} as JSON. Return {changed, diff}."""
-        wanted = json.dumps({host: item["servers"] for host, item in planned.items()}, indent=2, sort_keys=True) + "\n"
-        try:
-            with open(path, encoding="utf-8") as stream:
-                before = stream.read()
-        except FileNotFoundError:
-            before = ""
-        except OSError as error:
-            raise AnsibleActionFail("fleet_plan_file %s cannot be read: %s." % (path, error.strerror)) from error
-        if before != wanted and not self._task.check_mode:
-            try:
-                write_atomic(path, wanted)
-            except OSError as error:
-                raise AnsibleActionFail("fleet_plan_file %s cannot be written: %s." % (path, error.strerror)) from error
-        return {"changed": before != wanted, "diff": {"before": before, "after": wanted, "before_header": path}}
 
 
 def answer_of(hosts, play_hosts, ours, others, options):

@@ -97,30 +97,26 @@ def clean(value, name):
     each value, if JSON cannot represent a value.
     """
     mistakes, count = Mistakes(), [0]
-    result = _clean(value, name, (), frozenset(), mistakes, count)
+    result = _clean(value, name, (), mistakes, count)
     mistakes.raise_any()
     return result
 
 
-def _clean(value, name, path, above, mistakes, count):
+def _clean(value, name, path, mistakes, count):
     key = "%s: '%s'" % (name, path_text(path)) if path else name
     count[0] += 1
     if count[0] > MAX_VALUES:
-        raise _too_large(name, "has more than %d values" % MAX_VALUES)
-    if isinstance(value, (dict, list, tuple)):
-        if id(value) in above or len(path) > MAX_DEPTH:
-            text = "contains itself" if id(value) in above else "is nested more than %d deep" % MAX_DEPTH
-            mistakes.keep(_too_large(key, text))
-            return None
-        above = above | {id(value)}
+        raise FleetError("input.too-large", name, "has more than %d values" % MAX_VALUES)
+    if len(path) > MAX_DEPTH:
+        raise FleetError("input.too-large", key, "is nested more than %d deep" % MAX_DEPTH)
     if isinstance(value, dict):
         result = {}
         for inner, item in value.items():
             _check_key(inner, key, mistakes)
-            result[str(inner)] = _clean(item, name, (*path, str(inner)), above, mistakes, count)
+            result[str(inner)] = _clean(item, name, (*path, str(inner)), mistakes, count)
         return result
     if isinstance(value, (list, tuple)):
-        return [_clean(item, name, (*path, index), above, mistakes, count) for index, item in enumerate(value)]
+        return [_clean(item, name, (*path, index), mistakes, count) for index, item in enumerate(value)]
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, float) and math.isfinite(value):
@@ -133,10 +129,6 @@ def _clean(value, name, path, above, mistakes, count):
     kind = next(kind for kind in type(value).__mro__ if kind.__module__ in ("builtins", "datetime"))
     mistakes.add("input.type-unusable", key, "%s (%s)" % (show(value), kind.__name__), MAX_NUMBER)
     return None
-
-
-def _too_large(key, text):
-    return FleetError("input.too-large", key, text)
 
 
 def _check_key(inner, key, mistakes):

@@ -26,6 +26,7 @@ from . import container, server_values
 from .hardware import assign, cpus, port_ranges, ports_of, server_names
 
 FIRST_PORT = 1024  # lower ports require root
+UNUSABLE = re.compile("[\0\ud800-\udfff]")  # in an argv; container engines get strings as JSON, in Unicode
 MAX_WORD = 128 * 1024 - 64  # of an argv or environment: MAX_ARG_STRLEN, less the variable's name
 
 
@@ -67,8 +68,8 @@ def check_words(where, words):
     """Raises FleetError for words that no argv or environment can contain. words: {key: its words}."""
     for key, values in words.items():
         for value in values:
-            if "\0" in value or len(value.encode("utf-8", "surrogatepass")) >= MAX_WORD:
-                raise invalid("%s: %s" % (where, key), value, "words of less than 128 KiB without NUL characters")
+            if UNUSABLE.search(value) or len(value.encode()) >= MAX_WORD:
+                raise invalid("%s: %s" % (where, key), value, "Unicode of less than 128 KiB without NUL characters")
 
 
 PORT_NAMES = ("metrics", "system", "side_channel")  # placeholders of every group, with or without these ports
@@ -356,11 +357,9 @@ def _contain(entry, declared, local, site, where):
     if container.has_own_network(declared):
         entry["container"]["flags"] += ["--publish=%s:%d:%d" % (url_host(site.bind), number, number)
                                         for used in port_ranges(entry).values() for number in used]  # fmt: skip
-    by_name = container.named_variables(entry["container"]["engine"], variables)
-    container.check_secrets(where, [*entry["secrets"], *by_name])
+    container.check_secrets(where, entry["secrets"])
     entry["launch"] = container.launch_argv(entry, site.root)
     check_words(where, {"container": entry["launch"]})
-    container.check_texts(where, entry["launch"])
 
 
 def _user(recipe):

@@ -1,8 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The recipe schema: conversion of strings from the command line, and errors with the key,
-the value and the allowed values.
+"""The recipe schema: errors with the key, the value and the allowed values.
 
 In addition to the keywords of JSON schema, a node has `allowed`, a description of its pattern; messages also show
 `examples`.
@@ -21,18 +20,7 @@ from ...module_utils.fleet_node.engines.registry import API_KEYS
 from ...module_utils.fleet_node.errors import FleetError
 from ...module_utils.fleet_node.verify import probes
 from ..base.checks import MAX_LINE, invisible
-from ..base.words import (
-    FALSE,
-    NUMBER,
-    TRUE,
-    WHOLE,
-    holds_secret,
-    meant,
-    names_secret,
-    odd_characters,
-    path_text,
-    show,
-)
+from ..base.words import holds_secret, meant, names_secret, odd_characters, path_text, show
 from ..engines import ENGINES
 from ..models import FAMILIES, family_of, other_family
 from ..platforms import PLATFORMS
@@ -106,47 +94,6 @@ def type_names(schema):
     """Return the types that a schema node allows, as a list of JSON type names."""
     types = schema.get("type", [])
     return [types] if isinstance(types, str) else list(types)
-
-
-def _coerce_scalar(text, types):
-    """Return a string from the command line converted to one of ``types``, or unchanged if that is not possible."""
-    if "string" in types:
-        return text
-    lower = text.strip().lower()
-    if "null" in types and lower in ("null", "none", "~", ""):
-        return None
-    if "boolean" in types and lower in TRUE | FALSE:
-        return lower in TRUE
-    if "integer" in types and WHOLE.fullmatch(lower):
-        return int(lower)
-    if "number" in types and NUMBER.fullmatch(lower):
-        return float(lower)
-    if "array" in types or "object" in types:
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            return text
-        wanted = list if "array" in types else dict
-        return value if isinstance(value, wanted) else text
-    return text
-
-
-def coerce(value, schema=None):
-    """Return ``value`` with the strings of ``-e key=value`` converted to the types of the schema.
-    Invalid strings are kept."""
-    schema = recipe_schema() if schema is None else resolved(schema)
-    if isinstance(value, str):
-        types = [name for one in (schema, *schema.get("anyOf", ())) for name in type_names(one)]
-        return _coerce_scalar(value, types) if types else value
-    if isinstance(value, dict):
-        properties = schema.get("properties", {})
-        rest = schema.get("additionalProperties")
-        rest = rest if isinstance(rest, dict) else {}
-        # Arguments may have any type: a string remains a string.
-        return {key: coerce(item, properties.get(key, rest)) for key, item in value.items()}
-    if isinstance(value, list) and "items" in schema:
-        return [coerce(item, schema["items"]) for item in value]
-    return value
 
 
 def _allowed(error):

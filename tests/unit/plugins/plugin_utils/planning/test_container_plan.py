@@ -203,7 +203,6 @@ BAD = [(container, changes[0] if changes else {}, code) for container, *changes,
     # secrets that would configure the client, and strings that do not arrive
     ({}, {"secrets": {"DOCKER_HOST": "fleet_x"}}, VALUE),
     ({}, {"environment": {"A": "\udcff"}}, VALUE),
-    ({"engine": "podman"}, {"environment": {"PATH": "\r\n"}}, VALUE),
 ]]  # fmt: skip
 
 
@@ -234,14 +233,6 @@ def test_values_that_are_fine(container):
 def test_gpus_by_flag_only_on_purpose():
     (entry,) = entries(recipe({"image": IMAGE, "flags": ["--gpus=all"], "gpus_flag_allowed": True}))
     assert "--gpus=all" in entry["launch"]
-
-
-def test_what_podman_would_change_goes_by_name():
-    environment = {"A": "a\r\nb", "B": "\r"}
-    (entry,) = entries(recipe({"image": IMAGE, "engine": "podman"}, environment=environment))
-    assert {"--env=A", "--env=B=\r"} < set(entry["launch"])
-    (entry,) = entries(recipe(environment=environment))
-    assert "--env=A=a\r\nb" in entry["launch"]
 
 
 TEXT = st.text(st.characters(min_codepoint=1, exclude_categories=["Cs"]))
