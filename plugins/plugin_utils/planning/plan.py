@@ -13,7 +13,7 @@ import re
 from ...module_utils.fleet_node.errors import FleetError
 from ...module_utils.fleet_node.host.paths import NodePaths
 from ...module_utils.fleet_node.host.redact import strings
-from ...module_utils.fleet_node.host.server_spec import SCHEMA, check_entries, entry_hash
+from ...module_utils.fleet_node.host.server_spec import SCHEMA, check_entries, check_order, entry_hash
 from ...module_utils.fleet_node.host.values import format_cpu_list, url_host
 from ...module_utils.fleet_node.weights import wanted as hub
 from ..base.checks import Mistakes, base_context, check_folder, invalid, substitute, taken_twice, unknown_key
@@ -148,7 +148,9 @@ def entry_of(host, recipe, group, own, name, devices):
     site, recipe = host.site, layered(recipe, own)
     engine = ENGINES[recipe["engine"]].running(recipe.get("backend"))
     platform = PLATFORMS[recipe["platform"]]
-    where = "server '%s'" % name
+    where, backends = "server '%s'" % name, engine.wraps
+    if recipe.get("backend") not in (backends if backends and devices else (None, *backends)):
+        raise invalid(where + ": backend", recipe.get("backend"), ", ".join(backends) or "null")
     declared = _container(recipe, platform, where)
     if declared and site.require_digests and not declared.get("digest"):
         allowed = "an image with container.digest (fleet_require_digests); `docker buildx imagetools inspect` prints it"
@@ -181,6 +183,8 @@ def entry_of(host, recipe, group, own, name, devices):
     start, ports = recipe["start"], ports_of(recipe, group, name)
     after, leaders = _after(host, group, name, start)
     secrets = _set(recipe.get("secrets", {}))
+    for variable in sorted(set(secrets) & set(server.environment)):
+        raise invalid(where + ": environment." + variable, server.environment[variable], "null, as secrets has it too")
     folders = {service: host.paths.client_tls(service) for service in site.signed}
     from_files, variables = engine.client_files(where, server, secrets, folders)
     secrets = {**secrets, **from_files}
@@ -545,7 +549,7 @@ def plan_host(host, recipe, hardware, site):
     for entry in entries:
         entry["start"]["restart_with_leader"] &= bool(entry["start"]["after"])
         entry["hash"] = entry_hash(entry)
-    check_entries(entries)
+    check_order(check_entries(entries))
     return entries
 
 

@@ -11,7 +11,6 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import all_problems
 from ansible_collections.inference.fleet.tests.unit.engines import plans
 from hypothesis import given
 from hypothesis import strategies as st
@@ -305,15 +304,14 @@ def test_the_backend_says_how_flags_are_read():
     assert planned(wrapped(own, backend="trtllm", config=file))[0]["engine"] == "dynamo"
 
 
-@pytest.mark.parametrize(("declared", "place"), [
-    (wrapped(valid=False), ["servers", 0, "backend"]),
-    (wrapped(backend="sglang", valid=False), ["backend"]),
-    (recipe(backend="vllm", valid=False), ["backend"]),
-    (recipe([{**WORK, "backend": "vllm"}], valid=False), ["servers", 0, "backend"]),
-])  # fmt: skip
-def test_a_backend_is_for_engines_around_others(declared, place):
-    assert [list(path) for path, _text in all_problems(declared)] == [place]
+@pytest.mark.parametrize(
+    "declared",
+    [wrapped(), recipe(backend="vllm"), recipe([{**WORK, "backend": "vllm"}])],
+)
+def test_a_backend_is_for_engines_around_others(declared):
+    found, values = code(declared)
+    assert (found, values[0]) == ("input.value-invalid", "server 'server-0': backend")
 
 
 def test_a_frontend_needs_no_backend():
-    assert all_problems(wrapped({"role": "frontend", "count": 1, "devices": 0, "port": 8000})) == []
+    assert planned(wrapped({"role": "frontend", "count": 1, "devices": 0, "port": 8000}))
