@@ -116,17 +116,6 @@ def test_recipes_are_looked_for_beside_the_inventory(tmp_path):
     assert recipe_paths(HostVariables("x", given, [str(source)])) == beside
 
 
-@pytest.mark.parametrize("inside", ["recipes", "more/recipes"])
-def test_recipes_inside_an_inventory_directory_are_refused(tmp_path, inside):
-    """Ansible parses them as inventories."""
-    folder = tmp_path / "mine" / inside
-    folder.mkdir(parents=True)
-    (folder / "ours.yml").write_text("")
-    error = plans.error(inventory.check_inventory_folders, [str(tmp_path / "mine")])
-    assert error.code == "inventory.recipes-inside"
-    assert error.values == (str(folder), str(tmp_path / "mine"), str(tmp_path / "recipes"))
-
-
 @pytest.mark.parametrize(("name", "refused"), [("ours", True), (".ours", False)])
 def test_fleet_recipe_paths_leads_into_no_inventory_directory(tmp_path, name, refused):
     """Ansible passes over hidden folders."""
