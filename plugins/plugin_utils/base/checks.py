@@ -213,16 +213,6 @@ def check_version(where, value):
         raise invalid(where, value, "a string or a number")
 
 
-def check_batches(where, value):
-    """Raises FleetError if ``value`` is not a batch size or a list of batch sizes, as in Ansible's `serial`."""
-    batches = value if isinstance(value, list) else [value]
-    for one in batches or [None]:
-        percent = isinstance(one, str) and one.strip().endswith("%")
-        size = number(one.strip()[:-1] if percent else one)
-        if size is None or not 1 <= size <= (100 if percent else 10**6):
-            raise invalid(where, value, 'a number of hosts, a percentage from "1%" to "100%", or a list of these')
-
-
 def address_of(host, variables):
     """Return the address that the inventory declares for a host. Raises FleetError, which names the host, if a variable
     needs facts."""

@@ -17,15 +17,13 @@ from ...module_utils.fleet_node.errors import FleetError
 from .. import seen_files
 from ..base import checks
 from ..base.checks import invalid
-from ..base.words import close_to, show
+from ..base.words import close_to
 from ..engines import ENGINES
 from ..platforms import PLATFORMS
 from ..recipe import overrides
 from ..seen_files import COLLECTION
 from .inventory import LOCKED, check_outside, recipes_of
 
-HOST = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
-PROXY = re.compile(r"(?:(?:https?|socks[45][ah]?)://)?(?:[^\s/@]*@)?%s(?::([0-9]+))?/?" % HOST)
 ALL_PORTS = 65535
 LIMITS = ("ttft_ms", "tpot_ms")
 MOST_MS = 10**9
@@ -62,7 +60,9 @@ def _check_kind(name, value, kind, spec=None):
         for index, one in enumerate(value if isinstance(value, list) else [value]):
             _check_kind("%s[%d]" % (name, index), one, row["items"], spec)
     elif "values" in row:
-        _mapping(name, value)
+        _mapping(name, value, "secret" not in row)
+        if "exact" in row and set(value) != set(row["exact"]) and (value or "empty" not in row):
+            raise checks.unusable(name, "a mapping with " + ", ".join(row["exact"]))
         for key, one in value.items():
             if "keys" in row:
                 _check_kind(name + "'s key", key, row["keys"])
@@ -85,11 +85,6 @@ def _mapping(name, value, shown=True):
         raise invalid(name, value, MAPPING) if shown else checks.unusable(name, MAPPING)
 
 
-def _certificates(name, value):
-    if value and set(value) != {"ca", "certificate", "key"}:
-        raise invalid(name, sorted(value), "ca, certificate and key, or an empty mapping")
-
-
 def limits_of(given, tune, name="fleet_tune_limits"):
     """Return {ttft_ms, tpot_ms}, None without a limit: `given`, or the limits of `tune`. Raises FleetError."""
     if given is None:
@@ -108,37 +103,9 @@ def _setting(name, value):
         raise invalid(name, value, "a number, true, false or a string on one line")
 
 
-def _environment(name, value):
-    """Check a mapping of environment variables. Messages omit values: a proxy may have a password."""
-    _mapping(name, value, shown=False)
-    for key, one in value.items():
-        text = str(one) if isinstance(one, int) and not isinstance(one, bool) else one
-        _check_kind(name + "'s key", key, "variable")
-        proxy = key.lower().endswith("_proxy") and key.lower() != "no_proxy"
-        found = PROXY.fullmatch(text) if proxy and isinstance(text, str) else None
-        port = int(found.group(1) or 1) if found else 0
-        if not isinstance(text, str) or checks.invisible(text) or (proxy and text and not 0 < port <= ALL_PORTS):
-            allowed = "a proxy such as http://proxy.example.org:3128" if proxy else "a string on one line"
-            raise checks.unusable("%s.%s" % (name, key), allowed)
-
-
-def _logins(name, value):
-    """Check a mapping of logins. Messages omit values."""
-    _mapping(name, value, shown=False)
-    for registry, login in value.items():
-        fit = re.fullmatch(table()["kinds"]["registry"]["pattern"], registry) and isinstance(login, dict)
-        if not fit or set(login) != {"username", "password"} or not all(map(_secret_line, login.values())):
-            allowed = "{REGISTRY: {username, password}} with a registry HOST or HOST:PORT and two strings"
-            raise checks.unusable("%s[%s]" % (name, show(registry)), allowed)
-
-
-def _secret_line(value):
-    return isinstance(value, str) and bool(value) and not checks.invisible(value)
-
-
 def _token(name, value):
-    text = value.rstrip("\r\n") if isinstance(value, str) else value
-    if not _secret_line(text) or re.search(r"\s", text):
+    text = value.rstrip("\r\n") if isinstance(value, str) else ""
+    if not text or checks.invisible(text) or re.search(r"\s", text):
         raise checks.unusable(name, "a string without spaces or line breaks; a number in quotes")
 
 
@@ -166,14 +133,10 @@ BY_ROW = {
 CHECKS = {
     **BY_ROW,
     "address": checks.check_address,
-    "batches": checks.check_batches,
-    "certificates": _certificates,
     "engine": lambda name, value: checks.check_choice(name, value, sorted(ENGINES)),
-    "environment": _environment,
     "hidden": functools.partial(_mapping, shown=False),
     "limits": lambda name, value: limits_of(value, {}, name),
     "line": checks.check_string,
-    "logins": _logins,
     "mapping": _mapping,
     "message": _message,
     "mirror": lambda name, value: check_mirror(value, name),
@@ -239,8 +202,6 @@ def row_of(name, option):
 def recipe_paths(variables):
     """Return the folders that are searched for recipes, before the collection's own."""
     configured = variables.get("fleet_recipe_paths") or []
-    if isinstance(configured, str):
-        configured = [part for part in configured.split(os.pathsep) if part]
     if not isinstance(configured, list) or not all(isinstance(folder, str) and folder for folder in configured):
         raise invalid("fleet_recipe_paths", configured, "a list of folders, for example [/srv/recipes]")
     folders = [os.path.expanduser(folder) for folder in configured]

@@ -109,7 +109,7 @@ def test_recipes_are_looked_for_beside_the_inventory(tmp_path):
     for folder in (source.parent, *folders):
         folder.mkdir()
     source.write_text("")
-    given = {"fleet_recipe_paths": "%s:%s" % tuple(folders)}
+    given = {"fleet_recipe_paths": list(map(str, folders))}
     expected = [*map(str, folders), str(tmp_path / "recipes")]
     assert recipe_paths(HostVariables("x", given, [str(source.parent)])) == expected
     beside = [*expected[:2], str(source.parent / "recipes"), expected[2]]
