@@ -94,6 +94,7 @@ OVERRIDES = [
     ({"arguments": {"x": math.nan}}, "arguments.x"),
     ({"start": {"budget": 3}}, "start.budget"),
     (server(count=10**15), "servers.server.count"),
+    (server(count=0), "the sum of servers.server.count"),
     (server(port=None), "'servers.server' lacks 'port'"),
     (server(ports={"model": 1}), "'servers.server.ports' has the name"),
     (server(health={"port": "system"}), "servers.server.health.port"),
