@@ -5,14 +5,11 @@
 
 from __future__ import annotations
 
-import json
-
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.plugins.loader import lookup_loader
 from ansible.utils.vars import load_extra_vars
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import write_atomic
 from ansible_collections.inference.fleet.plugins.plugin_utils.actions import action_fail
 from ansible_collections.inference.fleet.plugins.plugin_utils.base import words
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
@@ -25,7 +22,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory
     no_host,
     no_recipe,
 )
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_plan import PlanCache, RunPlan, own_part
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_plan import PlanCache, RunPlan, save
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 
 # of templates without a host
@@ -44,7 +41,6 @@ class ActionModule(ActionBase):
         _valid, arguments = self.validate_argument_spec(
             argument_spec={
                 "hosts": {"type": "list", "elements": "str"},
-                "file": {"type": "path"},
                 "only_check": {"type": "bool", "default": False},
                 "pattern": {"type": "raw", "default": "all"},
                 "report": {"type": "bool", "default": True},
@@ -60,7 +56,7 @@ class ActionModule(ActionBase):
         if unknown:
             raise AnsibleActionFail("plan: hosts names '%s', which the inventory does not have." % unknown[0])
         run_look.forget()
-        run_plan, others = RunPlan(recalls=False), Hosts.of_task(task_vars)
+        others = Hosts.of_task(task_vars)
         play_hosts = [host for host in task_vars["ansible_play_hosts_all"] if host in hosts]
         options = {**arguments, "restarts": "restart" in self._task.args}
         ours = []
@@ -76,15 +72,14 @@ class ActionModule(ActionBase):
                 named = [host for host in hosts if others(host).has(name)]
                 if named and name not in load_extra_vars(self._loader):
                     raise FleetError("inventory.extra-variable-only", name, words.some(named))
-            answer, planned = answer_of(hosts, play_hosts, ours, others, run_plan, options)
+            answer = answer_of(hosts, play_hosts, ours, others, options)
         except FleetError as error:
             raise action_fail(error) from error
         if options["only_check"]:
             return {**result, "changed": False}
-        run_plan.save()
-        result.update(changed=False, plan={host: own_part(item) for host, item in planned.items()})
-        if arguments["file"]:
-            result.update(self._write(arguments["file"], planned))
+        save(answer["plan"], others)
+        plans = {host: found["plan"] for host, found in answer["plan"]["hosts"].items() if found["plan"]}
+        result.update(changed=False, plan=plans)
         if arguments["report"]:
             result["fleet_report"] = answer["report"]
             show(result["fleet_report"])
@@ -98,35 +93,17 @@ class ActionModule(ActionBase):
         if not isinstance(pattern, str) or not names.run([pattern], task_vars):
             raise FleetError("inventory.play-hosts-unknown", words.show(pattern))
 
-    def _write(self, path, planned):
-        """Write {host: [entry, …]} as JSON. Return {changed, diff}."""
-        wanted = json.dumps({host: item["servers"] for host, item in planned.items()}, indent=2, sort_keys=True) + "\n"
-        try:
-            with open(path, encoding="utf-8") as stream:
-                before = stream.read()
-        except FileNotFoundError:
-            before = ""
-        except OSError as error:
-            raise AnsibleActionFail("fleet_plan_file %s cannot be read: %s." % (path, error.strerror)) from error
-        if before != wanted and not self._task.check_mode:
-            try:
-                write_atomic(path, wanted)
-            except OSError as error:
-                raise AnsibleActionFail("fleet_plan_file %s cannot be written: %s." % (path, error.strerror)) from error
-        return {"changed": before != wanted, "diff": {"before": before, "after": wanted, "before_header": path}}
 
-
-def answer_of(hosts, play_hosts, ours, others, run_plan, options):
-    """Return ({plan, warnings, report}, {host: plan}), kept by an earlier run or made now; see fleet.make()."""
+def answer_of(hosts, play_hosts, ours, others, options):
+    """Return {plan, warnings, report}, kept by an earlier run or made now; see fleet.make()."""
     asked = {key: options[key] for key in ("only_check", "report", "restart", "restarts", "secrets", "strict")}
     sources = [str(source) for source in others.inventory_sources]
     cache = PlanCache({**asked, "hosts": hosts, "limit": play_hosts, "sources": sources, "address": address_given()})
     answer = cache.recall(others)
-    if answer is not None:
-        return answer, run_plan.take(answer["plan"], others)
-    from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
+    if answer is None:
+        from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
 
-    answer, whole = fleet.make(hosts, play_hosts, ours, others, run_plan, options)
-    if whole:  # errors of planning are reported each time
-        cache.keep(others, answer)
-    return answer, run_plan.planned()
+        answer, whole = fleet.make(hosts, play_hosts, ours, others, RunPlan(recalls=False), options)
+        if whole:  # errors of planning are reported each time
+            cache.keep(others, answer)
+    return answer

@@ -124,7 +124,7 @@ class LookupModule(LookupBase):
         cluster = self.get_option("cluster")
         if cluster is not None:
             return [host for host in found if cluster_of(others(host)) == str(cluster)]
-        run_plan.settle(others)  # read once, for the processes of all tasks of the play
+        run_plan.load()  # once, for the processes of all tasks of the play
         step, serial = self.get_option("step"), self.get_option("serial")
         if not step and serial is None:
             return found
@@ -146,7 +146,7 @@ def _serial(hosts, serial, others, variables):
     that `serial` can only be an extra variable, a variable of the play or a default."""
 
     def largest(one):
-        return max(pct_to_int(batch, len(hosts)) for batch in run_look.listed(one))
+        return max((pct_to_int(batch, len(hosts)) for batch in run_look.listed(one)), default=0)
 
     given = [] if "fleet_serial" in variables else [others(host).peek("fleet_serial") for host in hosts]
     return min([one for one in given if one is not None], key=largest, default=serial)

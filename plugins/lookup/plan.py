@@ -12,8 +12,8 @@ author:
 description:
   - Returns the list of plan entries of a host, made from its recipe, overrides and declared hardware alone. The host
     may be down, or outside of C(--limit).
-  - Where M(inference.fleet.plan) has planned the host in the same run, and none of the variables that it read has
-    changed since, that plan is returned.
+  - Where M(inference.fleet.plan) has planned the host in the same run, and none of the host's variables that it read
+    has changed since, that plan is returned.
   - A host without C(fleet_recipe) has no servers.
 options:
   _terms:

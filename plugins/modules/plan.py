@@ -30,9 +30,6 @@ options:
     description: Hosts to plan. By default all hosts of the inventory, regardless of C(--limit).
     type: list
     elements: str
-  file:
-    description: File on the control node for the plan as JSON, a list of entries per host.
-    type: path
   only_check:
     description: Only check the variables of the play's hosts, which need no C(fleet_recipe).
     type: bool
@@ -65,11 +62,11 @@ options:
     default: true
 attributes:
   check_mode:
-    description: Plans, but does not write O(file).
+    description: Plans, as always.
     support: full
   diff_mode:
-    description: Shows the change of O(file).
-    support: full
+    description: Nothing is changed.
+    support: none
   idempotent:
     description: The same inventory gives the same plan.
     support: full
@@ -84,8 +81,11 @@ EXAMPLES = r"""
   register: fleet_planned
 
 - name: Keep the plan as a file
-  inference.fleet.plan:
-    file: plan.json
+  ansible.builtin.copy:
+    content: "{{ fleet_planned.plan | to_nice_json }}"
+    dest: plan.json
+    mode: "0644"
+  delegate_to: localhost
   run_once: true
 """
 

@@ -18,29 +18,44 @@ COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__f
 OWN = os.path.join(COLLECTION, "recipes", "")
 NO_CODE = ("files", "__pycache__")
 NO_CODE_NAME = re.compile(r"^\.|~$|\.pyc$|^README\.md$")
-_seen = {}  # (kind, path) → result
+seen = {}  # path → state() of each that this process has opened, listed or tested
 
 
 def read(path):
     """Return the content of the file. Raises OSError."""
-    _note("content", path)
-    with open(path, "rb") as stream:
+    with open(_noted(path), "rb") as stream:
         return stream.read()
 
 
 def is_file(path):
     """Return whether the path is a file."""
-    return _note("file", path)
+    return os.path.isfile(_noted(path))
 
 
 def is_folder(path):
     """Return whether the path is a folder."""
-    return _note("folder", path)
+    return os.path.isdir(_noted(path))
 
 
 def files_in(folder):
     """Return the names of the files in a folder, sorted; [] if the folder does not exist."""
-    return _note("names", folder)
+    names = os.listdir(folder) if is_folder(folder) else []
+    return sorted(name for name in names if os.path.isfile(os.path.join(folder, name)))
+
+
+def state(path):
+    """Return a digest of a file, the names in a folder, or None if there is neither."""
+    try:
+        return sorted(os.listdir(path)) if os.path.isdir(path) else digest_of(path, [""])
+    except OSError:
+        return None
+
+
+def _noted(path):
+    full = os.path.abspath(path)
+    if not full.startswith(OWN):
+        seen[full] = state(full)
+    return path
 
 
 def files_below(path):
@@ -60,38 +75,3 @@ def digest_of(folder, names):
         with open(os.path.join(folder, name) if name else folder, "rb") as stream:
             digest.update(b"%s\0%s" % (os.fsencode(name), hashlib.sha256(stream.read()).digest()))
     return digest.hexdigest()
-
-
-def seen():
-    """Return {(kind, path): result} of all calls of this process."""
-    return dict(_seen)
-
-
-def now(kind, path):
-    """Return the result that seen() would contain for this path now."""
-    return KINDS[kind](path)
-
-
-def _note(kind, path):
-    path = os.path.abspath(path)
-    found = now(kind, path)
-    if not path.startswith(OWN):
-        _seen[kind, path] = found
-    return found
-
-
-def _content(path):
-    try:
-        return digest_of(path, [""])
-    except OSError:
-        return None
-
-
-def _files_in(folder):
-    try:
-        return sorted(name for name in os.listdir(folder) if os.path.isfile(os.path.join(folder, name)))
-    except OSError:
-        return []
-
-
-KINDS = {"content": _content, "file": os.path.isfile, "folder": os.path.isdir, "names": _files_in}

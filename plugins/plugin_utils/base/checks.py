@@ -97,30 +97,26 @@ def clean(value, name):
     each value, if JSON cannot represent a value.
     """
     mistakes, count = Mistakes(), [0]
-    result = _clean(value, name, (), frozenset(), mistakes, count)
+    result = _clean(value, name, (), mistakes, count)
     mistakes.raise_any()
     return result
 
 
-def _clean(value, name, path, above, mistakes, count):
+def _clean(value, name, path, mistakes, count):
     key = "%s: '%s'" % (name, path_text(path)) if path else name
     count[0] += 1
     if count[0] > MAX_VALUES:
-        raise _too_large(name, "has more than %d values" % MAX_VALUES)
-    if isinstance(value, (dict, list, tuple)):
-        if id(value) in above or len(path) > MAX_DEPTH:
-            text = "contains itself" if id(value) in above else "is nested more than %d deep" % MAX_DEPTH
-            mistakes.keep(_too_large(key, text))
-            return None
-        above = above | {id(value)}
+        raise FleetError("input.too-large", name, "has more than %d values" % MAX_VALUES)
+    if len(path) > MAX_DEPTH:
+        raise FleetError("input.too-large", key, "is nested more than %d deep" % MAX_DEPTH)
     if isinstance(value, dict):
         result = {}
         for inner, item in value.items():
             _check_key(inner, key, mistakes)
-            result[str(inner)] = _clean(item, name, (*path, str(inner)), above, mistakes, count)
+            result[str(inner)] = _clean(item, name, (*path, str(inner)), mistakes, count)
         return result
     if isinstance(value, (list, tuple)):
-        return [_clean(item, name, (*path, index), above, mistakes, count) for index, item in enumerate(value)]
+        return [_clean(item, name, (*path, index), mistakes, count) for index, item in enumerate(value)]
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, float) and math.isfinite(value):
@@ -133,10 +129,6 @@ def _clean(value, name, path, above, mistakes, count):
     kind = next(kind for kind in type(value).__mro__ if kind.__module__ in ("builtins", "datetime"))
     mistakes.add("input.type-unusable", key, "%s (%s)" % (show(value), kind.__name__), MAX_NUMBER)
     return None
-
-
-def _too_large(key, text):
-    return FleetError("input.too-large", key, text)
 
 
 def _check_key(inner, key, mistakes):
@@ -219,16 +211,6 @@ def check_version(where, value):
     """Raises FleetError if ``value``, the version of a secret, is neither a string nor a number."""
     if isinstance(value, (list, dict)) or value == "":
         raise invalid(where, value, "a string or a number")
-
-
-def check_batches(where, value):
-    """Raises FleetError if ``value`` is not a batch size or a list of batch sizes, as in Ansible's `serial`."""
-    batches = value if isinstance(value, list) else [value]
-    for one in batches or [None]:
-        percent = isinstance(one, str) and one.strip().endswith("%")
-        size = number(one.strip()[:-1] if percent else one)
-        if size is None or not 1 <= size <= (100 if percent else 10**6):
-            raise invalid(where, value, 'a number of hosts, a percentage from "1%" to "100%", or a list of these')
 
 
 def address_of(host, variables):

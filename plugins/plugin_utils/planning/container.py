@@ -115,15 +115,6 @@ def _check_mount(where, mount, targets):
         raise invalid(where, "%s:%s" % (source, target), why + ", for example /srv/data:/data")
 
 
-def check_texts(where, texts):
-    """Raises FleetError for a string that is not Unicode: container engines pass strings to containers as JSON."""
-    for text in texts:
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError:
-            raise invalid(where, text, "valid Unicode in a container's command and environment") from None
-
-
 def check_secrets(where, secrets):
     """Raises FleetError for a secret whose name is a variable of the container engine's client."""
     for name in secrets:
@@ -181,14 +172,6 @@ def _is_named(path, texts):
     return any(pattern.search(text) for text in texts)
 
 
-def named_variables(engine, environment):
-    """Return the names of variables that the client reads from its own environment, in which the guard sets them.
-
-    podman (4.3) drops the carriage return before a line feed of a value in its argv.
-    """
-    return [name for name, value in environment.items() if engine == "podman" and "\r\n" in value]
-
-
 def launch_argv(entry, root):
     """Return the complete foreground run command of an entry whose `container` and `command` are set.
 
@@ -210,8 +193,7 @@ def launch_argv(entry, root):
     # These two identify the container's processes in the node's /proc, as they identify other processes; see the guard.
     markers = {MARKER_SERVER: entry["name"], MARKER_ROOT: root or "/"}
     environment = {**registry.engine_of(entry).environment, **entry["environment"], **markers}
-    by_name = named_variables(container["engine"], environment)
-    argv += ["--env=" + (name if name in by_name else "%s=%s" % (name, value)) for name, value in environment.items()]
+    argv += ["--env=%s=%s" % item for item in environment.items()]
     argv += ["--env=" + name for name in entry["secrets"]]
     if container["entrypoint"] is not None:
         argv.append("--entrypoint=" + container["entrypoint"])

@@ -31,12 +31,12 @@ from .inventory import Hosts, cluster_of, one_machine
 from .variables import check_variables, overlays_of, read_checked, recipe_paths
 
 
-def plan_one(variables, deploys, others, made):
+def plan_one(variables, deploys, others):
     """Return {"servers": entries, "deployment": resolved recipe or None, "capacity": […], "steps": […]} of a host.
     Raises FleetError.
 
     variables: HostVariables. deploys: whether servers that cannot fit are an error; they are not if servers are only
-    stopped or their logs are read. others: host -> HostVariables of the inventory's hosts. made: of Hosts. capacity:
+    stopped or their logs are read. others: Hosts. capacity:
     whether each server fits into the memory of its devices, see capacity.check. steps: the operations of a run on the
     host, see steps.steps_of.
     """
@@ -59,8 +59,7 @@ def plan_one(variables, deploys, others, made):
         deployment = plan.deployment(recipe, site, variables.host, used)
         deployment["service_clients"] = services.clients(entries, signed, NodePaths(site.root))
         if site.clustered and "frontend" in {entry["role"] for entry in entries}:
-            planned_of = functools.partial(_planned, others, made)
-            workers = services.cluster_workers(variables.host, others, planned_of, made)
+            workers = services.cluster_workers(variables.host, others, functools.partial(_planned, others))
             deployment["workers_elsewhere"] = [one for one in workers if one["host"] != variables.host]
         fits = with_notes(capacity.check(entries, deployment, hardware), entries, deployment, hardware)
         if rule == "warn":
@@ -107,18 +106,18 @@ def _check_profile(variables, recipe, mistakes):
         mistakes.result_of(points.profile_of, recipe, name)
 
 
-def _planned(others, made, host):
+def _planned(others, host):
     """Return (recipe, Hardware) of a host, None if it has no recipe. Raises FleetError, which names the host."""
     variables, mistakes, key = others(host), input_checks.Mistakes(), ("declared", host)
-    if key not in made:
+    if key not in others.made:
         try:
             given = variables.get("fleet_recipe") is not None
             recipe, _path, _layers, hardware = declared_of(variables, mistakes) if given else (None,) * 4
             mistakes.raise_any()
         except FleetError as error:
             raise error.within(host + ": ") from error
-        made[key] = (recipe, hardware) if given else None
-    return made[key]
+        others.made[key] = (recipe, hardware) if given else None
+    return others.made[key]
 
 
 def _site(variables, recipe, deploys, mistakes):
@@ -161,13 +160,10 @@ def plan_hosts(hosts, others, deploys=False, run_plan=None, limit=None):
     def make_one(host):
         item = run_plan.recall(host, others, deploys) if run_plan else None
         if item is None:
-            asked = {}  # the hosts whose variables it reads
-            item = plan_one(others(host), deploys, lambda one: asked.setdefault(one, others(one)), others.made)
+            item = plan_one(others(host), deploys, others)
             if run_plan:
-                everyone = None
-                if "workers_elsewhere" in (item["deployment"] or ()):
-                    everyone = others.made["cluster", cluster_of(others(host))]
-                run_plan.note(host, list({host: others(host), **asked}.values()), deploys, item, everyone)
+                workers = others.made.get(("cluster", cluster_of(others(host))))
+                run_plan.note(others(host), deploys, item, workers)
         planned[host] = item
 
     mistakes = _mistakes_of(hosts, make_one, limit)
@@ -296,7 +292,7 @@ def make(hosts, play_hosts, ours, others, run_plan, options):
     report = None
     if options["report"]:
         report = [plan_table(planned), *tuning_tables(planned), capacity_table(planned)]
-    return {"plan": run_plan.packed(), "warnings": warnings, "report": report}, len(planned) == len(hosts)
+    return {"plan": run_plan.packed, "warnings": warnings, "report": report}, len(planned) == len(hosts)
 
 
 def plan_table(planned):

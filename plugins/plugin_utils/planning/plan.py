@@ -13,7 +13,7 @@ import re
 from ...module_utils.fleet_node.errors import FleetError
 from ...module_utils.fleet_node.host.paths import NodePaths
 from ...module_utils.fleet_node.host.redact import strings
-from ...module_utils.fleet_node.host.server_spec import SCHEMA, check_entries, entry_hash
+from ...module_utils.fleet_node.host.server_spec import SCHEMA, check_entries, check_order, entry_hash
 from ...module_utils.fleet_node.host.values import format_cpu_list, url_host
 from ...module_utils.fleet_node.weights import wanted as hub
 from ..base.checks import Mistakes, base_context, check_folder, invalid, substitute, taken_twice, unknown_key
@@ -26,7 +26,6 @@ from . import container, server_values
 from .hardware import assign, cpus, port_ranges, ports_of, server_names
 
 FIRST_PORT = 1024  # lower ports require root
-MAX_WORD = 128 * 1024 - 64  # of an argv or environment: MAX_ARG_STRLEN, less the variable's name
 
 
 def check_needs(recipe, hardware):
@@ -61,14 +60,6 @@ def check_ports(entries, recipe, mistakes):
             if twice is not None:
                 mistakes.keep(taken_twice("%s of '%s'" % (key, name), "the port %d" % twice, taken[twice]))
             taken.update((one, "%s ('%s')" % (key, name)) for one in used if one not in taken)
-
-
-def check_words(where, words):
-    """Raises FleetError for words that no argv or environment can contain. words: {key: its words}."""
-    for key, values in words.items():
-        for value in values:
-            if "\0" in value or len(value.encode("utf-8", "surrogatepass")) >= MAX_WORD:
-                raise invalid("%s: %s" % (where, key), value, "words of less than 128 KiB without NUL characters")
 
 
 PORT_NAMES = ("metrics", "system", "side_channel")  # placeholders of every group, with or without these ports
@@ -147,7 +138,9 @@ def entry_of(host, recipe, group, own, name, devices):
     site, recipe = host.site, layered(recipe, own)
     engine = ENGINES[recipe["engine"]].running(recipe.get("backend"))
     platform = PLATFORMS[recipe["platform"]]
-    where = "server '%s'" % name
+    where, backends = "server '%s'" % name, engine.wraps
+    if recipe.get("backend") not in (backends if backends and devices else (None, *backends)):
+        raise invalid(where + ": backend", recipe.get("backend"), ", ".join(backends) or "null")
     declared = _container(recipe, platform, where)
     if declared and site.require_digests and not declared.get("digest"):
         allowed = "an image with container.digest (fleet_require_digests); `docker buildx imagetools inspect` prints it"
@@ -168,10 +161,8 @@ def entry_of(host, recipe, group, own, name, devices):
         raise invalid(where + ": command", [], "the engine's argv")
     server.arguments = engine.effective(server.command, server.values, server.config)
     engine.check(where, server)
-    words = {"arguments.%s" % flag: engine.flag_argv(flag, value) for flag, value in server.values.items()}
-    argv = [*server.command, *(word for each in words.values() for word in each)]
-    variables = {"environment.%s" % key: [value] for key, value in server.environment.items()}
-    check_words(where, {**words, "command": server.command, **variables})
+    flags = server.values.items()
+    argv = [*server.command, *(word for flag, value in flags for word in engine.flag_argv(flag, value))]
     server_values.check_not_in_the_open(where, engine, server)
     _check_model(where, engine, platform, server)
     adapters = adapters_of(server.recipe["model"])
@@ -180,6 +171,8 @@ def entry_of(host, recipe, group, own, name, devices):
     start, ports = recipe["start"], ports_of(recipe, group, name)
     after, leaders = _after(host, group, name, start)
     secrets = _set(recipe.get("secrets", {}))
+    for variable in sorted(set(secrets) & set(server.environment)):
+        raise invalid(where + ": environment." + variable, server.environment[variable], "null, as secrets has it too")
     folders = {service: host.paths.client_tls(service) for service in site.signed}
     from_files, variables = engine.client_files(where, server, secrets, folders)
     secrets = {**secrets, **from_files}
@@ -356,11 +349,8 @@ def _contain(entry, declared, local, site, where):
     if container.has_own_network(declared):
         entry["container"]["flags"] += ["--publish=%s:%d:%d" % (url_host(site.bind), number, number)
                                         for used in port_ranges(entry).values() for number in used]  # fmt: skip
-    by_name = container.named_variables(entry["container"]["engine"], variables)
-    container.check_secrets(where, [*entry["secrets"], *by_name])
+    container.check_secrets(where, entry["secrets"])
     entry["launch"] = container.launch_argv(entry, site.root)
-    check_words(where, {"container": entry["launch"]})
-    container.check_texts(where, entry["launch"])
 
 
 def _user(recipe):
@@ -546,7 +536,7 @@ def plan_host(host, recipe, hardware, site):
     for entry in entries:
         entry["start"]["restart_with_leader"] &= bool(entry["start"]["after"])
         entry["hash"] = entry_hash(entry)
-    check_entries(entries)
+    check_order(check_entries(entries))
     return entries
 
 

@@ -5,8 +5,8 @@
 other tasks use it while it is valid.
 
 Each task runs in a separate process, so the plan is stored in a file in the run's temporary folder, which
-ansible-playbook removes at its end. The file contains the result of the lookup, and no secrets. Data that many hosts
-share, such as the hosts and workers of their cluster, is stored once.
+ansible-playbook removes at its end. The file contains the result of the lookup, and no secrets. A plan is valid while
+the variables of its host are unchanged; those of other hosts count when the run begins.
 
 A run with the plan of an earlier run does not import the planner. The cache has a file for each question (arguments,
 code, folder) with the last plan, the names of the variables and the paths of the files that it was made from, and a
@@ -29,141 +29,76 @@ from ...module_utils.fleet_node.host.files import write_atomic
 from ...module_utils.fleet_node.host.server_spec import digest
 from .. import cache_folder, seen_files
 from ..seen_files import COLLECTION
-from .inventory import one_machine
+from .inventory import cluster_of
 
 NAME = "inference-fleet-plan.json"
 ELSEWHERE = "workers_elsewhere"  # of a deployment: the workers of the cluster without the host's own
 _loaded = {}  # the file when it was last read: {"stat": …, "found": …}; processes of tasks inherit it
-_settled = {}  # {host: plan that this process has found valid}; nothing changes during the process of a task
-_right = set()  # (host, fingerprint) of hosts of clusters that were valid when the play began
+_settled = {}  # {host: (deploys, plan)} that this process has found valid; nothing changes during the process of a task
 
 
 class RunPlan:
-    """Plans of hosts, and the variables that each was made from."""
+    """Plans of hosts. packed: as JSON, {hosts: {host: {deploys, plan, names, cluster}}, workers: {cluster: [worker]}};
+    names are those of the host's variables that were read."""
 
     def __init__(self, recalls=True):
-        """recalls: whether the results of an earlier task are used;
-        otherwise everything that this object plans is recorded."""
+        """recalls: whether the results of an earlier task are used."""
         self._recalls = recalls
-        self._noted = {}  # host → {deploys, plan, of: hosts whose variables it was made from, workers: of its cluster}
-        self._read = {}  # host → (HostVariables, names of those that were read)
+        self.packed = {"hosts": {}, "workers": {}}
 
     def recall(self, host, others, deploys):
-        """Return the plan of a host, None if there is none or if variables that it read have changed since.
+        """Return the plan of a host, None if there is none or if its variables that were read have changed since.
         others: Hosts."""
         if not self._recalls:
             return None
-        found = _settled.get(host) if _in_task() else None
-        if found is None:
+        if host not in _settled:
             kept = load()
             found = kept["hosts"].get(host)
-            if found is None or found["plan"] is None:
+            if found is None or found["plan"] is None or others(host).fingerprint(found["names"]) != found["print"]:
                 return None
-            if not all(_holds(kept, one, others, host) for one in kept["lists"][found["of"]]):
-                return None
-            found = {**found, "plan": _unpacked(host, found, kept["lists"])}
-            if _in_task():
-                _settled[host] = found
-        return found["plan"] if found["deploys"] or not deploys else None
+            plan = found["plan"]
+            if found["cluster"] is not None:
+                workers = [one for one in kept["workers"][found["cluster"]] if one["host"] != host]
+                plan = {**plan, "deployment": {**plan["deployment"], ELSEWHERE: workers}}
+            if not _in_task():
+                return plan if found["deploys"] or not deploys else None
+            _settled[host] = found["deploys"], plan
+        good, plan = _settled[host]
+        return plan if good or not deploys else None
 
-    def note(self, host, asked, deploys, plan, workers=None):
-        """Store a host's plan for this process, and with save() for other processes.
-
-        asked: HostVariables that it read. workers: all of the host's cluster, if the plan contains workers of other
-        hosts.
-        """
-        self._read.update((one.host, (one, one.read)) for one in asked)
-        self._noted[host] = {"deploys": deploys, "plan": plan, "of": [one.host for one in asked], "workers": workers}
+    def note(self, variables, deploys, plan, workers):
+        """Store a host's plan. variables: its HostVariables. workers: all of its cluster, if the plan has workers of
+        other hosts. Their number would grow with the square of the number of hosts, so they are stored once."""
+        host, deployment, cluster = variables.host, plan["deployment"], None
         if _in_task():
-            _settled[host] = self._noted[host]
+            _settled[host] = deploys, plan
+        if ELSEWHERE in (deployment or ()):
+            cluster = cluster_of(variables)
+            self.packed["workers"][cluster] = workers
+            plan = {**plan, "deployment": {key: one for key, one in deployment.items() if key != ELSEWHERE}}
+        names = sorted(variables.read)
+        self.packed["hosts"][host] = {"deploys": deploys, "plan": plan, "names": names, "cluster": cluster}
 
     def refuse(self, reasons):
         """Store that hosts cannot be planned. reasons: {host: reason}."""
-        for host, why in reasons.items():
-            self._noted[host] = {"deploys": False, "plan": None, "of": [], "workers": None, "why": why}
-
-    def packed(self):
-        """Return the stored plans as JSON: {hosts: {host: {deploys, plan, of, workers}}, lists, names}.
-
-        The host's `of` and `workers` are names in `lists`, so data that many hosts share is stored once.
-        """
-        lists, hosts = {}, {}
-        for host, found in self._noted.items():
-            plan, everyone, name = found["plan"], found["workers"], None
-            if everyone is not None:
-                plan, name = own_part(plan), _named(lists, everyone)
-            hosts[host] = {**found, "plan": plan, "of": _named(lists, sorted(found["of"])), "workers": name}
-        names = {host: sorted(names) for host, (_variables, names) in self._read.items()}
-        return {"hosts": hosts, "lists": lists, "names": names}
-
-    def take(self, packed, others):
-        """Store the result of packed() in an earlier run. others: Hosts. Return {host: plan}."""
-        for host, names in packed["names"].items():
-            self._read[host] = others(host), names
-        for host, found in packed["hosts"].items():
-            everyone = found["workers"] and packed["lists"][found["workers"]]
-            plan = _unpacked(host, found, packed["lists"])
-            self._noted[host] = {**found, "plan": plan, "of": packed["lists"][found["of"]], "workers": everyone}
-        return self.planned()
-
-    def planned(self):
-        """Return {host: plan} of all hosts that could be planned."""
-        return {host: found["plan"] for host, found in self._noted.items() if found["plan"] is not None}
-
-    def save(self):
-        """Save the plans for all following tasks."""
-        packed, kept = self.packed(), load()
-        for host, names in packed["names"].items():  # a plan that was made before may have read more
-            packed["names"][host] = sorted({*names, *kept["names"].get(host, ())})
-        packed["prints"] = {host: self._read[host][0].fingerprint(names) for host, names in packed["names"].items()}
-        write_atomic(_path(), json.dumps({key: {**kept[key], **packed[key]} for key in kept}), 0o600)
+        self.packed["hosts"].update({host: {"plan": None, "why": why} for host, why in reasons.items()})
 
 
-def _named(table, value):
-    """Return the name of the value in `table`, a digest."""
-    name = digest(value)
-    table[name] = value
-    return name
-
-
-def own_part(plan):
-    """Return a host's plan without the workers of other hosts: their number would grow with the square of the number of
-    hosts."""
-    deployment = plan["deployment"] or {}
-    kept = {key: one for key, one in deployment.items() if key != ELSEWHERE}
-    return {**plan, "deployment": kept} if ELSEWHERE in deployment else plan
-
-
-def _elsewhere(workers, host):
-    return [one for one in workers if one["host"] != host]
-
-
-def _unpacked(host, found, lists):
-    """Return the plan of a host in its original form. lists: of the file or of packed()."""
-    plan = found["plan"]
-    if found["workers"] is None:
-        return plan
-    deployment = {**plan["deployment"], ELSEWHERE: _elsewhere(lists[found["workers"]], host)}
-    return {**plan, "deployment": deployment}
-
-
-def _holds(kept, one, others, host):
-    """Return whether the variables of the host `one`, which the plan of `host` was made from, are unchanged. The
-    variables of other hosts are checked once per play, because a check for each task of each host would grow with the
-    square of the number of hosts."""
-    found = kept["prints"][one]
-    return (one != host and (one, found) in _right) or others(one).fingerprint(kept["names"][one]) == found
+def save(packed, others):
+    """Save the plans of a RunPlan for all following tasks. others: Hosts."""
+    kept = load()
+    for host, found in packed["hosts"].items():
+        if found["plan"] is not None:
+            found = {**found, "print": others(host).fingerprint(found["names"])}
+        kept["hosts"][host] = found
+    kept["workers"].update(packed["workers"])
+    write_atomic(_path(), json.dumps(kept), 0o600)
 
 
 def recalled(hosts, others, deploys):
-    """Return {host: plan} if all hosts have a valid plan and no two of them are the same machine, else None; planning
-    then reports the reason. others: Hosts."""
-    run_plan, found = RunPlan(), {}
-    for host in hosts:
-        found[host] = run_plan.recall(host, others, deploys)
-        if found[host] is None:
-            return None
-    return None if any(one_machine(found, others)) else found
+    """Return {host: plan} if all hosts have a valid plan, else None. others: Hosts."""
+    found = {host: RunPlan().recall(host, others, deploys) for host in hosts}
+    return None if None in found.values() else found
 
 
 def plans_of(hosts, others, deploys):
@@ -177,18 +112,8 @@ def plans_of(hosts, others, deploys):
     return found
 
 
-def settle(others):
-    """Check the variables that plans of other hosts depend on, once for the processes of all tasks of a play."""
-    kept = load()
-    of = [kept["lists"][name] for name in {found["of"] for found in kept["hosts"].values()}]
-    shared = {one for hosts in of if len(hosts) > 1 for one in hosts}
-    _right.clear()
-    _right.update((one, kept["prints"][one]) for one in sorted(shared) if _holds(kept, one, others, None))
-
-
 def load():
-    """Return the content that save() wrote: that of packed(), and {host: fingerprint of its variables} as `prints`; in
-    the main process also for the processes that it starts."""
+    """Return the content that save() wrote; in the main process also for the processes that it starts."""
     try:
         stat = os.stat(_path())
         key = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
@@ -196,7 +121,7 @@ def load():
             with open(_path(), encoding="utf-8") as stream:
                 _loaded.update(stat=key, found=json.load(stream))
     except FileNotFoundError:
-        return {"hosts": {}, "lists": {}, "names": {}, "prints": {}}
+        return {"hosts": {}, "workers": {}}
     return _loaded["found"]
 
 
@@ -225,10 +150,8 @@ CODE = ("playbooks/steps", "plugins/action", "plugins/lookup", "plugins/module_u
 
 def folder():
     """Return the folder of the plans, None if there is none."""
-    given = os.environ.get(VARIABLE)
-    if given is None:
-        return cache_folder.folder("plans")
-    return os.path.abspath(os.path.expanduser(given)) if given else None
+    given = os.environ.get(VARIABLE, cache_folder.folder("plans"))
+    return os.path.abspath(given) if given else None
 
 
 class PlanCache:
@@ -249,7 +172,7 @@ class PlanCache:
         # a host that was removed, or a damaged file
         with contextlib.suppress(OSError, KeyError, ValueError, TypeError, AttributeError, RecursionError):
             kept = json.loads(data or b"null")
-            if kept is not None and kept["digest"] == _digest(kept, others, seen_files.now):
+            if kept is not None and kept["digest"] == _digest(kept, others, seen_files.state):
                 os.utime(self._path)  # plans in use are not removed
                 return kept["answer"]
         return None
@@ -261,25 +184,23 @@ class PlanCache:
         variables = {}
         for one in others.asked():
             variables.setdefault(frozenset(one.read | one.looked), []).append(one.host)
-        seen = seen_files.seen()
         kept = {
             "variables": [{"names": sorted(names), "hosts": hosts} for names, hosts in variables.items()],
-            "files": sorted(map(list, seen)),
+            "files": sorted(seen_files.seen),
             "answer": answer,
         }
         with contextlib.suppress(OSError, KeyError, ValueError, TypeError, AttributeError):
-            kept["digest"] = _digest(kept, others, lambda kind, path: seen[kind, path])
+            kept["digest"] = _digest(kept, others, seen_files.seen.get)
             body = json.dumps(kept)
             if len(body) < MOST:
                 write_atomic(self._path, body, 0o600)
                 cache_folder.prune(os.path.dirname(self._path), KEPT, MOST)
 
 
-def _digest(kept, others, content):
-    """Return a digest of the variables and files that a plan was made from. content(kind, path) -> of a file."""
+def _digest(kept, others, state):
+    """Return a digest of the variables and files that a plan was made from. state(path) -> of a file or folder."""
     values = [[host, others(host).fingerprint(one["names"])] for one in kept["variables"] for host in one["hosts"]]
-    files = [[kind, path, content(kind, path)] for kind, path in kept["files"]]
-    return digest([values, files])
+    return digest([values, [[path, state(path)] for path in kept["files"]]])
 
 
 def code():

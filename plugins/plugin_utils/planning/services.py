@@ -134,18 +134,18 @@ def clients(entries, signed, paths):
     ]
 
 
-def cluster_workers(host, variables_of, planned_of, made):
+def cluster_workers(host, others, planned_of):
     """Return [{host, name, role, bind, ports}] of the workers of the hosts with the fleet_cluster of `host`. It is
     computed once for a cluster, from the variables of all its hosts.
 
-    variables_of: as named_services(). planned_of(host) -> (recipe, Hardware) of a host, None for a host without
-    a recipe. made: of Hosts.
+    others: Hosts. planned_of(host) -> (recipe, Hardware) of a host, None for a host without
+    a recipe.
     """
-    cluster = cluster_of(variables_of(host))
-    hosts = (variables_of(host).get("groups") or {}).get("all", [host])
-    hosts = [other for other in hosts if cluster_of(variables_of(other)) == cluster]
-    if ("cluster", cluster) in made:
-        return made["cluster", cluster]
+    cluster = cluster_of(others(host))
+    hosts = (others(host).get("groups") or {}).get("all", [host])
+    hosts = [other for other in hosts if cluster_of(others(other)) == cluster]
+    if ("cluster", cluster) in others.made:
+        return others.made["cluster", cluster]
     workers = []
     for other in hosts:
         planned = planned_of(other)
@@ -153,11 +153,11 @@ def cluster_workers(host, variables_of, planned_of, made):
             continue
         recipe, hardware = planned
         kept = assign(recipe, hardware, server_names(recipe, hardware))
-        bind = str(variables_of(other).get(BIND) or LOOPBACK)
+        bind = str(others(other).get(BIND) or LOOPBACK)
         for group in recipe["servers"]:
             own = for_group(recipe, group)
             for name in kept[group_name(group)] if group["role"] in ROLES else ():
                 ports = ports_of(own, group, name)
                 workers.append({"host": other, "name": name, "role": group["role"], "bind": bind, "ports": ports})
-    made["cluster", cluster] = workers
+    others.made["cluster", cluster] = workers
     return workers

@@ -54,24 +54,24 @@ def steps_of(variables, servers, deployment):
         changed = not is_known(PLAYBOOK % step)
         try:
             if changed:
-                raise Changed(CHANGED % (PLAYBOOK % step))
+                raise Unknown(CHANGED % (PLAYBOOK % step))
             for operation, arguments in list(calls(host)):
                 given = {name: one for name, one in arguments.items() if one is not None}
                 found.append({"step": step, "operation": operation, "arguments": given})
-        except Changed as reason:
-            host.reasons.insert(0, str(reason))
+            continue
+        except Unknown as error:
+            reason = str(error)
         except FleetError as error:
-            host.reasons.append(UNREAD % error.message.partition("\n")[0])
+            reason = UNREAD % error.message.partition("\n")[0]
         except (AnsibleError, AttributeError, LookupError, TypeError, ValueError, jinja2.TemplateError) as error:
-            host.reasons.append(UNREAD % ("%s: %s" % (type(error).__name__, error)))
-        if host.reasons:
-            found.append({"step": step, "reason": host.reasons[0], "changed": changed})
+            reason = UNREAD % ("%s: %s" % (type(error).__name__, error))
+        found.append({"step": step, "reason": reason, "changed": changed})
     return found
 
 
-class Changed(Exception):
-    """The playbook of a step or a role that it runs differs from the collection's; the message is the reason why the
-    step runs each time. Its files are not evaluated: they may contain anything, also passwords."""
+class Unknown(Exception):
+    """The work of a step is not known; the message is the reason why the step runs each time. The files of a playbook
+    or role that differ from the collection's are not evaluated: they may contain anything, also passwords."""
 
 
 class Host:
@@ -83,7 +83,6 @@ class Host:
     def __init__(self, step, variables, servers, deployment):
         self.step, self.name = step, variables.host
         self.entries, self.recipe = servers, deployment
-        self.reasons = []  # why the step runs each time
         self.has = variables.has
         self._variables = variables
 
@@ -102,7 +101,7 @@ class Host:
     def role(self, name, **parts):
         """Return the Tasks of a role that the step runs. parts: of the deployment, if they differ from the recipe's."""
         if not is_known("roles/" + name):
-            raise Changed(CHANGED % ("roles/" + name))
+            raise Unknown(CHANGED % ("roles/" + name))
         return Tasks("roles/%s/tasks/%%s.yml" % name, defaults_of(name), self, **parts)
 
     def platform(self):
@@ -115,8 +114,8 @@ class Host:
 
     def _of(self, calls, role):
         if calls is None:
-            self.reasons.append(NOT_KNOWN % role)
-        return calls or ()
+            raise Unknown(NOT_KNOWN % role)
+        return calls
 
 
 class Tasks:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-import ipaddress
 import os
 import re
-import urllib.parse
 
 import yaml
 
@@ -19,16 +17,13 @@ from ...module_utils.fleet_node.errors import FleetError
 from .. import seen_files
 from ..base import checks
 from ..base.checks import invalid
-from ..base.words import close_to, show
+from ..base.words import close_to
 from ..engines import ENGINES
 from ..platforms import PLATFORMS
 from ..recipe import overrides
 from ..seen_files import COLLECTION
 from .inventory import LOCKED, check_outside, recipes_of
 
-HOST = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
-PROXY = re.compile(r"(?:(?:https?|socks[45][ah]?)://)?(?:[^\s/@]*@)?%s(?::([0-9]+))?/?" % HOST)
-LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 ALL_PORTS = 65535
 LIMITS = ("ttft_ms", "tpot_ms")
 MOST_MS = 10**9
@@ -56,17 +51,18 @@ def check_value(name, value, spec):
 
 def _check_kind(name, value, kind, spec=None):
     row = table()["kinds"][kind]
-    if "pattern" in row:
-        text = str(value) if type(value) in (int, float) and kind != "registry" else value
-        if not isinstance(text, str) or checks.invisible(text) or not re.fullmatch(row["pattern"], text):
-            raise invalid(name, value, row["words"])
+    if "pattern" in row or "any" in row:
+        if not _matches(value, row):
+            raise checks.unusable(name, row["words"]) if "secret" in row else invalid(name, value, row["words"])
     elif "items" in row:
         if not isinstance(value, list) and "single" not in row:
             raise invalid(name, value, LIST)
         for index, one in enumerate(value if isinstance(value, list) else [value]):
             _check_kind("%s[%d]" % (name, index), one, row["items"], spec)
     elif "values" in row:
-        _mapping(name, value)
+        _mapping(name, value, "secret" not in row)
+        if "exact" in row and set(value) != set(row["exact"]) and (value or "empty" not in row):
+            raise checks.unusable(name, "a mapping with " + ", ".join(row["exact"]))
         for key, one in value.items():
             if "keys" in row:
                 _check_kind(name + "'s key", key, row["keys"])
@@ -75,73 +71,18 @@ def _check_kind(name, value, kind, spec=None):
         CHECKS[kind](name, value, *([spec] if kind in BY_ROW else []))
 
 
-def _host(name, value):
-    """Check a name or address of a host, without port."""
-    text = value if isinstance(value, str) else ""
-    try:
-        ipaddress.ip_address(text)
-        return
-    except ValueError:
-        pass
-    labels = text.rstrip(".").split(".")
-    if re.fullmatch(r"[0-9.]*", text) or len(text) > 253 or not all(LABEL.fullmatch(one) for one in labels):
-        raise invalid(name, value, "a host's name or its IPv4 or IPv6 address, without port, brackets, user or spaces")
-
-
-def _certificate_host(name, value):
-    _host(name, value[2:] if isinstance(value, str) and value.startswith("*.") else value)
-
-
-def _url(name, value, schemes=("http", "https")):
-    text = value if isinstance(value, str) else ""
-    plain = text.replace("{version}", "0").replace("{architecture}", "x")
-    try:
-        parts = urllib.parse.urlsplit(plain)
-        good = parts.scheme in schemes and (parts.scheme == "file" or bool(parts.hostname)) and parts.port != 0
-        if good and parts.hostname:
-            _host(name, parts.hostname)
-    except (ValueError, FleetError):
-        good = False
-    if not good or re.search(r"[\s\\\"'<>{}|^`]", plain) or checks.invisible(plain):
-        begin = " or ".join(one + "://" for one in schemes)
-        raise invalid(name, value, "an address that begins with %s and a host's name, without spaces" % begin)
-
-
-def _file_url(name, value):
-    _url(name, value, ("https", "http", "file"))
-
-
-def _index(name, value):
-    """Check a package index: an address, or a folder of the node."""
-    if isinstance(value, str) and value.startswith("/"):
-        _check_kind(name, value, "path")
-    else:
-        _file_url(name, value)
-
-
-def _local(name, value):
-    """Check a file or folder of the control node, or an address."""
-    checks.check_string(name, value)
-    if "://" in value:
-        _file_url(name, value)
-
-
-def _names(name, value):
-    given = [one.strip() for one in value.split(",")] if isinstance(value, str) else value
-    if not isinstance(given, list) or not given:
-        raise invalid(name, value, "a name or a list of names")
-    for index, one in enumerate(given):
-        _check_kind("%s[%d]" % (name, index), one, "name")
+def _matches(value, row):
+    """Return whether a value has the pattern of a kind, or of any of its kinds. A number counts as a string, unless the
+    kind is strict."""
+    if "any" in row:
+        return any(_matches(value, table()["kinds"][kind]) for kind in row["any"])
+    text = str(value) if type(value) in (int, float) and "strict" not in row else value
+    return isinstance(text, str) and not checks.invisible(text) and bool(re.fullmatch(row["pattern"], text))
 
 
 def _mapping(name, value, shown=True):
     if not isinstance(value, dict):
         raise invalid(name, value, MAPPING) if shown else checks.unusable(name, MAPPING)
-
-
-def _certificates(name, value):
-    if value and set(value) != {"ca", "certificate", "key"}:
-        raise invalid(name, sorted(value), "ca, certificate and key, or an empty mapping")
 
 
 def limits_of(given, tune, name="fleet_tune_limits"):
@@ -162,42 +103,9 @@ def _setting(name, value):
         raise invalid(name, value, "a number, true, false or a string on one line")
 
 
-def _environment(name, value):
-    """Check a mapping of environment variables. Messages omit values: a proxy may have a password."""
-    _mapping(name, value, shown=False)
-    for key, one in value.items():
-        text = str(one) if isinstance(one, int) and not isinstance(one, bool) else one
-        _check_kind(name + "'s key", key, "variable")
-        proxy = key.lower().endswith("_proxy") and key.lower() != "no_proxy"
-        found = PROXY.fullmatch(text) if proxy and isinstance(text, str) else None
-        port = int(found.group(1) or 1) if found else 0
-        if not isinstance(text, str) or checks.invisible(text) or (proxy and text and not 0 < port <= ALL_PORTS):
-            allowed = "a proxy such as http://proxy.example.org:3128" if proxy else "a string on one line"
-            raise checks.unusable("%s.%s" % (name, key), allowed)
-
-
-def _logins(name, value):
-    """Check a mapping of logins. Messages omit values."""
-    _mapping(name, value, shown=False)
-    for registry, login in value.items():
-        fit = re.fullmatch(table()["kinds"]["registry"]["pattern"], registry) and isinstance(login, dict)
-        if not fit or set(login) != {"username", "password"} or not all(map(_secret_line, login.values())):
-            allowed = "{REGISTRY: {username, password}} with a registry HOST or HOST:PORT and two strings"
-            raise checks.unusable("%s[%s]" % (name, show(registry)), allowed)
-
-
-def _secret_line(value):
-    return isinstance(value, str) and bool(value) and not checks.invisible(value)
-
-
-def _password(name, value):
-    if not _secret_line(value) or value != value.strip():
-        raise checks.unusable(name, "a string on one line, without spaces at its ends; a number in quotes")
-
-
 def _token(name, value):
-    text = value.rstrip("\r\n") if isinstance(value, str) else value
-    if not _secret_line(text) or re.search(r"\s", text):
+    text = value.rstrip("\r\n") if isinstance(value, str) else ""
+    if not text or checks.invisible(text) or re.search(r"\s", text):
         raise checks.unusable(name, "a string without spaces or line breaks; a number in quotes")
 
 
@@ -225,30 +133,18 @@ BY_ROW = {
 CHECKS = {
     **BY_ROW,
     "address": checks.check_address,
-    "archive": _file_url,
-    "batches": checks.check_batches,
-    "certificate_host": _certificate_host,
-    "certificates": _certificates,
     "engine": lambda name, value: checks.check_choice(name, value, sorted(ENGINES)),
-    "environment": _environment,
     "hidden": functools.partial(_mapping, shown=False),
-    "host": _host,
-    "index": _index,
     "limits": lambda name, value: limits_of(value, {}, name),
     "line": checks.check_string,
-    "local": _local,
-    "logins": _logins,
     "mapping": _mapping,
     "message": _message,
     "mirror": lambda name, value: check_mirror(value, name),
-    "names": _names,
-    "password": _password,
     "platform": lambda name, value: checks.check_choice(name, value, sorted(PLATFORMS)),
     "port": lambda name, value: checks.check_number(name, value, ALL_PORTS),
     "scalar": _setting,
     "switch": checks.check_switch,
     "token": _token,
-    "url": _url,
     "version_of_key": checks.check_version,
 }
 
@@ -306,8 +202,6 @@ def row_of(name, option):
 def recipe_paths(variables):
     """Return the folders that are searched for recipes, before the collection's own."""
     configured = variables.get("fleet_recipe_paths") or []
-    if isinstance(configured, str):
-        configured = [part for part in configured.split(os.pathsep) if part]
     if not isinstance(configured, list) or not all(isinstance(folder, str) and folder for folder in configured):
         raise invalid("fleet_recipe_paths", configured, "a list of folders, for example [/srv/recipes]")
     folders = [os.path.expanduser(folder) for folder in configured]

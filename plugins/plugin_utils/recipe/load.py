@@ -26,7 +26,7 @@ from ..models import family_of, problem_of
 from ..models.base import read as read_config
 from . import overrides, tuning
 from .overrides import group_name
-from .schema import COLLECTION, all_problems, coerce, is_image
+from .schema import COLLECTION, all_problems, is_image
 
 SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 OWN_RECIPES = os.path.join(COLLECTION, "recipes")
@@ -350,10 +350,10 @@ def _resolve(recipe, chain, layers):
     names = ", ".join(name for name, layer in layers if layer)
     try:
         overrides.check_nulls(recipe, merged)
-        result = overrides.apply(recipe, coerce(merged))
+        result = overrides.apply(recipe, merged)
     except FleetError as error:
         raise error.within(names + ": ") from error
-    result, lines = coerce(result), []
+    lines = []
     by_name = functools.partial(_by_name, result if isinstance(merged.get("servers"), dict) else {})
     for where, text in all_problems(result, lambda where: path_text(by_name(where))):
         keys = tuple(part for part in by_name(where) if isinstance(part, str))

@@ -1,8 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The recipe schema: conversion of strings from the command line, and errors with the key,
-the value and the allowed values.
+"""The recipe schema: errors with the key, the value and the allowed values.
 
 In addition to the keywords of JSON schema, a node has `allowed`, a description of its pattern; messages also show
 `examples`.
@@ -11,7 +10,6 @@ In addition to the keywords of JSON schema, a node has `allowed`, a description 
 from __future__ import annotations
 
 import functools
-import graphlib
 import json
 import os
 import re
@@ -21,18 +19,7 @@ from ...module_utils.fleet_node.engines.registry import API_KEYS
 from ...module_utils.fleet_node.errors import FleetError
 from ...module_utils.fleet_node.verify import probes
 from ..base.checks import MAX_LINE, invisible
-from ..base.words import (
-    FALSE,
-    NUMBER,
-    TRUE,
-    WHOLE,
-    holds_secret,
-    meant,
-    names_secret,
-    odd_characters,
-    path_text,
-    show,
-)
+from ..base.words import holds_secret, meant, names_secret, odd_characters, path_text, show
 from ..engines import ENGINES
 from ..models import FAMILIES, family_of, other_family
 from ..platforms import PLATFORMS
@@ -106,47 +93,6 @@ def type_names(schema):
     """Return the types that a schema node allows, as a list of JSON type names."""
     types = schema.get("type", [])
     return [types] if isinstance(types, str) else list(types)
-
-
-def _coerce_scalar(text, types):
-    """Return a string from the command line converted to one of ``types``, or unchanged if that is not possible."""
-    if "string" in types:
-        return text
-    lower = text.strip().lower()
-    if "null" in types and lower in ("null", "none", "~", ""):
-        return None
-    if "boolean" in types and lower in TRUE | FALSE:
-        return lower in TRUE
-    if "integer" in types and WHOLE.fullmatch(lower):
-        return int(lower)
-    if "number" in types and NUMBER.fullmatch(lower):
-        return float(lower)
-    if "array" in types or "object" in types:
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            return text
-        wanted = list if "array" in types else dict
-        return value if isinstance(value, wanted) else text
-    return text
-
-
-def coerce(value, schema=None):
-    """Return ``value`` with the strings of ``-e key=value`` converted to the types of the schema.
-    Invalid strings are kept."""
-    schema = recipe_schema() if schema is None else resolved(schema)
-    if isinstance(value, str):
-        types = [name for one in (schema, *schema.get("anyOf", ())) for name in type_names(one)]
-        return _coerce_scalar(value, types) if types else value
-    if isinstance(value, dict):
-        properties = schema.get("properties", {})
-        rest = schema.get("additionalProperties")
-        rest = rest if isinstance(rest, dict) else {}
-        # Arguments may have any type: a string remains a string.
-        return {key: coerce(item, properties.get(key, rest)) for key, item in value.items()}
-    if isinstance(value, list) and "items" in schema:
-        return [coerce(item, schema["items"]) for item in value]
-    return value
 
 
 def _allowed(error):
@@ -241,7 +187,7 @@ def all_problems(recipe, text_of=path_text, in_file=False):
     found = opened + [item for item in problems(recipe, text_of) if not _covered(item[0], opened)]
     found += [item for item in _strings(recipe, [], text_of, in_file) if not _covered(item[0], found)]
     if not found:
-        for rule in (_models, _needs, _groups, _backends, _variables, _probes):
+        for rule in (_models, _groups, _probes):
             found += [(path, "'%s' %s" % (text_of(path), text)) for path, text in rule(recipe)]
     return found
 
@@ -314,14 +260,6 @@ def _layers(recipe):
     return [([], recipe), *((["servers", index], group) for index, group in enumerate(recipe["servers"]))]
 
 
-def _needs(recipe):
-    for index, name in enumerate(recipe["needs"]["accelerators"]):
-        known = list(PLATFORMS[recipe["platform"]].accelerators)
-        if name not in known:
-            text = "is %s; allowed for platform %s: %s" % (show(name), recipe["platform"], ", ".join(known))
-            yield ["needs", "accelerators", index], text
-
-
 def _groups(recipe):
     after = {}
     for index, group in enumerate(recipe["servers"]):
@@ -337,25 +275,6 @@ def _groups(recipe):
             if other not in after:
                 path = ["servers", index, "after"]
                 yield path, "names the group %s; allowed: %s" % (show(other), ", ".join(after))
-    try:
-        graphlib.TopologicalSorter(after).prepare()
-    except graphlib.CycleError as error:
-        cycle = error.args[1]
-        path = ["servers", list(after).index(cycle[0]), "after"]
-        yield path, "is a cycle (%s), so each group would wait for another. Remove one" % ", ".join(cycle)
-
-
-def _backends(recipe):
-    """Yield mistakes in `backend`, which an engine that wraps others requires and other engines do not support."""
-    allowed = ENGINES[recipe["engine"]].wraps
-    for path, given in _layers(recipe):
-        name = given.get("backend")
-        if name and name not in allowed:
-            text = "is %s; allowed for the engine %s: %s"
-            yield [*path, "backend"], text % (show(name), recipe["engine"], ", ".join(allowed) or "none, remove it")
-        if allowed and given.get("devices") and not name and not recipe.get("backend"):
-            text = "is not set; needed for the engine %s: %s"
-            yield [*path, "backend"], text % (recipe["engine"], " or ".join(allowed))
 
 
 def _ports(path, group, recipe):
@@ -367,19 +286,6 @@ def _ports(path, group, recipe):
     if asked is not None and ports.get(asked) is None:
         allowed = ", ".join(sorted(ports)) or "null without ports"
         yield [*path, "health", "port"], "is %s; allowed: %s. Set that port" % (show(asked), allowed)
-
-
-def _variables(recipe):
-    """Yield variables that are in both environment and secrets."""
-    layers = _layers(recipe)
-    given = [pair for _path, layer in layers for pair in (layer.get("secrets") or {}).items()]
-    secrets = {name for name, variable in given if variable is not None}
-    layers += [(["instances", name], own or {}) for name, own in (recipe.get("instances") or {}).items()]
-    for path, layer in layers:
-        for name, value in (layer.get("environment") or {}).items():
-            if name in secrets and value is not None:
-                text = "is set, and so is 'secrets.%s'; one of them would be lost. Remove one"
-                yield [*path, "environment", name], text % name
 
 
 def _probes(recipe):

@@ -71,12 +71,11 @@ def launch_command(entry, root):
 def client_environment(entry, secrets, root):
     """{str: str} for the client of a container engine.
 
-    The entry's launch contains the variables of the container. Secrets, and values that podman would change, are only
-    named there, and the client reads them from its environment.
+    The entry's launch contains the variables of the container. Secrets are only named there, and the client reads them
+    from its environment.
     """
-    named = {name: value for name, value in entry["environment"].items() if "--env=" + name in entry["launch"]}
     markers = {MARKER_SERVER: entry["name"], MARKER_ROOT: root or "/"}
-    return {**engine_of_entry(entry).client_environment(), **named, **secrets, **markers}
+    return {**engine_of_entry(entry).client_environment(), **secrets, **markers}
 
 
 CALL_S = 6  # of each call of `end --remove`: three of them, TERM and KILL fit into the unit's TimeoutStopSec

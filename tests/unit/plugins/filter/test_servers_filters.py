@@ -59,11 +59,6 @@ def test_registries_that_are_asked(mirror, hosts):
         assert servers.registries(images, mirror) == hosts
 
 
-def test_a_mirror_that_is_a_url_has_no_host():
-    with pytest.raises(FleetError, match=r"^fleet_registry_mirror is 'https://mirror\.example'; allowed: "):
-        servers.registries([{"image": "redis"}], "https://mirror.example")
-
-
 @pytest.mark.parametrize(
     ("sources", "folder"),
     [

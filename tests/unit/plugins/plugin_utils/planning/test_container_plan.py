@@ -14,8 +14,6 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning import co
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
 from ansible_collections.inference.fleet.tests.unit.engines import plans
 from ansible_collections.inference.fleet.tests.unit.engines.plans import VALUE
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 DIGEST = "sha256:" + "1" * 64
 IMAGE = "nvcr.io/nvidia/tensorrt-llm/release:1.0.0rc6"
@@ -200,10 +198,8 @@ BAD = [(container, changes[0] if changes else {}, code) for container, *changes,
     ({"ulimits": {"memlok": -1}}, "input.key-unknown"),
     *[({"ulimits": {"nofile": value}}, VALUE) for value in ("200:100", "-1:100")],
     ({"image": None}, VALUE),
-    # secrets that would configure the client, and strings that do not arrive
+    # secrets that would configure the client
     ({}, {"secrets": {"DOCKER_HOST": "fleet_x"}}, VALUE),
-    ({}, {"environment": {"A": "\udcff"}}, VALUE),
-    ({"engine": "podman"}, {"environment": {"PATH": "\r\n"}}, VALUE),
 ]]  # fmt: skip
 
 
@@ -236,42 +232,17 @@ def test_gpus_by_flag_only_on_purpose():
     assert "--gpus=all" in entry["launch"]
 
 
-def test_what_podman_would_change_goes_by_name():
-    environment = {"A": "a\r\nb", "B": "\r"}
-    (entry,) = entries(recipe({"image": IMAGE, "engine": "podman"}, environment=environment))
-    assert {"--env=A", "--env=B=\r"} < set(entry["launch"])
-    (entry,) = entries(recipe(environment=environment))
-    assert "--env=A=a\r\nb" in entry["launch"]
-
-
-TEXT = st.text(st.characters(min_codepoint=1, exclude_categories=["Cs"]))
-PATH = st.text(st.characters(min_codepoint=32, exclude_categories=["Cs", "Cc"]), max_size=20).map(
-    lambda name: "/m" + name
-)
-
-
-@settings(max_examples=25)
-@given(st.lists(TEXT, min_size=1), st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,9}", fullmatch=True), TEXT),
-       st.lists(PATH, max_size=4, unique_by=lambda path: path.rstrip("/")))  # fmt: skip
-def test_every_word_stays_what_it_is(command, environment, paths):
-    """Between `run` and the image only options in one word each; after it the command; texts nowhere cut or split."""
-
-    def quoted(text):
-        return text.replace("${", "$${")
-
-    command = ["serve", *command]
-    environment = {name: text for name, text in environment.items() if name not in ("SPT_NOENV",)}
-    mounts = [{"source": quoted(path)} for path in paths]
-    (entry,) = entries(recipe({"image": IMAGE, "mounts": mounts}, command=[quoted(word) for word in command],
-                              environment={name: quoted(text) for name, text in environment.items()}))  # fmt: skip
+def test_every_word_stays_what_it_is():
+    """Between `run` and the image only options in one word each; after it the command; strings nowhere cut or split."""
+    paths, command = ["/m,x", '/m"y" z', "/m\u00e9=,"], ["serve", "--a b", "", "$HOME", "'\"\n"]
+    environment = {"A": 'a=b "c"', "B": "\n$X\t", "C": ""}
+    mounts = [{"source": path} for path in paths]
+    (entry,) = entries(recipe({"image": IMAGE, "mounts": mounts}, command=command, environment=environment))
     launch, own = entry["launch"], len(command)
-    assert launch[-own:] == command == entry["command"]
-    assert launch[-own - 1] == IMAGE
+    assert launch[-own:] == command == entry["command"] and launch[-own - 1] == IMAGE
     options = launch[2 : -own - 1]
-    assert all(word.startswith("--") for word in options)
-    assert [word for word in options if "=" not in word] == ["--rm", "--init"]
-    given_ones = dict(word[6:].split("=", 1) for word in options if word.startswith("--env="))
-    assert {name: given_ones[name] for name in environment} == environment
+    assert [word for word in options if not word.startswith("--") or "=" not in word] == ["--rm", "--init"]
+    assert {"--env=%s=%s" % one for one in environment.items()} <= set(options)
     read = [next(csv.reader(io.StringIO(word[8:]))) for word in options if word.startswith("--mount=")]
     assert [fields[1:3] for fields in read[: len(paths)]] == [["source=" + path, "target=" + path] for path in paths]
 

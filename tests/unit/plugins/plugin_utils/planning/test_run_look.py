@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The plan's steps in one run: its tags, arguments that are filled in later, and results for the following plays."""
+"""The plan's steps in one run: its tags, and results for the following plays."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import pytest
 import yaml
 from ansible import constants as C
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import HostVariables
 
 CLONE = pathlib.Path(__file__).resolve().parents[5]
-DEEP = {"k": {"l": 5, "m": [6]}}
 STEPS = [{"step": step, "operation": step, "arguments": {}} for step in run_look.STEPS]
 VERDICT = {"ok": True, "mode": "quick", "verdicts": [], "folder": None, "what": None}
 
@@ -70,19 +68,13 @@ def test_the_first_host_whose_servers_run_goes_alone(hosts, serial, together, ex
     assert run_look.batches(hosts.split(), serial, together.split()) == expected
 
 
-def test_a_host_that_could_not_be_checked_is_not_the_one_that_goes_first():
-    for host in ("busy1", "idle1", "busy2"):
-        run_look.note(host, ["serve"], "serve", serving=host.startswith("busy"))
-    assert run_look.in_turn(["down", "busy1", "idle1", "busy2"]) == ["idle1", "busy1", "busy2", "down"]
-
-
 def test_a_host_that_failed_is_not_the_one_that_goes_first():
     for host in ("idle1", "idle2", "busy1", "busy2", "rescued"):
         run_look.note(host, ["serve"], "serve", serving=not host.startswith("idle"))
         run_look.note_failed(host, host.endswith("1") or host == "rescued")
     run_look.note_failed("rescued", False)
     hosts = ["idle1", "idle2", "busy1", "busy2", "rescued"]
-    assert run_look.in_turn(hosts) == ["idle2", "busy2", "rescued", "idle1", "busy1"]
+    assert run_look.in_turn(["new", *hosts]) == ["idle2", "busy2", "rescued", "new", "idle1", "busy1"]
     assert run_look.batches(hosts, "100%") == [1, 1, "100%"]
     assert run_look.batches(["idle2", "busy1"], "100%") == ["100%"]
 
@@ -132,30 +124,3 @@ def test_a_changed_playbook_may_have_other_tags():
     changed = {"step": "prepare", "reason": "it was changed", "changed": True}
     role = {"step": "weights", "reason": "its role was changed", "changed": False}
     assert run_look.of_run([*STEPS[:2], changed, role], ["serve"], []) == [STEPS[0], changed]
-
-
-@pytest.mark.parametrize(
-    ("how", "found"),
-    [
-        ({"variable": "full"}, {"x": "y", "a": {"k": 1}}),
-        ({"variable": "full", "default": {}, "omits": True}, {"x": "y", "a": {"k": 1}}),
-        ({"variable": "empty"}, {"x": "y", "a": ""}),
-        ({"variable": "empty", "default": {}}, {"x": "y", "a": {}}),
-        ({"variable": "empty", "default": "", "omits": True}, {"x": "y"}),
-        ({"variable": "empty", "over": {"k": 2}}, {"x": "y", "a": {"k": 2}}),
-        ({"variable": "deep", "over": {"k": {"l": 2, "m": [3]}, "n": 4}}, {"x": "y", "a": {**DEEP, "n": 4}}),
-        ({"plan": ["deployment", "models"]}, {"x": "y", "a": ["m"]}),
-    ],
-)
-def test_what_is_filled_in(how, found):
-    variables = HostVariables("n1", {"full": {"k": 1}, "empty": "", "deep": DEEP})
-    plan = {"servers": [], "deployment": {"models": ["m"]}}
-    given = {"x": "y", "a": {run_look.LATER: how}}
-    assert run_look.filled(given, plan, variables, ["all"]) == found
-    assert run_look.filled([{"list": given}], plan, variables, ["all"]) == [{"list": found}]
-
-
-@pytest.mark.parametrize(("only", "prepares"), [("all", True), ("preflight", True), ("tagged", True), ("serve", False)])
-def test_a_run_that_does_not_prepare(only, prepares):
-    given = {"prepares": {run_look.LATER: {"prepared": True, "unprepared": False}}}
-    assert run_look.filled(given, {}, HostVariables("n1", {}), [only]) == {"prepares": prepares}

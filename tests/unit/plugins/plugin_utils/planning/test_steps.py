@@ -193,20 +193,6 @@ def test_every_task_is_in_the_plan_or_follows_from_one_that_is():
     assert found == TASKS
 
 
-def test_the_playbooks_run_roles_that_the_plan_knows():
-    """By names that are written there, or are a platform's or an engine's."""
-    known = {"inference.fleet." + one for one in known_tasks.ROLES}
-    for step in steps.STEPS:
-        (play,) = load(steps.PLAYBOOK % step)
-        assert not {"roles", "pre_tasks", "post_tasks", "handlers"} & set(play)
-        for task, _texts in tasks_in(play["tasks"]):
-            module = module_of(task)
-            assert module in ("inference.fleet.node_preflight", *INCLUDES[1:])
-            if module in INCLUDES:
-                name = task[module]["name"]
-                assert name in known or "platform" in name or "engine" in name
-
-
 # A line of JSON for each line: [[file, operation, variables]] gives [[arguments of the task, or of each turn of its
 # loop]]. Templates look up variables and use filters, whose plugins are found in a process that is Ansible's.
 CHILD = """

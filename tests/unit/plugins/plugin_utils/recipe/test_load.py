@@ -51,18 +51,6 @@ def test_a_missing_jsonschema_is_named_with_the_command_that_brings_it(monkeypat
     assert (found.code, found.values) == ("recipe.jsonschema-missing", (sys.executable, recipe_schema.REQUIREMENT))
 
 
-def test_texts_of_the_command_line_are_coerced():
-    layer = {
-        "servers": {"server": {"count": "3", "port": "9000"}}, "start": {"budget_s": "2.5"},
-        "verify": {"responses_api": "no"}, "arguments": {"max-model-len": "8"}, "needs": {"cpu_flags": '["avx2"]'},
-    }  # fmt: skip
-    recipe = plans.resolved("cpu-tiny", layer)
-    assert (recipe["servers"][0]["count"], recipe["servers"][0]["port"]) == (3, 9000)
-    assert (recipe["start"]["budget_s"], recipe["verify"]["responses_api"]) == (2.5, False)
-    assert recipe["arguments"]["max-model-len"] == "8"
-    assert recipe["needs"]["cpu_flags"] == ["avx2"]
-
-
 def test_first_folder_wins_and_own_recipes_come_last(write, tmp_path):
     path = write("cpu-tiny")
     assert recipes.find_recipe("cpu-tiny", [str(tmp_path)]) == path
