@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gc
 import hashlib
 import json
 import os
@@ -36,7 +35,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.wanted import SourceProblem, Wanted
 from ansible_collections.inference.fleet.tests.hubs import hub as hubs
 from ansible_collections.inference.fleet.tests.hubs.repositories import Repository, gpt_oss_files
-from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 from ansible_collections.inference.fleet.tests.unit.node_helpers import build_checkpoint, rot
 from ansible_collections.inference.fleet.tests.unit.weights_node import HubWeights, Weights
 
@@ -117,7 +115,7 @@ def folder(path, _elsewhere):
 
 
 PLANTS = [to_file, to_folder, dangling, hard_link, pipe, loop, folder]
-STAGED = ["", PART, PART + transfer.RANGES, MANIFEST]
+STAGED = ["", PART, MANIFEST]
 
 
 class Elsewhere:
@@ -539,22 +537,20 @@ def test_how_long_a_hub_asks_to_wait(headers, seconds):
     assert hub_client.wait_of(headers) == seconds
 
 
-def test_a_wait_is_shown_with_its_reason_and_has_a_bound(place, monkeypatch):
-    seen, waits, clock = [], [50, 10_000], [0.0]
-    prepared = place.prepared(retries=5)
+def test_a_wait_is_shown_with_its_reason_and_has_a_bound(place):
+    prepared, waits, seen = place.prepared(retries=5), [50, 10_000], []
 
     def call():
         if waits:
             raise SourceProblem("busy", "HTTP 429", retry=True, wait=waits.pop(0))
         return "done"
 
-    with monkeypatch.context() as patch:
-        patch.setattr(transfer.time, "sleep", lambda _s: seen.append(prepared.progress.snapshot()["waiting"]))
-        patch.setattr(transfer.time, "monotonic", lambda: clock.__setitem__(0, clock[0] + 25.0) or clock[0])
-        assert prepared.transfer.patiently(call) == "done"
-    assert seen and all(text.endswith(" s: HTTP 429") for text in seen)
-    assert clock[0] < 2 * transfer.LONGEST_WAIT_S
-    assert prepared.progress.snapshot()["waiting"] is None
+    def wait(seconds):
+        seen.append((seconds, prepared.progress.snapshot()["waiting"]))
+
+    prepared.transfer._stop = mock.Mock(wait=wait, is_set=lambda: False)
+    assert prepared.transfer.patiently(call) == "done"
+    assert seen == [(50, "50 s: HTTP 429"), (300, "300 s: HTTP 429")]
 
 
 # ---- HTTP
@@ -680,28 +676,3 @@ def test_addresses_without_a_proxy(no_proxy, host, proxied):
     variables = {"HTTPS_PROXY": "http://upper:1", "https_proxy": "http://proxy:3128", "NO_PROXY": no_proxy}
     expected = "http://proxy:3128" if proxied else None
     assert http.proxy_for(urlsplit("https://%s/x" % host), variables) == expected
-
-
-# ---- ranges
-
-
-def test_a_file_is_downloaded_in_ranges_and_continued_where_each_of_them_was(place, hub, monkeypatch):
-    monkeypatch.setattr(transfer, "RANGE", 30_000)
-    hub.fault("cut", path=SHARD, at=10_000, count=1)
-    with contextlib.suppress(FleetError):
-        place.run()
-
-    def free():
-        """The lock of a failed run goes with it, when its threads have ended."""
-        gc.collect()
-        with contextlib.suppress(staging.Busy), staging.WeightLock(str(place.destination), patience_s=0):
-            return True
-
-    wait_until(free)
-    assert not place.destination.exists()
-    hub.mend()
-    assert 0 < hub.sent(REPO, SHARD) < place.size(SHARD)
-    place.run()
-    assert place.found() == place.wanted()
-    assert hub.sent(REPO, SHARD) < place.size(SHARD) + 1000  # only what was missing
-    assert hub.asked(REPO, SHARD) > place.size(SHARD) // 30_000

@@ -127,17 +127,11 @@ class Run:
         self._long(sum(record["size"] for record in self._target.values()))
         if self._due and wanted.source == "standin" and not wanted.path:
             raise NotOnNode
-        lock = WeightLock(wanted.destination, self.progress, patience_s=0 if self._limited else None)
-        self.transfer.lock = lock  # as long as threads of a failed transfer may write
-        lock.take()
-        try:
+        with WeightLock(wanted.destination, self.progress, patience_s=0 if self._limited else None) as lock:
             if lock.waited or self._own_manifest() != self._manifest:
                 return None
             self.transfer.warnings += lock.warnings
             return self._finish()
-        finally:
-            if not self.transfer.abandoned:
-                lock.release()
 
     def _check_ours(self, unknown, ours):
         """Raises FleetError for files of unknown origin at the destination, unless weights are among `ours`."""
