@@ -21,7 +21,6 @@ import shutil
 import tempfile
 
 from . import program_check
-from .errors import CATALOGUE
 from .host import trust
 from .host.files import folder_lock, leads_to, make_directory, put_link, sha256_file
 from .host.os_errors import about, os_error
@@ -44,7 +43,7 @@ def files_of(folder=None):
     for at, names, files in os.walk(folder, followlinks=True):
         names[:] = sorted(name for name in names if name != "__pycache__")
         for name in files:
-            if name.endswith(".py") or name == CATALOGUE:
+            if name.endswith((".py", ".json")):
                 path = os.path.join(at, name)
                 with open(path, "rb") as stream:
                     found["%s/%s" % (ROOT, os.path.relpath(path, folder))] = stream.read()
