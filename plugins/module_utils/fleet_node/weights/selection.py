@@ -148,16 +148,13 @@ def describe(wanted, folder, complete=True):
     """What the checkpoint in `folder` is, as checkpoints.inspect returns it. Raises FleetError unless it is of the
     wanted kind and complete (not complete: only config.json is read)."""
     if wanted.draft:
-        sizes = checkpoints.inspect_draft(folder) if complete else checkpoints.describe_draft(folder)
-        if wanted.eagle3 and complete:
-            draft_heads.check(folder)
-        elif wanted.eagle3:
-            draft_heads.check_configuration(folder)
-        return sizes
+        found = checkpoints.inspect_draft(folder, complete)
+        if wanted.eagle3:
+            draft_heads.check(folder, complete)
+        return found
     if wanted.adapter:
-        look = checkpoints.inspect_adapter if complete else checkpoints.describe_adapter
-        return look(folder, wanted.adapter)
-    found = checkpoints.describe(folder, wanted.family)
+        return checkpoints.inspect_adapter(folder, wanted.adapter, complete)
+    found = checkpoints.inspect(folder, wanted.family, complete=False)
     checkpoints.check_format(folder, found["format"], wanted.format)
     if wanted.draft_sizes:
         checkpoints.check_draft_sizes(wanted.draft_sizes["name"], wanted.draft_sizes, wanted.repo, found)

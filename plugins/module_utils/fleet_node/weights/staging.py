@@ -37,7 +37,6 @@ POLL_S = 0.5
 WAITING = "waiting"  # the beginning of the phase of a progress while other runs have the lock
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 UNKNOWN = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # of a file system without locks
-SWAPS = 5  # attempts at a folder that is swapped again and again
 
 
 class Busy(FleetError):
@@ -112,9 +111,10 @@ class WeightLock:
                 % (folder, error.strerror, self._destination)
             )
             return True
-        if not _is_at(stream, self._path):
-            stream.close()
-            return False
+        with self._opened() as again:  # because a network file system may cache a status
+            if not os.path.samestat(os.fstat(stream.fileno()), os.fstat(again.fileno())):
+                stream.close()
+                return False
         self._stream = stream
         with contextlib.suppress(OSError):  # a full disk locks as well
             stream.truncate(0)
@@ -153,20 +153,6 @@ def _open(path):
         stream.close()
         raise OSError(errno.EINVAL, "it is not a plain file with one name", path)
     return stream
-
-
-def _is_at(stream, path):
-    """Whether the open file is the file at `path`, which is opened again: a network file system may cache a status."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ESTALE, errno.ELOOP):
-            return False
-        raise
-    try:
-        return os.path.samestat(os.fstat(stream.fileno()), os.fstat(handle))
-    finally:
-        os.close(handle)
 
 
 # ---- the folder of new files
@@ -232,23 +218,22 @@ def claim(folder):
 
 def _claimed(path, name, removed):
     """The descriptor of this account's folder at the path; anything else there is removed. name: for messages."""
-    for _attempt in range(SWAPS):
-        what = foreign(path)
-        if what:
-            remove(path)
-            removed.append((name, what))
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path, 0o700)
-        try:
-            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                raise
-            continue
-        if not _fault(os.fstat(handle), path, stat.S_IFDIR):
-            return handle
+    what = foreign(path)
+    if what:
+        remove(path)
+        removed.append((name, what))
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        raise replaced(name) from error
+    if _fault(os.fstat(handle), path, stat.S_IFDIR):
         os.close(handle)
-    raise replaced(name)
+        raise replaced(name)
+    return handle
 
 
 def foreign(path, kind=stat.S_IFDIR):
