@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import hashlib
 import json
 import os
 import shutil
 import socket
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -21,7 +23,6 @@ from urllib.parse import urlsplit
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.http_client import Deadline
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import (
     http,
     known,
@@ -302,69 +303,34 @@ def strike(monkeypatch, at, error):
         yield
 
 
-class Update:
-    """An installation from the staging folder, and the comparison that follows a kill."""
-
-    def __init__(self, folder, old, new):
-        self.weights = Weights(folder / "tiny", folder)
-        self.destination, self.staging = str(folder / "tiny"), folder / ".tiny.inference-fleet-new"
-        self.old, self.new = ({"config.json": "0", **files} for files in (old, new))
-        for name, text in self.old.items():
-            path = folder / "tiny" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        manifest.write_manifest(self.destination, self.records(self.old), source="s", repo="r")
-        self.staging.mkdir()
-
-    def records(self, files):
-        sums = sums_of({name: text.encode() for name, text in files.items()})
-        return {name: {"size": len(text), "sha256": sums[name]} for name, text in files.items()}
-
-    def run(self):
-        """As a run does: files that are not as wanted are staged, unless an earlier run staged them."""
-        found, parts = self.found(), {}
-        for name, text in self.new.items():
-            part = self.staging / name.replace("/", "+")
-            if found.get(name) != text:
-                if not part.exists():
-                    part.write_text(text)
-                parts[name] = str(part)
-        gone = sorted(set(manifest.read_manifest(self.destination)["files"]) - set(self.new))
-        config = ("config.json", str(self.staging / "config.json"))
-        records = self.records(self.new)
-        staging.install(str(self.staging), self.destination, parts, config, gone, records, source="s", repo="r")
-
-    def found(self):
-        return {name: content.decode() for name, content in self.weights.found().items()}
-
-
-UPDATES = {
-    "a file": ({"a": "1"}, {"a": "2"}),
-    "config.json too": ({"a": "1", "config.json": "1"}, {"a": "2", "config.json": "2"}),
-    "a folder turns into a file": ({"a/x": "1", "a/y/z": "1", "b": "1"}, {"a": "2", "b": "1"}),
-    "a file turns into a folder": ({"a": "1", "b": "1"}, {"a/x": "2", "a/y": "2", "b": "2"}),
-    "files go": ({"a": "1", "b/c": "1", "d": "1"}, {"a": "1"}),
-    "files come": ({"a": "1"}, {"a": "1", "b/c/d": "2", "e": "2"}),
-}
-
-
 @pytest.mark.parametrize("error", [Killed, OSError(errno.EIO, "made up")], ids=["kill", "error"])
-@pytest.mark.parametrize("update", UPDATES)
-def test_an_update_that_ends_between_any_two_steps(tmp_path, monkeypatch, update, error):
+def test_an_update_that_ends_between_any_two_steps(tmp_path, monkeypatch, error):
     """Nothing in between that a server would load; the next run completes the new weights."""
-    steps, ended = 0, False
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    share, weights, steps, ended = tmp_path / "share", Weights(tmp_path / "models" / "copy", tmp_path), 0, False
+    wanted = Wanted("path", "me/tiny", None, str(weights.destination), path=str(share))
     while not ended:
         steps += 1
-        case = Update(tmp_path / str(steps), *UPDATES[update])
-        old = case.found()
-        with strike(monkeypatch, steps, error), contextlib.suppress(Killed, OSError):
-            case.run()
+        shutil.rmtree(share, ignore_errors=True)
+        build_checkpoint(share)
+        (share / "leaves").write_text("1")
+        run.Run(wanted).run()
+        old = weights.found()
+        (share / "config.json").write_text((share / "config.json").read_text().replace("16", "32"))
+        (share / SHARD).write_bytes((share / SHARD).read_bytes()[:-1] + b"2")
+        (share / "leaves").unlink()
+        (share / "comes").write_text("2")
+        new = {path.name: path.read_bytes() for path in share.iterdir()}
+        with strike(monkeypatch, steps, error), contextlib.suppress(Killed, FleetError):
+            run.Run(wanted).run()
             ended = True
-        assert case.found() in (old, case.new) or "config.json" not in case.found()
-        case.run()
-        assert case.found() == case.new
-        assert set(manifest.read_manifest(case.destination)["files"]) == set(case.new)
-    assert steps > 2
+        gc.collect()  # of what held the lock, as the end of a process does
+        found = weights.found()
+        assert found in (old, new) or "config.json" not in found
+        run.Run(wanted).run()
+        assert weights.found() == new
+        assert set(weights.manifest()["files"]) == set(new)
+    assert steps > 10
 
 
 def test_a_folder_of_others_where_a_file_has_to_come(place):
@@ -373,7 +339,7 @@ def test_a_folder_of_others_where_a_file_has_to_come(place):
     (place.destination / "new.txt").mkdir()
     (place.destination / "new.txt" / "mine").write_text("x")
     place.repository.commit({**FILES, "new.txt": b"x"})
-    assert "new.txt/mine" in place.fails("weights.destination-occupied", refresh=True).message
+    assert "new.txt" in place.fails("weights.destination-occupied", refresh=True).message
     shutil.rmtree(place.destination / "new.txt")
     place.run(refresh=True)
     assert place.found() == place.wanted()
@@ -643,16 +609,6 @@ def test_headers_that_drip_have_a_time_limit():
         ):
             pass
     assert time.monotonic() - began < 5
-
-
-def test_a_silence_is_the_same_failure_whichever_limit_is_noticed_first(monkeypatch):
-    monkeypatch.setattr(http, "Deadline", lambda connection, _seconds: Deadline(connection, 60))
-    with (
-        socket.create_server(("127.0.0.1", 0)) as listening,
-        pytest.raises(http.HttpFailure, match=r"no response within 0\.2 s"),
-        http.Http({}, timeout_s=0.2).get("http://127.0.0.1:%d" % listening.getsockname()[1]),
-    ):
-        pass
 
 
 @pytest.mark.parametrize(

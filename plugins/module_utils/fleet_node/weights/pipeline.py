@@ -40,35 +40,30 @@ def model_weights(parameters, check_mode=False):
     """
     wanted = wanted_from(parameters, check_mode)
     try:
-        return _installed(wanted, parameters)
+        draft, settings = draft_from(parameters, wanted), settings_from(parameters)
+        if draft:
+            # another model at the destination is an error before the draft is downloaded
+            if not wanted.in_place:
+                own_manifest(wanted.destination, wanted.repo, wanted.source)
+            before = ensure(draft, settings, parameters)
+            if not before["finished"]:
+                return before
+            wanted = replace(wanted, draft_sizes=_sizes(draft))
+        result = ensure(wanted, settings, parameters)
+        if not result["finished"]:
+            return result
+        if draft:
+            result = joined(before, result)
+        if wanted.check_mode and result["changed"]:
+            folder = existing_parent(wanted.destination)
+            free = "the file system of %s has %s free" % (folder, amount(shutil.disk_usage(folder).free))
+            needed = result.get("to_fetch_bytes")
+            result["space"] = free if needed is None else "%s to transfer, %s" % (amount(needed), free)
+        return result
     except NotOnNode:
         return {"changed": False, "archive_needed": True}
     except OSError as error:
         raise failed(wanted, error) from error
-
-
-def _installed(wanted, parameters):
-    """The result for the model and its draft."""
-    draft, settings = draft_from(parameters, wanted), settings_from(parameters)
-    if draft:
-        # another model at the destination is an error before the draft is downloaded
-        if not wanted.in_place:
-            own_manifest(wanted.destination, wanted.repo, wanted.source)
-        before = ensure(draft, settings, parameters)
-        if not before["finished"]:
-            return before
-        wanted = replace(wanted, draft_sizes=_sizes(draft))
-    result = ensure(wanted, settings, parameters)
-    if not result["finished"]:
-        return result
-    if draft:
-        result = joined(before, result)
-    if wanted.check_mode and result["changed"]:
-        folder = existing_parent(wanted.destination)
-        free = "the file system of %s has %s free" % (folder, amount(shutil.disk_usage(folder).free))
-        needed = result.get("to_fetch_bytes")
-        result["space"] = free if needed is None else "%s to transfer, %s" % (amount(needed), free)
-    return result
 
 
 def ensure(wanted, settings, parameters):

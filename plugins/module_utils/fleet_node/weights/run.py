@@ -271,7 +271,7 @@ class Run:
     def _described(self, names, parts, complete=True):
         """What the checkpoint is, by the files `names` of the destination, or of `parts`. See selection.describe()."""
         wanted = self.wanted
-        with manifests.view(wanted.destination, names, parts) as folder, selection.naming(folder, wanted.name):
+        with selection.view(wanted, names, parts) as folder:
             found = selection.describe(wanted, folder, complete)
             if not complete and checkpoints.INDEX in names:
                 index = files.read_json(os.path.join(folder, checkpoints.INDEX), follow=True)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import json
+import os
 import re
+import tempfile
 
 from ..errors import FleetError
 from . import checkpoints, draft_heads, known
@@ -162,12 +164,17 @@ def describe(wanted, folder, complete=True):
 
 
 @contextlib.contextmanager
-def naming(folder, name):
-    """Replace the temporary folder by the name in errors."""
-    try:
-        yield
-    except FleetError as error:
-        raise error.rewritten(lambda text: text.replace(folder + "/", "").replace(folder, name)) from error
+def view(wanted, names, places):
+    """A temporary folder of links to the files `names` of the destination, or to those of `places` {name: path}. Errors
+    contain the name of the weights instead of the folder."""
+    with tempfile.TemporaryDirectory(prefix="inference-fleet-") as folder:
+        for name in names:
+            os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
+            os.symlink(places.get(name) or os.path.join(wanted.destination, name), os.path.join(folder, name))
+        try:
+            yield folder
+        except FleetError as error:
+            raise error.rewritten(lambda text: text.replace(folder + "/", "").replace(folder, wanted.name)) from error
 
 
 def parse_sums(text, where):

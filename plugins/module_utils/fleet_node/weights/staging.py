@@ -60,13 +60,6 @@ class WeightLock:
         self.warnings = []
 
     def __enter__(self):
-        self.take()
-        return self
-
-    def __exit__(self, *_error):
-        self.release()
-
-    def take(self):
         """Wait for the lock. Raises Busy, OSError."""
         began = time.monotonic()
         while not self._taken():
@@ -76,8 +69,9 @@ class WeightLock:
             if self._progress is not None:
                 self._progress.begin("%s for %s" % (WAITING, self._holder()), 0, None)
             time.sleep(POLL_S)
+        return self
 
-    def release(self):
+    def __exit__(self, *_error):
         """Release the lock and remove its file."""
         if self._stream is not None:
             with contextlib.suppress(OSError):
@@ -90,7 +84,7 @@ class WeightLock:
         folder = os.path.dirname(self._path)
         try:
             make_directory(folder)
-            stream = self._opened()  # release() closes it
+            stream = self._opened()  # __exit__() closes it
         except OSError as error:
             # if nothing can be written, nothing needs the lock; a run that has to write there fails itself
             if error.errno in UNWRITABLE and not os.access(folder, os.W_OK):
@@ -271,20 +265,16 @@ def _uid_there(folder):
 
 
 def check_targets(destination, names, gone):
-    """Raises FleetError if one of the files `names` cannot be installed at the destination once the files `gone` are
-    removed: because a folder above it is a link or a file, or a folder with other files has its name."""
+    """Raises FleetError if one of the files `names` cannot be installed at the destination, or one of the files `gone`
+    not be removed: because a folder above it is a link or a file, or a folder has its name."""
     for name in sorted({*names, *gone}):
         parts = name.split("/")
-        for depth in range(1, len(parts)):
-            above = "/".join(parts[:depth])
+        for above in ("/".join(parts[:depth]) for depth in range(1, len(parts))):
             kind = _kind(os.path.join(destination, above))
-            if kind == stat.S_IFLNK or (kind not in (None, stat.S_IFDIR) and above not in gone and name in names):
+            if kind == stat.S_IFLNK or (kind not in (None, stat.S_IFDIR) and name in names):
                 raise occupied(destination, "%s, above %s, is not a folder" % (above, name))
-    for name in sorted(names):
-        if _kind(os.path.join(destination, name)) == stat.S_IFDIR:
-            kept = sorted(set(_files_below(destination, name)) - set(gone))
-            if kept:
-                raise occupied(destination, "%s is a folder that contains %s" % (name, ", ".join(kept[:3])))
+        if name in names and _kind(os.path.join(destination, name)) == stat.S_IFDIR:
+            raise occupied(destination, "%s is a folder" % name)
 
 
 def _kind(path):
@@ -293,13 +283,6 @@ def _kind(path):
         return stat.S_IFMT(os.lstat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def _files_below(destination, name):
-    """Paths in the destination of all files and links below the folder `name` there."""
-    for base, folders, names in os.walk(os.path.join(destination, name)):
-        links = [one for one in folders if os.path.islink(os.path.join(base, one))]
-        yield from (os.path.relpath(os.path.join(base, one), destination) for one in [*names, *links])
 
 
 def install(staging, destination, parts, config, gone, records, **identity):
@@ -321,21 +304,10 @@ def install(staging, destination, parts, config, gone, records, **identity):
         for name in gone:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 os.unlink(os.path.join(place, name))
-            _remove_empty(place, os.path.dirname(name))
         for name in sorted(parts, key=lambda name: (name == name_of, -os.path.getsize(parts[name]), name)):
             target = os.path.join(place, name)
-            if _kind(target) == stat.S_IFDIR:
-                for base, _folders, _names in os.walk(target, topdown=False):
-                    os.rmdir(base)
             make_directory(os.path.dirname(target))
             os.rename(parts[name], target)
         recorded = write_manifest(place, records, into=staging, **identity)
         os.rename(os.path.join(staging, MANIFEST), os.path.join(place, MANIFEST))
         return recorded
-
-
-def _remove_empty(place, folder):
-    with contextlib.suppress(OSError):
-        while folder:
-            os.rmdir(os.path.join(place, folder))
-            folder = os.path.dirname(folder)

@@ -94,25 +94,6 @@ def test_a_file_that_another_run_removed_is_no_lock(destination, hidden, monkeyp
     assert gone and hidden() == []
 
 
-def test_many_processes(destination, hidden, tmp_path):
-    """Whoever is in makes a folder; nobody finds it there."""
-    children = []
-    for _number in range(6):
-        children.append(os.fork())
-        if not children[-1]:
-            status = 1
-            try:
-                for _turn in range(20):
-                    with WeightLock(destination):
-                        os.mkdir(tmp_path / "alone")
-                        os.rmdir(tmp_path / "alone")
-                status = 0
-            finally:
-                os._exit(status)
-    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 6
-    assert hidden() == []
-
-
 @pytest.mark.parametrize(
     ("owner", "name", "number", "warnings"),
     [(fcntl, "flock", errno.ENOLCK, 1), (staging, "make_directory", errno.EACCES, 0)],
