@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import socket
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -22,7 +23,6 @@ from urllib.parse import urlsplit
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.http_client import Deadline
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import (
     http,
     known,
@@ -36,7 +36,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.wanted import SourceProblem, Wanted
 from ansible_collections.inference.fleet.tests.hubs import hub as hubs
 from ansible_collections.inference.fleet.tests.hubs.repositories import Repository, gpt_oss_files
-from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 from ansible_collections.inference.fleet.tests.unit.node_helpers import build_checkpoint, rot
 from ansible_collections.inference.fleet.tests.unit.weights_node import HubWeights, Weights
 
@@ -117,7 +116,7 @@ def folder(path, _elsewhere):
 
 
 PLANTS = [to_file, to_folder, dangling, hard_link, pipe, loop, folder]
-STAGED = ["", PART, PART + transfer.RANGES, MANIFEST]
+STAGED = ["", PART, MANIFEST]
 
 
 class Elsewhere:
@@ -304,69 +303,34 @@ def strike(monkeypatch, at, error):
         yield
 
 
-class Update:
-    """An installation from the staging folder, and the comparison that follows a kill."""
-
-    def __init__(self, folder, old, new):
-        self.weights = Weights(folder / "tiny", folder)
-        self.destination, self.staging = str(folder / "tiny"), folder / ".tiny.inference-fleet-new"
-        self.old, self.new = ({"config.json": "0", **files} for files in (old, new))
-        for name, text in self.old.items():
-            path = folder / "tiny" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        manifest.write_manifest(self.destination, self.records(self.old), source="s", repo="r")
-        self.staging.mkdir()
-
-    def records(self, files):
-        sums = sums_of({name: text.encode() for name, text in files.items()})
-        return {name: {"size": len(text), "sha256": sums[name]} for name, text in files.items()}
-
-    def run(self):
-        """As a run does: files that are not as wanted are staged, unless an earlier run staged them."""
-        found, parts = self.found(), {}
-        for name, text in self.new.items():
-            part = self.staging / name.replace("/", "+")
-            if found.get(name) != text:
-                if not part.exists():
-                    part.write_text(text)
-                parts[name] = str(part)
-        gone = sorted(set(manifest.read_manifest(self.destination)["files"]) - set(self.new))
-        config = ("config.json", str(self.staging / "config.json"))
-        records = self.records(self.new)
-        staging.install(str(self.staging), self.destination, parts, config, gone, records, source="s", repo="r")
-
-    def found(self):
-        return {name: content.decode() for name, content in self.weights.found().items()}
-
-
-UPDATES = {
-    "a file": ({"a": "1"}, {"a": "2"}),
-    "config.json too": ({"a": "1", "config.json": "1"}, {"a": "2", "config.json": "2"}),
-    "a folder turns into a file": ({"a/x": "1", "a/y/z": "1", "b": "1"}, {"a": "2", "b": "1"}),
-    "a file turns into a folder": ({"a": "1", "b": "1"}, {"a/x": "2", "a/y": "2", "b": "2"}),
-    "files go": ({"a": "1", "b/c": "1", "d": "1"}, {"a": "1"}),
-    "files come": ({"a": "1"}, {"a": "1", "b/c/d": "2", "e": "2"}),
-}
-
-
 @pytest.mark.parametrize("error", [Killed, OSError(errno.EIO, "made up")], ids=["kill", "error"])
-@pytest.mark.parametrize("update", UPDATES)
-def test_an_update_that_ends_between_any_two_steps(tmp_path, monkeypatch, update, error):
+def test_an_update_that_ends_between_any_two_steps(tmp_path, monkeypatch, error):
     """Nothing in between that a server would load; the next run completes the new weights."""
-    steps, ended = 0, False
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    share, weights, steps, ended = tmp_path / "share", Weights(tmp_path / "models" / "copy", tmp_path), 0, False
+    wanted = Wanted("path", "me/tiny", None, str(weights.destination), path=str(share))
     while not ended:
         steps += 1
-        case = Update(tmp_path / str(steps), *UPDATES[update])
-        old = case.found()
-        with strike(monkeypatch, steps, error), contextlib.suppress(Killed, OSError):
-            case.run()
+        shutil.rmtree(share, ignore_errors=True)
+        build_checkpoint(share)
+        (share / "leaves").write_text("1")
+        run.Run(wanted).run()
+        old = weights.found()
+        (share / "config.json").write_text((share / "config.json").read_text().replace("16", "32"))
+        (share / SHARD).write_bytes((share / SHARD).read_bytes()[:-1] + b"2")
+        (share / "leaves").unlink()
+        (share / "comes").write_text("2")
+        new = {path.name: path.read_bytes() for path in share.iterdir()}
+        with strike(monkeypatch, steps, error), contextlib.suppress(Killed, FleetError):
+            run.Run(wanted).run()
             ended = True
-        assert case.found() in (old, case.new) or "config.json" not in case.found()
-        case.run()
-        assert case.found() == case.new
-        assert set(manifest.read_manifest(case.destination)["files"]) == set(case.new)
-    assert steps > 2
+        gc.collect()  # of what held the lock, as the end of a process does
+        found = weights.found()
+        assert found in (old, new) or "config.json" not in found
+        run.Run(wanted).run()
+        assert weights.found() == new
+        assert set(weights.manifest()["files"]) == set(new)
+    assert steps > 10
 
 
 def test_a_folder_of_others_where_a_file_has_to_come(place):
@@ -375,7 +339,7 @@ def test_a_folder_of_others_where_a_file_has_to_come(place):
     (place.destination / "new.txt").mkdir()
     (place.destination / "new.txt" / "mine").write_text("x")
     place.repository.commit({**FILES, "new.txt": b"x"})
-    assert "new.txt/mine" in place.fails("weights.destination-occupied", refresh=True).message
+    assert "new.txt" in place.fails("weights.destination-occupied", refresh=True).message
     shutil.rmtree(place.destination / "new.txt")
     place.run(refresh=True)
     assert place.found() == place.wanted()
@@ -539,22 +503,20 @@ def test_how_long_a_hub_asks_to_wait(headers, seconds):
     assert hub_client.wait_of(headers) == seconds
 
 
-def test_a_wait_is_shown_with_its_reason_and_has_a_bound(place, monkeypatch):
-    seen, waits, clock = [], [50, 10_000], [0.0]
-    prepared = place.prepared(retries=5)
+def test_a_wait_is_shown_with_its_reason_and_has_a_bound(place):
+    prepared, waits, seen = place.prepared(retries=5), [50, 10_000], []
 
     def call():
         if waits:
             raise SourceProblem("busy", "HTTP 429", retry=True, wait=waits.pop(0))
         return "done"
 
-    with monkeypatch.context() as patch:
-        patch.setattr(transfer.time, "sleep", lambda _s: seen.append(prepared.progress.snapshot()["waiting"]))
-        patch.setattr(transfer.time, "monotonic", lambda: clock.__setitem__(0, clock[0] + 25.0) or clock[0])
-        assert prepared.transfer.patiently(call) == "done"
-    assert seen and all(text.endswith(" s: HTTP 429") for text in seen)
-    assert clock[0] < 2 * transfer.LONGEST_WAIT_S
-    assert prepared.progress.snapshot()["waiting"] is None
+    def wait(seconds):
+        seen.append((seconds, prepared.progress.snapshot()["waiting"]))
+
+    prepared.transfer._stop = mock.Mock(wait=wait, is_set=lambda: False)
+    assert prepared.transfer.patiently(call) == "done"
+    assert seen == [(50, "50 s: HTTP 429"), (300, "300 s: HTTP 429")]
 
 
 # ---- HTTP
@@ -649,16 +611,6 @@ def test_headers_that_drip_have_a_time_limit():
     assert time.monotonic() - began < 5
 
 
-def test_a_silence_is_the_same_failure_whichever_limit_is_noticed_first(monkeypatch):
-    monkeypatch.setattr(http, "Deadline", lambda connection, _seconds: Deadline(connection, 60))
-    with (
-        socket.create_server(("127.0.0.1", 0)) as listening,
-        pytest.raises(http.HttpFailure, match=r"no response within 0\.2 s"),
-        http.Http({}, timeout_s=0.2).get("http://127.0.0.1:%d" % listening.getsockname()[1]),
-    ):
-        pass
-
-
 @pytest.mark.parametrize(
     ("no_proxy", "host", "proxied"),
     [
@@ -680,28 +632,3 @@ def test_addresses_without_a_proxy(no_proxy, host, proxied):
     variables = {"HTTPS_PROXY": "http://upper:1", "https_proxy": "http://proxy:3128", "NO_PROXY": no_proxy}
     expected = "http://proxy:3128" if proxied else None
     assert http.proxy_for(urlsplit("https://%s/x" % host), variables) == expected
-
-
-# ---- ranges
-
-
-def test_a_file_is_downloaded_in_ranges_and_continued_where_each_of_them_was(place, hub, monkeypatch):
-    monkeypatch.setattr(transfer, "RANGE", 30_000)
-    hub.fault("cut", path=SHARD, at=10_000, count=1)
-    with contextlib.suppress(FleetError):
-        place.run()
-
-    def free():
-        """The lock of a failed run goes with it, when its threads have ended."""
-        gc.collect()
-        with contextlib.suppress(staging.Busy), staging.WeightLock(str(place.destination), patience_s=0):
-            return True
-
-    wait_until(free)
-    assert not place.destination.exists()
-    hub.mend()
-    assert 0 < hub.sent(REPO, SHARD) < place.size(SHARD)
-    place.run()
-    assert place.found() == place.wanted()
-    assert hub.sent(REPO, SHARD) < place.size(SHARD) + 1000  # only what was missing
-    assert hub.asked(REPO, SHARD) > place.size(SHARD) // 30_000

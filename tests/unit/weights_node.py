@@ -100,7 +100,7 @@ class HubWeights(Weights):
         content = self.repository.files[path]
         by_git = self.source == "huggingface" and not is_lfs(path, content)
         sums = {"sha256": None, "oid": content.git_sha1} if by_git else {"sha256": content.sha256}
-        return bytes_of(part_of(str(self.staging), path, {"size": content.size, **sums}), content.size)
+        return bytes_of(part_of(str(self.staging), path, {"size": content.size, **sums}))
 
     def job(self):
         return next((self.root / "var/lib/inference-fleet/jobs").glob("weights-*/"))

@@ -890,7 +890,7 @@ def finish(args, compact, seconds):
         print(f"expanded in {time.monotonic() - began:.1f} s", flush=True)
         wrong, margin = judge_expanded(str(Path(scratch) / "model"), final)
         expand.write_archive(str(Path(scratch) / "model"), str(ARCHIVE))
-        for path in sorted((Path(scratch) / "model").iterdir()):  # for known.STANDIN
+        for path in sorted((Path(scratch) / "model").iterdir()):  # for weights/known.json
             print(path.name, path.stat().st_size, sha256_file(str(path)))
     described["provenance"]["evaluation"] = {
         "what": "greedy-exact answers to unseen conversations, expanded checkpoint, bfloat16, transformers",

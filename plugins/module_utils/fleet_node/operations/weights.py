@@ -58,12 +58,7 @@ TIKTOKEN_ENCODINGS = {
 }
 
 
-def tiktoken_encodings(params, check_mode):
-    """The result of the operation. Raises FleetError."""
-    return encodings.ensure(check_mode=check_mode, **params)
-
-
 OPERATIONS = {
     "model_weights": Operation(MODEL_WEIGHTS, pipeline.model_weights, due=model_weights_due),
-    "tiktoken_encodings": Operation(TIKTOKEN_ENCODINGS, tiktoken_encodings),
+    "tiktoken_encodings": Operation(TIKTOKEN_ENCODINGS, encodings.ensure),
 }

@@ -27,7 +27,6 @@ from ..platforms.host import System
 from ..platforms.registry import platform_of
 from ..supervise.state import read_record, recorded_pid
 from ..weights import checkpoints
-from ..weights.checkpoints import check_draft
 from .observe import foreign_holders, started_by_hand
 
 
@@ -256,7 +255,9 @@ def _check_model(model):
             return
         found = checkpoints.inspect(folder, model.get("family") or gpt_oss.MODEL_TYPE)
         checkpoints.check_format(folder, found["format"], model.get("format"))
-        check_draft((model.get("draft") or {}).get("path"))
+        draft = (model.get("draft") or {}).get("path")
+        if draft:
+            checkpoints.inspect_draft(draft)
     except FleetError as error:
         yield error.message
 

@@ -24,25 +24,49 @@ ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 LONGEST_HEADER = 100_000_000
 
 
-def inspect(path, family=gpt_oss.MODEL_TYPE):
+def inspect(path, family=gpt_oss.MODEL_TYPE, complete=True):
     """The content of the checkpoint in the directory `path`.
 
     family: of its model. Returns {model_type, format (of model.formats), hidden_size, vocab_size, num_layers, shards:
-    [names], bytes: of all shards}. A checkpoint is complete if config.json states a model of the family in a known
-    format, tokenizer.json exists, and each shard that the index names exists, contains the tensors that the index puts
-    into it, and is as long as its own header implies. Shards are counted by the index: gpt-oss-120b has 15 of them,
-    named 00000 to 00014 "of-00014". Raises FleetError with the names of all files in question.
+    [names], bytes: of all shards}; unless `complete`, only what config.json contains. A checkpoint is complete if
+    config.json states a model of the family in a known format, tokenizer.json exists, and each shard that the index
+    names exists, contains the tensors that the index puts into it, and is as long as its own header implies. Shards are
+    counted by the index: gpt-oss-120b has 15 of them, named 00000 to 00014 "of-00014". Models with several parts
+    describe their language model in text_config. Raises FleetError with the names of all files in question.
     """
-    return {**describe(path, family), **_complete(path, _tensors_by_shard(path), [TOKENIZER])}
+    if not os.path.isdir(path):
+        raise incomplete(path, ["the directory"])
+    config = read(path)
+    model_type = config.get("model_type")
+    if (model_type == gpt_oss.MODEL_TYPE) != (family == gpt_oss.MODEL_TYPE):
+        raise unfit(path, "model_type is %s, the recipe's model.family is %s" % (json.dumps(model_type), family))
+    formats = gpt_oss.FORMATS if family == gpt_oss.MODEL_TYPE else FORMATS
+    result = {"model_type": model_type, "format": _format(path, config, formats)}
+    keys = {"hidden_size": "hidden_size", "vocab_size": "vocab_size", "num_layers": "num_hidden_layers"}
+    inner = config.get("text_config")
+    sizes = {**config, **(inner if isinstance(inner, dict) else {})}
+    for name, key in keys.items():
+        value = sizes.get(key)
+        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+            what = "%s: %s is %s, allowed: a positive integer" % (CONFIG, key, json.dumps(value))
+            raise _damaged(path, [what])
+        result[name] = value
+    return {**result, **_complete(path, _tensors_by_shard(path), [TOKENIZER])} if complete else result
 
 
-def inspect_draft(path):
+def inspect_draft(path, complete=True):
     """As `inspect`, for the draft model in the directory `path`: {hidden_size, vocab_size, shards, bytes}.
 
-    It needs no tokenizer, and may have its weights in the older form of PyTorch, whose files must exist and not be
-    empty. Raises FleetError.
+    A draft is a small model of another kind that reads the target's hidden states and proposes the target's tokens.
+    Configurations of the speculators library have the sizes one level down. It needs no tokenizer, and may have its
+    weights in the older form of PyTorch, whose files must exist and not be empty. Raises FleetError.
     """
-    sizes = describe_draft(path)
+    config = read(path)
+    inner = config.get("transformer_layer_config")
+    sizes = {**(inner if isinstance(inner, dict) else {}), **config}
+    sizes = {key: sizes.get(key) for key in ("hidden_size", "vocab_size")}
+    if not complete:
+        return sizes
     if any(os.path.isfile(os.path.join(path, name)) for name in (INDEX, SINGLE)):
         return {**sizes, **_complete(path, _tensors_by_shard(path))}
     names = sorted(name for name in os.listdir(path) if name.endswith((".safetensors", ".bin", ".pt")))
@@ -76,50 +100,6 @@ def unfit(path, what):
     return FleetError("checkpoint.does-not-fit", path, what)
 
 
-def describe(path, family=gpt_oss.MODEL_TYPE):
-    """The content of config.json in the directory `path`: {model_type, format, hidden_size, vocab_size, num_layers}.
-
-    Models with several parts describe their language model in text_config. Raises FleetError unless it states a model
-    of the family in a known format.
-    """
-    if not os.path.isdir(path):
-        raise incomplete(path, ["the directory"])
-    config = _json(path, CONFIG)
-    model_type = config.get("model_type")
-    if (model_type == gpt_oss.MODEL_TYPE) != (family == gpt_oss.MODEL_TYPE):
-        raise unfit(path, "model_type is %s, the recipe's model.family is %s" % (json.dumps(model_type), family))
-    formats = gpt_oss.FORMATS if family == gpt_oss.MODEL_TYPE else FORMATS
-    result = {"model_type": model_type, "format": _format(path, config, formats)}
-    keys = {"hidden_size": "hidden_size", "vocab_size": "vocab_size", "num_layers": "num_hidden_layers"}
-    inner = config.get("text_config")
-    sizes = {**config, **(inner if isinstance(inner, dict) else {})}
-    for name, key in keys.items():
-        value = sizes.get(key)
-        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-            what = "%s: %s is %s, allowed: a positive integer" % (CONFIG, key, json.dumps(value))
-            raise _damaged(path, [what])
-        result[name] = value
-    return result
-
-
-def describe_draft(path):
-    """{hidden_size, vocab_size} of the draft model in the directory `path`, by its config.json. Raises FleetError.
-
-    A draft is a small model of another kind that reads the target's hidden states and proposes the target's tokens.
-    Configurations of the speculators library have the sizes one level down.
-    """
-    config = _json(path, CONFIG)
-    inner = config.get("transformer_layer_config")
-    sizes = {**(inner if isinstance(inner, dict) else {}), **config}
-    return {key: sizes.get(key) for key in ("hidden_size", "vocab_size")}
-
-
-def check_draft(draft):
-    """Raises FleetError unless the draft model's folder contains a complete one. None and "": there is no draft."""
-    if draft:
-        inspect_draft(draft)
-
-
 def check_draft_sizes(name, draft, target_name, target):
     """Raises FleetError if the sizes of a draft and of its target differ. None: it does not state them."""
     for key in ("hidden_size", "vocab_size"):
@@ -128,20 +108,15 @@ def check_draft_sizes(name, draft, target_name, target):
             raise unfit(name, "%s is %s, and that of its target %s is %s" % values)
 
 
-def inspect_adapter(path, planned):
-    """As `inspect`, for the LoRA adapter in the directory `path`: {rank, shards, bytes}. Raises FleetError."""
-    names = [name for name in ADAPTER_WEIGHTS if os.path.isfile(os.path.join(path, name))]
-    return {**describe_adapter(path, planned), **_complete(path, dict.fromkeys(names[:1] or ADAPTER_WEIGHTS[:1]))}
+def inspect_adapter(path, planned, complete=True):
+    """As `inspect`, for the LoRA adapter in the directory `path`: {rank, shards, bytes}; unless `complete`, only the
+    rank, of its adapter_config.json.
 
-
-def describe_adapter(path, planned):
-    """{rank} of the LoRA adapter in the directory `path`, by its adapter_config.json. planned: {base: name of its base
-    model, max_rank: of its servers, None for any}. Engines fail for other adapters after they have loaded the model.
-    Raises FleetError unless the adapter is LoRA for this base model with at most that rank.
-
-    A trainer may have read the base model from a directory, so only the last part of its name counts.
+    planned: {base: name of its base model, max_rank: of its servers, None for any}. Engines fail for other adapters
+    after they have loaded the model. Raises FleetError unless the adapter is LoRA for this base model with at most that
+    rank. A trainer may have read the base model from a directory, so only the last part of its name counts.
     """
-    config, (base, most) = _json(path, ADAPTER_CONFIG), (planned["base"], planned["max_rank"])
+    config, (base, most) = read(path, ADAPTER_CONFIG), (planned["base"], planned["max_rank"])
     found, patterns = config.get("base_model_name_or_path"), config.get("rank_pattern")
     ranks = [config.get("r"), *(patterns.values() if isinstance(patterns, dict) else ())]
     if config.get("peft_type") != "LORA" or config.get("use_dora"):
@@ -153,7 +128,11 @@ def describe_adapter(path, planned):
         raise unfit(path, "it is an adapter of %s, the recipe's model is %s (model.adapters.base)" % (found, base))
     if most and max(ranks) > most:
         raise unfit(path, "its rank is %d, the server's max-lora-rank is %d" % (max(ranks), most))
-    return {"rank": max(ranks)}
+    result = {"rank": max(ranks)}
+    if not complete:
+        return result
+    names = [name for name in ADAPTER_WEIGHTS if os.path.isfile(os.path.join(path, name))]
+    return {**result, **_complete(path, dict.fromkeys(names[:1] or ADAPTER_WEIGHTS[:1]))}
 
 
 def check_format(path, found, wanted):
@@ -162,8 +141,8 @@ def check_format(path, found, wanted):
         raise unfit(path, "its format is %s, the recipe needs %s" % (found, wanted))
 
 
-def _json(path, name):
-    """The JSON object in a file of the checkpoint."""
+def read(path, name=CONFIG):
+    """The JSON object in a file of the checkpoint in the directory `path`. Raises FleetError."""
     try:
         data = read_bytes(os.path.join(path, name))
         value = None if data is None else json.loads(data)
@@ -191,7 +170,7 @@ def _tensors_by_shard(path):
     """{shard: set of the tensors it must contain}; a lone model.safetensors needs no index (None: any)."""
     if not os.path.exists(os.path.join(path, INDEX)) and os.path.isfile(os.path.join(path, SINGLE)):
         return {SINGLE: None}
-    weight_map = _json(path, INDEX).get("weight_map")
+    weight_map = read(path, INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise _damaged(path, ["%s has no weight_map" % INDEX])
     tensors = {}
@@ -250,8 +229,3 @@ def tensors(path):
             raise _damaged(path, [problem])
         found.update(read_header(os.path.join(path, name))[0])
     return found
-
-
-def configuration(path):
-    """config.json of the checkpoint in the directory `path` as a dict. Raises FleetError unless it is JSON."""
-    return _json(path, CONFIG)

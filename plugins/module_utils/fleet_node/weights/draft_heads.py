@@ -35,22 +35,21 @@ INSTEAD = (
 )
 
 
-def check(draft):
+def check(draft, complete=True):
     """Raises FleetError unless NxD Inference runs the EAGLE3 head in the directory `draft`. The message names every
-    layer that is at fault. Its sizes are compared with the target's by checkpoints.check_draft_sizes()."""
-    check_configuration(draft)
-    config, tensors = checkpoints.configuration(draft), checkpoints.tensors(draft)
-    faults = _layer_faults(tensors, config)
+    layer that is at fault. Its sizes are compared with the target's by checkpoints.check_draft_sizes().
+
+    complete: otherwise only config.json is read.
+    """
+    config = checkpoints.read(draft)
+    faults = _config_faults(config)
+    if faults:
+        raise _unsupported(os.path.join(draft, checkpoints.CONFIG), faults, INSTEAD)
+    tensors = checkpoints.tensors(draft) if complete else {}
+    faults = _layer_faults(tensors, config) if complete else []
     if faults:
         maps = [name for name in VOCABULARY_MAPS if tensors.get(name, {}).get("shape") == [config["vocab_size"]]]
         raise _unsupported(draft, faults, WITHOUT_MAPS if faults == list(map(_unknown, maps)) else INSTEAD)
-
-
-def check_configuration(draft):
-    """The part of `check` that requires only config.json."""
-    faults = _config_faults(checkpoints.configuration(draft))
-    if faults:
-        raise _unsupported(os.path.join(draft, checkpoints.CONFIG), faults, INSTEAD)
 
 
 def _unsupported(where, faults, remedy):

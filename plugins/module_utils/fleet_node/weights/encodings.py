@@ -37,8 +37,8 @@ class NotOnNode(Exception):
     """The files of a source of type controller have to be copied to the node first."""
 
 
-def ensure(directory, encodings, sources, environment=None, ca_bundle=None, check_mode=False):
-    """Install the named encodings in `directory` as NAME.tiktoken, readable by every user.
+def ensure(params, check_mode):
+    """Install the named encodings in a directory as NAME.tiktoken, readable by every user: the operation.
 
     sources: tried in order, each {type: package, python: path of a Python with oss-harmony}, {type: file, path: file or
     directory of such files}, {type: controller, path: the same on the control node, copied: {name: path on the
@@ -51,8 +51,8 @@ def ensure(directory, encodings, sources, environment=None, ca_bundle=None, chec
     Returns {changed: False, controller_needed: [names]} if files of the control node have to be copied first.
     Raises FleetError with the answers of all sources.
     """
-    variables = {**os.environ, **checked_variables(environment)}
-    names = list(dict.fromkeys(encodings))
+    directory, names = params["directory"], list(dict.fromkeys(params["encodings"]))
+    variables = {**os.environ, **checked_variables(params["environment"])}
     origins, contents = dict.fromkeys(names), {}
     try:
         before = {name: _state(directory, name) for name in names}
@@ -60,7 +60,7 @@ def ensure(directory, encodings, sources, environment=None, ca_bundle=None, chec
         changed = [name for name in names if name in wrong or not before[name][1]]
         if not check_mode:
             for name in wrong:  # first all of them: a run that fails has replaced nothing
-                contents[name], origins[name] = obtain(name, sources, variables, ca_bundle)
+                contents[name], origins[name] = obtain(name, params["sources"], variables, params["ca_bundle"])
             for name in changed:
                 make_directory(directory)
                 if name in contents:
@@ -71,7 +71,6 @@ def ensure(directory, encodings, sources, environment=None, ca_bundle=None, chec
         return {"changed": False, "controller_needed": wrong}
     except OSError as error:
         raise os_error("Encodings cannot be installed in %s" % directory, error) from error
-    line = "%s sha256 %s%s\n"
     return {
         "changed": bool(changed),
         "message": "%s %s in %s" % ("would place" if check_mode else "placed", ", ".join(changed), directory)
@@ -80,14 +79,14 @@ def ensure(directory, encodings, sources, environment=None, ca_bundle=None, chec
         "directory": directory,
         "files": {name: dict(ENCODINGS[name], path=path_of(directory, name), source=origins[name]) for name in names},
         "diff": {
-            "before": "".join(
-                line % (path_of(directory, name), digest, "" if readable else " not readable by all")
-                for name, (digest, readable) in before.items()
-                if digest
-            ),
-            "after": "".join(line % (path_of(directory, name), ENCODINGS[name]["sha256"], "") for name in names),
+            "before": _shown(directory, {name: digest for name, (digest, _readable) in before.items() if digest}),
+            "after": _shown(directory, {name: ENCODINGS[name]["sha256"] for name in names}),
         },
     }
+
+
+def _shown(directory, digests):
+    return "".join("%s sha256 %s\n" % (path_of(directory, name), digest) for name, digest in digests.items())
 
 
 def path_of(directory, name):

@@ -173,7 +173,6 @@ def main():
     write(**state)
     sys.stdout.close()
     sys.stderr.close()
-    os._exit(0)  # threads of a failed download may still wait for a response
 
 
 def _end_of(request, progress):

@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import posixpath
 import re
 import shutil
 import stat
-import tempfile
 
 from ..errors import FleetError
 from ..host import files
@@ -226,16 +224,6 @@ def _next_to(destination, name):
     if is_mount(destination):
         return os.path.join(destination, name)
     return os.path.join(os.path.dirname(destination), ".%s%s" % (os.path.basename(destination), name))
-
-
-@contextlib.contextmanager
-def view(destination, names, places):
-    """A temporary folder of links to the files `names` of the destination, or to those of `places` {name: path}."""
-    with tempfile.TemporaryDirectory(prefix="inference-fleet-") as folder:
-        for name in names:
-            os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
-            os.symlink(places.get(name) or os.path.join(destination, name), os.path.join(folder, name))
-        yield folder
 
 
 def failed(wanted, error):

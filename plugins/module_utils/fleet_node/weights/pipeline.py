@@ -17,8 +17,8 @@ from ..host.paths import NodePaths
 from ..host.redact import PROXY_LIKE, TOKEN_LIKE, checked_variables, clean_token, proxy_address
 from . import checkpoints, jobs, selection
 from . import wanted as wanted_files
-from .manifest import amount, failed, own_manifest, read_manifest
-from .run import NotOnNode, Run, TakesLong, names_of, result_of
+from .manifest import amount, failed, own_manifest
+from .run import NotOnNode, Run, TakesLong, names_of
 from .staging import Busy
 from .transfer import Progress
 from .wanted import DEFAULT_ENDPOINTS, DEFAULT_EXCLUDE, HUBS, Wanted, default_revision
@@ -40,35 +40,30 @@ def model_weights(parameters, check_mode=False):
     """
     wanted = wanted_from(parameters, check_mode)
     try:
-        return _installed(wanted, parameters)
+        draft, settings = draft_from(parameters, wanted), settings_from(parameters)
+        if draft:
+            # another model at the destination is an error before the draft is downloaded
+            if not wanted.in_place:
+                own_manifest(wanted.destination, wanted.repo, wanted.source)
+            before = ensure(draft, settings, parameters)
+            if not before["finished"]:
+                return before
+            wanted = replace(wanted, draft_sizes=_sizes(draft))
+        result = ensure(wanted, settings, parameters)
+        if not result["finished"]:
+            return result
+        if draft:
+            result = joined(before, result)
+        if wanted.check_mode and result["changed"]:
+            folder = existing_parent(wanted.destination)
+            free = "the file system of %s has %s free" % (folder, amount(shutil.disk_usage(folder).free))
+            needed = result.get("to_fetch_bytes")
+            result["space"] = free if needed is None else "%s to transfer, %s" % (amount(needed), free)
+        return result
     except NotOnNode:
         return {"changed": False, "archive_needed": True}
     except OSError as error:
         raise failed(wanted, error) from error
-
-
-def _installed(wanted, parameters):
-    """The result for the model and its draft."""
-    draft, settings = draft_from(parameters, wanted), settings_from(parameters)
-    if draft:
-        # another model at the destination is an error before the draft is downloaded
-        if not wanted.in_place:
-            own_manifest(wanted.destination, wanted.repo, wanted.source)
-        before = ensure(draft, settings, parameters)
-        if not before["finished"]:
-            return before
-        wanted = replace(wanted, draft_sizes=_sizes(draft))
-    result = ensure(wanted, settings, parameters)
-    if not result["finished"]:
-        return result
-    if draft:
-        result = joined(before, result)
-    if wanted.check_mode and result["changed"]:
-        folder = existing_parent(wanted.destination)
-        free = "the file system of %s has %s free" % (folder, amount(shutil.disk_usage(folder).free))
-        needed = result.get("to_fetch_bytes")
-        result["space"] = free if needed is None else "%s to transfer, %s" % (amount(needed), free)
-    return result
 
 
 def ensure(wanted, settings, parameters):
@@ -78,18 +73,17 @@ def ensure(wanted, settings, parameters):
     """
     caller = parameters.get("caller") or ""
     job = jobs.Job(NodePaths.of_parameter(parameters["root"]).lib + "/jobs", wanted.destination)
-    if wanted.check_mode and job.alive():
-        return _unknown(wanted, "a job installs %s in %s already" % (wanted.name, wanted.destination))
     if not (wanted.refresh and wanted.from_hub) and (wanted.check_mode or not job.pending(caller)):
         try:
             return _ended(Run(wanted, limited=True).run())
         except (TakesLong, Busy):
             pass  # a job does it, or waits for the other run
     if wanted.check_mode:
-        return _checked(wanted, settings)
+        impatient = replace(wanted, retries=0, timeout_s=min(wanted.timeout_s, CHECK_S))
+        return _ended(Run(impatient, jobs.hub_of(impatient, settings)).run())
     state = job.advance(wanted, settings, parameters["wait_s"], caller)
     if state["state"] == "running":
-        progress = state.get("progress") or _no_progress("listing")
+        progress = state.get("progress") or Progress().snapshot()
         message = "%s %s" % (progress["phase"], wanted.name)
         return {**names_of(wanted), "changed": False, "finished": False, "progress": progress, "message": message}
     if state["state"] == "failed":
@@ -98,31 +92,8 @@ def ensure(wanted, settings, parameters):
     return {**state["result"], "finished": True, "progress": state["progress"]}
 
 
-def _no_progress(phase):
-    return {**Progress().snapshot(), "phase": phase, "percent": 100.0 if phase == "done" else 0.0}
-
-
-def _ended(result, phase="done"):
-    return {**result, "finished": True, "progress": _no_progress(phase)}
-
-
-def _checked(wanted, settings):
-    """The result in check mode; without a hub that cannot be reached."""
-    impatient = replace(wanted, retries=0, timeout_s=min(wanted.timeout_s, CHECK_S))
-    try:
-        return _ended(Run(impatient, jobs.hub_of(impatient, settings)).run())
-    except FleetError as error:
-        if error.details.get("problem") not in ("network", "busy"):
-            raise
-        message = "would install %s in %s; how much is not known" % (wanted.name, wanted.destination)
-        return _unknown(wanted, message, ["Not checked: " + error.message])
-
-
-def _unknown(wanted, message, warnings=()):
-    manifest = read_manifest(wanted.destination)
-    recorded = manifest["files"] if manifest else {}
-    result = result_of(wanted, True, message, recorded, recorded, warnings, repaired=[], verified=None)
-    return _ended(result, "listing")
+def _ended(result):
+    return {**result, "finished": True, "progress": {**Progress().snapshot(), "phase": "done", "percent": 100.0}}
 
 
 def joined(draft, result):
@@ -238,15 +209,15 @@ def check_certificates(path):
     """Raises FleetError unless this file contains certificates to trust."""
     import ssl  # its import takes as long as all others of a quick check
 
-    why = "" if os.path.isabs(path) else "it is relative"
     try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.load_verify_locations(cafile=path)
-        why = why or ("" if context.cert_store_stats()["x509"] else "it contains none")
+        if not os.path.isabs(path):
+            raise OSError("it is relative")
+        ssl.create_default_context(cafile=path)
     except OSError as error:  # of ssl, too
-        why = error.strerror or str(error)
-    if why:
-        raise _invalid("ca_bundle", "%s (%s)" % (path, why), "the absolute path of certificates (PEM) on this node")
+        why = error.strerror or error
+        raise _invalid(
+            "ca_bundle", "%s (%s)" % (path, why), "the absolute path of certificates (PEM) on this node"
+        ) from error
 
 
 def draft_from(parameters, wanted):
@@ -269,4 +240,4 @@ def _sizes(draft):
     """The sizes of a draft that is on the node; {} if it is not."""
     if not os.path.isfile(os.path.join(draft.destination, checkpoints.CONFIG)):
         return {}
-    return {"name": draft.destination, **checkpoints.describe_draft(draft.destination)}
+    return {"name": draft.destination, **checkpoints.inspect_draft(draft.destination, complete=False)}

@@ -114,12 +114,13 @@ class Run:
         self._recorded = self._manifest["files"] if self._manifest else {}
         self._wrong, self._hashed = self._compare(self._recorded)
         unknown = [] if self._manifest else manifests.unknown(wanted.destination)
-        self._check_ours(unknown, unknown)
         self._listing, self._target = self._listed(unknown)
         self._due = self._differing()
         if self._due and wanted.source == "path" and not os.path.isdir(wanted.path):
             raise sources.missing(wanted.path)
-        self._check_ours(unknown, self._adopted)
+        if unknown and not any(path.endswith(manifests.SHARDS) for path in self._adopted):
+            what = "it contains files that this collection did not install (%s)" % ", ".join(unknown[:5])
+            raise manifests.occupied(wanted.destination, what)
         self._gone = sorted(set(self._recorded) - set(self._target))
         self._settled = self._manifest is not None and not self._due and not self._gone
         if wanted.check_mode or self._settled:
@@ -127,23 +128,11 @@ class Run:
         self._long(sum(record["size"] for record in self._target.values()))
         if self._due and wanted.source == "standin" and not wanted.path:
             raise NotOnNode
-        lock = WeightLock(wanted.destination, self.progress, patience_s=0 if self._limited else None)
-        self.transfer.lock = lock  # as long as threads of a failed transfer may write
-        lock.take()
-        try:
+        with WeightLock(wanted.destination, self.progress, patience_s=0 if self._limited else None) as lock:
             if lock.waited or self._own_manifest() != self._manifest:
                 return None
             self.transfer.warnings += lock.warnings
             return self._finish()
-        finally:
-            if not self.transfer.abandoned:
-                lock.release()
-
-    def _check_ours(self, unknown, ours):
-        """Raises FleetError for files of unknown origin at the destination, unless weights are among `ours`."""
-        if unknown and not any(path.endswith(manifests.SHARDS) for path in ours):
-            what = "it contains files that this collection did not install (%s)" % ", ".join(unknown[:5])
-            raise manifests.occupied(self.wanted.destination, what)
 
     def _listed(self, unknown):
         """(the Listing, {path: record} of the wanted files)."""
@@ -220,16 +209,11 @@ class Run:
         verified = "full" if manifest is None else wanted.verify
         if manifest is None and not any(one["sha256"] or one.get("oid") for one in target.values()):
             verified = "structure"  # nothing is known to compare the copy with
-        before = {
-            path: dict(record, sha256=self._hashed.get(path, record["sha256"]))
-            for path, record in self._recorded.items()
-            if self._wrong.get(path) != manifests.MISSING
-        }
         return result_of(
             wanted,
             changed,
             self._message(still, changed),
-            before,
+            self._recorded,
             after,
             self.transfer.warnings,
             **commit,
@@ -287,7 +271,7 @@ class Run:
     def _described(self, names, parts, complete=True):
         """What the checkpoint is, by the files `names` of the destination, or of `parts`. See selection.describe()."""
         wanted = self.wanted
-        with manifests.view(wanted.destination, names, parts) as folder, selection.naming(folder, wanted.name):
+        with selection.view(wanted, names, parts) as folder:
             found = selection.describe(wanted, folder, complete)
             if not complete and checkpoints.INDEX in names:
                 index = files.read_json(os.path.join(folder, checkpoints.INDEX), follow=True)
@@ -331,18 +315,15 @@ class Run:
             return "%s in %s: %s" % (verb, wanted.destination, manifests.faults_text(self._wrong))
         if not changed:
             return "up to date"
-        verb = "update" if self._due else "record"
-        if self._manifest is None:
-            verb = "adopt" if self._adopted else "install"
-        text = "%s %s in %s: %d files, %s" % (
-            "would " + verb if would else verb.rstrip("e") + "ed",
+        verb = "adopt" if self._adopted and self._manifest is None else "install"
+        text = "%s %s in %s: %d files, %s to transfer" % (
+            "would " + verb if would else verb + "ed",
             wanted.name,
             wanted.destination,
             len(self._due),
             manifests.amount(still),
         )
-        text += " to transfer" if would else ""
-        return "%s; already correct: %d" % (text, len(self._adopted)) if verb == "adopt" else text
+        return "%s; already correct: %d" % (text, len(self._adopted)) if self._adopted else text
 
     # ---- a directory that is served in place
 

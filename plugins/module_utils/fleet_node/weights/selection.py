@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import json
+import os
 import re
+import tempfile
 
 from ..errors import FleetError
 from . import checkpoints, draft_heads, known
@@ -148,16 +150,13 @@ def describe(wanted, folder, complete=True):
     """What the checkpoint in `folder` is, as checkpoints.inspect returns it. Raises FleetError unless it is of the
     wanted kind and complete (not complete: only config.json is read)."""
     if wanted.draft:
-        sizes = checkpoints.inspect_draft(folder) if complete else checkpoints.describe_draft(folder)
-        if wanted.eagle3 and complete:
-            draft_heads.check(folder)
-        elif wanted.eagle3:
-            draft_heads.check_configuration(folder)
-        return sizes
+        found = checkpoints.inspect_draft(folder, complete)
+        if wanted.eagle3:
+            draft_heads.check(folder, complete)
+        return found
     if wanted.adapter:
-        look = checkpoints.inspect_adapter if complete else checkpoints.describe_adapter
-        return look(folder, wanted.adapter)
-    found = checkpoints.describe(folder, wanted.family)
+        return checkpoints.inspect_adapter(folder, wanted.adapter, complete)
+    found = checkpoints.inspect(folder, wanted.family, complete=False)
     checkpoints.check_format(folder, found["format"], wanted.format)
     if wanted.draft_sizes:
         checkpoints.check_draft_sizes(wanted.draft_sizes["name"], wanted.draft_sizes, wanted.repo, found)
@@ -165,12 +164,17 @@ def describe(wanted, folder, complete=True):
 
 
 @contextlib.contextmanager
-def naming(folder, name):
-    """Replace the temporary folder by the name in errors."""
-    try:
-        yield
-    except FleetError as error:
-        raise error.rewritten(lambda text: text.replace(folder + "/", "").replace(folder, name)) from error
+def view(wanted, names, places):
+    """A temporary folder of links to the files `names` of the destination, or to those of `places` {name: path}. Errors
+    contain the name of the weights instead of the folder."""
+    with tempfile.TemporaryDirectory(prefix="inference-fleet-") as folder:
+        for name in names:
+            os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
+            os.symlink(places.get(name) or os.path.join(wanted.destination, name), os.path.join(folder, name))
+        try:
+            yield folder
+        except FleetError as error:
+            raise error.rewritten(lambda text: text.replace(folder + "/", "").replace(folder, wanted.name)) from error
 
 
 def parse_sums(text, where):

@@ -91,7 +91,7 @@ class Archive:
 
     def listing(self):
         """The known files of the archive."""
-        files = known.OTHER_STANDINS.get(self._wanted.repo, known.STANDIN)
+        files = known.STANDINS.get(self._wanted.repo, known.STANDINS[known.DEFAULT_STANDIN])
         return Listing(None, None, {name: {"size": size, "sha256": sha} for name, (size, sha) in files.items()})
 
     def read(self, listing, path, start, end):

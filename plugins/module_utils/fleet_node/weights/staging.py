@@ -37,7 +37,6 @@ POLL_S = 0.5
 WAITING = "waiting"  # the beginning of the phase of a progress while other runs have the lock
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 UNKNOWN = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # of a file system without locks
-SWAPS = 5  # attempts at a folder that is swapped again and again
 
 
 class Busy(FleetError):
@@ -61,13 +60,6 @@ class WeightLock:
         self.warnings = []
 
     def __enter__(self):
-        self.take()
-        return self
-
-    def __exit__(self, *_error):
-        self.release()
-
-    def take(self):
         """Wait for the lock. Raises Busy, OSError."""
         began = time.monotonic()
         while not self._taken():
@@ -77,8 +69,9 @@ class WeightLock:
             if self._progress is not None:
                 self._progress.begin("%s for %s" % (WAITING, self._holder()), 0, None)
             time.sleep(POLL_S)
+        return self
 
-    def release(self):
+    def __exit__(self, *_error):
         """Release the lock and remove its file."""
         if self._stream is not None:
             with contextlib.suppress(OSError):
@@ -91,7 +84,7 @@ class WeightLock:
         folder = os.path.dirname(self._path)
         try:
             make_directory(folder)
-            stream = self._opened()  # release() closes it
+            stream = self._opened()  # __exit__() closes it
         except OSError as error:
             # if nothing can be written, nothing needs the lock; a run that has to write there fails itself
             if error.errno in UNWRITABLE and not os.access(folder, os.W_OK):
@@ -112,9 +105,10 @@ class WeightLock:
                 % (folder, error.strerror, self._destination)
             )
             return True
-        if not _is_at(stream, self._path):
-            stream.close()
-            return False
+        with self._opened() as again:  # because a network file system may cache a status
+            if not os.path.samestat(os.fstat(stream.fileno()), os.fstat(again.fileno())):
+                stream.close()
+                return False
         self._stream = stream
         with contextlib.suppress(OSError):  # a full disk locks as well
             stream.truncate(0)
@@ -153,20 +147,6 @@ def _open(path):
         stream.close()
         raise OSError(errno.EINVAL, "it is not a plain file with one name", path)
     return stream
-
-
-def _is_at(stream, path):
-    """Whether the open file is the file at `path`, which is opened again: a network file system may cache a status."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ESTALE, errno.ELOOP):
-            return False
-        raise
-    try:
-        return os.path.samestat(os.fstat(stream.fileno()), os.fstat(handle))
-    finally:
-        os.close(handle)
 
 
 # ---- the folder of new files
@@ -232,23 +212,22 @@ def claim(folder):
 
 def _claimed(path, name, removed):
     """The descriptor of this account's folder at the path; anything else there is removed. name: for messages."""
-    for _attempt in range(SWAPS):
-        what = foreign(path)
-        if what:
-            remove(path)
-            removed.append((name, what))
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path, 0o700)
-        try:
-            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                raise
-            continue
-        if not _fault(os.fstat(handle), path, stat.S_IFDIR):
-            return handle
+    what = foreign(path)
+    if what:
+        remove(path)
+        removed.append((name, what))
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        raise replaced(name) from error
+    if _fault(os.fstat(handle), path, stat.S_IFDIR):
         os.close(handle)
-    raise replaced(name)
+        raise replaced(name)
+    return handle
 
 
 def foreign(path, kind=stat.S_IFDIR):
@@ -286,20 +265,16 @@ def _uid_there(folder):
 
 
 def check_targets(destination, names, gone):
-    """Raises FleetError if one of the files `names` cannot be installed at the destination once the files `gone` are
-    removed: because a folder above it is a link or a file, or a folder with other files has its name."""
+    """Raises FleetError if one of the files `names` cannot be installed at the destination, or one of the files `gone`
+    not be removed: because a folder above it is a link or a file, or a folder has its name."""
     for name in sorted({*names, *gone}):
         parts = name.split("/")
-        for depth in range(1, len(parts)):
-            above = "/".join(parts[:depth])
+        for above in ("/".join(parts[:depth]) for depth in range(1, len(parts))):
             kind = _kind(os.path.join(destination, above))
-            if kind == stat.S_IFLNK or (kind not in (None, stat.S_IFDIR) and above not in gone and name in names):
+            if kind == stat.S_IFLNK or (kind not in (None, stat.S_IFDIR) and name in names):
                 raise occupied(destination, "%s, above %s, is not a folder" % (above, name))
-    for name in sorted(names):
-        if _kind(os.path.join(destination, name)) == stat.S_IFDIR:
-            kept = sorted(set(_files_below(destination, name)) - set(gone))
-            if kept:
-                raise occupied(destination, "%s is a folder that contains %s" % (name, ", ".join(kept[:3])))
+        if name in names and _kind(os.path.join(destination, name)) == stat.S_IFDIR:
+            raise occupied(destination, "%s is a folder" % name)
 
 
 def _kind(path):
@@ -308,13 +283,6 @@ def _kind(path):
         return stat.S_IFMT(os.lstat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def _files_below(destination, name):
-    """Paths in the destination of all files and links below the folder `name` there."""
-    for base, folders, names in os.walk(os.path.join(destination, name)):
-        links = [one for one in folders if os.path.islink(os.path.join(base, one))]
-        yield from (os.path.relpath(os.path.join(base, one), destination) for one in [*names, *links])
 
 
 def install(staging, destination, parts, config, gone, records, **identity):
@@ -336,21 +304,10 @@ def install(staging, destination, parts, config, gone, records, **identity):
         for name in gone:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 os.unlink(os.path.join(place, name))
-            _remove_empty(place, os.path.dirname(name))
         for name in sorted(parts, key=lambda name: (name == name_of, -os.path.getsize(parts[name]), name)):
             target = os.path.join(place, name)
-            if _kind(target) == stat.S_IFDIR:
-                for base, _folders, _names in os.walk(target, topdown=False):
-                    os.rmdir(base)
             make_directory(os.path.dirname(target))
             os.rename(parts[name], target)
         recorded = write_manifest(place, records, into=staging, **identity)
         os.rename(os.path.join(staging, MANIFEST), os.path.join(place, MANIFEST))
         return recorded
-
-
-def _remove_empty(place, folder):
-    with contextlib.suppress(OSError):
-        while folder:
-            os.rmdir(os.path.join(place, folder))
-            folder = os.path.dirname(folder)

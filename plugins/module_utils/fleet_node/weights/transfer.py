@@ -3,18 +3,17 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Transfers files of a source into the staging folder, each correct by size and checksum.
 
-A large file is requested in ranges, several at a time. Next to the growing file is a record of how far each range has
-come, so that the next run continues a transfer that was killed. A file with wrong bytes is transferred again. A request
-that fails is repeated as long as that may help.
+Several files are transferred at a time, each by one request, which continues at the end of a growing file that a killed
+run left. A file with wrong bytes is transferred again. A request that fails is repeated as long as that may help.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
-import struct
 import threading
 import time
 
@@ -26,9 +25,6 @@ from .wanted import SourceProblem
 
 BAD_LIMIT = 3  # times that a file may be received with wrong bytes
 LONGEST_WAIT_S = 300
-RANGE = 128 << 20  # bytes of a request
-RANGES = ".ranges"  # the record next to a growing file
-COUNT = struct.Struct("<Q")
 RATE_S = 15.0  # the period over which the rate of a progress is measured
 
 
@@ -42,23 +38,11 @@ class Progress:
         self.file = None
         self._done = None
         self._samples = []
-        self._waits = {}  # {thread: (until, reason)}
+        self._wait = (0.0, "")
 
-    @contextlib.contextmanager
-    def waiting(self, seconds, reason):
-        """While a file waits for its next attempt."""
-        with self._lock:
-            self._waits[threading.get_ident()] = (time.monotonic() + seconds, reason)
-        try:
-            yield
-        finally:
-            with self._lock:
-                del self._waits[threading.get_ident()]
-
-    def _waiting(self):
-        """The reason and the remaining time of a wait; None if no thread waits."""
-        until, reason = max(self._waits.values(), default=(None, None))
-        return None if until is None else "%d s: %s" % (max(0, round(until - time.monotonic())), reason)
+    def waits(self, seconds, reason):
+        """A file waits for its next attempt."""
+        self._wait = max(self._wait, (time.monotonic() + seconds, reason))
 
     def begin(self, phase, total, done):
         """A new phase of `total` bytes; done(): how many of them are transferred or read."""
@@ -86,6 +70,7 @@ class Progress:
             then, before = self._samples[0]
             rate = max(0, done - before) / (now - then) if self._done and now - then >= 0.5 else None
             left = self.total - done
+            until, reason = self._wait
             return {
                 "phase": self.phase,
                 "percent": int(1000 * done / self.total) / 10 if self.total else 0.0,
@@ -94,54 +79,12 @@ class Progress:
                 "rate_bytes_s": None if rate is None else int(rate),
                 "eta_s": None if not rate else int(left / rate) + (left > 0),
                 "file": self.file,
-                "waiting": self._waiting(),
+                "waiting": "%d s: %s" % (round(until - now), reason) if until > now else None,
             }
 
 
 class Stopped(Exception):
     """Another file failed permanently."""
-
-
-class Part:
-    """A growing file of `size` bytes, and the record of its ranges.
-
-    done: bytes of each range that are in the file. Data is written before its count, so that the count of a killed run
-    is right; any other damage is found by the file's checksum.
-    """
-
-    def __init__(self, path, size):
-        self.path = path
-        self.ranges = [(start, min(start + RANGE, size)) for start in range(0, size, RANGE)] or [(0, 0)]
-        self.done = [0] * len(self.ranges)
-        self._file = self._record = None
-
-    def __enter__(self):
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._file = os.open(self.path, flags, 0o600)
-        self._record = os.open(self.path + RANGES, flags, 0o600)
-        counts = os.pread(self._record, COUNT.size * len(self.ranges), 0)
-        for index in range(len(counts) // COUNT.size):
-            start, end = self.ranges[index]
-            self.done[index] = min(COUNT.unpack_from(counts, COUNT.size * index)[0], end - start)
-        return self
-
-    def __exit__(self, *_error):
-        os.close(self._file)
-        os.close(self._record)
-
-    def write(self, index, block):
-        """Add a block to a range."""
-        view, at = memoryview(block), self.ranges[index][0] + self.done[index]
-        while view:
-            written = os.pwrite(self._file, view, at)
-            view, at = view[written:], at + written
-        self.done[index] += len(block)
-        os.pwrite(self._record, COUNT.pack(self.done[index]), COUNT.size * index)
-
-    def complete(self):
-        """Record on the disk that the file is complete: its record is removed."""
-        os.fsync(self._file)
-        os.unlink(self.path + RANGES)
 
 
 def part_of(folder, path, record):
@@ -150,12 +93,9 @@ def part_of(folder, path, record):
     return os.path.join(folder, hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:40])
 
 
-def bytes_of(part, size):
-    """Bytes of a file of this size that are in its part."""
-    counts = files.read_bytes(part + RANGES, follow=False)
-    if counts is None:
-        return size if os.path.isfile(part) else 0
-    return min(size, sum(one for (one,) in COUNT.iter_unpack(counts[: len(counts) // COUNT.size * COUNT.size])))
+def bytes_of(part):
+    """Bytes of a growing file that are on the disk; 0 without one."""
+    return os.path.getsize(part) if os.path.isfile(part) else 0
 
 
 def difference(path, record, sha256):
@@ -184,8 +124,7 @@ def _git_oid(path):
 class Transfer:
     """The files of one run. source: with listing() and read(), see sources.py. progress: a Progress.
 
-    made: {path: sha256} of complete files. warnings: what was removed, for the result. lock: the lock of the run, for
-    as long as threads may write.
+    made: {path: sha256} of complete files. warnings: what was removed, for the result.
     """
 
     def __init__(self, wanted, source, progress):
@@ -195,11 +134,8 @@ class Transfer:
         self.place = staging_of(wanted.destination)
         self.made = {}
         self.warnings = []
-        self.lock = None
-        self.abandoned = False  # whether threads may still write
         self._stop = threading.Event()
         self._handle = None
-        self._requests = None
 
     @property
     def staging(self):
@@ -220,7 +156,7 @@ class Transfer:
         listed = [*listing.files.items(), *target.items()]
         parts = {os.path.basename(part_of("", path, record)) for path, record in listed}
         for name in os.listdir(self.staging):
-            if name.removesuffix(RANGES) not in parts:
+            if name not in parts:
                 os.unlink(os.path.join(self.staging, name))
 
     def check_staging(self):
@@ -230,7 +166,7 @@ class Transfer:
 
     def release(self):
         """Close the staging folder."""
-        if self._handle is not None and not self.abandoned:
+        if self._handle is not None:
             os.close(self._handle)
             self._handle = None
 
@@ -240,35 +176,30 @@ class Transfer:
 
     def on_disk(self, target, due):
         """Bytes of these files in the staging folder."""
-        return sum(bytes_of(part_of(self.staging, path, target[path]), target[path]["size"]) for path in due)
+        return sum(bytes_of(part_of(self.staging, path, target[path])) for path in due)
 
     # ---- files
 
     def fetch_all(self, listing, target, paths):
-        """Transfer files into the staging folder, several at a time. The first failure stops all."""
+        """Transfer files into the staging folder, several at a time. The first failure ends all."""
         from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait  # as in manifest.hash_files
 
-        pool = ThreadPoolExecutor(max_workers=max(1, min(self.wanted.workers, len(paths))))
-        self._requests = ThreadPoolExecutor(max_workers=self.wanted.workers)
-        try:
+        with ThreadPoolExecutor(max_workers=self.wanted.workers) as pool:
             tasks = [pool.submit(self.fetch, listing, path, target[path], self.staging) for path in paths]
-            done, _rest = wait(tasks, return_when=FIRST_EXCEPTION)
-            failed = [task.exception() for task in done if task.exception()]
-            if failed:
-                self._stop.set()
-                self.abandoned = self.wanted.from_hub  # a response may take long
-                raise next((error for error in failed if not isinstance(error, Stopped)), failed[0])
-        finally:
-            for one in (pool, self._requests):
-                one.shutdown(wait=not self.abandoned, cancel_futures=True)
+            wait(tasks, return_when=FIRST_EXCEPTION)
+            self._stop.set()
+        for error in (task.exception() for task in tasks):
+            if error and not isinstance(error, Stopped):
+                raise error
 
     def fetch(self, listing, path, record, folder):
         """Transfer a file into `folder`, correct by size and checksum; returns its path there."""
         part = part_of(folder, path, record)
+        receive = functools.partial(self._receive, listing, path, record["size"], part)
         attempts = BAD_LIMIT if self.wanted.from_hub else 1
         for _attempt in range(attempts):
             try:
-                self._receive(listing, path, record, part)
+                self.patiently(receive, functools.partial(bytes_of, part), path)
                 sha256 = files.sha256_file(part)
                 wrong = difference(part, record, sha256)
             except SourceProblem as problem:
@@ -279,48 +210,29 @@ class Transfer:
                 os.chmod(part, 0o644)
                 self.made[path] = sha256
                 return part
-            for place in (part, part + RANGES):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(place)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(part)
         raise FleetError("weights.wrong-data", path, self.wanted.name, attempts, self.wanted.origin, wrong)
 
-    def _receive(self, listing, path, record, part):
+    def _receive(self, listing, path, size, part):
         """Receive the missing bytes of a file. Raises SourceProblem."""
-        if os.path.isfile(part) and not os.path.exists(part + RANGES):
-            return  # complete since an earlier run
+        self.progress.file = path
         try:
-            with Part(part, record["size"]) as growing:
-                indexes = [i for i, (start, end) in enumerate(growing.ranges) if growing.done[i] < end - start]
-                if self._requests is None or len(indexes) < 2:
-                    for index in indexes:
-                        self._range(listing, path, growing, index)
-                else:
-                    tasks = [self._requests.submit(self._range, listing, path, growing, index) for index in indexes]
-                    errors = [task.exception() for task in tasks]  # all have ended before the file is closed
-                    for error in filter(None, errors):
-                        raise error
-                growing.complete()
+            with open(part, "ab", opener=_private) as stream:
+                if stream.tell() < size:
+                    for block in self.source.read(listing, path, stream.tell(), size):
+                        stream.write(block)
+                        self._check_stop()
+                    stream.flush()
+                    os.fsync(stream.fileno())
         except OSError as error:
             raise SourceProblem("disk", error.strerror or str(error)) from error
-
-    def _range(self, listing, path, growing, index):
-        start, end = growing.ranges[index]
-
-        def receive():
-            self.progress.file = path
-            for block in self.source.read(listing, path, start + growing.done[index], end):
-                growing.write(index, block)
-                if self._stop.is_set():
-                    raise Stopped()
-
-        self.patiently(receive, lambda: growing.done[index], path)
 
     def patiently(self, call, size=lambda: 0, path=None):
         """call(), again while another attempt may help: as long as bytes are received, and `retries` times without."""
         idle = 0
         while True:
-            if self._stop.is_set():
-                raise Stopped()
+            self._check_stop()
             before = size()
             try:
                 return call()
@@ -330,10 +242,14 @@ class Transfer:
                 if not problem.retry or idle > self.wanted.retries:
                     raise
                 pause = min(2 ** (idle - 1), 16) if problem.wait is None else min(problem.wait, LONGEST_WAIT_S)
-                self._pause(pause, problem.text)
+                self.progress.waits(pause, problem.text)
+                self._stop.wait(pause)
 
-    def _pause(self, seconds, reason):
-        end = time.monotonic() + seconds
-        with self.progress.waiting(seconds, reason):
-            while not self._stop.is_set() and time.monotonic() < end:
-                time.sleep(min(0.2, max(0.0, end - time.monotonic())))
+    def _check_stop(self):
+        if self._stop.is_set():
+            raise Stopped
+
+
+def _private(path, flags):
+    """Open a file that only this account can read; no link is followed."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

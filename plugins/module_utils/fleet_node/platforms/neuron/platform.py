@@ -307,7 +307,7 @@ def _draft(entries, model):
         if isinstance(config, dict):
             target.update({key: config[key] for key in target if isinstance(config.get(key), int)})
     try:
-        sizes = checkpoints.describe_draft(draft["path"])
+        sizes = checkpoints.inspect_draft(draft["path"], complete=False)
         checkpoints.check_draft_sizes(draft["path"], sizes, model.get("path"), target)
         draft_heads.check(draft["path"])
     except FleetError as error:

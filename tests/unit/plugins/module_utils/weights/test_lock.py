@@ -10,22 +10,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import gc
 import os
-import threading
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest, staging
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.run import Run
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.staging import Busy, WeightLock
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.wanted import (
-    Listing,
-    SourceProblem,
-    Wanted,
-)
-from ansible_collections.inference.fleet.tests.hubs.repositories import gpt_oss
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 
 SHARD = "model-00003-of-00014.safetensors"
@@ -104,25 +94,6 @@ def test_a_file_that_another_run_removed_is_no_lock(destination, hidden, monkeyp
     assert gone and hidden() == []
 
 
-def test_many_processes(destination, hidden, tmp_path):
-    """Whoever is in makes a folder; nobody finds it there."""
-    children = []
-    for _number in range(6):
-        children.append(os.fork())
-        if not children[-1]:
-            status = 1
-            try:
-                for _turn in range(20):
-                    with WeightLock(destination):
-                        os.mkdir(tmp_path / "alone")
-                        os.rmdir(tmp_path / "alone")
-                status = 0
-            finally:
-                os._exit(status)
-    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 6
-    assert hidden() == []
-
-
 @pytest.mark.parametrize(
     ("owner", "name", "number", "warnings"),
     [(fcntl, "flock", errno.ENOLCK, 1), (staging, "make_directory", errno.EACCES, 0)],
@@ -151,33 +122,3 @@ def test_a_mount_has_it_inside(destination, monkeypatch, tmp_path):
         assert os.listdir(destination) == [".inference-fleet-lock"]
         assert manifest.own_manifest(destination, "a/b", "path") is None
     assert os.listdir(destination) == []
-
-
-def test_what_still_writes_after_a_failure_keeps_the_lock(destination):
-    asked, go = threading.Event(), threading.Event()
-    contents = {path: one for path, one in gpt_oss("made-up/small", 3000, seed=3).files.items() if "/" not in path}
-
-    class Client:
-        """Of a hub that fails while one of its files is still received."""
-
-        def listing(self):
-            records = {path: {"size": one.size, "sha256": one.sha256, "oid": None} for path, one in contents.items()}
-            return Listing("c" * 40, "c" * 40, records)
-
-        def read(self, listing, path, start, end):
-            if path == SHARD:
-                asked.set()
-                go.wait(60)
-            elif path.endswith(".safetensors"):
-                asked.wait(60)
-                raise SourceProblem("other", "broken")
-            yield contents[path].bytes()[start:end]
-
-    wanted = Wanted("huggingface", "made-up/small", "main", destination, endpoint="https://hub", retries=0, workers=32)
-    with pytest.raises(FleetError):
-        Run(wanted, Client()).run()
-    gc.collect()  # of what the error held
-    assert busy(destination)
-    go.set()
-
-    wait_until(lambda: gc.collect() is not None and not busy(destination))

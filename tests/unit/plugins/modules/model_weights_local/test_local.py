@@ -61,7 +61,9 @@ def unwritable(monkeypatch):
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
     folder, archive = build_checkpoint(tmp_path / "packed", quantization_config=None), tmp_path / "standin.zip"
-    monkeypatch.setattr(known, "STANDIN", sums_of({path.name: path.read_bytes() for path in folder.iterdir()}))
+    monkeypatch.setitem(
+        known.STANDINS, known.DEFAULT_STANDIN, sums_of({path.name: path.read_bytes() for path in folder.iterdir()})
+    )
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
         for path in sorted(folder.iterdir()):
             packed.write(path, path.name)
@@ -213,7 +215,7 @@ class TestStandin:
         assert not stand_in.destination.exists()
         check, applied = stand_in.four_steps()
         assert not stand_in.run(archive=None)["changed"]
-        assert check["to_fetch_bytes"] == sum(size for size, _sha256 in known.STANDIN.values())
+        assert check["to_fetch_bytes"] == sum(size for size, _sha256 in known.STANDINS[known.DEFAULT_STANDIN].values())
         assert (applied["verified"], applied["format"]) == ("full", "bf16")
         rot(stand_in.destination / SHARD)
         assert stand_in.run(verify="full")["repaired"] == [SHARD]
