@@ -174,16 +174,16 @@ class Engine:
         return done.stdout
 
     def ping(self):
-        """Raises EngineError unless the engine answers."""
-        self.call("version" if self.kind == "docker" else "info", "--format", "{{.Server.Version}}"
-                  if self.kind == "docker" else "{{.Version.Version}}")  # fmt: skip
+        """Return the engine's version. Raises EngineError unless it answers."""
+        command, field = ("version", "Server") if self.kind == "docker" else ("info", "Version")
+        return self.call(command, "--format", "{{.%s.Version}}" % field).strip()
 
     def cdi(self):
         """(version of the engine, folders in which it looks for descriptions of CDI devices; none without CDI)."""
         if self.kind == "docker":
             known = self.info()
             return known.get("ServerVersion"), known.get("CDISpecDirs") or []
-        version = self.call("info", "--format", "{{.Version.Version}}").strip()
+        version = self.ping()
         number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
         return version, CDI_FOLDERS if number >= PODMAN_CDI else []
 

@@ -81,8 +81,6 @@ CAUSES = (
      "The registry {registry} cannot be reached from this node. Set fleet_registry_mirror, or fleet_proxy_env and run "
      "the step prepare"),
 )  # fmt: skip
-LAYER = re.compile(r"^(?:Copying blob (?:sha256:)?)?([0-9a-f]{12,64}):?(?: (.+))?$")  # podman: one line, at its start
-LAYER_DONE = re.compile(r"^(?:Pull complete|Already exists|done|skipped: already exists)\b")
 
 
 def check_mirror(mirror, name="fleet_registry_mirror"):
@@ -163,25 +161,6 @@ def pull_problem(engine, source, error, mirror):
     return "%s cannot be pulled: %s. (%s)" % (source, advice, words)
 
 
-def _progress(job, source):
-    """(a sentence, {layers_done, layers_total, percent, phase, file}) about a pull that runs."""
-    layers = {}
-    for line in job.log().splitlines():
-        match = LAYER.match(line.strip())
-        if match and (line.startswith("Copying blob") or len(match.group(1)) == 12):
-            layer = match.group(1)[:12]
-            layers[layer] = layers.get(layer, False) or bool(LAYER_DONE.match(match.group(2) or ""))
-    done, total = sum(layers.values()), len(layers)
-    age = time.time() - job.request().get("begun", time.time())
-    return "pulling %s: %d of %d layers after %d s" % (source, done, total, age), {
-        "layers_done": done,
-        "layers_total": total,
-        "percent": round(100 * done / total) if total else 0,
-        "phase": "pulling",
-        "file": "%s (%d of %d layers)" % (source, done, total),
-    }
-
-
 def _begin(job, engine, source, login):
     """Start a pull. Its folder contains the login (content of an authentication file, or None) during the pull, and its
     exit status afterwards. Raises EngineError, OSError."""
@@ -195,7 +174,7 @@ def _begin(job, engine, source, login):
         variable, path = LOGIN[engine.kind]
         environment[variable] = job.path(path)
     argv = ["/bin/sh", "-c", JOB, "sh", job.folder, program, *engine.argv("pull", source)[1:]]
-    job.launch(argv, {"name": source, "begun": time.time()}, environment)
+    job.launch(argv, {"name": source}, environment)
 
 
 def _has_result(job):
@@ -207,8 +186,8 @@ def _has_result(job):
 
 
 def _pull(job, engine, source, login, end):
-    """Start the pull unless it runs, and wait for it until `end`. Returns (whether this call started it, _progress() of
-    a pull that still runs, else None). Raises EngineError with the output of a pull that failed."""
+    """Start the pull unless it runs, and wait for it until `end`. Returns (whether this call started it, the last line
+    of the output of a pull that still runs, else None). Raises EngineError with the output of a pull that failed."""
     begun = False
     with job.judging():
         while True:
@@ -220,7 +199,7 @@ def _pull(job, engine, source, login, end):
                 _begin(job, engine, source, login)
                 begun = True
             if time.monotonic() > end:
-                return begun, _progress(job, source)
+                return begun, job.log().rstrip().rpartition("\n")[2]
             time.sleep(POLL_S)
         status, log = read_text(job.path("status")), job.log()
         job.remove()  # with the login
@@ -284,8 +263,10 @@ def ensure_image(image, digest=None, engine="docker", address=None, mirror=None,
     try:
         while not found and not begun:  # an earlier pull may have fetched an image that was removed since
             begun, running = _pull(job, chosen, source, login, end)
-            if running:
-                return {**_result(True, None, running[0], diff), "finished": False, "progress": running[1]}
+            if running is not None:
+                found = "%s (%s)" % (source, running)
+                progress = {"phase": "pulling", "file": found}
+                return {**_result(True, None, "pulling " + found, diff), "finished": False, "progress": progress}
             pulled = chosen.image(source) if source != wanted else None
             if pulled and (not digest or any(one.endswith("@" + digest) for one in pulled["digests"])):
                 chosen.call("tag", pulled["id"], kept)

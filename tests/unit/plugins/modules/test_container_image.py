@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import base64
-import functools
 import os
+import re
 import shutil
 import signal
 import time
@@ -176,18 +176,14 @@ def test_podman_gets_its_login_and_proxies_by_its_environment(tmp_path, monkeypa
     assert engine.called("pull")[-1]["argv"][1:3] == ["--host", "unix:///run/other.sock"]
 
 
-@pytest.mark.parametrize(("kind", "done"), [("docker", 1), ("podman", 0)])
-def test_a_pull_goes_on_without_its_caller(engine, pull, tmp_path, kind, done):
+def test_a_pull_goes_on_without_its_caller(engine, pull, tmp_path):
     held = tmp_path / "held"  # what is printed is there, the rest comes when this is gone
     held.touch()
-    engine.add(kind)
-    pull = functools.partial(pull, engine=kind)
     engine.write(registry={NAME + ":1": image("a")}, held=str(held))
     first = pull(wait_s=0, auth=LOGINS)
     assert (first["changed"], first["finished"], first["image"]) == (True, False, None)
-    again = wait_until(lambda: _with_layers(pull(wait_s=0)))
-    expected = {"layers_done": done, "layers_total": 2, "percent": 50 * done, "phase": "pulling"}
-    assert expected.items() <= again["progress"].items()
+    printed = wait_until(lambda: re.search(r"app:1 \((.+)\)", pull(wait_s=0)["progress"]["file"]))
+    assert "layer" in printed[1] or "Pull" in printed[1]
     (folder,) = (tmp_path / "root/var/lib/inference-fleet/jobs").glob("image-*[0-9a-f]")
     held.unlink()
     wait_until((folder / "status").exists)
@@ -196,11 +192,6 @@ def test_a_pull_goes_on_without_its_caller(engine, pull, tmp_path, kind, done):
     assert (last["finished"], last["image"]["reference"]) == (True, NAME + ":1")
     assert len(sources(engine)) == 1
     assert [name for name in os.listdir(tmp_path / "root/var/lib/inference-fleet/jobs") if "." not in name] == []
-
-
-def _with_layers(result):
-    assert not result["finished"], result
-    return result if result["progress"]["layers_total"] else None
 
 
 class TestLeftBehind:
