@@ -25,17 +25,16 @@ class Engine:
     has REQUESTS and MOVED, the names of the counters, and count_instances(body of /health), request_count(content of
     /metrics), bytes_moved(content of /metrics).
 
-    The attributes that contain sentences are causes of failures in a verdict. http: [(pattern in the body,
-    cause)], checked before the general causes. logs: [(pattern in the log, cause)] of servers that fail
-    before they are ready; the first match counts, and its groups are the values of the cause. stalls: the same for the
-    last line of a server that exceeds its start budget. streamed_call_ends: values of finish_reason that may end a
-    streamed tool call. same_call_ids: whether the ids of calls start again with each answer. batch, context_length: the
-    arguments for the number of requests that it computes at the same time, and for the context that it lists.
-    counted: the names of gauges on /metrics whose sum is the number of requests that a server has and has not
-    answered. drain_signal: a process that catches it refuses new requests for some seconds; close_signal:
-    a process that catches it closes its port while it refuses requests. shutdown_timeout: the flag of its command for
-    the seconds in which it finishes its requests when it is asked to end. responses_known: whether its streams and
-    tools of /v1/responses were tested.
+    The attributes that contain sentences are causes of failures in a verdict. http: [(pattern in the body, cause)],
+    checked before the general causes. logs: [(pattern in the log, cause)] of servers that fail before they are ready;
+    the first match counts, and its groups are the values of the cause. streamed_call_ends: values of finish_reason that
+    may end a streamed tool call. same_call_ids: whether the ids of calls start again with each answer. batch,
+    context_length: the arguments for the number of requests that it computes at the same time, and for the context that
+    it lists. counted: the names of gauges on /metrics whose sum is the number of requests that a server has and has not
+    answered. drain_signal: a process that catches it refuses new requests for some seconds; close_signal: a process
+    that catches it closes its port while it refuses requests. shutdown_timeout: the flag of its command for the seconds
+    in which it finishes its requests when it is asked to end. responses_known: whether its streams and tools of
+    /v1/responses were tested.
     """
 
     name = ""
@@ -47,7 +46,7 @@ class Engine:
     key_arguments = programs = ()
     workers = None
     http = ()
-    logs = stalls = ()
+    logs = ()
     counted = ()
     drain_signal = close_signal = shutdown_timeout = None
     streamed_call_ends = ("tool_calls", "stop")

@@ -98,11 +98,6 @@ class Trtllm(base.Engine):
          "Manager), or the container lacks ipc: host or the limit memlock; NCCL_DEBUG=INFO in environment logs more"),
         *vllm.LOGS,
     )  # fmt: skip
-    stalls = (
-        (r"(?i)loading (?:\w+ )?(?:weights|safetensors|checkpoint)",
-         "loading the weights does not end, which parallel loading has caused (TensorRT-LLM#7703): set "
-         "TRT_LLM_DISABLE_LOAD_WEIGHTS_IN_PARALLEL to True in environment; a slow disk needs a larger start.budget_s"),
-    )  # fmt: skip
 
     def config_check(self, entry):
         sizes = {name: entry["arguments"].get(name.replace("_", "-")) for name in SIZES}
