@@ -42,7 +42,10 @@ VLLM = [
         {"max-num-seqs": "many"}, {"max-num-seqs": 0}, {"gpu-memory-utilization": 9},
         {"speculative-config": {"method": "eagle3", "num_speculative_tokens": 0}},
         {"speculative-config": {"method": "eagle3", "draft_tensor_parallel_size": 3}},
-        {"max-num-seqs": 8192.0},
+        {"max-num-seqs": 8192.0}, {"max-num-batched-tokens": 8, "max-num-seqs": 16},
+        {"max-num-batched-tokens": "4K", "max-model-len": 8192, "no-enable-chunked-prefill": True},
+        {"compilation-config.cudagraph_mode": "half"},
+        {"compilation-config": '{"cudagraph_capture_sizes": [1, 0]}'},
     ),
     ("h200-vllm", {"command": ["vllm", "serve", "${model}", "--max-num-seqs", "8192.0"]}, VALUE),
     *[("h200-vllm", {"servers": {"server": {"devices": size, "count": 1}}}, INVALID) for size in (3, 6)],
@@ -205,6 +208,11 @@ def test_what_was_meant(recipe, override, release, place, meant):
         {"kv-transfer-config.kv_connector": "MyConnector", "kv_transfer_config.kv_connector_module_path": "my.module"},
         {"tool-call-parser": "mine", "tool-parser-plugin": "/srv/mine.py"}, {"hf-token": True},
         {"middleware": ["a.b", "c.d"]}, {"reasoning-parser": "openai_gptoss"}, {"max-num-sequence": None},
+        {"max-num-batched-tokens": 16, "max-num-seqs": 16},
+        {"max-num-batched-tokens": 4096, "max-model-len": 8192},  # in two steps
+        {"max-num-batched-tokens": 4096, "max-model-len": "auto", "no-enable-chunked-prefill": True},
+        *({"compilation-config": {"cudagraph_mode": mode}} for mode in ("FULL_AND_PIECEWISE", "piecewise", None)),
+        {"compilation-config": {"cudagraph_capture_sizes": [1, 2, 4]}},
     ],
 )  # fmt: skip
 def test_what_vllm_takes(arguments):
