@@ -251,8 +251,7 @@ class Engine:
     # ---- images
 
     def image(self, reference):
-        """{id, digests: [NAME@DIGEST], tags: [NAME:TAG], size, architecture, environment} of an image of this node, or
-        None.
+        """{id, digests: [NAME@DIGEST], architecture, environment} of an image of this node, or None.
 
         architecture: amd64, arm64, …; None if the engine does not report it. environment: {variable: value}.
         """
@@ -261,8 +260,8 @@ class Engine:
             return None
         ident = found["Id"] if ":" in found["Id"] else "sha256:" + found["Id"]
         variables = (found.get("Config") or {}).get("Env") or []
-        return {"id": ident, "digests": found.get("RepoDigests") or [], "tags": found.get("RepoTags") or [],
-                "size": found.get("Size"), "architecture": found.get("Architecture") or None,
+        return {"id": ident, "digests": found.get("RepoDigests") or [],
+                "architecture": found.get("Architecture") or None,
                 "environment": dict(word.partition("=")[::2] for word in variables)}  # fmt: skip
 
     def find_image(self, image, digest=None):

@@ -216,8 +216,8 @@ def ensure_image(image, digest=None, engine="docker", address=None, mirror=None,
 
     mirror: see mirrored(). auth: {REGISTRY: {username, password}}. environment: proxies for podman's client; docker's
     daemon has its own. wait_s: seconds to wait for a pull. Returns {changed, finished, image, progress, msg, diff,
-    ended: the number of ended pulls that were forgotten because the node has the image}; image is {reference, id,
-    digests, size}, None while the node does not have it. Raises FleetError.
+    ended: the number of ended pulls that were forgotten because the node has the image}; image is its name for `run`,
+    None while the node does not have it. Raises FleetError.
     """
     if not IMAGE.match(image):
         raise _invalid("image", repr(image), "REGISTRY/NAME:TAG without a digest")
@@ -282,8 +282,7 @@ def _with_tag(engine, kept, wanted, found, changed, diff, check_mode):
 
 
 def _result(changed, found, msg, diff):
-    image = {key: found[key] for key in ("reference", "id", "digests", "size")} if found else None
-    progress = {"percent": 100, "phase": "done"} if found else None
+    image, progress = (found["reference"], {"percent": 100, "phase": "done"}) if found else (None, None)
     return {"changed": changed, "finished": True, "image": image, "progress": progress, "msg": msg, "diff": diff}
 
 

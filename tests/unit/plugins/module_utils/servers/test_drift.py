@@ -147,7 +147,7 @@ def test_a_tag_that_leads_to_another_image_by_now(tmp_path, monkeypatch):
     planned = {"container": plan_entries.container(image=name), "launch": [], "command": []}
     runs = [Container("c1", "inference-fleet-server-0", True, "server-0", "/", "h")]
     engine = ScriptedEngine(tmp_path, monkeypatch)
-    engine.write(images={name: image("1", tags=[name]), "old": image("2")})
+    engine.write(images={name: image("1"), "old": image("2")})
 
     def moved(image_id):
         engine.write(containers=[{"id": "c1", "name": "c1", "labels": {}, "state": "running",
@@ -178,7 +178,7 @@ def test_a_limit_that_was_changed_while_the_container_runs(tmp_path, monkeypatch
     launch = ["docker", "run", *flags, "app:1", *command]
     planned = {"container": plan_entries.container(), "launch": launch, "command": command}
     engine = ScriptedEngine(tmp_path, monkeypatch)
-    engine.write(images={"app:1": image("1", tags=["app:1"])}, containers=[
+    engine.write(images={"app:1": image("1")}, containers=[
         {"id": "c1", "name": "c1", "labels": {}, "state": "running", "image": "sha256:" + "1" * 64, "host": host}
     ])  # fmt: skip
     runs = [Container("c1", "inference-fleet-server-0", True, "server-0", "/", "h")]
