@@ -121,7 +121,6 @@ class Vllm(base.Engine):
     modules = tuple((module.MODULE, module) for module in (vllm_api_keys, vllm_drains, quick_imports))
     counted = ("vllm:num_requests_running", "vllm:num_requests_waiting")
     drain_signal, close_signal = vllm_drains.SIGNAL, vllm_drains.CLOSE
-    shutdown_timeout = "--shutdown-timeout"  # vLLM 0.18
     key_arguments = ("--middleware", "%s.%s" % (vllm_api_keys.MODULE, vllm_api_keys.ApiKeys.__name__))
     streamed_call_ends = ("tool_calls",)
     responses_known = True
