@@ -67,3 +67,14 @@ def table_of(text):
     rows = [re.split(r" \| ", line.strip("| ")) for line in text.splitlines() if line.startswith("| ")]
     rows = [row for row in rows if not set("".join(row)) <= set("- ")]
     return [tuple("" if cell == "–" else cell.strip("`") for cell in row) for row in rows[1:]]
+
+
+def check_rows(rows, *known, renamed="\0"):
+    """Each column of a guide's table has the lines of one of `known` ({key: line}), in a row those of the same key.
+    renamed: what the guide's line contains where ours has another key."""
+    for column, lines in enumerate(known):
+        assert {row[column] for row in rows} - {""} == set(lines.values())
+    for row in rows:
+        keys = {key for cell, lines in zip(row, known) for key, line in lines.items() if cell and line == cell}
+        assert len(keys) == 1 or renamed in row[0], row
+        assert row[-1] and (row[-1] == "the same") == (len(set(row[:-1])) == 1), row

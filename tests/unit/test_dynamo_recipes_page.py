@@ -189,32 +189,20 @@ def guides(name, server):
     return lines_of(shlex.split(command), yaml.safe_load(content) or {})
 
 
-def table(heading, theirs, ours):
-    """[(NVIDIA's line, ours, why)] of a section of the page."""
-    return doc_examples.with_common(PAGE, heading, theirs.values(), ours.values())
-
-
-def check(rows, theirs, ours):
-    assert sorted(row[0] for row in rows if row[0]) == sorted(theirs.values())
-    assert sorted(row[1] for row in rows if row[1]) == sorted(ours.values())
-    keys = {line: key for known in (theirs, ours) for key, line in known.items()}
-    for row in rows:
-        assert len({keys[cell] for cell in row[:2] if cell}) == 1, row
-        assert (row[2] == "the same") == (row[0] == row[1]) and row[2], row
+def check(heading, theirs, ours):
+    rows = doc_examples.with_common(PAGE, heading, theirs.values(), ours.values())
+    doc_examples.check_rows(rows, theirs, ours)
 
 
 @pytest.mark.parametrize(("name", "server"), EACH)
 def test_the_page_shows_nvidias_lines_beside_ours(name, server):
-    theirs, ours = guides(name, server), started(name, server)[0]
-    check(table("%s: %s" % (name, server), theirs, ours), theirs, ours)
+    check("%s: %s" % (name, server), guides(name, server), started(name, server)[0])
 
 
 @pytest.mark.parametrize("name", GUIDES)
 def test_the_page_shows_the_variables_of_all_processes(name):
-    theirs = variables(GUIDES[name][0])
-    server = next(iter(GUIDES[name][1]))
-    ours = started(name, server)[1]
-    check(table("%s: variables" % name, theirs, ours), theirs, ours)
+    ours = started(name, next(iter(GUIDES[name][1])))[1]
+    check("%s: variables" % name, variables(GUIDES[name][0]), ours)
 
 
 def test_the_page_shows_how_the_containers_are_started():

@@ -113,15 +113,7 @@ def guides(name):
 def test_the_page_shows_the_guides_lines_beside_ours(name):
     theirs, on_its_version, ours = guides(name), started(name, GUIDES[name][0]), started(name)
     rows = doc_examples.with_common(PAGE, name, theirs.values(), on_its_version.values(), ours.values())
-    assert sorted(row[0] for row in rows if row[0]) == sorted(theirs.values())
-    assert {row[1] for row in rows} - {""} == set(on_its_version.values())
-    assert {row[2] for row in rows} - {""} == set(ours.values())
-    for row in rows:
-        keys = [next((key for key, line in known.items() if line == cell), None)
-                for cell, known in zip(row, (theirs, on_its_version, ours)) if cell]  # fmt: skip
-        assert len(set(keys)) == 1 or "VLLM_USE_FLASHINFER" in row[0], row
-        same = row[0] == row[1] == row[2]
-        assert (row[3] == "the same") == same, row
+    doc_examples.check_rows(rows, theirs, on_its_version, ours, renamed="VLLM_USE_FLASHINFER")
 
 
 def options(launch):

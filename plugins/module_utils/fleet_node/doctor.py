@@ -31,7 +31,7 @@ from .program import own_version
 from .servers import causes
 from .servers.model import config_path
 from .servers.observe import log_tail
-from .servers.readiness import CAUSE_LINES, overdue
+from .servers.readiness import CAUSE_LINES
 from .supervise import order
 from .supervise.state import read_record
 from .weights.http import proxy_for
@@ -185,8 +185,7 @@ def logs(case):
             continue
         asked = True
         lines = log_tail(case.node(), row["name"], CAUSE_LINES)
-        late = overdue(read_record(case.paths.server_state(row["name"])), entry["health"]["budget_s"])
-        cause = causes.log_cause(lines, engine_of(entry).inner(entry), late)
+        cause = causes.log_cause(lines, engine_of(entry).inner(entry))
         if cause:
             yield FleetError("doctor.log", row["name"], *advised(cause), details={"server": row["name"]})
     if not asked:

@@ -98,7 +98,7 @@ class Engine:
         found = []
         for name in self.knobs[:2]:
             try:
-                number_of = read_number(entry["arguments"], (self.canonical_flag(name),))
+                number_of = read_number(entry["arguments"], self.canonical_flag(name))
             except Unreadable:
                 number_of = None
             found.append(number_of if number_of and number_of > 0 else None)
@@ -137,7 +137,7 @@ class Engine:
 
     def lora_rank(self, arguments):
         """Return the largest rank of adapters that a server with these arguments loads, None for any."""
-        return read_number(arguments, ("max-lora-rank",))
+        return read_number(arguments, "max-lora-rank")
 
     def effective(self, command, arguments, config):
         """Return {canonical flag: value} of a server, from its command, its arguments and its configuration file.
@@ -378,11 +378,11 @@ class Engine:
         return {
             "tensor": read_degree(values, tensor),
             "pipeline": read_degree(values, Engine.parallel[1]),
-            "fraction": read_number(values, (fraction,), share, float),
-            "max_seqs": read_number(values, (sequences,), most),
+            "fraction": read_number(values, fraction, share, float),
+            "max_seqs": read_number(values, sequences, most),
             "max_seqs_given": sequences in values,
-            "max_len": read_number(values, (length,), model.max_len),
-            "batched": read_number(values, (step,), batched),
+            "max_len": read_number(values, length, model.max_len),
+            "batched": read_number(values, step, batched),
             "kv_bytes": cache_bytes_of(values.get("kv-cache-dtype")),
             "knobs": self.knobs,
         }
@@ -414,23 +414,20 @@ def not_as_planned(where, place, value, plan_key, expected, placeholder):
     return FleetError("plan.argument-not-as-planned", where, place, show(value), plan_key, show(expected), placeholder)
 
 
-def read_number(values, names, default=None, kind=int):
-    """Return the number in the first of these flags that is set, else the default.
-    Raises Unreadable if it is no number."""
-    for name in names:
-        value = values.get(name)
-        if value is None or value is False:
-            continue
-        match = SIZE.fullmatch(str(value).strip())
-        if not match or (kind is int and not match.group(2) and "." in match.group(1)):
-            raise Unreadable("%s is %s, which is no number" % (name, value))
-        return kind(float(match.group(1)) * SUFFIXES[match.group(2)])
-    return default
+def read_number(values, name, default=None, kind=int):
+    """Return the number in a flag, the default if it is not set. Raises Unreadable if it is no number."""
+    value = values.get(name)
+    if value is None or value is False:
+        return default
+    match = SIZE.fullmatch(str(value).strip())
+    if not match or (kind is int and not match.group(2) and "." in match.group(1)):
+        raise Unreadable("%s is %s, which is no number" % (name, value))
+    return kind(float(match.group(1)) * SUFFIXES[match.group(2)])
 
 
 def read_degree(values, name):
     """Return a degree of parallelism, 1 if it is not set."""
-    degree = read_number(values, (name,), 1)
+    degree = read_number(values, name, 1)
     if degree < 1:
         raise Unreadable("%s is %d" % (name, degree))
     return degree
@@ -446,6 +443,13 @@ def read_mapping(values, name):
     if not isinstance(value, dict):
         raise Unreadable("%s is %s, which is no mapping" % (name, values[name]))
     return value
+
+
+def mapping_of(values, name):
+    """read_mapping(), {} for what is no mapping, which check_options() reports."""
+    with contextlib.suppress(Unreadable):
+        return read_mapping(values, name)
+    return {}
 
 
 def cache_bytes_of(dtype):

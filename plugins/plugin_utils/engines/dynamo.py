@@ -5,15 +5,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import re
 
 from ...module_utils.fleet_node.errors import FleetError
 from ..base.checks import invalid, number
 from ..base.words import show
 from . import options, trtllm, vllm
-from .base import Engine, Unreadable, block_of, content_of, not_as_planned, read_mapping, read_number
+from .base import Engine, block_of, content_of, mapping_of, not_as_planned, read_number
 from .options import Version
 
 WORKERS = {one.name: one for one in (trtllm.ENGINE, vllm.ENGINE)}
@@ -178,9 +176,8 @@ class Dynamo(Engine):
     def _check_ports(self, where, server):
         """Raises FleetError for a port that the plan does not contain, because another server may use it."""
         given = [("environment." + name, server.environment.get(name), kind) for name, kind in PORTS.items()]
-        with contextlib.suppress(Unreadable):
-            endpoint = str(read_mapping(server.arguments, EVENTS).get("endpoint") or "")
-            given.append(("arguments." + EVENTS, endpoint.rpartition(":")[2] or None, "kv_events"))
+        endpoint = str(mapping_of(server.arguments, EVENTS).get("endpoint") or "")
+        given.append(("arguments." + EVENTS, endpoint.rpartition(":")[2] or None, "kv_events"))
         for key, value, kind in given:
             port = server.context.get(kind) if kind in server.own_names else None
             if value is not None and str(value) != str(port):
@@ -290,7 +287,7 @@ def _check_alike(entries, mistakes):
            lambda one, name=name: block_of(content_of(one), "kv_cache_config").get(name))
           for name in ("dtype", "tokens_per_block")),
         # with a draft the KV cache has other layers
-        (mixed, "arguments." + DRAFT, lambda one: _canonical(one["arguments"].get(DRAFT))),
+        (mixed, "arguments." + DRAFT, lambda one: mapping_of(one["arguments"], DRAFT)),
         # a router finds nothing in the workers' caches if its block size differs
         ([*routers, *(workers if routers else mixed)], "%s or %s" % (BLOCK, ROUTER_BLOCK),
          lambda one: _block_size(one) or ("the default of " + one["name"] if routers else None)),
@@ -352,7 +349,7 @@ def _check_buffer(where, server):
     """Raises FleetError if TensorRT-LLM accepts prompts for prefill that its transfer buffer does not contain.
     Workers may then hang (dynamo#4327)."""
     held = number(block_of(server.content, BUFFER).get("max_tokens_in_buffer"))
-    longest = read_number(server.arguments, trtllm.ENGINE.lengths) or (server.model and server.model.max_len)
+    longest = read_number(server.arguments, *trtllm.ENGINE.lengths) or (server.model and server.model.max_len)
     if held and longest and held < longest:
         place = "%s: config.content.%s.max_tokens_in_buffer" % (where, BUFFER)
         raise invalid(place, held, "at least %d, the longest prompt; or a lower max-seq-len" % longest)
@@ -377,10 +374,7 @@ def _listed(value):
 def _transfer(worker):
     """Return (place, mapping) of a worker's settings for the transfer of its KV cache."""
     if TRANSFER in worker["arguments"] or not worker["config"]:
-        try:
-            return "arguments." + TRANSFER, read_mapping(worker["arguments"], TRANSFER)
-        except Unreadable:
-            return "arguments." + TRANSFER, {}
+        return "arguments." + TRANSFER, mapping_of(worker["arguments"], TRANSFER)
     return "config.content." + BUFFER, block_of(content_of(worker), BUFFER)
 
 
@@ -396,14 +390,6 @@ def _block_size(entry):
 def _release(version):
     """Return a version without its local part and without trailing zeros."""
     return re.sub(r"(\.0)+$", "", str(version).partition("+")[0])
-
-
-def _canonical(value):
-    """Return a flag's JSON in a canonical form, other strings unchanged."""
-    try:
-        return json.dumps(json.loads(value) if isinstance(value, str) else value, sort_keys=True)
-    except ValueError:
-        return str(value)
 
 
 ENGINE = Dynamo()

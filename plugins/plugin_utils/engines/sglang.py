@@ -83,7 +83,7 @@ class Sglang(Engine):
         values = entry["arguments"]
         sizes = self.sizes(values, model)
         if sizes["batched"] <= 0:  # without chunks "the real bound will be the maximum" of both (help of PREFILL)
-            sizes["batched"] = max(sizes["max_len"], read_number(values, (PREFILL,), 16384))
+            sizes["batched"] = max(sizes["max_len"], read_number(values, PREFILL, 16384))
         return {
             **sizes,
             "attention_dp": self.attention_whole(values),

@@ -184,7 +184,7 @@ class TensorRtLlm(Engine):
             "whole_experts": read_degree(values, EXPERTS) == read_degree(values, TENSOR),
             "budget": "free",
             "windowed": bool(window),
-            "buffer_tokens": read_number(transfer, ("max_tokens_in_buffer",), 0) if isinstance(transfer, dict) else 0,
+            "buffer_tokens": read_number(transfer, "max_tokens_in_buffer", 0) if isinstance(transfer, dict) else 0,
         }
 
 

@@ -13,7 +13,7 @@ from ...module_utils.fleet_node.engines.vllm_api_keys import API_KEY
 from ..base.checks import invalid, number, unknown_key
 from ..base.words import FALSE, TRUE
 from . import options
-from .base import SHARE, WHOLE, Engine, Unreadable, read_degree, read_mapping, read_number
+from .base import SHARE, WHOLE, Engine, Unreadable, mapping_of, read_degree, read_mapping, read_number
 
 LENGTH, SEQUENCES, BATCHED = "max-model-len", "max-num-seqs", "max-num-batched-tokens"
 FRACTION, CACHE, HYBRID = "gpu-memory-utilization", "kv-cache-memory-bytes", "disable-hybrid-kv-cache-manager"
@@ -135,7 +135,7 @@ class Vllm(Engine):
         }
         if automatic:  # the engine chooses it
             settings["max_len"] = None
-        cache = read_number(values, (CACHE,))
+        cache = read_number(values, CACHE)
         if cache is not None:
             settings.update(fixed_cache(cache))
         return settings
@@ -171,8 +171,7 @@ def _transfer(values):
     for flag, value in values.items():
         base, _dot, key = flag.partition(".")
         if base == TRANSFER:
-            with contextlib.suppress(Unreadable):  # not a mapping: check_options() reports it
-                found.update({key.replace("-", "_"): value} if key else read_mapping(values, TRANSFER))
+            found.update({key.replace("-", "_"): value} if key else mapping_of(values, TRANSFER))
     return found
 
 
@@ -189,10 +188,10 @@ def _check_draft(where, draft, tensor):
 
 def _check_batches(where, values):
     place = "%s: arguments.%s" % (where, BATCHED)
-    batched, sequences = read_number(values, (BATCHED,)), read_number(values, (SEQUENCES,))
+    batched, sequences = read_number(values, BATCHED), read_number(values, SEQUENCES)
     if batched and sequences and batched < sequences:
         raise invalid(place, batched, "at least %d, a token for each sequence (%s)" % (sequences, SEQUENCES))
-    length = None if str(values.get(LENGTH)) in ("auto", "-1") else read_number(values, (LENGTH,))
+    length = None if str(values.get(LENGTH)) in ("auto", "-1") else read_number(values, LENGTH)
     if batched and length and batched < length and values.get("enable-chunked-prefill") is False:
         allowed = "at least %d (%s) without chunked prefill, which computes a prompt in one step"
         raise invalid(place, batched, allowed % (length, LENGTH))

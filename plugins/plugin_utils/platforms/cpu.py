@@ -30,7 +30,7 @@ class Cpu(Platform):
     def memory(self, settings, entry, hardware, model):
         if settings["budget"] == "bytes":
             return settings
-        space = read_number(entry["environment"], (SPACE,))
+        space = read_number(entry["environment"], SPACE)
         if space is None:
             raise Unreadable("neither kv-cache-memory-bytes nor %s is set" % SPACE)
         knobs = (*settings["knobs"][:2], SPACE, settings["knobs"][3])

@@ -92,9 +92,8 @@ class ScriptedEngine:
         return [call for call in map(json.loads, lines) if word in call["argv"]]
 
 
-def image(ident, *digests, tags=(), architecture=None):
-    return {"id": "sha256:" + ident * 64, "digests": list(digests), "tags": list(tags), "size": 5,
-            "architecture": architecture}  # fmt: skip
+def image(ident, *digests, architecture=None):
+    return {"id": "sha256:" + ident * 64, "digests": list(digests), "architecture": architecture}
 
 
 def _fail(words, status=1):
@@ -124,8 +123,8 @@ def _client(file, calls, kind, argv):
         found = images.get(rest[-1]) or next((one for one in images.values() if one["id"] == rest[-1]), None)
         if found is None:
             _fail("Error: No such image: " + rest[-1])
-        sys.stdout.write(json.dumps([{"Id": found["id"], "RepoDigests": found["digests"], "RepoTags": found["tags"],
-                                      "Size": found["size"], "Architecture": found.get("architecture")}]))  # fmt: skip
+        sys.stdout.write(json.dumps([{"Id": found["id"], "RepoDigests": found["digests"],
+                                      "Architecture": found.get("architecture")}]))  # fmt: skip
     elif verb == "container":
         found = next((one for one in state["containers"] if rest[-1] in (one["name"], one["id"])), None)
         if found is None:

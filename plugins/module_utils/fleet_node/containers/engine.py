@@ -174,16 +174,16 @@ class Engine:
         return done.stdout
 
     def ping(self):
-        """Raises EngineError unless the engine answers."""
-        self.call("version" if self.kind == "docker" else "info", "--format", "{{.Server.Version}}"
-                  if self.kind == "docker" else "{{.Version.Version}}")  # fmt: skip
+        """Return the engine's version. Raises EngineError unless it answers."""
+        command, field = ("version", "Server") if self.kind == "docker" else ("info", "Version")
+        return self.call(command, "--format", "{{.%s.Version}}" % field).strip()
 
     def cdi(self):
         """(version of the engine, folders in which it looks for descriptions of CDI devices; none without CDI)."""
         if self.kind == "docker":
             known = self.info()
             return known.get("ServerVersion"), known.get("CDISpecDirs") or []
-        version = self.call("info", "--format", "{{.Version.Version}}").strip()
+        version = self.ping()
         number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
         return version, CDI_FOLDERS if number >= PODMAN_CDI else []
 
@@ -251,8 +251,7 @@ class Engine:
     # ---- images
 
     def image(self, reference):
-        """{id, digests: [NAME@DIGEST], tags: [NAME:TAG], size, architecture, environment} of an image of this node, or
-        None.
+        """{id, digests: [NAME@DIGEST], architecture, environment} of an image of this node, or None.
 
         architecture: amd64, arm64, …; None if the engine does not report it. environment: {variable: value}.
         """
@@ -261,8 +260,8 @@ class Engine:
             return None
         ident = found["Id"] if ":" in found["Id"] else "sha256:" + found["Id"]
         variables = (found.get("Config") or {}).get("Env") or []
-        return {"id": ident, "digests": found.get("RepoDigests") or [], "tags": found.get("RepoTags") or [],
-                "size": found.get("Size"), "architecture": found.get("Architecture") or None,
+        return {"id": ident, "digests": found.get("RepoDigests") or [],
+                "architecture": found.get("Architecture") or None,
                 "environment": dict(word.partition("=")[::2] for word in variables)}  # fmt: skip
 
     def find_image(self, image, digest=None):

@@ -28,7 +28,6 @@ from .engine import (
     check_architecture,
     digest_tag,
     engine_failure,
-    engine_problem,
     kind_of,
     one_line,
     pinned_reference,
@@ -49,40 +48,28 @@ LOGIN = {"docker": ("DOCKER_CONFIG", "login"), "podman": ("REGISTRY_AUTH_FILE", 
 # Removes the login when the pull has ended, also without a caller: job folder, then the client's argv.
 JOB = 'folder=$1; shift; "$@"; status=$?; rm -rf "$folder/login"; ' \
       'echo $status >"$folder/.status" && mv "$folder/.status" "$folder/status"'  # fmt: skip
-# What the output of a failed pull matches, and sentences with the registry, the image and the engine; the first counts.
+# Codes of errors, and what the output of a failed pull matches; the first counts.
 CAUSES = (
-    (r"no space left on device|disk quota exceeded",
-     "There is no space for it. Free space on the file system on which {engine} keeps its images"),
-    (r"toomanyrequests|pull rate limit|too many requests",
-     "The registry {registry} allows no more pulls for now. Log in with fleet_registry_auth, or set "
-     "fleet_registry_mirror"),
-    (r"manifest verification failed|layer verification failed|[Dd]igest did not match|does not match (?:the )?"
+    ("images.no-space", r"no space left on device|disk quota exceeded"),
+    ("images.rate-limited", r"toomanyrequests|pull rate limit|too many requests"),
+    ("images.digest-differs",
+     r"manifest verification failed|layer verification failed|[Dd]igest did not match|does not match (?:the )?"
      r"(?:expected |provided )?(?:manifest )?digest|invalid checksum digest|failed to verify|unexpected commit digest|"
-     r"manifest digest",
-     "The answer of the registry {registry} has another digest. Correct container.digest, or repair the registry"),
-    (r"x509|certificate signed by unknown authority|tls: ",
-     "The certificate of the registry {registry} is not trusted by this node. Set fleet_ca_bundle to a file with its "
-     "authority and run the step prepare (for Docker Hub, docker reads only the system's authorities: add it to them "
-     "and restart docker, or set fleet_registry_mirror)"),
-    (r"server gave HTTP response to HTTPS client",
-     "The registry {registry} has no TLS. Add it to container_engine_insecure_registries, or give it a certificate"),
-    (r"unauthorized|authentication required|no basic auth credentials|incorrect username or password|denied: |"
-     r"access to the resource is denied|pull access denied|invalid username/password",
-     "The registry {registry} requires a login, or refuses this login. Set fleet_registry_auth: {{{registry}: "
-     "{{username: …, password: …}}}}, best from a vault"),
-    (r"manifest unknown|manifest for \S+ not found|name unknown|repository does not exist|NAME_UNKNOWN|"
+     r"manifest digest"),
+    ("images.certificate-unknown", r"x509|certificate signed by unknown authority|tls: "),
+    ("images.no-tls", r"server gave HTTP response to HTTPS client"),
+    ("images.login-refused",
+     r"unauthorized|authentication required|no basic auth credentials|incorrect username or password|denied: |"
+     r"access to the resource is denied|pull access denied|invalid username/password"),
+    ("images.not-found",
+     r"manifest unknown|manifest for \S+ not found|name unknown|repository does not exist|NAME_UNKNOWN|"
      r"MANIFEST_UNKNOWN|not found: manifest|requested image's platform|no matching manifest|no image found in|"
-     r": not found",
-     "The registry {registry} has no such image, tag or digest, or none for this machine's architecture ({machine}). "
-     "Correct container.image and container.digest"),
-    (r"dial tcp|no such host|connection refused|i/o timeout|TLS handshake timeout|deadline exceeded|"
+     r": not found"),
+    ("images.registry-unreachable",
+     r"dial tcp|no such host|connection refused|i/o timeout|TLS handshake timeout|deadline exceeded|"
      r"network is unreachable|Client\.Timeout|connection reset|\bEOF\b|unexpected status.*50[0234]|"
-     r"received unexpected HTTP status: 50[0234]",
-     "The registry {registry} cannot be reached from this node. Set fleet_registry_mirror, or fleet_proxy_env and run "
-     "the step prepare"),
+     r"received unexpected HTTP status: 50[0234]"),
 )  # fmt: skip
-LAYER = re.compile(r"^(?:Copying blob (?:sha256:)?)?([0-9a-f]{12,64}):?(?: (.+))?$")  # podman: one line, at its start
-LAYER_DONE = re.compile(r"^(?:Pull complete|Already exists|done|skipped: already exists)\b")
 
 
 def check_mirror(mirror, name="fleet_registry_mirror"):
@@ -149,37 +136,13 @@ def login_file(auth):
     return json.dumps({"auths": auths})
 
 
-def pull_problem(engine, source, error, mirror):
-    """Sentences on a pull that ended with an EngineError: the problem and the remedy."""
+def pull_failure(engine, source, error, mirror):
+    """The FleetError for a pull that ended with an EngineError. mirror: whether `source` is one."""
     if error.kind in PROBLEMS:
-        return engine_problem(engine, error)
-    words = error.words.rstrip(".")
-    advice = next((advice for pattern, advice in CAUSES if re.search(pattern, words)), None)
-    if advice is None:
-        return "%s cannot be pulled: %s." % (source, words)
-    registry = split_reference(source)[0]
-    registry += " (fleet_registry_mirror)" if mirror else ""
-    advice = advice.format(registry=registry, engine=engine.kind, machine=os.uname().machine)
-    return "%s cannot be pulled: %s. (%s)" % (source, advice, words)
-
-
-def _progress(job, source):
-    """(a sentence, {layers_done, layers_total, percent, phase, file}) about a pull that runs."""
-    layers = {}
-    for line in job.log().splitlines():
-        match = LAYER.match(line.strip())
-        if match and (line.startswith("Copying blob") or len(match.group(1)) == 12):
-            layer = match.group(1)[:12]
-            layers[layer] = layers.get(layer, False) or bool(LAYER_DONE.match(match.group(2) or ""))
-    done, total = sum(layers.values()), len(layers)
-    age = time.time() - job.request().get("begun", time.time())
-    return "pulling %s: %d of %d layers after %d s" % (source, done, total, age), {
-        "layers_done": done,
-        "layers_total": total,
-        "percent": round(100 * done / total) if total else 0,
-        "phase": "pulling",
-        "file": "%s (%d of %d layers)" % (source, done, total),
-    }
+        return engine_failure(engine, error)
+    code = next((code for code, pattern in CAUSES if re.search(pattern, error.words)), "images.pull-failed")
+    registry = split_reference(source)[0] + (" (fleet_registry_mirror)" if mirror else "")
+    return FleetError(code, source, registry, error.words.rstrip("."))
 
 
 def _begin(job, engine, source, login):
@@ -195,7 +158,7 @@ def _begin(job, engine, source, login):
         variable, path = LOGIN[engine.kind]
         environment[variable] = job.path(path)
     argv = ["/bin/sh", "-c", JOB, "sh", job.folder, program, *engine.argv("pull", source)[1:]]
-    job.launch(argv, {"name": source, "begun": time.time()}, environment)
+    job.launch(argv, {"name": source}, environment)
 
 
 def _has_result(job):
@@ -207,8 +170,8 @@ def _has_result(job):
 
 
 def _pull(job, engine, source, login, end):
-    """Start the pull unless it runs, and wait for it until `end`. Returns (whether this call started it, _progress() of
-    a pull that still runs, else None). Raises EngineError with the output of a pull that failed."""
+    """Start the pull unless it runs, and wait for it until `end`. Returns (whether this call started it, the last line
+    of the output of a pull that still runs, else None). Raises EngineError with the output of a pull that failed."""
     begun = False
     with job.judging():
         while True:
@@ -220,7 +183,7 @@ def _pull(job, engine, source, login, end):
                 _begin(job, engine, source, login)
                 begun = True
             if time.monotonic() > end:
-                return begun, _progress(job, source)
+                return begun, job.log().rstrip().rpartition("\n")[2]
             time.sleep(POLL_S)
         status, log = read_text(job.path("status")), job.log()
         job.remove()  # with the login
@@ -253,8 +216,8 @@ def ensure_image(image, digest=None, engine="docker", address=None, mirror=None,
 
     mirror: see mirrored(). auth: {REGISTRY: {username, password}}. environment: proxies for podman's client; docker's
     daemon has its own. wait_s: seconds to wait for a pull. Returns {changed, finished, image, progress, msg, diff,
-    ended: the number of ended pulls that were forgotten because the node has the image}; image is {reference, id,
-    digests, size}, None while the node does not have it. Raises FleetError.
+    ended: the number of ended pulls that were forgotten because the node has the image}; image is its name for `run`,
+    None while the node does not have it. Raises FleetError.
     """
     if not IMAGE.match(image):
         raise _invalid("image", repr(image), "REGISTRY/NAME:TAG without a digest")
@@ -284,20 +247,20 @@ def ensure_image(image, digest=None, engine="docker", address=None, mirror=None,
     try:
         while not found and not begun:  # an earlier pull may have fetched an image that was removed since
             begun, running = _pull(job, chosen, source, login, end)
-            if running:
-                return {**_result(True, None, running[0], diff), "finished": False, "progress": running[1]}
+            if running is not None:
+                found = "%s (%s)" % (source, running)
+                progress = {"phase": "pulling", "file": found}
+                return {**_result(True, None, "pulling " + found, diff), "finished": False, "progress": progress}
             pulled = chosen.image(source) if source != wanted else None
             if pulled and (not digest or any(one.endswith("@" + digest) for one in pulled["digests"])):
                 chosen.call("tag", pulled["id"], kept)
             found = chosen.find_image(image, digest)
-    except EngineError as error:
-        raise FleetError("images.pull-failed", pull_problem(chosen, source, error, source != own)) from error
-    except OSError as error:
-        raise FleetError("images.pull-failed", "%s cannot be pulled: %s." % (source, error)) from error
+    except (EngineError, OSError) as error:
+        failed = error if isinstance(error, EngineError) else EngineError("other", str(error))
+        raise pull_failure(chosen, source, failed, source != own) from error
     if not found:
-        raise FleetError(
-            "images.pull-failed", "%s was pulled, but %s does not list it under its digest." % (source, chosen.label)
-        )
+        words = "%s does not list the image under its digest" % chosen.label
+        raise pull_failure(chosen, source, EngineError("other", words), source != own)
     check_architecture(chosen, wanted, found)
     return _with_tag(chosen, kept, wanted, found, True, diff, False)
 
@@ -319,8 +282,7 @@ def _with_tag(engine, kept, wanted, found, changed, diff, check_mode):
 
 
 def _result(changed, found, msg, diff):
-    image = {key: found[key] for key in ("reference", "id", "digests", "size")} if found else None
-    progress = {"percent": 100, "phase": "done"} if found else None
+    image, progress = (found["reference"], {"percent": 100, "phase": "done"}) if found else (None, None)
     return {"changed": changed, "finished": True, "image": image, "progress": progress, "msg": msg, "diff": diff}
 
 

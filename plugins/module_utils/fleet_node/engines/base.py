@@ -25,17 +25,15 @@ class Engine:
     has REQUESTS and MOVED, the names of the counters, and count_instances(body of /health), request_count(content of
     /metrics), bytes_moved(content of /metrics).
 
-    The attributes that contain sentences are causes of failures in a verdict. http: [(pattern in the body,
-    cause)], checked before the general causes. logs: [(pattern in the log, cause)] of servers that fail
-    before they are ready; the first match counts, and its groups are the values of the cause. stalls: the same for the
-    last line of a server that exceeds its start budget. streamed_call_ends: values of finish_reason that may end a
-    streamed tool call. same_call_ids: whether the ids of calls start again with each answer. batch, context_length: the
-    arguments for the number of requests that it computes at the same time, and for the context that it lists.
-    counted: the names of gauges on /metrics whose sum is the number of requests that a server has and has not
-    answered. drain_signal: a process that catches it refuses new requests for some seconds; close_signal:
-    a process that catches it closes its port while it refuses requests. shutdown_timeout: the flag of its command for
-    the seconds in which it finishes its requests when it is asked to end. responses_known: whether its streams and
-    tools of /v1/responses were tested.
+    The attributes that contain sentences are causes of failures in a verdict. http: [(pattern in the body, cause)],
+    checked before the general causes. logs: [(pattern in the log, cause)] of servers that fail before they are ready;
+    the first match counts, and its groups are the values of the cause. streamed_call_ends: values of finish_reason that
+    may end a streamed tool call. same_call_ids: whether the ids of calls start again with each answer. batch,
+    context_length: the arguments for the number of requests that it computes at the same time, and for the context that
+    it lists. counted: the names of gauges on /metrics whose sum is the number of requests that a server has and has not
+    answered. drain_signal: a process that catches it refuses new requests for some seconds; close_signal: a process
+    that catches it closes its port while it refuses requests. responses_known: whether its streams and tools of
+    /v1/responses were tested.
     """
 
     name = ""
@@ -47,9 +45,9 @@ class Engine:
     key_arguments = programs = ()
     workers = None
     http = ()
-    logs = stalls = ()
+    logs = ()
     counted = ()
-    drain_signal = close_signal = shutdown_timeout = None
+    drain_signal = close_signal = None
     streamed_call_ends = ("tool_calls", "stop")
     same_call_ids = responses_known = False
     batch = context_length = ""
@@ -108,13 +106,6 @@ class Engine:
             return int(sum(map(float, found))) if found else None
         except (OverflowError, ValueError):  # a server can answer anything
             return None
-
-    def finishes_within(self, entry):
-        """Seconds within which a server finishes its requests after SIGTERM; 0 if it aborts them."""
-        command, flag = entry.get("command") or [], self.shutdown_timeout
-        given = [word[len(flag) + 1 :] for word in command if flag and word.startswith(flag + "=")]
-        given += [value for word, value in zip(command, command[1:]) if word == flag]
-        return float(given[-1]) if given and given[-1].isdigit() else 0.0
 
     def changes_together(self, before, after):
         """Whether a server that changes from one entry to the other does not work with servers of its deployment that

@@ -47,29 +47,13 @@ def parser_of(program):
     return lambda words: main.parse_args()
 
 
-def judge(program, words):
-    parse, mark = parser_of(program), sys.argv
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            sys.argv = [program, *words]
-            parse(words)
-    except SystemExit:
-        lines = said.getvalue().strip().splitlines()
-        return "refused", lines[-1].rpartition("error: ")[2] if lines else "no output"
-    except ValueError as error:
-        return "refused", error
-    finally:
-        sys.argv = mark
-    return "taken", ""
+def prepare(one):
+    parse = parser_of(one["program"])
+    sys.argv = [one["program"], *one["words"]]
+    return lambda: parse(one["words"])
 
 
-for one in given:
-    try:
-        answer = judge(one["program"], one["words"])
-    except BaseException as error:
-        answer = "unknown", "%s: %s" % (type(error).__name__, error)
-    say(*answer)
+judge(prepare, ValueError)
 os._exit(0)
 """
 )

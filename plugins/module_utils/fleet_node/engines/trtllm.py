@@ -9,7 +9,7 @@ import json
 import re
 
 from ..model import gpt_oss
-from . import base
+from . import base, vllm
 
 ADAPTER_OFF = gpt_oss.ADAPTER_OFF["trtllm"]
 # Runs in the image: the code with which trtllm-serve turns the YAML into its arguments. pydantic's ValidationError is a
@@ -87,8 +87,6 @@ class Trtllm(base.Engine):
          "9.0, CUTLASS for each"),
         (r"(?i)cudaErrorDevicesUnavailable|CUDA-capable device\(?s?\)? (?:is/are|is|are) busy",
          "another process uses the GPU: nvidia-smi names it; end it"),
-        (r"(?i)CUDA driver version is insufficient|no NVIDIA driver|driver/library version mismatch",
-         "the node's driver does not fit the image's CUDA: see what preflight.yml reports about the driver"),
         (r"(?i)(?:not enough|insufficient|no free) memory.*kv.?cache|kv.?cache.*(?:not enough|insufficient|too small)",
          "the KV cache has no room: raise kv_cache_config.free_gpu_memory_fraction, or lower max_batch_size, "
          "max_num_tokens or max_seq_len"),
@@ -98,12 +96,7 @@ class Trtllm(base.Engine):
         (r"NCCL error|nccl(?:SystemError|UnhandledCudaError|InternalError|RemoteError)",
          "NCCL, by which the GPUs of a server talk, failed: its NVLink fabric may not be up (nvidia-smi -q, Fabric "
          "Manager), or the container lacks ipc: host or the limit memlock; NCCL_DEBUG=INFO in environment logs more"),
-        (r"(?i)address already in use|\[Errno 98\]", "another process has its port"),
-    )  # fmt: skip
-    stalls = (
-        (r"(?i)loading (?:\w+ )?(?:weights|safetensors|checkpoint)",
-         "loading the weights does not end, which parallel loading has caused (TensorRT-LLM#7703): set "
-         "TRT_LLM_DISABLE_LOAD_WEIGHTS_IN_PARALLEL to True in environment; a slow disk needs a larger start.budget_s"),
+        *vllm.LOGS,
     )  # fmt: skip
 
     def config_check(self, entry):

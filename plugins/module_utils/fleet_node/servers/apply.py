@@ -242,7 +242,6 @@ def drain(servers, seconds):
     """Return when none of these ([Observed]) has a request, at the latest after so many seconds.
 
     A server keeps its port meanwhile. An engine that can refuse new requests does so, and clients ask another server.
-    An engine that finishes its requests after SIGTERM gets the time for that in addition.
     """
     busy = [one for one in servers if condition(one).state == "running" and one.entry and one.entry.get("engine")]
     end, running = time.monotonic() + seconds, list(busy)
@@ -255,9 +254,6 @@ def drain(servers, seconds):
         time.sleep(DRAIN_POLL_S)
     if seconds > 0:
         _close(running)
-    ends = [end_of for end_of in map(_ask_to_end, busy) if end_of is not None]
-    while any(processes.process(pid) is not None and time.monotonic() < limit for pid, limit in ends):
-        time.sleep(DRAIN_POLL_S)
 
 
 def _requests(one):
@@ -297,18 +293,6 @@ def _signal(one, sign):
                 os.kill(pid, sign)
                 return True
     return False
-
-
-def _ask_to_end(one):
-    """(pid, end of its time) of an engine that got SIGTERM to finish its requests; None for other engines."""
-    seconds = engine_of(one.entry).finishes_within(one.entry)
-    pid = one.service.pid if one.service is not None else None
-    if not seconds or pid is None:
-        return None
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGTERM)
-        return pid, time.monotonic() + seconds
-    return None
 
 
 # -- files that all servers of a root share ----------------------------------------------------------------------------

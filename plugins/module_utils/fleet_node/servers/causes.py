@@ -158,18 +158,10 @@ def text_cause(text, engine, status=None):
     return None
 
 
-def log_cause(lines, engine, stalled):
-    """The cause that the log ([str], the newest last) of a server that does not become ready points at, or None.
-
-    stalled: whether it exceeds its start budget.
-    """
-    last = next((line for line in reversed(lines) if line.strip()), "")
+def log_cause(lines, engine):
+    """The cause that the log ([str], the newest last) of a server that does not become ready points at, or None."""
     text = "\n".join(lines)
-    rows = [
-        *((last, row) for row in (engine.stalls if stalled else ())),
-        *((text, row) for row in (*gpt_oss.LOGS, *engine.logs)),
-    ]
-    found = ((cause, re.search(pattern, words)) for words, (pattern, cause) in rows)
+    found = ((cause, re.search(pattern, text)) for pattern, cause in (*gpt_oss.LOGS, *engine.logs))
     return next((cause % match.groups() if match.groups() else cause for cause, match in found if match), None)
 
 

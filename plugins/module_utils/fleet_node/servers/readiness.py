@@ -179,10 +179,9 @@ def _not_ready(node, entry, observed, lack, restarts):
     held = foreign_holders(node.paths.root, [entry], containers)
     words = "; ".join([words, *(clause for _name, _holder, clause in held)])
     log = log_tail(node, one.name, CAUSE_LINES)
-    late = BUDGET_WORDS in words
     # during a server's first start, the log is that of an earlier server
-    if late or now.restarts or now.state == "failed":
-        cause = causes.log_cause(log, engine_of(entry).inner(entry), late)
+    if BUDGET_WORDS in words or now.restarts or now.state == "failed":
+        cause = causes.log_cause(log, engine_of(entry).inner(entry))
         words = "%s, because %s" % (words.rstrip("."), cause) if cause else words
     return words, hopeless, log[-LOG_LINES:]
 

@@ -70,7 +70,7 @@ class Neuron(Platform):
         values, environment = entry["arguments"], entry["environment"]
         settings = {**settings, "windowed": values.get("disable-hybrid-kv-cache-manager") is False}
         if not uses_nxdi(environment):
-            return {**settings, "budget": "capped", "cap": read_number(environment, (CAP_VARIABLE,), KV_CAP, float)}
+            return {**settings, "budget": "capped", "cap": read_number(environment, CAP_VARIABLE, KV_CAP, float)}
         if not settings["max_seqs_given"] or settings["max_len"] is None:
             raise Unreadable("max-num-seqs and max-model-len are not both set")
         knobs = (*settings["knobs"][:2], None, settings["knobs"][3])
@@ -93,10 +93,10 @@ def _drafted(values):
     None without fused speculation."""
     override = read_mapping(values, "additional-config").get("override_neuron_config")
     override = override if isinstance(override, dict) else {}
-    drafted = read_number(read_mapping(values, "speculative-config"), ("num_speculative_tokens",))
+    drafted = read_number(read_mapping(values, "speculative-config"), "num_speculative_tokens")
     if drafted is None and not override.get("enable_fused_speculation"):
         return None
-    return read_number(override, ("speculation_length",), drafted or 0)
+    return read_number(override, "speculation_length", drafted or 0)
 
 
 PLATFORM = Neuron()

@@ -53,9 +53,22 @@ def node(tmp_path, monkeypatch):
     return Node(tmp_path, ScriptedEngine(tmp_path, monkeypatch))
 
 
-def test_an_engine_without_settings_needs_nothing(node):
-    found = node.check({**NOTHING, "registries": ["a.example"]})
-    assert (found["due"], found["running"], found["missing"]) == (None, True, [])
+@pytest.mark.parametrize(
+    ("kinds", "engine", "down", "due", "missing"),
+    [
+        (["docker"], "docker", False, None, []),
+        (["docker"], "docker", True, "docker does not run", []),
+        ([], "docker", False, "docker is not installed", ["docker"]),
+        ([], "podman", False, "podman is not installed", ["podman"]),
+        # `podman run --init` fails where a distribution installed podman alone
+        (["podman"], "podman", False, "catatonit is not installed", ["catatonit"]),
+    ],
+)
+def test_what_is_due_without_settings(tmp_path, monkeypatch, kinds, engine, down, due, missing):
+    node = Node(tmp_path, ScriptedEngine(tmp_path, monkeypatch, kinds=kinds))
+    node.engine.write(errors={"*": "down"} if down else {})
+    found = node.check({**NOTHING, "registries": ["a.example"]}, engine=engine)
+    assert (found["due"], found["missing"], found["running"]) == (due, missing, due is None)
 
 
 def test_the_role_runs_again_if_arguments_or_files_differ(node, tmp_path):
@@ -93,12 +106,6 @@ def test_the_facts_that_the_role_decides_by(node):
     assert node.check(SETTINGS)["stopped"] == []
 
 
-def test_docker_that_does_not_run_is_due_to_be_started(node):
-    node.engine.write(errors={"*": "down"})
-    found = node.check()
-    assert (found["due"], found["running"]) == ("docker does not run", False)
-
-
 def test_a_docker_that_hangs_is_an_error(node, monkeypatch):
     monkeypatch.setattr(container_engine, "HANGS", {})
     (node.engine.bin / "docker").write_text("#!/bin/sh\nexec /bin/sleep 600\n")
@@ -113,17 +120,6 @@ def test_a_docker_that_hangs_is_an_error(node, monkeypatch):
     with pytest.raises(FleetError) as caught:
         host_settings.faults("docker", sysroot=str(node.root))
     assert hangs(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("kinds", "engine", "program"),
-    [([], "docker", "docker"), ([], "podman", "podman"), (["podman"], "podman", "catatonit")],
-)
-def test_missing_programs_are_due(tmp_path, monkeypatch, kinds, engine, program):
-    """`podman run --init` fails where a distribution installed podman alone."""
-    node = Node(tmp_path, ScriptedEngine(tmp_path, monkeypatch, kinds=kinds))
-    found = node.check(engine=engine)
-    assert (found["due"], found["missing"]) == ("%s is not installed" % program, [program])
 
 
 @pytest.mark.parametrize(

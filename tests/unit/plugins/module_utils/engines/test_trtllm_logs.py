@@ -9,12 +9,16 @@ The lines are those of its sources and of reports, each named; none was seen on 
 from __future__ import annotations
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import dynamo, registry, trtllm, vllm
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import (
+    dynamo,
+    registry,
+    sglang,
+    trtllm,
+    vllm,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model import gpt_oss
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes
 from ansible_collections.inference.fleet.tests.nodes import trtllm_llmapi
-
-LOADING = "Loading weights concurrently:  43%|####3     | 300/700 [01:02<01:30,  4.5it/s]"
 
 
 @pytest.mark.parametrize(
@@ -48,11 +52,11 @@ LOADING = "Loading weights concurrently:  43%|####3     | 300/700 [01:02<01:30, 
 )  # fmt: skip
 def test_causes_in_the_log(line, words):
     lines = ["[TRT-LLM] [I] Using LLM with PyTorch backend", *line.splitlines(), "Traceback (most recent call last):"]
-    assert causes.log_cause(lines, trtllm.ENGINE, False).startswith(words)
+    assert causes.log_cause(lines, trtllm.ENGINE).startswith(words)
     # What it says names TensorRT-LLM's own settings; the vocabulary is the model's.
     others = words if words == gpt_oss.ENCODINGS else None
-    assert causes.log_cause(lines, registry.engine_of({"engine": "unheard-of"}), True) == others
-    assert "kv_cache_config" not in (causes.log_cause(lines, vllm.ENGINE, True) or "")
+    assert causes.log_cause(lines, registry.engine_of({"engine": "unheard-of"})) == others
+    assert "kv_cache_config" not in (causes.log_cause(lines, vllm.ENGINE) or "")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +91,7 @@ def test_causes_in_the_log(line, words):
 )  # fmt: skip
 def test_causes_in_the_log_of_vllm(line, words):
     last = "(APIServer pid=3468) RuntimeError: Engine core initialization failed. See root cause above."
-    assert causes.log_cause(["INFO starting", line, last], vllm.ENGINE, False).startswith(words)
+    assert causes.log_cause(["INFO starting", line, last], vllm.ENGINE).startswith(words)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +101,35 @@ def test_the_log_of_a_dynamo_worker_is_that_of_its_engine(program, inner):
     assert dynamo.ENGINE.inner({"command": ["python3", "-m", "dynamo." + program]}) is inner
 
 
-def test_weights_that_do_not_load_on():
-    assert causes.log_cause([LOADING, ""], trtllm.ENGINE, True).startswith("loading the weights does not end")
-    assert causes.log_cause([LOADING], trtllm.ENGINE, False) is None  # it may well go on
-    assert causes.log_cause([LOADING, "Model init total -- 80.1s"], trtllm.ENGINE, True) is None
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. Current value",
+         "raise mem-"),
+        ("torch.OutOfMemoryError: HIP out of memory. Tried to allocate 1 GiB",
+         "lower mem-"),
+        ("GptOssForCausalLM requires one of ['fa3', 'triton'] attention backend, but got",
+         "attention-backend"),
+        ("RuntimeError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes.",
+         "preflight"),
+        ("ValueError: Warning: User-specified context_length (9) is greater than the derived context_length (8).",
+         "context-length"),
+        ("Exception: Capture cuda graph failed: CUDA out of memory. Tried to allocate 1 GiB",
+         "ran out of memory"),
+        ("Exception: Capture cuda graph failed: FlashAttention only supports fp16",
+         "disable-cuda-graph"),
+        ("RuntimeError: NCCL error: unhandled system error",
+         "NCCL_DEBUG"),
+        ("launch_server.py: error: unrecognized arguments: --x",
+         "refuses its arguments"),
+        ("safetensors_rust.SafetensorError: Error while deserializing header",
+         "incomplete or corrupt"),
+    ],
+)  # fmt: skip
+def test_causes_in_the_log_of_sglang(line, words):
+    assert words in causes.log_cause([line], sglang.ENGINE)
+
+
+def test_the_requests_of_sglang_are_counted():
+    metrics = 'sglang:num_running_reqs{model_name="x"} 3.0\nsglang:num_queue_reqs{model_name="x"} 2.0\n'
+    assert sglang.ENGINE.requests(metrics) == 5

@@ -42,8 +42,9 @@ class Server:
         return engine_of({"engine": "vllm"}).requests(answer[1].decode())
 
 
-def drained(monkeypatch):
-    clock = [1000.0]
+def test_after_the_signal_new_requests_are_refused_and_those_that_it_has_are_counted_and_answered(monkeypatch):
+    assert not any(processes.catches(pid, vllm_drains.SIGNAL) for pid in (os.getpid(), 2**22 + 1))
+    clock, own = [1000.0], (200, b"own")
     monkeypatch.setattr(vllm_drains.time, "monotonic", lambda: clock[0])
 
     async def talk():
@@ -68,22 +69,13 @@ def drained(monkeypatch):
         asyncio.get_running_loop().remove_signal_handler(vllm_drains.CLOSE)
         return seen
 
-    return asyncio.run(talk())
-
-
-def test_after_the_signal_new_requests_are_refused_and_those_that_it_has_are_counted_and_answered(monkeypatch):
-    assert not any(processes.catches(pid, vllm_drains.SIGNAL) for pid in (os.getpid(), 2**22 + 1))
-    own = (200, b"own")
-    assert drained(monkeypatch) == {
+    assert asyncio.run(talk()) == {
         "caught": True, "before": own, "refused": (503, vllm_drains.REFUSED), "health": own, "left": 2,
         "answers": [own, own], "idle": 0, "again": own,
     }  # fmt: skip
 
 
-def closed():
-    """(whether a port listens, in turns: before, while requests are refused, after it was closed; the old connection's
-    answer)."""
-
+def test_a_port_is_closed_by_the_second_signal_and_its_connections_are_not():
     async def talk():
         server, seen = Server(), []
         await server.ask("", "lifespan")
@@ -110,8 +102,5 @@ def closed():
             asyncio.get_running_loop().remove_signal_handler(sign)
         return seen, answer
 
-    return asyncio.run(talk())
-
-
-def test_a_port_is_closed_by_the_second_signal_and_its_connections_are_not():
-    assert closed() == ([True, True, False], b"still\n")
+    # before, while requests are refused, after it was closed; the old connection's answer
+    assert asyncio.run(talk()) == ([True, True, False], b"still\n")

@@ -147,7 +147,7 @@ def test_a_tag_that_leads_to_another_image_by_now(tmp_path, monkeypatch):
     planned = {"container": plan_entries.container(image=name), "launch": [], "command": []}
     runs = [Container("c1", "inference-fleet-server-0", True, "server-0", "/", "h")]
     engine = ScriptedEngine(tmp_path, monkeypatch)
-    engine.write(images={name: image("1", tags=[name]), "old": image("2")})
+    engine.write(images={name: image("1"), "old": image("2")})
 
     def moved(image_id):
         engine.write(containers=[{"id": "c1", "name": "c1", "labels": {}, "state": "running",

@@ -42,7 +42,10 @@ VLLM = [
         {"max-num-seqs": "many"}, {"max-num-seqs": 0}, {"gpu-memory-utilization": 9},
         {"speculative-config": {"method": "eagle3", "num_speculative_tokens": 0}},
         {"speculative-config": {"method": "eagle3", "draft_tensor_parallel_size": 3}},
-        {"max-num-seqs": 8192.0},
+        {"max-num-seqs": 8192.0}, {"max-num-batched-tokens": 8, "max-num-seqs": 16},
+        {"max-num-batched-tokens": "4K", "max-model-len": 8192, "no-enable-chunked-prefill": True},
+        {"compilation-config.cudagraph_mode": "half"},
+        {"compilation-config": '{"cudagraph_capture_sizes": [1, 0]}'},
     ),
     ("h200-vllm", {"command": ["vllm", "serve", "${model}", "--max-num-seqs", "8192.0"]}, VALUE),
     *[("h200-vllm", {"servers": {"server": {"devices": size, "count": 1}}}, INVALID) for size in (3, 6)],
@@ -191,9 +194,13 @@ def test_what_was_meant(recipe, override, release, place, meant):
     assert refused(recipe, override).values[1:] == values
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def connector(name, **more):
+    return {"kv-transfer-config": {"kv_connector": name, "kv_role": "kv_both", **more}}
+
+
+TAKEN = [
+    *given(
+        "h200-vllm", None,
         {"max_num_seqs": 4}, {"max-model-len": "32k"}, {"max-model-len": "auto"}, {"max-num-batched-tokens": "8k"},
         {"no-enable-prefix-caching": True}, {"enable-prefix-caching": False}, {"seed": "7"}, {"q": "mxfp4"},
         {"compilation-config": {"mode": 3, "pass_config": {"enable_qk_norm_rope_fusion": True}}},
@@ -205,35 +212,36 @@ def test_what_was_meant(recipe, override, release, place, meant):
         {"kv-transfer-config.kv_connector": "MyConnector", "kv_transfer_config.kv_connector_module_path": "my.module"},
         {"tool-call-parser": "mine", "tool-parser-plugin": "/srv/mine.py"}, {"hf-token": True},
         {"middleware": ["a.b", "c.d"]}, {"reasoning-parser": "openai_gptoss"}, {"max-num-sequence": None},
-    ],
-)  # fmt: skip
-def test_what_vllm_takes(arguments):
-    assert warnings("h200-vllm", {"arguments": arguments}) == []
+        {"max-num-batched-tokens": 16, "max-num-seqs": 16},
+        {"max-num-batched-tokens": 4096, "max-model-len": 8192},  # in two steps
+        {"max-num-batched-tokens": 4096, "max-model-len": "auto", "no-enable-chunked-prefill": True},
+        *({"compilation-config": {"cudagraph_mode": mode}} for mode in ("FULL_AND_PIECEWISE", "piecewise", None)),
+        {"compilation-config": {"cudagraph_capture_sizes": [1, 2, 4]}},
+        connector("NixlConnector"),
+    ),
+    # connectors of a vendor's build, and one of a module, as Dynamo's KV block manager is set up
+    *given("trn3-vllm-neuron", None, connector("NeuronNixlConnector")),
+    *given("ascend-a2", None, connector("AscendStoreConnector")),
+    *given("h200-dynamo-vllm", None,
+           connector("DynamoConnector", kv_connector_module_path="kvbm.vllm_integration.connector")),
+    *given("trn3-start-script", None, {"max-num-sequence": 4}),  # decides itself what it takes
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("recipe", "override", "_code"), TAKEN)
+def test_what_is_taken(recipe, override, _code):
+    assert [one for one in warnings(recipe, override) if "may refuse" in one] == []
 
 
 @pytest.mark.parametrize(
-    ("recipe", "taken", "refuses"),
+    ("recipe", "name"),
     [
-        ("trn3-vllm-neuron", "NeuronNixlConnector", "MooncakeConnectorV1"),
-        ("ascend-a2", "AscendStoreConnector", "NeuronNixlConnector"),
-        ("h200-vllm", "NixlConnector", "MooncakeConnectorV1"),
+        ("trn3-vllm-neuron", "MooncakeConnectorV1"), ("ascend-a2", "NeuronNixlConnector"),
+        ("h200-vllm", "MooncakeConnectorV1"), ("h200-dynamo-vllm", "DynamoConnector"),
     ],
-)
-def test_connectors_of_a_vendor_s_build(recipe, taken, refuses):
-    def override(connector):
-        return {"arguments": {"kv-transfer-config": {"kv_connector": connector, "kv_role": "kv_both"}}}
-
-    assert plans.entries_of(recipe, override=override(taken))
-    assert refused(recipe, override(refuses)).code == VALUE
-
-
-def test_a_worker_of_dynamo_with_a_connector_of_a_module():
-    """As its KV block manager is set up."""
-    transfer = {"kv_connector": "DynamoConnector", "kv_role": "kv_both"}
-    override = {"arguments": {"kv-transfer-config": transfer}}
-    assert refused("h200-dynamo-vllm", override).code == VALUE
-    transfer["kv_connector_module_path"] = "kvbm.vllm_integration.connector"
-    assert plans.entries_of("h200-dynamo-vllm", override=override)
+)  # fmt: skip
+def test_connectors_of_other_builds(recipe, name):
+    assert refused(recipe, {"arguments": connector(name)}).code == VALUE
 
 
 @pytest.mark.parametrize(
@@ -255,10 +263,6 @@ def test_a_release_that_is_not_on_record(container, arguments, code):
     found, (name,) = warnings("h200-vllm", override), arguments
     for words in ("is not on record: its options are checked", "arguments." + name):
         assert any(words in one for one in found)
-
-
-def test_a_script_of_one_s_own_decides_what_it_takes():
-    assert warnings("trn3-start-script", {"arguments": {"max-num-sequence": 4}}) == []
 
 
 @pytest.mark.parametrize("program", GUIDE)

@@ -47,6 +47,9 @@ def test_one_frontend_one_prefill_one_decode():
         assert json.loads(entry["arguments"]["kv-transfer-config"]) == {**TRANSFER, "kv_role": role}
         assert entry["environment"]["DYN_SYSTEM_PORT"] == str(entry["ports"]["system"])
         assert entry["health"]["port"] == entry["ports"]["system"]
+        # idle workers wait; the module is placed where their Python looks
+        assert entry["arguments"]["worker-extension-cls"] == nixl_waits.MODULE + ".Waits"
+        assert entry["environment"]["PYTHONPATH"] == "/r/var/lib/inference-fleet/lib/engine"
     assert {entry["environment"]["DYN_FILE_KV"] for entry in entries.values()} == {
         front["directories"]["work"] + "/discovery"
     }
@@ -59,13 +62,6 @@ def test_each_recipe_sends_the_requests_of_the_guide():
     for recipe in found:
         names = [probe["name"] for probe in recipe["probes"]]
         assert names == ["guide-responses", "guide-tool-call", "guide-tool-result", "guide-high-effort"], recipe["name"]
-
-
-def test_idle_workers_wait():
-    """Both imports are of modules that the collection places, where the workers' Python looks."""
-    for entry in list(planned().values())[1:]:
-        assert entry["arguments"]["worker-extension-cls"] == nixl_waits.MODULE + ".Waits"
-        assert entry["environment"]["PYTHONPATH"] == "/r/var/lib/inference-fleet/lib/engine"
 
 
 def test_more_workers_get_devices_and_ports_of_their_own():
@@ -100,15 +96,18 @@ def test_blocks_in_the_hosts_memory_are_a_need(recipe, overlays, needs):
     assert extra.get("cpu_bytes_to_use_per_rank") == (needs and needs << 30)
 
 
-def test_aggregated():
-    entries = planned(**servers(**AGGREGATED))
-    assert list(entries) == ["frontend-0", "decode-0"]
-    assert "kv-transfer-config" not in entries["decode-0"]["arguments"]
-
-
-@pytest.mark.parametrize("packages", [["ai-dynamo[vllm]==1.6.1", "vllm==0.31"], ["ai_dynamo==1.4.2", "vllm==0.26.0"]])
-def test_versions_that_pair(packages):
-    assert planned(venv={"packages": packages})
+@pytest.mark.parametrize(
+    ("layers", "names"),
+    [
+        (servers(**AGGREGATED), ["frontend-0", "decode-0"]),
+        # a part of a cluster
+        ({"clustered": True, "environment": ETCD, **servers(decode={"count": 0})}, ["frontend-0", "prefill-0"]),
+        *(({"venv": {"packages": packages}}, ["frontend-0", "prefill-0", "decode-0"])
+          for packages in (["ai-dynamo[vllm]==1.6.1", "vllm==0.31"], ["ai_dynamo==1.4.2", "vllm==0.26.0"])),
+    ],
+)  # fmt: skip
+def test_what_fits_together(layers, names):
+    assert list(planned(**layers)) == names
 
 
 def codes(**layers):
@@ -141,16 +140,6 @@ def test_services_that_a_start_needs(environment, needs):
     for entry in planned(environment=environment).values():
         found = {need["name"]: need["urls"] for need in entry["start"].get("needs", ())}
         assert found == (needs or {})
-
-
-def test_a_part_of_a_cluster_may_be_prefill_alone():
-    assert planned(clustered=True, environment=ETCD, **servers(decode={"count": 0}))
-
-
-def test_the_environment_says_what_no_flag_says():
-    entry = {"arguments": {}, "environment": {"DYN_ROUTER_MODE": "kv"}}
-    assert dynamo.setting(entry, "router-mode") == "kv"
-    assert dynamo.setting({**entry, "arguments": {"router-mode": "random"}}, "router-mode") == "random"
 
 
 def test_a_workers_file_is_checked_by_the_version_of_its_engine():

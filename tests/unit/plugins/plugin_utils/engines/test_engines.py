@@ -1,13 +1,12 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Command lines of engines, and what vLLM refuses as it starts: batches, graph modes and captured sizes."""
+"""Command lines of engines, and their versions."""
 
 from __future__ import annotations
 
 import pytest
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.tests.unit.engines import plans
 
 
 @pytest.mark.parametrize(
@@ -43,43 +42,6 @@ def test_flags(engine, flag, value, argv):
 def test_what_an_engine_runs_with(engine, command, arguments, content, expected):
     name, _dot, backend = engine.partition(".")
     assert ENGINES[name].running(backend).effective(command, arguments, {"content": content}) == expected
-
-
-def planned(**arguments):
-    """The servers of h200-vllm with other arguments."""
-    return plans.entries_of("h200-vllm", override={"arguments": arguments})
-
-
-@pytest.mark.parametrize(
-    ("arguments", "key", "allowed"),
-    [
-        ({"max-num-batched-tokens": 8, "max-num-seqs": 16}, "arguments.max-num-batched-tokens", "16"),
-        ({"max-num-batched-tokens": "4K", "max-model-len": 8192, "no-enable-chunked-prefill": True},
-         "arguments.max-num-batched-tokens", "8192"),
-        ({"compilation-config": {"cudagraph_mode": "FULL_DECODE"}}, "compilation-config.cudagraph_mode", "PIECEWISE"),
-        ({"compilation-config.cudagraph_mode": "half"}, "compilation-config.cudagraph_mode", "PIECEWISE"),
-        ({"compilation-config": '{"cudagraph_capture_sizes": [1, 0]}'}, "compilation-config.cudagraph_capture_sizes",
-         "above 0"),
-    ],
-)  # fmt: skip
-def test_what_the_engine_refuses_as_it_starts(arguments, key, allowed):
-    problem = plans.problem(planned, **arguments)
-    assert (problem.code, problem.values[0]) == ("input.value-invalid", "server 'server-0': " + key)
-    assert allowed in problem.values[-1]
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"max-num-batched-tokens": 16, "max-num-seqs": 16},
-        {"max-num-batched-tokens": 4096, "max-model-len": 8192},  # in two steps
-        {"max-num-batched-tokens": 4096, "max-model-len": "auto", "no-enable-chunked-prefill": True},
-        *({"compilation-config": {"cudagraph_mode": mode}} for mode in ("FULL_AND_PIECEWISE", "piecewise", None)),
-        {"compilation-config": {"cudagraph_capture_sizes": [1, 2, 4]}},
-    ],
-)
-def test_what_it_takes(arguments):
-    assert planned(**arguments)
 
 
 def of_image(image, **more):

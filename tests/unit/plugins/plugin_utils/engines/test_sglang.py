@@ -1,15 +1,13 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""SGLang in the plan and on nodes: flags by version, memory, no API keys, causes of failures."""
+"""SGLang in the plan: flags by version, memory, no API keys."""
 
 from __future__ import annotations
 
-import re
 import types
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.sglang import ENGINE as NODE_ENGINE
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.sglang import ENGINE
 from ansible_collections.inference.fleet.tests.unit.engines import plans
 
@@ -81,24 +79,3 @@ def test_a_release_that_is_not_recorded_is_a_warning():
 
 def test_an_api_key_is_refused():
     assert plans.codes(plans.entries_of, "h200-sglang", api_key=True) == {"plan.engine-without-api-keys"}
-
-
-def test_requests_are_counted_and_causes_named():
-    metrics = 'sglang:num_running_reqs{model_name="x"} 3.0\nsglang:num_queue_reqs{model_name="x"} 2.0\n'
-    assert NODE_ENGINE.requests(metrics) == 5
-    for line, word in (
-        ("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. Current value", "raise mem-"),
-        ("torch.OutOfMemoryError: HIP out of memory. Tried to allocate 1 GiB", "lower mem-"),
-        ("GptOssForCausalLM requires one of ['fa3', 'triton'] attention backend, but got", "attention-backend"),
-        ("RuntimeError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes.", "preflight"),
-        (
-            "ValueError: Warning: User-specified context_length (9) is greater than the derived context_length (8).",
-            "context-length",
-        ),
-        ("Exception: Capture cuda graph failed: CUDA out of memory. Tried to allocate 1 GiB", "ran out of memory"),
-        ("Exception: Capture cuda graph failed: FlashAttention only supports fp16", "disable-cuda-graph"),
-        ("RuntimeError: NCCL error: unhandled system error", "NCCL_DEBUG"),
-        ("launch_server.py: error: unrecognized arguments: --x", "refuses its arguments"),
-        ("safetensors_rust.SafetensorError: Error while deserializing header", "incomplete or corrupt"),
-    ):
-        assert word in next(cause for pattern, cause in NODE_ENGINE.logs if re.search(pattern, line))
