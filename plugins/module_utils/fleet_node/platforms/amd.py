@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""AMD Instinct GPUs by amd-smi, or by rocm-smi where amd-smi is missing or does not answer."""
+"""AMD Instinct GPUs by amd-smi."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from .host import MIB, json_of, run_tool, whole_number
 VENDOR, CLASS = "0x1002", "0x1200"  # AMD; processing accelerators
 FOLDER = "/opt/rocm/bin"
 MANAGER = "/dev/kfd"
-COMMANDS = "docs/using/amd.md has the commands"
 # name: (architecture, MiB as amd-smi prints them, PCI device ids with those of virtual functions). Ids: vLLM,
 # platforms/rocm.py. Memory: MI300X in captures of amd-smi, the others by 255.98 and 287.98 GiB in messages of PyTorch.
 KINDS = {
@@ -28,14 +27,10 @@ STATIC = ("static", "--asic", "--bus", "--driver", "--vram", "--partition", "--j
 ENUMERATION = ("list", "-e", "--json")  # since ROCm 6.4
 LISTED = ("list", "--json")
 PROCESSES = ("process", "--json")
-LEGACY = ("--showproductname", "--showbus", "--showmeminfo", "vram", "--showdriverversion", "--showcomputepartition",
-          "--json")  # fmt: skip
 FIELDS = {
     "bus": ("bus", "bdf"), "product": ("asic", "market_name"), "device": ("asic", "device_id"),
     "architecture": ("asic", "target_graphics_version"), "driver": ("driver", "version"),
 }  # fmt: skip
-LEGACY_FIELDS = {"bus": "PCI Bus", "product": "Card Series", "device": "Card Model", "architecture": "GFX Version",
-                 "partition": "Compute Partition"}  # fmt: skip
 WHOLE = ("SPX", "N/A", None)  # partition modes of a GPU that is one device
 # A process with less memory on a GPU does not use it: the runtime opens all GPUs of the node.
 HELD_MIB = 1024
@@ -50,8 +45,7 @@ class GpuDevice(Card):
 
 
 def parse(text):
-    """The output of amd-smi or rocm-smi: the list of GPUs, which newer releases of amd-smi wrap in `gpu_data`, or the
-    mapping of rocm-smi. None if there is none."""
+    """The list of GPUs in the output of amd-smi, which newer releases wrap in `gpu_data`; None if there is none."""
     found = json_of(text)
     return found.get("gpu_data", found) if isinstance(found, dict) else found
 
@@ -75,21 +69,15 @@ def rows_of(system):
     id: the GPU's number in HIP, which differs from amd-smi's; node: its number in the driver's topology; None if the
     tool does not report it. Raises FleetError without a tool.
     """
-    tool, legacy = (system.program(name, FOLDER) for name in ("amd-smi", "rocm-smi"))
-    if tool is None and legacy is None:
+    tool = system.program("amd-smi", FOLDER)
+    if tool is None:
         raise FleetError("amd.driver-missing", len(on_the_bus(system)))
-    status, text = run_tool([tool, *STATIC]) if tool else (None, "")
+    status, text = run_tool([tool, *STATIC])
     found = parse(text)
-    if isinstance(found, list) and found:
-        numbered = parse(run_tool([tool, *ENUMERATION])[1]) or parse(run_tool([tool, *LISTED])[1])
-        return list(_rows(found, numbered, parse(run_tool([tool, *PROCESSES])[1]))), text
-    if legacy:
-        status, text = run_tool([legacy, *LEGACY])
-        cards = parse(text)
-        if isinstance(cards, dict) and any(name.startswith("card") for name in cards):
-            system.warn("amd-smi does not list the GPUs; rocm-smi does, without the processes that use them.")
-            return list(_legacy_rows(cards)), text
-    return [], text.strip() or str(status)
+    if not isinstance(found, list) or not found:
+        return [], text.strip() or str(status)
+    numbered = parse(run_tool([tool, *ENUMERATION])[1]) or parse(run_tool([tool, *LISTED])[1])
+    return list(_rows(found, numbered, parse(run_tool([tool, *PROCESSES])[1]))), text
 
 
 def _rows(static, enumeration, processes):
@@ -114,14 +102,6 @@ def _holders(processes):
         used = mebibytes(field(info, "memory_usage", "vram_mem"))
         if whole_number(str(pid)) and (used is None or used >= HELD_MIB):
             yield {"pid": int(pid), "command": field(info, "name") or ""}
-
-
-def _legacy_rows(cards):
-    driver = field(cards, "system", "Driver version")
-    for one in (card for name, card in cards.items() if name.startswith("card")):
-        size = whole_number(field(one, "VRAM Total Memory (B)"))
-        yield {"id": None, "node": whole_number(field(one, "Node ID")), "mib": size and size // MIB, "driver": driver,
-               "holders": [], **{name: field(one, key) for name, key in LEGACY_FIELDS.items()}}  # fmt: skip
 
 
 def on_the_bus(system):
@@ -168,13 +148,8 @@ def _device(row):
 
 def refuse(system, text):
     """Raises FleetError for what amd-smi printed instead of GPUs."""
-    if system.exists(MANAGER):
-        cause = "look for amdgpu in dmesg, and run the play with become, or with an account in the group render"
-    else:
-        cause = "the driver amdgpu is not loaded, because %s is missing: run `modprobe amdgpu` (%s)" % (
-            MANAGER, COMMANDS,
-        )  # fmt: skip
-    raise FleetError("amd.no-answer", " ".join(text.split())[:200], cause)
+    code = "amd.no-answer" if system.exists(MANAGER) else "amd.driver-not-loaded"
+    raise FleetError(code, MANAGER, " ".join(text.split())[:200])
 
 
 class Platform(Detector):
@@ -190,7 +165,5 @@ class Platform(Detector):
 
     def preflight(self, context):
         missing = context.found and not context.system.exists(MANAGER)
-        words = (
-            "%s is missing, which servers on GPUs open: the driver amdgpu is not loaded. Run `modprobe amdgpu` (%s)."
-        )
-        return [*super().preflight(context), ("driver", [words % (MANAGER, COMMANDS)] if missing else [])]
+        problems = [FleetError("amd.driver-not-loaded", MANAGER, "servers on GPUs open it")] if missing else []
+        return [*super().preflight(context), ("driver", problems)]

@@ -133,14 +133,8 @@ FOLDER = "/usr/local/Ascend"
 COMMANDS = "docs/using/ascend.md has the commands"
 KINDS = {"ascend-a2": ("Atlas A2", 65536), "ascend-a3": ("Atlas A3", 65536)}  # name: (generation, MiB of a chip)
 RUNTIME = "/usr/local/Ascend/Ascend-Docker-Runtime/ascend-docker-runtime"
-# (condition on what npu-smi prints, cause and remedy)
-REASONS_FOR_NO_ANSWER = (
-    ("-8020|device is used",
-     "another container uses the NPUs (-8020). Stop that container, or run the play on the host itself"),
-    ("initialize.*dcmi|dcmi.*initialize",
-     "the driver's management interface (DCMI) does not start. Driver and firmware may be of different releases or "
-     "partly installed, or a container uses all chips"),
-)  # fmt: skip
+# code: pattern of what npu-smi prints
+NO_ANSWER = {"ascend.npus-in-use": "-8020|device is used", "ascend.dcmi-failed": "initialize.*dcmi|dcmi.*initialize"}
 
 
 @dataclasses.dataclass
@@ -238,26 +232,18 @@ def firmware_mismatch(system):
     ranges = [(low, packages.numbers(high)) for low, high in RANGE.findall(wanted)]
     if not own or not ranges or any(packages.at_least(firmware, low) and own[: len(top)] <= top for low, top in ranges):
         return None
-    words = (
-        "The driver %s is for the firmware %s, and this node has %s. Install both from one release of Ascend HDK (%s)."
-    )
-    return words % (driver.get("Version"), wanted, firmware, COMMANDS)
+    return FleetError("ascend.firmware-mismatch", driver.get("Version"), wanted, firmware).message
 
 
 def refuse(system, text):
     """Raises FleetError for what npu-smi printed instead of a table."""
     words = " ".join(text.split())
+    code = next((code for code, pattern in NO_ANSWER.items() if re.search(pattern, words)), "ascend.no-answer")
     if os.geteuid() != 0 or "ermission" in words:
-        cause = "this user may lack the rights. Run the play with become, or add the user to the group HwHiAiUser"
+        code = "ascend.no-permission"
     elif not system.exists(MANAGER):
-        cause = (
-            "the driver is installed and not loaded: %s is missing. Look at `lsmod | grep drv_` and dmesg: after a new "
-            "kernel the driver has to be installed again (%s)" % (MANAGER, COMMANDS)
-        )
-    else:
-        found = (cause for pattern, cause in REASONS_FOR_NO_ANSWER if re.search(pattern, words))
-        cause = next(found, "look at dmesg")
-    raise FleetError("ascend.no-answer", words[:200], cause)
+        code = "ascend.driver-not-loaded"
+    raise FleetError(code, words[:200])
 
 
 class Platform(Detector):
@@ -283,11 +269,7 @@ class Platform(Detector):
         messages = super().shortfalls(found, hardware, needs, installs)
         last = max((device.id for device in found.devices), default=0)
         if hardware.get("count") and last >= hardware["count"] and not messages:
-            messages.append(
-                "The inventory declares %d NPUs (fleet_hardware.count), this node has %d: each chip counts, and an "
-                "Atlas A3 has two in each NPU. Set fleet_hardware.count to %d, and list chips that servers should not "
-                "get in fleet_hardware.exclude." % (hardware["count"], len(found.devices), last + 1)
-            )
+            messages.append(FleetError("ascend.chips-undeclared", hardware["count"], len(found.devices), last + 1))
         return messages
 
     def preflight(self, context):
@@ -296,7 +278,7 @@ class Platform(Detector):
 
 
 def _files(context):
-    """Messages about missing files and devices of the driver that containers require."""
+    """Problems of missing files and devices of the driver that containers require."""
     for name, entry in context.chosen.items():
         container = entry["container"] if name not in context.unchanged else None
         paths = [one["source"] for one in container["mounts"] if one["read_only"]] if container else []
@@ -305,8 +287,4 @@ def _files(context):
         paths += [RUNTIME] if container and "--runtime=ascend" in container["flags"] else []
         lost = [path for path in paths if path.startswith("/") and not context.system.exists(path)]
         if lost:
-            yield (
-                "%s: its container uses files of the driver that this node lacks: %s. Install the driver again, or "
-                "Ascend Docker Runtime if it is listed (%s), or correct container.mounts, devices and flags."
-                % (name, ", ".join(lost), COMMANDS)
-            )
+            yield FleetError("ascend.driver-files-missing", name, ", ".join(lost))
