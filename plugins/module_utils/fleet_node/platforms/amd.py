@@ -27,10 +27,6 @@ STATIC = ("static", "--asic", "--bus", "--driver", "--vram", "--partition", "--j
 ENUMERATION = ("list", "-e", "--json")  # since ROCm 6.4
 LISTED = ("list", "--json")
 PROCESSES = ("process", "--json")
-FIELDS = {
-    "bus": ("bus", "bdf"), "product": ("asic", "market_name"), "device": ("asic", "device_id"),
-    "architecture": ("asic", "target_graphics_version"), "driver": ("driver", "version"),
-}  # fmt: skip
 WHOLE = ("SPX", "N/A", None)  # partition modes of a GPU that is one device
 # A process with less memory on a GPU does not use it: the runtime opens all GPUs of the node.
 HELD_MIB = 1024
@@ -63,35 +59,9 @@ def mebibytes(size):
     return int(value * unit) if unit and isinstance(value, (int, float)) else None
 
 
-def rows_of(system):
-    """([{id, node, bus, product, device, architecture, mib, partition, driver, holders}], the tool's output).
-
-    id: the GPU's number in HIP, which differs from amd-smi's; node: its number in the driver's topology; None if the
-    tool does not report it. Raises FleetError without a tool.
-    """
-    tool = system.program("amd-smi", FOLDER)
-    if tool is None:
-        raise FleetError("amd.driver-missing", len(on_the_bus(system)))
-    status, text = run_tool([tool, *STATIC])
-    found = parse(text)
-    if not isinstance(found, list) or not found:
-        return [], text.strip() or str(status)
-    numbered = parse(run_tool([tool, *ENUMERATION])[1]) or parse(run_tool([tool, *LISTED])[1])
-    return list(_rows(found, numbered, parse(run_tool([tool, *PROCESSES])[1]))), text
-
-
-def _rows(static, enumeration, processes):
-    numbers = {one.get("gpu"): one for one in enumeration or () if isinstance(one, dict)}
-    holders = {one.get("gpu"): one.get("process_list") or () for one in processes or () if isinstance(one, dict)}
-    for one in static:
-        number, partition = field(one, "gpu"), field(one, "partition", "compute_partition")
-        yield {
-            "id": field(numbers, number, "hip_id"), "node": field(numbers, number, "node_id"),
-            **{name: field(one, *path) for name, path in FIELDS.items()},
-            "mib": mebibytes(field(one, "vram", "size")),
-            "partition": partition or field(one, "partition", "accelerator_partition"),
-            "holders": list(_holders(holders.get(number, ()))),
-        }  # fmt: skip
+def _by_gpu(records):
+    """{number of amd-smi: record} of the records of GPUs in an output."""
+    return {field(one, "gpu"): one for one in records if isinstance(one, dict)} if isinstance(records, list) else {}
 
 
 def _holders(processes):
@@ -110,38 +80,52 @@ def on_the_bus(system):
 
 
 def detect(system):
-    """Accelerators with a GpuDevice for each GPU. Raises FleetError if there is none or the tools do not answer."""
-    rows, text = rows_of(system)
-    if not rows:
-        refuse(system, text)
-    if any(row["id"] is None for row in rows):  # HIP numbers GPUs in the order of the driver's topology
-        if any(row["node"] is None for row in rows):
-            system.warn("The tools report no numbers of the GPUs in HIP; the order of the PCI bus is used instead.")
-        for number, row in enumerate(sorted(rows, key=lambda row: (row["node"] or 0, str(row["bus"])))):
-            row["id"] = number
+    """Accelerators with a GpuDevice for each GPU. Raises FleetError if there is none or amd-smi does not answer."""
+    tool = system.program("amd-smi", FOLDER)
+    if tool is None:
+        raise FleetError("amd.driver-missing", len(on_the_bus(system)))
+    status, text = run_tool([tool, *STATIC])
+    gpus = parse(text)
+    if not gpus or not isinstance(gpus, list):
+        refuse(system, text.strip() or str(status))
+    numbers = _by_gpu(parse(run_tool([tool, *ENUMERATION])[1]) or parse(run_tool([tool, *LISTED])[1]))
+    holders = _by_gpu(parse(run_tool([tool, *PROCESSES])[1]))
+    ids, nodes = ([field(numbers, field(one, "gpu"), key) for one in gpus] for key in ("hip_id", "node_id"))
+    if None in ids:  # HIP numbers GPUs in the order of the driver's topology
+        if None in nodes:
+            system.warn("amd-smi reports no numbers of the GPUs in HIP; the order of the PCI bus is used instead.")
+        order = sorted(range(len(gpus)), key=lambda place: (nodes[place] or 0, str(field(gpus[place], "bus", "bdf"))))
+        ids = [order.index(place) for place in range(len(gpus))]
+    devices = [
+        _device(number, one, _holders(field(holders, field(one, "gpu"), "process_list") or ()))
+        for number, one in zip(ids, gpus)
+    ]
+    architectures = (field(one, "asic", "target_graphics_version") for one in gpus)
     return base.accelerators_of(
         system,
-        sorted(map(_device, rows), key=lambda device: device.id),
+        sorted(devices, key=lambda device: device.id),
         on_the_bus(system),
         "amdgpu",
         vendor="AMD",
-        generation=next((row["architecture"] for row in rows if row["architecture"]), "unknown"),
-        driver=next((row["driver"] for row in rows if row["driver"]), None),
+        generation=next(filter(None, architectures), "unknown"),
+        driver=next(filter(None, (field(one, "driver", "version") for one in gpus)), None),
     )
 
 
-def _device(row):
-    address, device_id = str(row["bus"] or "").lower(), str(row["device"]).lower()
+def _device(number, gpu, holders):
+    address = str(field(gpu, "bus", "bdf") or "").lower()
+    chip = str(field(gpu, "asic", "device_id")).lower()
     device = GpuDevice(
-        id=row["id"], memory_mib=row["mib"], cores=1, numa=None, cpus="", holders=row["holders"], core_ids=[row["id"]],
-        address=address, product=row["product"],
-        kind=next((name for name, (_arch, _mib, ids) in KINDS.items() if device_id in ids), None),
+        id=number, memory_mib=mebibytes(field(gpu, "vram", "size")), holders=list(holders), core_ids=[number],
+        address=address, product=field(gpu, "asic", "market_name"),
+        kind=next((name for name, (_arch, _mib, ids) in KINDS.items() if chip in ids), None),
     )  # fmt: skip
-    if row["partition"] not in WHOLE:
+    partition = field(gpu, "partition", "compute_partition") or field(gpu, "partition", "accelerator_partition")
+    if partition not in WHOLE:
         device.health = "partitioned"
         device.faults = [
             "GPU %d (%s) is partitioned (%s), but servers get complete GPUs. Run `amd-smi set --gpu all "
-            "--compute-partition SPX` and `--memory-partition NPS1`." % (device.id, address, row["partition"])
+            "--compute-partition SPX` and `--memory-partition NPS1`." % (number, address, partition)
         ]
     return device
 

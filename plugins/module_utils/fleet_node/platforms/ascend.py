@@ -24,18 +24,12 @@ NOTHING = ("", "NA", "N/A", "-")
 
 
 @dataclasses.dataclass
-class Chip:
-    """A row pair of `npu-smi info`. phy: the Phy-ID, bus: "", memory_mib: of HBM, None if the table has none. holders:
-    [{pid, command}]."""
+class NpuDevice(Card):
+    """A chip, by the number of its /dev/davinci. npu, chip: npu-smi's two numbers, phy: its Phy-ID or None."""
 
-    npu: int
-    chip: int
-    phy: int | None
-    name: str
-    health: str
-    bus: str
-    memory_mib: int | None
-    holders: list = dataclasses.field(default_factory=list)
+    npu: int = 0
+    chip: int = 0
+    phy: int | None = None
 
 
 def cells(line):
@@ -45,7 +39,7 @@ def cells(line):
 
 
 def parse_info(text, warn):
-    """[Chip] of `npu-smi info`, in its order. Rows that are not understood are warned of."""
+    """[NpuDevice] of `npu-smi info`, in its order, without their `id`. Rows that are not understood are warned of."""
     chips, pending, in_processes = [], None, False
     for line in text.splitlines():
         row = cells(line)
@@ -63,9 +57,12 @@ def parse_info(text, warn):
         elif len(row) == 3 and _is_place(row[1]) and CHIP.match(row[0]) and pending:
             chip, phy = CHIP.match(row[0]).groups()
             usage = USAGE.search(row[2])
-            memory_mib = int(usage.group(1)) or None if usage else None
-            chips.append(Chip(pending[0], int(chip), None if phy is None else int(phy), *pending[1:],
-                              row[1].lower() if BUS.match(row[1]) else "", memory_mib))  # fmt: skip
+            npu, name, health = pending
+            chips.append(NpuDevice(
+                id=-1, memory_mib=int(usage.group(1)) or None if usage else None, health=health, npu=npu,
+                address=row[1].lower() if BUS.match(row[1]) else "", product=name, chip=int(chip),
+                phy=None if phy is None else int(phy),
+            ))  # fmt: skip
             pending = None
         elif len(row) == 3 and NAMED.match(row[0]) and not _is_place(row[1]):
             if pending:
@@ -137,14 +134,6 @@ RUNTIME = "/usr/local/Ascend/Ascend-Docker-Runtime/ascend-docker-runtime"
 NO_ANSWER = {"ascend.npus-in-use": "-8020|device is used", "ascend.dcmi-failed": "initialize.*dcmi|dcmi.*initialize"}
 
 
-@dataclasses.dataclass
-class NpuDevice(Card):
-    """A chip, by the number of its /dev/davinci. npu, chip: npu-smi's two numbers."""
-
-    npu: int = 0
-    chip: int = 0
-
-
 def on_the_bus(system):
     """Number of Huawei's NPUs on the PCI bus."""
     return sum(kind.startswith(CLASS) for _address, kind, _device in system.pci_devices(VENDOR))
@@ -153,27 +142,26 @@ def on_the_bus(system):
 def kind_of(chips):
     """The name of fleet_hardware.accelerator. A2: chips named 910B…, one an NPU. A3: Ascend910 with a Phy-ID, two an
     NPU; the first Ascend910 has that name too. Others, which no recipe is for, by their name: ascend-950pr."""
-    if any(one.phy is not None for one in chips) and all(one.name.startswith("Ascend910") for one in chips):
+    if any(one.phy is not None for one in chips) and all(one.product.startswith("Ascend910") for one in chips):
         return "ascend-a3"
-    if all(one.name.startswith("910B") for one in chips):
+    if all(one.product.startswith("910B") for one in chips):
         return "ascend-a2"
-    return "ascend-" + re.sub(r"[^a-z0-9]", "", chips[0].name.lower().replace("ascend", ""))
+    return "ascend-" + re.sub(r"[^a-z0-9]", "", chips[0].product.lower().replace("ascend", ""))
 
 
 def numbers(system, chips, mapped):
-    """{(NPU, chip): number of its /dev/davinci}: the Phy-ID on A3; on A2 the NPU's number, or the logic id if only that
+    """The numbers of the chips' /dev/davinci: the Phy-ID on A3; on A2 the NPU's number, or the logic id if only that
     has such files."""
-    phy = {(one.npu, one.chip): one.phy if one.phy is not None else mapped.get((one.npu, one.chip), (0, None))[1]
-           for one in chips}  # fmt: skip
-    if None not in phy.values():
+    found = [mapped.get((one.npu, one.chip), (None, None)) for one in chips]
+    phy = [one.phy if one.phy is not None else row[1] for one, row in zip(chips, found)]
+    if None not in phy:
         return phy
-    logic = {key: value[0] for key, value in mapped.items()}
-    own = {(one.npu, one.chip): one.npu for one in chips}
+    logic, own = [row[0] for row in found], [one.npu for one in chips]
 
-    def files(found):
-        return sum(os.path.exists("%s/dev/davinci%d" % (system.sysroot, number)) for number in found.values())
+    def files(numbers):
+        return sum(os.path.exists("%s/dev/davinci%d" % (system.sysroot, number)) for number in numbers)
 
-    return logic if set(logic) == set(own) and files(logic) > files(own) else own
+    return logic if len(mapped) == len(chips) and None not in logic and files(logic) > files(own) else own
 
 
 def detect(system):
@@ -186,37 +174,35 @@ def detect(system):
     if not chips:
         refuse(system, text.strip() or str(status))
     mapped = parse_map(run_tool([tool, "info", "-m"])[1], system.warn)
-    number = numbers(system, chips, mapped)
-    devices = sorted((_device(system, tool, one, number[one.npu, one.chip]) for one in chips), key=lambda one: one.id)
+    for chip, number in zip(chips, numbers(system, chips, mapped)):
+        _complete(system, tool, chip, number)
+    devices = sorted(chips, key=lambda one: one.id)
     if len({one.id for one in devices}) < len(devices):
         refuse(system, "two chips have the same number (%s)" % ", ".join(str(one.id) for one in devices))
     kind = kind_of(chips)
     if kind not in KINDS:
-        system.warn("The NPUs of this node are no Atlas A2 or A3: %s." % ", ".join(sorted({o.name for o in chips})))
+        system.warn("The NPUs of this node are no Atlas A2 or A3: %s." % ", ".join(sorted({o.product for o in chips})))
     generation, driver = KINDS.get(kind, ("unknown",))[0], version_info(system, "Driver").get("Version") or None
-    return Accelerators(kind, "Huawei", chips[0].name, generation, driver, devices, warnings=system.warnings)
+    return Accelerators(kind, "Huawei", chips[0].product, generation, driver, devices, warnings=system.warnings)
 
 
-def _device(system, tool, chip, number):
-    device = NpuDevice(
-        id=number, memory_mib=chip.memory_mib, cores=1, numa=None, cpus="", holders=chip.holders,
-        core_ids=[number], address=chip.bus, product=chip.name, npu=chip.npu, chip=chip.chip,
-    )  # fmt: skip
-    device.locate(system, device.address)
+def _complete(system, tool, chip, number):
+    """Set the number of a chip, its place, and its faults."""
+    chip.id, chip.core_ids = number, [number]
+    chip.locate(system, chip.address)
     if chip.memory_mib is None:
-        system.warn("npu-smi does not report the memory of NPU %d (%s)." % (number, chip.bus))
-    if chip.health.upper() != "OK":
-        asked = [tool, "info", "-t", "health", "-i", str(chip.npu), "-c", str(chip.chip)]
-        codes = error_codes(run_tool(asked)[1])
-        device.health = chip.health
-        device.faults = [
-            "NPU %d (%s) is not OK: its health is %s%s. Look at `npu-smi info -t health -i %d -c %d` and at dmesg; a "
-            "reset (`npu-smi set -t reset -i %d -c %d`) or a reboot clears most of it. Where it comes back, list %d in "
-            "fleet_hardware.exclude and have the board replaced."
-            % (number, chip.bus, chip.health, " (error %s)" % codes if codes else "", chip.npu, chip.chip, chip.npu,
-               chip.chip, number)
-        ]  # fmt: skip
-    return device
+        system.warn("npu-smi does not report the memory of NPU %d (%s)." % (number, chip.address))
+    if chip.health.upper() == "OK":
+        chip.health = "ok"
+        return
+    codes = error_codes(run_tool([tool, "info", "-t", "health", "-i", str(chip.npu), "-c", str(chip.chip)])[1])
+    chip.faults = [
+        "NPU %d (%s) is not OK: its health is %s%s. Look at `npu-smi info -t health -i %d -c %d` and at dmesg; a "
+        "reset (`npu-smi set -t reset -i %d -c %d`) or a reboot clears most of it. Where it comes back, list %d in "
+        "fleet_hardware.exclude and have the board replaced."
+        % (number, chip.address, chip.health, " (error %s)" % codes if codes else "", chip.npu, chip.chip, chip.npu,
+           chip.chip, number)
+    ]  # fmt: skip
 
 
 def version_info(system, part):

@@ -31,9 +31,9 @@ class Device:
 
     id: int
     memory_mib: int | None
-    cores: int
-    numa: int | None
-    cpus: str
+    cores: int = 1
+    numa: int | None = None
+    cpus: str = ""
     health: str = "ok"
     holders: list = dataclasses.field(default_factory=list)
     core_ids: list = dataclasses.field(default_factory=list)

@@ -30,7 +30,7 @@ def detect(system):
         card = vendor != "0x8086" or system.exists(folder + "lmem_total_bytes") or system.exists(folder + "tile0")
         accelerates = kind.startswith(ACCELERATOR) and vendor not in COVERED
         if vendor in VENDORS and (accelerates or (card and kind.startswith(DISPLAYS))):
-            devices.append(Device(id=len(devices), memory_mib=None, cores=1, numa=None, cpus=""))
+            devices.append(Device(id=len(devices), memory_mib=None))
             devices[-1].locate(system, address)
             vendors[VENDORS[vendor]] = None
             models[system.value(folder + "product_name") or "PCI %s:%s" % (vendor, chip)] = None

@@ -18,7 +18,6 @@ from ...errors import FleetError
 from ...host import processes
 from ...host.files import read_json
 from ...host.packages import package_versions
-from ...host.server_spec import artifact_directory
 from ...host.values import format_cpu_list, parse_cpu_list
 from ...weights import checkpoints, draft_heads
 from .. import base
@@ -187,7 +186,6 @@ class Platform(Detector):
 
     def preflight(self, context):
         chosen = context.chosen
-        context.warnings += replaced_artifacts(chosen.values())
         found, missing = context.found, []
         if found and context.fits:  # else the plan has to change anyway
             missing = list(missing_cores(chosen.values(), found))
@@ -254,27 +252,6 @@ def _others(path):
     places = ("/opt/aws_neuronx_venv_*", "/home/*/neuronx_*_venv", "/home/*/*vllm*venv*")
     found = sorted({found for place in places for found in glob.glob(place) if os.path.isdir(found)} - {path})
     return "; this node has %s" % ", ".join(found[:4]) if found else ""
-
-
-# ---- artifacts
-
-
-def replaced_artifacts(entries):
-    """Sentences on artifacts that an import or the next start replaces, which may mean a long compilation."""
-    by_path = {}
-    for entry in entries:
-        by_path.setdefault(artifact_directory(entry), entry)
-    by_path.pop(None, None)
-    for path, entry in by_path.items():
-        try:
-            state, _record, words = artifacts.assess(path, entry)
-        except OSError:
-            continue
-        if state in artifacts.CLEARED:
-            yield (
-                "The artifact in %s will be cleared: %s. It is imported from fleet_artifact_source, or compiled again "
-                "by the next start." % (path, words)
-            )
 
 
 # ---- draft model

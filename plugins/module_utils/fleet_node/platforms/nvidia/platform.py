@@ -203,9 +203,6 @@ def _device(system, index, bus, gpu, row, lost):
     device = GpuDevice(
         id=index,
         memory_mib=(gpu.number("fb_memory_usage/total") if gpu else None) or row.get("memory_mib"),
-        cores=1,
-        numa=None,
-        cpus="",
         health=found[0][0] if found else "ok",
         holders=gpu.processes() if gpu else [],
         core_ids=[index],

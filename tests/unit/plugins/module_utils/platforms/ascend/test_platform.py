@@ -114,7 +114,7 @@ def test_the_table_of_the_950():
     """One chip a board, a column for the name, and in a virtual machine no place on the bus."""
     chips, warnings = parsed(read("info-950.txt"))
     assert warnings == []
-    assert [(one.npu, one.chip, one.phy, one.name, one.health, one.bus, one.memory_mib) for one in chips] == [
+    assert [(one.npu, one.chip, one.phy, one.product, one.health, one.address, one.memory_mib) for one in chips] == [
         (0, 0, None, "Ascend950PR", "Alarm", "0000:71:00.0", 114688),
         (1, 0, None, "Ascend950PR", "OK", "", 98304),
     ]
@@ -124,7 +124,7 @@ def test_the_table_of_the_950():
 def test_npus_with_numbers_of_five_digits():
     chips, warnings = parsed(read("info-310p.txt"))
     assert warnings == []
-    assert [(one.npu, one.chip, one.phy, one.name, one.memory_mib) for one in chips] == [
+    assert [(one.npu, one.chip, one.phy, one.product, one.memory_mib) for one in chips] == [
         (32768, 0, 0, "310P3", 44280),
         (32768, 1, 1, "310P3", 43693),
     ]

@@ -256,28 +256,6 @@ def test_a_script_in_an_image_is_not_looked_for_on_the_node(node):
     assert list(neuron_preflight.script_faults({"server-0": dict(entry, container={"image": "x"})})) == []
 
 
-def artifact_of(node, **override):
-    path = pathlib.Path(node.plan(**override)[0][0]["directories"]["artifact"])
-    path.mkdir(parents=True, exist_ok=True)
-    return path
-
-
-def recorded(path, **changes):
-    """A whole artifact with this in its record."""
-    (path / "model.pt").write_text("onetwo")
-    record = {"schema": 1, "state": "complete", "server": "server-0", "files": {"model.pt": 6}, **changes}
-    (path / "inference-fleet.json").write_text(json.dumps(record))
-
-
-@pytest.mark.parametrize("changes", [{"files": {"model.pt": 6, "gone": 1}}, {"state": "compiling"}, {"key": "0" * 16}])
-def test_an_artifact_that_is_compiled_again_is_a_warning(node, changes):
-    path = artifact_of(node)
-    recorded(path, **{"key": path.name, **changes})
-    (warning,) = node.check()["warnings"]
-    assert str(path) in warning
-    assert node.check(only=["server-1"])["warnings"] == [warning], "it loads the same artifact"
-
-
 @pytest.mark.parametrize(
     ("tensors", "config", "words"),
     [({"d2t": [96]}, {}, ["layer d2t"]), ({}, {"hidden_size": 64}, ["hidden_size is 64", "is 32"])],
