@@ -11,7 +11,6 @@ import re
 import typing
 
 from ..errors import FleetError
-from ..host import packages
 from .base import Accelerators, Card, Detector
 from .host import run_tool
 
@@ -19,7 +18,6 @@ BUS = re.compile(r"^[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]$")
 NAMED = re.compile(r"^([0-9]{1,9})\s+([A-Za-z0-9]\S*)$")  # "0     910B3", "32768   310P3"
 CHIP = re.compile(r"^([0-9]{1,9})(?:\s+([0-9]{1,9}))?$")  # "0", or "1     3" with the Phy-ID
 USAGE = re.compile(r"[0-9]{1,9}\s*/\s*([0-9]{1,9})\s*$")  # "3379 / 65536", "59693/ 65536"
-RANGE = re.compile(r"\[([^\],]*),([^\]]*)\]")  # "[7.0.0,7.7.99],[…]", both ends included
 NOTHING = ("", "NA", "N/A", "-")
 
 
@@ -182,7 +180,7 @@ def detect(system):
     kind = kind_of(chips)
     if kind not in KINDS:
         system.warn("The NPUs of this node are no Atlas A2 or A3: %s." % ", ".join(sorted({o.product for o in chips})))
-    generation, driver = KINDS.get(kind, ("unknown",))[0], version_info(system, "Driver").get("Version") or None
+    generation, driver = KINDS.get(kind, ("unknown",))[0], driver_version(system)
     return Accelerators(kind, "Huawei", chips[0].product, generation, driver, devices, warnings=system.warnings)
 
 
@@ -205,20 +203,10 @@ def _complete(system, tool, chip, number):
     ]  # fmt: skip
 
 
-def version_info(system, part):
-    """{name: value} of version.info of the installed Driver or Firmware."""
-    folder = parse_settings(system.read(INSTALLED)).get(part + "_Install_Path_Param") or FOLDER
-    return parse_settings(system.read("%s/%s/version.info" % (folder, part.lower())))
-
-
-def firmware_mismatch(system):
-    """A sentence on a firmware that the driver is not compatible with; None if it is, or if that is unknown."""
-    driver, firmware = version_info(system, "Driver"), version_info(system, "Firmware").get("Version", "")
-    wanted, own = driver.get("compatible_version_fw", ""), packages.numbers(firmware)
-    ranges = [(low, packages.numbers(high)) for low, high in RANGE.findall(wanted)]
-    if not own or not ranges or any(packages.at_least(firmware, low) and own[: len(top)] <= top for low, top in ranges):
-        return None
-    return FleetError("ascend.firmware-mismatch", driver.get("Version"), wanted, firmware).message
+def driver_version(system):
+    """The version of the installed driver, None if it is unknown."""
+    folder = parse_settings(system.read(INSTALLED)).get("Driver_Install_Path_Param") or FOLDER
+    return parse_settings(system.read(folder + "/driver/version.info")).get("Version") or None
 
 
 def refuse(system, text):
@@ -259,7 +247,6 @@ class Platform(Detector):
         return messages
 
     def preflight(self, context):
-        context.warnings += filter(None, [firmware_mismatch(context.system)])
         return [*super().preflight(context), ("driver files", list(_files(context)) if context.found else [])]
 
 

@@ -11,7 +11,7 @@ import shutil
 import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.discover import discover
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import amd, registry
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import amd, other_hardware, registry
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.ascend import NpuDevice
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.base import Accelerators, Device
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.cpu import share
@@ -168,6 +168,17 @@ def test_an_accelerator_without_a_platform_is_named(node, device, vendor, model)
     assert "2 x %s (%s)" % (vendor, model) in found.warnings[0]
 
 
+@pytest.mark.parametrize("count", [0, 1])
+@pytest.mark.parametrize(("name", "vendor", "kind"), [
+    ("amd", "0x1002", "0x120000"), ("ascend", "0x19e5", "0x120000"), ("nvidia", "0x10de", "0x030200"),
+])  # fmt: skip
+def test_hardware_without_its_tool_is_an_error(node, name, vendor, kind, count):
+    root = node(*[{"vendor": vendor, "class": kind}] * count)
+    found = error(registry.detect, name, root)
+    assert (found.code, found.values) == (name + ".driver-missing", (count,))
+    assert PLATFORMS[name].present(System(root)) is bool(count)
+
+
 @pytest.mark.parametrize("device", [
     {"vendor": "0x1a03", "class": "0x030000", "device": "0x2000"},
     {"vendor": "0x1002", "class": "0x030000", "device": "0x164e"},
@@ -176,6 +187,10 @@ def test_an_accelerator_without_a_platform_is_named(node, device, vendor, model)
 ], ids=["BMC", "with a screen", "without memory", "nothing to read"])  # fmt: skip
 def test_other_devices_are_not_accelerators(node, device):
     assert registry.detect("auto", node(device)).accelerator == "cpu"
+
+
+def test_accelerators_with_a_platform_are_no_others(node):
+    assert other_hardware.describe(System(node({"vendor": "0x1002", "class": "0x120000"}))) is None
 
 
 def test_preflight_names_accelerators_without_a_platform(node):

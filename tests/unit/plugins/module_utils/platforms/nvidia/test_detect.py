@@ -96,15 +96,6 @@ def test_each_failure_has_its_code(node, failure, code):
     assert (error.code, error.values[0]) == ("nvidia." + code, "580.95.05")
 
 
-def test_without_nvidia_smi(node):
-    for count in (0, 1):
-        error = node.refused()
-        assert (error.code, error.values) == ("nvidia.driver-missing", (count,))
-        assert registry.PLATFORMS["nvidia"].present(System(node.root)) is bool(count)
-        node.write("/sys/bus/pci/devices/0000:53:00.0/vendor", "0x10de\n")
-        node.write("/sys/bus/pci/devices/0000:53:00.0/class", "0x030200\n")
-
-
 @pytest.mark.parametrize("failure", ["gpu-lost", "gpu-unknown-error"])
 def test_one_dead_of_eight_that_keeps_all_from_answering(node, failure):
     """Then each is asked for itself; the dead one has the number that the bus gives it."""
