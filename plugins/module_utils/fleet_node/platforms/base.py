@@ -229,8 +229,10 @@ def compare(platform, found, hardware, needs, installs=()):
     yield from _too_little_memory(platform, found, hardware, needs, devices, planned, notes)
     least = needs.get("driver") if "driver" in has and platform.driver_package not in installs else None
     if least and not at_least(found.driver, str(least)):
-        missing = FleetError("platform.driver-too-old", least, found.driver or "none", advice["driver"])
-        yield missing if found.driver or platform.driver_package else "the driver (needs.driver)"
+        if found.driver or platform.driver_package:
+            yield FleetError("platform.driver-too-old", least, found.driver or "none", advice["driver"])
+        else:
+            yield "the driver (needs.driver)"
     wanted = [str(one) for one in needs.get("compute_capability") or ()] if "compute_capability" in has else []
     unfit = {device.compute_capability for device in devices if wanted} - set(wanted)
     if None in unfit:

@@ -223,12 +223,6 @@ def test_an_environment_that_is_not_there_or_has_no_vllm(node, monkeypatch):
     assert node.check(venv={"create": True})["problems"] == []  # made later
 
 
-def test_a_missing_script(node):
-    node.script.unlink()
-    ((check, message),) = node.problems("trn3-start-script")
-    assert check == "script" and str(node.script) in message
-
-
 @pytest.mark.parametrize("line", [
     "NEURON_RT_VISIBLE_CORES=0-7 NEURON_X=1 \\", "x=1; export NEURON_COMPILED_ARTIFACTS=/tmp/a",
 ])  # fmt: skip
@@ -252,7 +246,8 @@ def test_a_script_that_ignores_its_arguments(node):
 def test_a_script_in_an_image_is_not_looked_for_on_the_node(node):
     (entry, *_rest), _deployment, _hardware = node.plan("trn3-start-script")
     node.script.unlink()
-    assert len(list(neuron_preflight.script_faults({"server-0": entry}))) == 1
+    (missing,) = neuron_preflight.script_faults({"server-0": entry})
+    assert (missing.code, missing.values[0]) == ("neuron.script-unreadable", str(node.script))
     assert list(neuron_preflight.script_faults({"server-0": dict(entry, container={"image": "x"})})) == []
 
 
