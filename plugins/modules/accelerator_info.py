@@ -146,6 +146,10 @@ devices:
       description: Its number on the board.
       returned: for NPUs
       type: int
+    phy:
+      description: The Phy-ID in the vendor's tool. Null without one.
+      returned: for NPUs
+      type: int
   sample:
     - {id: 0, memory_mib: 32768, cores: 4, numa: 0, cpus: 0-3, health: ok, holders: [], core_ids: []}
 """

@@ -15,10 +15,8 @@ from pathlib import Path
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import stays_registered, text_only
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import dynamo
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.tests.e2e.conftest import JUDGE, said_by
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 from ansible_collections.inference.fleet.tools import engine_venv
 from packaging.version import Version
 
@@ -64,10 +62,8 @@ WRONG = {
 @pytest.fixture(scope="module")
 def verdicts():
     """{line: verdict} of one process of Dynamo's environment."""
-    recipe = recipes.resolve_recipe(recipes.find_recipe("cpu-dynamo", []), [])
-    hardware = parse_hardware({"accelerator": "cpu", "count": 1, "cores": 2}, "x")
     lines = {name: shlex.split(line) for name, line in {**LINES, **WRONG}.items()}
-    for entry in plan.plan_host("n", recipe, hardware, plan.Site()):
+    for entry in plans.entries_of("cpu-dynamo", plans.CPU):
         lines[entry["name"]] = [word for word in entry["command"][2:] if word not in RUNNERS]
     return judged(engine_venv.ensure("cpu-dynamo"), lines)
 

@@ -81,6 +81,7 @@ def test_site_ends_with_two_verified_servers(deployment):
 def test_without_a_key_no_server_answers_and_no_key_is_anywhere_but_in_its_secrets(deployment):
     run = deployment.play("playbooks/logs.yml", "-vvv", "-e", "fleet_log_lines=1000").ok()
     assert deployment.api_keys[0] not in run.output
+    assert run.output.count("Application startup complete") >= 2
     for path, status in (("/v1/models", 401), ("/invocations", 401), ("/openapi.json", 401), ("/health", 200)):
         for headers in ({}, {"Authorization": "Bearer wrong"}):
             with pytest.raises(urllib.error.HTTPError) if status == 401 else contextlib.nullcontext() as caught:
@@ -118,17 +119,6 @@ def test_doctor_finds_nothing_on_a_healthy_fleet_and_its_bundle_has_no_key(deplo
         text = "".join(archive.extractfile(one).read().decode() for one in archive)
     assert "Application startup complete" in text
     assert [key for key in deployment.api_keys if key in text or json.dumps(key)[1:-1] in text] == []
-
-
-def test_status_and_logs(deployment):
-    run = deployment.play("playbooks/status.yml").ok()
-    for name, port in zip(("server-0", "server-1"), deployment.ports):
-        line = next(line for line in run.output.splitlines() if name in line)
-        assert "running" in line
-        assert str(port) in line
-        assert "changed" not in line
-    run = deployment.play("playbooks/logs.yml", "-e", "fleet_log_lines=400").ok()
-    assert run.output.count("Application startup complete") == 2
 
 
 def test_the_openai_client_gets_answers(deployment):

@@ -11,27 +11,17 @@ additional-config no vLLM knows: that is held against the plan's own list of key
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
 from ansible_collections.inference.fleet.tests import doc_examples
 from ansible_collections.inference.fleet.tests.e2e.conftest import JUDGE, said_by
-
-CLONE = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(CLONE / "tools"))
-import engine_venv  # noqa: E402 - found by the path above
-import parser_venv  # noqa: E402 - found by the path above
+from ansible_collections.inference.fleet.tests.unit.engines import plans
+from ansible_collections.inference.fleet.tools import engine_venv, parser_venv
 
 
 def planned(recipe, layer=None, chips=16, kind="trainium3", overlays=()):
-    layers = [("fleet_override", layer)] if layer else []
-    resolved = recipes.resolve_recipe(recipes.find_recipe(recipe, []), layers, overlays)
-    return plan.plan_host("n", resolved, parse_hardware({"accelerator": kind, "count": chips}, "x"), plan.Site())
+    return plans.entries_of(recipe, {"accelerator": kind, "count": chips}, layer, overlays)
 
 
 def example(name):

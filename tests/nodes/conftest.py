@@ -32,6 +32,13 @@ def fingerprint(node):
     return subprocess.run(command, input=host_key(node), capture_output=True, text=True, check=True).stdout.split()[1]
 
 
+def bring_engine(node):
+    """Copy the scripted engine to /opt/engine."""
+    node.ssh("mkdir -p /opt/engine")
+    for path in ("tests/nodes/engine.py", "tests/unit/engines/scripted_engine.py"):
+        node.copy(CLONE / path, "/opt/engine/")
+
+
 class Site:
     """Nodes with small servers, and the playbooks run against them; `node` is the first."""
 
@@ -53,9 +60,7 @@ class Site:
         platform, engine = tool.read_platform(self.node.platform).groups
         self.inventory.write_text(yaml.safe_dump({platform: {"hosts": hosts}, engine: {"children": {platform: {}}}}))
         for node in nodes:
-            node.ssh("mkdir -p /opt/engine")
-            node.copy(HERE / "engine.py", "/opt/engine/")
-            node.copy(CLONE / "tests" / "unit" / "engines" / "scripted_engine.py", "/opt/engine/")
+            bring_engine(node)
 
     def play(self, playbook, *arguments, override=None, **variables):
         """Run a playbook of the clone; `override` changes the recipe."""

@@ -12,7 +12,8 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
-import zipfile
+
+from ansible_collections.inference.fleet.tests.nodes import package_indexes
 
 # Requests of all stand-ins: the standard library, no streaming.
 REQUESTS = '''
@@ -345,19 +346,9 @@ def make_wheels(folder):
     """Write all wheels into a folder that exists."""
     everything = {**WHEELS, ("fleet_requests", "1.0"): ({"fleet_requests.py": REQUESTS}, {})}
     for (name, version), (modules, programs) in everything.items():
-        info = "%s-%s.dist-info/" % (name, version)
-        metadata = ["Metadata-Version: 2.1", "Name: " + name, "Version: " + version, "Provides-Extra: eval"]
-        entries = ["[console_scripts]", *("%s = %s" % one for one in programs.items())]
-        files = {
-            **modules,
-            info + "METADATA": "\n".join(metadata + ["Requires-Dist: " + one for one in NEEDS.get(name, ())]) + "\n",
-            info + "WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-            info + "entry_points.txt": "\n".join(entries) + "\n",
-        }
-        files[info + "RECORD"] = "".join("%s,,\n" % path for path in [*files, info + "RECORD"])
-        with zipfile.ZipFile(folder / ("%s-%s-py3-none-any.whl" % (name, version)), "w") as archive:
-            for path, content in files.items():
-                archive.writestr(path, content)
+        package_indexes.make_wheel(
+            folder, name, version, modules, NEEDS.get(name, ()), programs, ["Provides-Extra: eval"]
+        )
 
 
 def make_llmperf(folder):

@@ -138,24 +138,27 @@ def signed(folder):
         shutil.rmtree(keyrings, ignore_errors=True)  # the agent takes its sockets away meanwhile
 
 
-def make_wheel(folder, name, version, requirements):
-    """A wheel with one package of that name; that of vLLM has a program."""
-    info = "%s-%s.dist-info" % (name, version)
+def make_wheel(folder, name, version, modules, requirements=(), programs=(), fields=()):
+    """Write a wheel; returns its name. modules: {path: content}; programs: {name: "module:function"}; fields: further
+    lines of its metadata."""
+    info = "%s-%s.dist-info/" % (name, version)
+    metadata = ["Metadata-Version: 2.1", "Name: " + name, "Version: " + version, *fields]
     files = {
-        name + "/__init__.py": "__version__ = %r\n" % version,
-        info + "/METADATA": "Metadata-Version: 2.1\nName: %s\nVersion: %s\n" % (name, version)
-        + "".join("Requires-Dist: %s\n" % one for one in requirements),
-        info + "/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        **modules,
+        info + "METADATA": "".join(
+            line + "\n" for line in [*metadata, *("Requires-Dist: " + one for one in requirements)]
+        ),
+        info + "WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
-    if name == "vllm":
-        files["vllm/program.py"] = VLLM
-        files[info + "/entry_points.txt"] = "[console_scripts]\nvllm = vllm.program:main\n"
-    record = info + "/RECORD"
-    files[record] = "".join("%s,,\n" % path for path in [*files, record])
+    if programs:
+        files[info + "entry_points.txt"] = "[console_scripts]\n" + "".join(
+            "%s = %s\n" % one for one in programs.items()
+        )
+    files[info + "RECORD"] = "".join("%s,,\n" % path for path in [*files, info + "RECORD"])
     wheel = folder / ("%s-%s-py3-none-any.whl" % (name, version))
     with zipfile.ZipFile(wheel, "w") as archive:
-        for path, text in files.items():
-            archive.writestr(path, text)
+        for path, content in files.items():
+            archive.writestr(path, content)
     return wheel.name
 
 
@@ -164,7 +167,10 @@ def make_index(folder, wheels):
     for (name, version), requirements in wheels.items():
         place = folder / name.replace("_", "-")
         place.mkdir(parents=True)
-        wheel = make_wheel(place, name, version, requirements)
+        modules, programs = {name + "/__init__.py": "__version__ = %r\n" % version}, {}
+        if name == "vllm":
+            modules["vllm/program.py"], programs = VLLM, {"vllm": "vllm.program:main"}
+        wheel = make_wheel(place, name, version, modules, requirements, programs)
         (place / "index.html").write_text('<!DOCTYPE html><a href="%s">%s</a>\n' % (wheel.replace("+", "%2B"), wheel))
 
 

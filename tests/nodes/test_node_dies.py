@@ -11,7 +11,7 @@ import os
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.tests.nodes.conftest import fingerprint, host_key
+from ansible_collections.inference.fleet.tests.nodes.conftest import bring_engine, fingerprint, host_key
 from ansible_collections.inference.fleet.tests.nodes.test_services import Cluster
 from ansible_collections.inference.fleet.tests.runs import CLONE, play, wait_for
 from ansible_collections.inference.fleet.tests.unit.playbooks.test_update_load import Streams
@@ -39,9 +39,8 @@ class Fleet(Cluster):
     def furnish(self, name):
         """What the step prepare installs from a network."""
         node = self.node(name)
-        node.ssh("mkdir -p /opt/engine && useradd --system --user-group inference-fleet")
-        node.copy(HERE / "engine.py", "/opt/engine/")
-        node.copy(CLONE / "tests" / "unit" / "engines" / "scripted_engine.py", "/opt/engine/")
+        node.ssh("useradd --system --user-group inference-fleet")
+        bring_engine(node)
 
     def write(self):
         super().write(fleet_reports_dir=str(self.folder / "reports"), endpoint_keys={"alice": "key-of-alice"})

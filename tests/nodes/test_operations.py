@@ -26,14 +26,15 @@ class Pair:
         self.known = self.folder / "known_hosts"
         self.config = self.folder / "ssh_config"
         self.names = [node.name for node in site.nodes]
-        inventory = yaml.safe_load(site.inventory.read_text())
-        for name, host in inventory["cpu"]["hosts"].items():
-            host.update(ansible_host=name, ansible_ssh_common_args="-F %s" % self.config)
-        site.inventory.write_text(yaml.safe_dump(inventory))
         self.write_config()
         self.known.write_text("\n".join([*(self.line(node) for node in site.nodes), OTHER]) + "\n")
 
     def write_config(self):
+        """Have Ansible connect by the nodes' names, at the addresses that they have now."""
+        inventory = yaml.safe_load(self.site.inventory.read_text())
+        for name, host in inventory["cpu"]["hosts"].items():
+            host.update(ansible_host=name, ansible_ssh_common_args="-F %s" % self.config)
+        self.site.inventory.write_text(yaml.safe_dump(inventory))
         lines = ["IdentitiesOnly yes", "StrictHostKeyChecking yes", "UserKnownHostsFile %s" % self.known]
         lines.append("HashKnownHosts yes")
         for node in self.site.nodes:
@@ -133,10 +134,6 @@ def test_a_replaced_node_comes_back_by_one_command(pair, nodes):
     before = pair.pids(second)
     first = nodes.create([first.name])[0]
     pair.site.__init__([first, second], pair.folder)  # puts the engine there too
-    inventory = yaml.safe_load(pair.site.inventory.read_text())
-    for name, host in inventory["cpu"]["hosts"].items():
-        host.update(ansible_host=name, ansible_ssh_common_args="-F %s" % pair.config)
-    pair.site.inventory.write_text(yaml.safe_dump(inventory))
     pair.write_config()
     first.ssh("useradd --system --user-group inference-fleet")  # the step prepare installs from a network
     right = fingerprint(first)

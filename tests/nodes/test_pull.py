@@ -13,7 +13,7 @@ import subprocess
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.tests.nodes.conftest import created
+from ansible_collections.inference.fleet.tests.nodes.conftest import bring_engine, created
 from ansible_collections.inference.fleet.tests.nodes.test_breakages import VARIABLES
 from ansible_collections.inference.fleet.tests.runs import BIN, CLONE
 
@@ -23,7 +23,7 @@ NAMES = ["pull-0"]  # the first host of the example
 CHECKOUT = "/var/lib/fleet-site"
 INSTALL = (
     "python3 -m venv /opt/fleet && /opt/fleet/bin/pip install --quiet --no-index "
-    "--find-links /opt/shared/controller-wheels ansible-core jsonschema && mkdir -p /opt/engine && "
+    "--find-links /opt/shared/controller-wheels ansible-core jsonschema && "
     "/opt/fleet/bin/ansible-galaxy collection install --offline /root/fleet.tar.gz -p /opt/fleet/collections"
 )
 # as docs/using/scale.md has it
@@ -59,8 +59,7 @@ class Pulling:
     def install(node, archive):
         node.copy(archive, "/root/fleet.tar.gz")
         node.ssh(INSTALL, timeout=300)
-        for path in ("tests/nodes/engine.py", "tests/unit/engines/scripted_engine.py"):
-            node.copy(CLONE / path, "/opt/engine/")
+        bring_engine(node)
 
     def write(self, **variables):
         self.variables.write_text(yaml.safe_dump(variables))

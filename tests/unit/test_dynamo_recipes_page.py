@@ -13,12 +13,10 @@ import shlex
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.tests import doc_examples
 from ansible_collections.inference.fleet.tests.unit.engines import plans
 from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import by_key, variables
-from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import planned as planned_recipe
 
 PAGE = doc_examples.USING / "dynamo-recipes.md"
 TRT = (
@@ -158,9 +156,9 @@ EACH = [(name, server) for name, (_shared, servers) in GUIDES.items() for server
 
 def planned(name, overlays=(), layer=None):
     """{server: entry} of a recipe on a node of its own GPUs, its deployment and the hardware."""
-    site = plan.Site(clustered="etcd" in overlays or name[:2] == "gb", endpoints=(("etcd", "http://etcd-1:2379"),))
-    entries, resolved, hardware = planned_recipe(name, overlays, layer, site=site)
-    return {entry["name"]: entry for entry in entries}, plan.deployment(resolved, site, "node-1"), hardware
+    clustered = "etcd" in overlays or name[:2] == "gb"
+    found = plans.planned(name, None, layer, overlays, clustered=clustered, endpoints=(("etcd", "http://etcd-1:2379"),))
+    return found.by_name, found.deployment, found.hardware
 
 
 def entry_of(name, server):

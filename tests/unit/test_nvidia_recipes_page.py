@@ -13,7 +13,8 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning import ca
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides, tuning
 from ansible_collections.inference.fleet.tests import doc_examples
-from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import GPUS, by_key, planned, variables
+from ansible_collections.inference.fleet.tests.unit.engines import plans
+from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import by_key, planned, variables
 
 PAGE = doc_examples.USING / "nvidia-recipes.md"
 OWN = {name: recipes.load_recipe(recipes.find_recipe(name, [])) for name in recipes.available([recipes.OWN_RECIPES])}
@@ -133,15 +134,15 @@ def test_the_page_shows_how_the_containers_are_started():
 
 
 EACH = [(name, kind, size) for name in NVIDIA for kind in OWN[name]["needs"]["accelerators"] for size in (1, 2, 4, 8)
-        if size <= GPUS.get(kind, 8) and (kind, size) != ("l40s", 1)]  # fmt: skip
+        if size <= plans.COUNTS.get(kind, 8) and (kind, size) != ("l40s", 1)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "kind", "size"), EACH)
 def test_each_recipe_plans_on_its_gpus(name, kind, size):
     layer = {"servers": {"server": {"devices": size}}}
     entries, resolved, hardware = planned(name, (), layer, {"accelerator": kind})
-    assert len(entries) == GPUS.get(kind, 8) // size
-    assert [entry["devices"] for entry in entries][-1][-1] == GPUS.get(kind, 8) - 1
+    assert len(entries) == plans.COUNTS.get(kind, 8) // size
+    assert [entry["devices"] for entry in entries][-1][-1] == plans.COUNTS.get(kind, 8) - 1
     for entry in entries:
         assert entry["container"]["devices"] == ["nvidia.com/gpu=%d" % number for number in entry["devices"]]
         assert entry["arguments"]["tensor-parallel-size"] == str(size)

@@ -9,7 +9,6 @@ import re
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.tests import doc_examples
 from ansible_collections.inference.fleet.tests.runs import CLONE
@@ -78,8 +77,7 @@ def test_the_page_shows_how_the_container_is_started():
 )
 def test_the_examples_plan(name, recipe, servers):
     shown = doc_examples.example(name)
-    site = plan.Site(bind="10.0.0.5")
-    entries = planned(recipe, layer=shown["fleet_override"], hardware=shown.get("fleet_hardware"), site=site)[0]
+    entries = planned(recipe, (), shown["fleet_override"], shown.get("fleet_hardware"), bind="10.0.0.5")[0]
     assert [entry["name"] for entry in entries] == servers
     expected = {
         "lnc-1": {"NEURON_RT_VIRTUAL_CORE_SIZE": "1", "NEURON_LOGICAL_NC_CONFIG": "1",

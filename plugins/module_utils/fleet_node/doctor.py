@@ -262,7 +262,9 @@ def row(check, ok, cause=None, remedy=None, code=None, server=None):
 
 
 def _rows(check, error):
-    problems = [(one["check"], one["message"], error.code) for one in error.details.get("problems") or ()]
+    problems = [
+        (one["check"], one["message"], one.get("code", error.code)) for one in error.details.get("problems") or ()
+    ]
     for name, message, code in problems or [(None, one.message, one.code) for one in error.problems]:
         cause, *more = SENTENCE.split(" ".join(message.split()), maxsplit=1)
         shown = "%s: %s" % (check, name) if name else check

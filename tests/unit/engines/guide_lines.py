@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import json
 
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
-
-GPUS = {"gb200": 4, "gb300": 4, "trainium3": 16, "ascend-a3": 16}  # of a node; 8 of the others
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 
 
-def planned(name, overlays=(), layer=None, hardware=None, site=None):
+def planned(name, overlays=(), layer=None, hardware=None, **site):
     """(servers, the recipe as resolved, the hardware) of a recipe on a node of its own accelerators.
 
-    layer: fleet_override; hardware: what is another of fleet_hardware.
+    layer: fleet_override; hardware: what is another of fleet_hardware; site: of plan.Site.
     """
-    layers = [("fleet_override", layer)] if layer else []
-    resolved = recipes.resolve_recipe(recipes.find_recipe(name, []), layers, overlays)
-    given = {"accelerator": resolved["needs"]["accelerators"][0], **(hardware or {})}
-    parsed = parse_hardware({"count": GPUS.get(given["accelerator"], 8), **given}, "x")
-    return plan.plan_host("node-1", resolved, parsed, site or plan.Site()), resolved, parsed
+    given = {
+        **plans.node_of(plans.resolved(name, layer, overlays), (hardware or {}).get("accelerator")),
+        **(hardware or {}),
+    }
+    found = plans.planned(name, given, layer, overlays, "node-1", **site)
+    return found.entries, found.recipe, found.hardware
 
 
 def by_key(words, content, program):

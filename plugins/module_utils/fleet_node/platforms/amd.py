@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""AMD Instinct GPUs by amd-smi, or by rocm-smi where amd-smi is missing or does not answer."""
+"""AMD Instinct GPUs by amd-smi."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from .host import MIB, json_of, run_tool, whole_number
 VENDOR, CLASS = "0x1002", "0x1200"  # AMD; processing accelerators
 FOLDER = "/opt/rocm/bin"
 MANAGER = "/dev/kfd"
-COMMANDS = "docs/using/amd.md has the commands"
 # name: (architecture, MiB as amd-smi prints them, PCI device ids with those of virtual functions). Ids: vLLM,
 # platforms/rocm.py. Memory: MI300X in captures of amd-smi, the others by 255.98 and 287.98 GiB in messages of PyTorch.
 KINDS = {
@@ -28,14 +27,6 @@ STATIC = ("static", "--asic", "--bus", "--driver", "--vram", "--partition", "--j
 ENUMERATION = ("list", "-e", "--json")  # since ROCm 6.4
 LISTED = ("list", "--json")
 PROCESSES = ("process", "--json")
-LEGACY = ("--showproductname", "--showbus", "--showmeminfo", "vram", "--showdriverversion", "--showcomputepartition",
-          "--json")  # fmt: skip
-FIELDS = {
-    "bus": ("bus", "bdf"), "product": ("asic", "market_name"), "device": ("asic", "device_id"),
-    "architecture": ("asic", "target_graphics_version"), "driver": ("driver", "version"),
-}  # fmt: skip
-LEGACY_FIELDS = {"bus": "PCI Bus", "product": "Card Series", "device": "Card Model", "architecture": "GFX Version",
-                 "partition": "Compute Partition"}  # fmt: skip
 WHOLE = ("SPX", "N/A", None)  # partition modes of a GPU that is one device
 # A process with less memory on a GPU does not use it: the runtime opens all GPUs of the node.
 HELD_MIB = 1024
@@ -50,8 +41,7 @@ class GpuDevice(Card):
 
 
 def parse(text):
-    """The output of amd-smi or rocm-smi: the list of GPUs, which newer releases of amd-smi wrap in `gpu_data`, or the
-    mapping of rocm-smi. None if there is none."""
+    """The list of GPUs in the output of amd-smi, which newer releases wrap in `gpu_data`; None if there is none."""
     found = json_of(text)
     return found.get("gpu_data", found) if isinstance(found, dict) else found
 
@@ -69,41 +59,9 @@ def mebibytes(size):
     return int(value * unit) if unit and isinstance(value, (int, float)) else None
 
 
-def rows_of(system):
-    """([{id, node, bus, product, device, architecture, mib, partition, driver, holders}], the tool's output).
-
-    id: the GPU's number in HIP, which differs from amd-smi's; node: its number in the driver's topology; None if the
-    tool does not report it. Raises FleetError without a tool.
-    """
-    tool, legacy = (system.program(name, FOLDER) for name in ("amd-smi", "rocm-smi"))
-    if tool is None and legacy is None:
-        raise FleetError("amd.driver-missing", len(on_the_bus(system)))
-    status, text = run_tool([tool, *STATIC]) if tool else (None, "")
-    found = parse(text)
-    if isinstance(found, list) and found:
-        numbered = parse(run_tool([tool, *ENUMERATION])[1]) or parse(run_tool([tool, *LISTED])[1])
-        return list(_rows(found, numbered, parse(run_tool([tool, *PROCESSES])[1]))), text
-    if legacy:
-        status, text = run_tool([legacy, *LEGACY])
-        cards = parse(text)
-        if isinstance(cards, dict) and any(name.startswith("card") for name in cards):
-            system.warn("amd-smi does not list the GPUs; rocm-smi does, without the processes that use them.")
-            return list(_legacy_rows(cards)), text
-    return [], text.strip() or str(status)
-
-
-def _rows(static, enumeration, processes):
-    numbers = {one.get("gpu"): one for one in enumeration or () if isinstance(one, dict)}
-    holders = {one.get("gpu"): one.get("process_list") or () for one in processes or () if isinstance(one, dict)}
-    for one in static:
-        number, partition = field(one, "gpu"), field(one, "partition", "compute_partition")
-        yield {
-            "id": field(numbers, number, "hip_id"), "node": field(numbers, number, "node_id"),
-            **{name: field(one, *path) for name, path in FIELDS.items()},
-            "mib": mebibytes(field(one, "vram", "size")),
-            "partition": partition or field(one, "partition", "accelerator_partition"),
-            "holders": list(_holders(holders.get(number, ()))),
-        }  # fmt: skip
+def _by_gpu(records):
+    """{number of amd-smi: record} of the records of GPUs in an output."""
+    return {field(one, "gpu"): one for one in records if isinstance(one, dict)} if isinstance(records, list) else {}
 
 
 def _holders(processes):
@@ -116,65 +74,66 @@ def _holders(processes):
             yield {"pid": int(pid), "command": field(info, "name") or ""}
 
 
-def _legacy_rows(cards):
-    driver = field(cards, "system", "Driver version")
-    for one in (card for name, card in cards.items() if name.startswith("card")):
-        size = whole_number(field(one, "VRAM Total Memory (B)"))
-        yield {"id": None, "node": whole_number(field(one, "Node ID")), "mib": size and size // MIB, "driver": driver,
-               "holders": [], **{name: field(one, key) for name, key in LEGACY_FIELDS.items()}}  # fmt: skip
-
-
 def on_the_bus(system):
     """PCI addresses of the node's Instinct GPUs, also those without a driver."""
     return [address for address, kind, _device in system.pci_devices(VENDOR) if kind.startswith(CLASS)]
 
 
 def detect(system):
-    """Accelerators with a GpuDevice for each GPU. Raises FleetError if there is none or the tools do not answer."""
-    rows, text = rows_of(system)
-    if not rows:
-        refuse(system, text)
-    if any(row["id"] is None for row in rows):  # HIP numbers GPUs in the order of the driver's topology
-        if any(row["node"] is None for row in rows):
-            system.warn("The tools report no numbers of the GPUs in HIP; the order of the PCI bus is used instead.")
-        for number, row in enumerate(sorted(rows, key=lambda row: (row["node"] or 0, str(row["bus"])))):
-            row["id"] = number
+    """Accelerators with a GpuDevice for each GPU. Raises FleetError if there is none or amd-smi does not answer."""
+    tool = system.program("amd-smi", FOLDER)
+    if tool is None:
+        raise FleetError("amd.driver-missing", len(on_the_bus(system)))
+    status, text = run_tool([tool, *STATIC])
+    gpus = parse(text)
+    if not gpus or not isinstance(gpus, list):
+        refuse(system, text.strip() or str(status))
+    numbers = _by_gpu(parse(run_tool([tool, *ENUMERATION])[1]) or parse(run_tool([tool, *LISTED])[1]))
+    holders = _by_gpu(parse(run_tool([tool, *PROCESSES])[1]))
+    ids, nodes = ([field(numbers, field(one, "gpu"), key) for one in gpus] for key in ("hip_id", "node_id"))
+    if None in ids:  # HIP numbers GPUs in the order of the driver's topology
+        if None in nodes:
+            system.warn("amd-smi reports no numbers of the GPUs in HIP; the order of the PCI bus is used instead.")
+        order = sorted(range(len(gpus)), key=lambda place: (nodes[place] or 0, str(field(gpus[place], "bus", "bdf"))))
+        ids = [order.index(place) for place in range(len(gpus))]
+    devices = [
+        _device(number, one, _holders(field(holders, field(one, "gpu"), "process_list") or ()))
+        for number, one in zip(ids, gpus)
+    ]
+    architectures = (field(one, "asic", "target_graphics_version") for one in gpus)
     return base.accelerators_of(
         system,
-        sorted(map(_device, rows), key=lambda device: device.id),
+        sorted(devices, key=lambda device: device.id),
         on_the_bus(system),
         "amdgpu",
         vendor="AMD",
-        generation=next((row["architecture"] for row in rows if row["architecture"]), "unknown"),
-        driver=next((row["driver"] for row in rows if row["driver"]), None),
+        generation=next(filter(None, architectures), "unknown"),
+        driver=next(filter(None, (field(one, "driver", "version") for one in gpus)), None),
     )
 
 
-def _device(row):
-    address, device_id = str(row["bus"] or "").lower(), str(row["device"]).lower()
+def _device(number, gpu, holders):
+    address = str(field(gpu, "bus", "bdf") or "").lower()
+    chip = str(field(gpu, "asic", "device_id")).lower()
     device = GpuDevice(
-        id=row["id"], memory_mib=row["mib"], cores=1, numa=None, cpus="", holders=row["holders"], core_ids=[row["id"]],
-        address=address, product=row["product"],
-        kind=next((name for name, (_arch, _mib, ids) in KINDS.items() if device_id in ids), None),
+        id=number, memory_mib=mebibytes(field(gpu, "vram", "size")), holders=list(holders), core_ids=[number],
+        address=address, product=field(gpu, "asic", "market_name"),
+        kind=next((name for name, (_arch, _mib, ids) in KINDS.items() if chip in ids), None),
     )  # fmt: skip
-    if row["partition"] not in WHOLE:
+    partition = field(gpu, "partition", "compute_partition") or field(gpu, "partition", "accelerator_partition")
+    if partition not in WHOLE:
         device.health = "partitioned"
         device.faults = [
             "GPU %d (%s) is partitioned (%s), but servers get complete GPUs. Run `amd-smi set --gpu all "
-            "--compute-partition SPX` and `--memory-partition NPS1`." % (device.id, address, row["partition"])
+            "--compute-partition SPX` and `--memory-partition NPS1`." % (number, address, partition)
         ]
     return device
 
 
 def refuse(system, text):
     """Raises FleetError for what amd-smi printed instead of GPUs."""
-    if system.exists(MANAGER):
-        cause = "look for amdgpu in dmesg, and run the play with become, or with an account in the group render"
-    else:
-        cause = "the driver amdgpu is not loaded, because %s is missing: run `modprobe amdgpu` (%s)" % (
-            MANAGER, COMMANDS,
-        )  # fmt: skip
-    raise FleetError("amd.no-answer", " ".join(text.split())[:200], cause)
+    code = "amd.no-answer" if system.exists(MANAGER) else "amd.driver-not-loaded"
+    raise FleetError(code, MANAGER, " ".join(text.split())[:200])
 
 
 class Platform(Detector):
@@ -190,7 +149,5 @@ class Platform(Detector):
 
     def preflight(self, context):
         missing = context.found and not context.system.exists(MANAGER)
-        words = (
-            "%s is missing, which servers on GPUs open: the driver amdgpu is not loaded. Run `modprobe amdgpu` (%s)."
-        )
-        return [*super().preflight(context), ("driver", [words % (MANAGER, COMMANDS)] if missing else [])]
+        problems = [FleetError("amd.driver-not-loaded", MANAGER, "servers on GPUs open it")] if missing else []
+        return [*super().preflight(context), ("driver", problems)]

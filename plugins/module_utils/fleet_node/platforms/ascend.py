@@ -11,7 +11,6 @@ import re
 import typing
 
 from ..errors import FleetError
-from ..host import packages
 from .base import Accelerators, Card, Detector
 from .host import run_tool
 
@@ -19,23 +18,16 @@ BUS = re.compile(r"^[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]$")
 NAMED = re.compile(r"^([0-9]{1,9})\s+([A-Za-z0-9]\S*)$")  # "0     910B3", "32768   310P3"
 CHIP = re.compile(r"^([0-9]{1,9})(?:\s+([0-9]{1,9}))?$")  # "0", or "1     3" with the Phy-ID
 USAGE = re.compile(r"[0-9]{1,9}\s*/\s*([0-9]{1,9})\s*$")  # "3379 / 65536", "59693/ 65536"
-RANGE = re.compile(r"\[([^\],]*),([^\]]*)\]")  # "[7.0.0,7.7.99],[…]", both ends included
 NOTHING = ("", "NA", "N/A", "-")
 
 
 @dataclasses.dataclass
-class Chip:
-    """A row pair of `npu-smi info`. phy: the Phy-ID, bus: "", memory_mib: of HBM, None if the table has none. holders:
-    [{pid, command}]."""
+class NpuDevice(Card):
+    """A chip, by the number of its /dev/davinci. npu, chip: npu-smi's two numbers, phy: its Phy-ID or None."""
 
-    npu: int
-    chip: int
-    phy: int | None
-    name: str
-    health: str
-    bus: str
-    memory_mib: int | None
-    holders: list = dataclasses.field(default_factory=list)
+    npu: int = 0
+    chip: int = 0
+    phy: int | None = None
 
 
 def cells(line):
@@ -45,7 +37,7 @@ def cells(line):
 
 
 def parse_info(text, warn):
-    """[Chip] of `npu-smi info`, in its order. Rows that are not understood are warned of."""
+    """[NpuDevice] of `npu-smi info`, in its order, without their `id`. Rows that are not understood are warned of."""
     chips, pending, in_processes = [], None, False
     for line in text.splitlines():
         row = cells(line)
@@ -63,9 +55,12 @@ def parse_info(text, warn):
         elif len(row) == 3 and _is_place(row[1]) and CHIP.match(row[0]) and pending:
             chip, phy = CHIP.match(row[0]).groups()
             usage = USAGE.search(row[2])
-            memory_mib = int(usage.group(1)) or None if usage else None
-            chips.append(Chip(pending[0], int(chip), None if phy is None else int(phy), *pending[1:],
-                              row[1].lower() if BUS.match(row[1]) else "", memory_mib))  # fmt: skip
+            npu, name, health = pending
+            chips.append(NpuDevice(
+                id=-1, memory_mib=int(usage.group(1)) or None if usage else None, health=health, npu=npu,
+                address=row[1].lower() if BUS.match(row[1]) else "", product=name, chip=int(chip),
+                phy=None if phy is None else int(phy),
+            ))  # fmt: skip
             pending = None
         elif len(row) == 3 and NAMED.match(row[0]) and not _is_place(row[1]):
             if pending:
@@ -133,22 +128,8 @@ FOLDER = "/usr/local/Ascend"
 COMMANDS = "docs/using/ascend.md has the commands"
 KINDS = {"ascend-a2": ("Atlas A2", 65536), "ascend-a3": ("Atlas A3", 65536)}  # name: (generation, MiB of a chip)
 RUNTIME = "/usr/local/Ascend/Ascend-Docker-Runtime/ascend-docker-runtime"
-# (condition on what npu-smi prints, cause and remedy)
-REASONS_FOR_NO_ANSWER = (
-    ("-8020|device is used",
-     "another container uses the NPUs (-8020). Stop that container, or run the play on the host itself"),
-    ("initialize.*dcmi|dcmi.*initialize",
-     "the driver's management interface (DCMI) does not start. Driver and firmware may be of different releases or "
-     "partly installed, or a container uses all chips"),
-)  # fmt: skip
-
-
-@dataclasses.dataclass
-class NpuDevice(Card):
-    """A chip, by the number of its /dev/davinci. npu, chip: npu-smi's two numbers."""
-
-    npu: int = 0
-    chip: int = 0
+# code: pattern of what npu-smi prints
+NO_ANSWER = {"ascend.npus-in-use": "-8020|device is used", "ascend.dcmi-failed": "initialize.*dcmi|dcmi.*initialize"}
 
 
 def on_the_bus(system):
@@ -159,27 +140,26 @@ def on_the_bus(system):
 def kind_of(chips):
     """The name of fleet_hardware.accelerator. A2: chips named 910B…, one an NPU. A3: Ascend910 with a Phy-ID, two an
     NPU; the first Ascend910 has that name too. Others, which no recipe is for, by their name: ascend-950pr."""
-    if any(one.phy is not None for one in chips) and all(one.name.startswith("Ascend910") for one in chips):
+    if any(one.phy is not None for one in chips) and all(one.product.startswith("Ascend910") for one in chips):
         return "ascend-a3"
-    if all(one.name.startswith("910B") for one in chips):
+    if all(one.product.startswith("910B") for one in chips):
         return "ascend-a2"
-    return "ascend-" + re.sub(r"[^a-z0-9]", "", chips[0].name.lower().replace("ascend", ""))
+    return "ascend-" + re.sub(r"[^a-z0-9]", "", chips[0].product.lower().replace("ascend", ""))
 
 
 def numbers(system, chips, mapped):
-    """{(NPU, chip): number of its /dev/davinci}: the Phy-ID on A3; on A2 the NPU's number, or the logic id if only that
+    """The numbers of the chips' /dev/davinci: the Phy-ID on A3; on A2 the NPU's number, or the logic id if only that
     has such files."""
-    phy = {(one.npu, one.chip): one.phy if one.phy is not None else mapped.get((one.npu, one.chip), (0, None))[1]
-           for one in chips}  # fmt: skip
-    if None not in phy.values():
+    found = [mapped.get((one.npu, one.chip), (None, None)) for one in chips]
+    phy = [one.phy if one.phy is not None else row[1] for one, row in zip(chips, found)]
+    if None not in phy:
         return phy
-    logic = {key: value[0] for key, value in mapped.items()}
-    own = {(one.npu, one.chip): one.npu for one in chips}
+    logic, own = [row[0] for row in found], [one.npu for one in chips]
 
-    def files(found):
-        return sum(os.path.exists("%s/dev/davinci%d" % (system.sysroot, number)) for number in found.values())
+    def files(numbers):
+        return sum(os.path.exists("%s/dev/davinci%d" % (system.sysroot, number)) for number in numbers)
 
-    return logic if set(logic) == set(own) and files(logic) > files(own) else own
+    return logic if len(mapped) == len(chips) and None not in logic and files(logic) > files(own) else own
 
 
 def detect(system):
@@ -192,72 +172,52 @@ def detect(system):
     if not chips:
         refuse(system, text.strip() or str(status))
     mapped = parse_map(run_tool([tool, "info", "-m"])[1], system.warn)
-    number = numbers(system, chips, mapped)
-    devices = sorted((_device(system, tool, one, number[one.npu, one.chip]) for one in chips), key=lambda one: one.id)
+    for chip, number in zip(chips, numbers(system, chips, mapped)):
+        _complete(system, tool, chip, number)
+    devices = sorted(chips, key=lambda one: one.id)
     if len({one.id for one in devices}) < len(devices):
         refuse(system, "two chips have the same number (%s)" % ", ".join(str(one.id) for one in devices))
     kind = kind_of(chips)
     if kind not in KINDS:
-        system.warn("The NPUs of this node are no Atlas A2 or A3: %s." % ", ".join(sorted({o.name for o in chips})))
-    generation, driver = KINDS.get(kind, ("unknown",))[0], version_info(system, "Driver").get("Version") or None
-    return Accelerators(kind, "Huawei", chips[0].name, generation, driver, devices, warnings=system.warnings)
+        system.warn("The NPUs of this node are no Atlas A2 or A3: %s." % ", ".join(sorted({o.product for o in chips})))
+    generation, driver = KINDS.get(kind, ("unknown",))[0], driver_version(system)
+    return Accelerators(kind, "Huawei", chips[0].product, generation, driver, devices, warnings=system.warnings)
 
 
-def _device(system, tool, chip, number):
-    device = NpuDevice(
-        id=number, memory_mib=chip.memory_mib, cores=1, numa=None, cpus="", holders=chip.holders,
-        core_ids=[number], address=chip.bus, product=chip.name, npu=chip.npu, chip=chip.chip,
-    )  # fmt: skip
-    device.locate(system, device.address)
+def _complete(system, tool, chip, number):
+    """Set the number of a chip, its place, and its faults."""
+    chip.id, chip.core_ids = number, [number]
+    chip.locate(system, chip.address)
     if chip.memory_mib is None:
-        system.warn("npu-smi does not report the memory of NPU %d (%s)." % (number, chip.bus))
-    if chip.health.upper() != "OK":
-        asked = [tool, "info", "-t", "health", "-i", str(chip.npu), "-c", str(chip.chip)]
-        codes = error_codes(run_tool(asked)[1])
-        device.health = chip.health
-        device.faults = [
-            "NPU %d (%s) is not OK: its health is %s%s. Look at `npu-smi info -t health -i %d -c %d` and at dmesg; a "
-            "reset (`npu-smi set -t reset -i %d -c %d`) or a reboot clears most of it. Where it comes back, list %d in "
-            "fleet_hardware.exclude and have the board replaced."
-            % (number, chip.bus, chip.health, " (error %s)" % codes if codes else "", chip.npu, chip.chip, chip.npu,
-               chip.chip, number)
-        ]  # fmt: skip
-    return device
+        system.warn("npu-smi does not report the memory of NPU %d (%s)." % (number, chip.address))
+    if chip.health.upper() == "OK":
+        chip.health = "ok"
+        return
+    codes = error_codes(run_tool([tool, "info", "-t", "health", "-i", str(chip.npu), "-c", str(chip.chip)])[1])
+    chip.faults = [
+        "NPU %d (%s) is not OK: its health is %s%s. Look at `npu-smi info -t health -i %d -c %d` and at dmesg; a "
+        "reset (`npu-smi set -t reset -i %d -c %d`) or a reboot clears most of it. Where it comes back, list %d in "
+        "fleet_hardware.exclude and have the board replaced."
+        % (number, chip.address, chip.health, " (error %s)" % codes if codes else "", chip.npu, chip.chip, chip.npu,
+           chip.chip, number)
+    ]  # fmt: skip
 
 
-def version_info(system, part):
-    """{name: value} of version.info of the installed Driver or Firmware."""
-    folder = parse_settings(system.read(INSTALLED)).get(part + "_Install_Path_Param") or FOLDER
-    return parse_settings(system.read("%s/%s/version.info" % (folder, part.lower())))
-
-
-def firmware_mismatch(system):
-    """A sentence on a firmware that the driver is not compatible with; None if it is, or if that is unknown."""
-    driver, firmware = version_info(system, "Driver"), version_info(system, "Firmware").get("Version", "")
-    wanted, own = driver.get("compatible_version_fw", ""), packages.numbers(firmware)
-    ranges = [(low, packages.numbers(high)) for low, high in RANGE.findall(wanted)]
-    if not own or not ranges or any(packages.at_least(firmware, low) and own[: len(top)] <= top for low, top in ranges):
-        return None
-    words = (
-        "The driver %s is for the firmware %s, and this node has %s. Install both from one release of Ascend HDK (%s)."
-    )
-    return words % (driver.get("Version"), wanted, firmware, COMMANDS)
+def driver_version(system):
+    """The version of the installed driver, None if it is unknown."""
+    folder = parse_settings(system.read(INSTALLED)).get("Driver_Install_Path_Param") or FOLDER
+    return parse_settings(system.read(folder + "/driver/version.info")).get("Version") or None
 
 
 def refuse(system, text):
     """Raises FleetError for what npu-smi printed instead of a table."""
     words = " ".join(text.split())
+    code = next((code for code, pattern in NO_ANSWER.items() if re.search(pattern, words)), "ascend.no-answer")
     if os.geteuid() != 0 or "ermission" in words:
-        cause = "this user may lack the rights. Run the play with become, or add the user to the group HwHiAiUser"
+        code = "ascend.no-permission"
     elif not system.exists(MANAGER):
-        cause = (
-            "the driver is installed and not loaded: %s is missing. Look at `lsmod | grep drv_` and dmesg: after a new "
-            "kernel the driver has to be installed again (%s)" % (MANAGER, COMMANDS)
-        )
-    else:
-        found = (cause for pattern, cause in REASONS_FOR_NO_ANSWER if re.search(pattern, words))
-        cause = next(found, "look at dmesg")
-    raise FleetError("ascend.no-answer", words[:200], cause)
+        code = "ascend.driver-not-loaded"
+    raise FleetError(code, words[:200])
 
 
 class Platform(Detector):
@@ -283,20 +243,15 @@ class Platform(Detector):
         messages = super().shortfalls(found, hardware, needs, installs)
         last = max((device.id for device in found.devices), default=0)
         if hardware.get("count") and last >= hardware["count"] and not messages:
-            messages.append(
-                "The inventory declares %d NPUs (fleet_hardware.count), this node has %d: each chip counts, and an "
-                "Atlas A3 has two in each NPU. Set fleet_hardware.count to %d, and list chips that servers should not "
-                "get in fleet_hardware.exclude." % (hardware["count"], len(found.devices), last + 1)
-            )
+            messages.append(FleetError("ascend.chips-undeclared", hardware["count"], len(found.devices), last + 1))
         return messages
 
     def preflight(self, context):
-        context.warnings += filter(None, [firmware_mismatch(context.system)])
         return [*super().preflight(context), ("driver files", list(_files(context)) if context.found else [])]
 
 
 def _files(context):
-    """Messages about missing files and devices of the driver that containers require."""
+    """Problems of missing files and devices of the driver that containers require."""
     for name, entry in context.chosen.items():
         container = entry["container"] if name not in context.unchanged else None
         paths = [one["source"] for one in container["mounts"] if one["read_only"]] if container else []
@@ -305,8 +260,4 @@ def _files(context):
         paths += [RUNTIME] if container and "--runtime=ascend" in container["flags"] else []
         lost = [path for path in paths if path.startswith("/") and not context.system.exists(path)]
         if lost:
-            yield (
-                "%s: its container uses files of the driver that this node lacks: %s. Install the driver again, or "
-                "Ascend Docker Runtime if it is listed (%s), or correct container.mounts, devices and flags."
-                % (name, ", ".join(lost), COMMANDS)
-            )
+            yield FleetError("ascend.driver-files-missing", name, ", ".join(lost))

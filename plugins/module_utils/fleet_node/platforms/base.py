@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 
+from ..errors import FleetError
 from ..host import processes
 from ..host.packages import at_least
 from ..host.values import format_cpu_list
@@ -30,9 +31,9 @@ class Device:
 
     id: int
     memory_mib: int | None
-    cores: int
-    numa: int | None
-    cpus: str
+    cores: int = 1
+    numa: int | None = None
+    cpus: str = ""
     health: str = "ok"
     holders: list = dataclasses.field(default_factory=list)
     core_ids: list = dataclasses.field(default_factory=list)
@@ -146,17 +147,17 @@ class Detector:
         raise NotImplementedError
 
     def shortfalls(self, found, hardware, needs, installs=()):
-        """Messages about what `found` lacks of the declared and required hardware; [] if it suffices.
+        """[FleetError] for what `found` lacks of the declared and required hardware.
 
         hardware: fleet_hardware {accelerator, count, cores, lnc, memory_gib, exclude}, or {}; excluded devices may be
         missing. needs: the recipe's. An absent key and None are equal. installs: packages that the platform's role
         installs in this run.
         """
-        return [message for _what, message in compare(self, found, hardware, needs, installs) if message]
+        return [one for one in compare(self, found, hardware, needs, installs) if isinstance(one, FleetError)]
 
     def unchecked(self, found, hardware, needs):
         """Sentences on what shortfalls() could not check because the node does not report it."""
-        unknown = [what for what, message in compare(self, found, hardware, needs) if not message]
+        unknown = [one for one in compare(self, found, hardware, needs) if not isinstance(one, FleetError)]
         return ["Not checked: %s; the node does not report it." % what for what in unknown]
 
     def driver_missing(self, context):
@@ -164,7 +165,7 @@ class Detector:
         return False
 
     def preflight(self, context):
-        """[(check, [message])] of further problems of this platform's servers; may add to context.warnings.
+        """[(check, [FleetError or message])] of further problems of its servers; may add to context.warnings.
 
         By default faults of the vendor's devices, and processes that use them.
         """
@@ -209,7 +210,7 @@ def used(found, hardware):
 
 
 def compare(platform, found, hardware, needs, installs=()):
-    """Yields (property, None) for what the node does not report, and (any, message) for what `found` lacks.
+    """Yields the names of properties that the node does not report, and a FleetError for each that `found` lacks.
 
     `platform.advice` has the last sentences of a vendor.
     """
@@ -221,31 +222,27 @@ def compare(platform, found, hardware, needs, installs=()):
         yield from _missing_devices(platform, found, hardware, notes)
     lnc = (hardware.get("lnc") or needs.get("lnc")) if "lnc" in has else None
     if lnc and found.lnc != lnc:
-        words = "LNC %d is planned (fleet_hardware.lnc, needs.lnc), this node runs at LNC %d. %s"
-        what = "LNC and logical cores (fleet_hardware.lnc and cores, needs.lnc)"
-        yield what, found.lnc and words % (lnc, found.lnc, advice["lnc"])
+        unknown = "LNC and logical cores (fleet_hardware.lnc and cores, needs.lnc)"
+        yield FleetError("platform.lnc-differs", lnc, found.lnc, advice["lnc"]) if found.lnc else unknown
     else:
         yield from _too_few_cores(platform, found, hardware, devices, planned, notes)
     yield from _too_little_memory(platform, found, hardware, needs, devices, planned, notes)
     least = needs.get("driver") if "driver" in has and platform.driver_package not in installs else None
     if least and not at_least(found.driver, str(least)):
-        words = "The recipe requires driver %s or later (needs.driver), this node has %s. %s"
-        reported = found.driver or platform.driver_package
-        yield "the driver (needs.driver)", reported and words % (least, found.driver or "none", advice["driver"])
+        if found.driver or platform.driver_package:
+            yield FleetError("platform.driver-too-old", least, found.driver or "none", advice["driver"])
+        else:
+            yield "the driver (needs.driver)"
     wanted = [str(one) for one in needs.get("compute_capability") or ()] if "compute_capability" in has else []
     unfit = {device.compute_capability for device in devices if wanted} - set(wanted)
     if None in unfit:
-        yield "the compute capability of each %s (needs.compute_capability)" % unit, None
+        yield "the compute capability of each %s (needs.compute_capability)" % unit
     if unfit - {None}:
-        words = (
-            "The recipe requires the compute capability %s (needs.compute_capability), this node's %s has %s. Use a "
-            "recipe for this %s."
-        )
-        yield "", words % (" or ".join(wanted), found.model, ", ".join(sorted(unfit - {None})), unit)
+        capabilities = " or ".join(wanted), found.model, ", ".join(sorted(unfit - {None}))
+        yield FleetError("platform.compute-capability-unfit", *capabilities, unit)
     for key in OPTIONAL_NEEDS:
         if needs.get(key) and key not in has:
-            words = "The recipe requires %s (needs.%s), which a %s does not have. Use a recipe for this platform."
-            yield "", words % (key, key, unit)
+            yield FleetError("platform.need-unsupported", key, unit)
 
 
 def _missing_devices(platform, found, hardware, notes):
@@ -257,13 +254,9 @@ def _missing_devices(platform, found, hardware, notes):
     remedy = "list %s in fleet_hardware.exclude" % format_cpu_list(missing)
     if min(missing) > last:  # a lower count helps only if the last devices are missing
         remedy = "set fleet_hardware.count to %d" % (last + 1)
-    words = (
-        "The inventory declares %d %ss (fleet_hardware.count), this node has %d (%s), without %s.%s %sRepair the node, "
-        "or %s."
-    )
-    numbers = (format_cpu_list(present) or "none", format_cpu_list(missing))
+    numbers = len(present), format_cpu_list(present) or "none", format_cpu_list(missing)
     advice = platform.advice.get("missing", "")
-    yield "", words % (hardware["count"], platform.unit, len(present), *numbers, notes, advice, remedy)
+    yield FleetError("platform.devices-missing", hardware["count"], platform.unit, *numbers, notes, advice, remedy)
 
 
 def _too_few_cores(platform, found, hardware, devices, planned, notes):
@@ -276,11 +269,7 @@ def _too_few_cores(platform, found, hardware, devices, planned, notes):
     present, declared = sum(device.cores for device in devices), planned * cores // lnc
     if compared and present < declared:
         parts = "count %d × cores %d%s" % (planned, cores, " / lnc %d" % lnc if found.lnc else "")
-        words = (
-            "The inventory declares %d cores (fleet_hardware: %s), this node has %d (%s).%s Set fleet_hardware to "
-            "what the node has, or use a larger node."
-        )
-        yield "", words % (declared, parts, present, found.model, notes)
+        yield FleetError("platform.cores-too-few", declared, parts, present, found.model, notes)
 
 
 def _too_little_memory(platform, found, hardware, needs, devices, planned, notes):
@@ -295,14 +284,10 @@ def _too_little_memory(platform, found, hardware, needs, devices, planned, notes
     smallest = (sum(known) / planned if platform.shared else min(known, default=0)) / 1024
     wanted = [one for one in amounts if one[0]]
     if wanted and len(known) < len(devices):
-        yield "the memory of each %s (fleet_hardware.memory_gib, needs.device_memory_gib)" % platform.unit, None
+        yield "the memory of each %s (fleet_hardware.memory_gib, needs.device_memory_gib)" % platform.unit
     lacking = [one for one in wanted if known and smallest < one[0] * (1 - platform.tolerance)]
-    words = (
-        "%s %.4g GiB of memory for each %s (%s), this node's %s has %.4g GiB.%s Set fleet_hardware to what the node "
-        "has, or use another node or recipe."
-    )
     for amount, who, key in lacking[:1]:
-        yield "", words % (who, amount, platform.unit, key, found.model, smallest, notes)
+        yield FleetError("platform.memory-too-small", who, amount, platform.unit, key, found.model, smallest, notes)
 
 
 # ---- checks of devices before servers start, equal for all vendors
@@ -319,18 +304,15 @@ def starting(context, device_ids):
 
 
 def faults(context, unit):
-    """Messages about devices that the node lacks, and the faults of those that servers about to start are assigned.
+    """Yields a FleetError for each device that the node lacks, and faults of those that servers get about to start.
 
     Faults of other devices are warnings.
     """
     present = [device.id for device in context.found.devices]
     assigned = {number for entry in context.chosen.values() for number in entry["devices"]}
     for number in sorted(assigned - set(present)) if context.fits else ():
-        yield (
-            "%s: assigned %s %d, which this node does not have; it has %s. Correct fleet_hardware.count, or list the "
-            "device in fleet_hardware.exclude."
-            % (", ".join(users(context, [number])), unit, number, format_cpu_list(present))
-        )
+        names = ", ".join(users(context, [number]))
+        yield FleetError("platform.device-absent", names, unit, number, format_cpu_list(present))
     for device in used(context.found, context.hardware):
         if starting(context, [device.id]):
             yield from device.faults
@@ -339,7 +321,7 @@ def faults(context, unit):
 
 
 def held(context, unit, given=None):
-    """Messages about processes, not servers of this root, on devices that servers about to start are assigned.
+    """Yields a FleetError for each process, no server of this root, on devices of servers that are about to start.
 
     given(pid, parts): those of a device's parts that a process uses, None if unknown; None for a platform whose servers
     use complete devices.
@@ -360,16 +342,11 @@ def held(context, unit, given=None):
     for pid, record in sorted(found.items()):
         markers = processes.markers_of(pid)
         command = processes.command(pid) or record["holder"]["command"] or "its command is gone"
-        yield (
-            "pid %d (%s%s) holds %s %s%s, assigned to %s. Stop the process; playbooks/stop.yml of another root stops "
-            "its servers."
-            % (
-                pid,
-                command[:COMMAND_SHOWN],
-                ", server %s below the root %s" % (markers[1], markers[0]) if markers else "",
-                unit,
-                format_cpu_list(record["devices"]),
-                " (cores %s)" % format_cpu_list(record["cores"]) if given else "",
-                ", ".join(dict.fromkeys(record["names"])),
-            )
+        yield FleetError(
+            "platform.device-held",
+            pid,
+            command[:COMMAND_SHOWN] + (", server %s below the root %s" % (markers[1], markers[0]) if markers else ""),
+            "%s %s" % (unit, format_cpu_list(record["devices"])),
+            " (cores %s)" % format_cpu_list(record["cores"]) if given else "",
+            ", ".join(dict.fromkeys(record["names"])),
         )

@@ -12,41 +12,22 @@ from .base import Accelerators, Detector, Device
 NODES = "/sys/devices/system/node"
 CPUS = "/sys/devices/system/cpu"
 X86_VENDORS = {"AuthenticAMD": "AMD", "HygonGenuine": "Hygon", "GenuineIntel": "Intel"}
-# /proc/cpuinfo of ARM has numbers in place of names: (implementer, part) from MIDR_EL1.
-ARM_PARTS = {
-    ("0x41", "0xd0c"): "Neoverse-N1",
-    ("0x41", "0xd40"): "Neoverse-V1",
-    ("0x41", "0xd49"): "Neoverse-N2",
-    ("0x41", "0xd4f"): "Neoverse-V2",
-    ("0x48", "0xd01"): "Kunpeng-920",
-}
-# Best first: (flag in /proc/cpuinfo, its usual name).
-VECTORS = (
-    ("avx512_bf16", "avx512_bf16"),
-    ("avx512f", "avx512f"),
-    ("avx2", "avx2"),
-    ("avx", "avx"),
-    ("sse4_2", "sse4_2"),
-    ("sve2", "sve2"),
-    ("sve", "sve"),
-    ("asimd", "neon"),
-    ("neon", "neon"),
-)
+# Flags in /proc/cpuinfo, the best first.
+VECTORS = ("avx512_bf16", "avx512f", "avx2", "avx", "sse4_2", "sve2", "sve", "asimd")
 
 
 def describe_cpu(system):
     """{vendor, model, generation, flags, processors}: three strings, sorted flags, and the numbers of all CPUs."""
     first, processors, flags = system.cpu_info()
     if "CPU implementer" in first:
-        chip = (first["CPU implementer"], first.get("CPU part", "?"))
-        vendor, model = "ARM", ARM_PARTS.get(chip, "implementer %s part %s" % chip)
+        vendor, model = "ARM", "implementer %s part %s" % (first["CPU implementer"], first.get("CPU part", "?"))
     else:
         vendor = X86_VENDORS.get(first.get("vendor_id"), first.get("vendor_id") or "unknown")
         model = "unknown"
     return {
         "vendor": vendor,
         "model": first.get("model name") or model,
-        "generation": next((name for flag, name in VECTORS if flag in flags), "scalar"),
+        "generation": next((flag for flag in VECTORS if flag in flags), "scalar"),
         "flags": sorted(flags),
         "processors": processors,
     }

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from .base import Accelerators, Device
-from .host import MIB, PCI, whole_number
+from .host import PCI
 
 # PCI vendors. Some also make graphics and network cards, so the class counts too.
 VENDORS = {
@@ -18,11 +18,6 @@ VENDORS = {
 ACCELERATOR = "0x1200"  # the PCI class of processing accelerators
 COVERED = ("0x1002",)  # vendors whose processing accelerators have a platform, and other devices have none
 DISPLAYS = ("0x0302", "0x0380")  # 3D and other display controllers without a screen
-SCREEN, SCREEN_MIB = "0x0300", 8192  # graphics of a BMC or of a processor have less memory than this
-MODELS = {
-    "0x1002:0x738c": "Instinct MI100",
-    "0x1da3:0x1020": "Gaudi 2", "0x1da3:0x1060": "Gaudi 3",
-}  # fmt: skip
 
 
 def detect(system):
@@ -31,19 +26,14 @@ def detect(system):
     for address in system.listed(PCI):
         folder = "%s/%s/" % (PCI, address)
         vendor, kind, chip = (system.value(folder + key).lower() for key in ("vendor", "class", "device"))
-        if vendor not in VENDORS or (vendor in COVERED and kind.startswith(ACCELERATOR)):
-            continue
-        memory = (whole_number(system.value(folder + "mem_info_vram_total")) or 0) // MIB or None
         # Intel's graphics cards have local memory, graphics of its processors have none.
         card = vendor != "0x8086" or system.exists(folder + "lmem_total_bytes") or system.exists(folder + "tile0")
-        large = kind.startswith(SCREEN) and (memory or 0) >= SCREEN_MIB
-        if kind.startswith(ACCELERATOR) or (card and (large or kind.startswith(DISPLAYS))):
-            device = Device(id=len(devices), memory_mib=memory, cores=1, numa=None, cpus="")
-            device.locate(system, address)
-            devices.append(device)
-            key = "%s:%s" % (vendor, chip)
+        accelerates = kind.startswith(ACCELERATOR) and vendor not in COVERED
+        if vendor in VENDORS and (accelerates or (card and kind.startswith(DISPLAYS))):
+            devices.append(Device(id=len(devices), memory_mib=None))
+            devices[-1].locate(system, address)
             vendors[VENDORS[vendor]] = None
-            models[system.value(folder + "product_name") or MODELS.get(key, "PCI " + key)] = None
+            models[system.value(folder + "product_name") or "PCI %s:%s" % (vendor, chip)] = None
     if not devices:
         return None
     return Accelerators(

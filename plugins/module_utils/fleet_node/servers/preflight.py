@@ -45,7 +45,7 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
 
     Returns {changed, accelerators (base.py; None before the driver is installed), problems: [], warnings: [what works
     and what this run repairs], unchecked: [what the node does not report]}. Raises FleetError with all problems; its
-    details contain them as problems: [{check, message}].
+    details contain them as problems: [{check, message, code of those that have one}].
     """
     paths = NodePaths.of_parameter(root)
     entries, installs = check_entries(servers), installs or {}
@@ -81,7 +81,11 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
         ("model", [message for model in context.models for message in _check_model(model)]),
         *(chosen.preflight(context) if chosen else ()),
     ]
-    problems = [{"check": check, "message": message} for check, messages in checks for message in messages]
+    problems = [
+        {"check": check, "message": str(one), **({"code": one.code} if isinstance(one, FleetError) else {})}
+        for check, found in checks
+        for one in found
+    ]
     if problems:
         host = next((entry["host"] for entry in entries.values()), machine.node())
         lines = "\n".join(" %d. %s" % (number, item["message"]) for number, item in enumerate(problems, 1))

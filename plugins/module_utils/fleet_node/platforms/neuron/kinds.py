@@ -74,13 +74,13 @@ def planned(packages, needs, installed):
 
 
 def check_versions(context):
-    """Messages about versions that do not fit after this run; a warning about those that the run repairs."""
+    """Problems of versions that do not fit after this run; a warning about those that the run repairs."""
     try:
         check_packages(context.installs, VARIABLE)
         there = package_versions(context.system, context.installs)
         due, _future = planned(context.installs, context.needs, there)
     except FleetError as error:
-        return [error.message]
+        return [error]
     unfit = mismatch(there.get(DRIVER), there.get(RUNTIME))
     if unfit:
         context.warnings.append("%s This run installs %s." % (unfit, listed(due)))

@@ -122,9 +122,9 @@ def _check_devices(system, hardware, needs, servers):
         found = platform.detect(system)
         problems = platform.shortfalls(found, hardware, needs) or list(missing_cores(servers, found))
     except FleetError as error:
-        problems = [error.message]
+        problems = [error]
     if problems:
-        raise FleetError("neuron.devices-not-as-declared", " ".join(problems))
+        raise FleetError("neuron.devices-not-as-declared", " ".join(map(str, problems)))
 
 
 OPERATIONS = {

@@ -16,9 +16,8 @@ import typing
 
 from ...errors import FleetError
 from ...host import processes
-from ...host.files import read_json, read_text
+from ...host.files import read_json
 from ...host.packages import package_versions
-from ...host.server_spec import artifact_directory
 from ...host.values import format_cpu_list, parse_cpu_list
 from ...weights import checkpoints, draft_heads
 from .. import base
@@ -187,7 +186,6 @@ class Platform(Detector):
 
     def preflight(self, context):
         chosen = context.chosen
-        context.warnings += replaced_artifacts(chosen.values())
         found, missing = context.found, []
         if found and context.fits:  # else the plan has to change anyway
             missing = list(missing_cores(chosen.values(), found))
@@ -195,9 +193,9 @@ class Platform(Detector):
         return [
             ("packages", check_versions(context)),
             ("cores", [*missing, *held]),
-            ("environment", [message for venv in context.venvs for message in _environment(chosen, venv)]),
+            ("environment", [one for venv in context.venvs for one in _environment(chosen, venv)]),
             ("script", list(script_faults(chosen))),
-            ("draft", [message for model in context.models for message in _draft(context.entries, model)]),
+            ("draft", [one for model in context.models for one in _draft(context.entries, model)]),
         ]
 
 
@@ -220,47 +218,33 @@ def given(pid, cores):
 
 
 def missing_cores(entries, found):
-    """Messages about cores that plan entries are assigned and the node lacks: a chip may be missing between others."""
+    """Problems of cores that plan entries are assigned and the node lacks: a chip may be missing between others."""
     present = {core for device in found.devices for core in device.core_ids}
     for entry in entries:
         missing = set(entry["devices"]) - present
         if missing:
-            yield (
-                "%s: assigned cores %s, which this node does not have: its devices %s have cores %s. Repair the node, "
-                "or list the missing device in fleet_hardware.exclude."
-                % (
-                    entry["name"],
-                    format_cpu_list(missing),
-                    format_cpu_list(device.id for device in found.devices),
-                    format_cpu_list(present),
-                )
-            )
+            numbers = missing, [device.id for device in found.devices], present
+            yield FleetError("neuron.cores-missing", entry["name"], *map(format_cpu_list, numbers))
 
 
 # ---- environment
 
 
 def _environment(entries, venv):
-    """Messages about a machine image's environment that is missing or has no vLLM."""
+    """Problems of a machine image's environment that is missing or has no vLLM."""
     path = venv.get("path")
     if not path or venv.get("create", True) or not entries:
         return
     if not os.path.isdir(path):
-        yield (
-            "There is no Python environment %s on this node (venv.path). Use the machine image that has it, or set "
-            "fleet_override: {venv: {path: …}} to where this image has it%s." % (path, _others(path))
-        )
+        yield FleetError("neuron.environment-missing", path, _others(path))
         return
     packages = glob.glob(os.path.join(glob.escape(path), "lib", "python3*", "site-packages"))
     if not any(os.path.isdir(os.path.join(folder, "vllm")) for folder in packages):
-        yield (
-            "The environment %s has no vLLM: lib/python3*/site-packages/vllm is missing. Set fleet_override: {venv: "
-            "{path: …}} to an environment that has it%s." % (path, _others(path))
-        )
+        yield FleetError("neuron.environment-without-vllm", path, _others(path))
         return
     for program in sorted({entry["command"][0] for entry in entries.values()}):
         if program.startswith(path + "/") and not os.access(program, os.X_OK):
-            yield "%s is missing or cannot be executed. Repair the environment, or set another venv.path." % program
+            yield FleetError("neuron.program-missing", program)
 
 
 def _others(path):
@@ -270,32 +254,11 @@ def _others(path):
     return "; this node has %s" % ", ".join(found[:4]) if found else ""
 
 
-# ---- artifacts
-
-
-def replaced_artifacts(entries):
-    """Sentences on artifacts that an import or the next start replaces, which may mean a long compilation."""
-    by_path = {}
-    for entry in entries:
-        by_path.setdefault(artifact_directory(entry), entry)
-    by_path.pop(None, None)
-    for path, entry in by_path.items():
-        try:
-            state, _record, words = artifacts.assess(path, entry)
-        except OSError:
-            continue
-        if state in artifacts.CLEARED:
-            yield (
-                "The artifact in %s will be cleared: %s. It is imported from fleet_artifact_source, or compiled again "
-                "by the next start." % (path, words)
-            )
-
-
 # ---- draft model
 
 
 def _draft(entries, model):
-    """Messages about a draft head that is already in the node's own directory."""
+    """Problems of a draft head that is already in the node's own directory."""
     draft = model.get("draft") or {}
     if draft.get("method") != "eagle3" or not os.path.isfile(os.path.join(draft["path"], checkpoints.CONFIG)):
         return
@@ -311,7 +274,7 @@ def _draft(entries, model):
         checkpoints.check_draft_sizes(draft["path"], sizes, model.get("path"), target)
         draft_heads.check(draft["path"])
     except FleetError as error:
-        yield error.message
+        yield error
 
 
 SHOWN = 120
@@ -329,24 +292,18 @@ def script_of(entry):
 
 
 def script_faults(entries):
-    """Messages about the start scripts of plan entries ({name: entry})."""
+    """Problems of the start scripts of plan entries ({name: entry})."""
     scripts = {found[0]: (entry, found[1]) for entry in entries.values() for found in [script_of(entry)] if found}
     for path, (entry, arguments) in sorted(scripts.items()):
         try:
-            text = read_text(path)
+            with open(path, encoding="utf-8", errors="replace") as stream:
+                text = stream.read()
         except OSError as error:
-            yield "The start script %s cannot be read: %s. Correct its permissions." % (path, error.strerror)
-            continue
-        if text is None:
-            yield "The start script %s is missing. Use the machine image that has it, or correct command." % path
+            yield FleetError("neuron.script-unreadable", path, error.strerror)
             continue
         yield from _overrides(path, text, entry["environment"])
         if arguments and not ARGUMENTS.search(re.sub(r"(?m)(^|\s)#.*$", "", text)):
-            yield (
-                '%s ignores its arguments %s. Copy the script and let it pass them to vLLM ("$@"), or set variables '
-                "that it reads: fleet_override: {arguments: {host: null, port: null}, environment: {HOST: ${bind}, "
-                "PORT: ${port}}}." % (path, " ".join(arguments)[:SHOWN])
-            )
+            yield FleetError("neuron.script-ignores-arguments", path, " ".join(arguments)[:SHOWN])
 
 
 def _overrides(path, text, environment):
@@ -354,8 +311,4 @@ def _overrides(path, text, environment):
         for number, line in enumerate(text.splitlines(), 1):
             match = re.search(r"(?:^|[\s;&])%s=(\S*)" % name, line.partition("#")[0])
             if match and "$" + name not in match.group(1) and "${" + name not in match.group(1):
-                yield (
-                    "%s line %d sets %s itself (%s), so all servers would have the same value. Copy the script, write "
-                    "%s=${%s:-…} there, and set the copy in command."
-                    % (path, number, name, line.strip()[:SHOWN], name, name)
-                )
+                yield FleetError("neuron.script-sets-variable", path, number, name, line.strip()[:SHOWN])

@@ -32,11 +32,8 @@ from ...host.packages import (
 )
 from ...host.paths import NodePaths
 from ..host import System
-from .platform import KIND, driver_missing
+from .platform import CDI_FILES, KIND, driver_missing, paths_in, stale
 
-# The second is written by the toolkit's own service (from 1.18 on) some time after a boot, and precedes the first,
-# which is present when servers start.
-CDI_FILES = ("/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml")
 SETTINGS = "/etc/docker/daemon.json"
 KEPT_SETTINGS = SETTINGS + ".before-nvidia-toolkit"
 RECORD = "/nvidia_toolkit.json"
@@ -132,27 +129,6 @@ def required(servers):
             engines.setdefault(container["engine"], container)
         wanted = wanted or any(flag.startswith(RUNTIME_FLAGS) for flag in container["flags"])
     return engines, wanted or bool(engines)
-
-
-def stale(text, files, exists):
-    """The reason to write a CDI specification again, or None. Pure.
-
-    files: the GPUs' device files. exists: called with each path in it.
-    """
-    if text is None:
-        return "it is missing"
-    named = paths_in(text)
-    new = [path for path in files if path not in named]
-    if new:
-        return "it lacks %s" % ", ".join(new)
-    # files of hooks and mounts disappear with the driver that the specification was written for
-    gone = sorted(path for path in named if not exists(path))
-    return "it names %s, which does not exist" % ", ".join(gone[:2]) if gone else None
-
-
-def paths_in(text):
-    """Paths of the node in a CDI specification."""
-    return set(re.findall(r"""(?:hostPath|path)["']?\s*:\s*["']?(/[^\s"',}]+)""", text))
 
 
 def holders(engine):

@@ -22,15 +22,16 @@ SWITCHED = ("a100", "h100", "h200", "b200", "b300")  # boards of eight have NVSw
 SUPERCHIPS = ("gb200", "gb300")  # of racks: the fabric is managed outside of the node, and IMEX is on it
 TOOLKIT = "nvidia-container-toolkit"
 KIND = "nvidia.com/gpu"
-CDI_LIBRARY = re.compile(r"libcuda\.so\.([0-9]+\.[0-9.]*[0-9])")
-PREPARE = "Run the play with become and with the step prepare"
+# The second is written by the toolkit's own service (from 1.18 on) some time after a boot, and precedes the first,
+# which is present when servers start.
+CDI_FILES = ("/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml")
 
 
 # ---- NVLink
 
 
 def _services(context):
-    """Messages about services of NVLink that do not run: Fabric Manager, and IMEX in racks."""
+    """Problems of services of NVLink that do not run: Fabric Manager, and IMEX in racks."""
     found, program = context.found, context.system.program("systemctl")
     if program is None or not any(entry["devices"] for entry in context.chosen.values()):
         return
@@ -38,17 +39,9 @@ def _services(context):
     if found.accelerator in SWITCHED and switches and not any(device.fabric for device in found.devices):
         state = _state(program, "nvidia-fabricmanager")
         if state != "active":
-            yield (
-                "This board has NVSwitches, and nvidia-fabricmanager is %s: CUDA does not start (error 802). Install "
-                "nvidia-fabricmanager %s, exactly the driver's version, and run `systemctl enable --now "
-                "nvidia-fabricmanager`." % (state, found.driver or "")
-            )
+            yield FleetError("nvidia.fabric-manager-inactive", state, found.driver or "")
     if found.accelerator in SUPERCHIPS and _state(program, "nvidia-imex") == "failed":
-        yield (
-            "nvidia-imex, which shares memory between the nodes of an NVLink domain, has failed on this node, and "
-            "NCCL stops with it. Check `journalctl -u nvidia-imex`: it must have the driver's version, and "
-            "/etc/nvidia-imex/nodes_config.cfg must name the nodes."
-        )
+        yield FleetError("nvidia.imex-failed")
 
 
 def _state(program, unit):
@@ -61,7 +54,7 @@ def _state(program, unit):
 
 
 def _containers(context):
-    """Messages about what containers need to get GPUs and this run does not set up: engine, toolkit, CDI."""
+    """Problems with what containers need to get GPUs and this run does not set up: engine, toolkit, CDI."""
     entries = [entry for name, entry in context.chosen.items() if entry["container"] and name not in context.unchanged]
     by_name = [entry for entry in entries if any(one.startswith(KIND + "=") for one in entry["container"]["devices"])]
     flags = {flag for entry in entries for flag in entry["container"]["flags"]}
@@ -73,48 +66,46 @@ def _containers(context):
     if installs or not (by_name or any(flag.startswith(("--gpus", "--runtime=nvidia")) for flag in flags)):
         return  # the role installs the toolkit and writes the specification again
     if context.system.program("nvidia-ctk") is None:
-        yield (
-            "This node has no NVIDIA Container Toolkit (nvidia-ctk), which containers need for GPUs. %s, which "
-            "installs it (nvidia_packages)." % PREPARE
-        )
+        yield FleetError("nvidia.toolkit-missing")
         return
-    specifications = _specifications(context.system) if by_name else {}
-    if by_name and not specifications:
-        yield "No file in /etc/cdi or /var/run/cdi describes the GPUs (%s). %s, which writes it." % (KIND, PREPARE)
-    for path, version in specifications.items():
-        driver = context.found.driver if context.found else None
-        if version and driver and numbers(version) != numbers(driver):
-            yield (
-                "%s describes the GPUs for the driver %s, and %s is loaded: containers would not find its libraries. "
-                "%s, or run `nvidia-ctk cdi generate --output=%s` as root." % (path, version, driver, PREPARE, path)
-            )
+    texts = {path: context.system.read(path) for path in CDI_FILES if by_name}
+    for path, text in texts.items():
+        reason = stale(text, (), context.system.exists)
+        if reason and (text is not None or not any(texts.values())):
+            yield FleetError("nvidia.cdi-outdated", path, reason)
+            return
 
 
 def _engine_without_cdi(kind, prepares):
-    """Messages about an engine without CDI; docker from 25 on supports it once the step prepare has enabled it."""
+    """The problem of an engine without CDI; docker from 25 on supports it once the step prepare has enabled it."""
     try:
         version, folders = Engine(kind).cdi()
     except EngineError:
         return  # the role of the engine reports it
     too_old = kind == "docker" and (numbers(version) or ((1, 0),))[0] < (1, 25)
     if not folders and (too_old or not prepares):
-        yield (
-            "%s %s on this node does not support or enable CDI devices, which give containers their GPUs. %s; docker "
-            "needs 25 or later (container_engine_packages), podman 4.1 or later."
-            % (kind.capitalize(), version, PREPARE)
-        )
+        yield FleetError("nvidia.engine-without-cdi", kind, version)
 
 
-def _specifications(system):
-    """{path: version of the driver in it, or None} of the CDI files of the GPUs."""
-    found = {}
-    for folder in ("/etc/cdi", "/var/run/cdi"):
-        for name in system.listed(folder):
-            text = system.read("%s/%s" % (folder, name)) or "" if name.endswith((".yaml", ".json")) else ""
-            if re.search(r"""kind["']?\s*:\s*["']?%s\b""" % re.escape(KIND), text):
-                version = CDI_LIBRARY.search(text)
-                found["%s/%s" % (folder, name)] = version.group(1) if version else None
-    return found
+def stale(text, files, exists):
+    """The reason to write a CDI specification again, or None. Pure.
+
+    files: the GPUs' device files. exists: called with each path in it.
+    """
+    if text is None:
+        return "it is missing"
+    named = paths_in(text)
+    new = [path for path in files if path not in named]
+    if new:
+        return "it lacks %s" % ", ".join(new)
+    # files of hooks and mounts disappear with the driver that the specification was written for
+    gone = sorted(path for path in named if not exists(path))
+    return "it names %s, which does not exist" % ", ".join(gone[:2]) if gone else None
+
+
+def paths_in(text):
+    """Paths of the node in a CDI specification."""
+    return set(re.findall(r"""(?:hostPath|path)["']?\s*:\s*["']?(/[^\s"',}]+)""", text))
 
 
 VENDOR = "0x10de"
@@ -212,9 +203,6 @@ def _device(system, index, bus, gpu, row, lost):
     device = GpuDevice(
         id=index,
         memory_mib=(gpu.number("fb_memory_usage/total") if gpu else None) or row.get("memory_mib"),
-        cores=1,
-        numa=None,
-        cpus="",
         health=found[0][0] if found else "ok",
         holders=gpu.processes() if gpu else [],
         core_ids=[index],
@@ -254,10 +242,7 @@ class Platform(Detector):
         others = {str(device.product) for device in used(found, hardware)
                   if device.kind != found.accelerator and not device.faults}  # fmt: skip
         if others and found.accelerator != "unknown":
-            messages.append(
-                "This node has %s in addition to %s, but servers of one recipe require one kind of GPU. Exclude the "
-                "others in fleet_hardware.exclude." % (", ".join(sorted(others)), found.model)
-            )
+            messages.append(FleetError("nvidia.kinds-differ", ", ".join(sorted(others)), found.model))
         return messages
 
     def preflight(self, context):

@@ -228,29 +228,19 @@ def _fabric(name, gpu):
 
 # ---- no answer
 
-# (part of what nvidia-smi prints, cause and remedy)
-REASONS_FOR_NO_ANSWER = (
-    ("couldn't communicate with the NVIDIA driver",
-     "the driver is installed and not loaded. Look at `modprobe nvidia` and `dkms status`: after a new kernel its "
-     "module has to be built again, and Secure Boot refuses a module that is not signed"),
-    ("version mismatch",
-     "the driver's module and its libraries have different versions, because the driver was updated while the old "
-     "module was loaded. Hold its packages: unattended upgrades cause this"),
-    ("couldn't find libnvidia-ml", "libnvidia-ml.so is missing. Install the complete driver again"),
-    ("No devices were found",
-     "the driver finds no GPU that it can use. Look for NVRM in dmesg: a driver of the wrong kind (Blackwell requires "
-     "nvidia-open), a GPU that is passed to a virtual machine, or a GPU that has failed"),
-    ("Insufficient Permissions",
-     "this user may not open the GPUs (/dev/nvidiactl). Run the play with become, or give the user's group access to "
-     "the device files"),
-    ("access blocked by the operating system",
-     "/dev/nvidiactl is not the driver's device file, or a container withholds it. Look at `ls -l /dev/nvidia*`, and "
-     "load the driver again"),
-)  # fmt: skip
+# code: part of what nvidia-smi prints
+NO_ANSWER = {
+    "nvidia.driver-not-loaded": "couldn't communicate with the NVIDIA driver",
+    "nvidia.driver-versions-differ": "version mismatch",
+    "nvidia.driver-incomplete": "couldn't find libnvidia-ml",
+    "nvidia.no-devices": "No devices were found",
+    "nvidia.no-permission": "Insufficient Permissions",
+    "nvidia.access-blocked": "access blocked by the operating system",
+}
 
 
 def refuse(system, problem):
     """Raises FleetError for what nvidia-smi printed instead of an answer."""
     words = " ".join(problem.split())
-    cause = next((cause for mark, cause in REASONS_FOR_NO_ANSWER if mark in words), "look for NVRM in dmesg")
-    raise FleetError("nvidia.no-answer", system.value(LOADED) or "none", words[:200] or "it printed nothing", cause)
+    code = next((code for code, mark in NO_ANSWER.items() if mark in words), "nvidia.no-answer")
+    raise FleetError(code, system.value(LOADED) or "none", words[:200] or "it printed nothing")

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Detection and preflight of nodes with AMD Instinct GPUs, by recorded output of amd-smi and rocm-smi."""
+"""Detection and preflight of nodes with AMD Instinct GPUs, by recorded output of amd-smi."""
 
 from __future__ import annotations
 
@@ -69,16 +69,6 @@ def test_virtual_functions_without_the_numbers_of_hip(node):
     assert [round(one.memory_mib / 1024, 2) for one in found.devices] == [255.98, 255.98]
 
 
-def test_rocm_smi_where_amd_smi_does_not_answer(node):
-    node.tool("rocm-smi", any="WARNING: low-power state\n\n" + (FIXTURES / "mi300x-8/rocm-smi.json").read_text())
-    node.tool("amd-smi", any="ERROR: no GPU\n")
-    found = node.detect()
-    assert (found.accelerator, found.driver, len(found.warnings)) == ("mi300x", "6.10.5", 1)
-    assert [(one.id, one.address, one.memory_mib) for one in found.devices] == [
-        (0, "0000:26:00.0", 196592), (1, "0000:05:00.0", 196592),
-    ]  # fmt: skip
-
-
 def test_a_partitioned_gpu_is_a_fault(node):
     text = node.has().path.joinpath("answers/amd-smi-static").read_text()
     node.write("/answers/amd-smi-static", text.replace('"SPX"', '"CPX"', 1))
@@ -97,32 +87,29 @@ def test_gpus_of_no_known_kind_and_gpus_without_an_answer(node):
     del data["gpu_data"][7]
     found = node.has(change=lambda text: json.dumps(data)).detect()
     assert "0000:e5:00.0" in found.warnings[0]
-    (message,) = amd.Platform().shortfalls(found, {"accelerator": "mi300x", "count": 8}, {})
-    assert "this node has 7 (0-4,6-7), without 5" in message
+    (missing,) = amd.Platform().shortfalls(found, {"accelerator": "mi300x", "count": 8}, {})
+    assert (missing.code, missing.values[2:5]) == ("platform.devices-missing", (7, "0-4,6-7", "5"))
 
 
-@pytest.mark.parametrize(("answer", "kfd", "code", "word"), [
-    (None, False, "amd.driver-missing", 8),
-    ("ERROR:root:Unable to get devices, driver not initialized\n", False, "amd.no-answer", "modprobe"),
-    ("[{broken", True, "amd.no-answer", "dmesg"),
-    ('{"gpu_data": []}', True, "amd.no-answer", "become"),
+@pytest.mark.parametrize(("answer", "kfd", "code"), [
+    ("ERROR:root:Unable to get devices, driver not initialized\n", False, "amd.driver-not-loaded"),
+    ("[{broken", True, "amd.no-answer"),
+    ('{"gpu_data": []}', True, "amd.no-answer"),
 ])  # fmt: skip
-def test_each_failure_has_an_error(node, answer, kfd, code, word):
+def test_each_failure_has_an_error(node, answer, kfd, code):
     node.has()
-    (node.path / "usr/bin/amd-smi").unlink()
-    if answer is not None:
-        node.tool("amd-smi", any=answer)
-        for file in (node.path / "answers").glob("amd-smi-[!a]*"):
-            file.unlink()
+    node.tool("amd-smi", any=answer)
+    for file in (node.path / "answers").glob("amd-smi-[!a]*"):
+        file.unlink()
     if not kfd:
         (node.path / "dev/kfd").unlink()
     error = node.refused()
-    assert error.code == code and (word in error.values or word in error.values[-1])
+    assert error.code == code and error.values[0] == "/dev/kfd"
 
 
 def test_a_driver_that_is_not_loaded(node):
     found = node.has().detect()
     (node.path / "dev/kfd").unlink()
-    context = Context("", System(node.root), {}, found=found)
-    assert "/dev/kfd is missing" in dict(amd.Platform().preflight(context))["driver"][0]
+    (problem,) = dict(amd.Platform().preflight(Context("", System(node.root), {}, found=found)))["driver"]
+    assert problem.code == "amd.driver-not-loaded"
     assert dict(amd.Platform().preflight(Context("", System(node.root), {}))) == {"driver": []}

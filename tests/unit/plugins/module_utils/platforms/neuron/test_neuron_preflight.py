@@ -223,12 +223,6 @@ def test_an_environment_that_is_not_there_or_has_no_vllm(node, monkeypatch):
     assert node.check(venv={"create": True})["problems"] == []  # made later
 
 
-def test_a_missing_script(node):
-    node.script.unlink()
-    ((check, message),) = node.problems("trn3-start-script")
-    assert check == "script" and str(node.script) in message
-
-
 @pytest.mark.parametrize("line", [
     "NEURON_RT_VISIBLE_CORES=0-7 NEURON_X=1 \\", "x=1; export NEURON_COMPILED_ARTIFACTS=/tmp/a",
 ])  # fmt: skip
@@ -252,30 +246,9 @@ def test_a_script_that_ignores_its_arguments(node):
 def test_a_script_in_an_image_is_not_looked_for_on_the_node(node):
     (entry, *_rest), _deployment, _hardware = node.plan("trn3-start-script")
     node.script.unlink()
-    assert len(list(neuron_preflight.script_faults({"server-0": entry}))) == 1
+    (missing,) = neuron_preflight.script_faults({"server-0": entry})
+    assert (missing.code, missing.values[0]) == ("neuron.script-unreadable", str(node.script))
     assert list(neuron_preflight.script_faults({"server-0": dict(entry, container={"image": "x"})})) == []
-
-
-def artifact_of(node, **override):
-    path = pathlib.Path(node.plan(**override)[0][0]["directories"]["artifact"])
-    path.mkdir(parents=True, exist_ok=True)
-    return path
-
-
-def recorded(path, **changes):
-    """A whole artifact with this in its record."""
-    (path / "model.pt").write_text("onetwo")
-    record = {"schema": 1, "state": "complete", "server": "server-0", "files": {"model.pt": 6}, **changes}
-    (path / "inference-fleet.json").write_text(json.dumps(record))
-
-
-@pytest.mark.parametrize("changes", [{"files": {"model.pt": 6, "gone": 1}}, {"state": "compiling"}, {"key": "0" * 16}])
-def test_an_artifact_that_is_compiled_again_is_a_warning(node, changes):
-    path = artifact_of(node)
-    recorded(path, **{"key": path.name, **changes})
-    (warning,) = node.check()["warnings"]
-    assert str(path) in warning
-    assert node.check(only=["server-1"])["warnings"] == [warning], "it loads the same artifact"
 
 
 @pytest.mark.parametrize(

@@ -85,26 +85,15 @@ def test_names_are_for_people_and_the_capability_counts(product, capability, kin
 # ---- failures
 
 
-@pytest.mark.parametrize(("failure", "words"), [
-    ("driver-not-loaded", "modprobe nvidia"), ("library-mismatch", "Hold its packages"),
-    ("library-missing", "libnvidia-ml.so is missing"), ("no-devices", "nvidia-open"),
-    ("no-permission", "with become"), ("access-blocked", "ls -l /dev/nvidia*"),
-    ("unknown-error", "look for NVRM in dmesg"),
+@pytest.mark.parametrize(("failure", "code"), [
+    ("driver-not-loaded", "driver-not-loaded"), ("library-mismatch", "driver-versions-differ"),
+    ("library-missing", "driver-incomplete"), ("no-devices", "no-devices"), ("no-permission", "no-permission"),
+    ("access-blocked", "access-blocked"), ("unknown-error", "no-answer"),
 ])  # fmt: skip
-def test_each_failure_has_its_cause(node, failure, words):
+def test_each_failure_has_its_code(node, failure, code):
     node.write("/sys/module/nvidia/version", "580.95.05\n")
     error = node.fails(failure).refused()
-    assert (error.code, error.values[0]) == ("nvidia.no-answer", "580.95.05")
-    assert words in error.values[2]
-
-
-def test_without_nvidia_smi(node):
-    for count in (0, 1):
-        error = node.refused()
-        assert (error.code, error.values) == ("nvidia.driver-missing", (count,))
-        assert registry.PLATFORMS["nvidia"].present(System(node.root)) is bool(count)
-        node.write("/sys/bus/pci/devices/0000:53:00.0/vendor", "0x10de\n")
-        node.write("/sys/bus/pci/devices/0000:53:00.0/class", "0x030200\n")
+    assert (error.code, error.values[0]) == ("nvidia." + code, "580.95.05")
 
 
 @pytest.mark.parametrize("failure", ["gpu-lost", "gpu-unknown-error"])

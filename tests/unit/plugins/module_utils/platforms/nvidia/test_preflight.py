@@ -26,7 +26,7 @@ devices:
 - name: "0"
 containerEdits:
   mounts:
-  - hostPath: /usr/lib/x86_64-linux-gnu/libcuda.so.%s
+  - hostPath: /usr/lib/libcuda.so.%s
 """
 HELD = "<process_info><pid>%d</pid><type>C</type><process_name>python3</process_name></process_info>"
 
@@ -38,7 +38,8 @@ def node(tmp_path):
     made.program("systemctl", "#!/bin/sh\necho LoadState=loaded\necho ActiveState=active\n")
     for name in ("docker", "nvidia-ctk"):
         made.program(name, "#!/bin/sh\n")
-    made.write("/etc/cdi/nvidia.yaml", CDI % "580.105.08")
+    made.write("/etc/cdi/nvidia.yaml", CDI % "580")
+    made.write("/usr/lib/libcuda.so.580")
     return made
 
 
@@ -50,7 +51,7 @@ def entries(accelerator="h100", count=8, devices=2, launcher="container", **hard
 
 
 def look(node, needs=None, planned=None, hardware=None, **context):
-    """({check: [messages]}, warnings) of the platform, hardware's shortfalls among them."""
+    """({check: [codes, or messages without a code]}, warnings) of the platform and of its hardware's shortfalls."""
     hardware = hardware or {"accelerator": "h100", "count": 8}
     context = Context(
         root="/nonexistent", system=System(node.root), entries=entries() if planned is None else planned,
@@ -60,14 +61,15 @@ def look(node, needs=None, planned=None, hardware=None, **context):
     short = NVIDIA.shortfalls(context.found, context.hardware, context.needs)
     context.fits = not short
     found = {"hardware": short, **dict(NVIDIA.preflight(context))}
-    return {check: messages for check, messages in found.items() if messages}, context.warnings
+    found = {check: [getattr(one, "code", one) for one in problems] for check, problems in found.items() if problems}
+    return found, context.warnings
 
 
 def one(node, **given):
-    """The only message, and its check."""
+    """The only problem, and its check."""
     found, _warnings = look(node, **given)
-    ((check, (message,)),) = found.items()
-    return check, message
+    ((check, (problem,)),) = found.items()
+    return check, problem
 
 
 @pytest.mark.parametrize("launcher", ["container", "process"])
@@ -77,7 +79,7 @@ def test_nothing_is_wrong(node, launcher):
 
 def test_another_kind_of_gpu_is_named_unless_excluded(node):
     node.has("h100-8", change=lambda root: node.set(root, 0, "product_name", "NVIDIA H200"), csv=lambda text: "")
-    assert "has NVIDIA H200 in addition to NVIDIA H100" in look(node)[0]["hardware"][0]
+    assert look(node)[0]["hardware"] == ["nvidia.kinds-differ"]
     without = {"accelerator": "h100", "count": 8, "exclude": [0]}
     assert look(node, hardware=without, planned=entries(exclude=[0]))[0] == {}
 
@@ -101,9 +103,7 @@ def test_a_process_of_somebody_else_holds_one(node, monkeypatch):
     try:
         node.has("h100-8", change=lambda root: root.findall("gpu")[4].find("processes").append(
             ElementTree.fromstring(HELD % other.pid)))  # fmt: skip
-        check, message = one(node)
-        assert check == "holders"
-        assert message.startswith("pid %d (sleep 60) holds GPU 4, assigned to server-2." % other.pid)
+        assert one(node) == ("holders", "platform.device-held")
         assert look(node, unchanged=("server-2",))[0] == {}  # it may be its own, of another namespace
         assert look(node, only=("server-1",))[0] == {}
         monkeypatch.setattr(processes, "marked_processes", lambda root: {"server-2": [other.pid]})
@@ -124,9 +124,7 @@ def test_fabric_manager_if_nvidia_smi_reports_no_state(node):
     node.write("/dev/nvidia-nvswitchctl", "")
     service(node, "inactive")
     given = {"planned": entries("a100"), "hardware": {"accelerator": "a100", "count": 8}, "installs": INSTALLS}
-    check, message = one(node.has("a100-8-old-schema"), **given)
-    assert check == "fabric"
-    assert "nvidia-fabricmanager is inactive" in message and "535.183.01" in message
+    assert one(node.has("a100-8-old-schema"), **given) == ("fabric", "nvidia.fabric-manager-inactive")
     service(node, "active")
     assert look(node, **given)[0] == {}
     service(node, "failed")
@@ -136,39 +134,33 @@ def test_fabric_manager_if_nvidia_smi_reports_no_state(node):
 @pytest.mark.parametrize(("state", "problem"), [("failed", True), ("inactive", False)])
 def test_imex(node, state, problem):
     service(node, state)
-    node.write("/etc/cdi/nvidia.yaml", CDI % "580.173.02")
     hardware = {"accelerator": "gb200", "count": 4}
     found, _warnings = look(node.has("gb200-4"), planned=entries("gb200", 4), hardware=hardware)
-    assert ["nvidia-imex" in text for text in found.get("fabric", [])] == [True] * problem
+    assert found.get("fabric", []) == ["nvidia.imex-failed"] * problem
 
 
 # ---- containers
 
 
-@pytest.mark.parametrize(("path", "words"), [
-    ("/usr/bin/nvidia-ctk", "This node has no NVIDIA Container Toolkit (nvidia-ctk)"),
-    ("/etc/cdi/nvidia.yaml", "No file in /etc/cdi or /var/run/cdi describes the GPUs (nvidia.com/gpu)."),
+@pytest.mark.parametrize(("path", "code"), [
+    ("/usr/bin/nvidia-ctk", "nvidia.toolkit-missing"),
+    ("/etc/cdi/nvidia.yaml", "nvidia.cdi-outdated"),
+    ("/usr/lib/libcuda.so.580", "nvidia.cdi-outdated"),  # another driver is installed
 ])  # fmt: skip
-def test_what_containers_lack_and_the_role_brings(node, path, words):
+def test_what_containers_lack_and_the_role_brings(node, path, code):
     node.has("h100-8")
     os.unlink(node.root + path)
-    check, message = one(node)
-    assert (check, message[: len(words)]) == ("containers", words)
+    assert one(node) == ("containers", code)
     assert look(node, installs=INSTALLS)[0] == {}
     assert look(node, planned=entries(launcher="process"))[0] == {}
     assert look(node, unchanged=tuple(entries()))[0] == {}
 
 
-@pytest.mark.parametrize("folder", ["/etc/cdi", "/var/run/cdi"])
-def test_a_description_for_another_driver(node, folder):
+@pytest.mark.parametrize(("driver", "problem"), [("580", False), ("570", True)])
+def test_the_specification_of_the_toolkit_s_own_service(node, driver, problem):
     os.unlink(node.root + "/etc/cdi/nvidia.yaml")
-    node.write(folder + "/nvidia.yaml", CDI % "570.148.08")
-    check, message = one(node.has("h100-8"))
-    assert check == "containers"
-    assert message.startswith(
-        "%s/nvidia.yaml describes the GPUs for the driver 570.148.08, and 580.105.08 is loaded: " % folder
-    )
-    assert look(node, installs=INSTALLS)[0] == {}
+    node.write("/var/run/cdi/nvidia.yaml", CDI % driver)
+    assert look(node.has("h100-8"))[0].get("containers", []) == ["nvidia.cdi-outdated"] * problem
 
 
 @pytest.mark.parametrize(("kind", "version", "folders", "prepares", "problem"), [
@@ -178,8 +170,8 @@ def test_a_description_for_another_driver(node, folder):
 ])  # fmt: skip
 def test_engines_without_cdi(monkeypatch, kind, version, folders, prepares, problem):
     monkeypatch.setattr(platform.Engine, "cdi", lambda self: (version, folders))
-    messages = list(platform._engine_without_cdi(kind, prepares))
-    assert [version in text for text in messages] == [True] * problem
+    found = list(platform._engine_without_cdi(kind, prepares))
+    assert [error.values for error in found] == [(kind, version)] * problem
 
 
 def test_who_asks_for_gpus_by_a_flag_needs_the_toolkit_and_no_description(node):
@@ -189,4 +181,4 @@ def test_who_asks_for_gpus_by_a_flag_needs_the_toolkit_and_no_description(node):
     os.unlink(node.root + "/etc/cdi/nvidia.yaml")
     assert look(node.has("h100-8"), planned=planned)[0] == {}
     os.unlink(node.root + "/usr/bin/nvidia-ctk")
-    assert "no NVIDIA Container Toolkit" in one(node, planned=planned)[1]
+    assert one(node, planned=planned) == ("containers", "nvidia.toolkit-missing")
