@@ -76,8 +76,9 @@ def test_a_file_that_cannot_be_written_is_said_before_a_node_is_asked_and_secret
     override = {"servers": {"server": {"count": 1, "port": PORT}}, "secrets": {"HF_TOKEN": "test_token"}}
     run = status(tmp_path, n1={"fleet_override": override, "test_token": "{{ nowhere.to.be_found }}"})
     assert (run.status, "not deployed" in run.output, "test_token" in run.output) == (2, True, False)
-    run = status(tmp_path, "-e", "fleet_status_file=nowhere/status.json", n1={})
-    words = "fleet_status_file %s/nowhere/status.json cannot be written: No such file or directory" % tmp_path
+    (tmp_path / "file").write_text("")
+    run = status(tmp_path, "-e", "fleet_status_file=file/status.json", n1={})
+    words = "fleet_status_file %s/file/status.json cannot be written: File exists" % tmp_path
     assert run.status == 2 and words in flat(run.output)
     assert "Read the status of the servers" not in run.output
 
