@@ -26,7 +26,7 @@ from .servers.reconcile import locked
 from .weights.manifest import INNER_STAGING, MANIFEST, lock_of
 from .weights.staging import Busy, WeightLock
 
-KINDS = ("work", "compile", "artifact", "cache")
+KINDS = {"work", "compile", "artifact", "cache"}
 PATH = re.compile(r"/[^\s\"',;:=\\]+")
 ESCAPED = re.compile(r"(?:\\u[0-9a-fA-F]{4})+")
 QUOTES = re.compile(r"[\\\"'%$]")  # of JSON, units and shells, which also double some of them
@@ -45,7 +45,7 @@ def clean(paths, planned, deployment=None, remove=False, remove_shared=False, ch
         with locked(paths, wait_s=0) if remove and not check else contextlib.nullcontext():
             found = find(paths, planned, deployment)
             goes = [one for one in found if remove and not one["mounted"] and (remove_shared or not one["shared"])]
-            removed = [one["path"] for one in goes if check or _delete(paths, one)]
+            removed = [one["path"] for one in goes if check or _delete(one["path"], one["kind"])]
     except OSError as error:
         raise os_error("Unused files cannot be removed", error, "Run clean.yml again then.") from error
     return {
@@ -190,18 +190,9 @@ def _folders(folder):
 
 
 def _server_folders(paths, used, names):
-    why = "no server of that name is planned or deployed"
     for name, path in _folders(paths.lib + "/servers"):
-        if not NAME.match(name):
-            continue
-        content = os.listdir(path)
-        if name not in names and set(content) <= set(KINDS) and not used.names(path):
-            yield path, "folders of a server", why
-            continue
-        for kind in KINDS:
-            if kind in content and os.path.isdir(os.path.join(path, kind)) and not used.names(os.path.join(path, kind)):
-                reason = "no planned or deployed server names it" if name in names else why
-                yield os.path.join(path, kind), "folder of a server", reason
+        if NAME.match(name) and name not in names and set(os.listdir(path)) <= KINDS and not used.names(path):
+            yield path, "folders of a server", "no server of that name is planned or deployed"
 
 
 def _artifacts(paths, used, entries):
@@ -264,18 +255,14 @@ def _remove(path):
     shutil.rmtree(path)
 
 
-def _delete(paths, one):
+def _delete(path, kind):
     """Delete it unless it is in use by now. Returns whether it was deleted."""
-    path, kind = one["path"], one["kind"]
+    lock = contextlib.nullcontext()
     if kind in ("checkpoint", "partial download"):
-        try:
-            with WeightLock(_destination(path), patience_s=0):
-                _remove(path)
-        except Busy:
-            return False
-        return True
-    _remove(path)
-    if os.path.dirname(path) != paths.venvs:
-        with contextlib.suppress(OSError):
-            os.rmdir(os.path.dirname(path))  # of a server or a recipe, only where nothing else is in it
+        lock = WeightLock(_destination(path), patience_s=0)
+    try:
+        with lock:
+            _remove(path)
+    except Busy:
+        return False
     return True

@@ -95,20 +95,6 @@ class Event:
         return parsed(self.data)
 
 
-@dataclasses.dataclass
-class Stream:
-    """An event stream, read to its end.
-
-    response: the Response (its text is the raw stream); events: [Event] without the closing mark; done: whether
-    `data: [DONE]` was received; after: the data of the first event after it, or None.
-    """
-
-    response: Response
-    events: list
-    done: bool
-    after: str | None = None
-
-
 def parsed(text):
     """The JSON value of a string, or None."""
     try:
@@ -146,10 +132,10 @@ def request(method, url, body=None, timeout=30, headers=None, connection=None, c
 
 def stream(method, url, body=None, timeout=30, headers=None, connection=None):
     """As request(), for an answer of server-sent events. Returns a Stream."""
-    reader = _EventReader()
-    headers = dict({"Accept": "text/event-stream"}, **(headers or {}))
-    response = _exchange(method, url, body, timeout, headers, reader, connection)
-    return Stream(response, reader.events, reader.done, reader.after)
+    reader = Stream()
+    headers = {"Accept": "text/event-stream", **(headers or {})}
+    reader.response = _exchange(method, url, body, timeout, headers, reader, connection)
+    return reader
 
 
 class Connection:
@@ -187,16 +173,17 @@ class _Collector:
         """The body is complete."""
 
 
-class _EventReader(_Collector):
-    """Parses server-sent events (WHATWG HTML, section 9.2: data lines, a blank line ends an event)."""
+class Stream(_Collector):
+    """An event stream, read to its end (WHATWG HTML, section 9.2: data lines, a blank line ends an event).
+
+    response: the Response (its text is the raw stream); events: [Event] without the closing mark; done: whether
+    `data: [DONE]` was received; after: the data of the first event after it, or None.
+    """
 
     def __init__(self):
         super().__init__()
-        self.events = []
-        self.done = False
-        self.after = None
-        self._rest = b""
-        self._data = []
+        self.response, self.events, self.after = None, [], None
+        self._rest, self._data = b"", []
 
     def feed(self, block, ms):
         super().feed(block, ms)

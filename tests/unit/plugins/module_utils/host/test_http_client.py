@@ -89,7 +89,7 @@ def test_a_stream_that_breaks_keeps_the_events_before_it():
     (b"data: a\n\ndata: [DONE]", ["a"], True),
 ])  # fmt: skip
 def test_forms_of_events(raw, events, done, size):
-    reader = http_client._EventReader()
+    reader = http_client.Stream()
     for start in range(0, len(raw), size):
         reader.feed(raw[start : start + size], 7)
     reader.end(7)
