@@ -200,3 +200,14 @@ def test_the_command_can_be_typed_where_the_run_was_started(tmp_path, monkeypatc
         "ansible-playbook playbooks/replace_node.yml -i 'my hosts' -i /etc/more -i localhost, -e 'fleet_node=n 1' "
         "-e fleet_host_key=" + PRINT
     )
+
+
+@pytest.mark.parametrize(("callback", "shown"), [
+    ("default", True), ("ansible.posix.debug", True), ("inference.fleet.fleet", False), ("ansible.posix.json", False),
+])  # fmt: skip
+def test_tables_are_left_to_the_callback_that_gathers_them_and_out_of_json(monkeypatch, callback, shown):
+    shows = []
+    monkeypatch.setattr(screen.C, "DEFAULT_STDOUT_CALLBACK", callback, raising=False)
+    monkeypatch.setattr(screen.Display, "display", lambda self, text, *args, **kwargs: shows.append(text))
+    screen.show([{"title": "Plan", "columns": ["host", "port"], "rows": [["a", 1]]}])
+    assert shows == (["\nPLAN %s\nhost  port\na     1" % ("*" * 75)] if shown else [])
