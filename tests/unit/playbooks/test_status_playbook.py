@@ -119,15 +119,10 @@ def running(root, *names):
         one.wait()
 
 
-@pytest.mark.parametrize(
-    ("there", "arguments", "refused"),
-    [
-        (("server-0", "server-1"), (), False),
-        (("server-0",), (), True),
-        (("server-0",), ("-e", "fleet_restart_anyway=true"), False),
-    ],
-    ids=["another runs", "the last", "the last, anyway"],
-)
+@pytest.mark.parametrize(("there", "arguments", "refused"), [
+    (("server-0", "server-1"), (), False), (("server-0",), (), True),
+    (("server-0",), ("-e", "fleet_restart_anyway=true"), False),
+], ids=["another runs", "the last", "the last, anyway"])  # fmt: skip
 def test_the_last_server_of_a_role(tmp_path, there, arguments, refused):
     with running(tmp_path / "root-n1", *there):
         arguments = ("--check", "-e", "fleet_server=server-0", *arguments)
