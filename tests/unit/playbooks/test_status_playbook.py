@@ -78,8 +78,7 @@ def test_a_file_that_cannot_be_written_is_said_before_a_node_is_asked_and_secret
     assert (run.status, "not deployed" in run.output, "test_token" in run.output) == (2, True, False)
     (tmp_path / "file").write_text("")
     run = status(tmp_path, "-e", "fleet_status_file=file/status.json", n1={})
-    words = "fleet_status_file %s/file/status.json cannot be written: File exists" % tmp_path
-    assert run.status == 2 and words in flat(run.output)
+    assert run.status == 2 and "fleet_status_file %s/file/status.json cannot be written" % tmp_path in flat(run.output)
     assert "Read the status of the servers" not in run.output
 
 
