@@ -117,9 +117,8 @@ def _within(path, folder):
 
 
 def used_places(paths, planned, deployment):
-    """(Used, {names of planned, deployed and running servers}, [entries]). Raises FleetError for an invalid entry."""
+    """(Used, [entries]). Raises FleetError for an invalid entry."""
     entries = list(planned)
-    names = {entry["name"] for entry in entries}
     for file in sorted(glob.glob(glob.escape(paths.servers) + "/*.json")):
         text = read_text(file) or ""
         try:
@@ -128,13 +127,11 @@ def used_places(paths, planned, deployment):
         except (ValueError, KeyError, TypeError):
             raise FleetError("clean.entry-unreadable", file) from None
         entries.append({**entry, "directories": directories})
-        names.add(os.path.basename(file)[: -len(".json")])
     texts = _strings([deployment, *entries])
     others = _processes(paths)
     for pattern in (UNITS, UNITS + "/*", glob.escape(paths.etc) + "/supervisor.d/*"):
         others += [read_text(file) or "" for file in glob.glob(pattern) if os.path.isfile(file)]
-    names |= set(processes.marked_processes(paths.root))
-    return Used(texts, others, os.path.realpath(paths.lib)), names, entries
+    return Used(texts, others, os.path.realpath(paths.lib)), entries
 
 
 def _processes(paths):
@@ -162,9 +159,9 @@ def find(paths, planned, deployment=None):
     size: bytes; shared: it is outside of the root's own folder or on another file system, so other nodes may use it;
     mounted: something is mounted in it, so it is never deleted.
     """
-    used, names, entries = used_places(paths, planned, deployment)
+    used, entries = used_places(paths, planned, deployment)
     unused = [
-        *_server_folders(paths, used, names),
+        *_server_folders(paths, used),
         *_artifacts(paths, used, entries),
         *_environments(paths, used),
         *_weights(paths, used, entries),
@@ -189,10 +186,10 @@ def _folders(folder):
         return []
 
 
-def _server_folders(paths, used, names):
+def _server_folders(paths, used):
     for name, path in _folders(paths.lib + "/servers"):
-        if NAME.match(name) and name not in names and set(os.listdir(path)) <= KINDS and not used.names(path):
-            yield path, "folders of a server", "no server of that name is planned or deployed"
+        if NAME.match(name) and set(os.listdir(path)) <= KINDS and not used.names(path):
+            yield path, "folders of a server", "no planned or deployed server, nor a process, uses it"
 
 
 def _artifacts(paths, used, entries):

@@ -81,20 +81,21 @@ def test_a_stream_that_breaks_keeps_the_events_before_it():
 
 
 @pytest.mark.parametrize("size", [1, 99])
-@pytest.mark.parametrize(("raw", "events", "done"), [
-    (b"event: message\nid: 7\ndata: a\ndata:b\n\n", ["a\nb"], False),
-    (b"\n\n: ping\n\ndata:a\n\n\n\ndata: b\n\n", ["a", "b"], False),
-    (b"data: a\r\rdata: b\r\r", ["a", "b"], False),
-    (b"data: a\r\ndata: b\r\n\r\ndata: [DONE]\n", ["a\nb"], True),
-    (b"data: a\n\ndata: [DONE]", ["a"], True),
+@pytest.mark.parametrize(("raw", "events", "done", "after"), [
+    (b"event: message\nid: 7\ndata: a\ndata:b\n\n", ["a\nb"], False, None),
+    (b"\n\n: ping\n\ndata:a\n\n\n\ndata: b\n\n", ["a", "b"], False, None),
+    (b"data: a\r\rdata: b\r\r", ["a", "b"], False, None),
+    (b"data: a\r\ndata: b\r\n\r\ndata: [DONE]\n", ["a\nb"], True, None),
+    (b"data: a\n\ndata: [DONE]", ["a"], True, None),
+    (b"data: a\n\ndata: [DONE]\n\ndata: b\n\n", ["a"], True, "b"),
 ])  # fmt: skip
-def test_forms_of_events(raw, events, done, size):
+def test_forms_of_events(raw, events, done, after, size):
     reader = http_client.Stream()
     for start in range(0, len(raw), size):
         reader.feed(raw[start : start + size], 7)
     reader.end(7)
     assert [(event.data, event.ms) for event in reader.events] == [(data, 7) for data in events]
-    assert reader.done is done
+    assert (reader.done, reader.after) == (done, after)
 
 
 @pytest.mark.parametrize(("binds", "host"), [
