@@ -139,23 +139,14 @@ def stream(method, url, body=None, timeout=30, headers=None, connection=None):
 
 
 class Connection:
-    """A connection for several successive requests, with the module's request() and stream(). used: requests sent over
-    the open connection."""
+    """A connection for several successive calls of request() and stream(). open: http.client's, None if closed."""
 
-    def __init__(self):
-        self.used = 0
-        self.open = None
-
-    def request(self, *arguments):
-        return request(*arguments, connection=self)
-
-    def stream(self, *arguments):
-        return stream(*arguments, connection=self)
+    open = None
 
     def close(self):
         if self.open:
             self.open.close()
-        self.used, self.open = 0, None
+        self.open = None
 
 
 class _Collector:
@@ -271,7 +262,7 @@ def _exchange(method, url, body, timeout, headers, collector, kept=None, context
         result.error, result.detail = _failure(error, result)
     finally:
         if kept and result.error is None and not result.closes:
-            kept.open, kept.used = connection, kept.used + 1
+            kept.open = connection
         else:
             connection.close()
             if kept:
