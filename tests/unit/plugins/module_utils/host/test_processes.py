@@ -186,6 +186,15 @@ def test_memory_and_start_time():
     assert processes.started_at(one.pid) is None
 
 
+def test_a_handler_of_a_signal_is_seen():
+    before = signal.signal(signal.SIGUSR2, lambda *_given: None)
+    try:
+        assert processes.catches(os.getpid(), signal.SIGUSR2)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert not processes.catches(os.getpid(), signal.SIGUSR2) and not processes.catches(2**22 + 1, signal.SIGUSR2)
+
+
 @pytest.mark.skipif(processes.command(2) != "[kthreadd]", reason="this namespace has no kernel threads")
 def test_the_kernels_own_threads_are_not_processes():
     assert processes.process(2).kernel and 2 not in processes.process_table()
