@@ -54,12 +54,12 @@ def main():
     from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python_environment as uv_tool
 
     python, pyproject, environment = VENV / "bin" / "python", ROOT / "pyproject.toml", dict(os.environ)
-    try:
-        if not python.exists():
-            uv_tool.run([sys.executable, "-m", "venv", "--without-pip", str(VENV)], environment)
-        uv = uv_tool.install_uv(sys.executable, str(VENV), "uv>=0.9,<0.14", environment)
-    except uv_tool.CommandFailed as error:
-        fail(".venv with uv cannot be made; on Debian and Ubuntu install python3-pip or python3-venv.\n" + error.output)
+    if not python.exists():
+        uv_tool.run([sys.executable, "-m", "venv", "--without-pip", str(VENV)], environment)
+    made = uv_tool.install_uv(sys.executable, str(VENV), "uv>=0.9,<0.14", environment)
+    if made.returncode:
+        fail(".venv with uv cannot be made; on Debian and Ubuntu install python3-pip or python3-venv.\n" + made.stderr)
+    uv = VENV / "bin" / "uv"
     places, flags = uv_tool.places(uv_tool.pip_configuration([sys.executable, str(python)], environment), environment)
     environment.update(places)
     wanted = ["-r", str(pyproject), *(["--group", str(pyproject) + ":test"] if tests else [])]

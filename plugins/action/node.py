@@ -8,25 +8,20 @@ If this version of the program is missing or damaged on a node, it is copied to 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import zipfile
 
+from ansible import constants as C
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import write_atomic
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import sha256_file, write_atomic
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.plugin_utils import cache_folder
 from ansible_collections.inference.fleet.plugins.plugin_utils.actions import action_fail, is_here, to_node
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations import part_of
 
 MODULE = "inference.fleet.node"
 MAKES_FOLDER = ("etcd_member", "nats_server")  # the program's folder, on hosts that have no inference servers
-NAME = "fleet-%s.zip"
-MOST = 64 << 20  # bytes of an archive
-KEPT, KEPT_S = 8, 3600  # archives of versions, and seconds for which an archive is kept that another run may use
 MISSING = re.compile(r"python\S*: (?:command )?not found|python\S*: No such file|No python interpreters found", re.I)
 OLD = re.compile(r"requires a minimum of Python\D*[\d.]+\D+(\d+\.\d+)")
 
@@ -122,26 +117,11 @@ def _python_error(answer):
 
 
 def archive():
-    """Return (path of this version as one file on the control node, its sha256). Raises FleetError."""
-    path = os.path.join(cache_folder.folder("program"), NAME % program.own_version())
+    """Return (path of this version as one file in the run's temporary folder, its sha256). Raises FleetError."""
+    path = os.path.join(C.DEFAULT_LOCAL_TMP, "fleet-%s.zip" % program.own_version())
     try:
-        cache_folder.prepare(os.path.dirname(path))
-        data = _known(path)
-        if data is not None:
-            os.utime(path)
-        else:
-            data = program.packed(program.files_of())
-            write_atomic(path, data, 0o600)
-            cache_folder.prune(os.path.dirname(path), KEPT, age_s=KEPT_S)
+        if not os.path.exists(path):  # another host of this run may have made it
+            write_atomic(path, program.packed(program.files_of()), 0o600)
+        return path, sha256_file(path)
     except OSError as error:
         raise FleetError("node.program-not-packed", path, error.strerror) from error
-    return path, hashlib.sha256(data).hexdigest()
-
-
-def _known(path):
-    """Return the bytes of an archive of this version, or None if the path has no such archive."""
-    try:
-        data = cache_folder.read(path, MOST)
-        return data if data and program.version(program.unpacked(path)) == program.own_version() else None
-    except (OSError, ValueError, zipfile.BadZipFile):
-        return None

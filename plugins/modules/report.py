@@ -18,8 +18,8 @@ options:
       - V(converged) writes the verdicts of hosts on which this run changes nothing, from the operation C(check) of
         M(inference.fleet.node). Without them it does nothing.
       - V(certificate) writes C(certificate.json) and the page C(index.html) from verdicts and measurements.
-      - V(doctor) collects the findings of all hosts of the play, as C(ansible_stats) and C(doctor.json), and writes the
-        bundle.
+      - V(doctor) collects the findings of all hosts of the play from a registered result, as C(ansible_stats) and
+        C(doctor.json), and writes the bundle.
       - V(status) collects the status of all hosts of the play from a registered result, as C(ansible_stats) and a file.
       - V(tune) plans the candidates of a sweep, or writes the settings of the best candidate.
     type: str
@@ -37,7 +37,7 @@ options:
         the reports).
     type: path
   registered:
-    description: The variable with the result of the operation C(engine_servers_info), for V(status).
+    description: The variable with the result of the operation C(doctor), or C(engine_servers_info) for V(status).
     type: str
   regression_limit:
     description:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import time
 
 from ..module_utils.fleet_node.host.files import read_bytes
 
@@ -42,8 +41,8 @@ def read(path, most):
         return None
 
 
-def prune(path, kept, most=float("inf"), age_s=0):
-    """Remove the oldest files beyond ``kept`` files or ``most`` bytes, except files of the last ``age_s`` seconds."""
+def prune(path, kept, most):
+    """Remove the oldest files beyond ``kept`` files or ``most`` bytes."""
     found = []
     with os.scandir(path) as entries:
         for one in entries:
@@ -51,9 +50,9 @@ def prune(path, kept, most=float("inf"), age_s=0):
                 status = one.stat(follow_symlinks=False)
                 found.append((status.st_mtime, status.st_size, one.path))
     total = 0
-    for number, (changed, size, file) in enumerate(sorted(found, reverse=True)):
+    for number, (_changed, size, file) in enumerate(sorted(found, reverse=True)):
         total += size
-        if (number >= kept or total > most) and changed <= time.time() - age_s:
+        if number >= kept or total > most:
             with contextlib.suppress(OSError):
                 os.unlink(file)
 

@@ -20,6 +20,7 @@ from ansible_collections.inference.fleet.tools import reference_pages
 
 CLONE = Path(__file__).resolve().parents[2]
 PAGES = sorted([*CLONE.glob("*.md"), *CLONE.glob("docs/**/*.md"), *CLONE.glob("roles/*/README.md")])
+SCHEMA = CLONE / "recipes" / "recipe.schema.json"
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*?) *$", re.MULTILINE)
@@ -87,7 +88,6 @@ def test_the_examples_of_a_page_plan(page, name):
 
 # -- pages that tools/reference_pages.py writes ------------------------------------------------------------------------
 
-HOW = "run: .venv/bin/python tools/run.py python tools/reference_pages.py"
 # names of modules and statistics
 NO_VARIABLES = {"fleet_" + word for word in ("certificate", "doctor", "page", "report", "planned", "status", "verdict")}
 
@@ -107,19 +107,14 @@ def used():
     return {name for name in found if not name.startswith("fleet_override_")} - NO_VARIABLES - set(metrics.FAMILIES)
 
 
-def test_recipe_keys_are_current():
-    schema = json.loads((CLONE / "recipes" / "recipe.schema.json").read_text(encoding="utf-8"))
-    assert reference_pages.KEYS.read_text(encoding="utf-8") == reference_pages.recipe_keys(schema), HOW
-
-
-def test_variables_of_roles_are_current():
-    page = reference_pages.VARIABLES.read_text(encoding="utf-8")
-    assert page == reference_pages.variables(page), HOW
-
-
-def test_the_steps_of_the_guides_are_current():
-    page = reference_pages.SUPPORT.read_text(encoding="utf-8")
-    assert page == reference_pages.support(page), HOW
+@pytest.mark.parametrize(("page", "render"), [
+    (reference_pages.KEYS, lambda _page: reference_pages.recipe_keys(json.loads(SCHEMA.read_text(encoding="utf-8")))),
+    (reference_pages.VARIABLES, reference_pages.variables),
+    (reference_pages.SUPPORT, reference_pages.support),
+], ids=lambda one: getattr(one, "name", ""))  # fmt: skip
+def test_generated_pages_are_current(page, render):
+    text = page.read_text(encoding="utf-8")
+    assert text == render(text), "run: .venv/bin/python tools/run.py python tools/reference_pages.py"
 
 
 def test_every_shared_variable_is_documented_and_no_other():

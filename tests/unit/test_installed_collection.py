@@ -6,7 +6,6 @@ says of its version."""
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 
@@ -14,7 +13,6 @@ import pytest
 import tomllib
 import yaml
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import schema as recipe_schema
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import screen
 from ansible_collections.inference.fleet.tests.runs import BIN, without_ansible
 from ansible_collections.inference.fleet.tests.runs import CLONE as ROOT
 
@@ -83,19 +81,6 @@ def test_the_plan_is_shown_without_a_configuration(installed):
     assert "\nCAPACITY *" in output
 
 
-@pytest.mark.parametrize(
-    ("callback", "shown"),
-    [("default", True), ("ansible.posix.debug", True), ("inference.fleet.fleet", False), ("ansible.posix.json", False)],
-)
-def test_tables_are_left_to_the_callback_that_gathers_them_and_out_of_json(monkeypatch, callback, shown):
-    shows = []
-    monkeypatch.setattr(screen.C, "DEFAULT_STDOUT_CALLBACK", callback, raising=False)
-    monkeypatch.setattr(screen.Display, "display", lambda self, text, *args, **kwargs: shows.append(text))
-    screen.show([{"title": "Plan", "columns": ["host", "port"], "rows": [["a", 1]]}])
-    # at once: hosts that end together would mix theirs
-    assert shows == (["\nPLAN %s\nhost  port\na     1" % ("*" * 75)] if shown else [])
-
-
 def test_the_requirements_are_those_of_the_clone():
     """Without what ansible-core brings, and ansible-core itself, which meta/runtime.yml wants."""
     lines = (ROOT / "requirements.txt").read_text().splitlines()
@@ -111,16 +96,6 @@ VERSION = yaml.safe_load((ROOT / "galaxy.yml").read_text())["version"]
 RELEASES = yaml.safe_load((ROOT / "changelogs" / "changelog.yaml").read_text())["releases"]
 
 
-def test_a_released_version_has_no_news():
-    """After a release the first fragment comes with a new version in galaxy.yml."""
+def test_the_version_is_new_while_there_are_fragments_and_the_clone_has_it():
     assert VERSION not in RELEASES or not list((ROOT / "changelogs" / "fragments").glob("*.y*ml"))
-
-
-def test_what_is_documented_was_added_in_a_release_or_in_this_version():
-    paths = [path for path in (ROOT / "plugins").rglob("*") if path.suffix in (".py", ".yml")]
-    added = {version for path in paths for version in re.findall(r"version_added: *(\S+)", path.read_text())}
-    assert added and added <= {*RELEASES, VERSION}
-
-
-def test_the_clone_has_the_version_of_the_collection():
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == VERSION

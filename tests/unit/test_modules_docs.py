@@ -60,25 +60,14 @@ def test_a_module_without_main_documents_an_action_plugin():
     assert sorted([*actions, *routed]) == MODULES
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_it_is_in_its_examples_and_says_what_check_and_diff_mode_do(name):
-    module = load(name)
-    assert any("inference.fleet." + name in task for task in yaml.safe_load(module.EXAMPLES))
-    attributes = documentation_of(module)["attributes"]
-    assert all(attributes[mode]["description"] for mode in ("check_mode", "diff_mode"))
-
-
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_options_equal_the_argument_spec(name):
     documented = documentation_of(load(name)).get("options") or {}
     assert form(documented, "suboptions") == form(operation_of(name).arguments, "options")
 
 
-def test_documented_operations_are_found():
+def test_operations_that_are_documented_or_that_roles_and_playbooks_run_exist():
     assert set(MODULES) - set(OPERATIONS) == {"node", "plan", "report"}
-
-
-def test_operations_that_roles_and_playbooks_run_exist():
     files = [path for folder in ("roles", "playbooks") for path in (PLUGINS.parent / folder).rglob("*.yml")]
     names = {name for path in files for name in re.findall(r"^ *operation: (\S+)$", path.read_text(), re.MULTILINE)}
     assert "engine_servers" in names

@@ -91,6 +91,6 @@ def test_secrets_of_addresses(value, secrets):
 
 def test_an_address_may_lack_its_scheme_where_it_is_one():
     assert parameter_secrets({"endpoint": "t0ken@mirror", "environment": {"HTTP_PROXY": "t1ken@proxy:1"}}) == {
-        "t0ken", "t1ken", "dDFrZW46",
+        "t0ken", "dDBrZW46", "t1ken", "dDFrZW46",
     }  # fmt: skip
     assert parameter_secrets({"environment": {"EMAIL": "me@example.org"}, "auth": None}) == set()

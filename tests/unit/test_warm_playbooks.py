@@ -20,18 +20,12 @@ def both(*arguments, **options):
     return [runs.ansible_playbook(arguments, cold=cold, **options) for cold in (False, True)]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "environment", "status"),
-    [
-        (("site.yml", "-i", "inventories/trn3", "-e", "fleet_capacity=maybe"), {"ANSIBLE_SHOW_CUSTOM_STATS": "1"}, 2),
-        (("--no-such-option",), {}, 2),
-    ],
-)
-def test_a_fork_says_what_the_command_says(arguments, environment, status):
-    fork, command = both(*arguments, environment=environment)
-    assert fork.output == command.output
-    assert fork.status == command.status
-    assert status in (None, fork.status)
+@pytest.mark.parametrize("arguments", [
+    ("site.yml", "-i", "inventories/trn3", "-e", "fleet_capacity=maybe"), ("--no-such-option",),
+])  # fmt: skip
+def test_a_fork_says_what_the_command_says(arguments):
+    fork, command = both(*arguments, environment={"ANSIBLE_SHOW_CUSTOM_STATS": "1"})
+    assert (fork.output, fork.status, command.status) == (command.output, 2, 2)
 
 
 def playbook(folder, *tasks):

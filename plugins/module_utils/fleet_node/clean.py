@@ -26,7 +26,7 @@ from .servers.reconcile import locked
 from .weights.manifest import INNER_STAGING, MANIFEST, lock_of
 from .weights.staging import Busy, WeightLock
 
-KINDS = ("work", "compile", "artifact", "cache")
+KINDS = {"work", "compile", "artifact", "cache"}
 PATH = re.compile(r"/[^\s\"',;:=\\]+")
 ESCAPED = re.compile(r"(?:\\u[0-9a-fA-F]{4})+")
 QUOTES = re.compile(r"[\\\"'%$]")  # of JSON, units and shells, which also double some of them
@@ -45,7 +45,7 @@ def clean(paths, planned, deployment=None, remove=False, remove_shared=False, ch
         with locked(paths, wait_s=0) if remove and not check else contextlib.nullcontext():
             found = find(paths, planned, deployment)
             goes = [one for one in found if remove and not one["mounted"] and (remove_shared or not one["shared"])]
-            removed = [one["path"] for one in goes if check or _delete(paths, one)]
+            removed = [one["path"] for one in goes if check or _delete(one["path"], one["kind"])]
     except OSError as error:
         raise os_error("Unused files cannot be removed", error, "Run clean.yml again then.") from error
     return {
@@ -117,9 +117,8 @@ def _within(path, folder):
 
 
 def used_places(paths, planned, deployment):
-    """(Used, {names of planned, deployed and running servers}, [entries]). Raises FleetError for an invalid entry."""
+    """(Used, [entries]). Raises FleetError for an invalid entry."""
     entries = list(planned)
-    names = {entry["name"] for entry in entries}
     for file in sorted(glob.glob(glob.escape(paths.servers) + "/*.json")):
         text = read_text(file) or ""
         try:
@@ -128,13 +127,11 @@ def used_places(paths, planned, deployment):
         except (ValueError, KeyError, TypeError):
             raise FleetError("clean.entry-unreadable", file) from None
         entries.append({**entry, "directories": directories})
-        names.add(os.path.basename(file)[: -len(".json")])
     texts = _strings([deployment, *entries])
     others = _processes(paths)
     for pattern in (UNITS, UNITS + "/*", glob.escape(paths.etc) + "/supervisor.d/*"):
         others += [read_text(file) or "" for file in glob.glob(pattern) if os.path.isfile(file)]
-    names |= set(processes.marked_processes(paths.root))
-    return Used(texts, others, os.path.realpath(paths.lib)), names, entries
+    return Used(texts, others, os.path.realpath(paths.lib)), entries
 
 
 def _processes(paths):
@@ -162,9 +159,9 @@ def find(paths, planned, deployment=None):
     size: bytes; shared: it is outside of the root's own folder or on another file system, so other nodes may use it;
     mounted: something is mounted in it, so it is never deleted.
     """
-    used, names, entries = used_places(paths, planned, deployment)
+    used, entries = used_places(paths, planned, deployment)
     unused = [
-        *_server_folders(paths, used, names),
+        *_server_folders(paths, used),
         *_artifacts(paths, used, entries),
         *_environments(paths, used),
         *_weights(paths, used, entries),
@@ -189,19 +186,10 @@ def _folders(folder):
         return []
 
 
-def _server_folders(paths, used, names):
-    why = "no server of that name is planned or deployed"
+def _server_folders(paths, used):
     for name, path in _folders(paths.lib + "/servers"):
-        if not NAME.match(name):
-            continue
-        content = os.listdir(path)
-        if name not in names and set(content) <= set(KINDS) and not used.names(path):
-            yield path, "folders of a server", why
-            continue
-        for kind in KINDS:
-            if kind in content and os.path.isdir(os.path.join(path, kind)) and not used.names(os.path.join(path, kind)):
-                reason = "no planned or deployed server names it" if name in names else why
-                yield os.path.join(path, kind), "folder of a server", reason
+        if NAME.match(name) and set(os.listdir(path)) <= KINDS and not used.names(path):
+            yield path, "folders of a server", "no planned or deployed server, nor a process, uses it"
 
 
 def _artifacts(paths, used, entries):
@@ -264,18 +252,14 @@ def _remove(path):
     shutil.rmtree(path)
 
 
-def _delete(paths, one):
+def _delete(path, kind):
     """Delete it unless it is in use by now. Returns whether it was deleted."""
-    path, kind = one["path"], one["kind"]
+    lock = contextlib.nullcontext()
     if kind in ("checkpoint", "partial download"):
-        try:
-            with WeightLock(_destination(path), patience_s=0):
-                _remove(path)
-        except Busy:
-            return False
-        return True
-    _remove(path)
-    if os.path.dirname(path) != paths.venvs:
-        with contextlib.suppress(OSError):
-            os.rmdir(os.path.dirname(path))  # of a server or a recipe, only where nothing else is in it
+        lock = WeightLock(_destination(path), patience_s=0)
+    try:
+        with lock:
+            _remove(path)
+    except Busy:
+        return False
     return True

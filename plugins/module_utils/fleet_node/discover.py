@@ -25,13 +25,9 @@ def discover(package, folders, word, file=None):
         source = spec.loader.get_source(name) if spec is not None else ""
         if isinstance(source, bytes):  # as Ansible's own loader gives it
             source = source.decode("utf-8")
-        if _defines(source, word):
+        if any(mark % word in source for mark in ("\nclass %s(", "\nclass %s:", "\n%s = ")):
             found[module.name] = getattr(importlib.import_module(name), word)
     return found
-
-
-def _defines(source, word):
-    return any(mark in source for mark in ("\nclass %s(" % word, "\nclass %s:" % word, "\n%s = " % word))
 
 
 # ---- operations

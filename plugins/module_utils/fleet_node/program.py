@@ -34,13 +34,11 @@ RIGHTS = (errno.EACCES, errno.EPERM)
 KEPT = "Nothing was changed, and servers continue."
 
 
-def files_of(folder=None):
-    """{path: bytes} of the program: this package, or the package in another folder."""
-    if folder is None:
-        if os.path.isfile(_place()):
-            return unpacked(_place())
-        folder = os.path.dirname(os.path.abspath(__file__))
-    found = {}
+def files_of():
+    """{path: bytes} of the program, which is this package."""
+    if os.path.isfile(_place()):
+        return unpacked(_place())
+    folder, found = os.path.dirname(os.path.abspath(__file__)), {}
     for at, names, files in os.walk(folder, followlinks=True):
         names[:] = sorted(name for name in names if name != "__pycache__")
         for name in files:

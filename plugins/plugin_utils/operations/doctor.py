@@ -17,19 +17,19 @@ from urllib.parse import quote
 
 from ansible import __version__ as ansible_version
 from ansible import constants as C
-from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
+from ansible.errors import AnsibleConnectionFailure
 from ansible.module_utils.parsing.convert_bool import boolean
 
 from ...module_utils.fleet_node.doctor import masked, row
-from ...module_utils.fleet_node.host.files import make_directory, write_atomic
-from ...module_utils.fleet_node.host.os_errors import remedy
+from ...module_utils.fleet_node.host.files import write_atomic
 from ...module_utils.fleet_node.host.redact import TOKEN_LENGTH, TOKEN_LIKE, strings, url_secrets
 from ...module_utils.fleet_node.host.values import now
-from ..planning import run_look, run_plan
+from ..planning import run_look
 from ..reporting.runs import reports_folder
 from ..reporting.screen import show
 from .check import asked_of, looks_of
 from .servers import readable, verification_arguments
+from .verdicts import by_host, statistics, write
 
 TITLE, COLUMNS = "Doctor", ["host", "server", "check", "code", "cause"]
 ADVICE = "Run site.yml, which runs the steps that cannot be checked."
@@ -38,7 +38,7 @@ NOT_SECRET = re.compile(r"_(?:version|file|dir|path|names?)$")  # names of varia
 
 
 def doctor(action, arguments, task_vars):
-    """Return {findings, healthy, fleet_report}; the files for the bundle and the findings are kept."""
+    """Return {findings, healthy, fleet_report}; the files for the bundle are kept."""
     host, wanted = task_vars["inventory_hostname"], boolean(arguments.get("bundle") or False)
     looks, unread, verification, servers = looks_of(action, task_vars, run_look.STEPS[0], every=True, only=())
     if verification:
@@ -55,13 +55,8 @@ def doctor(action, arguments, task_vars):
         # a changed role or a locked vault is no fault; a host without a plan is one
         answer["findings"] += [row("plan", None if servers else False, one["reason"], ADVICE) for one in unread]
         answer["healthy"] = answer["healthy"] and bool(servers or not unread)
-    report = {
-        "reached": "findings" in answer or (False if answer.get("unreachable") else None),
-        "healthy": answer.get("healthy"),
-        "findings": answer.get("findings", []),
-        "problem": answer.get("msg"),
-    }
-    keep(host, report, masked(files, _inventory_secrets(action, task_vars)) if files else {})
+    if files:
+        keep(host, masked(files, _inventory_secrets(action, task_vars)))
     answer["fleet_report"] = table(host, answer)
     show(answer["fleet_report"])
     return answer
@@ -95,28 +90,21 @@ def _inventory_secrets(action, task_vars):
     return {one for one in found if len(one) >= TOKEN_LENGTH}
 
 
-def keep(host, report, files):
-    """Keep the report of a host and its files {name: content}, which contain no secrets."""
+def keep(host, files):
+    """Keep the files of a host for the bundle, {name: content}, which contain no secrets."""
     path = os.path.join(C.DEFAULT_LOCAL_TMP, KEPT % quote(host, safe=""))
-    write_atomic(path, json.dumps([host, report, files]), 0o600)
+    write_atomic(path, json.dumps([host, files]), 0o600)
 
 
-def kept_reports():
-    """Return [(host, report, files)] of the hosts that were asked."""
-    found = []
-    for path in sorted(glob.glob(os.path.join(glob.escape(C.DEFAULT_LOCAL_TMP), KEPT % "*"))):
-        with open(path, encoding="utf-8") as stream:
-            found.append(json.load(stream))
-    return found
-
-
-def archive(findings, reports):
-    """Return a tar.gz of the findings and the kept files. reports: of kept_reports()."""
+def archive(findings):
+    """Return a tar.gz of the findings and the kept files."""
     output = io.BytesIO()
     with tarfile.open(fileobj=output, mode="w:gz") as packed:
         _add(packed, "control-node.json", json.dumps({"ansible-core": ansible_version, "time": now()}))
         _add(packed, "doctor.json", findings)
-        for host, _report, files in reports:
+        for path in sorted(glob.glob(os.path.join(glob.escape(C.DEFAULT_LOCAL_TMP), KEPT % "*"))):
+            with open(path, encoding="utf-8") as stream:
+                host, files = json.load(stream)
             for name, text in sorted(files.items()):
                 _add(packed, "%s/%s" % (host.replace("/", "_"), name), text)
     return output.getvalue()
@@ -134,28 +122,16 @@ def _add(packed, name, text):
 def doctor_report(action, given, task_vars):
     """Collect the findings of all hosts of the play, as doctor.json in the folder of the reports and in the bundle
     `file`. Return {doctor, ansible_stats}."""
-    refused, kept = run_plan.refused(), kept_reports()
-    known = {host: report for host, report, _files in kept}
-    nothing = {"reached": None, "healthy": None, "findings": []}
-    hosts = {host: known.get(host) or {**nothing, "problem": refused.get(host) or run_look.NOT_ASKED}
-             for host in task_vars["ansible_play_hosts_all"]}  # fmt: skip
+    hosts = by_host(task_vars, given["registered"], "healthy", "findings")
     collected = {"schema": 1, "at": now(), "healthy": all(one["healthy"] for one in hosts.values()), "hosts": hosts}
     text = json.dumps(collected, indent=2, sort_keys=True) + "\n"
     folder = reports_folder(given["reports_dir"], task_vars, action._templar)
     if folder:
-        _write(os.path.join(folder, "doctor.json"), text)
+        write("", os.path.join(folder, "doctor.json"), text, 0o600)
     if given["file"]:
-        _write(os.path.abspath(os.path.expanduser(given["file"])), archive(text, kept))
-    stats = {"data": {"fleet_doctor": collected}, "per_host": False, "aggregate": False}
-    return {"doctor": collected, "ansible_stats": stats}
+        write("", given["file"], archive(text), 0o600)
+    return {"doctor": collected, "ansible_stats": statistics("fleet_doctor", collected)}
 
 
-def _write(path, data):
-    try:
-        make_directory(os.path.dirname(path))
-        write_atomic(path, data, 0o600)
-    except OSError as error:
-        raise AnsibleActionFail("%s cannot be written: %s. %s." % (path, error.strerror, remedy(error))) from error
-
-
-KINDS = {"doctor": ({"reports_dir": {"type": "path"}, "file": {"type": "path"}}, doctor_report)}
+GIVEN = {"reports_dir": {"type": "path"}, "file": {"type": "path"}, "registered": {"type": "str"}}
+KINDS = {"doctor": (GIVEN, doctor_report)}

@@ -9,7 +9,6 @@ import base64
 import hashlib
 import os
 import shlex
-import subprocess
 import tempfile
 
 from ansible import constants as C
@@ -17,6 +16,7 @@ from ansible.errors import AnsibleError
 from ansible.plugins.loader import connection_loader
 
 from ...module_utils.fleet_node.errors import FleetError
+from ...module_utils.fleet_node.host import commands
 from ..planning.inventory import PROVIDED, Hosts, inference_hosts
 from ..reporting.screen import replace_command
 
@@ -150,16 +150,8 @@ def fetch(ssh, host, timeout):
 
 def _run(command):
     try:
-        return subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=120,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        return commands.run(command, limit_s=120, cwd=os.getcwd())
+    except OSError as error:
         raise FleetError("host-key.ssh-failed", command[0], error) from error
 
 

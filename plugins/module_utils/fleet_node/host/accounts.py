@@ -32,15 +32,15 @@ def ensure(root, user, check_mode=False):
 
     user: None if servers run as the account that connects. The account is a system account with its own group and no
     login; a record below `root` states that it was created here. With an account every user may enter the folders, and
-    they belong to the account that runs this. Returns {changed, message, user, directories, diff: {before, after}}.
+    they belong to the account that runs this. Returns {changed, message, diff: {before, after}}.
     Raises FleetError.
     """
     paths = NodePaths.of_parameter(root)
     if user is not None and not ACCOUNT.match(user):
         raise argument_invalid("user", user, "1-32 characters of a-z, 0-9, '_' and '-'")
-    directories = [paths.etc, paths.lib, paths.venvs, paths.models, paths.encodings, paths.log]
     wanted = [("group", user), ("user", user)] if user is not None else []
-    wanted += [("directory", path) for path in directories]
+    folders = (paths.etc, paths.lib, paths.venvs, paths.models, paths.encodings, paths.log)
+    wanted += [("directory", path) for path in folders]
     missing = [item for item in wanted if not _exists(*item)]
     wrong = _wrong_rights(paths, user is not None)
     if not check_mode:
@@ -62,8 +62,6 @@ def ensure(root, user, check_mode=False):
     return {
         "changed": bool(due),
         "message": "; ".join(due) or "up to date",
-        "user": user,
-        "directories": directories,
         "diff": {
             "before": "".join("%s %s%s\n" % (*item, notes.get(item, "")) for item in wanted if item not in missing),
             "after": "".join("%s %s\n" % item for item in wanted),
@@ -116,22 +114,19 @@ def remove(root, check_mode=False):
     mounts = mount_points()
     try:
         gone = [one for path in filter(os.path.lexists, folders) for one in _removable(path, mounts)]
-    except OSError as error:
-        raise os_error("Cannot remove %s" % paths.lib, error) from error
-    lines = ["%s %s\n" % item for item in accounts]
-    lines += ["%s %s\n" % ("directory" if os.path.isdir(path) else "file", path) for path in gone]
-    if not check_mode:
-        _end_jobs(paths)
-        for kind, name in accounts:
-            if _exists(kind, name):
-                _call(["userdel" if kind == "user" else "groupdel", name])
-        for path in gone:  # the record is in the last of the folders
-            try:
+        lines = ["%s %s\n" % item for item in accounts]
+        lines += ["%s %s\n" % ("directory" if os.path.isdir(path) else "file", path) for path in gone]
+        if not check_mode:
+            _end_jobs(paths)
+            for kind, name in accounts:
+                if _exists(kind, name):
+                    _call(["userdel" if kind == "user" else "groupdel", name])
+            for path in gone:  # the record is in the last of the folders
                 remove_path(path)
-            except OSError as error:
-                raise os_error("Cannot remove %s" % path, error) from error
-        for path in folders:
-            _remove_empty_parents(path, paths.root)
+            for path in folders:
+                _remove_empty_parents(path, paths.root)
+    except OSError as error:
+        raise os_error("The folders below %s cannot be removed" % (paths.root or "/"), error) from error
     stays = list(filter(os.path.lexists, folders))
     if check_mode:
         message = "would remove " + ", ".join(line.strip() for line in lines) if lines else "nothing to remove"
@@ -140,8 +135,6 @@ def remove(root, check_mode=False):
     return {
         "changed": bool(lines),
         "message": message,
-        "user": None,
-        "directories": [],
         "diff": {"before": "".join(lines), "after": ""},
     }
 

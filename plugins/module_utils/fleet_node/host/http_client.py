@@ -95,20 +95,6 @@ class Event:
         return parsed(self.data)
 
 
-@dataclasses.dataclass
-class Stream:
-    """An event stream, read to its end.
-
-    response: the Response (its text is the raw stream); events: [Event] without the closing mark; done: whether
-    `data: [DONE]` was received; after: the data of the first event after it, or None.
-    """
-
-    response: Response
-    events: list
-    done: bool
-    after: str | None = None
-
-
 def parsed(text):
     """The JSON value of a string, or None."""
     try:
@@ -146,30 +132,21 @@ def request(method, url, body=None, timeout=30, headers=None, connection=None, c
 
 def stream(method, url, body=None, timeout=30, headers=None, connection=None):
     """As request(), for an answer of server-sent events. Returns a Stream."""
-    reader = _EventReader()
-    headers = dict({"Accept": "text/event-stream"}, **(headers or {}))
-    response = _exchange(method, url, body, timeout, headers, reader, connection)
-    return Stream(response, reader.events, reader.done, reader.after)
+    reader = Stream()
+    headers = {"Accept": "text/event-stream", **(headers or {})}
+    reader.response = _exchange(method, url, body, timeout, headers, reader, connection)
+    return reader
 
 
 class Connection:
-    """A connection for several successive requests, with the module's request() and stream(). used: requests sent over
-    the open connection."""
+    """A connection for several successive calls of request() and stream(). open: http.client's, None if closed."""
 
-    def __init__(self):
-        self.used = 0
-        self.open = None
-
-    def request(self, *arguments):
-        return request(*arguments, connection=self)
-
-    def stream(self, *arguments):
-        return stream(*arguments, connection=self)
+    open = None
 
     def close(self):
         if self.open:
             self.open.close()
-        self.used, self.open = 0, None
+        self.open = None
 
 
 class _Collector:
@@ -187,16 +164,17 @@ class _Collector:
         """The body is complete."""
 
 
-class _EventReader(_Collector):
-    """Parses server-sent events (WHATWG HTML, section 9.2: data lines, a blank line ends an event)."""
+class Stream(_Collector):
+    """An event stream, read to its end (WHATWG HTML, section 9.2: data lines, a blank line ends an event).
+
+    response: the Response (its text is the raw stream); events: [Event] without the closing mark; done: whether
+    `data: [DONE]` was received; after: the data of the first event after it, or None.
+    """
 
     def __init__(self):
         super().__init__()
-        self.events = []
-        self.done = False
-        self.after = None
-        self._rest = b""
-        self._data = []
+        self.response, self.events, self.after = None, [], None
+        self._rest, self._data = b"", []
 
     def feed(self, block, ms):
         super().feed(block, ms)
@@ -284,7 +262,7 @@ def _exchange(method, url, body, timeout, headers, collector, kept=None, context
         result.error, result.detail = _failure(error, result)
     finally:
         if kept and result.error is None and not result.closes:
-            kept.open, kept.used = connection, kept.used + 1
+            kept.open = connection
         else:
             connection.close()
             if kept:

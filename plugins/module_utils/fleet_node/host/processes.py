@@ -66,11 +66,7 @@ def process(pid):
 
 def catches(pid, sign):
     """Whether a process has a handler of this signal, which could end it otherwise."""
-    try:
-        caught = re.search(rb"(?m)^SigCgt:\s*([0-9a-f]+)", shown(pid, "status"))
-    except OSError:
-        return False
-    return bool(caught and int(caught.group(1), 16) >> (sign - 1) & 1)
+    return bool((_field(pid, "status", b"SigCgt", 16) or 0) >> (sign - 1) & 1)
 
 
 def contained(pid):
@@ -204,24 +200,26 @@ def _marked_processes(root):
         markers = markers_of(pid)
         if markers is not None and markers[0] == (root or "/") and is_of(pid, root):
             server_of[pid] = markers[1]
-    more = server_of
-    while more:
-        more = {pid: server_of[one.parent] for pid, one in table.items() if one.parent in more and pid not in server_of}
-        server_of.update(more)
+    _add_descendants(table, server_of)
     servers = {}
     for pid in sorted(set(server_of) - spared):
         servers.setdefault(server_of[pid], []).append(pid)
     return servers
 
 
+def _add_descendants(table, owners):
+    """Add all processes that those of `owners` {pid: owner} started, with the same owner."""
+    more = owners
+    while more:
+        more = {pid: owners[one.parent] for pid, one in table.items() if one.parent in more and pid not in owners}
+        owners.update(more)
+
+
 def with_children(pids):
     """{pids} of processes and of all that they started."""
-    found, table = set(), process_table()
-    more = set(pids)
-    while more:
-        found |= more
-        more = {pid for pid, one in table.items() if one.parent in found} - found
-    return found
+    found = dict.fromkeys(pids)
+    _add_descendants(process_table(), found)
+    return set(found)
 
 
 def terminate_found(find, term_s, kill_s):
@@ -328,9 +326,8 @@ def port_holder(bind, port, sockets=None):
     server and root are set if the process belongs to a server. sockets: Sockets that were read before.
     """
     sockets = sockets or Sockets()
-    found = [one for one in sockets.listeners if one[1] == port and _overlap(bind, one[0])]
-    holders = _holders({inode: uid for _address, _port, inode, uid in found}, sockets)
-    return next((holder for holder in holders if holder["pid"] is not None), holders[0]) if holders else None
+    found = {inode: uid for at, number, inode, uid in sockets.listeners if number == port and _overlap(bind, at)}
+    return next(iter(_holders(found, sockets)), None)
 
 
 def port_holders(bind, port, sockets=None):
@@ -439,22 +436,18 @@ def memory_mib(pids):
 
     None if none of them is readable.
     """
-    total = None
-    for pid in pids:
-        kib = _field_kib(pid, "smaps_rollup", b"Pss")
-        if kib is None:
-            kib = _field_kib(pid, "status", b"VmRSS")
-        if kib is not None:
-            total = (total or 0) + kib
-    return None if total is None else round(total / 1024)
+    sizes = [_field(pid, "smaps_rollup", b"Pss") or _field(pid, "status", b"VmRSS") for pid in pids]
+    sizes = [kib for kib in sizes if kib is not None]
+    return round(sum(sizes) / 1024) if sizes else None
 
 
-def _field_kib(pid, name, field):
+def _field(pid, name, field, base=10):
+    """The number in a line of /proc/PID/NAME, or None."""
     try:
-        found = re.search(rb"(?m)^%s:\s*(\d+)" % field, shown(pid, name))
+        found = re.search(rb"(?m)^%s:\s*([0-9a-f]+)" % field, shown(pid, name))
     except OSError:
         return None
-    return found and int(found.group(1))
+    return found and int(found.group(1), base)
 
 
 def started_at(pid):

@@ -10,12 +10,12 @@ During a change the environment has another marker instead, so that an incomplet
 from __future__ import annotations
 
 import ast
-import contextlib
 import glob
 import json
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -95,18 +95,6 @@ class Desired:
             **({"overrides": sorted(self.overrides)} if self.overrides else {}),
         }
         return digest(decides)
-
-
-class CommandFailed(Exception):
-    """A child process returned a status other than 0, or could not be executed."""
-
-    def __init__(self, output):
-        super().__init__(output)
-        self.output = CREDENTIALS.sub("***@", output)
-
-    def tail(self):
-        """The last lines of the output."""
-        return "\n".join([line.rstrip() for line in self.output.splitlines() if line.strip()][-LAST:])
 
 
 def ensure(desired, check_mode=False):
@@ -281,7 +269,8 @@ def _apply(desired, marker):
             files.remove(os.path.join(desired.path, name))
         python = find_python(desired.python)
         make = [desired.uv, "venv", "--allow-existing", "--python", python]
-        _run([*(make if desired.uv else [python, "-m", "venv", "--without-pip"]), desired.path], environment, desired)
+        make = make if desired.uv else [python, "-m", "venv", "--without-pip"]
+        _check_done(run([*make, desired.path], environment), desired)
     else:
         os.unlink(os.path.join(desired.path, MARKER))
     _install(desired, desired.uv or _bootstrap(desired, environment), environment)
@@ -306,28 +295,23 @@ def _bootstrap(desired, environment):
     given = {"PIP_INDEX_URL": desired.index_url, "PIP_EXTRA_INDEX_URL": " ".join(desired.extra_index_urls),
              "PIP_FIND_LINKS": " ".join(desired.find_links)}  # fmt: skip
     environment = {**environment, **{name: value for name, value in given.items() if value}}
-    try:
-        return install_uv(find_python(desired.python), desired.path, _own_uv(desired), environment)
-    except CommandFailed as error:
-        raise _failed(desired, "python -m pip install " + _own_uv(desired), error.tail(), error.output) from error
+    _check_done(install_uv(find_python(desired.python), desired.path, _own_uv(desired), environment), desired)
+    return os.path.join(desired.path, "bin", "uv")
 
 
 def install_uv(python, folder, requirement, environment):
-    """Install uv into a virtual environment without pip, and return uv's path. Raises CommandFailed.
+    """The CompletedProcess of the installation of uv into a virtual environment without pip.
 
     python: an interpreter outside; its pip is used if it is of 22.3 or newer. Otherwise ensurepip installs one, which
     takes several seconds.
     """
     inside = os.path.join(folder, "bin", "python")
     install = ["install", "--no-input", "--quiet", requirement]
-    try:
-        run([python, "-m", "pip", "--python", inside, *install], environment)
-    except CommandFailed as error:
-        if not NO_PIP.search(error.output):
-            raise
+    done = run([python, "-m", "pip", "--python", inside, *install], environment)
+    if done.returncode and NO_PIP.search(done.stderr + done.stdout):
         run([inside, "-m", "ensurepip"], environment)
-        run([inside, "-m", "pip", *install], environment)
-    return os.path.join(folder, "bin", "uv")
+        done = run([inside, "-m", "pip", *install], environment)
+    return done
 
 
 def _install(desired, uv, environment):
@@ -336,12 +320,10 @@ def _install(desired, uv, environment):
     environment = {**environment, **variables}
     argv = [uv, "pip", "install", "--python", desired.interpreter]
     for fallback in desired.fallback_indexes:
-        try:
-            run([*argv, *flags, "--dry-run", "--no-deps", fallback["package"]], environment)
-        except CommandFailed:
+        if run([*argv, *flags, "--dry-run", "--no-deps", fallback["package"]], environment).returncode:
             other = {name: value for name, value in environment.items() if name not in INDEX_VARIABLES}
             other["UV_DEFAULT_INDEX"] = fallback["index"]
-            _run([*argv, "--no-deps", fallback["package"]], other, desired)
+            _check_done(run([*argv, "--no-deps", fallback["package"]], other), desired)
     with tempfile.TemporaryDirectory() as folder:
         # --exact removes packages that are no longer required, or excluded
         argv += ["--exact", *flags]
@@ -349,7 +331,7 @@ def _install(desired, uv, environment):
             if lines:
                 files.write_atomic(os.path.join(folder, option), "".join(line + "\n" for line in lines))
                 argv += ["--" + option, os.path.join(folder, option)]
-        _run([*argv, *desired.requirements], environment, desired)
+        _check_done(run([*argv, *desired.requirements], environment), desired)
 
 
 def _compile(desired, environment):
@@ -361,8 +343,7 @@ def _compile(desired, environment):
         if name in names:
             scripts = Distribution.at(folder).entry_points
             roots.update(one.module for one in scripts if one.group == "console_scripts")
-    with contextlib.suppress(CommandFailed):
-        run([desired.interpreter, "-I", COMPILER, *sorted(roots)], environment)
+    run([desired.interpreter, "-I", COMPILER, *sorted(roots)], environment)
 
 
 def _verify(desired, environment):
@@ -374,17 +355,17 @@ def _verify(desired, environment):
             raise _failed(desired, what, "uv reported no error, but the environment has %s" % found)
     for module in desired.verify_imports:
         # -I: packages of the working directory or of a user are not imported instead
-        _run([desired.interpreter, "-I", "-c", "import " + module], environment, desired)
+        _check_done(run([desired.interpreter, "-I", "-c", "import " + module], environment), desired)
     return _required(desired, present)
 
 
-def _run(argv, environment, desired):
-    """run() of an installation. Raises FleetError."""
-    try:
-        run(argv, environment)
-    except CommandFailed as error:
-        what = " ".join([os.path.basename(argv[0]), *argv[1:3], argv[-1]])
-        raise _failed(desired, what, error.tail(), error.output) from error
+def _check_done(done, desired):
+    """Raises FleetError if a child process of an installation failed."""
+    if done.returncode:
+        what = " ".join([os.path.basename(done.args[0]), *done.args[1:3], done.args[-1]])
+        output = CREDENTIALS.sub("***@", done.stderr + done.stdout)
+        lines = [line.rstrip() for line in output.splitlines() if line.strip()]
+        raise _failed(desired, what, "\n".join(lines[-LAST:]), output)
 
 
 def _failed(desired, what, reason, output=""):
@@ -392,15 +373,12 @@ def _failed(desired, what, reason, output=""):
 
 
 def run(argv, environment):
-    """The standard output of a child process. Raises CommandFailed, FleetError."""
+    """The CompletedProcess of a child process, also if it cannot be executed. Raises FleetError."""
     try:
         # the servers' account must be able to read the files, with any umask
-        done = commands.run(argv, idle_s=commands.IDLE_S, env=environment, umask=0o022)
+        return commands.run(argv, idle_s=commands.IDLE_S, env=environment, umask=0o022)
     except OSError as error:
-        raise CommandFailed(str(error)) from error
-    if done.returncode != 0:
-        raise CommandFailed(done.stderr + done.stdout)
-    return done.stdout
+        return subprocess.CompletedProcess(argv, 127, "", str(error))
 
 
 def child_environment(more, ca_bundle=None):
@@ -429,13 +407,11 @@ def find_python(python):
 def pip_configuration(pythons, environment):
     """{option: value} of pip's configuration, from the first of these interpreters that has pip, else from PIP_*."""
     for python in pythons:
-        try:
-            lines = run([python, "-m", "pip", "config", "list"], environment).splitlines()
-        except CommandFailed:
+        done, found = run([python, "-m", "pip", "config", "list"], environment), {}
+        if done.returncode:
             continue
-        found = {}
         for section in ("global.", "install.", ":env:."):
-            given = (line.partition("=") for line in lines if line.startswith(section))
+            given = (line.partition("=") for line in done.stdout.splitlines() if line.startswith(section))
             found.update({key[len(section) :]: str(ast.literal_eval(value)) for key, _equals, value in given})
         return found
     return {

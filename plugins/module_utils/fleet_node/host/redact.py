@@ -171,20 +171,14 @@ def parameter_secrets(parameters):
     """The values of a module's parameters that no log may show: url_secrets() of all; those that are secrets by the
     name of a parameter or of one of its variables (`environment`, `proxy_env`); of its logins (`auth`) all except the
     usernames."""
-    found, texts = set(), list(strings(parameters))
+    texts, token, endpoint = list(strings(parameters)), parameters.get("token"), parameters.get("endpoint")
+    if isinstance(endpoint, str) and "://" not in endpoint:
+        texts.append("x://" + endpoint)
+    secrets = url_secrets(texts) | _login_secrets(parameters.get("auth")) | {token if isinstance(token, str) else ""}
+    found = {one for secret in secrets for one in forms(secret)}
     for user, password in _logins(texts):
         found |= login_forms(user, password)
-    endpoint = parameters.get("endpoint")
-    if isinstance(endpoint, str) and "://" not in endpoint:
-        found |= url_secrets("x://" + endpoint)
-    for secret in url_secrets(texts):
-        found |= forms(secret)
-    for variables in (parameters.get("environment"), parameters.get("proxy_env")):
-        found |= variable_secrets(variables)
-    token = parameters.get("token")
-    if isinstance(token, str) and token.strip():
-        found |= forms(token)
-    return found | {one for secret in _login_secrets(parameters.get("auth")) for one in forms(secret)}
+    return found.union(*(variable_secrets(parameters.get(name)) for name in ("environment", "proxy_env")))
 
 
 def _login_secrets(auth):

@@ -24,7 +24,6 @@ DOCTOR = {
     **CHECK,
     **options("float", "now"),
     **options("bool", bundle=False),
-    **options("str", sysroot=""),
 }
 PREFLIGHT = "node_preflight"
 PROBE_S = 20
@@ -34,23 +33,18 @@ class Case:
     """What the checks know of a node.
 
     paths: NodePaths. system: host.System. platform: Detector or None. hardware: fleet_hardware. entries: {name: plan
-    entry}. weights: {folder: start budget}. now: the time when the control node sent the call; received: the time of
-    this node then.
+    entry}. weights: [folder]. now: the time when the control node sent the call; received: the time of this node then.
     """
 
     def __init__(self, params, looks, servers, validated, operation_of):
         self.now, self.received = params["now"], time.time()
-        self.paths, self.system = NodePaths.of_parameter(params["root"]), System(params["sysroot"])
+        self.paths, self.system = NodePaths.of_parameter(params["root"]), System()
         given = {one["operation"]: one["arguments"] for one in looks}
         self.platform = PLATFORMS.get(given.get(PREFLIGHT, {}).get("platform"))
         self.hardware = given.get(PREFLIGHT, {}).get("hardware") or {}
         self.entries = {one["name"]: one for one in servers}
-        self.weights = {}
-        for entry in servers:
-            for folder in entry["weights"]:
-                self.weights[folder] = max(entry["health"]["budget_s"], self.weights.get(folder, 0))
-        engine = operation_of(SERVERS)
-        self.given = validated(engine, given.get(SERVERS, {"servers": servers}))
+        self.weights = sorted({folder for entry in servers for folder in entry["weights"]})
+        self.given = validated(operation_of(SERVERS), given.get(SERVERS, {"servers": servers}))
 
     @functools.cached_property
     def redactor(self):

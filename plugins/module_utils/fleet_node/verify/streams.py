@@ -134,8 +134,8 @@ class Streams(Tools):
 
         def ask():
             line = http_client.Connection()
-            complete = functools.partial(self._ask, reader=line.request)
-            streamed = functools.partial(self._stream, reader=line.stream)
+            complete = functools.partial(self._ask, reader=functools.partial(http_client.request, connection=line))
+            streamed = functools.partial(self._stream, reader=functools.partial(http_client.stream, connection=line))
             try:
                 for number, one in enumerate(gpt_oss.MANY_SUMS[-4:], 1):
                     if number > 1 and line.open is None:

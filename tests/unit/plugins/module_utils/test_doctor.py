@@ -21,7 +21,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.commands import TimedOut
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import FILE_OF, doctor
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import doctor
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations.check import packed
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import PLATFORMS
@@ -46,7 +46,7 @@ def case(tmp_path):
     entry = plan_entry(8000, weights=[str(weights)])
     made = types.SimpleNamespace(
         tree=NvidiaNode(tmp_path / "sysroot"), paths=NodePaths(str(tmp_path / "root")), platform=gpus([]),
-        hardware={}, entries={"server-0": entry}, weights={str(weights): 300}, now=1000.0, received=1002.0, log=[],
+        hardware={}, entries={"server-0": entry}, weights=[str(weights)], now=1000.0, received=1002.0, log=[],
         row={"name": "server-0", "state": "running", "ready": True, "reason": None, "differences": []},
         secrets=lambda name: {}, given={"secrets": {"fleet_api_key": KEY}},
     )  # fmt: skip
@@ -156,21 +156,18 @@ def test_a_fault_is_named(case, check, make, code, words):
 @pytest.mark.parametrize("free", [{"f_bavail": 10, "f_frsize": 4096}, {"f_favail": 7}])
 def test_a_full_disk_is_named(case, monkeypatch, free):
     found = {"f_bavail": 9000, "f_blocks": 10000, "f_frsize": 4 << 20, "f_files": 100000, "f_favail": 90000, **free}
+    assert checked("disk", case)[0]["ok"] is True
     monkeypatch.setattr(checks.os, "statvfs", lambda path: types.SimpleNamespace(**found))
     assert {one["code"] for one in checked("disk", case)} == {"doctor.disk-full"}
 
 
-def test_a_slow_disk_is_named(case, monkeypatch):
-    assert checked("read-rate", case)[0]["ok"] is True
-    monkeypatch.setattr(checks, "read_rate", lambda path: 4.0)
-    (found,) = checked("read-rate", case)
-    assert found["code"] == "doctor.disk-slow"
-    assert "lasts 1024 s" in found["cause"]
-
-
-def test_an_error_of_a_process_that_ended_is_no_fault_of_the_gpu(case):
-    kernel(case, "NVRM: Xid (PCI:0000:8f:00): 43, pid=1, Ch 00000010")
-    assert [one["ok"] for one in checked("kernel", case)] == [True]
+@pytest.mark.parametrize(("said", "ok"), [
+    ("echo 'kernel: NVRM: Xid (PCI:0000:8f:00): 43, pid=1, Ch 00000010'", True),  # of a process that has ended
+    ("exit 1", None), ("echo", None),
+])  # fmt: skip
+def test_what_is_no_fault_in_the_log_of_the_kernel(case, said, ok):
+    case.tree.program("journalctl", "#!/bin/sh\n%s\n" % said)
+    assert [one["ok"] for one in checked("kernel", case)] == [ok]
 
 
 @pytest.mark.parametrize("platform", ["neuron", "ascend"])
@@ -182,18 +179,6 @@ def test_lines_of_other_drivers(case, platform):
         for line in lines:
             kernel(case, line)
             assert [one["code"] for one in checked("kernel", case)] == [code], line
-
-
-@pytest.mark.parametrize("name", CHECKS)
-def test_on_a_healthy_node_no_check_finds_anything(case, name):
-    change(case, environment={"http_proxy": "http://proxy:3128", "no_proxy": "127.0.0.0/8"})
-    assert [one["ok"] for one in checked(name, case)] in ([True], [None])
-
-
-def test_a_log_of_the_kernel_that_cannot_be_read_is_no_fault(case):
-    for script in ("exit 1", "echo"):
-        case.tree.program("journalctl", "#!/bin/sh\n%s\n" % script)
-        assert [one["ok"] for one in checked("kernel", case)] == [None]
 
 
 def test_a_check_that_fails_is_a_finding():
@@ -232,7 +217,7 @@ def operations():
     def run(folder, looks, entries=(), **params):
         given = {"looks": [{"step": "prepare", "operation": name, "arguments": {}} for name in looks],
                  "root": str(folder), "servers": packed(list(entries)), "verify": None, "now": time.time(),
-                 "bundle": False, "sysroot": "", **params}  # fmt: skip
+                 "bundle": False, **params}  # fmt: skip
         serve = {"root": str(folder), "manager": "supervisord", "toolkit": None, "only": None, "secrets": None}
         answer = doctor.doctor(given, True, found, lambda operation, arguments: {**serve, **arguments})
         return {one["check"]: one for one in answer["findings"]}
@@ -333,15 +318,6 @@ def test_a_bundle_follows_no_link_and_takes_files_with_anything_in_them(case, tm
 
 
 def test_the_page_names_every_check():
-    """And the checks that it names for the guides' advice exist."""
     page = (CLONE / "docs" / "using" / "doctor.md").read_text(encoding="utf-8")
-    before, guides = page.split("## Troubleshooting sections of the guides")
-    own = {*CHECKS, "verification", "plan"}
-    assert set(re.findall(r"(?m)^\| `([a-z-]+)` \|", before)) == own
-    operations = {"node_preflight", "container_engine", "model_weights", "tiktoken_encodings"}
-    assert operations <= set(FILE_OF)
-    lines = [line.strip("| ").split(" | ") for line in guides.splitlines() if line.startswith("| ")]
-    for line in lines:
-        named = set(re.findall(r"`([a-z_-]+)`", line[-1]))
-        assert named <= own | operations, line
-        assert named or "](" in line[-1] or line[-1] in ("Check", "---"), line
+    before = page.partition("## Troubleshooting sections of the guides")[0]
+    assert set(re.findall(r"(?m)^\| `([a-z-]+)` \|", before)) == {*CHECKS, "verification", "plan"}

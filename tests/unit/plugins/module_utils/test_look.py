@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import types
+from unittest import mock
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import called
@@ -30,10 +31,9 @@ def test_the_root_of_the_host_is_the_default(monkeypatch, spec, given, expected)
     assert result == {"params": expected}
 
 
-def test_an_error_of_the_disk_is_an_error_with_a_code(monkeypatch):
+def test_an_error_of_the_disk_is_an_error_with_a_code():
     operation = Operation({}, lambda _params, _check_mode: os.listdir("/proc/self/stat"))
-    monkeypatch.setattr(called, "operation_of", lambda name: operation)
-    with pytest.raises(FleetError) as raised:
+    with mock.patch.object(called, "operation_of", return_value=operation), pytest.raises(FleetError) as raised:
         called.run("one", {}, True, node.validate, set().update)
     assert (raised.value.code, raised.value.details["errno"]) == ("node.os-error", "ENOTDIR")
 

@@ -58,20 +58,15 @@ def run(lib):
     return done.stdout
 
 
-def test_an_archive_has_the_same_bytes_each_time(tmp_path):
-    first, second = program.packed(FILES), program.packed(dict(reversed(FILES.items())))
-    assert first == second
-    path = tmp_path / "one.zip"
-    path.write_bytes(first)
-    assert program.unpacked(path) == FILES
-
-
-def test_the_version_follows_from_names_and_bytes():
+def test_an_archive_has_the_same_bytes_each_time_and_the_version_follows_from_names_and_bytes(tmp_path):
+    backwards = dict(reversed(FILES.items()))
+    assert program.packed(FILES) == program.packed(backwards)
+    (tmp_path / "one.zip").write_bytes(program.packed(FILES))
+    assert program.unpacked(tmp_path / "one.zip") == FILES
     version = program.version(FILES)
-    assert len(version) == program_check.VERSION_LENGTH
-    assert version == program.version(dict(reversed(FILES.items())))
-    assert version != program.version({**FILES, "fleet_node/words.py": b"WORD = 'other'\n"})
-    assert version != program.version({**FILES, "fleet_node/more.py": b""})
+    assert len(version) == program_check.VERSION_LENGTH and version == program.version(backwards)
+    for change in {"fleet_node/words.py": b"WORD = 'other'\n"}, {"fleet_node/more.py": b""}:
+        assert version != program.version({**FILES, **change})
 
 
 def test_this_package_is_a_program():
@@ -92,16 +87,13 @@ def test_a_version_is_kept_once(lib, files):
     assert [oct(os.stat(at).st_mode & 0o7777) for at, _names, _files in os.walk(folder)] == ["0o755"] * 4
     program.make_current(lib)
     assert run(lib) == "first ['x']\n"
+    os.utime(folder + "/fleet_node/words.py", ns=(1, 1))  # other times alone are no damage
     assert program.current_fault(lib) is None
 
 
-@pytest.mark.parametrize("check_mode", [True, False])
-def test_nothing_is_kept_before_the_node_has_its_folder_or_in_check_mode(tmp_path, lib, files, check_mode):
-    assert program.keep(str(tmp_path / "none"), check_mode) is None
-    assert not (tmp_path / "none").exists()
-    if check_mode:
-        assert program.keep(lib, check_mode) is None
-        assert os.listdir(lib) == []
+def test_nothing_is_kept_before_the_node_has_its_folder_or_in_check_mode(tmp_path, lib, files):
+    assert program.keep(str(tmp_path / "none")) is None and not (tmp_path / "none").exists()
+    assert program.keep(lib, check_mode=True) is None and os.listdir(lib) == []
 
 
 def words_of(folder):
@@ -142,12 +134,6 @@ def test_damage_is_found_and_mended(lib, files, damage):
     program.keep(lib)
     assert program.current_fault(lib) is None
     assert run(lib) == "first ['x']\n"
-
-
-def test_other_times_alone_are_no_damage(lib, files):
-    folder = program.keep(lib)
-    os.utime(folder + "/fleet_node/words.py", ns=(1, 1))
-    assert program_check.fault(folder, program.own_version()) is None
 
 
 def dangling(link):
@@ -240,20 +226,19 @@ def test_a_copy_that_is_killed_half_way_leaves_what_was_there(lib, files, tmp_pa
 
 
 def test_what_a_disk_refuses_is_said_and_changes_nothing(lib, files, monkeypatch):
-    number = errno.ENOSPC
     program.make_current(lib)
     before = versions(lib)
     files["fleet_node/words.py"] = b"WORD = 'second'\n"
 
     def refuse(path):
-        raise OSError(number, os.strerror(number), path)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
     monkeypatch.setattr(program, "_to_disk", refuse)
     for call in (program.keep, program.make_current):
         with pytest.raises(FleetError) as caught:
             call(lib)
         assert caught.value.code == "node.os-error"
-        assert caught.value.details["errno"] == errno.errorcode[number]
+        assert caught.value.details["errno"] == "ENOSPC"
         assert program.place(lib) in caught.value.message
     assert (versions(lib), run(lib)) == (before, "first ['x']\n")
 
@@ -270,14 +255,11 @@ def test_where_others_could_change_it_nothing_is_kept(lib, files):
 
 def test_a_version_in_use_is_locked(lib, files):
     folder = program.keep(lib)
-    handle = program_check.in_use(folder)
-    other = os.open(folder, os.O_RDONLY)
-    try:
-        with pytest.raises(BlockingIOError):
-            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    finally:
-        os.close(handle)
-        os.close(other)
+    handle, other = program_check.in_use(folder), os.open(folder, os.O_RDONLY)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(handle)
+    os.close(other)
     assert program_check.in_use(folder + "-none") is None
 
 

@@ -223,7 +223,7 @@ def test_an_environment_with_its_own_uv_as_the_toolkits(site, tmp_path):
     _check, applied = site.four_steps(**{**own, "packages": ["uv>=0.9"], "verify_imports": ["uv"]})
     assert applied["diff"]["after"] == "uv==0.99\n"
     failed = site.run(**{**own, "packages": ["uv==3"]})
-    assert failed["code"] == "venv.install-failed" and "python -m pip" in failed["msg"]
+    assert failed["code"] == "venv.install-failed" and "-m pip uv==3" in failed["msg"]
     without = '[ "$2" = pip ] && { echo No module named pip >&2; exit 1; }\nexec %s "$@"\n' % sys.executable
     python = script(tmp_path / "python", without)
     assert "pip==" in site.run(**own, path=str(tmp_path / "other"), python=python)["diff"]["after"]

@@ -85,8 +85,6 @@ def unused_of(node):
         "artifacts/trn3/" + KEYS["old"],
         "models/.old.inference-fleet-new",
         "models/old",
-        "servers/server-0/artifact",  # the plan has it elsewhere now
-        "servers/server-1/artifact",
         "servers/server-7",
         "venvs/old",
     ]

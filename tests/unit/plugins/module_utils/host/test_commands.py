@@ -28,6 +28,8 @@ def test_a_program_that_ends():
     done = commands.run(["/bin/sh", "-c", "cat; echo words >&2; exit 3"], text="é")
     assert (done.returncode, done.stdout, done.stderr) == (3, "é", "words\n")
     assert commands.run(["/bin/sh", "-c", "echo a; echo b >&2"], merged=True).stdout == "a\nb\n"
+    with pytest.raises(FileNotFoundError):
+        commands.run(["/nonexistent/program"])
 
 
 @pytest.mark.parametrize(
@@ -73,11 +75,6 @@ def test_a_node_that_can_start_nothing_is_no_missing_program(monkeypatch, number
     assert not commands.hangs(caught.value)
 
 
-def test_a_program_that_is_not_there():
-    with pytest.raises(FileNotFoundError):
-        commands.run(["/nonexistent/program"])
-
-
 def test_a_command_line_in_a_message_has_no_login_and_an_end():
     assert commands.shown(["uv", "--index", "https://me:secret@host/a b"]) == "uv --index 'https://********@host/a b'"
     assert len(commands.shown(["x" * 1000])) == commands.SHOWN + 1
@@ -117,27 +114,11 @@ def job(tmp_path):
         one.stop()
 
 
-@pytest.fixture
-def stranger():
-    """A process of somebody else, in a group of its own."""
-    one = subprocess.Popen(["sleep", "900"], start_new_session=True)
-    yield one.pid
-    one.kill()
-    one.wait()
-
-
-def test_two_who_look_at_once_do_not_take_each_other_for_the_job(job):
+def test_two_who_look_at_once_do_not_take_each_other_for_the_job_and_what_it_left_is_ended(job):
     job.begin("exit 0").wait()
     with open(job.path("lock"), "rb") as other:
         fcntl.flock(other, fcntl.LOCK_SH)
         assert not job.alive()
-    job.begin("sleep 900")
-    assert job.alive()
-    job.stop()
-    assert not job.alive()
-
-
-def test_what_the_first_process_left_behind_is_ended(job):
     job.begin("sleep 900 & exit 0").wait()
     assert job.alive()
     job.stop()
@@ -152,15 +133,17 @@ def test_one_that_ignores_the_first_signal_is_killed(job, monkeypatch):
     assert process.wait(60) == -signal.SIGKILL
 
 
-def test_a_group_of_somebody_else_is_not_ended(job, stranger, monkeypatch):
-    job.begin("exit 0").wait()
-    job.belongs_to(stranger)
-    job.stop()
-    monkeypatch.setattr(detached_jobs, "TERM_S", 0.1)
-    monkeypatch.setattr(detached_jobs, "KILL_S", 0.1)
-    first = job.begin("sleep 900")
-    job.belongs_to(stranger)
-    error = plans.error(job.stop)
-    assert (error.code, error.values[0]) == ("jobs.cannot-end", str(stranger))
-    assert small_node.alive(stranger)
-    job.belongs_to(first.pid)
+def test_a_group_of_somebody_else_is_not_ended(job, monkeypatch):
+    with subprocess.Popen(["sleep", "900"], start_new_session=True) as stranger:
+        job.begin("exit 0").wait()
+        job.belongs_to(stranger.pid)
+        job.stop()
+        monkeypatch.setattr(detached_jobs, "TERM_S", 0.1)
+        monkeypatch.setattr(detached_jobs, "KILL_S", 0.1)
+        first = job.begin("sleep 900")
+        job.belongs_to(stranger.pid)
+        error = plans.error(job.stop)
+        assert (error.code, error.values[0]) == ("jobs.cannot-end", str(stranger.pid))
+        assert small_node.alive(stranger.pid)
+        job.belongs_to(first.pid)
+        stranger.kill()

@@ -81,20 +81,21 @@ def test_a_stream_that_breaks_keeps_the_events_before_it():
 
 
 @pytest.mark.parametrize("size", [1, 99])
-@pytest.mark.parametrize(("raw", "events", "done"), [
-    (b"event: message\nid: 7\ndata: a\ndata:b\n\n", ["a\nb"], False),
-    (b"\n\n: ping\n\ndata:a\n\n\n\ndata: b\n\n", ["a", "b"], False),
-    (b"data: a\r\rdata: b\r\r", ["a", "b"], False),
-    (b"data: a\r\ndata: b\r\n\r\ndata: [DONE]\n", ["a\nb"], True),
-    (b"data: a\n\ndata: [DONE]", ["a"], True),
+@pytest.mark.parametrize(("raw", "events", "done", "after"), [
+    (b"event: message\nid: 7\ndata: a\ndata:b\n\n", ["a\nb"], False, None),
+    (b"\n\n: ping\n\ndata:a\n\n\n\ndata: b\n\n", ["a", "b"], False, None),
+    (b"data: a\r\rdata: b\r\r", ["a", "b"], False, None),
+    (b"data: a\r\ndata: b\r\n\r\ndata: [DONE]\n", ["a\nb"], True, None),
+    (b"data: a\n\ndata: [DONE]", ["a"], True, None),
+    (b"data: a\n\ndata: [DONE]\n\ndata: b\n\n", ["a"], True, "b"),
 ])  # fmt: skip
-def test_forms_of_events(raw, events, done, size):
-    reader = http_client._EventReader()
+def test_forms_of_events(raw, events, done, after, size):
+    reader = http_client.Stream()
     for start in range(0, len(raw), size):
         reader.feed(raw[start : start + size], 7)
     reader.end(7)
     assert [(event.data, event.ms) for event in reader.events] == [(data, 7) for data in events]
-    assert reader.done is done
+    assert (reader.done, reader.after) == (done, after)
 
 
 @pytest.mark.parametrize(("binds", "host"), [
@@ -105,17 +106,10 @@ def test_a_wildcard_bind_is_reached_over_loopback(binds, host):
     assert {http_client.base_url(bind, 8000) for bind in binds} == {"http://%s:8000" % host}
 
 
-def test_cut_keeps_one_line_and_marks_what_is_missing():
-    assert (http_client.cut("a\n b", 10), http_client.cut("abcdef", 4)) == ("a b", "abc…")
-
-
-@pytest.mark.parametrize(
-    ("text", "number"), [("17", 17), ("9" * 18, 10**18 - 1), *((text, None) for text in ("9" * 19, "²", "٣", "-1", ""))]
-)
-def test_the_number_of_a_header(text, number):
-    assert http_client.whole_number(text) == number
-
-
-@pytest.mark.parametrize(("text", "value"), [("[1]", [1]), ("[" * 200000, None), ("{", None)])
-def test_text_that_is_no_json_has_no_value(text, value):
-    assert http_client.parsed(text) == value
+@pytest.mark.parametrize(("read", "text", "value"), [
+    (http_client.whole_number, "17", 17), (http_client.whole_number, "9" * 18, 10**18 - 1),
+    *((http_client.whole_number, text, None) for text in ("9" * 19, "²", "٣", "-1", "")),
+    (http_client.parsed, "[1]", [1]), (http_client.parsed, "[" * 200000, None), (http_client.parsed, "{", None),
+])  # fmt: skip
+def test_what_is_no_number_or_json_has_no_value(read, text, value):
+    assert read(text) == value

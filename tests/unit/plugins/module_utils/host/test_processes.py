@@ -16,7 +16,7 @@ import time
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
-from ansible_collections.inference.fleet.tests.unit.engines.small_node import alive, wait_until
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 
 PORTS = range(18180, 18200)
 SLEEP = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(900)"]
@@ -56,12 +56,8 @@ def test_a_listening_socket_is_seen_and_a_connected_one_is_not():
     with listener("127.0.0.1") as (port, inode):
         assert ("127.0.0.1", port, inode, os.getuid()) in processes.listening_sockets()
         with socket.create_connection(("127.0.0.1", port)) as connection:
-            own = connection.getsockname()[1]
-            assert own not in [one[1] for one in processes.listening_sockets()]
+            assert connection.getsockname()[1] not in [one[1] for one in processes.listening_sockets()]
     assert inode not in [one[2] for one in processes.listening_sockets()]
-
-
-def test_an_ipv4_address_of_an_ipv6_socket_is_shown_as_such():
     with listener("::ffff:127.0.0.1", socket.AF_INET6) as (port, inode):
         assert ("127.0.0.1", port, inode, os.getuid()) in processes.listening_sockets()
 
@@ -190,11 +186,18 @@ def test_memory_and_start_time():
     assert processes.started_at(one.pid) is None
 
 
+def test_a_handler_of_a_signal_is_seen():
+    before = signal.signal(signal.SIGUSR2, lambda *_given: None)
+    try:
+        assert processes.catches(os.getpid(), signal.SIGUSR2)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert not processes.catches(os.getpid(), signal.SIGUSR2) and not processes.catches(2**22 + 1, signal.SIGUSR2)
+
+
+@pytest.mark.skipif(processes.command(2) != "[kthreadd]", reason="this namespace has no kernel threads")
 def test_the_kernels_own_threads_are_not_processes():
-    if processes.command(2) != "[kthreadd]":
-        pytest.skip("this namespace has no kernel threads")
-    assert processes.process(2).kernel
-    assert 2 not in processes.process_table()
+    assert processes.process(2).kernel and 2 not in processes.process_table()
 
 
 @pytest.mark.parametrize(("bind", "listens", "wider"), [
@@ -230,15 +233,10 @@ def test_a_process_in_the_middle_of_execve_is_found(tmp_path, monkeypatch, looks
 
 def test_a_process_that_shows_nothing_at_all_is_not_waited_for_long(monkeypatch):
     real, looks = processes.shown, []
-    monkeypatch.setattr(processes, "shown", lambda pid, name: real(pid, name) if name == "stat" else b"")
     monkeypatch.setattr(processes.time, "sleep", looks.append)
-    assert processes.environment_of(os.getpid()) == {}
-    assert looks == [processes.LOOK_S] * processes.LOOKS
-    monkeypatch.setattr(processes, "shown", lambda pid, name: b"" if name == "environ" else real(pid, name))
-    assert processes.environment_of(os.getpid()) == {}
-    assert len(looks) == processes.LOOKS + processes.LOOKS_WITH_ARGUMENTS - 1
-    ended = subprocess.Popen(["true"])
-    wait_until(lambda: not alive(ended.pid))
-    looks.clear()
-    assert processes.environment_of(ended.pid) == {} and looks == []
-    ended.wait()
+    for kept, most in (("stat",), processes.LOOKS), (("stat", "cmdline"), processes.LOOKS_WITH_ARGUMENTS - 1):
+        looks.clear()
+        monkeypatch.setattr(processes, "shown", lambda pid, name, kept=kept: real(pid, name) if name in kept else b"")
+        assert processes.environment_of(os.getpid()) == {} and len(looks) == most
+    monkeypatch.setattr(processes, "process", lambda pid: None)  # it has ended
+    assert processes.environment_of(os.getpid()) == {} and len(looks) == most

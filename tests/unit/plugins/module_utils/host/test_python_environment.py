@@ -44,8 +44,7 @@ def test_parameters_that_are_not_valid(tmp_path, arguments, key, value):
 @pytest.mark.parametrize(
     "requirement", ["demo", "demo==1", "demo[extra]>=1,<2", "demo @ https://host/d.whl", "demo; python_version<'3'"]
 )
-def test_requirements_that_are_valid(tmp_path, requirement):
-    pe.check(desired(tmp_path, packages=[requirement]))
+def test_requirements_that_are_valid(requirement):
     assert pe.required_name(requirement) == "demo"
 
 
@@ -58,21 +57,16 @@ def test_same_version(pin, version, same):
     assert pe.same_version(pin, version) is same
 
 
+CHANGES = [{"packages": ["demo==1.1"]}, {"excludes": ["triton"]}, {"overrides": ["certifi"]}, {"uv": None},
+           {"verify_imports": ["demo"]}, {"python": "3.11"},
+           {"fallback_indexes": [{"package": "torch==2", "index": "https://host"}]}]  # fmt: skip
+
+
 def test_sources_of_packages_do_not_change_an_environment(tmp_path):
-    plain = desired(tmp_path, uv="/a/uv")
     elsewhere = {"uv": "/b/uv", "index_url": "https://user:token@mirror/simple", "find_links": ["/wheels"],
                  "environment": {"HTTPS_PROXY": "http://proxy"}}  # fmt: skip
-    assert plain.inputs() == desired(tmp_path, **elsewhere).inputs()
-    for change in (
-        {"packages": ["demo==1.1"]},
-        {"excludes": ["triton"]},
-        {"overrides": ["certifi"]},
-        {"verify_imports": ["demo"]},
-        {"python": "3.11"},
-        {"uv": None},
-        {"fallback_indexes": [{"package": "torch==2", "index": "https://host"}]},
-    ):
-        assert desired(tmp_path, **{"uv": "/a/uv", **change}).inputs() != plain.inputs(), change
+    inputs = [desired(tmp_path, **one).inputs() for one in ({}, elsewhere, *CHANGES)]
+    assert inputs[0] == inputs[1] and len(set(inputs)) == len(CHANGES) + 1
 
 
 # ---- failures of uv
@@ -207,44 +201,28 @@ EOF
     assert pe.pip_configuration([], variables) == {"find-links": "/wheels", "cert": "/ca.pem"}
 
 
-def test_uv_gets_the_indexes_of_pip_as_variables():
-    pip = {
-        "index-url": "https://user:secret@mirror/simple",
-        "extra-index-url": "\nhttps://one/simple\nhttps://two/simple",
-        "find-links": "/opt/wheels /more/wheels",
-        "cert": "/ca.pem",
-        "proxy": "http://proxy:3128",
-        "trusted-host": "mirror",
-        "no-index": "false",
-    }
-    variables, flags = pe.places(pip, {"UV_FIND_LINKS": "/uv/wheels"})
-    assert variables == {
-        "UV_DEFAULT_INDEX": "https://user:secret@mirror/simple",
-        "UV_INDEX": "https://one/simple https://two/simple",
-        "UV_INDEX_STRATEGY": "unsafe-best-match",
-        "UV_FIND_LINKS": "/opt/wheels,/more/wheels,/uv/wheels",
-        "SSL_CERT_FILE": "/ca.pem",
-        "ALL_PROXY": "http://proxy:3128",
-        "UV_INSECURE_HOST": "mirror",
-    }
-    assert flags == []
+MIRROR = {"index-url": "https://user:secret@mirror/simple", "extra-index-url": "\nhttps://one/simple\nhttps://two/simple",
+          "find-links": "/opt/wheels /more/wheels", "cert": "/ca.pem", "proxy": "http://proxy:3128",
+          "trusted-host": "mirror", "no-index": "false"}  # fmt: skip
+OWN = {"index_url": "https://own/simple", "extra_index_urls": ["https://more/simple"], "find_links": ["/own"]}
+CLOSED = {"index-url": "https://mirror/simple", "find-links": "/opt/wheels", "no-index": "true", "cert": "/pip.pem"}
+BEST = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
 
 
-def test_parameters_precede_the_configuration_of_pip():
-    pip = {"index-url": "https://mirror/simple", "find-links": "/opt/wheels", "no-index": "true", "cert": "/pip.pem"}
-    own = {"index_url": "https://own/simple", "extra_index_urls": ["https://more/simple"], "find_links": ["/own"]}
-    variables, flags = pe.places(pip, {"SSL_CERT_FILE": "/site.pem"}, **own)
-    assert variables == {
-        "UV_DEFAULT_INDEX": "https://own/simple",
-        "UV_INDEX": "https://more/simple",
-        "UV_INDEX_STRATEGY": "unsafe-best-match",
-        "UV_FIND_LINKS": "/own,/opt/wheels",
-        "SSL_CERT_FILE": "/site.pem",
-    }
-    assert flags == []
-    assert pe.places(pip, {})[1] == ["--no-index"]
-    found = {"UV_FIND_LINKS": "/opt/wheels", "SSL_CERT_FILE": "/pip.pem"}
-    assert pe.places(pip, {"UV_DEFAULT_INDEX": "https://uv"})[0] == found
+@pytest.mark.parametrize(("pip", "environment", "own", "variables", "flags"), [
+    (MIRROR, {"UV_FIND_LINKS": "/uv/wheels"}, {}, {
+        "UV_DEFAULT_INDEX": "https://user:secret@mirror/simple", "UV_INDEX": "https://one/simple https://two/simple",
+        "UV_FIND_LINKS": "/opt/wheels,/more/wheels,/uv/wheels", "SSL_CERT_FILE": "/ca.pem",
+        "ALL_PROXY": "http://proxy:3128", "UV_INSECURE_HOST": "mirror", **BEST}, []),
+    (CLOSED, {"SSL_CERT_FILE": "/site.pem"}, OWN, {
+        "UV_DEFAULT_INDEX": "https://own/simple", "UV_INDEX": "https://more/simple",
+        "UV_FIND_LINKS": "/own,/opt/wheels", "SSL_CERT_FILE": "/site.pem", **BEST}, []),
+    (CLOSED, {"UV_DEFAULT_INDEX": "https://uv"}, {}, {"UV_FIND_LINKS": "/opt/wheels", "SSL_CERT_FILE": "/pip.pem"}, []),
+    (CLOSED, {}, {}, {"UV_DEFAULT_INDEX": "https://mirror/simple", "UV_FIND_LINKS": "/opt/wheels",
+                      "SSL_CERT_FILE": "/pip.pem"}, ["--no-index"]),
+])  # fmt: skip
+def test_uv_gets_the_indexes_of_parameters_and_of_pip_as_variables(pip, environment, own, variables, flags):
+    assert pe.places(pip, environment, **own) == (variables, flags)
 
 
 def test_children_write_bytecode_and_trust_the_certificates(monkeypatch):

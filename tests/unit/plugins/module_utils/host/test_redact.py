@@ -55,10 +55,16 @@ def test_a_token_of_printable_ascii_is_taken_without_blanks_around_it(value, tok
     assert clean_token("fleet_hf_token", value) == token
 
 
-@pytest.mark.parametrize("value", ["hf_S\nEKRIT", "hf_S EKRIT", "hf_S\0EKRIT", "hf_S\u00e9EKRIT", " \n", 7, ["x"]])
-def test_an_invalid_token_is_not_shown(value):
-    caught = error(clean_token, "fleet_hf_token", value)
-    assert (caught.code, caught.values) == ("token.invalid", ("fleet_hf_token",))
+HIDDEN = ("token.invalid", "environment.invalid")
+
+
+@pytest.mark.parametrize(("check", "value"), [
+    *((clean_token, value) for value in ("hf_S\nEKRIT", "S EKRIT", "S\0EKRIT", "S\u00e9EKRIT", " \n", 7, ["x"])),
+    (proxy_address, "http://me:pa\0EKRIT@proxy"),
+])  # fmt: skip
+def test_an_invalid_value_is_not_shown(check, value):
+    caught = error(check, "fleet_hf_token", value)
+    assert caught.code in HIDDEN and "fleet_hf_token" in caught.message and "EKRIT" not in caught.message
 
 
 PASSWORDS = ["pa55word", "pa#55word", "pa/55word", "pa?55word", "pa@55word", "pa%55word", "pa%4055word", "12345/word"]
@@ -107,12 +113,10 @@ def test_the_parameters_of_addresses(query):
 def test_what_is_no_secret_stays():
     text = "https://hub/org/name/resolve/main/config.json?download=true&size=3 and me@example.org"
     assert Redactor(["", None], {"NO_PROXY": "localhost"}).text(text) == text
+    redactor = Redactor(["sk-local-test-key-1234567890"])
+    for text in ("the key of a local test", "sk", "12345678", "test-key", "a\nlocal", "", "…"):
+        assert redactor.text(text) == text
     assert Redactor(["s3cret"]).value({"s3cret": ["s3cret", 3, None]}) == {"s3cret": ["***", 3, None]}
-
-
-def test_a_proxy_with_a_control_character_is_refused_without_its_value():
-    caught = error(proxy_address, "HTTPS_PROXY", "http://me:pa\0ss@proxy")
-    assert caught.code == "environment.invalid" and "ss@proxy" not in caught.message
 
 
 LONG = "hf_Zq7abcdefGHIJKLmnopQRST"
@@ -131,12 +135,6 @@ def test_what_a_cut_leaves_of_a_secret_is_masked(spelling):
             shown = redactor.text(piece)
             left = [spelt[i : i + 9] for i in range(len(spelt) - 8) if spelt[i : i + 9] in shown]
             assert not left, (piece, shown)
-
-
-def test_words_that_are_no_part_of_a_secret_stay():
-    redactor = Redactor(["sk-local-test-key-1234567890"])
-    for text in ("the key of a local test", "sk", "12345678", "test-key", "a\nlocal", "", "…"):
-        assert redactor.text(text) == text
 
 
 def test_a_stream_masks_a_secret_that_comes_in_pieces():
