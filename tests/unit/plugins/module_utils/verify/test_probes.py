@@ -16,7 +16,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes, readiness
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, probes, runner
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
-from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine, free_port
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.test_judging import ENDPOINTS, INSTANCES
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (
@@ -134,6 +133,12 @@ def test_the_model_id_must_be_the_planned_one_and_the_rest_is_still_measured(exp
     assert not listed or unmeasured(verdict) == {}
 
 
+def own_probe(name, path=CHAT, body=None, expect=None):
+    """A probe of a recipe, as the operation's arguments have it."""
+    expect = {"status": 200, "contains": [], "field": None, **(expect or {})}
+    return {"name": name, "path": path, "body": body, "expect": expect}
+
+
 # -- the recipe's own probes -------------------------------------------------------------------------------------------
 
 MESSAGES = {"messages": [{"role": "user", "content": "Where is New York?"}]}
@@ -157,7 +162,7 @@ MISSING = "the recipe expects %s in the answer, and it is empty or missing"
 ])  # fmt: skip
 def test_a_recipes_probe_comes_last_and_passes_or_has_its_cause(faults, probe, cause):
     with ScriptedEngine(faults, pages=PAGES) as engine:
-        verdict = verdict_of(engine, asking.Options(timeout=60, probes=[{"name": "own", **probe}]))
+        verdict = verdict_of(engine, asking.Options(timeout=60, probes=[own_probe("own", **probe)]))
     own = verdict["probes"][-1]
     assert (own["name"], own["ok"], own["cause"]) == ("own", cause is None, cause)
     if probe.get("body") == MESSAGES:
@@ -166,27 +171,18 @@ def test_a_recipes_probe_comes_last_and_passes_or_has_its_cause(faults, probe, c
 
 def test_a_leak_in_a_recipes_probe_is_found():
     with ScriptedEngine("leak-in-new-york") as engine:
-        verdict = verdict_of(engine, asking.Options(timeout=60, probes=[{"name": "own", "body": MESSAGES}]))
+        verdict = verdict_of(engine, asking.Options(timeout=60, probes=[own_probe("own", body=MESSAGES)]))
     assert failing(verdict) == {"harmony-residue": VLLM.residue}
     assert by_name(verdict)["harmony-residue"]["got"] == (
         "in the answer to own: in the content: <|channel|>final<|message|>In the north-east."
     )
 
 
-@pytest.mark.parametrize(
-    "given_probes",
-    [[{"name": "chat"}], [{"name": "a", "path": "/a"}] * 2, [{"name": "a", "path": "v1"}], [{"name": "a"}]],
-)
-def test_a_bad_probe_is_refused(given_probes):
-    caught = error(runner.check_probes, given_probes)
-    assert caught.code == "probes.invalid" and given_probes[0]["name"] in caught.values[0]
-
-
 # -- other families than gpt-oss ---------------------------------------------------------------------------------------
 
 TOOLS = {"tool-call-parser": "hermes", "max-num-seqs": 4}
-OWN = [{"name": "own-chat", "body": {"messages": [{"role": "user", "content": "Hello"}]}},
-       {"name": "own-models", "path": "/v1/models"}]  # fmt: skip
+OWN = [own_probe("own-chat", body={"messages": [{"role": "user", "content": "Hello"}]}),
+       own_probe("own-models", path="/v1/models")]  # fmt: skip
 
 
 def judged(faults=(), family="chat", arguments=None, mode="full", **changes):
@@ -321,7 +317,7 @@ def test_a_sequence_that_takes_too_long_fails_where_it_stands(monkeypatch, secon
 
 def test_quick_reads_the_id_and_completes_once():
     with ScriptedEngine() as engine:
-        verdict = verdict_of(engine, asking.Options(mode="quick", timeout=60, probes=[{"name": "own", "path": "/x"}]))
+        verdict = verdict_of(engine, asking.Options(mode="quick", timeout=60, probes=[own_probe("own", path="/x")]))
     names = ["identity", "model-id", "completion"]
     assert [(probe["name"], probe["ok"]) for probe in verdict["probes"]] == [(name, True) for name in names]
     assert [request[:2] for request in engine.requests] == [("GET", "/v1/models"), ("POST", CHAT)]
