@@ -41,8 +41,7 @@ def verification(action, given, task_vars):
                 if item is None or item["servers"]}  # fmt: skip
 
     try:
-        sources = task_vars.get("ansible_inventory_sources") or ()
-        result["run"] = report.begin_run(folder, run_id(), hosts, task_vars["ansible_play_hosts"], planned, sources)
+        result["run"] = report.begin_run(folder, run_id(), hosts, task_vars["ansible_play_hosts"], planned)
     except OSError as error:
         result["warnings"] = [report.not_written(folder, error)]
     else:
