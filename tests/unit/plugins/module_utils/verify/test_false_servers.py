@@ -296,8 +296,6 @@ SOUND = {  # a Fault, its name, or arguments of verdict_of()
     **{"%s ends streamed calls with stop" % engine: {
         "faults": [Fault("finish", "tools stream", value="stop")], "engine": engine}
        for engine in ("trtllm", "unheard-of")},
-    "the effort inside another key": {
-        "effort": gpt_oss.EFFORT_INSIDE, "options": asking.Options(timeout=60, effort_parameter=gpt_oss.EFFORT_INSIDE)},
     "no reasoning at low effort": Fault("reasoning", "low", value=""),
     "the answer to chat skips reasoning": Fault("reasoning", "chat whole text", "once", ""),
     "the first stream skips reasoning": Fault("reasoning", "stream text", "once", ""),
