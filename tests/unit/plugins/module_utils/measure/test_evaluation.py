@@ -159,33 +159,29 @@ def test_check_mode_asks_nothing(site):
     assert site.run(check_mode=True)["changed"] and site.calls() == 0
 
 
-@pytest.mark.parametrize(("failed", "score"), [(0, 75), (4, 50)])
-def test_a_command_of_a_recipe_is_an_evaluation(site, failed, score):
-    program = site.root.parent / "tiny"
-    script(program, 'echo "{\\"right\\": $3, \\"all\\": 40, \\"lost\\": $4}" >"$2/$1.json"\n')
-    command = {
-        "argv": [str(program), "${effort}", "${output}", str(score), str(failed)],
-        "files": ["low.json"],
-        "metrics": {"score": "right", "questions": "all", "failed": "lost"},
-    }
-    measured = site.run(eval="mine", command=command)["document"]
-    assert (measured["score"], measured["failed"], measured["ok"]) == (score, failed, not failed)
-    assert (measured["tool"]["name"], measured["questions"], measured["answered"]) == ("command:mine", 40, 40 - failed)
-    assert measured["interval"][0] < score < measured["interval"][1]
+ENDLESS = 'echo "{\\"right\\": 91, \\"all\\": 3}" >"$1/low.json"; exec sleep 600\n'
 
 
-@pytest.mark.parametrize("text", [
-    "", 'echo "{\\"right\\": 91, \\"all\\": 3}" >"$1/low.json"; exec sleep 600\n',
-    *("echo '%s' >\"$1/low.json\"\n" % json.dumps({"right": score, "all": questions, "lost": lost})
-      for score, questions, lost in ((101, 3, 0), (-1, 3, 0), (50, 0.5, 0), (50, 3, 4), (50, 3, -1))),
+@pytest.mark.parametrize(("given", "score", "failed"), [
+    ((75, 40, 0), 75, 0), ((50, 40, 4), 50, 4),
+    # without a valid score, and ended early
+    *((given, None, 1) for given in ("", ENDLESS, (101, 3, 0), (-1, 3, 0), (50, 0.5, 0), (50, 3, 4), (50, 3, -1))),
 ])  # fmt: skip
-def test_a_command_without_a_score_and_one_that_was_ended_early_have_failed(site, text):
+def test_a_command_of_a_recipe_is_an_evaluation(site, given, score, failed):
+    text = given
+    if isinstance(given, tuple):
+        text = "echo '%s' >\"$1/$2.json\"\n" % json.dumps(dict(zip(("right", "all", "lost"), given)))
     command = {
-        "argv": [script(site.root.parent / "tiny", text), "${output}"], "files": ["low.json"],
+        "argv": [script(site.root.parent / "tiny", text), "${output}", "${effort}"], "files": ["low.json"],
         "metrics": {"score": "right", "questions": "all", "failed": "lost"},
     }  # fmt: skip
-    measured = site.run(eval="mine", command=command, budget_s=2)["document"]
-    assert (measured["score"], measured["failed"], measured["ok"]) == (None, 1, False)
+    budget_s = 2 if text == ENDLESS else LONG_S
+    measured = site.run(eval="mine", command=command, budget_s=budget_s)["document"]
+    assert (measured["score"], measured["failed"], measured["ok"]) == (score, failed, not failed)
+    assert measured["tool"]["name"] == "command:mine"
+    if score:
+        assert (measured["questions"], measured["answered"]) == (40, 40 - failed)
+        assert measured["interval"][0] < score < measured["interval"][1]
 
 
 def test_the_key_is_masked_by_the_call_that_collects_the_result(site, keyed):

@@ -23,7 +23,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure
     progress,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import engine_arguments, tool_of, tools
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import engine_arguments, tools
 
 SAMPLES = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "measure"
 POINT = {
@@ -162,29 +162,6 @@ def test_progress_is_read_from_the_last_bar():
     assert (
         benchmarks.done(of("vllm-latency", concurrency=4), "", "3/3 [\nProfiling iterations: 40%|#| 2/5 [00:01<") == 8
     )
-
-
-def test_a_command_of_a_recipe_is_a_tool(tmp_path):
-    command = {
-        "argv": ["/opt/bench", "--url=${url}", "${urls}", "--users", "${concurrency}", "${output}/my file.json"],
-        "environment": {"TOKENIZER": "${tokenizer}"},
-        "files": ["*.json"],
-        "metrics": {"completed": "ok", "failed": "bad", "output_tokens_per_s": "rate", "ttft_ms": "ttft.* * 1000",
-                    "e2e_ms.p50": "median"},
-    }  # fmt: skip
-    tool = tool_of({"tool": "command", "command": command})
-    assert (tool["several"], tool["takes_rate"], tool["takes_warmup"]) == (True, False, False)
-    point = {**POINT, "tool": "command", "spec": tool}
-    assert argv_of(point, "/o") == [
-        "/opt/bench", "--url=http://127.0.0.1:8000", *POINT["urls"], "--users", "2", "/o/my file.json"
-    ]  # fmt: skip
-    assert environment(tool, benchmarks.values(point, "/o")) == {"TOKENIZER": "/srv/models/m"}
-    output = {"ok": 7, "bad": 1, "rate": 90.5, "ttft": {"mean": 0.5, "p99": 2}, "median": 40}
-    (tmp_path / "my file.json").write_text(json.dumps(output), encoding="utf-8")
-    reading = benchmarks.read(point, str(tmp_path), "")
-    assert (reading.completed, reading.failed, reading.metrics["output_tokens_per_s"]) == (7, 1, 90.5)
-    assert reading.metrics["ttft_ms"] == {"mean": 500, "p50": None, "p90": None, "p95": None, "p99": 2000}
-    assert reading.metrics["e2e_ms"]["p50"] == 40 and reading.metrics["e2e_ms"]["mean"] is None
 
 
 def test_what_tools_are_given():
