@@ -16,7 +16,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes, readiness
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, probes, runner
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
-from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine, free_port
+from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import Fault, ScriptedEngine, free_port
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.test_judging import ENDPOINTS, INSTANCES
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (
     AT_ONCE,
@@ -190,19 +190,23 @@ def test_a_chat_model_is_asked_for_tools_if_it_has_a_parser_and_for_nothing_of_g
     assert by_name(verdict)["tool-arguments"]["ok"] is True
 
 
+def vectors(change):
+    return (Fault("vectors", value=change),)
+
+
 @pytest.mark.parametrize(("family", "fault", "probe", "cause"), [
     ("chat", "schema-ignored", "json-schema", causes.SCHEMA_IGNORED),
     ("chat", "wrong-answer", "chat", causes.WRONG_ANSWER),
-    ("embedding", "vectors-of-zeros", "embedding", causes.VECTORS),
-    ("embedding", "vector-missing", "embedding-order", causes.VECTORS),
-    ("embedding", "vectors-swapped", "embedding-repeat", causes.VECTOR_CHANGES),
+    ("embedding", vectors(lambda found: [[0.0] * 26] * len(found)), "embedding", causes.VECTORS),
+    ("embedding", vectors(lambda found: found[:-1]), "embedding-order", causes.VECTORS),
+    ("embedding", vectors(lambda found: found[::-1]), "embedding-repeat", causes.VECTOR_CHANGES),
 ])  # fmt: skip
 def test_faults_of_other_families_have_their_causes(family, fault, probe, cause):
     assert failing(judged(fault, family))[probe] == cause
 
 
 def test_an_answer_that_no_probe_foresees_fails_its_probe_and_no_other():
-    verdict = judged("vectors-of-large-numbers", "embedding")
+    verdict = judged(vectors(lambda found: [[10**400] * 26] * len(found)), "embedding")
     assert "OverflowError" in failing(verdict)["embedding"]
     assert by_name(verdict)["own-models"]["ok"] is True
 
@@ -331,14 +335,6 @@ def test_the_whole_of_quick_has_a_limit_of_its_own():
     with ScriptedEngine("hangs") as engine:
         verdict = verdict_of(engine, asking.Options(mode="quick", timeout=1200, quick_timeout=0.5))
     assert failing(verdict) == {"completion": causes.too_slow(0.5, "verify_quick_timeout_s")}
-
-
-@pytest.mark.parametrize(("mode", "changed", "expected"), [
-    ("auto", None, "full"), ("auto", True, "full"), ("auto", False, "quick"),
-    ("full", False, "full"), ("quick", True, "quick"),
-])  # fmt: skip
-def test_auto_is_quick_only_where_nothing_changed_for_certain(mode, changed, expected):
-    assert runner.settle_mode(mode, changed) == expected
 
 
 def test_check_mode_verifies_what_is_there_and_stays():
