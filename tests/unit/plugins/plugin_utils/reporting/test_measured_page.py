@@ -62,6 +62,8 @@ def test_parts_have_a_number_only_if_something_was_measured():
     for results in ([now, smoke], [now, evaluation(verdict="too-few")], [now]):
         found = page(results)
         assert values(found) == ["597"] and "not evaluated" in found
+        assert '<td class="passed">agrees' not in found
+    assert '<td class="unknown">inconclusive' in page([evaluation(verdict="too-few")])
 
 
 def test_everything_in_a_result_is_escaped():
@@ -96,9 +98,11 @@ def test_charts_are_svg_with_elements_that_draw():
     chart = "<svg xmlns" + text.partition("<svg xmlns")[2].partition("</svg>")[0] + "</svg>"
     root = ElementTree.fromstring(chart)
     assert {one.tag.rpartition("}")[2] for one in root.iter()} <= {"svg", "path", "text", "line"}
-    marks = [one.attrib["aria-label"] for one in root.iter() if one.attrib.get("role") == "graphics-symbol"]
+    marks = [one.attrib for one in root.iter() if one.attrib.get("role") == "graphics-symbol"]
     words = "aiperf, trn3-1; concurrent requests: 4; output tokens/s: 448; concurrent requests: 4"
-    assert marks[-1] == words and len(marks) == 3
+    assert (len(marks), marks[-1]["aria-label"], marks[-1]["transform"]) == (3, words, "translate(293.7,50.8)")
+    text = page([benchmark(1, host="node-%d" % number) for number in range(measured_page.SERIES + 1)])
+    assert text.count('role="graphics-symbol"') == 3 * measured_page.SERIES
 
 
 def verdict(start):
