@@ -100,7 +100,7 @@ def test_charts_are_svg_with_elements_that_draw():
     assert {one.tag.rpartition("}")[2] for one in root.iter()} <= {"svg", "path", "text", "line"}
     marks = [one.attrib for one in root.iter() if one.attrib.get("role") == "graphics-symbol"]
     words = "aiperf, trn3-1; concurrent requests: 4; output tokens/s: 448; concurrent requests: 4"
-    assert (len(marks), marks[-1]["aria-label"], marks[-1]["transform"]) == (3, words, "translate(293.7,50.8)")
+    assert (len(marks), marks[-1]["aria-label"], marks[-1]["transform"]) == (3, words, "translate(293.7,68.8)")
     text = page([benchmark(1, host="node-%d" % number) for number in range(measured_page.SERIES + 1)])
     assert text.count('role="graphics-symbol"') == 3 * measured_page.SERIES
 
