@@ -115,12 +115,14 @@ def of_host(found, refused=None):
     """Return {reached, differs, servers, problem} of a host. found: the result of engine_servers_info, or None.
     refused: the reason why the host could not be planned."""
     if found is None:
-        return {"reached": None, "differs": None, "servers": [], "problem": refused or run_look.NOT_ASKED}
-    if found.get("unreachable"):
-        return {"reached": False, "differs": None, "servers": [], "problem": found.get("msg")}
-    if "servers" not in found:
-        return {"reached": None, "differs": None, "servers": [], "problem": found.get("msg")}
-    return {"reached": True, "differs": bool(found.get("differs")), "servers": found["servers"], "problem": None}
+        found = {"msg": refused or run_look.NOT_ASKED}
+    reached = True if "servers" in found else False if found.get("unreachable") else None
+    return {
+        "reached": reached,
+        "differs": bool(found.get("differs")) if reached else None,
+        "servers": found["servers"] if reached else [],
+        "problem": None if reached else found.get("msg"),
+    }
 
 
 KINDS = {

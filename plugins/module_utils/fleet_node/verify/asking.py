@@ -38,6 +38,14 @@ BUSY_LIMIT_S = 30  # a server that asks for more time gets no retry
 HEAD = 40  # characters of reasoning that cannot be in an answer by chance
 SLIPS = 2  # wrong answers of a sequence that are asked again: a model that slips more often is not sound
 
+# {probe: the probe whose answer it uses}
+NEEDS = {
+    "tool-round-trip": "tool-call", "tool-arguments": "tool-call", "tool-choice": "tool-call",
+    "tool-result": "tool-arguments", "second-tool-round": "tool-result",
+    "responses-stream": "responses", "responses-tools": "responses",
+}  # fmt: skip
+UNMET = "not run: %s did not pass"
+
 
 @dataclasses.dataclass
 class Options:
@@ -133,8 +141,9 @@ class Asking:
         """Run a probe and keep its verdict {name, ok, ms, sent, got, cause}; ms: its duration."""
         result = {"name": name, "ok": None, "ms": 0, "sent": None, "got": None, "cause": None}
         self.results_of[name] = result
-        if self._stopped and not always:
-            result["cause"] = "not run: %s failed" % self._stopped
+        needed = self.results_of.get(NEEDS.get(name))
+        if (self._stopped and not always) or (needed and not needed["ok"]):
+            result["cause"] = "not run: %s failed" % self._stopped if self._stopped else UNMET % needed["name"]
             return
         here = self._here
         here.name, here.sent, here.error = name, None, None

@@ -39,8 +39,8 @@ NO_CHAT = (
 )  # what is seen there may be of /v1/responses
 # What a stand-in has not learned.
 UNLEARNED = (
-    "tool-arguments", "tool-result", "second-tool-round", "system-message", "developer-message", "multi-turn",
-    "long-prompt", "long-answer", "exact-text", "embedding-order",
+    "tool-arguments", "system-message", "developer-message", "multi-turn", "long-prompt", "long-answer", "exact-text",
+    "embedding-order",
 )  # fmt: skip
 DISAGGREGATED = ("census", "disaggregation")  # only for a frontend with prefill or decode workers
 

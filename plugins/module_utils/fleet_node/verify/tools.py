@@ -10,7 +10,7 @@ import re
 from ..model import gpt_oss
 from ..servers import causes
 from . import chat
-from .asking import CHAT, Asking, Failed, NotMeasured, fail_if
+from .asking import CHAT, Asking, Failed, fail_if
 
 DETOURS = 3  # calls of a tool before the requested call, or after its result, including the last
 REFUSALS = (400, 404, 422, 501)
@@ -102,8 +102,6 @@ class Tools(Asking):
         return dict(body, messages=messages)
 
     def _tool_round_trip(self):
-        if self.tool_call_made is None:
-            raise NotMeasured("not run: tool-call returned no tool call")
         body = self._body(self.tool_question, tools=[gpt_oss.HEALTH_TOOL], **self.low)
         answer = self._after_the_tool(self._answer_body(body, self.tool_call_made, gpt_oss.TOOL_RESULT))
         mention = "mentions the result" if gpt_oss.MENTIONS.search(answer.content) else "does not mention the result"
@@ -131,8 +129,6 @@ class Tools(Asking):
         return answer, [*body["messages"], {"role": "assistant", "content": answer.content}], number
 
     def _tool_arguments(self):
-        if self.tool_call_made is None:
-            raise NotMeasured("not run: tool-call returned no tool call")
         forecasts = iter(gpt_oss.FORECASTS)  # others each time that it is asked again
 
         def ask():
@@ -145,8 +141,6 @@ class Tools(Asking):
         return self._once_more(ask)
 
     def _tool_result(self):
-        if self.weather_call is None:
-            raise NotMeasured("not run: tool-arguments got no call with arguments")
         first, *others = self.weather_body["messages"]
         first = dict(first, content=first["content"] + gpt_oss.REPORT_QUESTION)
         body = dict(self.weather_body, messages=[first, *others])
@@ -160,8 +154,6 @@ class Tools(Asking):
 
     def _second_tool_round(self):
         """A second question in the same conversation: another call, and an answer from its result."""
-        if self.after_result is None:
-            raise NotMeasured("not run: tool-result got no answer")
 
         def body_of(forecast):
             question = {"role": "user", "content": forecast.question + gpt_oss.REPORT_QUESTION}
@@ -175,8 +167,6 @@ class Tools(Asking):
 
     def _tool_choice(self):
         """none, the only tool of several, and any tool at all."""
-        if self.tool_call_made is None:
-            raise NotMeasured("not run: tool-call returned no tool call")
         forecast = None if self.standin else gpt_oss.FORECASTS[5]
         health = self._body(self.tool_question, tools=[gpt_oss.HEALTH_TOOL], **self.low)
         name, body = (gpt_oss.WEATHER, self._weather_body(forecast)) if forecast else (gpt_oss.HEALTH, health)

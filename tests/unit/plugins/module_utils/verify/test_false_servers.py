@@ -422,6 +422,8 @@ def test_a_stand_in_is_judged_on_what_it_can_do():
     assert unmeasured.pop("unbuffered").startswith("a stand-in's stream is too short (")
     assert unmeasured == {
         "context": "not measurable: the server does not list it",
+        "tool-result": "not run: tool-arguments did not pass",
+        "second-tool-round": "not run: tool-result did not pass",
         **{name: "a stand-in has not learned this" for name in probes.UNLEARNED if name in by_name(verdict)},
     }
 
