@@ -41,7 +41,8 @@ def verify_servers(entries, options, watch, servers_changed=None, check_mode=Fal
     """
     planned = check_entries(entries)
     entries = list(planned.values())
-    options.mode = settle_mode(options.mode, servers_changed)
+    if options.mode == "auto":
+        options.mode = "quick" if servers_changed is False else "full"
     probed = [entry for entry in entries if answers(entry)]
     if not probed:
         return {"ok": None, "mode": options.mode, "verdicts": []}
@@ -100,13 +101,6 @@ def _record(paths, verdicts):
             sample["fleet_server_key_timestamp_seconds"] = os.stat(paths.secret(server)).st_mtime
     with contextlib.suppress(OSError):
         metrics.update(paths.metrics, paths.servers, samples)
-
-
-def settle_mode(mode, servers_changed):
-    """The mode: quick if servers are known to be unchanged, full otherwise, unless it is explicit."""
-    if mode != "auto":
-        return mode
-    return "quick" if servers_changed is False else "full"
 
 
 def _verdict(entry, entries, elsewhere, options, who, servers_changed, check_mode, key_of):
