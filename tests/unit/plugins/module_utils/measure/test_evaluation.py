@@ -19,6 +19,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import evaluation_tool
 from ansible_collections.inference.fleet.tests.runs import wait_for
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
+from ansible_collections.inference.fleet.tests.unit.engines.tiny_datasets import tiny_datasets
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 
 RECORDED = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "measure" / "evals"
@@ -193,10 +194,7 @@ def test_the_key_is_masked_by_the_call_that_collects_the_result(site, keyed):
 
 
 def test_no_more_questions_are_asked_than_there_are_and_few_are_not_the_published_ones(site):
-    datasets = site.root.parent / "data"
-    datasets.mkdir()
-    for part in ("I", "II"):
-        (datasets / ("aime2025-%s.jsonl" % part)).write_text('{"question": "a", "answer": "7"}\n' * 2)
+    datasets = tiny_datasets(site.root.parent / "data")
     site.tool('echo "$FLEET_VALUES" >%s\n' % (site.root.parent / "seen"))
     found = site.run(eval="aime25", datasets=str(datasets), examples=20)
     assert json.loads((site.root.parent / "seen").read_text())["examples"] == 4
@@ -301,10 +299,7 @@ def test_an_empty_answer_to_aisbench_has_failed(tmp_path, text):
 
 
 def test_a_killed_run_of_aisbench_continues(site):
-    datasets = site.root.parent / "data"
-    for split in ("dev", "test"):
-        (datasets / "mmlu" / split).mkdir(parents=True)
-        (datasets / "mmlu" / split / ("anatomy_%s.csv" % split)).write_text("q,1,2,3,4,B\n" * 6)
+    datasets = tiny_datasets(site.root.parent / "data")
     site.tool("")
     tool = script(site.venv / "bin" / "ais_bench", "mkdir 20261122_120000; touch %s; exec sleep 600"
                   % (site.root.parent / "began"))  # fmt: skip
@@ -316,7 +311,7 @@ def test_a_killed_run_of_aisbench_continues(site):
     wait_for((site.root.parent / "began").exists, LONG_S, "the tool")
     assert site.job().request()["command"] == command
     site.job().stop()
-    assert site.run(**more)["document"]["failed"] == 3
+    assert site.run(**more)["document"]["failed"] == 6
     site.run(caller="two", wait_s=0, **more)
     assert site.job().request()["command"] == [*command, "--reuse", "20261122_120000"]
     site.job().stop()
