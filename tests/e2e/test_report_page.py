@@ -14,6 +14,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.measure import cer
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 from ansible_collections.inference.fleet.tests.e2e import test_page
 from ansible_collections.inference.fleet.tests.unit.engines.measured_results import history
+from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.reporting.test_report import record
 
 browser, chromium = test_page.browser, test_page.chromium  # fixtures
 NOW = "2026-01-09T03:04:05Z"
@@ -88,7 +89,8 @@ def text():
     fleet = report.merge(None, report.host_report("trn3-1", "full", verdicts, NOW), ["trn3-1"], NOW)
     results = history()
     value = certificate.assemble(fleet, results, NOW, "trn3")
-    return measured_page.render(value, results, fleet, ["one.json is no result."])
+    runs = [record(number) for number in range(4)]
+    return measured_page.render(value, results, fleet, ["one.json is no result."], runs)
 
 
 def test_charts_are_drawn_and_nothing_is_asked_for(browser, text):
@@ -112,7 +114,7 @@ def test_headings_landmarks_and_tables_for_who_cannot_see_it(browser, text):
     for section in dom.all("section"):
         assert dom.by_id(section["attributes"]["aria-labelledby"])["text"].strip()
     tables = dom.all("table")
-    assert len(tables) == len(dom.all("caption")) == 5
+    assert len(tables) == len(dom.all("caption")) == 6
     assert all(one["attributes"].get("scope") in ("col", "row") for one in dom.all("th"))
     for link in dom.all("a"):
         place = link["attributes"]["href"]
@@ -144,7 +146,7 @@ def test_it_can_be_read_wide_and_narrow_light_and_dark(browser, text, dark, widt
     assert found["worst"] >= 4.5 and found["count"] > 300, found["where"]
     assert found["wide"] == [] and found["scroll"] <= max(500, found["width"])
     assert width - 20 < found["width"] <= width  # without a bar for scrolling
-    assert found["stuck"] == 5 and (found["wider"] == 5 or width != 390)
+    assert found["stuck"] == 6 and (found["wider"] == 6 or width != 390)
     assert len(found["drawn"]) == CHARTS and min(found["drawn"]) > 200
     assert found["smallest"] >= 11 and found["scrolled"] == 0
     assert (found["out"], found["first"]) == (0, "skip") and found["stops"] > 10

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import time
 
 from ansible.errors import AnsibleActionFail
@@ -16,7 +17,9 @@ from ...module_utils.fleet_node.host.files import fits, readable_json, write_ato
 from ...module_utils.fleet_node.host.values import TIME, mapping_of, now
 from ...module_utils.fleet_node.measure import result as history
 from ...module_utils.fleet_node.measure.result import LATENCIES, STATISTICS
+from ..base.words import some
 from ..reporting import page, report
+from ..reporting import runs as kept_runs
 from ..reporting.page import counted, cut, duration, moment, natural, time_of, visible
 from ..reporting.runs import reports_folder, run_id
 from ..reporting.screen import show
@@ -42,6 +45,8 @@ CHARTS = (
     ("TPOT against throughput", "rate", "output tokens/s", "tpot_ms", "TPOT p50, ms"),
 )
 STARTS = 64  # servers in the table of starts
+RUNS = 20  # in the table of runs
+DIGEST = re.compile(r"sha256:([0-9a-f]{12})[0-9a-f]{52}")
 ARTIFACTS = {"compiles": "compiled", "loads": "loaded"}
 TICKS = 5
 LEAST = 1e-6  # of an axis; smaller numbers are shown as 0
@@ -68,18 +73,19 @@ def write(folder, percent, run_id=None):
     kept = {name for name, at in added.items() if time.strftime(TIME, time.gmtime(at)) >= began}
     inventory = os.path.basename(os.path.normpath(folder))
     made = certificates.assemble(fleet, results, generated, inventory, percent, since, kept)
-    page_text = render(made, results, fleet, problems)
+    runs, more = kept_runs.history(folder)
+    page_text = render(made, results, fleet, problems + more, runs)
     os.makedirs(folder, exist_ok=True)
     for name, text in ((certificates.FILE, json.dumps(made, indent=1) + "\n"), (PAGE, page_text)):
         write_atomic(os.path.join(folder, name), text)
     return made
 
 
-def render(certificate, results, fleet=None, problems=()):
+def render(certificate, results, fleet=None, problems=(), runs=()):
     """Return the page as the content of an HTML file.
 
     certificate: certificates.assemble(); results: the history. fleet: the content of verdict.json, or None. problems:
-    sentences about files that were left out.
+    sentences about files that were left out. runs: kept_runs.history(), the oldest first.
     """
     known = {one["id"]: one for one in results}
     benchmarks = sorted((known[one["id"]] for one in certificate["benchmarks"]), key=_order)
@@ -106,7 +112,9 @@ def render(certificate, results, fleet=None, problems=()):
             for row in one["compared"]
         ],
         evaluations=sorted(evaluations, key=lambda one: (one["eval"], one["effort"] or "", one["host"])),
+        runs=[_run(one) for one in runs[: -RUNS - 1 : -1]],
         starts=[(host, server) for host in verdict["hosts"] for server in host["servers"] if server["start"]][:STARTS],
+        versions=runs[-1]["versions"] if runs else {},
         hosts=verdict["hosts"],
         limit="%g" % certificate["regression_limit"],
         **FUNCTIONS,
@@ -175,6 +183,22 @@ def _result(result):
         return page.PASSED if good else page.UNKNOWN, VERDICTS.get(result.get("verdict"), "good")
     reason = cut(result["void"] or result["reason"] or "failed", page.CAUSE)
     return page.UNKNOWN if result["void"] else page.FAILED, reason
+
+
+def _run(run):
+    """Return a run of the history for the table."""
+    oks = [one["ok"] for host in run["hosts"].values() for one in host["servers"].values()]
+    bad = sorted((cut(name) for name, host in run["hosts"].items() if host["ok"] is not True), key=natural)
+    return {
+        "began": run["run"]["began"],
+        "ended": run["generated"],
+        "state": page.state_of(run["ok"]),
+        "words": page.WORDS[page.state_of(run["ok"])] + (": " + some(bad) if bad else ""),
+        "verified": "%d / %d" % (sum(ok is True for ok in oks), len(oks)),
+        "modes": ", ".join(sorted({cut(host["mode"]) for host in run["hosts"].values()} - {""})),
+        "versions": run["versions"],
+        "software": ", ".join(DIGEST.sub(r"\1", one.rpartition("/")[2]) for one in run["versions"]["software"]),
+    }
 
 
 def _took(began, ended):

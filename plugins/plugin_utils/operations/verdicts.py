@@ -41,7 +41,8 @@ def verification(action, given, task_vars):
                 if item is None or item["servers"]}  # fmt: skip
 
     try:
-        result["run"] = report.begin_run(folder, run_id(), hosts, task_vars["ansible_play_hosts"], planned)
+        sources = task_vars.get("ansible_inventory_sources") or ()
+        result["run"] = report.begin_run(folder, run_id(), hosts, task_vars["ansible_play_hosts"], planned, sources)
     except OSError as error:
         result["warnings"] = [report.not_written(folder, error)]
     else:

@@ -19,8 +19,9 @@ import urllib.parse
 from ...module_utils.fleet_node.errors import cut
 from ...module_utils.fleet_node.host.files import fits, read_json, read_text, write_atomic
 from ...module_utils.fleet_node.host.server_spec import answers
-from ...module_utils.fleet_node.host.values import all_ok, format_cpu_list, mapping_of, now
+from ...module_utils.fleet_node.host.values import all_ok, format_cpu_list, items_of, mapping_of, now
 from ..base.words import some
+from . import runs
 from .runs import host_path
 
 SCHEMA = 1
@@ -31,16 +32,15 @@ DETAILS = 300  # characters of the reason in the table
 MISSED = "No verdict of this run yet: not reached, failed before its servers were asked, or not asked yet."
 NEVER = "Planned, but in no run so far."
 
-TEXT, STATE = (str, None), (bool, None)
-VERDICT = {"server": str, "ok": STATE, "url": object, "probes": [{"name": str, "ok": STATE, "cause": object}]}
-FULL = {"ok": STATE, "generated": TEXT, "verdicts": [VERDICT]}
+VERDICT = {"server": str, "ok": runs.STATE, "url": object, "probes": [{"name": str, "ok": runs.STATE, "cause": object}]}
+FULL = {"ok": runs.STATE, "generated": runs.TEXT, "verdicts": [VERDICT]}
 # The shapes of hosts/<host>.json and verdict.json, for host.files.fits(): what this collection reads of them.
 HOST = {
-    **FULL, "mode": TEXT, "problem": TEXT, "last_full": (FULL, None),
+    **FULL, "mode": runs.TEXT, "problem": runs.TEXT, "last_full": (FULL, None),
     "deployed": ({"servers": [{"name": str, "role": str, "hash": str}]}, None),
 }  # fmt: skip
 FLEET = {
-    "generated": TEXT,
+    "generated": runs.TEXT,
     "run": ({"id": str, "began": str, "hosts": [str]}, None),
     "hosts": {"*": HOST},
 }
@@ -234,7 +234,7 @@ def void_verdicts(folder, host, actions):
         write_atomic(path, _text(after))
     known = mapping_of(_read(os.path.join(folder, "verdict.json"), FLEET), "hosts").get(host)
     if void(known, actions, when) is not known:
-        _change(folder, lambda fleet: _void_host(fleet, host, actions, when))
+        _change(folder, lambda fleet: _void_host(fleet, host, actions, when), kept=False)
 
 
 def _void_host(fleet, host, actions, when):
@@ -290,11 +290,12 @@ def write_all(folder, verified, inventory_hosts):
     return reports
 
 
-def begin_run(folder, run_id, hosts, going, planned):
+def begin_run(folder, run_id, hosts, going, planned, sources=()):
     """begin() below `folder`, if it changes anything. Returns the run {id, began, hosts}.
 
     hosts: all hosts of the run. going: those that have not failed; if this run has begun before, the verdicts of the
-    others remain. planned: a function that returns `planned` of begin(). Raises OSError.
+    others remain. planned: a function that returns `planned` of begin(). sources: the values of -i, for the versions in
+    the history. Raises OSError.
     """
     fleet = _read(os.path.join(folder, "verdict.json"), FLEET)
     known, run = mapping_of(fleet, "hosts"), mapping_of(fleet, "run")
@@ -310,7 +311,8 @@ def begin_run(folder, run_id, hosts, going, planned):
     generated, planned = now(), planned()
     begun = {"id": run_id, "began": began or generated}
     os.makedirs(folder, exist_ok=True)
-    return _change(folder, lambda fleet: begin(fleet, begun, hosts, planned, generated))["run"]
+    versions = runs.versions(sources)
+    return _change(folder, lambda fleet: begin(fleet, begun, hosts, planned, generated), versions)["run"]
 
 
 def not_written(folder, error):
@@ -351,14 +353,38 @@ def say_unreachable(folder, run_id, reasons):
     _change(folder, say)
 
 
-def _change(folder, change):
-    """Replace verdict.json below `folder` by change(content), and render the page. Returns the new content."""
+def _change(folder, change, versions=None, kept=True):
+    """Replace verdict.json below `folder` by change(content), and render the page. Returns the new content.
+
+    kept: whether the history has the change; versions: of the run that begins.
+    """
     path = os.path.join(folder, "verdict.json")
     with _locked(os.path.join(folder, ".verdict.lock")):
         fleet = change(_read(path, FLEET))
         write_atomic(path, _text(fleet))
+        if kept and fleet["run"]:
+            runs.keep(folder, _record(fleet), versions)
     write_page(folder)
     return fleet
+
+
+def _record(fleet):
+    """The last run in verdict.json for the history, see runs.keep(): its hosts with their summaries."""
+    run = _run(fleet)
+    part = _fleet({name: one for name, one in _hosts(fleet).items() if name in run["hosts"]}, run, fleet["generated"])
+    software = {item for one in part["hosts"].values() for item in mapping_of(one, "deployed").get("software") or ()}
+    hosts = {name: _outcome(one) for name, one in part["hosts"].items()}
+    return {**part, "hosts": hosts, "versions": {"software": sorted(software)}}
+
+
+def _outcome(report):
+    """summary() of a host's report. A host without a verdict has its planned servers, and the cause."""
+    found, missing = summary(report), _missing(report)
+    if missing:
+        planned = items_of(mapping_of(report, "deployed").get("servers"))
+        asked = {one["name"]: {"ok": None} for one in planned if answers(one)}
+        found.update(problem=missing["cause"], servers=asked)
+    return found
 
 
 def write_page(folder):

@@ -14,6 +14,7 @@ from ansible_collections.inference.fleet.tests.unit.engines.measured_results imp
     failed,
     history,
 )
+from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.reporting.test_report import record
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -73,7 +74,9 @@ def test_everything_in_a_result_is_escaped():
         evaluation(name=HOSTILE, effort=HOSTILE, host=HOSTILE),
     ]
     results[0]["tool"] = {"name": HOSTILE, "version": HOSTILE, "command": [HOSTILE]}
-    text = page(results, problems=[HOSTILE])
+    run = record(versions={"collection": HOSTILE, "inventory": HOSTILE, "software": [HOSTILE]})
+    run["hosts"] = {HOSTILE: {"ok": False, "mode": HOSTILE, "servers": {HOSTILE: {"ok": False}}}}
+    text = page(results, problems=[HOSTILE], runs=[run])
     assert "<script>alert" not in text and "<img" not in text
     assert "49" not in text.split("<main", 1)[1].split("{{ 7*7 }}")[0]
     assert not [mark for mark in "\x00\x1b\u202e\ud83d\u2028" if mark in text]
@@ -130,3 +133,29 @@ def test_the_start_of_a_server_and_its_memory(start, cells):
     text = page([benchmark()], fleet=verdict(start))
     assert rows(text, "start") == [["n1 / server-0", *cells]]
     assert 'id="start"' not in page([benchmark()], fleet=verdict({}))
+
+
+def runs(*oks):
+    """Records of a minute each; oks: of the servers of node-1."""
+    found = [record(number, ok=all(states)) for number, states in enumerate(oks)]
+    for run, states in zip(found, oks):
+        servers = {"server-%d" % number: {"ok": ok} for number, ok in enumerate(states)}
+        run["hosts"] = {"node-1": {"ok": all(states), "mode": "full", "servers": servers}}
+        run.update(generated="2026-01-02T03:59:04Z")
+    return found
+
+
+def test_the_last_runs_are_listed_with_their_versions():
+    first, second, third = runs([True, True], [True, False], [True, True])
+    image = "example.com/x/vllm@sha256:" + "0123456789abcdef" * 4
+    other = record(3, hosts={"node-2": {"ok": None, "mode": None, "servers": {}}}, ok=None)
+    third["versions"] = {"collection": None, "inventory": "def", "software": [image]}
+    text = page([], runs=[first, second, other, third])
+    assert rows(text, "runs") == [
+        ["2 Jan 2026, 03:02:04 UTC", "verified", "2 / 2", "full", "57 min 0 s", "–", "def", "vllm@0123456789ab"],
+        ["2 Jan 2026, 03:03:04 UTC", "not verified: node-2", "0 / 0", "–", "0 ms", "1.2.3", "abc", "a==1"],
+        ["2 Jan 2026, 03:01:04 UTC", "failed: node-1", "1 / 2", "full", "58 min 0 s", "1.2.3", "abc", "same"],
+        ["2 Jan 2026, 03:00:04 UTC", "verified", "2 / 2", "full", "59 min 0 s", "1.2.3", "abc", "same"],
+    ]
+    assert "<dd><code>unknown</code></dd>" in text and "<dd><code>def</code></dd>" in text
+    assert 'id="runs"' not in page([]) and len(rows(page([], runs=runs(*[[True]] * 25)), "runs")) == measured_page.RUNS
