@@ -105,7 +105,9 @@ def version_words(versions):
 PLUGINS = "ansible_collections.inference.fleet.plugins."
 # Filters that import their function when they are called, because a run with a kept plan does not import the planner.
 FUNCTIONS = {
-    "plugin_utils.measure.points.": {"benchmark_points": "points"},
+    "plugin_utils.measure.points.": {
+        "benchmark_elsewhere": "elsewhere_of", "benchmark_points": "points", "benchmark_scope": "scope_of",
+    },
     "plugin_utils.planning.endpoint.": {
         **{"endpoint_" + one: one
            for one in ("backends", "certificate", "check_access", "hosts", "key_names", "server_keys")},

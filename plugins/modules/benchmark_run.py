@@ -29,6 +29,32 @@ options:
     type: list
     elements: dict
     required: true
+  elsewhere:
+    description: Measured servers of other hosts.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      host:
+        description: Name of the host.
+        type: str
+        required: true
+      name:
+        description: Name of the server.
+        type: str
+        required: true
+      hash:
+        description: Hash of its plan entry.
+        type: str
+        required: true
+      devices:
+        description: Its devices.
+        type: list
+        elements: raw
+        default: []
+      url:
+        description: URL of its API. Empty for a worker behind a frontend.
+        type: str
   beside:
     description:
       - The plan entries of the node's other servers, which also stop for a tool that starts an engine.
@@ -46,7 +72,7 @@ options:
   scope:
     description: The servers that are measured together, for the result.
     type: str
-    choices: [server, node]
+    choices: [server, node, fleet]
     default: node
   environment_path:
     description: Directory of the tool's Python environment. Not for tools of the engine.

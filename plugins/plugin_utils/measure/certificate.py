@@ -102,9 +102,12 @@ def evaluated(result):
 
 def fits(result, servers):
     """Return whether a result is of the servers that were verified. servers: {host: {server: hash}}."""
-    host = result["host"]
-    found = [{"host": host, "name": name, "hash": servers.get(host, {}).get(name)} for name in result["servers"]]
-    return plan_hash(found) == result["plan_hash"]
+    entries = []
+    for one in result["servers"]:
+        host, _slash, name = one.rpartition("/")
+        host = host or result["host"]
+        entries.append({"host": host, "name": name, "hash": servers.get(host, {}).get(name)})
+    return plan_hash(entries) == result["plan_hash"]
 
 
 def latest(results, servers, kept=None):
@@ -128,8 +131,8 @@ def key(result):
 
 
 def place(result):
-    """Return the measured servers of a result, or its host, by its scope."""
-    return ", ".join(result["servers"]) if result["scope"] == "server" else result["host"]
+    """Return the measured servers of a result, its host, or the fleet, by its scope."""
+    return {"server": ", ".join(result["servers"]), "node": result["host"], "fleet": "the fleet"}[result["scope"]]
 
 
 def named(result):
@@ -204,7 +207,8 @@ def _whole(summary, reasons, lacking):
 
 def _lacking(results, servers, due, since):
     """Return a reason for each due host without a result of the servers that were verified."""
-    done = {one["host"] for one in results if fits(one, servers)}
+    results = [one for one in results if fits(one, servers)]
+    done = {name.rpartition("/")[0] or one["host"] for one in results for name in one["servers"]}
     why = "no result in this run" if since else "no result of the servers that were verified"
     return ["%s: %s" % (host, why) for host in due if host not in done]
 

@@ -43,7 +43,7 @@ def curve(document):
         document["hardware"]["accelerator"],
         document["hardware"]["count"],
         document["scope"],
-        document["host"],
+        "" if document["scope"] == "fleet" else document["host"],
         len(document["servers"]) if document["scope"] != "server" else tuple(document["servers"]),
         document["tool"]["name"],
         workload["load"],

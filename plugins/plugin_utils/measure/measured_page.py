@@ -142,7 +142,7 @@ def _series(result):
 
 
 def _order(result):
-    scope = ("node", "server").index(result["scope"])
+    scope = ("fleet", "node", "server").index(result["scope"])
     return scope, natural(_series(result)), result["workload"]["concurrency"] or 0, result["began"]
 
 

@@ -13,11 +13,14 @@ from ...module_utils.fleet_node.errors import FleetError
 from ...module_utils.fleet_node.host.http_client import base_url
 from ...module_utils.fleet_node.host.server_spec import answers
 from ...module_utils.fleet_node.measure.tools.reading import placeholders
+from ..base.checks import address_of
 from ..base.words import show
 from ..engines import ENGINES
 
 QUICK, GUIDE = "quick", "guide"
 PROFILES = "benchmark.profiles."
+WILDCARDS = ("0.0.0.0", "::", "[::]", "*", "")
+LOOPBACK = ("127.", "localhost", "::1")
 WORKLOAD = ("input_tokens", "output_tokens", "concurrency")
 OVERHEAD = 256  # tokens that a chat template may add to a request
 REQUESTS_PER_USER = 5
@@ -63,8 +66,8 @@ def load_of(deployment):
     """
     given = deployment.get("benchmark") or {}
     try:
-        name, profile = profile_of(deployment)
-        scope = _scope(profile, _check_profile(name, profile))
+        profile = profile_of(deployment)[1]
+        scope = scope_of(deployment)
     except (FleetError, KeyError):
         profile, scope = {}, "node"
     expected = {key: profile.get(key) if given.get(key) is None else given[key] for key in WORKLOAD}
@@ -81,13 +84,15 @@ def load_of(deployment):
     }
 
 
-def points(entries, deployment, name=None):
-    """Return [{label, scope, profile, servers: [entries], beside: [entries], point}] in the order of the measurements.
+def points(entries, deployment, name=None, elsewhere=()):
+    """Return [{label, scope, profile, servers: [entries], beside: [entries], elsewhere, point}]
+    in the order of the measurements.
 
     servers: the measured servers, then the workers of a frontend. beside: the other servers of the host, which stop if
     a tool starts an engine.
 
-    entries: plan entries of the host. point: of _point(). Raises FleetError, before any load is sent.
+    entries: plan entries of the host where the tool runs. elsewhere: [{host, address, entry}] of other hosts, for scope
+    fleet. point: of _point(). Raises FleetError, before any load is sent.
     """
     name, profile = profile_of(deployment, name)
     tool = _check_profile(name, profile)
@@ -101,11 +106,14 @@ def points(entries, deployment, name=None):
     if own_engine:  # the servers are alike, and each call stops them all
         groups = groups[:1]
     behind = [entry for entry in entries if entry not in asked and asked[0]["role"] == "frontend"]
+    others = _reachable(name, asked[0], elsewhere) if scope == "fleet" else []
+    found_elsewhere = [one["entry"] for one in elsewhere] if scope == "fleet" else []
+    urls = {(one["entry"]["host"], one["entry"]["name"]): _url(one) for one in others}
     found = []
     for group in groups:
-        contexts, most = _limits_of(deployment, group + behind)
-        for level, concurrency in enumerate(_levels(profile, most, len(group))):
-            point = _point(profile, tool, deployment, group, concurrency)
+        contexts, most = _limits_of(deployment, [*group, *behind, *found_elsewhere])
+        for level, concurrency in enumerate(_levels(profile, most, len(group) + len(others))):
+            point = _point(profile, tool, deployment, group, others, concurrency)
             if profile["tool"] == "command":
                 point["tool"] = "command:" + name
             if own_engine:
@@ -118,6 +126,13 @@ def points(entries, deployment, name=None):
                 "profile": name,
                 "servers": group + behind,
                 "beside": [entry for entry in entries if entry not in group] if own_engine else [],
+                "elsewhere": [
+                    {
+                        **{key: one[key] for key in ("host", "name", "hash", "devices")},
+                        "url": urls.get((one["host"], one["name"])),
+                    }
+                    for one in found_elsewhere
+                ],
                 "point": point,
             }
             found.append((level, one))
@@ -200,8 +215,9 @@ def _levels(profile, most, servers=1):
     return levels
 
 
-def _point(profile, tool, deployment, group, concurrency):
+def _point(profile, tool, deployment, group, others, concurrency):
     urls = [base_url(entry["bind"], entry["port"]) for entry in group]
+    urls += [_url(one) for one in others]
     times = len(urls) if profile.get("per_server") else 1
     per_user = profile.get("requests_per_user") or REQUESTS_PER_USER
     rate, limits = profile.get("request_rate"), profile.get("limits")
@@ -223,6 +239,10 @@ def _point(profile, tool, deployment, group, concurrency):
         "limits": {key: limits.get(key) for key in ("ttft_ms", "tpot_ms")} if limits else None,
         "timeout_s": profile.get("timeout_s", 3600),
     }
+
+
+def _url(one):
+    return base_url(one["address"], one["entry"]["port"])
 
 
 def _label(point, group, scope):
@@ -299,5 +319,42 @@ def _check(name, profile, point, contexts, most):
         raise _invalid(PROFILES + name, "concurrency", point["concurrency"], allowed)
 
 
+def scope_of(deployment, name=None):
+    """Return the scope of a profile as points() uses it. Raises FleetError."""
+    name, profile = profile_of(deployment, name)
+    return _scope(profile, _check_profile(name, profile))
+
+
 def _scope(profile, tool):
     return profile.get("scope") or ("node" if tool.get("several") else "server")
+
+
+def elsewhere_of(entries, variables_of):
+    """Return [{host, address, entry}] of plan entries of other hosts. variables_of: {host: its variables}.
+
+    The address is the server's listen address or, if the server listens on all addresses, the declared address of its
+    host.
+    """
+    found = []
+    for entry in entries:
+        bind = entry["bind"]
+        if bind in WILDCARDS:
+            bind = address_of(entry["host"], variables_of[entry["host"]])
+        found.append({"host": entry["host"], "address": bind, "entry": entry})
+    return found
+
+
+def _reachable(name, first, elsewhere):
+    """Return the measured servers of other hosts. Raises FleetError for a server that is not reachable."""
+    asked = [one for one in elsewhere if answers(one["entry"])]
+    for one in asked:
+        entry, why = one["entry"], None
+        if entry["bind"].startswith(LOOPBACK):
+            why = "listens on %s, which other hosts cannot reach" % entry["bind"]
+        elif entry["model_id"] != first["model_id"]:
+            why = "serves %s, but %s of %s serves %s" % (
+                entry["model_id"], first["name"], first["host"], first["model_id"]
+            )  # fmt: skip
+        if why:
+            raise FleetError("measure.not-together", name, entry["name"], entry["host"], why)
+    return asked

@@ -100,9 +100,10 @@ def head_of(arguments, host, folder):
     """Return the keys of a result that the plan determines.
     arguments: of the operation; folder: of reports, or None."""
     deployment = arguments.get("deployment") or {}
+    measured = [*(arguments.get("servers") or ()), *(arguments.get("elsewhere") or ())]
     hardware = arguments.get("hardware")
     units = parse_hardware(hardware, host).chip if hardware else 1  # of a device
-    devices = {one // units for entry in arguments.get("servers") or () for one in entry.get("devices") or ()}
+    devices = {(entry.get("host"), one // units) for entry in measured for one in entry.get("devices") or ()}
     engine = ENGINES.get(deployment.get("engine"))
     version = engine.version(deployment) if engine else None
     return {

@@ -88,7 +88,7 @@ def measured(calls, deployment, history):
     recipe = results.recipe_hash(deployment)
     return [
         newest.get((
-            results.plan_hash(call["servers"]), recipe, call["profile"], call["point"]["tool"],
+            results.plan_hash([*call["servers"], *call["elsewhere"]]), recipe, call["profile"], call["point"]["tool"],
             results.load_hash(call["point"]), *(call["point"][key] for key in ("concurrency", "requests")),
         ))
         for call in calls

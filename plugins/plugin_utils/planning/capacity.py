@@ -395,7 +395,7 @@ def check(entries, deployment, hardware):
         if entry["role"] != "prefill":  # forwards requests, so its limit does not matter
             answering.append((server, result[-1]))
     groups = [[one] for one in answering] if alone else [answering]
-    for group in groups if not deployment.get("workers_elsewhere") else ():
+    for group in groups if load["scope"] != "fleet" and not deployment.get("workers_elsewhere") else ():
         expected = load["concurrency"] and load["concurrency"] * (len(group) if load["per_server"] else 1)
         warning = _waiting(expected, group)
         for _server, item in group if warning else ():

@@ -1,7 +1,8 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""certify.yml with scripts for tools: what runs after a part has failed, what the certificate says, and bad input."""
+"""certify.yml and benchmark.yml with scripts for tools: what runs after a part has failed, what the certificate says,
+bad input, and servers of two hosts that are measured together."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ import json
 import sys
 from pathlib import Path
 
-from ansible_collections.inference.fleet.tests.runs import CLONE
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
+from ansible_collections.inference.fleet.tests.runs import BIN, CLONE
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.engines.small_fleet import Fleet
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
@@ -50,16 +53,20 @@ def load(engine):
 
 
 class Certified(Fleet):
-    """A Fleet whose hosts have scripts for AIPerf and gpt_oss.evals."""
+    """A Fleet whose hosts have scripts for gpt_oss.evals and, unless the real one is installed, AIPerf.
+    together: measured as one, from the first host."""
 
-    def __init__(self, folder, *ports):
+    def __init__(self, folder, *ports, together=False, real=False):
         super().__init__(folder, *ports)
-        self.variables = {**VARIABLES, "benchmark_tools": {}, "fleet_reports_dir": str(self.reports)}
+        self.variables = {**VARIABLES, "fleet_reports_dir": str(self.reports)}
+        self.variables.update({"benchmark_uv": str(BIN / "uv")} if real else {"benchmark_tools": {}})
         model = model_folder(folder / "model")
         for host in self.hosts.values():
             override, venvs = host["fleet_override"], Path(host["fleet_root"]) / "var/lib/inference-fleet/venvs"
-            override["benchmark"] = {"profiles": {"quick": PROFILE}}
+            override["benchmark"] = {"profiles": {"quick": {**PROFILE, **({"scope": "fleet"} if together else {})}}}
             override["model"] = model
+            if together:  # servers that others reach
+                host.update(fleet_bind_address="0.0.0.0", ansible_host="127.0.0.1")
             aiperf, evals = venvs / "aiperf-/bin", venvs / "gpt-oss-evals-0.0.9/bin"
             aiperf.mkdir(parents=True)
             evals.mkdir(parents=True)
@@ -131,3 +138,29 @@ def test_bad_input_is_one_error_before_anything_is_asked(tmp_path):
         flat = " ".join(run.output.split())
         assert "aime2025-I.jsonl (aime25) is missing" in flat and flat.count("FAILED!") == 1
         assert (load(first), "Verify servers" in flat) == ([], False)
+
+
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_servers_of_two_hosts_are_measured_together_and_a_missing_one_is_an_error(tmp_path, real):
+    given = {"playbook": "playbooks/benchmark.yml", "variables": {"benchmark_again": True}}
+    fleet = Certified(tmp_path, None, None, together=True, real=real)
+    with engine() as first, engine() as second, fleet.deployed(first, second):
+        fleet.certify(**given).ok()
+        ((document,), _warnings) = result.history(str(fleet.reports))
+        assert (document["ok"], document["scope"], document["host"]) == (True, "fleet", "n1")
+        assert document["servers"] == ["server-0", "n2/server-0"]
+        assert document["hardware"]["count"] == 2
+        assert document["counts"] == {"asked": REQUESTS, "completed": REQUESTS, "failed": 0}
+        assert [len(load(one)) for one in (first, second)] == [REQUESTS // 2] * 2
+        ran = [host["fleet_root"] for host in fleet.hosts.values()
+               if any(Path(host["fleet_root"]).glob("var/lib/inference-fleet/benchmarks/*/job/log"))]  # fmt: skip
+        assert ran == [fleet.hosts["n1"]["fleet_root"]]
+
+        second.die()
+        run = fleet.certify(**given)
+        port = fleet.hosts["n2"]["fleet_override"]["servers"]["server"]["port"]
+        run.failed("n2/server-0 of another host does not answer this host at http://127.0.0.1:%d" % port)
+        assert "Page: %s/report.html" % fleet.reports in run.output
+        documents, _warnings = result.history(str(fleet.reports))
+        assert [(one["ok"], one["counts"]["completed"]) for one in documents] == [(True, REQUESTS), (False, 0)]
+        assert len(load(first)) == REQUESTS // 2

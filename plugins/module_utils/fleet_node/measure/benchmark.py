@@ -37,7 +37,7 @@ class Benchmark(Run):
         head = self.head = params["head"]
         planned = check_entries(params["servers"])
         asked = {key: value for key, value in point.items() if key != "timeout_s"}
-        plan_hash = result.plan_hash(planned.values())
+        plan_hash = result.plan_hash([*planned.values(), *params["elsewhere"]])
         key = [plan_hash, head["recipe_hash"], head["profile"], asked, head["versions"]["tool"]]
         key += ["candidate"] if head.get("candidate") else []  # whose results do not count elsewhere
         super().__init__(params, node, planned, "benchmarks", key, point["timeout_s"], params["again"])

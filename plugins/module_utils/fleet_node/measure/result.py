@@ -55,7 +55,7 @@ FORMS = {
         "questions": int, "answered": int, "correct": (int, None), "failed": int,
     },
 }  # fmt: skip
-SCOPES = ("server", "node")
+SCOPES = ("server", "node", "fleet")
 VERDICTS = ("agrees", "below", "above", "too-few", "no-reference")
 ID = re.compile(r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}\Z")
 Z = 1.959963984540054  # of 95 %, both sides
@@ -103,11 +103,12 @@ def empty(params, request, ended):
 
     params: of the operation benchmark_run, with point, or evaluation_run, with eval; request: {id, began, command}.
     """
-    servers, point, head = params["servers"], params.get("point"), params["head"]
+    servers, elsewhere, point = params["servers"], params.get("elsewhere") or (), params.get("point")
+    head = params["head"]
     found = {
         "schema": SCHEMA, "kind": "benchmark" if point else "evaluation", "id": request["id"],
-        "began": request["began"], "ended": ended, **head, "plan_hash": plan_hash(servers),
-        "servers": [one["name"] for one in servers],
+        "began": request["began"], "ended": ended, **head, "plan_hash": plan_hash([*servers, *elsewhere]),
+        "servers": [one["name"] for one in servers] + ["%(host)s/%(name)s" % one for one in elsewhere],
         "tool": {"name": point["tool"] if point else params["command"]["name"], "version": head["versions"]["tool"],
                  "command": request["command"]},
         "errors": [], "void": None, "ok": False, "reason": None,

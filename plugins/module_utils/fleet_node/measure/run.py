@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 
 from ..errors import FleetError
-from ..host import files
+from ..host import files, http_client
 from ..host.files import make_directory
 from ..host.jobs import DetachedJob
 from ..host.paths import PATH
@@ -41,6 +42,7 @@ JOB = (
 # The signals that end a job end the tool, but not this shell. The end of the log is the tool's.
 AFTER = 'trap : TERM INT HUP; "$@"; status=$?; %s >/dev/null 2>&1; exit $status'
 TIMED_OUT = ("124", "137")
+STARTED = re.compile(r"^process_start_time_seconds(?:\{[^}]*\})? (\S+)", re.MULTILINE)
 LONGEST = 2000  # characters of the end of a log in a message
 # The exceptions of code that reads the files of a tool.
 UNREADABLE = (OSError, ValueError, ArithmeticError, LookupError, TypeError, AttributeError, RecursionError)
@@ -188,7 +190,7 @@ class Run:
 
     def check(self):
         """Every server is the planned one and answers: processes(). Raises FleetError."""
-        watch = identity.Watch(self.node)
+        key, watch = self.key(), identity.Watch(self.node)
         found = runner.verify_servers(
             list(self.planned.values()),
             Options(mode="quick"),
@@ -196,13 +198,29 @@ class Run:
             key_of=lambda entry: client_key(self.node.paths, entry),
         )
         problems = ["%s: %s" % (one["server"], _cause(one)) for one in found["verdicts"] if one["ok"] is not True]
+        headers = {"Authorization": "Bearer " + key} if key else None
+        for name, url in self.others().items():
+            answer = http_client.request("GET", url + "/v1/models", headers=headers)
+            if answer.status != 200:
+                problems.append(
+                    "%s of another host does not answer this host at %s (%s)"
+                    % (name, url, answer.error or "status %s" % answer.status)
+                )
         if problems or not found["verdicts"]:
             raise FleetError("measure.not-verified", "; ".join(problems) or "none has a port")
         return self.processes()
 
+    def others(self):
+        """{HOST/NAME: address} of the measured servers of other hosts."""
+        return {"%(host)s/%(name)s" % one: one["url"] for one in self.params.get("elsewhere") or () if one["url"]}
+
     def processes(self):
         """{name: value that differs between two starts of a server}. A change makes a measurement void."""
-        return starts_of(self.node, self.planned)
+        found = starts_of(self.node, self.planned)
+        for name, url in self.others().items():
+            began = STARTED.search(http_client.request("GET", url + "/metrics").text or "")
+            found[name] = began and began.group(1)
+        return found
 
     def ended(self):
         """The time at which the tool ended, which may be long before its result is collected."""

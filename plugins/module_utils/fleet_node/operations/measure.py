@@ -9,7 +9,7 @@ import os
 
 from ..discover import Operation, lists, options, required
 from ..measure import benchmark, evaluation
-from ..servers.model import NODE_ARGUMENTS
+from ..servers.model import NODE_ARGUMENTS, servers_elsewhere
 
 MEASURED_ARGUMENTS = {
     **NODE_ARGUMENTS,
@@ -22,7 +22,8 @@ MEASURED_ARGUMENTS = {
 
 BENCHMARK_RUN = {
     **MEASURED_ARGUMENTS,
-    "scope": {"type": "str", "choices": ["server", "node"], "default": "node"},
+    "elsewhere": servers_elsewhere(**required("str", "hash"), **lists("raw", "devices"), **options("str", "url")),
+    "scope": {"type": "str", "choices": ["server", "node", "fleet"], "default": "node"},
     **lists("dict", "beside"),
     **required("dict", "point"),
     **options("str", profile=""),

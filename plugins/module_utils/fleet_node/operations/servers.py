@@ -16,7 +16,7 @@ from ..host.paths import NodePaths
 from ..host.server_spec import check_entries
 from ..model import gpt_oss
 from ..servers.decide import AT_ONCE, CHANGES
-from ..servers.model import CLOSINGS, NODE_ARGUMENTS, SERVERS_ARGUMENTS, STATES, Node
+from ..servers.model import CLOSINGS, NODE_ARGUMENTS, SERVERS_ARGUMENTS, STATES, Node, servers_elsewhere
 from ..servers.observe import given_redactor, started_by_hand
 from ..servers.preflight import preflight
 from ..servers.readiness import check_ready
@@ -179,16 +179,11 @@ ENDPOINT_VERIFY = {
     **NODE_ARGUMENTS,
     "mode": {"type": "str", "choices": ["auto", "full", "quick"], "default": "auto"},
     "effort_parameter": {"type": "str", "choices": list(gpt_oss.EFFORT_PARAMETERS), "default": gpt_oss.EFFORT},
-    "workers_elsewhere": {
-        "type": "list",
-        "elements": "dict",
-        "default": [],
-        "options": {
-            **required("str", "host", "name", "bind"),
-            "role": {"type": "str", "choices": ["prefill", "decode"], "required": True},
-            **options("dict", ports={}),
-        },
-    },
+    "workers_elsewhere": servers_elsewhere(
+        role={"type": "str", "choices": ["prefill", "decode"], "required": True},
+        **required("str", "bind"),
+        **options("dict", ports={}),
+    ),
     "probes": {"type": "list", "elements": "dict", "default": [], "options": PROBE},
     **required("list", "servers", elements="dict"),
     **options("bool", "servers_changed", responses_api=True),

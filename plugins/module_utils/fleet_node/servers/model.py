@@ -32,6 +32,11 @@ SERVERS_ARGUMENTS = {
 }
 
 
+def servers_elsewhere(**more):
+    """The argument for servers of other hosts: host, name and these further options of each server."""
+    return {"type": "list", "elements": "dict", "default": [], "options": {**required("str", "host", "name"), **more}}
+
+
 @dataclasses.dataclass
 class Node:
     """The paths and the service manager of a node's servers.

@@ -18,6 +18,7 @@ from unittest import mock
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.http_client import Response
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import DetachedJob
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import benchmark, run
@@ -95,7 +96,7 @@ class Bench:
         spec = tools().get(point.get("tool", "aiperf"))
         point = {**POINT, "spec": spec, "limits": None, "engine_arguments": [], **point}
         params = {
-            "point": point, "servers": [plan_entry(8000)], "beside": beside, "head": head or HEAD,
+            "point": point, "servers": [plan_entry(8000)], "beside": beside, "elsewhere": [], "head": head or HEAD,
             "caller": caller, "again": again, "wait_s": wait_s, "root": str(self.folder / "root"),
             "manager": "supervisord", "toolkit": None, "environment_path": None,
         }  # fmt: skip
@@ -281,15 +282,33 @@ def test_servers_that_stop_for_a_tool_are_ready_again_before_it_has_its_result(b
     assert servers.node.manager.calls == [("stop", *ENTRIES), ("start", *ENTRIES)]
 
 
-def test_servers_that_are_not_verified_get_no_load(monkeypatch):
+def test_servers_of_other_hosts_must_answer_and_are_told_from_a_later_start(tmp_path, monkeypatch):
+    answers = {"/v1/models": (200, ""), "/metrics": (200, "# HELP\nprocess_start_time_seconds 1.5e9\n")}
+    monkeypatch.setattr(run, "observe", lambda *given: {})
     monkeypatch.setattr(run.identity, "Watch", lambda node: types.SimpleNamespace(over=None))
+    verdicts = {"verdicts": [{"server": "server-0", "ok": True}]}
+    monkeypatch.setattr(run.runner, "verify_servers", lambda *given, **more: verdicts)
+
+    def request(method, url, headers=None):
+        status, text = answers[url.replace("http://10.0.0.2:8000", "")]
+        return Response(method, url, status, text=text, error=None if status else "refused")
+
+    monkeypatch.setattr(run.http_client, "request", request)
     one = benchmark.Benchmark.__new__(benchmark.Benchmark)
-    one.planned, one.node = {"server-0": plan_entry(8000)}, types.SimpleNamespace(paths=None)
-    bad = {"server": "server-0", "ok": False, "probes": [{"name": "completion", "ok": False, "cause": "why"}]}
-    for verdicts, words in (([bad], "server-0: completion: why"), ([], "none has a port")):
-        monkeypatch.setattr(run.runner, "verify_servers", lambda *_given, found=verdicts, **_more: {"verdicts": found})
-        caught = error(one.check)
-        assert (caught.code, caught.values) == ("measure.not-verified", (words,))
+    one.planned, one.node = {"server-0": plan_entry(8000)}, types.SimpleNamespace(paths=0, manager=0)
+    one.params = {"elsewhere": [
+        {"host": "b", "name": "frontend", "hash": "h", "url": "http://10.0.0.2:8000"},
+        {"host": "b", "name": "decode-0", "hash": "h", "url": None},
+    ]}  # fmt: skip
+    assert one.check()["b/frontend"] == "1.5e9"
+    answers["/metrics"] = (404, "")
+    assert one.processes()["b/frontend"] is None
+    answers["/v1/models"] = (None, "")
+    caught = error(one.check)
+    assert caught.code == "measure.not-verified"
+    assert (
+        "b/frontend of another host does not answer this host at http://10.0.0.2:8000 (refused)" in (caught.values[0])
+    )
 
 
 RECORD = {"hash": "h", "pid": 7, "ticks": 70, "started": 1.5}

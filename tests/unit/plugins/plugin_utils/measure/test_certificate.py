@@ -127,6 +127,13 @@ def test_only_what_this_run_measured_counts_and_each_host_of_it_has_to_be_measur
     }  # fmt: skip
     fleet["run"]["hosts"].remove("trn3-2")
     assert made(fleet, [old, new], since=NOW, kept={new["id"]})["parts"]["benchmark"]["ok"] is True
+    fleet["run"]["hosts"].append("trn3-2")
+    entries = [*plan(), *plan("trn3-2")]
+    names = [one["name"] for one in plan()]
+    together = benchmark(4, scope="fleet", servers=[*names, *("trn3-2/" + name for name in names)],
+                         plan_hash=result.plan_hash(entries))  # fmt: skip
+    for one, ok in ((together, True), (benchmark(4, scope="fleet"), None)):
+        assert made(fleet, [one], since=NOW, kept={one["id"]})["parts"]["benchmark"]["ok"] is ok
 
 
 def run(kind, folder, answer, **variables):
@@ -185,8 +192,9 @@ def test_results_of_candidates_are_marked_and_only_a_sweep_counts_them(tmp_path)
 )
 def test_accelerators_are_devices_and_not_logical_cores(hardware, units, count):
     entry = {"name": "server-0", "host": "n1", "hash": "0" * 64, "devices": list(units)}
-    head = measure.head_of({"servers": [entry], "hardware": hardware}, "n1", None)
-    assert head["hardware"]["count"] == count
+    elsewhere = {**entry, "host": "n2"}
+    head = measure.head_of({"servers": [entry], "elsewhere": [elsewhere], "hardware": hardware}, "n1", None)
+    assert head["hardware"]["count"] == 2 * count
 
 
 def test_without_a_run_the_newest_of_each_point_counts():
@@ -235,7 +243,7 @@ def test_before_is_the_same_point_that_counts():
     fine = benchmark(8, day=1)
     hardware = {"accelerator": "trainium3", "count": 4}
     unlike = [
-        benchmark(4), benchmark(8, recipe="other"), benchmark(8, hardware=hardware), benchmark(8, scope="server"),
+        benchmark(4), benchmark(8, recipe="other"), benchmark(8, hardware=hardware), benchmark(8, scope="fleet"),
         benchmark(8, tool={**now["tool"], "name": "other"}), failed(benchmark(8)), benchmark(8, void="restarted"),
         benchmark(8, inventory="other"), benchmark(8, workload={**now["workload"], "load": "f" * 64}),
         benchmark(8, day=6), evaluation(),

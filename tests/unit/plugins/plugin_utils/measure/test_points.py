@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import points
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import elsewhere_of, points
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from ansible_collections.inference.fleet.tests.unit.engines.recipe_profiles import NAMES, planned
@@ -121,6 +121,27 @@ def test_profiles_there_are_not_and_servers_there_are_not():
     caught = error(points, ENTRIES, deployment(), "fast")
     assert caught.code == "measure.profile-unknown" and "quick" in caught.values
     assert error(points, [], deployment()).code == "measure.no-server"
+
+
+OTHER = {**ENTRIES[0], "host": "other", "bind": "10.0.0.2"}
+
+
+def test_a_fleet_is_measured_from_one_host_by_all_addresses():
+    found = points(ENTRIES, deployment(scope="fleet"), None, elsewhere_of([OTHER], {}))[0]
+    assert found["point"]["urls"] == ["http://127.0.0.1:8000", "http://127.0.0.1:8001", "http://10.0.0.2:8000"]
+    other = {"host": "other", "name": "server-0", "hash": "0" * 64, "devices": [0], "url": "http://10.0.0.2:8000"}
+    assert found["elsewhere"] == [other]
+    assert (found["label"], found["scope"]) == ("aiperf, fleet, 2 at once", "fleet")
+    caught = error(points, ENTRIES, deployment(scope="fleet", concurrency=25), None, elsewhere_of([OTHER], {}))
+    assert caught.code == "measure.profile-invalid" and "at most 24," in caught.values[3]
+    alone = points(ENTRIES, deployment(scope="node"), None, elsewhere_of([OTHER], {}))[0]
+    assert (len(alone["point"]["urls"]), alone["elsewhere"]) == (2, [])
+
+
+def test_servers_of_other_hosts_that_cannot_be_measured_together():
+    for change in ({"bind": "127.0.0.1"}, {"model_id": "n"}):
+        elsewhere = elsewhere_of([{**OTHER, **change}], {})
+        assert error(points, ENTRIES, deployment(scope="fleet"), None, elsewhere).code == "measure.not-together"
 
 
 def each_profile():

@@ -370,7 +370,8 @@ def test_lengths_and_requests_at_once_are_those_of_the_profile_that_is_measured_
     # without max-num-seqs the KV cache decides: two B200s hold two times
     cache = {"profiles": {"guide": {**profiles["guide"], "concurrency": 1000}}}
     assert found(cache, "vllm serve x")[1] == [(1000, 156)]
-    # a profile that cannot be measured is reported there
+    # of a fleet's load the share of a host is not known; a profile that cannot be measured is reported there
+    assert found({"profiles": {"guide": {**profiles["guide"], "scope": "fleet"}}}) == (32256, [])
     assert found({"profiles": {"guide": {"tool": "aiperf"}}}) == (2048, [])
 
 
