@@ -97,7 +97,7 @@ def test_charts_are_drawn_and_nothing_is_asked_for(browser, text):
     dom, console, requests = browser.open(text)
     assert (console, requests) == ([], [])
     drawn = dom.all("svg", "chart")
-    assert len(drawn) == len(dom.all("figure")) == CHARTS
+    assert len(drawn) == len(dom.all("figure")) - 1 == CHARTS
     for chart in drawn:
         assert chart["attributes"]["role"] == "graphics-document" and chart["attributes"]["aria-label"]
     assert "output tokens/s" in drawn[0]["text"] and "aiperf, trn3-1" in drawn[0]["text"]
@@ -133,6 +133,17 @@ def measured(browser, text, dark, width):
     dom, console, requests = browser.open(changed, "", "--window-size=%d,900" % max(width, 500))
     assert (console, requests) == ([], [])
     return json.loads(dom.all("title")[0]["text"])
+
+
+def test_the_report_is_chosen_as_markdown_where_it_cannot_be_copied(browser, text):
+    """The headless browser refuses the clipboard."""
+    click = "<script>document.getElementById('copy').click()</script></body>"
+    dom, _console, requests = browser.open(POLICY.sub("", text).replace("</body>", click))
+    assert requests == [] and not dom.by_id("copy")["hidden"]
+    assert "open" in dom.by_id("markdown")["attributes"] or dom.by_id("copy")["text"] == "Copied"
+    assert dom.by_id("text")["text"].startswith("# Not certified")
+    dom, console, _requests = browser.open(text)
+    assert console == [] and "open" not in dom.by_id("markdown")["attributes"]
 
 
 @functools.lru_cache
