@@ -125,10 +125,6 @@ options:
         description: The publication.
         type: str
         required: true
-  telling:
-    description: Percentage points. With a wider interval, an agreement is inconclusive.
-    type: float
-    default: 15
   profile:
     description: Name of the profile for the result, such as V(full) or V(smoke).
     type: str

@@ -36,7 +36,9 @@ def assemble(fleet, results, generated, inventory, percent=compare.LIMIT, since=
     None if something is missing. complete: whether only a published score, or enough questions to compare with it, is
     missing. benchmarks and evaluations: the judged results by id, with the comparison of compare.compare().
     """
-    planned = _planned(fleet)
+    planned = {
+        name: items_of(mapping_of(host, "deployed").get("servers")) for name, host in mapping_of(fleet, "hosts").items()
+    }
     servers = {host: {one.get("name"): one.get("hash") for one in entries} for host, entries in planned.items()}
     counted = latest(results, servers, kept if since else None)
     benchmarks = [one for one in counted if one["kind"] == "benchmark"]
@@ -98,12 +100,6 @@ def evaluated(result):
     return (*(result[key] for key in ("recipe", "scope", "host", "eval", "effort")), result["tool"]["name"])
 
 
-def _planned(fleet):
-    """Return {host: [server]} of the plan that was verified."""
-    hosts = mapping_of(fleet, "hosts")
-    return {name: items_of(mapping_of(host, "deployed").get("servers")) for name, host in hosts.items()}
-
-
 def fits(result, servers):
     """Return whether a result is of the servers that were verified. servers: {host: {server: hash}}."""
     entries = []
@@ -122,7 +118,8 @@ def latest(results, servers, kept=None):
     if kept is not None:
         results = [one for one in results if one["id"] in kept]
     else:
-        measured = [(one, _measured(one, servers)) for one in results]
+        # the recipe, and whether the servers are those that were verified
+        measured = [(one, (one["recipe_hash"], fits(one, servers))) for one in results]
         newest = {one["host"]: found for one, found in measured}
         results = [one for one, found in measured if found == newest[one["host"]]]
     return list({key(one): one for one in results}.values())
@@ -131,10 +128,6 @@ def latest(results, servers, kept=None):
 def key(result):
     """Return the key of comparable results of both kinds."""
     return (result["kind"], *(compare.point if result["kind"] == "benchmark" else evaluated)(result))
-
-
-def _measured(result, servers):
-    return result["recipe_hash"], fits(result, servers)
 
 
 def place(result):

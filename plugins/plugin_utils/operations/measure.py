@@ -22,7 +22,7 @@ from ..reporting.screen import candidate_of, of_candidate, show
 from .servers import void
 
 LONGEST = 500  # characters of an error in a result
-HERE = ("reports_dir", "deployment", "hardware", "references", "telling")  # not sent to the node
+HERE = ("reports_dir", "deployment", "hardware", "references")  # not sent to the node
 
 
 def benchmark_run(action, given, task_vars):
@@ -64,8 +64,8 @@ def _measure(action, operation, arguments, task_vars):
     if not document or result.get("failed") or action._task.check_mode:
         return result
     if document["kind"] == "evaluation":
-        references, telling = arguments.get("references") or [], float(arguments.get("telling") or history.TELLING)
-        document = compared(document, references, arguments.get("deployment") or {}, telling, complete)
+        references, deployment = arguments.get("references") or [], arguments.get("deployment") or {}
+        document = compared(document, references, deployment, complete)
         result["document"] = document
     result["fleet_report"] = of_candidate(table(document), task_vars)
     show(result["fleet_report"])
@@ -140,13 +140,13 @@ def reference_of(references, name, effort, model, platform):
     return None
 
 
-def compared(document, references, deployment, telling, complete=True):
+def compared(document, references, deployment, complete=True):
     """Return an evaluation with its reference, difference and verdict, and with the resulting ok and reason.
     complete: whether the dataset has all questions of the published one."""
     model, score = (deployment.get("model") or {}).get("repo"), document["score"]
     references = references if complete else ()
     reference = reference_of(references, document["eval"], document["effort"], model, deployment.get("platform"))
-    judged = history.judge(score, document["interval"], reference and reference["score"], telling)
+    judged = history.judge(score, document["interval"], reference and reference["score"])
     difference = None if reference is None or score is None else round(score - reference["score"], 2)
     reason = _reason({**document, "reference": reference, "difference": difference, "verdict": judged}, complete)
     ok = document["ok"] and judged != "below"

@@ -24,6 +24,7 @@ from ...module_utils.fleet_node.model import gpt_oss
 from ..base.words import some
 from ..engines import ENGINES
 from ..platforms import PLATFORMS
+from .runs import host_path
 
 try:
     import jinja2
@@ -164,7 +165,8 @@ def _host(name, report, number):
     return {
         "id": "h%d" % number,
         "name": cut(name),
-        "file": _file(name) if last or not missing else "",
+        # the address of its file, as on the disk; a longer name is no file's
+        "file": urllib.parse.quote(host_path("", name)) if len(name) <= NAME and (last or not missing) else "",
         "state": FAILED if problem else min((server["state"] for server in servers), key=ORDER.get, default=UNKNOWN),
         "problem": problem,
         "missing": cut(missing.get("cause"), LONGEST) if missing else "",
@@ -201,14 +203,6 @@ def _not_asked(entry, model):
     }
 
 
-def _file(name):
-    """The address of a host's file relative to the page; empty if no file can have that name."""
-    if len(name) > NAME:
-        return ""
-    on_disk = urllib.parse.quote(name.encode("utf-8", "replace"), safe="@:[]+,~ ")  # as report.host_path() has it
-    return "hosts/" + urllib.parse.quote(on_disk) + ".json"
-
-
 def _server(host, verdict, entry):
     probes = [_probe_view(probe) for probe in items_of(verdict.get("probes"))]
     model = cut(verdict.get("model_id"))
@@ -234,13 +228,6 @@ def _server(host, verdict, entry):
         "role": "" if role == "server" else role,
         "devices": cut(entry.get("devices")),
         "start": mapping_of(verdict, "start"),
-        **_sums(probes),
-    }
-
-
-def _sums(probes):
-    """Return the probes and their totals."""
-    return {
         "probes": probes,
         "passed": sum(probe["state"] == PASSED for probe in probes),
         "measured": sum(probe["state"] != UNKNOWN for probe in probes),

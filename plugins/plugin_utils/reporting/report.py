@@ -22,6 +22,7 @@ from ...module_utils.fleet_node.host.server_spec import answers
 from ...module_utils.fleet_node.host.values import all_ok, format_cpu_list, items_of, mapping_of, now
 from ..base.words import some
 from . import runs
+from .runs import host_path
 
 SCHEMA = 1
 TITLE = "Verdicts"
@@ -146,7 +147,7 @@ def begin(fleet, run, due, planned, generated):
     due: hosts that get a verdict in this run. planned: {host: deployed() or None} of all hosts that have servers, in
     this run or not; other hosts are removed.
     """
-    known, last = _hosts(fleet), _run(fleet)
+    known, last = mapping_of(fleet, "hosts"), mapping_of(fleet, "run")
     hosts = {name: value for name, value in known.items() if name in due}
     for name, what in planned.items():
         if name in due:
@@ -159,8 +160,8 @@ def begin(fleet, run, due, planned, generated):
 
 def _without_verdict(host, what, cause, run=None, before=None):
     """A host in verdict.json until it has a verdict. before: its previous report, which is summarized."""
-    last = _missing(before).get("last")
-    if before and not _missing(before):
+    last = mapping_of(before, "missing").get("last")
+    if before and not mapping_of(before, "missing"):
         last = {key: before.get(key) for key in ("ok", "generated", "mode")}
     run = run or {"id": None, "began": None}
     return {
@@ -176,22 +177,9 @@ def merge(fleet, report, inventory_hosts, generated):
     Short: without the requests and answers of probes that did not fail. They are in the host's file.
     """
     keep = {*inventory_hosts, report["host"]}
-    hosts = {name: value for name, value in _hosts(fleet).items() if name in keep}
+    hosts = {name: value for name, value in mapping_of(fleet, "hosts").items() if name in keep}
     hosts[report["host"]] = report
-    return _fleet(hosts, _run(fleet), generated)
-
-
-def _hosts(fleet):
-    return mapping_of(fleet, "hosts")
-
-
-def _run(fleet):
-    return mapping_of(fleet, "run")
-
-
-def _missing(report):
-    """Why a host in verdict.json has no verdict: {cause, run, began, last}; empty if it has a verdict."""
-    return mapping_of(report, "missing")
+    return _fleet(hosts, mapping_of(fleet, "run"), generated)
 
 
 def _fleet(hosts, run, generated):
@@ -199,7 +187,9 @@ def _fleet(hosts, run, generated):
         "schema": SCHEMA,
         # a host without a frontend, such as a decode node, has no verdict
         "ok": all_ok(
-            value["ok"] for value in hosts.values() if value["verdicts"] or value["ok"] is not None or _missing(value)
+            value["ok"]
+            for value in hosts.values()
+            if value["verdicts"] or value["ok"] is not None or mapping_of(value, "missing")
         ),
         "generated": generated,
         "run": run or None,
@@ -242,16 +232,16 @@ def void_verdicts(folder, host, actions):
     after = void(before, actions, when)
     if after is not before:
         write_atomic(path, _text(after))
-    known = _hosts(_read(os.path.join(folder, "verdict.json"), FLEET)).get(host)
+    known = mapping_of(_read(os.path.join(folder, "verdict.json"), FLEET), "hosts").get(host)
     if void(known, actions, when) is not known:
         _change(folder, lambda fleet: _void_host(fleet, host, actions, when), kept=False)
 
 
 def _void_host(fleet, host, actions, when):
-    hosts = dict(_hosts(fleet))
+    hosts = dict(mapping_of(fleet, "hosts"))
     if host in hosts:
         hosts[host] = void(hosts[host], actions, when)
-    return _fleet(hosts, _run(fleet), fleet.get("generated"))
+    return _fleet(hosts, mapping_of(fleet, "run"), fleet.get("generated"))
 
 
 def _short(report):
@@ -266,11 +256,6 @@ def _short(report):
 def _short_verdict(verdict):
     probes = [one if one["ok"] is False else {**one, "sent": None, "got": None} for one in verdict["probes"]]
     return {**verdict, "probes": probes}
-
-
-def host_path(folder, host):
-    """The path of a host's report below `folder`; slashes in names are quoted."""
-    return os.path.join(folder, "hosts", urllib.parse.quote(host, safe="@:[]+,~ ") + ".json")
 
 
 def page_path(folder):
@@ -313,14 +298,14 @@ def begin_run(folder, run_id, hosts, going, planned, sources=()):
     the history. Raises OSError.
     """
     fleet = _read(os.path.join(folder, "verdict.json"), FLEET)
-    known, run = _hosts(fleet), _run(fleet)
+    known, run = mapping_of(fleet, "hosts"), mapping_of(fleet, "run")
     began = run["began"] if run.get("id") == run_id else None
     for value in known.values():
         # another run may have begun since, with other hosts: the hosts of this run have its time
-        if _missing(value).get("run") == run_id:
-            began = began or _missing(value)["began"]
+        if mapping_of(value, "missing").get("run") == run_id:
+            began = began or mapping_of(value, "missing")["began"]
     if began is not None:
-        hosts = [host for host in going if _missing(known.get(host)).get("run") != run_id]
+        hosts = [host for host in going if mapping_of(known.get(host), "missing").get("run") != run_id]
         if not hosts:
             return run if run.get("id") == run_id else {"id": run_id, "began": began, "hosts": sorted(going)}
     generated, planned = now(), planned()
@@ -358,12 +343,12 @@ def say_unreachable(folder, run_id, reasons):
     """Write the reasons why hosts of this run have no verdict: {host: sentence}. Raises OSError."""
 
     def say(fleet):
-        hosts = dict(_hosts(fleet))
+        hosts = dict(mapping_of(fleet, "hosts"))
         for host, reason in reasons.items():
-            missing = _missing(hosts.get(host))
+            missing = mapping_of(hosts.get(host), "missing")
             if missing.get("run") == run_id:
                 hosts[host] = {**hosts[host], "missing": {**missing, "cause": "Unreachable: %s." % reason.rstrip(".")}}
-        return _fleet(hosts, _run(fleet), now())
+        return _fleet(hosts, mapping_of(fleet, "run"), now())
 
     _change(folder, say)
 

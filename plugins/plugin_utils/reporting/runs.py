@@ -15,6 +15,7 @@ import json
 import os
 import re
 import subprocess
+import urllib.parse
 
 import yaml
 from ansible import constants as C
@@ -65,6 +66,11 @@ def reports_dir(sources):
                 name = os.path.basename(folder)
         names.append(re.sub(r"[^\w.-]", "-", name).strip(".") or "inventory")
     return os.path.join("reports", "+".join(dict.fromkeys(names))[:100] or "inventory")
+
+
+def host_path(folder, host):
+    """The path of a host's report below `folder`; slashes in names are quoted."""
+    return os.path.join(folder, "hosts", urllib.parse.quote(host, "@:[]+,~ ", errors="replace") + ".json")
 
 
 def run_id():

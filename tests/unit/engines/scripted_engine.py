@@ -321,15 +321,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """A vector of the letters in each text."""
         texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
         vectors = [[text.lower().count(letter) + 0.5 for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts]
-        if self.has("vectors-swapped") and len(vectors) > 1:
-            vectors.reverse()
-        if self.has("vectors-of-large-numbers"):
-            vectors = [[10**400] * 26 for _text in texts]
-        if self.has("vectors-of-zeros"):
-            vectors = [[0.0] * 26 for _text in texts]
+        changed = self.hit("vectors")
+        vectors = changed.value(vectors) if changed else vectors
         data = [{"object": "embedding", "index": at, "embedding": vector} for at, vector in enumerate(vectors)]
-        if self.has("vector-missing"):
-            data = data[:-1]
         self.send_json(200, {"object": "list", "model": body["model"], "data": data})
 
     def health(self):

@@ -221,11 +221,11 @@ def interval(clusters):
     return wilson(min(size, share * size), size)
 
 
-def judge(score, bounds, reference, telling=TELLING):
+def judge(score, bounds, reference):
     """agrees, below, above, too-few or no-reference.
 
     score: percent or None; bounds: interval() of it; reference: percent or None. A reference outside of the interval is
-    a difference; inside, the score agrees if the interval reaches no further from it than `telling` points.
+    a difference; inside, the score agrees if the interval reaches no further from it than TELLING points.
     """
     if reference is None:
         return "no-reference"
@@ -236,4 +236,4 @@ def judge(score, bounds, reference, telling=TELLING):
         return "below"
     if reference < low:
         return "above"
-    return "agrees" if max(score - low, high - score) <= telling else "too-few"
+    return "agrees" if max(score - low, high - score) <= TELLING else "too-few"

@@ -68,7 +68,7 @@ EVALUATION_RUN = {
     **options("path", "venv", "datasets"),
     **options("bool", shorten=False, refresh=False),
     **options("int", "examples", concurrency=32, retries=4, budget_s=14400),
-    **options("float", temperature=1.0, telling=15),
+    **options("float", temperature=1.0),
 }
 
 

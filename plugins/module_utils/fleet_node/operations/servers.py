@@ -169,6 +169,7 @@ PROBE = {
     **options("dict", "body"),
     "expect": {
         "type": "dict",
+        "apply_defaults": True,
         "options": {**options("int", status=200), **options("str", "field"), **lists("str", "contains")},
     },
 }

@@ -208,15 +208,11 @@ def _of_usage(usage, answer):
     if not isinstance(usage, dict):
         return []
     given = {name: usage[name] for name in USAGE if usage.get(name) is not None}
-    wrong = [name for name, value in given.items() if count(value) is None or value < 0]
-    words = json.dumps(given)
-    if wrong:
-        return [(causes.USAGE, words)]
-    if len(given) == 3 and given["prompt_tokens"] + given["completion_tokens"] != given["total_tokens"]:
-        return [(causes.USAGE, words)]
-    if given.get("prompt_tokens") == 0:
-        return [(causes.USAGE, words)]
-    tokens = given.get("completion_tokens")
-    if tokens is not None and answer.length > CHARACTERS * tokens:
-        return [(causes.USAGE, "%s for %d characters" % (words, answer.length))]
-    return []
+    prompt, tokens, total = map(given.get, USAGE)
+    wrong = (
+        any(count(value) is None or value < 0 for value in given.values())
+        or prompt == 0
+        or (len(given) == 3 and prompt + tokens != total)
+        or (tokens is not None and answer.length > CHARACTERS * tokens)
+    )
+    return [(causes.USAGE, "%s for %d characters" % (json.dumps(given), answer.length))] if wrong else []

@@ -37,6 +37,11 @@ NO_CHAT = (
     "responses-tools",
     "still-right",
 )  # what is seen there may be of /v1/responses
+# What a stand-in has not learned.
+UNLEARNED = (
+    "tool-arguments", "system-message", "developer-message", "multi-turn", "long-prompt", "long-answer", "exact-text",
+    "embedding-order",
+)  # fmt: skip
 DISAGGREGATED = ("census", "disaggregation")  # only for a frontend with prefill or decode workers
 
 
@@ -70,7 +75,7 @@ class Acceptance(Families):
         names = probe_names(self.entry, self.workers, self.options)
 
         def of(*wanted):
-            return [(name, getattr(self, "_" + name.replace("-", "_"))) for name in wanted if name in names]
+            return [(name, self._probe(name)) for name in wanted if name in names]
 
         self._lanes(of("identity", "alive", "census", "model-id", "context", "api-key", "warm-up", "adapters",
                        "completion", "embedding", "embedding-order", "embedding-repeat"))  # fmt: skip
@@ -93,6 +98,14 @@ class Acceptance(Families):
             self._run("identity", self._identity, always=True)
             self.results_of["identity"]["ms"] += before["ms"]
         return [self.results_of[name] for name in names]
+
+    def _probe(self, name):
+        if self.standin and name in UNLEARNED:
+            return self._unlearned
+        return getattr(self, "_" + name.replace("-", "_"))
+
+    def _unlearned(self):
+        raise NotMeasured("a stand-in has not learned this")
 
     # -- availability --------------------------------------------------------------------------------------------------
 

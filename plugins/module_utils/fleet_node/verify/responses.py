@@ -34,8 +34,6 @@ class Dialogues(Streams):
         said = word.lower() in answer.content.lower()
         if gpt_oss.is_word(answer.content, word) or (self.family and said):
             return answer.short
-        if self.standin:
-            raise NotMeasured("a stand-in need not follow a %s message" % role, answer.short)
         raise Failed(answer.got, causes.SURPLUS if said else cause)
 
     def _system_message(self):
@@ -54,8 +52,7 @@ class Dialogues(Streams):
                 {"role": "assistant", "content": str(number)},
                 {"role": "user", "content": gpt_oss.CHOSEN},
             ]
-            standin = "a stand-in need not know earlier answers"
-            return self._number(self._ask(body), number, causes.WRONG_TURNS, standin)
+            return self._number(self._ask(body), number, causes.WRONG_TURNS)
 
         return self._once_more(ask)
 
@@ -67,15 +64,12 @@ class Dialogues(Streams):
             )
 
         def ask():
-            standin = "a stand-in need not find a fact in a long prompt"
-            return self._number(self._ask(self._body(question)), number, causes.WRONG_LONG, standin)
+            return self._number(self._ask(self._body(question)), number, causes.WRONG_LONG)
 
         return "%d characters; %s" % (len(question), self._once_more(ask))
 
     def _exact_text(self):
         """Accents, other alphabets and emoji, complete and streamed."""
-        if self.standin:
-            raise NotMeasured("a stand-in cannot repeat a string")
 
         def judge(answer):
             self._finished(answer)
@@ -149,8 +143,6 @@ class Responses(Dialogues):
 
     def _to_responses(self, body, reader=http_client.request):
         """The answer to a request that an engine may not support. Fails unless it is a 200."""
-        if not self.results_of["responses"]["ok"]:
-            raise NotMeasured("not run: responses got no answer")
         answer = self._send("POST", RESPONSES, body, reader=reader)
         response = response_of(answer)
         if refused(response, LACKS):

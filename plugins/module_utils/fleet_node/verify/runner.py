@@ -41,8 +41,8 @@ def verify_servers(entries, options, watch, servers_changed=None, check_mode=Fal
     """
     planned = check_entries(entries)
     entries = list(planned.values())
-    options.probes = check_probes(options.probes)
-    options.mode = settle_mode(options.mode, servers_changed)
+    if options.mode == "auto":
+        options.mode = "quick" if servers_changed is False else "full"
     probed = [entry for entry in entries if answers(entry)]
     if not probed:
         return {"ok": None, "mode": options.mode, "verdicts": []}
@@ -59,6 +59,11 @@ def verify_from_parameters(parameters, check_mode):
     for name in ("timeout", "quick_timeout"):
         if parameters[name] <= 0:
             raise FleetError("probes.invalid", name, "is %g; allowed: more than 0 seconds" % parameters[name])
+    taken = set(probes.NAMES)
+    for probe in parameters["probes"]:
+        if probe["name"] in taken:
+            raise FleetError("probes.invalid", "the probe %s" % probe["name"], "has the name of another probe")
+        taken.add(probe["name"])
     names = ("mode", "probes", "effort_parameter", "responses_api", "timeout", "quick_timeout")
     options = Options(**{name: parameters[name] for name in names})
     node = Node.of_parameters(parameters)
@@ -96,37 +101,6 @@ def _record(paths, verdicts):
             sample["fleet_server_key_timestamp_seconds"] = os.stat(paths.secret(server)).st_mtime
     with contextlib.suppress(OSError):
         metrics.update(paths.metrics, paths.servers, samples)
-
-
-def settle_mode(mode, servers_changed):
-    """The mode: quick if servers are known to be unchanged, full otherwise, unless it is explicit."""
-    if mode != "auto":
-        return mode
-    return "quick" if servers_changed is False else "full"
-
-
-def check_probes(given):
-    """The recipe's probes with all keys: [{name, path, body, expect: {status, contains, field}}]. Raises FleetError.
-
-    The recipe's schema and the module's arguments have checked the types.
-    """
-    checked, names = [], set(probes.NAMES)
-    for probe in given:
-        name, path, body = probe["name"], probe.get("path") or probes.CHAT, probe.get("body")
-        problem = None
-        if name in names:
-            problem = "has the name of another probe"
-        elif not path.startswith("/"):
-            problem = "has the path %r; allowed: a path that begins with '/'" % path
-        elif body is None and path == probes.CHAT:
-            problem = "has no body; a chat completion requires a body with messages"
-        if problem:
-            raise FleetError("probes.invalid", "the probe %s" % name, problem)
-        names.add(name)
-        expect = {"status": 200, "contains": [], "field": None}
-        expect.update((key, value) for key, value in (probe.get("expect") or {}).items() if value is not None)
-        checked.append({"name": name, "path": path, "body": body, "expect": expect})
-    return checked
 
 
 def _verdict(entry, entries, elsewhere, options, who, servers_changed, check_mode, key_of):

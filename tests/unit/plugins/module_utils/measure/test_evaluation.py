@@ -19,6 +19,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import evaluation_tool
 from ansible_collections.inference.fleet.tests.runs import wait_for
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
+from ansible_collections.inference.fleet.tests.unit.engines.tiny_datasets import tiny_datasets
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 
 RECORDED = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "measure" / "evals"
@@ -159,33 +160,29 @@ def test_check_mode_asks_nothing(site):
     assert site.run(check_mode=True)["changed"] and site.calls() == 0
 
 
-@pytest.mark.parametrize(("failed", "score"), [(0, 75), (4, 50)])
-def test_a_command_of_a_recipe_is_an_evaluation(site, failed, score):
-    program = site.root.parent / "tiny"
-    script(program, 'echo "{\\"right\\": $3, \\"all\\": 40, \\"lost\\": $4}" >"$2/$1.json"\n')
-    command = {
-        "argv": [str(program), "${effort}", "${output}", str(score), str(failed)],
-        "files": ["low.json"],
-        "metrics": {"score": "right", "questions": "all", "failed": "lost"},
-    }
-    measured = site.run(eval="mine", command=command)["document"]
-    assert (measured["score"], measured["failed"], measured["ok"]) == (score, failed, not failed)
-    assert (measured["tool"]["name"], measured["questions"], measured["answered"]) == ("command:mine", 40, 40 - failed)
-    assert measured["interval"][0] < score < measured["interval"][1]
+ENDLESS = 'echo "{\\"right\\": 91, \\"all\\": 3}" >"$1/low.json"; exec sleep 600\n'
 
 
-@pytest.mark.parametrize("text", [
-    "", 'echo "{\\"right\\": 91, \\"all\\": 3}" >"$1/low.json"; exec sleep 600\n',
-    *("echo '%s' >\"$1/low.json\"\n" % json.dumps({"right": score, "all": questions, "lost": lost})
-      for score, questions, lost in ((101, 3, 0), (-1, 3, 0), (50, 0.5, 0), (50, 3, 4), (50, 3, -1))),
+@pytest.mark.parametrize(("given", "score", "failed"), [
+    ((75, 40, 0), 75, 0), ((50, 40, 4), 50, 4),
+    # without a valid score, and ended early
+    *((given, None, 1) for given in ("", ENDLESS, (101, 3, 0), (-1, 3, 0), (50, 0.5, 0), (50, 3, 4), (50, 3, -1))),
 ])  # fmt: skip
-def test_a_command_without_a_score_and_one_that_was_ended_early_have_failed(site, text):
+def test_a_command_of_a_recipe_is_an_evaluation(site, given, score, failed):
+    text = given
+    if isinstance(given, tuple):
+        text = "echo '%s' >\"$1/$2.json\"\n" % json.dumps(dict(zip(("right", "all", "lost"), given)))
     command = {
-        "argv": [script(site.root.parent / "tiny", text), "${output}"], "files": ["low.json"],
+        "argv": [script(site.root.parent / "tiny", text), "${output}", "${effort}"], "files": ["low.json"],
         "metrics": {"score": "right", "questions": "all", "failed": "lost"},
     }  # fmt: skip
-    measured = site.run(eval="mine", command=command, budget_s=2)["document"]
-    assert (measured["score"], measured["failed"], measured["ok"]) == (None, 1, False)
+    budget_s = 2 if text == ENDLESS else LONG_S
+    measured = site.run(eval="mine", command=command, budget_s=budget_s)["document"]
+    assert (measured["score"], measured["failed"], measured["ok"]) == (score, failed, not failed)
+    assert measured["tool"]["name"] == "command:mine"
+    if score:
+        assert (measured["questions"], measured["answered"]) == (40, 40 - failed)
+        assert measured["interval"][0] < score < measured["interval"][1]
 
 
 def test_the_key_is_masked_by_the_call_that_collects_the_result(site, keyed):
@@ -197,10 +194,7 @@ def test_the_key_is_masked_by_the_call_that_collects_the_result(site, keyed):
 
 
 def test_no_more_questions_are_asked_than_there_are_and_few_are_not_the_published_ones(site):
-    datasets = site.root.parent / "data"
-    datasets.mkdir()
-    for part in ("I", "II"):
-        (datasets / ("aime2025-%s.jsonl" % part)).write_text('{"question": "a", "answer": "7"}\n' * 2)
+    datasets = tiny_datasets(site.root.parent / "data")
     site.tool('echo "$FLEET_VALUES" >%s\n' % (site.root.parent / "seen"))
     found = site.run(eval="aime25", datasets=str(datasets), examples=20)
     assert json.loads((site.root.parent / "seen").read_text())["examples"] == 4
@@ -305,10 +299,7 @@ def test_an_empty_answer_to_aisbench_has_failed(tmp_path, text):
 
 
 def test_a_killed_run_of_aisbench_continues(site):
-    datasets = site.root.parent / "data"
-    for split in ("dev", "test"):
-        (datasets / "mmlu" / split).mkdir(parents=True)
-        (datasets / "mmlu" / split / ("anatomy_%s.csv" % split)).write_text("q,1,2,3,4,B\n" * 6)
+    datasets = tiny_datasets(site.root.parent / "data")
     site.tool("")
     tool = script(site.venv / "bin" / "ais_bench", "mkdir 20261122_120000; touch %s; exec sleep 600"
                   % (site.root.parent / "began"))  # fmt: skip
@@ -320,7 +311,7 @@ def test_a_killed_run_of_aisbench_continues(site):
     wait_for((site.root.parent / "began").exists, LONG_S, "the tool")
     assert site.job().request()["command"] == command
     site.job().stop()
-    assert site.run(**more)["document"]["failed"] == 3
+    assert site.run(**more)["document"]["failed"] == 6
     site.run(caller="two", wait_s=0, **more)
     assert site.job().request()["command"] == [*command, "--reuse", "20261122_120000"]
     site.job().stop()

@@ -162,19 +162,25 @@ def test_a_run_without_evidence_of_good_answers_is_a_failure(bench, profile, rec
 
 def test_a_command_of_a_recipe_is_run_and_its_metrics_are_read(bench, monkeypatch):
     monkeypatch.setattr(benchmarks, "program", PROGRAM)
-    text = """echo "{\\"done\\": $3, \\"rate\\": 250}" >"$2/it is.json"; exit 1"""
+    output = {"done": 8, "rate": 250, "ttft": {"mean": 0.5, "p99": 2}, "median": 40}
+    text = "[ $# = 4 ] && [ $TOKENIZER = /m ] && echo '%s' >\"$3/it is.json\"; exit 1" % json.dumps(output)
     command = {
-        "argv": [script(bench.folder / "tiny", text), "${url}", "${output}", "8"],
+        "argv": [script(bench.folder / "tiny", text), "--url=${url}", "${urls}", "${output}", "two words"],
+        "environment": {"TOKENIZER": "${tokenizer}"},
         "files": ["*.json"],
-        "metrics": {"completed": "done", "output_tokens_per_s": "rate", "requests_per_s": "rate / point.output_tokens"},
-    }
+        "metrics": {"completed": "done", "output_tokens_per_s": "rate", "requests_per_s": "rate / point.output_tokens",
+                    "ttft_ms": "ttft.* * 1000", "e2e_ms.p50": "median"},
+    }  # fmt: skip
     profile = {"tool": "command", "command": command, "input_tokens": 64, "output_tokens": 32, "requests": 8}
     deployment = {"name": "r", "model": {"path": "/m"}, "benchmark": {"profiles": {"quick": profile}}}
     (call,) = points([plan_entry(8000, engine="vllm", arguments={})], deployment)
     document = bench.call(**call["point"])["document"]
-    assert (document["ok"], document["counts"]["failed"]) == (True, 0)
-    assert (document["tool"]["name"], document["metrics"]["output_tokens_per_s"]) == ("command:quick", 250)
-    assert document["tool"]["command"][1] == "http://127.0.0.1:8000"
+    assert (document["ok"], document["counts"]["failed"], document["tool"]["name"]) == (True, 0, "command:quick")
+    assert document["tool"]["command"][1:3] == ["--url=http://127.0.0.1:8000", "http://127.0.0.1:8000"]
+    metrics = document["metrics"]
+    assert (metrics["output_tokens_per_s"], metrics["requests_per_s"]) == (250, 250 / 32)
+    assert metrics["ttft_ms"] == {"mean": 500, "p50": None, "p90": None, "p95": None, "p99": 2000}
+    assert metrics["e2e_ms"]["p50"] == 40 and metrics["e2e_ms"]["mean"] is None
 
 
 def test_check_mode_sends_nothing(bench):
@@ -424,20 +430,25 @@ def test_an_engine_takes_the_place_of_a_servers_process(tmp_path):
     assert os.path.exists(tmp_path / "vllm-0.32.0+cpu.dist-info" / "METADATA")
 
 
-def test_an_engine_takes_the_place_of_a_servers_container(monkeypatch):
+def test_tools_run_in_place_of_a_servers_container_or_in_it_with_their_time_limit(monkeypatch, tmp_path):
     seen = []
     containers = benchmarks.containers
     monkeypatch.setattr(containers, "launch_command", lambda entry, _root: seen.append(entry) or entry["launch"])
     monkeypatch.setattr(containers, "client_environment", lambda *given: {"B": "2"})
-    entry = plan_entry(
-        8000,
-        container={"engine": "docker"},
-        command=["vllm", "serve", "/m"],
-        launch=["docker", "run", "--name=inference-fleet-server-0", "image", "vllm", "serve", "/m"],
-    )
+    engine = types.SimpleNamespace(argv=lambda *words: ["docker", *words])
+    monkeypatch.setattr(benchmarks, "engine_of_entry", lambda entry: engine)
+    run_it = ["docker", "run", "--name=inference-fleet-server-0", "image"]
+    command = ["vllm", "serve", "/m"]
+    entry = plan_entry(8000, container={"engine": "docker"}, command=command, launch=run_it + command)
     argv, variables, _python = benchmarks.program(*LATENCY, None, entry, "", "/f")
-    assert argv == ["docker", "run", "--name=inference-fleet-server-0", "image", "vllm", "bench", "latency"]
+    assert argv == [*run_it, "vllm", "bench", "latency"]
     assert (variables, seen[0]["command"]) == ({"B": "2"}, ["vllm", "bench", "latency"])
+    spec, limit = tools()["trtllm-bench"], ["timeout", "9"]  # it does not end with the engine's client
+    argv, _variables, _python = benchmarks.program(
+        "trtllm-bench", spec, None, entry, "", str(tmp_path), time_limit=limit
+    )
+    at = argv.index("timeout")
+    assert argv[:2] == ["docker", "exec"] and argv[at : at + 3] == [*limit, spec["program"][1]]
 
 
 def test_a_link_that_a_server_puts_in_the_place_of_its_output_is_replaced(bench):
@@ -462,16 +473,3 @@ def test_servers_that_stopped_for_a_tool_start_again_after_a_call_that_was_kille
         with pytest.raises(KeyboardInterrupt):
             bench.call(caller=caller, **workload)
     assert servers.node.manager.calls == [("stop", *ENTRIES), ("start", *ENTRIES), ("stop", *ENTRIES)]
-
-
-def test_a_tool_in_a_container_has_its_time_limit_there(monkeypatch, tmp_path):
-    """It does not end with the engine's client."""
-    engine = types.SimpleNamespace(argv=lambda *words: ["docker", *words])
-    monkeypatch.setattr(benchmarks, "engine_of_entry", lambda entry: engine)
-    entry = {**plan_entry(8000), "container": {"engine": "docker"}}
-    spec = tools()["trtllm-bench"]
-    argv, _variables, _python = benchmarks.program(
-        "trtllm-bench", spec, None, entry, "", str(tmp_path), time_limit=["timeout", "9"]
-    )
-    at = argv.index("timeout")
-    assert argv[:2] == ["docker", "exec"] and argv[at + 1 : at + 3] == ["9", spec["program"][1]]

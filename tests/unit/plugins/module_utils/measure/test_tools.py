@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import shutil
@@ -22,7 +23,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure
     progress,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import engine_arguments, tool_of, tools
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import engine_arguments, tools
 
 SAMPLES = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "measure"
 POINT = {
@@ -163,44 +164,18 @@ def test_progress_is_read_from_the_last_bar():
     )
 
 
-def test_a_command_of_a_recipe_is_a_tool(tmp_path):
-    command = {
-        "argv": ["/opt/bench", "--url=${url}", "${urls}", "--users", "${concurrency}", "${output}/my file.json"],
-        "environment": {"TOKENIZER": "${tokenizer}"},
-        "files": ["*.json"],
-        "metrics": {"completed": "ok", "failed": "bad", "output_tokens_per_s": "rate", "ttft_ms": "ttft.* * 1000",
-                    "e2e_ms.p50": "median"},
-    }  # fmt: skip
-    tool = tool_of({"tool": "command", "command": command})
-    assert (tool["several"], tool["takes_rate"], tool["takes_warmup"]) == (True, False, False)
-    point = {**POINT, "tool": "command", "spec": tool}
-    assert argv_of(point, "/o") == [
-        "/opt/bench", "--url=http://127.0.0.1:8000", *POINT["urls"], "--users", "2", "/o/my file.json"
-    ]  # fmt: skip
-    assert environment(tool, benchmarks.values(point, "/o")) == {"TOKENIZER": "/srv/models/m"}
-    output = {"ok": 7, "bad": 1, "rate": 90.5, "ttft": {"mean": 0.5, "p99": 2}, "median": 40}
-    (tmp_path / "my file.json").write_text(json.dumps(output), encoding="utf-8")
-    reading = benchmarks.read(point, str(tmp_path), "")
-    assert (reading.completed, reading.failed, reading.metrics["output_tokens_per_s"]) == (7, 1, 90.5)
-    assert reading.metrics["ttft_ms"] == {"mean": 500, "p50": None, "p90": None, "p95": None, "p99": 2000}
-    assert reading.metrics["e2e_ms"]["p50"] == 40 and reading.metrics["e2e_ms"]["mean"] is None
-
-
-def test_a_configuration_file_gets_all_values_as_json():
-    point = of("aisbench", request_rate=2.5, sampling={"temperature": 0.5})
-    assert argv_of(point, "/o") == ["--mode", "perf", "--num-warmups", "1"]
-    values = json.loads(environment(point["spec"], benchmarks.values(point, "/o"))["FLEET_VALUES"])
-    assert (values["output"], values["tokenizer"], values["host"], values["port"]) == (
-        "/o", "/srv/models/m", "127.0.0.1", 8000
-    )  # fmt: skip
-    assert (values["request_rate"], values["sampling"]) == (2.5, {"temperature": 0.5})
-
-
-def test_aiperf_is_given_every_address_and_the_limits():
+def test_what_tools_are_given():
     argv = argv_of(POINT, "/out")
     assert argv.count("--url") == 2 and "round_robin" in argv
     assert argv[argv.index("--goodput") + 1] == "time_to_first_token:500 inter_token_latency:20"
     assert "ignore_eos:true" in argv and "--use-server-token-count" in argv
+    # a configuration file gets all values as JSON
+    point = of("aisbench", request_rate=2.5, sampling={"temperature": 0.5})
+    assert argv_of(point, "/o") == ["--mode", "perf", "--num-warmups", "1"]
+    values = json.loads(environment(point["spec"], benchmarks.values(point, "/o"))["FLEET_VALUES"])
+    wanted = {"output": "/o", "tokenizer": "/srv/models/m", "host": "127.0.0.1", "port": 8000, "request_rate": 2.5,
+              "sampling": {"temperature": 0.5}}  # fmt: skip
+    assert {name: values[name] for name in wanted} == wanted
 
 
 def test_an_engine_of_a_tools_own_is_started_like_the_servers():
@@ -233,106 +208,56 @@ def test_aiperf_gets_a_key_in_its_process_and_not_in_its_arguments(tmp_path):
     assert done.stdout == "['aiperf', 'profile', '--model', '--api-key', 'sk-secret']\n"
 
 
-URLS = "http://a/v1;http://b/v1/"
 PARTS = [{"reasoning": "one "}, {"reasoning_content": "two "}, {"content": "three"}, {"role": "assistant"}]
+LINES = [b"data: " + json.dumps({"choices": [{"delta": part}]}).encode() for part in PARTS] + [b"", b"data: [DONE]"]
 
 
-class Answer:
-    """Of a server: its status and the lines of its stream."""
-
-    def __init__(self, status, lines):
-        self.status_code, self.lines, self.text = status, lines, "no such model"
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
-
-    def iter_lines(self, chunk_size):
-        yield from self.lines
-
-
-def lines(parts):
-    chunks = [{"choices": [{"delta": part}]} for part in parts]
-    return [b"data: " + json.dumps(chunk).encode() for chunk in chunks] + [b"", b"data: [DONE]"]
-
-
-@pytest.fixture
-def client(monkeypatch):
-    asked, answers = [], {}
+@pytest.mark.parametrize(("status", "lines", "text", "code", "message"), [
+    (200, LINES, "one two three", None, ""),
+    (404, [], "", 404, "no such model"),
+    (OSError("Connection refused"), [], "", -1, "Connection refused"),
+    (200, [b"data: [DONE]"], "", -1, "the answer was empty"),
+    (200, [b'data: {"error": {"code": 500, "message": "out of memory"}}'], "", 500, "out of memory"),
+])  # fmt: skip
+def test_requests_of_llmperf_go_to_all_servers_and_each_is_a_record(monkeypatch, status, lines, text, code, message):
+    asked = []
 
     def post(address, **given):
         asked.append((address, given))
-        if isinstance(answers["next"], Exception):
-            raise answers["next"]
-        return answers["next"]
+        if isinstance(status, Exception):
+            raise status
+        return contextlib.nullcontext(
+            types.SimpleNamespace(status_code=status, text="no such model", iter_lines=lambda chunk_size: lines)
+        )
 
     monkeypatch.setitem(sys.modules, "requests", types.SimpleNamespace(post=post))
     monkeypatch.setitem(sys.modules, "numpy", types.SimpleNamespace(float64=float))
-    monkeypatch.setenv("OPENAI_API_BASE", URLS)
+    monkeypatch.setenv("OPENAI_API_BASE", "http://a/v1;http://b/v1/")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
-    found = llmperf_worker.actor(object)(1)
-    found.asked, found.answers = asked, answers
-    return found
-
-
-def ask(client, answer):
-    client.answers["next"] = answer
-    given = types.SimpleNamespace(prompt=("Hello", 5), model="m", sampling_params={"max_tokens": 3})
-    metrics, text, same = client.llm_request(given)
-    assert same is given
-    return metrics, text
-
-
-def test_reasoning_of_either_name_is_text(client):
-    metrics, text = ask(client, Answer(200, lines(PARTS)))
-    assert (text, metrics["error_code"], metrics["number_input_tokens"]) == ("one two three", None, 5)
-    assert 0 < metrics["ttft_s"] <= metrics["end_to_end_latency_s"]
-    _address, given = client.asked[0]
-    assert given["json"]["max_tokens"] == 3 and given["headers"] == {"Authorization": "Bearer sk-x"}
-
-
-def test_each_client_starts_at_another_address_and_asks_them_in_turn(client):
-    for _number in range(3):
-        ask(client, Answer(200, lines(PARTS)))
-    assert [address for address, _given in client.asked] == [
-        "http://%s/v1/chat/completions" % name for name in ("b", "a", "b")
-    ]
     made = []
     clients = llmperf_worker.Clients(types.SimpleNamespace(remote=made.append))
     clients.remote()
     clients.remote()
-    assert made == [0, 1]
+    client = llmperf_worker.actor(object)(made[1])
+    request = types.SimpleNamespace(prompt=("Hello", 5), model="m", sampling_params={"max_tokens": 3})
+    for _turn in range(3):
+        metrics, found, same = client.llm_request(request)
+        assert (found, metrics["error_code"], metrics["error_msg"], same) == (text, code, message, request)
+        assert 0 <= metrics["ttft_s"] <= metrics["end_to_end_latency_s"] and metrics["end_to_end_latency_s"] > 0
+        assert metrics["number_input_tokens"] == 5
+    assert [address for address, _given in asked] == ["http://%s/v1/chat/completions" % one for one in ("b", "a", "b")]
+    given = asked[0][1]
+    assert given["json"]["max_tokens"] == 3 and given["headers"] == {"Authorization": "Bearer sk-x"}
 
 
-@pytest.mark.parametrize(("answer", "code", "message"), [
-    (Answer(404, []), 404, "no such model"),
-    (OSError("Connection refused"), -1, "Connection refused"),
-    (Answer(200, lines([])), -1, "the answer was empty"),
-    (Answer(200, [b'data: {"error": {"code": 500, "message": "out of memory"}}']), 500, "out of memory"),
-])  # fmt: skip
-def test_a_request_that_fails_is_a_record_and_its_time_is_no_zero(client, answer, code, message):
-    metrics, _text = ask(client, answer)
-    assert (metrics["error_code"], metrics["error_msg"]) == (code, message)
-    assert metrics["end_to_end_latency_s"] > 0
-
-
-def test_one_tokenizer_whatever_is_asked_for():
+def test_what_llmperf_is_given_in_place_of_its_own(tmp_path, monkeypatch):
     loader = types.SimpleNamespace(from_pretrained=lambda path: path)
     assert llmperf_worker.one_tokenizer(loader, "/m").from_pretrained("another") == "/m"
-
-
-def test_ray_is_not_given_the_environment():
     begun = []
     llmperf_worker.without_environment(lambda **given: begun.append(given))(runtime_env={"env_vars": {"A": "sk-x"}})
     assert begun == [{"include_dashboard": False}]
-
-
-def test_a_source_without_the_patches_is_refused(tmp_path, monkeypatch):
-    script = tmp_path / "token_benchmark_ray.py"
-    script.write_text("--llm-api")
-    monkeypatch.setattr(sys, "argv", ["program", str(script)])
-    with pytest.raises(SystemExit) as caught:
+    source = tmp_path / "token_benchmark_ray.py"
+    source.write_text("--llm-api")
+    monkeypatch.setattr(sys, "argv", ["program", str(source)])
+    with pytest.raises(SystemExit, match="without the Neuron SDK's patches"):
         llmperf_worker.main()
-    assert str(caught.value) == "%s is without the Neuron SDK's patches: it has no --tokenizer." % script

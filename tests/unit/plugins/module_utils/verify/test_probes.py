@@ -16,8 +16,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes, readiness
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, probes, runner
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
-from ansible_collections.inference.fleet.tests.unit.engines.plans import error
-from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine, free_port
+from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import Fault, ScriptedEngine, free_port
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.test_judging import ENDPOINTS, INSTANCES
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (
     AT_ONCE,
@@ -87,18 +86,6 @@ def test_another_name_of_the_reasoning_than_the_planned_one_is_noted():
     assert got.startswith("reasoning_content, 84 characters (the plan expects the name reasoning;")
 
 
-def test_an_engine_without_responses_is_not_measured_there():
-    with ScriptedEngine("no-responses") as engine:
-        verdict = verdict_of(engine, asking.Options(timeout=60, responses_api=False))
-    assert verdict["ok"] is True
-    assert unmeasured(verdict) == {
-        "responses": "this engine has no /v1/responses (responses_api is false)",
-        "responses-stream": "not run: responses got no answer",
-        "responses-tools": "not run: responses got no answer",
-    }
-    assert engine.bodies("/v1/responses") == []
-
-
 @pytest.mark.parametrize(("fault", "streams"), [("words-first", 2), ("stream-words-first", 3)])
 def test_a_model_that_answers_in_words_first_is_asked_again(fault, streams):
     with ScriptedEngine(fault) as engine:
@@ -134,6 +121,12 @@ def test_the_model_id_must_be_the_planned_one_and_the_rest_is_still_measured(exp
     assert not listed or unmeasured(verdict) == {}
 
 
+def own_probe(name, path=CHAT, body=None, expect=None):
+    """A probe of a recipe, as the operation's arguments have it."""
+    expect = {"status": 200, "contains": [], "field": None, **(expect or {})}
+    return {"name": name, "path": path, "body": body, "expect": expect}
+
+
 # -- the recipe's own probes -------------------------------------------------------------------------------------------
 
 MESSAGES = {"messages": [{"role": "user", "content": "Where is New York?"}]}
@@ -157,7 +150,7 @@ MISSING = "the recipe expects %s in the answer, and it is empty or missing"
 ])  # fmt: skip
 def test_a_recipes_probe_comes_last_and_passes_or_has_its_cause(faults, probe, cause):
     with ScriptedEngine(faults, pages=PAGES) as engine:
-        verdict = verdict_of(engine, asking.Options(timeout=60, probes=[{"name": "own", **probe}]))
+        verdict = verdict_of(engine, asking.Options(timeout=60, probes=[own_probe("own", **probe)]))
     own = verdict["probes"][-1]
     assert (own["name"], own["ok"], own["cause"]) == ("own", cause is None, cause)
     if probe.get("body") == MESSAGES:
@@ -166,27 +159,18 @@ def test_a_recipes_probe_comes_last_and_passes_or_has_its_cause(faults, probe, c
 
 def test_a_leak_in_a_recipes_probe_is_found():
     with ScriptedEngine("leak-in-new-york") as engine:
-        verdict = verdict_of(engine, asking.Options(timeout=60, probes=[{"name": "own", "body": MESSAGES}]))
+        verdict = verdict_of(engine, asking.Options(timeout=60, probes=[own_probe("own", body=MESSAGES)]))
     assert failing(verdict) == {"harmony-residue": VLLM.residue}
     assert by_name(verdict)["harmony-residue"]["got"] == (
         "in the answer to own: in the content: <|channel|>final<|message|>In the north-east."
     )
 
 
-@pytest.mark.parametrize(
-    "given_probes",
-    [[{"name": "chat"}], [{"name": "a", "path": "/a"}] * 2, [{"name": "a", "path": "v1"}], [{"name": "a"}]],
-)
-def test_a_bad_probe_is_refused(given_probes):
-    caught = error(runner.check_probes, given_probes)
-    assert caught.code == "probes.invalid" and given_probes[0]["name"] in caught.values[0]
-
-
 # -- other families than gpt-oss ---------------------------------------------------------------------------------------
 
 TOOLS = {"tool-call-parser": "hermes", "max-num-seqs": 4}
-OWN = [{"name": "own-chat", "body": {"messages": [{"role": "user", "content": "Hello"}]}},
-       {"name": "own-models", "path": "/v1/models"}]  # fmt: skip
+OWN = [own_probe("own-chat", body={"messages": [{"role": "user", "content": "Hello"}]}),
+       own_probe("own-models", path="/v1/models")]  # fmt: skip
 
 
 def judged(faults=(), family="chat", arguments=None, mode="full", **changes):
@@ -206,19 +190,23 @@ def test_a_chat_model_is_asked_for_tools_if_it_has_a_parser_and_for_nothing_of_g
     assert by_name(verdict)["tool-arguments"]["ok"] is True
 
 
+def vectors(change):
+    return (Fault("vectors", value=change),)
+
+
 @pytest.mark.parametrize(("family", "fault", "probe", "cause"), [
     ("chat", "schema-ignored", "json-schema", causes.SCHEMA_IGNORED),
     ("chat", "wrong-answer", "chat", causes.WRONG_ANSWER),
-    ("embedding", "vectors-of-zeros", "embedding", causes.VECTORS),
-    ("embedding", "vector-missing", "embedding-order", causes.VECTORS),
-    ("embedding", "vectors-swapped", "embedding-repeat", causes.VECTOR_CHANGES),
+    ("embedding", vectors(lambda found: [[0.0] * 26] * len(found)), "embedding", causes.VECTORS),
+    ("embedding", vectors(lambda found: found[:-1]), "embedding-order", causes.VECTORS),
+    ("embedding", vectors(lambda found: found[::-1]), "embedding-repeat", causes.VECTOR_CHANGES),
 ])  # fmt: skip
 def test_faults_of_other_families_have_their_causes(family, fault, probe, cause):
     assert failing(judged(fault, family))[probe] == cause
 
 
 def test_an_answer_that_no_probe_foresees_fails_its_probe_and_no_other():
-    verdict = judged("vectors-of-large-numbers", "embedding")
+    verdict = judged(vectors(lambda found: [[10**400] * 26] * len(found)), "embedding")
     assert "OverflowError" in failing(verdict)["embedding"]
     assert by_name(verdict)["own-models"]["ok"] is True
 
@@ -321,7 +309,7 @@ def test_a_sequence_that_takes_too_long_fails_where_it_stands(monkeypatch, secon
 
 def test_quick_reads_the_id_and_completes_once():
     with ScriptedEngine() as engine:
-        verdict = verdict_of(engine, asking.Options(mode="quick", timeout=60, probes=[{"name": "own", "path": "/x"}]))
+        verdict = verdict_of(engine, asking.Options(mode="quick", timeout=60, probes=[own_probe("own", path="/x")]))
     names = ["identity", "model-id", "completion"]
     assert [(probe["name"], probe["ok"]) for probe in verdict["probes"]] == [(name, True) for name in names]
     assert [request[:2] for request in engine.requests] == [("GET", "/v1/models"), ("POST", CHAT)]
@@ -349,30 +337,15 @@ def test_the_whole_of_quick_has_a_limit_of_its_own():
     assert failing(verdict) == {"completion": causes.too_slow(0.5, "verify_quick_timeout_s")}
 
 
-@pytest.mark.parametrize(("mode", "changed", "expected"), [
-    ("auto", None, "full"), ("auto", True, "full"), ("auto", False, "quick"),
-    ("full", False, "full"), ("quick", True, "quick"),
-])  # fmt: skip
-def test_auto_is_quick_only_where_nothing_changed_for_certain(mode, changed, expected):
-    assert runner.settle_mode(mode, changed) == expected
-
-
-def test_check_mode_says_that_it_could_not_verify_what_is_not_there():
-    port = free_port()
-    result = runner.verify_servers([plan_entry(port)], asking.Options(timeout=60), watch, check_mode=True)
-    verdict = result["verdicts"][0]
-    assert result["ok"] is None
-    assert verdict["ok"] is None
-    assert unmeasured(verdict) == dict.fromkeys(SEQUENCE, "not verified (check)")
-
-
 def test_check_mode_verifies_what_is_there_and_stays():
     with ScriptedEngine() as engine:
         assert verdict_of(engine, check_mode=True, servers_changed=False)["ok"] is True
         engine.requests.clear()
         about_to_change = verdict_of(engine, check_mode=True, servers_changed=True)
-    assert about_to_change["ok"] is None
-    assert engine.requests == []
+        assert engine.requests == []
+    absent = verdict_of(free_port(), check_mode=True)
+    for verdict in (about_to_change, absent):
+        assert (verdict["ok"], unmeasured(verdict)) == (None, dict.fromkeys(SEQUENCE, "not verified (check)"))
 
 
 def test_all_servers_of_a_node_at_once_and_only_those_with_a_port_of_their_own():
@@ -440,39 +413,36 @@ def test_a_disaggregated_deployment_has_two_more_probes():
         "identity", "alive", "census", *SEQUENCE[2:], "disaggregation",
     ]  # fmt: skip
     assert verdict["ok"] is True
-    assert by_name(verdict)["census"]["got"] == "prefill 1 of 1, decode 1 of 1"
-    assert by_name(verdict)["disaggregation"]["got"] == (
-        "dynamo_component_requests_total: prefill-0 6 -> 7, decode-0 6 -> 7"
-    )
 
 
-def test_a_missing_prefill_worker_is_counted_although_health_is_200():
-    verdict = disaggregated(health={"status": "healthy", "instances": HEALTH["instances"][:2]})
-    assert failing(verdict) == {"census": causes.CENSUS}
-    assert by_name(verdict)["census"]["got"].startswith("prefill 0 of 1, decode 1 of 1; HTTP 200 {")
+ONE_OF_EACH = "prefill 1 of 1, decode 1 of 1"
+NO_PREFILL = {"status": "healthy", "instances": HEALTH["instances"][:2]}
+COUNTED = "dynamo_component_requests_total: "
+NO_PORT = "not measurable: the workers have no system port (DYN_SYSTEM_PORT) to read counters from"
 
 
-def test_workers_of_other_hosts_are_counted_and_must_do_their_part():
-    verdict = disaggregated(elsewhere=True)
-    assert verdict["ok"] is True
-    assert by_name(verdict)["census"]["got"] == "prefill 1 of 1, decode 1 of 1"
-    assert by_name(verdict)["disaggregation"]["got"] == (
-        "dynamo_component_requests_total: decode-0 6 -> 7, node-2/prefill-0 6 -> 7"
-    )
-    assert by_name(verdict)["identity"]["got"] == "frontend answers; decode-0 answers"  # the other host's own matter
-
-
-def test_a_prefill_worker_that_gets_no_work_is_found_out():
-    assert failing(disaggregated(prefill=Worker(step=0))) == {"disaggregation": causes.idle_cause(["prefill-0"])}
-
-
-def test_a_decode_worker_that_fetches_no_cache_is_found_out():
-    """It was started without a connector, or answers as an aggregated one."""
-    verdict = disaggregated(decode=Worker(text=REQUESTS + MOVED % "4096.0"))
-    assert failing(verdict) == {"disaggregation": causes.still_cause(["decode-0"])}
-    assert by_name(verdict)["disaggregation"]["got"].endswith(
-        "; vllm:nixl_bytes_transferred_sum: decode-0 4096 -> 4096"
-    )
+@pytest.mark.parametrize(("given", "ok", "probe", "cause", "got"), [
+    ({}, True, "census", None, ONE_OF_EACH),
+    ({}, True, "disaggregation", None, COUNTED + "prefill-0 6 -> 7, decode-0 6 -> 7"),
+    # workers of other hosts are counted, and verified there
+    ({"elsewhere": True}, True, "census", None, ONE_OF_EACH),
+    ({"elsewhere": True}, True, "disaggregation", None, COUNTED + "decode-0 6 -> 7, node-2/prefill-0 6 -> 7"),
+    ({"elsewhere": True}, True, "identity", None, "frontend answers; decode-0 answers"),
+    # a worker is missing although /health is 200, gets no work, or fetches no cache
+    ({"health": NO_PREFILL}, False, "census", causes.CENSUS, "prefill 0 of 1, decode 1 of 1; HTTP 200 {"),
+    ({"prefill": Worker(step=0)}, False, "disaggregation", causes.idle_cause(["prefill-0"]), COUNTED),
+    ({"decode": Worker(text=REQUESTS + MOVED % "4096.0")}, False, "disaggregation", causes.still_cause(["decode-0"]),
+     "; vllm:nixl_bytes_transferred_sum: decode-0 4096 -> 4096"),
+    # there are no counters
+    ({"ports": False}, True, "disaggregation", NO_PORT, None),
+    ({"decode": Worker(text="python_info 1\n")}, True, "disaggregation",
+     "not measurable: no counters at the system port of decode-0", COUNTED),
+])  # fmt: skip
+def test_workers_are_counted_and_must_do_their_part(given, ok, probe, cause, got):
+    verdict = disaggregated(**given)
+    found = by_name(verdict)[probe]
+    assert (verdict["ok"], found["cause"]) == (ok, cause) and (got or "") in (found["got"] or "")
+    assert failing(verdict) == ({} if ok else {probe: cause})
 
 
 def test_counters_that_come_late_are_waited_for(monkeypatch):
@@ -483,13 +453,3 @@ def test_counters_that_come_late_are_waited_for(monkeypatch):
     verdict = disaggregated(prefill=late)
     assert verdict["ok"] is True
     assert "prefill-0 5 -> 6" in by_name(verdict)["disaggregation"]["got"]
-
-
-def test_counters_that_are_not_there_are_not_measured():
-    nowhere = disaggregated(ports=False)
-    assert nowhere["ok"] is True
-    assert unmeasured(nowhere) == {
-        "disaggregation": "not measurable: the workers have no system port (DYN_SYSTEM_PORT) to read counters from"
-    }
-    other = disaggregated(decode=Worker(text="python_info 1\n"))
-    assert unmeasured(other) == {"disaggregation": "not measurable: no counters at the system port of decode-0"}

@@ -312,10 +312,10 @@ def test_published_scores(name, effort, model, platform, score):
 def test_a_score_is_compared_with_the_published_one(name, right, asked, judged, ok, difference):
     numbers = {"questions": asked, "score": 100 * right / asked, "interval": result.wilson(right, asked)}
     document = {**evaluation(name, "medium", reference=None), **numbers}
-    document = measure.compared(document, REFERENCES, DEPLOYMENT, 15)
+    document = measure.compared(document, REFERENCES, DEPLOYMENT)
     assert (document["verdict"], document["ok"]) == (judged, ok)
     assert document["difference"] == (difference and pytest.approx(difference, abs=0.01))
     table = measure.table(document)
     assert len(table["rows"][0]) == len(table["columns"])
-    document = measure.compared({**document, "ok": True}, REFERENCES, DEPLOYMENT, 15, complete=False)
+    document = measure.compared({**document, "ok": True}, REFERENCES, DEPLOYMENT, complete=False)
     assert (document["verdict"], document["reference"], document["ok"]) == ("no-reference", None, True)

@@ -11,8 +11,6 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet imp
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
 from ansible_collections.inference.fleet.tests.unit.engines.measured_results import benchmark
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
-from hypothesis import given
-from hypothesis import strategies as st
 
 LIMITS = {"ttft_ms": 100.0, "tpot_ms": 10.0}
 NONE = dict.fromkeys(tune.LIMITS)
@@ -80,31 +78,6 @@ def test_the_highest_throughput_within_the_limits_is_best():
     ]
     assert tune.choose({"a": found["d"], "c": found["c"]}, LIMITS) is None
     assert tune.rows({"c": found["c"]}, LIMITS) == [["c", "", "", "", "", "not measured yet"]]
-
-
-rates = st.floats(1, 1e6)
-latencies = st.one_of(st.none(), st.floats(0.1, 1000))
-limits = st.fixed_dictionaries({name: st.one_of(st.none(), st.floats(0.1, 1000)) for name in tune.LIMITS})
-sweeps = st.dictionaries(
-    st.text("abc", min_size=1, max_size=3),
-    st.lists(st.one_of(st.none(), st.builds(point, rates, latencies, latencies)), min_size=1, max_size=3),
-    max_size=5,
-)
-
-
-@given(sweeps, limits)
-def test_nothing_that_keeps_the_limits_is_better_than_the_best(found, limits):
-    best = tune.choose(found, limits)
-    within = {
-        name: [one["metrics"]["output_tokens_per_s"] for one in documents if not tune.over(one, limits)]
-        for name, documents in found.items()
-        if None not in documents
-    }
-    within = {name: max(values) for name, values in within.items() if values}
-    assert (best is None) == (not within)
-    if best is not None:
-        assert within[best] == max(within.values())
-    assert [row[0] for row in tune.rows(found, limits) if row[-1] == "best"] == ([] if best is None else [best])
 
 
 def planned(override=None, **variables):

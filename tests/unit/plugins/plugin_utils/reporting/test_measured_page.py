@@ -64,6 +64,8 @@ def test_parts_have_a_number_only_if_something_was_measured():
     for results in ([now, smoke], [now, evaluation(verdict="too-few")], [now]):
         found = page(results)
         assert values(found) == ["597"] and "not evaluated" in found
+        assert '<td class="passed">agrees' not in found
+    assert '<td class="unknown">inconclusive' in page([evaluation(verdict="too-few")])
 
 
 def test_everything_in_a_result_is_escaped():
@@ -104,6 +106,8 @@ def test_charts_are_svg_with_elements_that_draw():
     assert {one.tag.rpartition("}")[2] for one in root.iter()} <= {"svg", "path", "text", "line"}
     marks = [one.attrib["aria-label"] for one in root.iter() if one.attrib.get("role") == "graphics-symbol"]
     assert marks[1] == "b; output tokens/s: 3; ms: 7; concurrent requests: 2" and len(marks) == 2
+    text = page([benchmark(1, host="node-%d" % number) for number in range(measured_page.SERIES + 1)])
+    assert text.count('role="graphics-symbol"') == 3 * measured_page.SERIES
 
 
 def verdict(start):
