@@ -18,13 +18,15 @@ description:
     shows its message once, as plain text.
   - The last line is the path of the last page that a task has written (C(fleet_page) of its result).
   - For a polling task with C(progress) in its result, such as M(inference.fleet.model_weights), the progress and
-    remaining time of each host are shown, at intervals and when a host starts another phase.
+    remaining time of each host are shown. On a terminal a line per host is updated; elsewhere, and with C(-v), lines
+    are repeated at intervals and when a host starts another phase.
   - Use it with C(stdout_callback = inference.fleet.fleet) in ansible.cfg. Every playbook works without it as well; then
     the tasks print their tables themselves, each host's for itself.
 options:
   progress_interval:
     description:
-      - Seconds until the second equal line of a host. The pause doubles each time, up to five minutes.
+      - Without a terminal, seconds until the second equal line of a host. The pause doubles each time, up to five
+        minutes.
     type: float
     default: 10
     version_added: 0.1.0
@@ -39,6 +41,7 @@ extends_documentation_fragment:
 """
 
 import contextlib
+import os
 import re
 import sys
 import textwrap
@@ -49,6 +52,7 @@ from ansible.plugins.callback.default import CallbackModule as Default
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import visible, visible_all
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_look import NOBODY
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import (
+    LiveLines,
     duration,
     gather,
     lines,
@@ -88,16 +92,22 @@ class CallbackModule(Default):
         self._reports, self._page = {}, None
         self._last_progress = {}
         self._begun = {}
+        self._live = None
         self._shown = False
         self._nobody = False
         self.own_colors = False
 
     def set_options(self, task_keys=None, var_options=None, direct=None):
-        """Set the options, and escape invisible characters from now on."""
+        """Set the options, and find out whether the output is a terminal."""
         super().set_options(task_keys=task_keys, var_options=var_options, direct=direct)
         if not self._shown:
             self._shown = True
             show_unseen(self._display, self)
+        # lines of a terminal can be replaced
+        terminal = sys.stdout.isatty() and os.environ.get("TERM") not in (None, "", "dumb")
+        if self._live is None and self._display.verbosity == 0 and terminal:
+            self._live = LiveLines(sys.stdout)
+            clear_before(self._display, self._live)
 
     def v2_playbook_on_play_start(self, play):
         """Show nothing of a play whose hosts are all converged."""
@@ -148,17 +158,21 @@ class CallbackModule(Default):
         so that a long task does not appear to hang."""
         said, when, pause = self._last_progress.get(host, (None, 0.0, 0.0))
         line = "%s: %s" % (host, line)
+        if self._live:
+            self._live.update(host, line)
         if gist == said and time.monotonic() - when < pause:
             return
         pause = min(2 * pause, LONGEST_PAUSE_S) if gist == said else self.get_option("progress_interval")
         self._last_progress[host] = (gist, time.monotonic(), max(pause, self.get_option("progress_interval")))
-        self._display.display(line, color=C.COLOR_DEBUG)
+        self._display.display(line, color=C.COLOR_DEBUG, log_only=self._live is not None)
         sys.stdout.flush()  # a pipe would buffer the line
 
     def _progress_ends(self, result, well=False):
         """End the progress of this host; if it succeeded, show its last line."""
         host = result.host.get_name()
         shown = self._last_progress.pop(host, None)
+        if self._live:
+            self._live.drop(host)
         progress = result.result.get("progress")
         if well and shown and isinstance(progress, dict):
             self._display.display("%s: %s" % (host, transfer_line(progress)), color=C.COLOR_DEBUG)
@@ -265,3 +279,16 @@ def show_unseen(display, callback):
         return show("".join(parts), *arguments, **named)
 
     display.display = show_visibly
+
+
+def clear_before(display, live):
+    """Clear the live lines before any other output, including warnings."""
+    show, pid = display.display, os.getpid()
+
+    def clear_and_show(*arguments, **named):
+        # A worker process passes its messages to the main process, which calls this function again.
+        if os.getpid() == pid and not named.get("log_only"):
+            live.clear()
+        return show(*arguments, **named)
+
+    display.display = clear_and_show

@@ -105,3 +105,24 @@ def build_checkpoint(folder, shards=3, **config):
         weight_map[tensor] = name
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     return folder
+
+
+def terminal_screen(text):
+    """Lines that a terminal shows after `text`, which goes up by lines and erases to the end and nothing else."""
+    lines, at, rest = [""], 0, text.replace("\r\n", "\n")
+    while rest:
+        move = re.match(r"\x1b\[(\d+)A\x1b\[J", rest)
+        if move:
+            at = max(0, at - int(move[1]))
+            lines[at:] = [""]
+            rest = rest[move.end() :]
+        elif rest[0] == "\n":
+            at += 1
+            lines[at:] = [""]
+            rest = rest[1:]
+        else:
+            color = re.match(r"\x1b\[[\d;]*m", rest)
+            if not color:
+                lines[at] += rest[0]
+            rest = rest[color.end() if color else 1 :]
+    return lines[:-1] if lines[-1] == "" else lines

@@ -39,6 +39,7 @@ from .weights.http import proxy_for
 CLOCK_S = 60  # by which the clocks of the control node and of a node may differ, with the time of a call
 FULL = 0.02  # share of a disk that is free
 FULL_BYTES = 2 << 30
+SAMPLE_BYTES, SAMPLE_S, PIECE = 64 << 20, 4.0, 4 << 20  # of a checkpoint that are read
 LINE = 300  # characters of a line of the kernel's log
 
 KILLED = r"[Oo]ut of memory: Killed process \d+ \([^)]*\)|oom_reaper: reaped process"
@@ -101,6 +102,31 @@ def disk(case):
         free = found.f_bavail * found.f_frsize
         if free < min(FULL_BYTES, FULL * found.f_blocks * found.f_frsize) or found.f_favail < FULL * found.f_files:
             yield FleetError("doctor.disk-full", path, free >> 20, found.f_favail)
+
+
+def reading(case):
+    """Whether the disk reads checkpoints fast enough for the servers' start budget."""
+    for folder, budget_s in sorted(case.weights.items()):
+        files = [one for one in os.scandir(folder) if one.is_file()] if os.path.isdir(folder) else []
+        total = sum(one.stat().st_size for one in files)
+        if not total:
+            continue
+        rate = read_rate(max(files, key=lambda one: one.stat().st_size).path)
+        if total / rate > budget_s:
+            yield FleetError("doctor.disk-slow", folder, rate / 1e6, total / 1e9, total / rate, budget_s)
+
+
+def read_rate(path):
+    """Bytes per second at which the disk reads a file, without the kernel's cache."""
+    began, done = time.monotonic(), 0
+    with open(path, "rb", buffering=0) as stream:
+        os.posix_fadvise(stream.fileno(), 0, SAMPLE_BYTES, os.POSIX_FADV_DONTNEED)
+        while done < SAMPLE_BYTES and time.monotonic() - began < SAMPLE_S:
+            piece = stream.read(PIECE)
+            if not piece:
+                break
+            done += len(piece)
+    return max(1, done) / max(1e-6, time.monotonic() - began)
 
 
 def needs(case):
@@ -192,8 +218,8 @@ def _mapping(value):
 
 
 CHECKS = {
-    "hardware": hardware, "kernel": kernel, "clock": clock, "disk": disk, "services": needs, "proxies": proxies,
-    "servers": drift, "restarts": restarts, "logs": logs, "sampling": sampling,
+    "hardware": hardware, "kernel": kernel, "clock": clock, "disk": disk, "read-rate": reading, "services": needs,
+    "proxies": proxies, "servers": drift, "restarts": restarts, "logs": logs, "sampling": sampling,
 }  # fmt: skip
 
 

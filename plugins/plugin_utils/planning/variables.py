@@ -66,7 +66,8 @@ def _check_kind(name, value, kind, spec=None):
         for key, one in value.items():
             if "keys" in row:
                 _check_kind(name + "'s key", key, row["keys"])
-            _check_kind("%s.%s" % (name, key), one, row["values"])
+            named = [other for pattern, other in row.get("named", {}).items() if re.fullmatch(pattern, key)]
+            _check_kind("%s.%s" % (name, key), one, [*named, row["values"]][0])
     if kind in CHECKS:
         CHECKS[kind](name, value, *([spec] if kind in BY_ROW else []))
 

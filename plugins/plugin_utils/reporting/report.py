@@ -370,8 +370,8 @@ def _change(folder, change, versions=None, kept=True):
 
 def _record(fleet):
     """The last run in verdict.json for the history, see runs.keep(): its hosts with their summaries."""
-    run = _run(fleet)
-    part = _fleet({name: one for name, one in _hosts(fleet).items() if name in run["hosts"]}, run, fleet["generated"])
+    run = fleet["run"]
+    part = _fleet({name: one for name, one in fleet["hosts"].items() if name in run["hosts"]}, run, fleet["generated"])
     software = {item for one in part["hosts"].values() for item in mapping_of(one, "deployed").get("software") or ()}
     hosts = {name: _outcome(one) for name, one in part["hosts"].items()}
     return {**part, "hosts": hosts, "versions": {"software": sorted(software)}}
@@ -379,7 +379,7 @@ def _record(fleet):
 
 def _outcome(report):
     """summary() of a host's report. A host without a verdict has its planned servers, and the cause."""
-    found, missing = summary(report), _missing(report)
+    found, missing = summary(report), mapping_of(report, "missing")
     if missing:
         planned = items_of(mapping_of(report, "deployed").get("servers"))
         asked = {one["name"]: {"ok": None} for one in planned if answers(one)}

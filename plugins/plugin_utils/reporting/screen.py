@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
+import threading
 
 from ansible import constants as C
 from ansible import context
@@ -250,6 +252,49 @@ def show(report):
         title = table["title"].upper() + " "
         # a single call: several worker processes may write at the same time
         Display().display("\n".join(["", title.ljust(WIDTH, "*"), *lines(table)]))
+
+
+class LiveLines:
+    """Lines by name on the terminal `stream`. Call `clear` before other output."""
+
+    def __init__(self, stream, size=shutil.get_terminal_size):
+        self._stream = stream
+        self._size = size
+        self._lines = {}
+        self._drawn = 0
+        self._lock = threading.RLock()
+
+    def update(self, name, line):
+        """Show `line` for `name`; a new name is added below the others."""
+        with self._lock:
+            self._lines[name] = visible(line)
+            columns, rows = self._size()
+            lines = list(self._lines.values())
+            room = max(1, rows - 1)
+            if len(lines) > room:
+                lines = [*lines[: room - 1], "and %d more hosts" % (len(lines) - room + 1)]
+            # A line that wraps would occupy two rows, and the cursor would not move up far enough.
+            text = "".join(line[: max(1, columns - 1)] + "\n" for line in lines)
+            self._stream.write(self._back() + text)
+            self._stream.flush()
+            self._drawn = len(lines)
+
+    def drop(self, name):
+        """Remove the line of a host that is done. The next update draws the others."""
+        with self._lock:
+            if self._lines.pop(name, None) is not None:
+                self.clear()
+
+    def clear(self):
+        """Clear the lines; the next update shows them again."""
+        with self._lock:
+            if self._drawn:
+                self._stream.write(self._back())
+                self._stream.flush()
+                self._drawn = 0
+
+    def _back(self):
+        return "\x1b[%dA\x1b[J" % self._drawn if self._drawn else ""
 
 
 PLAYBOOK = "playbooks/replace_node.yml"

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import pty
 import re
 import subprocess
 import types
@@ -14,8 +16,12 @@ import types
 import pytest
 from ansible_collections.inference.fleet.plugins.callback import fleet
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import UNSEEN
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import LiveLines
 from ansible_collections.inference.fleet.tests.runs import BIN, CLONE
-from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import play_tasks, tasks_play
+from ansible_collections.inference.fleet.tests.unit.node_helpers import terminal_screen
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import LOCAL, play_tasks, tasks_play
+
+PLAYBOOK = str(BIN / "ansible-playbook")
 
 
 def screen(tmp_path, tasks, *arguments):
@@ -98,6 +104,108 @@ def test_a_log_has_a_line_for_each_phase_and_now_and_then(monkeypatch, interval,
     assert said == ["node1: " + line for line in LINES if line != left_out]
 
 
+# A module that is further along every time it is asked, on its host's own clock: a file with the number of its steps.
+# The first steps wait for the other host.
+FAKE = """
+import os, time
+from ansible.module_utils.basic import AnsibleModule
+
+STEPS = %r
+
+def count(path):
+    try:
+        return int(open(path).read() or 0)
+    except FileNotFoundError:
+        return 0
+
+def main():
+    module = AnsibleModule({"clock": {"type": "path"}, "other": {"type": "path"}, "fails": {"type": "bool"}})
+    step, end = count(module.params["clock"]), time.monotonic() + 120
+    open(module.params["clock"], "w").write(str(step + 1))
+    while step in (1, 2) and count(module.params["other"]) < step and time.monotonic() < end:
+        time.sleep(0.02)
+    if module.params["fails"] and step == 2:
+        module.fail_json(msg="The hub is gone.", progress=STEPS[2], finished=True)
+    if step == 2:
+        module.warn("A warning of the module.")
+    module.exit_json(progress=STEPS[step], finished=step == len(STEPS) - 1, changed=True)
+
+main()
+"""
+
+
+@pytest.fixture
+def transfer(tmp_path):
+    """The command that polls a made-up transfer on two hosts, and fails on the first."""
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "fake_transfer.py").write_text(FAKE.lstrip() % STEPS)
+    given = {
+        "clock": "%s/{{ inventory_hostname }}" % tmp_path, "fails": "{{ inventory_hostname == 'node1' }}",
+        "other": "%s/{{ (groups.all | difference([inventory_hostname]))[0] }}" % tmp_path,
+    }  # fmt: skip
+    task = {"name": "Download or copy the weights", "fake_transfer": given, "register": "polled", "retries": 20,
+            "until": "polled is failed or polled.finished", "delay": 0.2}  # fmt: skip
+    (tmp_path / "play.yml").write_text(json.dumps([tasks_play([task], hosts="all")]))
+    (tmp_path / "hosts.json").write_text(json.dumps({"all": {"hosts": {"node1": LOCAL, "node2": LOCAL}}}))
+    return [PLAYBOOK, str(tmp_path / "play.yml"), "-i", str(tmp_path / "hosts.json")]
+
+
+# However long the transfer takes here, no phase is told of twice.
+SELDOM = {**os.environ, "INFERENCE_FLEET_PROGRESS_INTERVAL": "3600"}
+
+
+def lines_of(output, host):
+    return [line for line in output.splitlines() if line.startswith(host + ": ") and "ok=" not in line]
+
+
+def on_terminal(command):
+    """Everything that a terminal of 60 columns got."""
+    controller, terminal = pty.openpty()
+    environment = {**SELDOM, "TERM": "xterm", "COLUMNS": "60", "LINES": "24", "ANSIBLE_NOCOLOR": "1"}
+    process = subprocess.Popen(command, cwd=CLONE, env=environment, stdout=terminal, stderr=terminal, stdin=terminal)
+    os.close(terminal)
+    output = b""
+    try:
+        while block := os.read(controller, 65536):
+            output += block
+    except OSError:
+        pass  # Linux says so at the end
+    finally:
+        os.close(controller)
+    return process.wait(60), output.decode()
+
+
+def test_a_terminal_has_one_line_for_each_host_and_the_message_of_a_failure(transfer):
+    status, output = on_terminal(transfer)
+    screen = terminal_screen(output)
+    assert (status, lines_of("\n".join(screen), "node1")) == (2, [])
+    assert {"fatal: [node1]: FAILED!", "    The hub is gone."} <= set(screen)
+    assert "downloading 60 %, 60.0 of 100.0 MiB, 50.0 MiB/s" in output
+    assert lines_of("\n".join(screen), "node2") == ["node2: done 100 %, 100.0 of 100.0 MiB"]
+    assert screen.count("changed: [node2]") == 1
+    # The two hosts' lines stood one below the other at some time.
+    assert re.search(r"node1: downloading[^\n]*\nnode2: |node2: downloading[^\n]*\nnode1: ", output)
+
+
+def test_a_warning_from_anywhere_takes_no_lines_place(monkeypatch):
+    stream = io.StringIO()
+    live = LiveLines(stream, lambda: os.terminal_size((80, 24)))
+    display = types.SimpleNamespace(
+        display=lambda text, log_only=False: None if log_only else stream.write(text + "\n")
+    )  # as much of Ansible's Display as this needs
+    fleet.clear_before(display, live)
+    live.update("a", "a: 1 %")
+    display.display("only the log", log_only=True)
+    assert terminal_screen(stream.getvalue()) == ["a: 1 %"]
+    display.display("WARNING")
+    live.update("a", "a: 2 %")
+    assert terminal_screen(stream.getvalue()) == ["WARNING", "a: 2 %"]
+    monkeypatch.setattr(os, "getpid", lambda: 0)  # as in a worker process
+    before = stream.getvalue()
+    display.display("message")
+    assert stream.getvalue() == before + "message\n"
+
+
 def test_a_task_in_the_background_says_that_it_goes_on(tmp_path):
     """It ends when that was seen."""
     seen = tmp_path / "seen"
@@ -106,9 +214,8 @@ def test_a_task_in_the_background_says_that_it_goes_on(tmp_path):
         "ansible.builtin.shell": "while [ ! -e %s ]; do sleep 0.1; done" % seen, "changed_when": True,
     }  # fmt: skip
     (tmp_path / "play.yml").write_text(json.dumps([tasks_play([task])]))
-    command = [str(BIN / "ansible-playbook"), str(tmp_path / "play.yml"), "-i", "inventories/local"]
-    seldom = {**os.environ, "INFERENCE_FLEET_PROGRESS_INTERVAL": "3600"}
-    process, shown = subprocess.Popen(command, cwd=CLONE, env=seldom, stdout=subprocess.PIPE, text=True), ""
+    command = [PLAYBOOK, str(tmp_path / "play.yml"), "-i", "inventories/local"]
+    process, shown = subprocess.Popen(command, cwd=CLONE, env=SELDOM, stdout=subprocess.PIPE, text=True), ""
     for line in process.stdout:
         shown += line
         if line.startswith("localhost: Install the engine, "):

@@ -33,7 +33,8 @@ class Case:
     """What the checks know of a node.
 
     paths: NodePaths. system: host.System. platform: Detector or None. hardware: fleet_hardware. entries: {name: plan
-    entry}. weights: [folder]. now: the time when the control node sent the call; received: the time of this node then.
+    entry}. weights: {folder: start budget}. now: the time when the control node sent the call; received: the time of
+    this node then.
     """
 
     def __init__(self, params, looks, servers, validated, operation_of):
@@ -43,7 +44,10 @@ class Case:
         self.platform = PLATFORMS.get(given.get(PREFLIGHT, {}).get("platform"))
         self.hardware = given.get(PREFLIGHT, {}).get("hardware") or {}
         self.entries = {one["name"]: one for one in servers}
-        self.weights = sorted({folder for entry in servers for folder in entry["weights"]})
+        self.weights = {}
+        for entry in servers:
+            for folder in entry["weights"]:
+                self.weights[folder] = max(entry["health"]["budget_s"], self.weights.get(folder, 0))
         self.given = validated(operation_of(SERVERS), given.get(SERVERS, {"servers": servers}))
 
     @functools.cached_property

@@ -119,6 +119,7 @@ def put_back(node, observed):
     """Restore all definitions that were kept, and start them. Returns ([names with their old definition], [names that
     had none, which are removed]). Raises FleetError, OSError."""
     names = list(server_files.kept(node.paths))
+    server_files.stage_restore(node.paths)
     stop(node, [name for name in names if name in observed], observed)
     absent = server_files.restore(node.paths)
     for name in names:

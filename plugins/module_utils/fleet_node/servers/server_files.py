@@ -109,7 +109,7 @@ def unlink(path):
 # -- files that a wave replaced ----------------------------------------------------------------------------------------
 
 
-PREVIOUS = ".previous"
+PREVIOUS, STAGED = ".previous", ".old"
 
 
 def kept(paths):
@@ -144,19 +144,30 @@ def keep(node, actions, desired, observed):
         _keep_only(node.paths, found)
 
 
-def restore(paths):
-    """Install the kept files. Returns the paths that had no file, which are deleted. Raises OSError."""
-    absent = []
-    for path in [path for one in kept(paths).values() for path in one["files"]]:
-        unlink(path + ".old")
+def stage_restore(paths):
+    """Put the kept files beside their places, before anything stops. Raises OSError."""
+    for path in _kept_files(paths):
+        unlink(path + STAGED)
         if os.path.lexists(path + PREVIOUS):
-            os.link(path + PREVIOUS, path + ".old", follow_symlinks=False)
-            os.rename(path + ".old", path)
-            unlink(path + ".old")  # which rename() leaves if both are the same file
-        else:
+            os.link(path + PREVIOUS, path + STAGED, follow_symlinks=False)
+
+
+def restore(paths):
+    """Install the kept files of stage_restore(). Returns the paths that had no file, which are deleted. Raises
+    OSError."""
+    absent = []
+    for path in _kept_files(paths):
+        try:
+            os.rename(path + STAGED, path)
+            unlink(path + STAGED)  # which rename() leaves if both are the same file
+        except FileNotFoundError:
             unlink(path)
             absent.append(path)
     return absent
+
+
+def _kept_files(paths):
+    return [path for one in kept(paths).values() for path in one["files"]]
 
 
 def forget(paths, names):

@@ -46,7 +46,7 @@ def case(tmp_path):
     entry = plan_entry(8000, weights=[str(weights)])
     made = types.SimpleNamespace(
         tree=NvidiaNode(tmp_path / "sysroot"), paths=NodePaths(str(tmp_path / "root")), platform=gpus([]),
-        hardware={}, entries={"server-0": entry}, weights=[str(weights)], now=1000.0, received=1002.0, log=[],
+        hardware={}, entries={"server-0": entry}, weights={str(weights): 300}, now=1000.0, received=1002.0, log=[],
         row={"name": "server-0", "state": "running", "ready": True, "reason": None, "differences": []},
         secrets=lambda name: {}, given={"secrets": {"fleet_api_key": KEY}},
     )  # fmt: skip
@@ -161,6 +161,13 @@ def test_a_full_disk_is_named(case, monkeypatch, free):
     assert {one["code"] for one in checked("disk", case)} == {"doctor.disk-full"}
 
 
+def test_a_slow_disk_is_named(case, monkeypatch):
+    assert checked("read-rate", case)[0]["ok"] is True
+    monkeypatch.setattr(checks, "read_rate", lambda path: 4.0)
+    (found,) = checked("read-rate", case)
+    assert found["code"] == "doctor.disk-slow"
+
+
 @pytest.mark.parametrize(("said", "ok"), [
     ("echo 'kernel: NVRM: Xid (PCI:0000:8f:00): 43, pid=1, Ch 00000010'", True),  # of a process that has ended
     ("exit 1", None), ("echo", None),
@@ -217,7 +224,7 @@ def operations():
     def run(folder, looks, entries=(), **params):
         given = {"looks": [{"step": "prepare", "operation": name, "arguments": {}} for name in looks],
                  "root": str(folder), "servers": packed(list(entries)), "verify": None, "now": time.time(),
-                 "bundle": False, **params}  # fmt: skip
+                 "bundle": False, "sysroot": "", **params}  # fmt: skip
         serve = {"root": str(folder), "manager": "supervisord", "toolkit": None, "only": None, "secrets": None}
         answer = doctor.doctor(given, True, found, lambda operation, arguments: {**serve, **arguments})
         return {one["check"]: one for one in answer["findings"]}

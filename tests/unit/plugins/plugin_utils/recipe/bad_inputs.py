@@ -228,7 +228,7 @@ VALUES = {
     },
     "input.secret-invalid": {
         "fleet_proxy_env": [
-            {"HTTPS_PROXY": ["x"]}, {"A": None},
+            {"HTTPS_PROXY": "a b"}, {"HTTPS_PROXY": "http://p:99999"}, {"HTTPS_PROXY": ["x"]}, {"A": None},
             {"http_proxy": "http://u:%s@p\nX: y" % SECRET}, {"NO_PROXY": "a\nb"},
         ],
         "fleet_registry_auth": [

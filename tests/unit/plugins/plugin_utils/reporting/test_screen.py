@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+import io
+import os
+
 import pytest
 from ansible.utils.context_objects import CLIArgs
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import screen
+from ansible_collections.inference.fleet.tests.unit.node_helpers import terminal_screen
 
 
 def test_rows_of_a_sweep_name_their_candidate():
@@ -211,3 +215,40 @@ def test_tables_are_left_to_the_callback_that_gathers_them_and_out_of_json(monke
     monkeypatch.setattr(screen.Display, "display", lambda self, text, *args, **kwargs: shows.append(text))
     screen.show([{"title": "Plan", "columns": ["host", "port"], "rows": [["a", 1]]}])
     assert shows == (["\nPLAN %s\nhost  port\na     1" % ("*" * 75)] if shown else [])
+
+
+def shown(stream):
+    return terminal_screen(stream.getvalue())
+
+
+def test_lines_are_written_again_and_make_way():
+    stream = io.StringIO()
+    live = screen.LiveLines(stream, lambda: os.terminal_size((80, 24)))
+    stream.write("TASK\n")
+    live.update("a", "a: 1 %")
+    live.update("b", "b: 5 %")
+    live.update("a", "a: 2 %")
+    assert shown(stream) == ["TASK", "a: 2 %", "b: 5 %"]
+    live.clear()
+    stream.write("WARNING\n")
+    assert shown(stream) == ["TASK", "WARNING"]
+    live.update("b", "b: 6 %")
+    assert shown(stream) == ["TASK", "WARNING", "a: 2 %", "b: 6 %"]
+    live.drop("a")
+    stream.write("ok: [a]\n")
+    live.update("b", "b: 7 %")
+    assert shown(stream) == ["TASK", "WARNING", "ok: [a]", "b: 7 %"]
+    live.drop("b")
+    live.drop("b")
+    live.clear()
+    assert shown(stream) == ["TASK", "WARNING", "ok: [a]"]
+
+
+def test_no_line_wraps_and_no_block_is_longer_than_the_terminal():
+    stream = io.StringIO()
+    live = screen.LiveLines(stream, lambda: os.terminal_size((10, 4)))
+    for number in range(5):
+        live.update("host%d" % number, "host%d: a long line" % number)
+    assert shown(stream) == ["host0: a ", "host1: a ", "and 3 mor"]
+    live.update("host0", "done")
+    assert shown(stream) == ["done", "host1: a ", "and 3 mor"]
