@@ -147,6 +147,7 @@ def test_the_whole_unit(manager):
         '"--secrets" "/etc/inference-fleet/secrets/server-0.json" "--root" ""',
         STOP, "Restart=always", "RestartSec=1", "RestartPreventExitStatus=194", "KillMode=control-group",
         "TimeoutStopSec=15", "LimitNOFILE=1048576", "LimitMEMLOCK=infinity", "TasksMax=infinity",
+        "LogRateLimitIntervalSec=30", "LogRateLimitBurst=10000",
         "SyslogIdentifier=inference-fleet-server-0", "User=inference-fleet",
         "RuntimeDirectory=inference-fleet/servers", "RuntimeDirectoryPreserve=yes",
         "ProtectSystem=full", "ProtectControlGroups=yes", "NoNewPrivileges=yes", "RestrictSUIDSGID=yes",
