@@ -88,15 +88,19 @@ def test_every_evaluation_asks_real_servers(measured, tmp_path):
     }  # fmt: skip
 
 
-def test_an_interrupted_sweep_goes_on_writes_the_best_and_puts_back_what_was_there(measured):
+def test_an_interrupted_sweep_goes_on_writes_the_best_and_puts_back_what_was_there(measured, tmp_path):
     """max-num-seqs 8, which is what there is, and 4; the play is ended after the first point of the first."""
     known = {one["id"] for one in measured.history()}
     variables = {"fleet_override_e2e": measured.layers, "fleet_reports_dir": str(measured.reports)}
     argv = [BIN / "ansible-playbook", "playbooks/tune.yml", "-i", "inventories/local", "-e", json.dumps(variables)]
     environment = {**os.environ, "FLEET_ROOT": str(measured.root)}
-    play = subprocess.Popen(argv, cwd=CLONE, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    with open(tmp_path / "log", "wb") as log:
+        play = subprocess.Popen(argv, cwd=CLONE, env=environment, stdin=subprocess.DEVNULL, stdout=log)
     try:
-        measured.wait_for(lambda: {one["id"] for one in measured.history()} - known, 900, "a result")
+        measured.wait_for(
+            lambda: play.poll() is not None or {one["id"] for one in measured.history()} - known, 900, "a result"
+        )
+        assert play.poll() is None, (tmp_path / "log").read_text()
     finally:
         play.terminate()
         play.wait(60)

@@ -51,21 +51,21 @@ def steps_of(variables, servers, deployment):
     found = []
     for step, calls in STEPS.items():
         host = Host(step, variables, servers, deployment)
-        changed = not is_known(PLAYBOOK % step)
+        changed, reason = not is_known(PLAYBOOK % step), None
         try:
             if changed:
                 raise Unknown(CHANGED % (PLAYBOOK % step))
             for operation, arguments in list(calls(host)):
                 given = {name: one for name, one in arguments.items() if one is not None}
                 found.append({"step": step, "operation": operation, "arguments": given})
-            continue
         except Unknown as error:
             reason = str(error)
         except FleetError as error:
             reason = UNREAD % error.message.partition("\n")[0]
         except (AnsibleError, AttributeError, LookupError, TypeError, ValueError, jinja2.TemplateError) as error:
             reason = UNREAD % ("%s: %s" % (type(error).__name__, error))
-        found.append({"step": step, "reason": reason, "changed": changed})
+        if reason is not None:
+            found.append({"step": step, "reason": reason, "changed": changed})
     return found
 
 

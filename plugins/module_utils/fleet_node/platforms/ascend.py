@@ -55,10 +55,9 @@ def parse_info(text, warn):
         elif len(row) == 3 and _is_place(row[1]) and CHIP.match(row[0]) and pending:
             chip, phy = CHIP.match(row[0]).groups()
             usage = USAGE.search(row[2])
-            npu, name, health = pending
             chips.append(NpuDevice(
-                id=-1, memory_mib=int(usage.group(1)) or None if usage else None, health=health, npu=npu,
-                address=row[1].lower() if BUS.match(row[1]) else "", product=name, chip=int(chip),
+                id=-1, memory_mib=int(usage.group(1)) or None if usage else None, health=pending[2], npu=pending[0],
+                address=row[1].lower() if BUS.match(row[1]) else "", product=pending[1], chip=int(chip),
                 phy=None if phy is None else int(phy),
             ))  # fmt: skip
             pending = None
