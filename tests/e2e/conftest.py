@@ -140,7 +140,7 @@ class Measured(Deployment):
         return run, [one for one in self.history() if one["id"] not in known]
 
     def history(self):
-        return result.history(str(self.reports))[0]
+        return result.history(str(self.reports), candidates=True)[0]
 
 
 @contextlib.contextmanager
