@@ -349,7 +349,7 @@ def _check_buffer(where, server):
     """Raises FleetError if TensorRT-LLM accepts prompts for prefill that its transfer buffer does not contain.
     Workers may then hang (dynamo#4327)."""
     held = number(block_of(server.content, BUFFER).get("max_tokens_in_buffer"))
-    longest = read_number(server.arguments, *trtllm.ENGINE.lengths) or (server.model and server.model.max_len)
+    longest = read_number(server.arguments, trtllm.ENGINE.lengths[0]) or (server.model and server.model.max_len)
     if held and longest and held < longest:
         place = "%s: config.content.%s.max_tokens_in_buffer" % (where, BUFFER)
         raise invalid(place, held, "at least %d, the longest prompt; or a lower max-seq-len" % longest)

@@ -17,7 +17,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-import scripted_engine  # noqa: E402
+import scripted_engine  # noqa: E402 - found by the path above
 
 FLAGS = HERE.parents[2] / "plugins" / "plugin_utils" / "engines" / "sglang_flags.json"
 KINDS = {"int": int, "float": float}
