@@ -146,7 +146,7 @@ def _serial(hosts, serial, others, variables):
     that `serial` can only be an extra variable, a variable of the play or a default."""
 
     def largest(one):
-        return max((pct_to_int(batch, len(hosts)) for batch in run_look.listed(one)), default=0)
+        return max(pct_to_int(batch, len(hosts)) for batch in run_look.listed(one))
 
     given = [] if "fleet_serial" in variables else [others(host).peek("fleet_serial") for host in hosts]
     return min([one for one in given if one is not None], key=largest, default=serial)

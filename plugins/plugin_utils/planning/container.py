@@ -115,6 +115,15 @@ def _check_mount(where, mount, targets):
         raise invalid(where, "%s:%s" % (source, target), why + ", for example /srv/data:/data")
 
 
+def check_texts(where, texts):
+    """Raises FleetError for a string that is not Unicode: container engines pass strings to containers as JSON."""
+    for text in texts:
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise invalid(where, text, "valid Unicode in a container's command and environment") from None
+
+
 def check_secrets(where, secrets):
     """Raises FleetError for a secret whose name is a variable of the container engine's client."""
     for name in secrets:

@@ -26,6 +26,7 @@ from . import container, server_values
 from .hardware import assign, cpus, port_ranges, ports_of, server_names
 
 FIRST_PORT = 1024  # lower ports require root
+MAX_WORD = 128 * 1024 - 64  # of an argv or environment: MAX_ARG_STRLEN, less the variable's name
 
 
 def check_needs(recipe, hardware):
@@ -60,6 +61,14 @@ def check_ports(entries, recipe, mistakes):
             if twice is not None:
                 mistakes.keep(taken_twice("%s of '%s'" % (key, name), "the port %d" % twice, taken[twice]))
             taken.update((one, "%s ('%s')" % (key, name)) for one in used if one not in taken)
+
+
+def check_words(where, words):
+    """Raises FleetError for words that no argv or environment can contain. words: {key: its words}."""
+    for key, values in words.items():
+        for value in values:
+            if "\0" in value or len(value.encode("utf-8", "surrogatepass")) >= MAX_WORD:
+                raise invalid("%s: %s" % (where, key), value, "words of less than 128 KiB without NUL characters")
 
 
 PORT_NAMES = ("metrics", "system", "side_channel")  # placeholders of every group, with or without these ports
@@ -161,8 +170,10 @@ def entry_of(host, recipe, group, own, name, devices):
         raise invalid(where + ": command", [], "the engine's argv")
     server.arguments = engine.effective(server.command, server.values, server.config)
     engine.check(where, server)
-    flags = server.values.items()
-    argv = [*server.command, *(word for flag, value in flags for word in engine.flag_argv(flag, value))]
+    words = {"arguments.%s" % flag: engine.flag_argv(flag, value) for flag, value in server.values.items()}
+    argv = [*server.command, *(word for each in words.values() for word in each)]
+    variables = {"environment.%s" % key: [value] for key, value in server.environment.items()}
+    check_words(where, {**words, "command": server.command, **variables})
     server_values.check_not_in_the_open(where, engine, server)
     _check_model(where, engine, platform, server)
     adapters = adapters_of(server.recipe["model"])
@@ -351,6 +362,8 @@ def _contain(entry, declared, local, site, where):
                                         for used in port_ranges(entry).values() for number in used]  # fmt: skip
     container.check_secrets(where, entry["secrets"])
     entry["launch"] = container.launch_argv(entry, site.root)
+    check_words(where, {"container": entry["launch"]})
+    container.check_texts(where, entry["launch"])
 
 
 def _user(recipe):

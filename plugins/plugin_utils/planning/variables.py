@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import ipaddress
 import os
 import re
+import urllib.parse
 
 import yaml
 
@@ -24,6 +26,7 @@ from ..recipe import overrides
 from ..seen_files import COLLECTION
 from .inventory import LOCKED, check_outside, recipes_of
 
+LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 ALL_PORTS = 65535
 LIMITS = ("ttft_ms", "tpot_ms")
 MOST_MS = 10**9
@@ -51,12 +54,14 @@ def check_value(name, value, spec):
 
 def _check_kind(name, value, kind, spec=None):
     row = table()["kinds"][kind]
-    if "pattern" in row or "any" in row:
-        if not _matches(value, row):
+    if kind in MATCHES or "pattern" in row or "any" in row:
+        if not _matches(value, kind, row):
             raise checks.unusable(name, row["words"]) if "secret" in row else invalid(name, value, row["words"])
     elif "items" in row:
         if not isinstance(value, list) and "single" not in row:
             raise invalid(name, value, LIST)
+        if value == [] and "single" in row and "empty" not in row:
+            raise invalid(name, value, table()["kinds"][row["items"]]["words"])
         for index, one in enumerate(value if isinstance(value, list) else [value]):
             _check_kind("%s[%d]" % (name, index), one, row["items"], spec)
     elif "values" in row:
@@ -72,13 +77,34 @@ def _check_kind(name, value, kind, spec=None):
         CHECKS[kind](name, value, *([spec] if kind in BY_ROW else []))
 
 
-def _matches(value, row):
-    """Return whether a value has the pattern of a kind, or of any of its kinds. A number counts as a string, unless the
-    kind is strict."""
+def _matches(value, kind, row):
+    """Return whether a value has the pattern of a kind, passes its function, or is of any of its kinds. A number counts
+    as a string, unless the kind is strict."""
     if "any" in row:
-        return any(_matches(value, table()["kinds"][kind]) for kind in row["any"])
+        return any(_matches(value, one, table()["kinds"][one]) for one in row["any"])
     text = str(value) if type(value) in (int, float) and "strict" not in row else value
-    return isinstance(text, str) and not checks.invisible(text) and bool(re.fullmatch(row["pattern"], text))
+    fits = MATCHES.get(kind) or re.compile(row["pattern"]).fullmatch
+    return isinstance(text, str) and not checks.invisible(text) and bool(fits(text))
+
+
+def _is_host(text):
+    """Return whether a string is a name or address of a host, without port."""
+    try:
+        return bool(ipaddress.ip_address(text))
+    except ValueError:
+        labels = text.rstrip(".").split(".")
+        return len(text) <= 253 and not re.fullmatch(r"[0-9.]*", text) and all(map(LABEL.fullmatch, labels))
+
+
+def _is_url(text):
+    """Return whether a string is the address of a web server; {version} and {architecture} are filled in later."""
+    plain = text.replace("{version}", "0").replace("{architecture}", "x")
+    try:
+        parts = urllib.parse.urlsplit(plain)
+        good = parts.scheme in ("http", "https") and parts.port != 0 and _is_host(parts.hostname or "")
+    except ValueError:
+        return False
+    return good and not re.search(r"[\s\\\"'<>{}|^`]", plain)
 
 
 def _mapping(name, value, shown=True):
@@ -125,6 +151,11 @@ def _number(name, value, row):
 
 
 # Checks of kinds, with the variable's row of the table; the others without.
+MATCHES = {  # of kinds that no pattern describes
+    "certificate_host": lambda text: _is_host(text.removeprefix("*.")),
+    "host": _is_host,
+    "url": _is_url,
+}
 BY_ROW = {
     "choice": lambda name, value, row: checks.check_choice(name, value, row["choices"]),
     "folder": _folder,

@@ -187,7 +187,7 @@ def all_problems(recipe, text_of=path_text, in_file=False):
     found = opened + [item for item in problems(recipe, text_of) if not _covered(item[0], opened)]
     found += [item for item in _strings(recipe, [], text_of, in_file) if not _covered(item[0], found)]
     if not found:
-        for rule in (_models, _groups, _probes):
+        for rule in (_models, _needs, _groups, _probes):
             found += [(path, "'%s' %s" % (text_of(path), text)) for path, text in rule(recipe)]
     return found
 
@@ -258,6 +258,14 @@ def _string(value, keys, last, in_file):
 def _layers(recipe):
     """Return [(path, keys)] of the recipe itself and of its groups."""
     return [([], recipe), *((["servers", index], group) for index, group in enumerate(recipe["servers"]))]
+
+
+def _needs(recipe):
+    for index, name in enumerate(recipe["needs"]["accelerators"]):
+        known = list(PLATFORMS[recipe["platform"]].accelerators)
+        if name not in known:
+            text = "is %s; allowed for platform %s: %s" % (show(name), recipe["platform"], ", ".join(known))
+            yield ["needs", "accelerators", index], text
 
 
 def _groups(recipe):
