@@ -167,7 +167,7 @@ def condition(observed):
         if not observed.fresh and observed.faults:
             return Condition("running", observed.faults[0], pid=service.pid)
         if not observed.fresh:
-            return Condition("waiting", "starting", pid=service.pid, restarts=restarts)
+            return Condition("waiting", service.reason or "starting", pid=service.pid, restarts=restarts)
         now = Condition("waiting", None, record.get("since"), service.pid, restarts, record.get("hash"))
         if phase == "running":
             now.state, now.hash = "running", _running_hash(observed)

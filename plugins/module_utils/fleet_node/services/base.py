@@ -21,8 +21,8 @@ WATCHDOG = "watchdog"  # a process that managers run like a server, and that is 
 class Status:
     """The state of a server according to its service manager.
 
-    state: "up" (a process exists: a guard or the engine), "restarting" (it ended and will be started again), "failed"
-    (it ended and will not be started again), "down" (it was stopped).
+    state: "up" (a process exists, a guard or the engine, or its start is queued), "restarting" (it ended and will be
+    started again), "failed" (it ended and will not be started again), "down" (it was stopped).
     pid: of the process that the manager started, or None. reason: the manager's message, or None. enabled: whether it
     is started after a reboot. drop_ins: paths of files of others that change its definition.
     """

@@ -54,6 +54,8 @@ EXIT_STATUSES = {
     "203": "the interpreter of its unit is gone, or cannot be executed; run the play again",
     "217": "the user of its unit is not on this node any more",
 }
+# such as docker.service, whose own start may take as long as it wants
+QUEUED = "systemd has not started it yet, since its start waits for another unit (systemctl list-jobs)"
 CLD_EXITED = 1  # siginfo's si_code, wait(2): it exited; anything else is a signal
 
 
@@ -326,7 +328,7 @@ def unit_status(block):
     if block["SubState"] == "auto-restart":
         return Status("restarting", None, gone or ending(block))
     if state == "inactive":
-        return Status("up") if block.get("Job") not in (None, "", "0") else Status("down")
+        return Status("up", None, QUEUED) if block.get("Job") not in (None, "", "0") else Status("down")
     return Status("up", pid)
 
 

@@ -200,7 +200,7 @@ def test_the_folders_of_an_artifact_are_made_by_root_before_each_start(manager):
 @pytest.mark.parametrize(("changes", "state", "pid", "reason"), [
     ({}, "up", 42, None),
     ({"ActiveState": "activating", "SubState": "start-pre", "MainPID": "0"}, "up", None, None),
-    ({"ActiveState": "inactive", "SubState": "dead", "MainPID": "0", "Job": "711"}, "up", None, None),
+    ({"ActiveState": "inactive", "SubState": "dead", "MainPID": "0", "Job": "711"}, "up", None, systemd.QUEUED),
     ({"ActiveState": "inactive", "SubState": "dead", "MainPID": "0", "Job": ""}, "down", None, None),
     ({"ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0", "ExecMainCode": "1",
       "ExecMainStatus": "3", "Result": "exit-code"}, "restarting", None, "it ended with exit status 3"),
