@@ -217,6 +217,9 @@ def test_an_environment_that_is_not_there_or_has_no_vllm(node, monkeypatch):
     other = str(node.home / "other")
     ((check, message),) = node.problems(venv={"path": other})
     assert check == "environment" and other in message and "/opt/aws_neuronx_venv_x" in message
+    (node.venv / "bin/vllm").unlink()
+    ((check, message),) = node.problems()
+    assert check == "environment" and str(node.venv / "bin/vllm") in message
     (node.venv / "lib/python3.11/site-packages/vllm").rmdir()
     ((check, message),) = node.problems()
     assert check == "environment" and str(node.venv) in message and "/opt/aws_neuronx_venv_x" in message
