@@ -10,7 +10,6 @@ import shutil
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.discover import discover
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import amd, other_hardware, registry
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.ascend import NpuDevice
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.base import Accelerators, Device
@@ -110,20 +109,6 @@ def test_shares_add_up_to_the_limit_and_nobody_gets_more_than_before(amounts, li
 
 
 # ---- platforms
-
-
-def test_a_file_of_another_vendor_is_found(tmp_path, monkeypatch):
-    folder = tmp_path / "made_up_platforms"
-    (folder / "soroban").mkdir(parents=True)
-    for name, text in (
-        ("__init__.py", ""), ("base.py", "class Platforms:\n    pass\n"), ("broken.py", "1 / 0\n"),
-        ("abacus.py", "\nclass Platform:\n    rods = 1\n"), ("soroban/__init__.py", ""),
-        ("soroban/platform.py", "\nclass Platform(object):\n    rods = 2\n"), ("soroban/beads.py", "1 / 0\n"),
-    ):  # fmt: skip
-        (folder / name).write_text(text)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    found = discover("made_up_platforms", [str(folder)], "Platform", "platform")
-    assert {name: one.rods for name, one in found.items()} == {"abacus": 1, "soroban": 2}
 
 
 def test_an_unknown_one_lists_those_there_are():
