@@ -132,22 +132,19 @@ def test_what_a_killed_compilation_left_is_cleared(fleet):
     assert fleet.compiles() == ["server-0", "server-1"]
 
 
-def test_a_compiler_of_another_host_is_believed_for_its_budget(fleet, monkeypatch):
-    fleet.artifact.mkdir(parents=True)
+def test_a_compiler_of_another_host_is_believed_for_its_budget(tmp_path, monkeypatch):
+    (tmp_path / "machine-id").write_text("here\n")
+    monkeypatch.setattr(artifacts, "MACHINE_ID", str(tmp_path / "machine-id"))
     record = artifacts.compiling_record({"name": "server-3", "health": {"budget_s": 60}})
-    path = str(fleet.artifact / artifacts.RECORD)
-    files.write_json(path, dict(record, host="node-2", pid=1, ticks=0))
-    assert artifacts.state_of(str(fleet.artifact))[0] == "compiling"
-    files.write_json(path, dict(record, host="node-2", since=record["since"] - 61))
-    assert artifacts.state_of(str(fleet.artifact))[0] == "abandoned"
-    files.write_json(path, dict(record, boot="another"))
-    assert artifacts.state_of(str(fleet.artifact))[0] == "abandoned"
-    files.write_json(path, record)
-    assert artifacts.state_of(str(fleet.artifact))[0] == "compiling"
-    (fleet.folder / "machine-id").write_text("here\n")  # of two machines with the same name
-    monkeypatch.setattr(artifacts, "MACHINE_ID", str(fleet.folder / "machine-id"))
-    files.write_json(path, dict(record, machine="there", since=record["since"] - 61))
-    assert artifacts.state_of(str(fleet.artifact))[0] == "abandoned"
+    past = record["since"] - 61
+    for changes, state in (
+        ({}, "compiling"), ({"boot": "another"}, "abandoned"), ({"host": "node-2", "pid": 1, "ticks": 0}, "compiling"),
+        ({"host": "node-2", "since": past}, "abandoned"),
+        ({"machine": "there"}, "compiling"), ({"machine": "there", "since": past}, "abandoned"),  # with the same name
+        ({"since": past}, "compiling"),
+    ):  # fmt: skip
+        files.write_json(str(tmp_path / artifacts.RECORD), {**record, **changes})
+        assert artifacts.state_of(str(tmp_path))[0] == state, changes
 
 
 def test_a_record_on_a_full_disk_is_written_again_and_that_of_another_host_never(tmp_path, monkeypatch):

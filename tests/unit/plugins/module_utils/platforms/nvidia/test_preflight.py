@@ -69,11 +69,6 @@ def one(node, **given):
     return check, problem
 
 
-@pytest.mark.parametrize("launcher", ["container", "process"])
-def test_nothing_is_wrong(node, launcher):
-    assert look(node.has("h100-8"), planned=entries(launcher=launcher)) == ({}, [])
-
-
 def test_another_kind_of_gpu_is_named_unless_excluded(node):
     node.has("h100-8", change=lambda root: node.set(root, 0, "product_name", "NVIDIA H200"), csv=lambda text: "")
     assert look(node)[0]["hardware"] == ["nvidia.kinds-differ"]
