@@ -9,7 +9,6 @@ import fcntl
 import io
 import json
 import os
-import pathlib
 import pwd
 import tarfile
 
@@ -156,32 +155,26 @@ def test_the_archive_of_another_configuration_is_refused(tmp_path, exported):
     assert error(compiled_artifact.take_over, servers, str(tmp_path / "gone"))[0] == "artifact.archive-missing"
 
 
-def rewrite(archive, change):
-    """Pack the archive anew with `change(name, bytes)`: other bytes, or None to leave the member out."""
-    with tarfile.open(archive) as tar:
-        members = [(member.name, tar.extractfile(member).read()) for member in tar]
-    with tarfile.open(archive, "w") as tar:
-        for name, data in members:
-            data = change(name, data)
-            if data is not None:
-                member = tarfile.TarInfo(name)
-                member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
-
-
 def test_a_damaged_archive_leaves_nothing(tmp_path, exported):
-    archives, _path = exported
-    archive = str(archives / (KEY + ".tar"))
-    whole = pathlib.Path(archive).read_bytes()
+    archive = exported[0] / (KEY + ".tar")
+    whole = archive.read_bytes()
     servers = [entry(tmp_path / "two")]
 
-    def run(change):
-        pathlib.Path(archive).write_bytes(whole)
-        rewrite(archive, change)
-        code, problem = error(compiled_artifact.take_over, servers, str(archives))
+    def refused():
+        code, problem = error(compiled_artifact.take_over, servers, str(exported[0]))
         assert code == "artifact.archive-invalid"
         assert not list((tmp_path / "two").glob("*")) and not list((tmp_path / "two").glob(".*"))
         return str(problem)
+
+    def run(change):
+        """Pack the archive with `change(name, bytes)`: other bytes, or None to leave the member out."""
+        with tarfile.open(fileobj=io.BytesIO(whole)) as old, tarfile.open(archive, "w") as new:
+            for member in old:
+                data = change(member.name, old.extractfile(member).read())
+                if data is not None:
+                    member.size = len(data)
+                    new.addfile(member, io.BytesIO(data))
+        return refused()
 
     def of_manifest(change):
         return lambda name, data: change(data) if name == compiled_artifact.MANIFEST else data
@@ -200,8 +193,8 @@ def test_a_damaged_archive_leaves_nothing(tmp_path, exported):
     for part in ({"versions": []}, {"weights": {}}, {"weights": ["x"]}, {"schema": 2}, {"files": {"x": {"size": 1}}}):
         run(of_manifest(lambda data, part=part: json.dumps({**json.loads(data), **part}).encode()))
     for damaged in (whole[:6000], b"no tar"):
-        pathlib.Path(archive).write_bytes(damaged)
-        assert error(compiled_artifact.take_over, servers, str(archives))[0] == "artifact.archive-invalid"
+        archive.write_bytes(damaged)
+        refused()
 
 
 def test_the_packages_of_a_compilation_are_those_of_its_archive_and_of_what_is_imported(tmp_path, monkeypatch):
