@@ -9,10 +9,6 @@ import pytest
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.tests.unit.engines import plans
 
-MOUNTS = ["/usr/local/dcmi", "/usr/local/bin/npu-smi", "/usr/local/Ascend/driver/lib64",
-          "/usr/local/Ascend/driver/version.info", "/usr/local/Ascend/driver/tools/hccn_tool",
-          "/etc/ascend_install.info"]  # fmt: skip
-
 
 def planned(kind, layer=None, overlays=()):
     return plans.planned("ascend-" + kind, override=layer, overlays=overlays)
@@ -102,7 +98,7 @@ def test_a_privileged_container_has_all_chips_and_a_variable_selects_its_own():
 def test_the_vendor_s_runtime_brings_devices_and_driver():
     found = entries("a3", overlays=("docker-runtime",))
     assert [one["container"]["devices"] for one in found] == [[]] * 4
-    assert not {mount["source"] for mount in found[0]["container"]["mounts"]} & set(MOUNTS)
+    assert not [mount for mount in found[0]["container"]["mounts"] if mount["source"].startswith(("/usr/", "/etc/"))]
     assert [one["environment"]["ASCEND_VISIBLE_DEVICES"] for one in found][1] == "4,5,6,7"
     settings = planned("a3", overlays=("docker-runtime",)).deployment["engine_settings"]
     assert list(settings) == ["runtimes"] and list(settings["runtimes"]) == ["ascend"]

@@ -30,10 +30,6 @@ esac
 class Node(DetectedNode):
     vendor = "ascend"
 
-    def __init__(self, root):
-        super().__init__(root)
-        (root / "answers").mkdir(parents=True)
-
     def has(self, generation="a3", version="24.1", change=lambda text: text):
         """A node of the fixtures. change: of the text of `npu-smi info`."""
         for name, file in (

@@ -10,6 +10,7 @@ before the driver's package calls `setup.py devices`. Checkpoints are there, as 
 from __future__ import annotations
 
 import json
+import math
 import os
 import pwd
 import shutil
@@ -95,9 +96,7 @@ def safetensors(tensors):
     """The bytes of a safetensors file of zeros."""
     header, end = {}, 0
     for name, (kind, shape) in tensors.items():
-        size = DIMENSIONS[kind]
-        for length in shape:
-            size *= length
+        size = DIMENSIONS[kind] * math.prod(shape)
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [end, end + size]}
         end += size
     text = json.dumps(header).encode()
