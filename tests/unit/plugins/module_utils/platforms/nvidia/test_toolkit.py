@@ -23,32 +23,18 @@ NAMES = ("nvidia-container-toolkit", "nvidia-container-toolkit-base", "libnvidia
 PACKAGES = {name: {"version": "1.20.0", "least": "1.17.8"} for name in NAMES}
 # As nvidia-ctk 1.17 writes it, shortened.
 SPEC = """---
-cdiVersion: 0.5.0
 containerEdits:
   deviceNodes:
   - path: /dev/nvidiactl
   hooks:
-  - args:
-    - nvidia-cdi-hook
-    - create-symlinks
-    - --link
-    - libcuda.so.1::/usr/lib/x86_64-linux-gnu/libcuda.so
-    hookName: createContainer
+  - args: [create-symlinks, --link, "libcuda.so.1::/usr/lib/x86_64-linux-gnu/libcuda.so"]
     path: /usr/bin/nvidia-cdi-hook
   mounts:
   - containerPath: /inside/alone
     hostPath: /usr/lib/x86_64-linux-gnu/libcuda.so.580.105.08
-    options: [ro, nosuid]
 devices:
-- containerEdits:
-    deviceNodes:
-    - path: /dev/nvidia0
-  name: "0"
-- containerEdits:
-    deviceNodes:
-    - path: /dev/nvidia1
-  name: "1"
-kind: nvidia.com/gpu
+- containerEdits: {deviceNodes: [{path: /dev/nvidia0}]}
+- containerEdits: {deviceNodes: [{path: /dev/nvidia1}]}
 """
 NAMED = ("/dev/nvidiactl", "/usr/bin/nvidia-cdi-hook", "/usr/lib/x86_64-linux-gnu/libcuda.so.580.105.08")
 
