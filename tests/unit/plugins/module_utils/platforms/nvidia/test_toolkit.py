@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from unittest import mock
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import Engine, EngineError
@@ -78,33 +79,14 @@ def node(tmp_path, monkeypatch):
     return Node(tmp_path)
 
 
-class Listing:
-    """A container engine in which nvidia-smi lists these GPUs."""
-
-    folders = ("/etc/cdi",)
-    text = "GPU 0: NVIDIA B200 (UUID: GPU-a)\nGPU 1: NVIDIA B200 (UUID: GPU-b)\n"
-
-    def __init__(self, kind):
-        self.kind = kind
-
-    def cdi(self):
-        return "26.1", list(self.folders)
-
-    def find_image(self, image, digest):
-        return {"reference": "id-of-" + image}
-
-    def call(self, *arguments, timeout=None):
-        self.calls.append(arguments)
-        if isinstance(self.text, Exception):
-            raise self.text  # pylint: disable=raising-bad-type
-        return self.text
-
-
 @pytest.fixture
 def engine(monkeypatch):
-    """A class for the Engine, whose `text` and `folders` a test may change."""
-    made = type("Made", (Listing,), {"calls": []})
-    monkeypatch.setattr(nvidia_toolkit, "Engine", made)
+    """A container engine in which nvidia-smi lists two GPUs."""
+    made = mock.Mock()
+    made.cdi.return_value = ("26.1", ["/etc/cdi"])
+    made.find_image.return_value = {"reference": "id-of-r/i:1"}
+    made.call.return_value = "GPU 0: NVIDIA B200 (UUID: GPU-a)\nGPU 1: NVIDIA B200 (UUID: GPU-b)\n"
+    monkeypatch.setattr(nvidia_toolkit, "Engine", lambda kind: made)
     return made
 
 
@@ -167,23 +149,25 @@ def test_a_container_lists_the_gpus_once(node, engine):
     assert node.look()["due"] == {"proof": "no container of docker has listed the present GPUs"}
     done = node.look(installed=True)
     assert (done["due"], done["changed"]) == ({}, True)
-    assert engine.calls == [("run", "--rm", "--pull=never", "--network=none", "--device=nvidia.com/gpu=all",
-                             "--entrypoint=nvidia-smi", "id-of-r/i:1", "-L")]  # fmt: skip
+    assert [one.args for one in engine.call.mock_calls] == [
+        ("run", "--rm", "--pull=never", "--network=none", "--device=nvidia.com/gpu=all", "--entrypoint=nvidia-smi",
+         "id-of-r/i:1", "-L")
+    ]  # fmt: skip
     again = node.look()
-    assert (again["due"], again["changed"], len(engine.calls)) == ({}, False, 1)
+    assert (again["due"], again["changed"], engine.call.call_count) == ({}, False, 1)
     assert node.look([server(), server(engine="podman")])["due"].keys() == {"proof"}
     label = "--security-opt=label=disable"  # without it SELinux denies podman's containers the devices
     node.look([server(engine="podman", flags=["--ipc=host", label])], installed=True)
-    assert label in engine.calls[1] and "--ipc=host" not in engine.calls[1]
+    assert label in engine.call.call_args.args and "--ipc=host" not in engine.call.call_args.args
     node.write("/etc/cdi/nvidia.yaml", SPEC + "# another\n")
     assert node.look()["due"].keys() == {"proof"}
 
 
 def test_fewer_gpus_in_the_container_than_on_the_node(node, engine):
     node.be_ready()
-    engine.text = "GPU 0: NVIDIA B200\n"
+    engine.call.return_value = "GPU 0: NVIDIA B200\n"
     assert node.fails("nvidia.container-lacks-gpus", installed=True)[:3] == ("docker", 1, 2)
-    engine.text = EngineError("other", "unresolvable CDI devices nvidia.com/gpu=all")
+    engine.call.side_effect = EngineError("other", "unresolvable CDI devices nvidia.com/gpu=all")
     values = node.fails("nvidia.container-lacks-gpus", installed=True)
     assert (values[1], values[3]) == (0, "unresolvable CDI devices nvidia.com/gpu=all")
     assert node.look()["due"].keys() == {"proof"}
@@ -191,9 +175,9 @@ def test_fewer_gpus_in_the_container_than_on_the_node(node, engine):
 
 def test_an_engine_that_is_restarted_later_is_proven_later(node, engine):
     node.be_ready()
-    engine.folders = ()
+    engine.cdi.return_value = ("26.1", [])
     done = node.look(installed=True)
-    assert (done["due"], done["changed"], engine.calls) == ({}, False, [])
+    assert (done["due"], done["changed"], engine.call.mock_calls) == ({}, False, [])
     assert "docker" in done["message"]
     assert node.look()["due"].keys() == {"proof"}
 
