@@ -28,11 +28,7 @@ NOTHING = {"due": {}, "manager": None, "keep": False, "cdi": []}
 @pytest.fixture
 def role(tmp_path):
     """Plays the role with this answer of its comparison: ([(module, arguments)], the Run)."""
-    engine = tmp_path / "roles" / "engine" / "tasks"
-    engine.mkdir(parents=True)
-    (engine / "main.yml").write_text("- stand_in_file: {path: engine}\n")
-    tasks = Tasks(tmp_path, "nvidia", REPLACED, CHANGES,
-                  lambda text: text.replace("name: inference.fleet.container_engine", "name: engine"))  # fmt: skip
+    tasks = Tasks(tmp_path, "nvidia", REPLACED, CHANGES)
 
     def run(answer, *options, **variables):
         (tmp_path / "answer").write_text(json.dumps({**NOTHING, **answer}))
