@@ -6,18 +6,17 @@ steps of it for real."""
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
 from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import Tasks
 
 REPLACED = ("apt", "command", "copy", "dnf", "file", "find", "get_url", "replace", "yum_repository", "node")
-# The comparison answers with the file `answer`.
+# The comparison answers with its packages.
 CHANGES = """
 answer.update(rc=0, stdout="nvidia.com/gpu=0\\nnvidia.com/gpu=all")
 if name == "nvidia_toolkit":
-    answer.update(json.load(open(folder + "/answer")))
+    answer.update(given["packages"])
 if name == "find":
     answer["files"] = [{"path": "/etc/apt/sources.list.d/" + one} for one in ("a.list", "b.sources")]
 """
@@ -31,8 +30,8 @@ def role(tmp_path):
     tasks = Tasks(tmp_path, "nvidia", REPLACED, CHANGES)
 
     def run(answer, *options, **variables):
-        (tmp_path / "answer").write_text(json.dumps({**NOTHING, **answer}))
-        return tasks.run(*options, variables={"fleet_servers": [], **variables})
+        variables = {"fleet_servers": [], "nvidia_packages": {**NOTHING, **answer}, **variables}
+        return tasks.run(*options, variables=variables)
 
     return run
 
