@@ -124,11 +124,6 @@ class AIME25Eval(Eval):
         return [row["question"] for row in pandas.read_json(AIME, lines=True)]
 
 
-class BasicEval(Eval):
-    def rows(self):
-        return ["hi"]
-
-
 def main():
     parser = argparse.ArgumentParser(prog="gpt_oss.evals", allow_abbrev=False)
     for name in ("sampler", "base-url", "eval", "model", "reasoning-effort", "temperature", "n-threads"):
@@ -137,8 +132,7 @@ def main():
     sampler = globals()["ChatCompletionsSampler"](
         model=given.model, reasoning_effort=given.reasoning_effort, temperature=float(given.temperature),
         base_url=given.base_url)
-    kinds = {"basic": "BasicEval", "gpqa": "GPQAEval", "aime25": "AIME25Eval"}
-    evaluation = globals()[kinds[given.eval]](**({"n_repeats": 1} if given.eval == "basic" else {}))
+    evaluation = globals()[{"gpqa": "GPQAEval", "aime25": "AIME25Eval"}[given.eval]]()
     convos = []
     for question in evaluation.questions:
         asked = [{"role": "user", "content": question}]

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 
-import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import registry
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 from hypothesis import strategies as st
 
 WORDS = ["N/A", "[N/A]", "ERR!", "GPU is lost", "[Unknown Error]", "[GPU requires reset]", "Insufficient Permissions",
@@ -41,9 +40,7 @@ class DetectedNode:
 
     def refused(self):
         """Return the FleetError of detect()."""
-        with pytest.raises(FleetError) as caught:
-            self.detect()
-        return caught.value
+        return plans.error(self.detect)
 
 
 @st.composite

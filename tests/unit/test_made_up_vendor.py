@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 
-import pytest
 from ansible_collections.inference.fleet.tests.runs import BIN, CLONE, without_ansible
 
 FIXTURES = CLONE / "tests/unit/fixtures/made_up_vendor"
@@ -71,9 +70,8 @@ def test_the_plan_has_them(tmp_path):
     assert [one["step"] for one in seen["steps"] if "reason" in one] == ["prepare"]
 
 
-@pytest.fixture
-def preflight(tmp_path):
-    """preflight(**arguments): its result on a node with two rods, to which Ansible brings the program."""
+def test_preflight(tmp_path):
+    """On a node with two rods, to which Ansible copies the program."""
     fleet = tmp_path / "collections/ansible_collections/inference/fleet"
     (fleet / "plugins/module_utils/fleet_node").mkdir(parents=True)
     for path in [*CLONE.glob("*.yml"), CLONE / "meta", *(CLONE / "plugins").iterdir()]:
@@ -87,27 +85,15 @@ def preflight(tmp_path):
     (tmp_path / "abacus").write_text("512\n512\n")
     text = (FIXTURES / "node_platform.py").read_text().replace('"/etc/abacus"', repr(str(tmp_path / "abacus")))
     (platforms / "abacus.py").write_text(text)
-
-    def run(**arguments):
-        environment = without_ansible(
-            ANSIBLE_HOME=str(tmp_path / "home"), ANSIBLE_COLLECTIONS_PATH=str(tmp_path / "collections"),
-            XDG_CACHE_HOME=str(tmp_path / "cache"), ANSIBLE_PYTHON_INTERPRETER=sys.executable,
-        )  # fmt: skip
-        given = {"root": str(tmp_path / "root"), "platform": "abacus", **arguments}
-        argv = [BIN / "ansible", "n1", "-i", "n1,", "-c", "local", "-m", "inference.fleet.node"]
-        argv += ["-a", json.dumps({"operation": "node_preflight", "arguments": given})]
-        done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        return {**json.loads(done.stdout[done.stdout.index("=> ") + 3 :]), "screen": done.stderr}
-
-    return run
-
-
-def test_preflight(preflight):
-    result = preflight(hardware={"accelerator": "abacus1", "count": 2})
-    assert result["accelerators"]["model"] == "Abacus One"
-    assert "0 servers are to be oiled." in result["screen"]
-    hardware = {"accelerator": "abacus1", "count": 3}
-    refused = preflight(hardware=hardware, venvs=[{"path": "/dry"}])
-    hardware, oil = refused["problems"]
+    environment = without_ansible(
+        ANSIBLE_HOME=str(tmp_path / "home"), ANSIBLE_COLLECTIONS_PATH=str(tmp_path / "collections"),
+        XDG_CACHE_HOME=str(tmp_path / "cache"), ANSIBLE_PYTHON_INTERPRETER=sys.executable,
+    )  # fmt: skip
+    given = {"root": str(tmp_path / "root"), "platform": "abacus", "venvs": [{"path": "/dry"}],
+             "hardware": {"accelerator": "abacus1", "count": 3}}  # fmt: skip
+    argv = [BIN / "ansible", "n1", "-i", "n1,", "-c", "local", "-m", "inference.fleet.node"]
+    argv += ["-a", json.dumps({"operation": "node_preflight", "arguments": given})]
+    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    hardware, oil = json.loads(done.stdout[done.stdout.index("=> ") + 3 :])["problems"]
     assert (hardware["check"], oil) == ("hardware", {"check": "oil", "message": "There is no oil."})
     assert hardware["message"].startswith("The inventory declares 3 rods (fleet_hardware.count), this node has 2 (0-1)")

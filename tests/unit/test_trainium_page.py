@@ -9,14 +9,13 @@ import re
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.tests import doc_examples
 from ansible_collections.inference.fleet.tests.runs import CLONE
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import by_key, planned, variables
 
 CELL = re.compile(r"^\| .*? \| `(.*)` \| [^|]* \|$", re.MULTILINE)
-OWN = [recipes.load_recipe(recipes.find_recipe(name, [])) for name in recipes.available([recipes.OWN_RECIPES])]
-NEURON = [recipe["name"] for recipe in OWN if recipe["platform"] == "neuron"]
+NEURON = [name for name, recipe in plans.OWN.items() if recipe["platform"] == "neuron"]
 
 
 def table(heading, ours=()):

@@ -29,10 +29,6 @@ exit "$status"
 class NvidiaNode(DetectedNode):
     vendor = "nvidia"
 
-    def __init__(self, root):
-        super().__init__(root)
-        (root / "answers").mkdir(parents=True)
-
     def program(self, name, script):
         self.write("/usr/bin/" + name, script, 0o755)
 

@@ -171,7 +171,7 @@ class Detector:
         """
         if not context.found or self.shared:
             return []
-        found = {"%ss" % self.unit.lower(): faults(context, self.unit), "holders": held(context, self.unit)}
+        found = {"%ss" % self.unit.lower(): faults(context), "holders": held(context, self.unit)}
         return [(check, list(messages)) for check, messages in found.items()]
 
 
@@ -293,26 +293,14 @@ def _too_little_memory(platform, found, hardware, needs, devices, planned, notes
 # ---- checks of devices before servers start, equal for all vendors
 
 
-def users(context, device_ids):
-    """Names of the servers of this run that are assigned any of these devices or cores."""
-    return [name for name, entry in context.chosen.items() if set(entry["devices"]) & set(device_ids)]
-
-
 def starting(context, device_ids):
-    """Names of the servers that are assigned any of these devices or cores and do not run as planned."""
-    return [name for name in users(context, device_ids) if name not in context.unchanged]
+    """Names of this run's servers that are assigned any of these devices or cores and do not run as planned."""
+    return [name for name, entry in context.chosen.items()
+            if name not in context.unchanged and set(entry["devices"]) & set(device_ids)]  # fmt: skip
 
 
-def faults(context, unit):
-    """Yields a FleetError for each device that the node lacks, and faults of those that servers get about to start.
-
-    Faults of other devices are warnings.
-    """
-    present = [device.id for device in context.found.devices]
-    assigned = {number for entry in context.chosen.values() for number in entry["devices"]}
-    for number in sorted(assigned - set(present)) if context.fits else ():
-        names = ", ".join(users(context, [number]))
-        yield FleetError("platform.device-absent", names, unit, number, format_cpu_list(present))
+def faults(context):
+    """Yields faults of devices of servers that are about to start. Faults of other devices are warnings."""
     for device in used(context.found, context.hardware):
         if starting(context, [device.id]):
             yield from device.faults

@@ -22,16 +22,11 @@ HIP = [3, 2, 0, 1, 7, 6, 4, 5]  # of GPU 0 to 7 of amd-smi
 class Node(DetectedNode):
     vendor = "amd"
 
-    def tool(self, name, path="/usr/bin/", **answers):
-        """A tool that prints these texts, by its first argument; "any" for every other."""
-        for key, text in answers.items():
-            self.write("/answers/%s-%s" % (name, key), text)
-        script = '#!/bin/sh\ncd %s/answers\ncat "%s-$1" 2>/dev/null || cat "%s-any"\n' % (self.root, name, name)
-        self.write(path + name, script, 0o755)
-
     def has(self, node="mi300x-8", path="/usr/bin/", change=lambda text: text, **answers):
         recorded = {file.stem: file.read_text() for file in (FIXTURES / node).glob("[slp]*.json")}
-        self.tool("amd-smi", path, **{**recorded, "static": change(recorded["static"]), **answers})
+        for name, text in {**recorded, "static": change(recorded["static"]), **answers}.items():
+            self.write("/answers/%s" % name, text)
+        self.write(path + "amd-smi", '#!/bin/sh\ncat "%s/answers/$1"\n' % self.root, 0o755)
         self.write("/dev/kfd")
         for number, bus in enumerate(re.findall(r'"bdf": "(\S+)"', recorded["list"])):
             for key, value in (
@@ -70,9 +65,7 @@ def test_virtual_functions_without_the_numbers_of_hip(node):
 
 
 def test_a_partitioned_gpu_is_a_fault(node):
-    text = node.has().path.joinpath("answers/amd-smi-static").read_text()
-    node.write("/answers/amd-smi-static", text.replace('"SPX"', '"CPX"', 1))
-    found = node.detect()
+    found = node.has(change=lambda text: text.replace('"SPX"', '"CPX"', 1)).detect()
     assert [one.id for one in found.devices if one.health != "ok"] == [HIP[0]]
     entry = {"devices": [3]}
     context = Context("", System(node.root), {"server-3": entry}, found=found, fits=True)
@@ -97,10 +90,7 @@ def test_gpus_of_no_known_kind_and_gpus_without_an_answer(node):
     ('{"gpu_data": []}', True, "amd.no-answer"),
 ])  # fmt: skip
 def test_each_failure_has_an_error(node, answer, kfd, code):
-    node.has()
-    node.tool("amd-smi", any=answer)
-    for file in (node.path / "answers").glob("amd-smi-[!a]*"):
-        file.unlink()
+    node.has(static=answer, list=answer, process=answer)
     if not kfd:
         (node.path / "dev/kfd").unlink()
     error = node.refused()

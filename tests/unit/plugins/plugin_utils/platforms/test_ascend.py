@@ -9,11 +9,6 @@ import pytest
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.tests.unit.engines import plans
 
-COUNTS = {"a2": 8, "a3": 16}
-MOUNTS = ["/usr/local/dcmi", "/usr/local/bin/npu-smi", "/usr/local/Ascend/driver/lib64",
-          "/usr/local/Ascend/driver/version.info", "/usr/local/Ascend/driver/tools/hccn_tool",
-          "/etc/ascend_install.info"]  # fmt: skip
-
 
 def planned(kind, layer=None, overlays=()):
     return plans.planned("ascend-" + kind, override=layer, overlays=overlays)
@@ -28,10 +23,6 @@ def refused(kind, layer, **more):
     return found.code, found.values
 
 
-def davinci(entry):
-    return [one for one in entry["container"]["devices"] if one[-1].isdigit()]
-
-
 @pytest.mark.parametrize(
     ("kind", "overlays", "sizes"),
     [
@@ -42,9 +33,8 @@ def davinci(entry):
 def test_servers_share_no_chip_and_count_from_zero(kind, overlays, sizes):
     found = entries(kind, overlays=overlays)
     assert [len(one["devices"]) for one in found] == sizes
-    assert [device for one in found for device in davinci(one)] == [
-        "/dev/davinci%d" % number for number in range(COUNTS[kind])
-    ]
+    given = [device for one in found for device in one["container"]["devices"] if device[-1].isdigit()]
+    assert given == ["/dev/davinci%d" % number for number in range(sum(sizes))]
     for one in found:
         inside = ",".join(str(number) for number in range(len(one["devices"])))
         assert one["environment"]["ASCEND_RT_VISIBLE_DEVICES"] == inside
@@ -63,49 +53,34 @@ def test_podman_gets_the_same_devices_and_driver():
     assert (code, values[0]) == (plans.VALUE, "server 'server-0': container.flags")
 
 
-def test_the_a3_has_sixteen_and_an_excluded_chip_takes_its_server_alone():
-    found = plans.entries_of("ascend-a3", {"accelerator": "ascend-a3", "count": 16, "exclude": [5]})
-    assert [one["name"] for one in found] == ["server-0", "server-2", "server-3"]
-    assert found[1]["devices"] == [8, 9, 10, 11]
-
-
 def test_a_server_on_the_a3_has_complete_npus():
     code, values = refused("a3", {"servers": {"server": {"devices": 1}}}, overlays=("gpt-oss-20b",))
     assert (code, values[0]) == (plans.VALUE, "server 'server-0': servers.server.devices")
 
 
 @pytest.mark.parametrize(
-    ("kind", "image"),
+    ("kind", "image", "fits"),
     [
-        ("a2", "m.daocloud.io/quay.io/ascend/vllm-ascend:v0.23.0-a3-openeuler"),
-        ("a3", "quay.io/ascend/vllm-ascend:v0.20.2rc1-openeuler"),
-        ("a3", "quay.io/ascend/vllm-ascend:v0.20.2rc1-310p"),
+        ("a2", "m.daocloud.io/quay.io/ascend/vllm-ascend:v0.23.0-a3-openeuler", False),
+        ("a3", "quay.io/ascend/vllm-ascend:v0.20.2rc1-openeuler", False),
+        ("a3", "quay.io/ascend/vllm-ascend:v0.20.2rc1-310p", False),
+        ("a2", "quay.io/ascend/vllm-ascend:v0.23.0-openeuler", True),
+        ("a3", "quay.io/ascend/vllm-ascend:v0.23.0-a3-openeuler", True),
+        ("a3", "registry.example.com/own/engine:7", True),
     ],
 )
-def test_an_image_of_another_generation(kind, image):
-    code, values = refused(kind, {"container": {"image": image}})
-    assert (code, values[0]) == (plans.VALUE, "server 'server-0': container.image")
-
-
-@pytest.mark.parametrize(
-    ("kind", "image"),
-    [
-        ("a2", "quay.io/ascend/vllm-ascend:v0.23.0-openeuler"),
-        ("a3", "quay.io/ascend/vllm-ascend:v0.23.0-a3-openeuler"), ("a3", "registry.example.com/own/engine:7"),
-    ],
-)  # fmt: skip
-def test_images_that_fit(kind, image):
-    assert entries(kind, {"container": {"image": image}})[0]["container"]["image"] == image
+def test_an_image_of_another_generation(kind, image, fits):
+    layer = {"container": {"image": image}}
+    if fits:
+        assert entries(kind, layer)[0]["container"]["image"] == image
+    else:
+        code, values = refused(kind, layer)
+        assert (code, values[0]) == (plans.VALUE, "server 'server-0': container.image")
 
 
 def test_weights_that_no_npu_loads():
     code, values = refused("a2", {"model": {"format": "mxfp4", "repo": "openai/gpt-oss-120b"}})
     assert (code, values[0]) == (plans.VALUE, "server 'server-0': model.format")
-
-
-def test_other_numbers_than_the_server_s_own():
-    other = {"environment": {"ASCEND_RT_VISIBLE_DEVICES": "${devices}"}}
-    assert plans.codes(entries, "a3", other) == {"plan.visible-devices"}
 
 
 def test_a_privileged_container_has_all_chips_and_a_variable_selects_its_own():
@@ -115,6 +90,7 @@ def test_a_privileged_container_has_all_chips_and_a_variable_selects_its_own():
     for value in (None, "${container_devices}"):
         code, values = refused("a2", {"container": container, "environment": {name: value}})
         assert (code, values[-1]) == ("plan.visible-devices", "devices")
+    assert plans.codes(entries, "a3", {"environment": {name: "${devices}"}}) == {"plan.visible-devices"}
     same = {"container": {"devices": ["/dev/davinci0"]}}
     assert plans.codes(entries, "a2", same) == {"plan.taken-twice"}
 
@@ -122,7 +98,7 @@ def test_a_privileged_container_has_all_chips_and_a_variable_selects_its_own():
 def test_the_vendor_s_runtime_brings_devices_and_driver():
     found = entries("a3", overlays=("docker-runtime",))
     assert [one["container"]["devices"] for one in found] == [[]] * 4
-    assert not {mount["source"] for mount in found[0]["container"]["mounts"]} & set(MOUNTS)
+    assert not [mount for mount in found[0]["container"]["mounts"] if mount["source"].startswith(("/usr/", "/etc/"))]
     assert [one["environment"]["ASCEND_VISIBLE_DEVICES"] for one in found][1] == "4,5,6,7"
     settings = planned("a3", overlays=("docker-runtime",)).deployment["engine_settings"]
     assert list(settings) == ["runtimes"] and list(settings["runtimes"]) == ["ascend"]
@@ -134,11 +110,6 @@ def test_the_vendor_s_runtime_brings_devices_and_driver():
 def test_a_process_is_told_its_chips():
     process = {"launcher": "process", "container": None, "environment": {"ASCEND_RT_VISIBLE_DEVICES": None}}
     assert [one["environment"]["ASCEND_RT_VISIBLE_DEVICES"] for one in entries("a2", process)] == ["0,1,2,3", "4,5,6,7"]
-
-
-def shown(kind, layer=None, overlays=()):
-    """What the plan shows of the first server: memory, verdict and warnings."""
-    return planned(kind, layer, overlays).capacity[0]
 
 
 def notes(layer=None, overlays=()):
@@ -176,8 +147,8 @@ def test_what_the_guide_warns_of(arguments, words):
     ],
 )
 def test_max_num_seqs_times_data_parallel_size_is_held_against_what_is_expected(kind, overlays, at_once, words):
-    usual = shown(kind, None, overlays)["warnings"]
-    found = shown(kind, {"benchmark": {"concurrency": at_once}}, overlays)["warnings"]
+    usual = planned(kind, None, overlays).capacity[0]["warnings"]
+    found = planned(kind, {"benchmark": {"concurrency": at_once}}, overlays).capacity[0]["warnings"]
     assert found[: len(usual)] == usual
     added = found[len(usual) :]
     assert len(added) == (0 if words is None else 1)
@@ -193,8 +164,9 @@ def test_max_num_seqs_times_data_parallel_size_is_held_against_what_is_expected(
     ],
 )
 def test_more_batched_tokens_take_the_memory_of_the_cache(tokens, words):
-    item = shown("a2", {"arguments": {"max-num-batched-tokens": tokens}})
+    layer = {"arguments": {"max-num-batched-tokens": tokens}}
+    item = planned("a2", layer).capacity[0]
     assert item["verdict"] == "warning"
     assert item["warnings"][0].startswith(words)
-    with_room = shown("a2", {"arguments": {"max-num-batched-tokens": tokens}}, ("tp8",))
+    with_room = planned("a2", layer, ("tp8",)).capacity[0]
     assert (with_room["verdict"], with_room["warnings"]) == ("ok", [])

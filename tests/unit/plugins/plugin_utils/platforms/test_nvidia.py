@@ -50,21 +50,11 @@ def test_the_placeholder_counts_as_the_server_does(launcher):
     assert found == (["0,1", "2,3"] if launcher == "process" else ["0,1", "0,1"])
 
 
-@pytest.mark.parametrize(
-    ("launcher", "value"),
-    [("process", "0,1,2,3"), ("container", "${devices}"), ("process", ""), ("container", "GPU-0")],
-)
-def test_other_gpus_than_its_own_are_refused(launcher, value):
-    declared = recipe(launcher, environment={"CUDA_VISIBLE_DEVICES": value})
-    assert plans.codes(entries, declared) == {"plan.visible-devices"}
-
-
-ALL = {"NVIDIA_VISIBLE_DEVICES": "all"}
 EVERY = [({"image": "example.com/x:1", **keys}, more) for keys, more in [
     ({"devices": ["nvidia.com/gpu=all"]}, {}),
     ({"flags": ["--gpus=all"], "gpus_flag_allowed": True}, {}),
     ({"flags": ["--privileged"]}, {}),
-    ({"flags": ["--runtime=nvidia"], "devices": ["/dev/nvidiactl"]}, ALL),
+    ({"flags": ["--runtime=nvidia"], "devices": ["/dev/nvidiactl"]}, {"NVIDIA_VISIBLE_DEVICES": "all"}),
 ]]  # fmt: skip
 
 
@@ -83,16 +73,18 @@ def test_a_container_of_all_gpus_says_which_are_its_own(container, more):
     assert not {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"} & set(alone["environment"])
 
 
-@pytest.mark.parametrize(
-    ("container", "code"),
-    [
-        ({"devices": ["nvidia.com/gpu=0", "nvidia.com/gpu=1"]}, "plan.taken-twice"),
-        ({"devices": ["/dev/nvidia0", "/dev/nvidiactl"]}, "plan.taken-twice"),
-        ({"flags": ["--gpus=device=0"], "gpus_flag_allowed": True}, "plan.taken-twice"),
-        ({"flags": ["--gpus=2"], "gpus_flag_allowed": True}, plans.VALUE),
-    ],
-)
-def test_servers_whose_containers_have_the_same_gpu_are_refused(container, code):
-    environment = {"CUDA_VISIBLE_DEVICES": "${devices}"} if code == plans.VALUE else {}
-    declared = recipe(container={"image": "example.com/x:1", **container}, environment=environment)
+OTHERS, TAKEN = "plan.visible-devices", "plan.taken-twice"
+
+
+@pytest.mark.parametrize(("launcher", "container", "value", "code"), [
+    ("process", None, "0,1,2,3", OTHERS), ("process", None, "", OTHERS),
+    ("container", {}, "${devices}", OTHERS), ("container", {}, "GPU-0", OTHERS),
+    ("container", {"devices": ["nvidia.com/gpu=0", "nvidia.com/gpu=1"]}, None, TAKEN),
+    ("container", {"devices": ["/dev/nvidia0", "/dev/nvidiactl"]}, None, TAKEN),
+    ("container", {"flags": ["--gpus=device=0"], "gpus_flag_allowed": True}, None, TAKEN),
+    ("container", {"flags": ["--gpus=2"], "gpus_flag_allowed": True}, "${devices}", plans.VALUE),
+])  # fmt: skip
+def test_other_gpus_than_its_own_are_refused(launcher, container, value, code):
+    given = None if container is None else {"image": "example.com/x:1", **container}
+    declared = recipe(launcher, container=given, environment={} if value is None else {"CUDA_VISIBLE_DEVICES": value})
     assert plans.codes(entries, declared) == {code}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 import types
 
@@ -21,29 +20,19 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights
 from ansible_collections.inference.fleet.tests.unit.engines import guard_place, small_node
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache
 
-# Compiles unless model.pt is whole: the first half at once, the other after a while, or, with -1 seconds, when the log
-# has a neighbour LOG.go; then answers its health path.
+# Compiles unless model.pt is whole: one half at once, the other when the log has a neighbour LOG.go; then answers.
 ENGINE = """
 import http.server, os, sys, time
-port, seconds, log = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
-artifact = os.environ["NEURON_COMPILED_ARTIFACTS"]
-path = os.path.join(artifact, "model.pt")
+log, path = sys.argv[2], os.path.join(os.environ["NEURON_COMPILED_ARTIFACTS"], "model.pt")
 if not (os.path.exists(path) and open(path).read() == "onetwo"):
     open(log, "a").write(os.environ["INFERENCE_FLEET_SERVER"] + "\\n")
     with open(path, "w") as stream:
         stream.write("one")
         stream.flush()
-        time.sleep(max(seconds, 0))
-        while seconds < 0 and not os.path.exists(log + ".go"):
+        while not os.path.exists(log + ".go"):
             time.sleep(0.02)
         stream.write("two")
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-    def log_message(self, *unused):
-        pass
-http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), http.server.SimpleHTTPRequestHandler).serve_forever()
 """
 
 
@@ -61,29 +50,21 @@ class Fleet(guard_place.Place):
         self.artifact, self.log = folder / "artifacts" / "k1", folder / "compiles"
         self.processes = []
 
-    def begin(self, name, seconds=1.0, after=(), leaders=(), **changes):
+    def begin(self, name, after=(), leaders=(), **changes):
         entry = self.node.entry(name)
         entry = small_node.rehash(
             entry, start={"after": list(after)}, hooks=compile_cache("f1", leaders),
-            command=small_node.python_command("-c", ENGINE, str(entry["port"]), str(seconds), str(self.log)),
+            command=small_node.python_command("-c", ENGINE, str(entry["port"]), str(self.log)),
             environment={"NEURON_COMPILED_ARTIFACTS": str(self.artifact)},
             directories=dict(entry["directories"], artifact=str(self.artifact)),
-            health={"path": "/health", "budget_s": 600, "poll_s": 0.1}, **changes,
+            health={"path": "/", "budget_s": 600, "poll_s": 0.1}, **changes,
         )  # fmt: skip
-        self.write(entry)
-        with open(self.folder / (name + ".log"), "ab") as output:
-            command = self.command(entry, "--restart-delay", "0.1")
-            process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
-        self.processes.append(process)
-        return entry, process
+        self.processes.append(self.start(entry, "--restart-delay", "0.1"))
+        return entry
 
-    def kill(self, process):
-        """As a node that loses its power: nobody gets a word."""
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(60)
-
-    def text(self, name):
-        return (self.folder / (name + ".log")).read_text()
+    def finish(self):
+        """Compilations end."""
+        pathlib.Path("%s.go" % self.log).touch()
 
     def healthy(self, entry):
         return small_node.wait_until(lambda: order.is_healthy(entry, ""), 60, "%s answers" % entry["name"])
@@ -106,21 +87,22 @@ def fleet(tmp_path):
     fleet = Fleet(tmp_path)
     yield fleet
     for process in fleet.processes:
-        if process.poll() is None:
-            fleet.kill(process)
+        if process.poll() is None:  # as a node that loses its power
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(60)
     fleet.node.end()
 
 
 def test_one_compiles_and_the_other_waits_without_any_order(fleet):
     weights = checkpoint(fleet.folder / "w")
-    first, _process = fleet.begin("server-0", seconds=-1, weights=[weights])
+    first = fleet.begin("server-0", weights=[weights])
     small_node.wait_until(lambda: fleet.compiles() == ["server-0"])
     assert fleet.state_of("server-0")["artifact"] == "compiles"
     assert fleet.state_of("server-0")["weights"] == {weights: guard_state.weights_note(weights)}
-    second, _process = fleet.begin("server-1")
+    second = fleet.begin("server-1")
     small_node.wait_until(lambda: fleet.state_of("server-1").get("phase") == "waiting for server-0")
     assert fleet.state_of("server-1")["reason"] == "it compiles"
-    pathlib.Path("%s.go" % fleet.log).touch()
+    fleet.finish()
     fleet.healthy(first)
     fleet.healthy(second)
     assert fleet.compiles() == ["server-0"]
@@ -129,53 +111,40 @@ def test_one_compiles_and_the_other_waits_without_any_order(fleet):
     assert (record["server"], record["files"]) == ("server-0", {"model.pt": 6})
     assert (record["schema"], record["key"]) == (1, "f1")  # the plan's, not the folder's name
     assert record["weights"] == [artifacts.weights_identity(weights)]
-    assert "the artifact %s is complete: 1 files, 6 bytes" % fleet.artifact in fleet.text("server-0")
 
 
 def test_what_a_killed_compilation_left_is_cleared(fleet):
-    _entry, process = fleet.begin("server-0", seconds=900)
-    small_node.wait_until((fleet.artifact / "model.pt").exists)
-    fleet.kill(process)
+    """The process that watches a compilation is nobody's child, and ends with the engine."""
+    fleet.begin("server-0")
+    (process,) = fleet.processes
+    small_node.wait_until(fleet.compiles)
+    (watch,) = set(processes.marked_processes(fleet.node.root)["server-0"]) - {process.pid}
+    assert processes.process(watch).parent != process.pid
+    process.kill()
+    process.wait(60)
+    small_node.wait_until(lambda: not small_node.alive(watch), what="the watch ends")
     assert artifacts.state_of(str(fleet.artifact))[0] == "abandoned"
     (fleet.artifact / "left").mkdir()
     (fleet.artifact / "left" / "over").write_text("x")
-    entry, _process = fleet.begin("server-1")
-    fleet.healthy(entry)
+    fleet.finish()
+    fleet.healthy(fleet.begin("server-1"))
     assert fleet.completed()["files"] == {"model.pt": 6}
     assert fleet.compiles() == ["server-0", "server-1"]
-    words = "clearing the artifact %s: it has files of a compilation by server-0" % fleet.artifact
-    assert words in fleet.text("server-1")
 
 
-def test_the_watch_is_nobodys_child_and_ends_with_the_engine(fleet):
-    entry, process = fleet.begin("server-0", seconds=900)
-    small_node.wait_until(fleet.compiles)
-    pids = processes.marked_processes(fleet.node.root)["server-0"]
-    (watch,) = set(pids) - {process.pid}
-    assert processes.process(watch).parent != process.pid
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait(60)
-    small_node.wait_until(lambda: not small_node.alive(watch), what="the watch ends")
-    assert fleet.record()["state"] == "compiling"
-    assert entry["name"] == fleet.record()["server"]
-
-
-def test_a_compiler_of_another_host_is_believed_for_its_budget(fleet, monkeypatch):
-    fleet.artifact.mkdir(parents=True)
+def test_a_compiler_of_another_host_is_believed_for_its_budget(tmp_path, monkeypatch):
+    (tmp_path / "machine-id").write_text("here\n")
+    monkeypatch.setattr(artifacts, "MACHINE_ID", str(tmp_path / "machine-id"))
     record = artifacts.compiling_record({"name": "server-3", "health": {"budget_s": 60}})
-    path = str(fleet.artifact / artifacts.RECORD)
-    files.write_json(path, dict(record, host="node-2", pid=1, ticks=0))
-    assert artifacts.state_of(str(fleet.artifact))[0] == "compiling"
-    files.write_json(path, dict(record, host="node-2", since=record["since"] - 61))
-    assert artifacts.state_of(str(fleet.artifact))[0] == "abandoned"
-    files.write_json(path, dict(record, boot="another"))
-    assert artifacts.state_of(str(fleet.artifact))[0] == "abandoned"
-    files.write_json(path, record)
-    assert artifacts.state_of(str(fleet.artifact))[0] == "compiling"
-    (fleet.folder / "machine-id").write_text("here\n")  # of two machines with the same name
-    monkeypatch.setattr(artifacts, "MACHINE_ID", str(fleet.folder / "machine-id"))
-    files.write_json(path, dict(record, machine="there", since=record["since"] - 61))
-    assert artifacts.state_of(str(fleet.artifact))[0] == "abandoned"
+    past = record["since"] - 61
+    for changes, state in (
+        ({}, "compiling"), ({"boot": "another"}, "abandoned"), ({"host": "node-2", "pid": 1, "ticks": 0}, "compiling"),
+        ({"host": "node-2", "since": past}, "abandoned"),
+        ({"machine": "there"}, "compiling"), ({"machine": "there", "since": past}, "abandoned"),  # with the same name
+        ({"since": past}, "compiling"),
+    ):  # fmt: skip
+        files.write_json(str(tmp_path / artifacts.RECORD), {**record, **changes})
+        assert artifacts.state_of(str(tmp_path))[0] == state, changes
 
 
 def test_a_record_on_a_full_disk_is_written_again_and_that_of_another_host_never(tmp_path, monkeypatch):
@@ -216,17 +185,9 @@ def test_a_follower_of_a_whole_artifact_needs_no_leader(fleet):
     fleet.artifact.mkdir(parents=True)
     (fleet.artifact / "model.pt").write_text("onetwo")
     (fleet.artifact / "notes").write_text("mine")
-    entry, process = fleet.begin("server-1", after=["server-0"], leaders=["server-0"])
-    fleet.healthy(entry)
-    fleet.kill(process)
+    fleet.healthy(fleet.begin("server-1", after=["server-0"], leaders=["server-0"]))
     assert artifacts.state_of(str(fleet.artifact))[0] == "foreign"  # somebody else's is never cleared
-    begun = artifacts.compiling_record(entry)
-    files.write_json(str(fleet.artifact / artifacts.RECORD), begun)
-    artifacts.complete(str(fleet.artifact), entry, begun)
-    entry, process = fleet.begin("server-2", after=["server-0"], leaders=["server-0"])  # complete
-    fleet.healthy(entry)
-    assert fleet.state_of("server-2")["artifact"] == "loads"
-    assert fleet.compiles() == []
+    assert (fleet.state_of("server-1")["artifact"], fleet.compiles()) == ("loads", [])
     fleet.begin("server-3", after=["server-0", "front-0"], leaders=["server-0"])
     small_node.wait_until(lambda: fleet.state_of("server-3").get("phase") == "waiting for front-0")
     assert fleet.state_of("server-3")["artifact"] is None

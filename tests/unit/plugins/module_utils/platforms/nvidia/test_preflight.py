@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from xml.etree import ElementTree
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
@@ -28,7 +26,6 @@ containerEdits:
   mounts:
   - hostPath: /usr/lib/libcuda.so.%s
 """
-HELD = "<process_info><pid>%d</pid><type>C</type><process_name>python3</process_name></process_info>"
 
 
 @pytest.fixture
@@ -72,11 +69,6 @@ def one(node, **given):
     return check, problem
 
 
-@pytest.mark.parametrize("launcher", ["container", "process"])
-def test_nothing_is_wrong(node, launcher):
-    assert look(node.has("h100-8"), planned=entries(launcher=launcher)) == ({}, [])
-
-
 def test_another_kind_of_gpu_is_named_unless_excluded(node):
     node.has("h100-8", change=lambda root: node.set(root, 0, "product_name", "NVIDIA H200"), csv=lambda text: "")
     assert look(node)[0]["hardware"] == ["nvidia.kinds-differ"]
@@ -99,44 +91,29 @@ def test_a_sick_gpu_concerns_those_who_get_it(node):
 
 
 def test_a_process_of_somebody_else_holds_one(node, monkeypatch):
-    other = subprocess.Popen(["sleep", "60"])
-    try:
-        node.has("h100-8", change=lambda root: root.findall("gpu")[4].find("processes").append(
-            ElementTree.fromstring(HELD % other.pid)))  # fmt: skip
-        assert one(node) == ("holders", "platform.device-held")
-        assert look(node, unchanged=("server-2",))[0] == {}  # it may be its own, of another namespace
-        assert look(node, only=("server-1",))[0] == {}
-        monkeypatch.setattr(processes, "marked_processes", lambda root: {"server-2": [other.pid]})
-        assert look(node)[0] == {}
-    finally:
-        other.kill()
-        other.wait()
+    node.has("h100-8", change=lambda root: node.set(root, 4, "processes/process_info/pid", "4194304"))
+    assert one(node) == ("holders", "platform.device-held")
+    assert look(node, unchanged=("server-2",))[0] == {}  # it may be its own, of another namespace
+    assert look(node, only=("server-1",))[0] == {}
+    monkeypatch.setattr(processes, "marked_processes", lambda root: {"server-2": [4194304]})
+    assert look(node)[0] == {}
 
 
 # ---- NVLink
 
 
-def service(node, state):
-    node.program("systemctl", "#!/bin/sh\necho ActiveState=%s\n" % state)
-
-
-def test_fabric_manager_if_nvidia_smi_reports_no_state(node):
+@pytest.mark.parametrize(("recorded", "state", "problems"), [
+    ("a100-8-old-schema", "inactive", ["nvidia.fabric-manager-inactive"]), ("a100-8-old-schema", "active", []),
+    ("h100-8", "failed", []),  # it reports that its fabric is complete
+    ("gb200-4", "failed", ["nvidia.imex-failed"]), ("gb200-4", "inactive", []),
+])  # fmt: skip
+def test_services_of_nvlink(node, recorded, state, problems):
     node.write("/dev/nvidia-nvswitchctl", "")
-    service(node, "inactive")
-    given = {"planned": entries("a100"), "hardware": {"accelerator": "a100", "count": 8}, "installs": INSTALLS}
-    assert one(node.has("a100-8-old-schema"), **given) == ("fabric", "nvidia.fabric-manager-inactive")
-    service(node, "active")
-    assert look(node, **given)[0] == {}
-    service(node, "failed")
-    assert look(node.has("h100-8"))[0] == {}  # it reports that its fabric is complete
-
-
-@pytest.mark.parametrize(("state", "problem"), [("failed", True), ("inactive", False)])
-def test_imex(node, state, problem):
-    service(node, state)
-    hardware = {"accelerator": "gb200", "count": 4}
-    found, _warnings = look(node.has("gb200-4"), planned=entries("gb200", 4), hardware=hardware)
-    assert found.get("fabric", []) == ["nvidia.imex-failed"] * problem
+    node.program("systemctl", "#!/bin/sh\necho ActiveState=%s\n" % state)
+    accelerator, count = recorded.split("-")[0], int(recorded.split("-")[1])
+    given = {"planned": entries(accelerator, count), "hardware": {"accelerator": accelerator, "count": count}}
+    found, _warnings = look(node.has(recorded), installs=INSTALLS, **given)
+    assert found == ({"fabric": problems} if problems else {})
 
 
 # ---- containers

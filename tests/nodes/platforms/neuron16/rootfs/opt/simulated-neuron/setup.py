@@ -10,6 +10,7 @@ before the driver's package calls `setup.py devices`. Checkpoints are there, as 
 from __future__ import annotations
 
 import json
+import math
 import os
 import pwd
 import shutil
@@ -34,33 +35,31 @@ IMAGE = ("/home/ubuntu", "/opt/aws", "/opt/aws_neuronx_venv_pytorch_inference_vl
 PCI = "/sys/bus/pci/devices"
 DRIVER = "/usr/src/simulated-neuron/dkms.conf"  # of the stand-in for its package
 HIDDEN, VOCABULARY, LAYERS, DIMENSIONS = 64, 512, 2, {"BF16": 2, "U8": 1}
-TARGET = {
-    "architectures": ["GptOssForCausalLM"],
-    "model_type": "gpt_oss",
+COMMON = {
     "hidden_size": HIDDEN,
     "intermediate_size": HIDDEN,
     "vocab_size": VOCABULARY,
-    "num_hidden_layers": LAYERS,
     "num_attention_heads": 8,
     "num_key_value_heads": 8,
+    "torch_dtype": "bfloat16",
+}
+TARGET = {
+    **COMMON,
+    "architectures": ["GptOssForCausalLM"],
+    "model_type": "gpt_oss",
+    "num_hidden_layers": LAYERS,
     "head_dim": 64,
     "num_local_experts": 4,
     "num_experts_per_tok": 4,
-    "torch_dtype": "bfloat16",
     "quantization_config": {"quant_method": "mxfp4"},
 }
 DRAFT = {
+    **COMMON,
     "architectures": ["LlamaForCausalLMEagle3"],
     "model_type": "llama",
-    "hidden_size": HIDDEN,
-    "intermediate_size": HIDDEN,
-    "vocab_size": VOCABULARY,
     "draft_vocab_size": VOCABULARY,
     "num_hidden_layers": 1,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 8,
     "head_dim": 8,
-    "torch_dtype": "bfloat16",
 }
 
 
@@ -81,32 +80,23 @@ def target_tensors():
 
 def draft_tensors():
     """{name: (dtype, shape)} of an EAGLE3 head of the Llama dense form."""
-    half = "midlayer."
-    return {
-        "embed_tokens.weight": ("BF16", [VOCABULARY, HIDDEN]),
-        "fc.weight": ("BF16", [HIDDEN, 3 * HIDDEN]),
-        "lm_head.weight": ("BF16", [VOCABULARY, HIDDEN]),
-        "norm.weight": ("BF16", [HIDDEN]),
-        half + "hidden_norm.weight": ("BF16", [HIDDEN]),
-        half + "input_layernorm.weight": ("BF16", [HIDDEN]),
-        half + "post_attention_layernorm.weight": ("BF16", [HIDDEN]),
-        half + "self_attn.q_proj.weight": ("BF16", [HIDDEN, 2 * HIDDEN]),
-        half + "self_attn.k_proj.weight": ("BF16", [HIDDEN, 2 * HIDDEN]),
-        half + "self_attn.v_proj.weight": ("BF16", [HIDDEN, 2 * HIDDEN]),
-        half + "self_attn.o_proj.weight": ("BF16", [HIDDEN, HIDDEN]),
-        half + "mlp.gate_proj.weight": ("BF16", [HIDDEN, HIDDEN]),
-        half + "mlp.up_proj.weight": ("BF16", [HIDDEN, HIDDEN]),
-        half + "mlp.down_proj.weight": ("BF16", [HIDDEN, HIDDEN]),
+    row, wide = ("BF16", [HIDDEN]), ("BF16", [HIDDEN, 2 * HIDDEN])
+    square, words = ("BF16", [HIDDEN, HIDDEN]), ("BF16", [VOCABULARY, HIDDEN])
+    layer = {
+        **dict.fromkeys(("hidden_norm", "input_layernorm", "post_attention_layernorm"), row),
+        **dict.fromkeys(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), wide),
+        **dict.fromkeys(("self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"), square),
     }
+    tensors = {"embed_tokens": words, "fc": ("BF16", [HIDDEN, 3 * HIDDEN]), "lm_head": words, "norm": row}
+    tensors.update(("midlayer." + name, kind) for name, kind in layer.items())
+    return {name + ".weight": kind for name, kind in tensors.items()}
 
 
 def safetensors(tensors):
     """The bytes of a safetensors file of zeros."""
     header, end = {}, 0
     for name, (kind, shape) in tensors.items():
-        size = DIMENSIONS[kind]
-        for length in shape:
-            size *= length
+        size = DIMENSIONS[kind] * math.prod(shape)
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [end, end + size]}
         end += size
     text = json.dumps(header).encode()

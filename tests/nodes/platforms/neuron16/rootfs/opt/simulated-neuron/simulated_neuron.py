@@ -14,13 +14,11 @@ import json
 import os
 import struct
 
-FOLDER = os.environ.get("SIMULATED_NEURON", "/run/simulated-neuron")
+FOLDER = "/run/simulated-neuron"
 HARDWARE = FOLDER + "/hardware.json"  # {chips, cores_per_chip, lnc, memory}
 CORES = FOLDER + "/cores"
 COMPILES = "/var/log/simulated-neuron/compiles.jsonl"
-SETTINGS = "/etc/simulated-neuron/settings.json"  # {compile_s, compile_until, load_s, stubborn}
-if "SIMULATED_NEURON" in os.environ:  # without a node of its own
-    COMPILES, SETTINGS = FOLDER + "/compiles.jsonl", FOLDER + "/settings.json"
+SETTINGS = "/etc/simulated-neuron/settings.json"  # {compile_until, stubborn}
 MEMORY = 144 * 1024**3
 FLOCK = "hhqqi"
 
@@ -32,8 +30,8 @@ def hardware():
 
 
 def settings():
-    """What a test has set; seconds of a compilation and of loading, a file that a compilation waits for."""
-    found = {"compile_s": 3.0, "compile_until": None, "load_s": 0.3, "stubborn": False}
+    """What a test has set; a file that a compilation waits for."""
+    found = {"compile_until": None, "stubborn": False}
     try:
         with open(SETTINGS, encoding="utf-8") as stream:
             found.update(json.load(stream))
@@ -74,8 +72,6 @@ def hold(cores):
 
 def open_devices(cores):
     """Open the devices of these logical cores until this process ends. OSError where one is not to be had."""
-    if "SIMULATED_NEURON" in os.environ:
-        return  # without a node there are none
     each = hardware()["cores_per_chip"] // hardware()["lnc"]
     for number in sorted({core // each for core in cores}):
         os.open("/dev/neuron%d" % number, os.O_RDWR)

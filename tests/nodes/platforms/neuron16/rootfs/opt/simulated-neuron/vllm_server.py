@@ -174,10 +174,8 @@ def compile_model(config, folder, work, settings):
     except BlockingIOError:
         die("RuntimeError: neuronx-cc: the work directory %s is in use by another compilation" % work)
     with open(simulated_neuron.COMPILES, "a", encoding="utf-8") as stream:
-        line = {"at": time.time(), "pid": os.getpid(), "server": os.environ.get("INFERENCE_FLEET_SERVER"),
-                "config": digest(config), "artifact": folder, "work": work}  # fmt: skip
-        stream.write(json.dumps(line) + "\n")
-    say("Compiling the model for Neuron, this takes a while (%g s)" % settings["compile_s"])
+        stream.write("%s: %s\n" % (os.environ.get("INFERENCE_FLEET_SERVER"), folder))
+    say("Compiling the model for Neuron, this takes a while")
     os.makedirs(os.path.join(folder, "weights"), exist_ok=True)
     with open(os.path.join(folder, "neuron_config.json"), "w", encoding="utf-8") as stream:
         sizes = {"tp_degree": config["tensor_parallel"], "max_batch_size": config["max_num_seqs"],
@@ -189,7 +187,7 @@ def compile_model(config, folder, work, settings):
     with open(os.path.join(folder, "model.pt"), "wb") as stream:
         stream.write(digest(config).encode() * 64)
         stream.flush()
-        time.sleep(settings["compile_s"])
+        time.sleep(3)
         while settings["compile_until"] and not os.path.exists(settings["compile_until"]):
             time.sleep(0.1)
         stream.write(TRAILER)
@@ -199,7 +197,7 @@ def compile_model(config, folder, work, settings):
 
 
 def bring_model(config, flavour, model, settings):
-    """(the configuration that runs, whether it was compiled now)."""
+    """The configuration that runs."""
     work = os.environ.get("BASE_COMPILE_WORK_DIR", "/tmp/nxd_model/")
     if flavour == "plugin":
         named = (os.environ.get(name) for name in ("NEURON_LIBTORCH_CACHE_ROOT", "VLLM_CACHE_ROOT"))
@@ -213,13 +211,13 @@ def bring_model(config, flavour, model, settings):
         shutil.rmtree(folder, ignore_errors=True)  # as the plugin does
     found = load(folder)
     if found is not None:
-        time.sleep(settings["load_s"])
+        time.sleep(0.3)
         if found != config:
             say("Successfully loaded pre-compiled model artifacts from %s" % folder)  # and not a word of the difference
-        return found, False
+        return found
     say("Unable to find pre-compiled artifacts in %s, recompiling" % folder)
     compile_model(config, folder, work, settings)
-    return config, True
+    return config
 
 
 # ---- processes
@@ -291,11 +289,11 @@ def main(flavour, argv):
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    running, compiled = bring_model(config, flavour, model, settings)
-    serve(options, flavour, model, running, config, compiled, pid)
+    running = bring_model(config, flavour, model, settings)
+    serve(options, flavour, model, running, config, pid)
 
 
-def serve(options, flavour, model, running, asked, compiled, child):
+def serve(options, flavour, model, running, asked, child):
     """Listen, now that there is something to answer with; end when the worker does."""
     encodings = os.environ.get("TIKTOKEN_ENCODINGS_BASE")
     faults = ()
@@ -303,8 +301,7 @@ def serve(options, flavour, model, running, asked, compiled, child):
         faults = ("vocab-missing",)
     names = options.served_model_name or [model]
     scripted_engine.PORTS = [options.port or 8000]
-    facts = {"running": digest(running), "asked": digest(asked), "compiled": compiled, "config": running,
-             "pid": os.getpid(), "worker": child}  # fmt: skip
+    facts = {"running": digest(running), "asked": digest(asked), "pid": os.getpid(), "worker": child}
     engine = scripted_engine.ScriptedEngine(
         faults, model=names[0], listed=list(names), context=options.max_model_len,
         api_key=os.environ.get("VLLM_API_KEY"),

@@ -41,9 +41,6 @@ def description():
 def main(arguments):
     options = dict(one[2:].partition("=")[::2] for one in arguments if one.startswith("--"))
     if arguments[:2] == ["cdi", "generate"]:
-        if nvidia_smi.state().get("failure"):
-            print("ERROR: failed to initialize NVML", file=sys.stderr)
-            return 1
         text = json.dumps(description(), indent=1) + "\n"
         with open(options["output"], "w", encoding="utf-8") as stream:
             stream.write(text)

@@ -4,11 +4,8 @@
 """A simulated nvidia-smi: the recorded output of a node, changed by what /etc/simulated-nvidia.json says.
 
     {"node": "b200-8",            a folder of tests/unit/fixtures/nvidia
-     "driver": "570.86.10",       another driver
      "gpus": [0, 1],              these alone, by index
-     "failure": "library-mismatch",   what failures/NAME.txt has, instead of any answer
-     "dead": [3],                 GPUs that do not answer: "Unable to determine the device handle", as the driver says
-     "set": {"3": {"remapped_rows/remapped_row_pending": "Yes"}}}     fields of the XML, by GPU and path
+     "dead": [3]}                 GPUs that do not answer: "Unable to determine the device handle", as the driver says
 
 In a container it shows the GPUs whose device files are there.
 """
@@ -46,14 +43,6 @@ def gpus(wanted):
     return root, [(index, gpu) for index, gpu in found if os.path.exists("/dev/nvidia%d" % index)]
 
 
-def put(gpu, path, value):
-    """Give a field of a GPU a value; it is made where it is not there."""
-    for name in path.split("/"):
-        child = gpu.find(name)
-        gpu = ElementTree.SubElement(gpu, name) if child is None else child
-    gpu.text = value
-
-
 def document(wanted, only=None):
     """The answer to -q -x, after the lines that tell of dead GPUs."""
     root, shown = gpus(wanted)
@@ -61,14 +50,9 @@ def document(wanted, only=None):
     alive = [(index, gpu) for index, gpu in shown if (index, gpu) not in dead and only in (None, gpu.get("id"))]
     for gpu in list(root.iter("gpu")):
         root.remove(gpu)
-    for index, gpu in alive:
-        for path, value in wanted.get("set", {}).get(str(index), {}).items():
-            put(gpu, path, value)
+    for _index, gpu in alive:
         root.append(gpu)
-    put(root, "attached_gpus", str(len(alive)))
-    for name in ("driver_version", "kmd_version"):
-        if wanted.get("driver") and root.find(name) is not None:
-            put(root, name, wanted["driver"])
+    root.find("attached_gpus").text = str(len(alive))
     lines = [LOST % (index, gpu.get("id")) for index, gpu in dead]
     head = '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd">\n'
     return "\n".join([*lines, head + ElementTree.tostring(root, encoding="unicode")])
@@ -77,7 +61,7 @@ def document(wanted, only=None):
 def table(wanted, fields, only=None):
     """The answer to --query-gpu, of the fields that are recorded and of the driver's version."""
     rows = [line.split(", ") for line in recorded(wanted["node"] + "/query-gpu.csv").splitlines()]
-    driver = wanted.get("driver") or re.search(r"<(?:driver|kmd)_version>(.*?)<", document(wanted)).group(1)
+    driver = re.search(r"<(?:driver|kmd)_version>(.*?)<", document(wanted)).group(1)
     lines = []
     for index, gpu in gpus(wanted)[1]:
         row = next(row for row in rows if row[0] == str(index))
@@ -92,10 +76,6 @@ def table(wanted, fields, only=None):
 
 def main(arguments):
     wanted = state()
-    if wanted.get("failure"):
-        status, _newline, text = recorded("failures/%s.txt" % wanted["failure"]).partition("\n")
-        print(text.rstrip("\n"))
-        return int(status)
     only = next((arguments[place + 1] for place, one in enumerate(arguments) if one == "-i"), None)
     query = next((one.partition("=")[2] for one in arguments if one.startswith("--query-gpu=")), None)
     if query:

@@ -1,26 +1,21 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A simulated npu-smi: `info`, `info -m`, `info -l`, `info -t health -i N -c C`, as recorded in /usr/local/dcmi and
-changed by what simulated.json beside it says. Both are in the containers that have the driver's mounts.
+"""A simulated npu-smi: `info` and `info -m`, as recorded in /usr/local/dcmi and changed by what simulated.json beside
+it says. Both are in the containers that have the driver's mounts.
 
     {"generation": "a3",            a2 or a3
-     "width": "26.0",               the wider table; 24.1 without
-     "health": {"3": "Alarm"},      by the number of its /dev/davinci
-     "held": {"5": [4711, "python3"]},
-     "failure": "dcmi-failed"}      a file of the recordings that is printed instead
+     "held": {"5": [4711, "python3"]}}
 
 Chips whose /dev/davinci is not there are not shown: pulled from the node, or not given to the container.
 """
 
 import json
 import os
-import re
 import sys
 
 RECORDED = "/usr/local/dcmi/%s"
 STATE = "/usr/local/Ascend/driver/lib64/simulated.json"
-WIDE = {"a2": "26.1", "a3": "26.0"}
 
 
 def read(name):
@@ -30,9 +25,8 @@ def read(name):
 
 def table(state):
     """`npu-smi info` without the chips that are not there."""
-    width = WIDE[state["generation"]] if state.get("width") else "24.1"
     kept, first, processes = [], None, False
-    for line in read("info-%s-%s.txt" % (state["generation"], width)).splitlines():
+    for line in read("info-%s-24.1.txt" % state["generation"]).splitlines():
         words = line.split("|")[1].split() if line.startswith("| ") else []
         processes = processes or "Process id" in line
         if processes:
@@ -46,8 +40,7 @@ def table(state):
         if first is not None:
             number = int(words[1]) if len(words) == 2 else int(first.split("|")[1].split()[0])
             if os.path.exists("/dev/davinci%d" % number):
-                word = state.get("health", {}).get(str(number), "OK")
-                kept += [first.replace("| OK" + " " * 12, "| " + word.ljust(14)), line]
+                kept += [first, line]
             first = None
             continue
         kept.append(line)
@@ -63,25 +56,10 @@ def table(state):
 def main(arguments):
     with open(STATE, encoding="utf-8") as stream:
         state = json.load(stream)
-    if state.get("failure"):
-        print(read(state["failure"] + ".txt"), end="")
-        return 1
-    there = [name for name in os.listdir("/dev") if re.match(r"^davinci[0-9]+$", name)]
     if arguments == ["info"]:
         print(table(state))
     elif arguments == ["info", "-m"]:
         print(read("map-%s.txt" % state["generation"]), end="")
-    elif arguments == ["info", "-l"]:
-        per = 1 if state["generation"] == "a2" else 2
-        print("\tTotal Count                    : %d" % (len(there) // per))
-        print(
-            "\n".join(
-                "\n\tNPU ID                         : %d\n\tChip Count                     : 1" % one
-                for one in range(len(there))
-            )
-        )
-    elif arguments[:3] == ["info", "-t", "health"]:
-        print(read("health-alarm.txt"), end="")
     else:
         print("Error parameter of npu-smi")
         return 1
