@@ -170,6 +170,8 @@ def test_results_of_candidates_are_marked_and_only_a_sweep_counts_them(tmp_path)
 
     found = run("benchmark", tmp_path, answer, tune_candidate={"name": "as it is"})
     assert found["document"]["candidate"] == "as it is"
+    assert found["fleet_report"]["title"] == "Benchmark of candidates"
+    assert found["fleet_report"]["columns"][0] == "candidate" and found["fleet_report"]["rows"][0][0] == "as it is"
     assert result.history(str(tmp_path))[0] == []
     assert len(result.history(str(tmp_path), candidates=True)[0]) == 1
 
