@@ -13,16 +13,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model i
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, probes
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import Fault, ScriptedEngine
-from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (
-    NO_EFFORT,
-    TOGETHER,
-    by_name,
-    entry_of,
-    failing,
-)
-from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (
-    verdict_of as verdict_on,
-)
+from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify import verdicts
+from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import by_name, failing
 
 GIBBERISH = "zq vrmoo lkj pfft sdkl wq"
 NOW = (("Retry-After", "0"),)
@@ -31,8 +23,8 @@ LATER = (("Retry-After", "3600"),)
 
 def verdict_of(faults, model="gpt-oss-120b", engine="vllm", options=None, planned=None, **scripted):
     """The verdict on a scripted engine. planned: its context."""
-    with ScriptedEngine(faults, model=model, together=TOGETHER, **scripted) as one:
-        return verdict_on(one, options, [entry_of(one.port, planned, model_id=model, engine=engine)])
+    with ScriptedEngine(faults, model=model, together=verdicts.TOGETHER, **scripted) as one:
+        return verdicts.verdict_of(one, options, [verdicts.entry_of(one.port, planned, model_id=model, engine=engine)])
 
 
 # -- values of faults: functions of what a good server would send ------------------------------------------------------
@@ -146,7 +138,7 @@ FALSE = {
     ("reasoning", VLLM.no_reasoning): [
         Fault("reasoning", "chat", value=""),
         *(Fault("message", where, value=thinks_aloud) for where in (CHAT, STREAM, "after-tool"))],
-    ("effort", NO_EFFORT): ["effort-ignored"],
+    ("effort", verdicts.NO_EFFORT): ["effort-ignored"],
     ("effort", causes.PARAMETER): ["strict"],
     ("streaming", causes.STREAM_REASONING): [Fault("reasoning", "stream", value="")],
     # ends

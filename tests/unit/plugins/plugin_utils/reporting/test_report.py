@@ -33,19 +33,6 @@ def entry(name="server-0", role="server", port=8000):
     return {"name": name, "role": role, "port": port, "hash": "hash of " + name}
 
 
-# -- one host ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_quick_run_keeps_the_last_full_one_however_many_follow():
-    full = report.host_report("node-1", "full", [verdict(ok=False)], THEN)
-    first = report.host_report("node-1", "quick", [verdict(mode="quick")], NOW, full)
-    second = report.host_report("node-1", "quick", [verdict(mode="quick")], NOW, first)
-    for quick in (first, second):
-        assert quick["ok"] is True
-        assert quick["last_full"] == {"ok": False, "generated": THEN, "verdicts": [verdict(ok=False)]}
-    assert report.host_report("node-1", "full", [verdict()], NOW, second)["last_full"] is None
-
-
 # -- auto --------------------------------------------------------------------------------------------------------------
 
 
@@ -63,6 +50,7 @@ QUICK = report.host_report("node-1", "quick", [verdict(mode="quick")], NOW, GOOD
     [
         (False, [entry()], GOOD, "quick"),
         (False, [entry()], QUICK, "quick"),
+        (False, [entry()], report.host_report("node-1", "quick", [verdict(mode="quick")], NOW, QUICK), "quick"),
         (False, [entry(), entry("decode-0", "decode", 8001)], GOOD, "quick"),
         (True, [entry()], GOOD, "full"),
         (None, [entry()], GOOD, "full"),
@@ -83,10 +71,6 @@ def test_a_server_that_never_passed_in_full_is_not_asked_quickly(changed, server
 
 
 # -- the fleet ---------------------------------------------------------------------------------------------------------
-
-
-def host(name, ok=True, verdicts=None):
-    return report.host_report(name, "full", [verdict(ok=ok)] if verdicts is None else verdicts, NOW)
 
 
 def test_the_fleets_file_has_the_evidence_of_failing_probes():
@@ -140,7 +124,7 @@ def test_a_host_is_without_a_verdict_until_it_has_one_of_this_run():
     assert fleet["hosts"]["node-3"]["missing"] == {"cause": report.NEVER, "run": None, "began": None, "last": None}
     for name in PLANNED:
         assert fleet["ok"] is None
-        fleet = report.merge(fleet, host(name), list(PLANNED), NOW)
+        fleet = report.merge(fleet, report.host_report(name, "full", [verdict()], NOW), list(PLANNED), NOW)
     assert (fleet["ok"], state(fleet)) == (True, dict.fromkeys(PLANNED, True))
 
     again = report.begin(fleet, SECOND, ["node-2"], PLANNED, NOW)
