@@ -11,7 +11,7 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.vllm import ENGINE as VLLM
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model import gpt_oss
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, probes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, probes, streams
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import Fault, ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify import verdicts
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import by_name, failing
@@ -254,8 +254,8 @@ FALSE = {
     ("names", "cause", "faults"),
     [pytest.param(*key, one, id="%s: %r" % (key[0], one)) for key, found in FALSE.items() for one in found],
 )
-@pytest.mark.usefixtures("short_streams")
-def test_a_false_server_fails_with_its_cause(names, cause, faults):
+def test_a_false_server_fails_with_its_cause(monkeypatch, names, cause, faults):
+    monkeypatch.setattr(streams, "SHORT_STREAM_MS", 10)  # the scripted engine is faster than an engine
     verdict = verdict_of(faults if isinstance(faults, tuple) else (faults,), context=8192)
     found = failing(verdict)
     assert verdict["ok"] is False

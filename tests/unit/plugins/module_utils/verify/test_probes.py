@@ -14,7 +14,7 @@ import time
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.vllm import ENGINE as VLLM
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes, readiness
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, probes, runner
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, probes, runner, streams
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import Fault, ScriptedEngine, free_port
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.test_judging import ENDPOINTS, INSTANCES
@@ -31,7 +31,12 @@ from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.
     watch,
 )
 
-pytestmark = pytest.mark.usefixtures("short_streams")
+
+@pytest.fixture(autouse=True)
+def in_time(monkeypatch):
+    monkeypatch.setattr(probes, "LATE_S", 0)
+    # the scripted engine is faster than an engine, so shorter streams show whether something buffers them
+    monkeypatch.setattr(streams, "SHORT_STREAM_MS", 10)
 
 
 def test_a_good_server_passes_everything():
@@ -374,11 +379,6 @@ def disaggregated(health=None, prefill=None, decode=None, ports=True, elsewhere=
             one = entries.pop(1)
             others = [{**{key: one[key] for key in ("name", "role", "bind", "ports")}, "host": "node-2"}]
         return verdict_of(front, entries=entries, elsewhere=others)
-
-
-@pytest.fixture(autouse=True)
-def in_time(monkeypatch):
-    monkeypatch.setattr(probes, "LATE_S", 0)
 
 
 ONE_OF_EACH = (None, "prefill 1 of 1, decode 1 of 1")

@@ -77,6 +77,8 @@ NO_SCORE = evaluation("basic", "low", 100.0, None, "no-reference")
         (verdicts(), [benchmark(), evaluation(), NO_SCORE], [True] * 4, True),
         (run_of(dict.fromkeys(HOSTS[:2], "server")), [benchmark(), benchmark(host="trn3-2"), evaluation(),
          evaluation(host="trn3-2", verdict="too-few")], [None, True, True, None], True),
+        (run_of(dict.fromkeys(HOSTS[:2], "server")), [benchmark(), benchmark(host="trn3-2"),
+         evaluation(verdict="too-few")], [None, True, True, None], False),
         (verdicts(), [benchmark(), benchmark(slower=1.2, day=2), evaluation(day=2)], [False, True, False, True], False),
         ({"hosts": {"x": 5}, "ok": True}, [benchmark(), evaluation()], [None] * 4, False),
         # of other hosts than verified, of some, of other servers, of two recipes
@@ -99,14 +101,6 @@ def test_a_certificate_says_only_what_was_measured(fleet, results, expected, com
         assert value["parts"]["evaluate"]["reasons"] == [
             "basic, low effort of trn3-1: " + certificate.WHY_OPEN["no-reference"]
         ]
-
-
-def test_an_evaluation_that_is_missing_on_a_host_is_more_than_one_that_tells_nothing():
-    fleet = run_of({"trn3-1": "server", "trn3-2": "server"})
-    results = [benchmark(host=host) for host in ("trn3-1", "trn3-2")] + [evaluation(verdict="too-few")]
-    value = made(fleet, results, since=NOW, kept={one["id"] for one in results})
-    assert (states(value), value["complete"]) == ([None, True, True, None], False)
-    assert value["parts"]["evaluate"]["reasons"][-1] == "trn3-2: no result in this run"
 
 
 def test_only_what_this_run_measured_counts_and_each_host_of_it_has_to_be_measured():

@@ -21,11 +21,11 @@ def probe(name, ok=True, ms=5, **more):
     return {"name": name, "ok": ok, "ms": ms, "sent": "POST /", "got": "HTTP 200 {}", "cause": None, **more}
 
 
-def verdict(server="server-0", ok=True, mode="full", probes=None, port=8000):
+def verdict(server="server-0", ok=True, probes=None, port=8000, **more):
     return {
-        "schema": 1, "host": "node-1", "server": server, "ok": ok, "mode": mode, "at": NOW, "model_id": "gpt-oss-120b",
-        "url": "http://127.0.0.1:%d" % port, "hash": "hash of " + server,
-        "probes": [probe("chat", ok)] if probes is None else probes,
+        "schema": 1, "host": "node-1", "server": server, "ok": ok, "mode": "full", "at": NOW,
+        "model_id": "gpt-oss-120b", "url": "http://127.0.0.1:%d" % port, "hash": "hash of " + server,
+        "probes": [probe("chat", ok)] if probes is None else probes, **more,
     }  # fmt: skip
 
 
@@ -291,7 +291,7 @@ def test_a_server_that_is_not_the_planned_one_is_told_with_who_answers(tmp_path)
     words = "nothing is deployed as server-0; the port 8000 is held by process 12 of eve (nc -l 8000)"
     failed = probe("identity", False, 3, sent=None, got=words, cause="not verified: " + words)
     skipped = probe("chat", None, 0, sent=None, got=None, cause="not run: identity failed")
-    stranger = {**verdict(ok=False, probes=[failed, skipped]), "not_verified": words}
+    stranger = verdict(ok=False, probes=[failed, skipped], not_verified=words)
     written = write_reports(str(tmp_path), "node-1", "full", [stranger], ["node-1"])
     assert written["ok"] is False
     page = (tmp_path / "verdict.html").read_text(encoding="utf-8")
