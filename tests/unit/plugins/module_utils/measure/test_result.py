@@ -143,6 +143,8 @@ def test_all_that_is_missing_is_said_at_once(tmp_path):
 @pytest.mark.parametrize(("path", "text", "evals", "words"), [
     *((path, text, ALL, "%s (%s) has no rows" % (path, name)) for path, text, name in (
         ("gpqa_diamond.csv", GPQA, "gpqa"), ("gpqa_diamond.csv", "", "gpqa"), ("gsm8k/train.jsonl", "\n", "gsm8k"))),
+    ("gpqa_diamond.csv", "x" * 200000, ["gpqa"],
+     "gpqa_diamond.csv (gpqa) cannot be read: field larger than field limit (131072)"),
     (None, None, ["gpqa"], "gpqa_diamond.csv (gpqa) has the sha256 %(right)s, not %(wrong)s"),
     (None, None, ["hellaswag"], "hellaswag is not an evaluation; allowed: " + ", ".join(ALL)),
 ])  # fmt: skip

@@ -229,8 +229,9 @@ def test_a_tokenizer_that_cannot_be_used(bench, monkeypatch, tmp_path):
     one.point = {"tokenizer": str(tmp_path)}
     assert error(one.check_tokenizer, None).code == "measure.tokenizer"
     (tmp_path / "tokenizer.json").write_text(json.dumps({}))
-    caught = error(one.check_tokenizer, script(tmp_path / "python", "echo 3"))
-    assert "3 tokens" in caught.message
+    for text, problem in (("echo 3", "%r is 3 tokens" % benchmark.SENTENCE), ("echo no x >&2; exit 1", "no x")):
+        caught = error(one.check_tokenizer, script(tmp_path / "python", text))
+        assert caught.values == (str(tmp_path), problem)
     one.check_tokenizer(script(tmp_path / "python", "echo 10"))
 
 
