@@ -76,6 +76,12 @@ def some(names):
     return ", ".join(names[:3]) + (" and %d more" % (len(names) - 3) if len(names) > 3 else "")
 
 
+def natural(name):
+    """Return a sort key: node-2 is before node-10."""
+    parts = re.split(r"([0-9]+)", name)
+    return [(len(part.lstrip("0")), part) if number % 2 else (0, part) for number, part in enumerate(parts)]
+
+
 def by_text(pairs):
     """Return {text: [names]} of [(text, name)], in order, to merge equal messages."""
     found = {}

@@ -56,7 +56,8 @@ def assemble(fleet, results, generated, inventory, percent=compare.LIMIT, since=
     return {
         "schema": SCHEMA,
         "ok": False if False in states else True if all(states) else None,
-        "complete": _complete(parts, evaluations, lacking[1]),
+        # nothing failed, and each host has all results, including an evaluation with any verdict
+        "complete": bool(all(states[:2]) and states[2] is not False and evaluations and not lacking[1]),
         "generated": generated,
         "inventory": inventory,
         "since": since,
@@ -176,13 +177,6 @@ def _verify(fleet):
                 reasons.append("%s / %s: %s" % (name, verdict.get("server"), why))
     ok = False if fleet.get("ok") is False else True if fleet.get("ok") is True and total and not reasons else None
     return _part(ok, "%d of %d servers verified" % (passed, total), reasons)
-
-
-def _complete(parts, evaluations, lacking):
-    """Return whether nothing failed and each host has all results, including an evaluation with any verdict."""
-    if not (parts["verify"]["ok"] and parts["benchmark"]["ok"]) or parts["evaluate"]["ok"] is False or not evaluations:
-        return False
-    return not lacking
 
 
 def _benchmark(benchmarks, compared, percent, lacking):

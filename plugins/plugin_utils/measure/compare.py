@@ -32,9 +32,8 @@ COMPARED = (
 WORSE, BETTER, SAME, UNCLEAR = "worse", "better", "same", "unclear"
 
 
-def curve(document):
-    """Return the key of the points of a curve:
-    everything that makes benchmarks comparable, except concurrency and requests."""
+def point(document):
+    """Return the key of comparable runs."""
     workload = document["workload"]
     return (
         document["inventory"],
@@ -47,12 +46,9 @@ def curve(document):
         len(document["servers"]) if document["scope"] != "server" else tuple(document["servers"]),
         document["tool"]["name"],
         workload["load"],
+        workload["concurrency"],
+        workload["requests"],
     )
-
-
-def point(document):
-    """Return the key of comparable runs."""
-    return (*curve(document), document["workload"]["concurrency"], document["workload"]["requests"])
 
 
 def counts(document):

@@ -17,10 +17,10 @@ from ...module_utils.fleet_node.host.files import fits, readable_json, write_ato
 from ...module_utils.fleet_node.host.values import TIME, mapping_of, now
 from ...module_utils.fleet_node.measure import result as history
 from ...module_utils.fleet_node.measure.result import LATENCIES, STATISTICS
-from ..base.words import some
+from ..base.words import natural, some
 from ..reporting import page, report
 from ..reporting import runs as kept_runs
-from ..reporting.page import counted, cut, duration, moment, natural, template, time_of, visible
+from ..reporting.page import counted, cut, duration, moment, template, time_of, visible
 from ..reporting.runs import reports_folder, run_id
 from ..reporting.screen import show
 from . import certificate as certificates

@@ -12,7 +12,6 @@ import hashlib
 import json
 import math
 import os
-import re
 import shlex
 import urllib.parse
 
@@ -21,7 +20,7 @@ from ...module_utils.fleet_node.errors import visible as text_visible
 from ...module_utils.fleet_node.host.server_spec import answers
 from ...module_utils.fleet_node.host.values import TIME, items_of, mapping_of
 from ...module_utils.fleet_node.model import gpt_oss
-from ..base.words import some
+from ..base.words import natural, some
 from ..engines import ENGINES
 from ..platforms import PLATFORMS
 from .runs import host_path
@@ -364,12 +363,6 @@ def cut(value, limit=NAME):
 def quoted(text):
     """Return a word for a shell, with ? in place of control characters."""
     return shlex.quote(UNSEEN.sub("?", text).replace("\n", "?"))
-
-
-def natural(name):
-    """Return a sort key: node-2 is before node-10."""
-    parts = re.split(r"([0-9]+)", name)
-    return [(len(part.lstrip("0")), part) if number % 2 else (0, part) for number, part in enumerate(parts)]
 
 
 def counted(number, noun):

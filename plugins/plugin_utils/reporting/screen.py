@@ -19,7 +19,7 @@ from ansible import context
 from ansible.utils.display import Display
 
 from ...module_utils.fleet_node.errors import visible
-from ..base.words import some
+from ..base.words import natural, some
 
 CALLBACK = "inference.fleet.fleet"
 WIDTH = 80  # of a title with its stars, like Ansible's own titles
@@ -105,11 +105,7 @@ def _span(column, *values):
         return values[0]
     if column == "hash":
         return "differs"
-
-    def by_numbers(words):
-        return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", words)]
-
-    ends = sorted(map(cell, values), key=by_numbers)
+    ends = sorted(map(cell, values), key=natural)
     return "%s … %s" % (ends[0], ends[-1])
 
 

@@ -19,12 +19,10 @@ import struct
 import sys
 import threading
 import time
-import zlib
 
 PORTS = range(18200, 18300)
 ADDRESS = "127.0.0.1"
 LONG = 24  # events of a stream that shows whether it is buffered
-SEED = 0  # of lengths by chance
 REASONING = "17*20 is 340 and 17*3 is 51, together 391."
 CALLS = itertools.count(1)
 # {fault: (the status, the message of the error)}
@@ -427,9 +425,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         told = body.get("chat_template_args", {}) if self.engine.effort == "chat_template_args" else body
         effort = told.get("reasoning_effort")
         reasoning = REASONING * ({"low": 1, "high": 6}.get(effort, 2) if not self.has("effort-ignored") else 2)
-        if self.has("effort-by-chance"):
-            # requests come in any order
-            reasoning = REASONING * (1 + zlib.crc32(repr((SEED, question, effort)).encode()) % 8)
         message = {"role": "assistant", "content": know(question, body["messages"]), field: reasoning}
         finish = "stop"
         if "response_format" in body and not self.has("schema-ignored"):

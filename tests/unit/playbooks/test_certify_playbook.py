@@ -16,7 +16,7 @@ from ansible_collections.inference.fleet.tests.runs import BIN, CLONE
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.engines.small_fleet import Fleet
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
-from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import model_folder
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import flat, model_folder
 
 ANSWERS = CLONE / "tests" / "unit" / "fixtures" / "measure" / "evals" / "basic-good"
 REQUESTS = 8
@@ -119,6 +119,12 @@ def test_a_part_that_fails_is_in_the_certificate_and_the_others_run(tmp_path):
         assert len(fleet.certificate["evaluations"]) == 2
         assert "  " + words in run.output
 
+        asked = len(load(first))
+        run = fleet.certify(variables={"evaluate_evals": ["aime25"], "evaluate_files": [], "evaluate_datasets": ""})
+        assert "aime2025-I.jsonl (aime25) is missing" in flat(run.output)
+        assert run.output.count("FAILED!") == 2  # one for each host
+        assert (run.status, len(load(first)), "Verify servers" in run.output) == (2, asked, False)
+
 
 def test_hosts_that_are_down_or_not_verified_get_no_load(tmp_path):
     with engine() as first, Certified(tmp_path, None, 18001, 18002).deployed(first) as fleet:
@@ -128,16 +134,6 @@ def test_hosts_that_are_down_or_not_verified_get_no_load(tmp_path):
         assert ok is False and {reason.split()[0].rstrip(":") for reason in reasons} == {"n2", "n3"}
         absent = (None, ["n2: no result in this run", "n3: no result in this run"])
         assert fleet.parts["benchmark"] == fleet.parts["evaluate"] == absent
-
-
-def test_bad_input_is_one_error_before_anything_is_asked(tmp_path):
-    more = {"evaluate_evals": ["aime25"], "evaluate_files": [], "evaluate_datasets": ""}
-    with engine() as first, Certified(tmp_path, None).deployed(first) as fleet:
-        run = fleet.certify(variables=more)
-        assert run.status == 2
-        flat = " ".join(run.output.split())
-        assert "aime2025-I.jsonl (aime25) is missing" in flat and flat.count("FAILED!") == 1
-        assert (load(first), "Verify servers" in flat) == ([], False)
 
 
 @pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.soak)])

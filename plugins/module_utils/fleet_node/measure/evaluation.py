@@ -256,15 +256,9 @@ def evals_numbers(folder, name, _asked):
             cluster[0] += float(SCORE.findall(html)[-1]) == 1
             cluster[1] += 1
     correct, answered = (sum(cluster[index] for cluster in clusters.values()) for index in (0, 1))
-    return {
-        "score": 100 * correct / answered if answered else None,
-        "questions": len(clusters),
-        "answered": answered,
-        "correct": correct,
-        "failed": len(errors),
-        "interval": result.interval([tuple(cluster) for cluster in clusters.values()]),
-        "errors": reading.counted(errors),
-    }
+    found = _numbers(100 * correct / answered if answered else None, answered, reading.counted(errors))
+    interval = result.interval(clusters.values())
+    return {**found, "questions": len(clusters), "correct": correct, "interval": interval}
 
 
 def aisbench_numbers(folder, _name, asked):

@@ -176,18 +176,15 @@ def _read(path):
     return value if valid else None
 
 
-def wilson(correct, asked, z=Z):
-    """[low, high] in percent around correct of asked by Wilson's score interval; both may be fractions.
+def wilson(correct, asked):
+    """[low, high] in percent around correct of asked, not 0, by Wilson's score interval; both may be fractions.
 
     Source: E. B. Wilson, Probable inference, the law of succession, and statistical inference, JASA 22 (1927) 209-212.
-    Raises ValueError unless 0 <= correct <= asked and asked > 0.
     """
-    if not 0 <= correct <= asked or asked <= 0:
-        raise ValueError("%r of %r" % (correct, asked))
     share = correct / asked
-    middle = share + z * z / (2 * asked)
-    reach = z * math.sqrt(share * (1 - share) / asked + z * z / (4 * asked * asked))
-    scale = 1 + z * z / asked
+    middle = share + Z * Z / (2 * asked)
+    reach = Z * math.sqrt(share * (1 - share) / asked + Z * Z / (4 * asked * asked))
+    scale = 1 + Z * Z / asked
     low, high = (middle - reach) / scale, (middle + reach) / scale
     # rounding must not leave the share itself outside
     return [100 * max(0.0, min(low, share)), 100 * min(1.0, max(high, share))]

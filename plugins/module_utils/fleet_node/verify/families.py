@@ -82,12 +82,11 @@ class Families(Responses):
         response = self._must_be(
             self._send("POST", EMBEDDINGS, {"model": self.model, "input": list(texts)}), EMBEDDINGS
         )
-        items = chat.items_of(chat.dig(response.json(), "data") or [])
-        if [item.get("index") for item in items] != list(range(len(texts))):
-            raise Failed(response.describe(GOT_LIMIT), causes.VECTORS)
+        items, got = chat.items_of(chat.dig(response.json(), "data") or []), response.describe(GOT_LIMIT)
+        fail_if([item.get("index") for item in items] != list(range(len(texts))), got, causes.VECTORS)
         vectors = [item.get("embedding") for item in items]
-        if not all(is_vector(one) for one in vectors) or len({len(one) for one in vectors}) != 1:
-            raise Failed(response.describe(GOT_LIMIT), causes.VECTORS)
+        valid = all(is_vector(one) for one in vectors) and len({len(one) for one in vectors}) == 1
+        fail_if(not valid, got, causes.VECTORS)
         return vectors
 
     def _embedding(self):

@@ -158,8 +158,8 @@ class Acceptance(Families):
         if not planned or not self.context:
             raise NotMeasured("not measurable: %s" % (
                 "the plan leaves it to the engine" if self.context else "the server does not list it"))  # fmt: skip
-        if planned != self.context:
-            raise Failed("planned %d, listed %d" % (planned, self.context), causes.OTHER_CONTEXT)
+        got = "planned %d, listed %d" % (planned, self.context)
+        fail_if(planned != self.context, got, causes.OTHER_CONTEXT)
         return "%d tokens" % planned
 
     def _warm_up(self):
@@ -170,8 +170,7 @@ class Acceptance(Families):
     def _adapters(self):
         """Each LoRA adapter is listed and answers; how it answers is its own."""
         missing = [name for name in self.entry["adapters"] if name not in (self.listed or ())]
-        if missing:
-            raise Failed("not listed: %s" % ", ".join(missing), causes.ADAPTER_MISSING)
+        fail_if(missing, "not listed: %s" % ", ".join(missing), causes.ADAPTER_MISSING)
         for name in self.entry["adapters"]:
             body = {**self._body(gpt_oss.WARM_UP), "model": self.engine.adapter_model(self.entry, name)}
             self._answer_in(self._send("POST", CHAT, body, WARM_UP_FACTOR * self.options.timeout))
@@ -260,8 +259,7 @@ class Acceptance(Families):
                 return tried
             if self.standin:
                 raise NotMeasured("not measurable on a stand-in: it has not learned to think longer", tried)
-            if works is False:
-                raise Failed(tried, causes.effort_cause(self.options.effort_parameter))
+            fail_if(works is False, tried, causes.effort_cause(self.options.effort_parameter))
         raise NotMeasured("not measurable: the lengths of the answers do not distinguish low from high effort", tried)
 
     # -- other forms of requests ---------------------------------------------------------------------------------------
@@ -281,8 +279,8 @@ class Acceptance(Families):
         found = self.engine.workers.count_instances(response.json())
         wanted = {role: sum(1 for worker in self.workers if worker["role"] == role) for role in ROLES}
         got = ", ".join("%s %d of %d" % (role, found[role], wanted[role]) for role in ROLES)
-        if any(found[role] < wanted[role] for role in ROLES):
-            raise Failed("%s; %s" % (got, response.describe(GOT_LIMIT)), causes.CENSUS)
+        lacks = any(found[role] < wanted[role] for role in ROLES)
+        fail_if(lacks, "%s; %s" % (got, response.describe(GOT_LIMIT)), causes.CENSUS)
         return got
 
     def _disaggregation(self):
@@ -305,8 +303,7 @@ class Acceptance(Families):
         moved = [words % (name, before[name][1] or 0, after[name][1]) for name in fetching(after, roles)]
         got += ["%s: %s" % (self.engine.workers.MOVED, ", ".join(moved))] if moved else []
         cause = unused(before, after, roles)
-        if cause:
-            raise Failed("; ".join(got), cause)
+        fail_if(cause, "; ".join(got), cause)
         if unknown:
             words = "not measurable: no counters at the system port of %s"
             raise NotMeasured(words % ", ".join(unknown), "; ".join(got))
@@ -343,8 +340,7 @@ class Acceptance(Families):
         # the body's own escapes (\u00d7) must not hide a string from a person who wrote it plainly
         plain = response.text if value is None else response.text + json.dumps(value, ensure_ascii=False)
         missing = [text for text in expect["contains"] if text not in plain]
-        if missing:
-            raise Failed(got, "the recipe expects the answer to contain %s" % ", ".join(repr(text) for text in missing))
+        fail_if(missing, got, "the recipe expects the answer to contain %s" % ", ".join(map(repr, missing)))
         if expect["field"]:
             steps = [int(step) if step.lstrip("-").isdigit() else step for step in expect["field"].split(".")]
             found = chat.dig(value, *steps)

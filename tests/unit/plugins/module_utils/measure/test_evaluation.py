@@ -106,6 +106,7 @@ def test_progress_is_read_from_the_log(site):
     wait_for(go.exists, LONG_S, "the tool")
     assert site.run(wait_s=0)["progress"] == {"phase": "basic: 1 of 8 answers", "percent": 12}
     site.job().stop()
+    assert site.run()["document"]["errors"] == [{"message": "The evaluation was killed.", "count": 1}]
 
 
 @pytest.fixture

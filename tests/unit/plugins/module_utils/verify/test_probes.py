@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import re
 import socket
 import threading
 import time
@@ -14,7 +14,7 @@ import time
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.vllm import ENGINE as VLLM
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes, readiness
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, probes, runner
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, probes, runner, streams
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import Fault, ScriptedEngine, free_port
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.test_judging import ENDPOINTS, INSTANCES
@@ -31,7 +31,12 @@ from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.
     watch,
 )
 
-pytestmark = pytest.mark.usefixtures("short_streams")
+
+@pytest.fixture(autouse=True)
+def in_time(monkeypatch):
+    monkeypatch.setattr(probes, "LATE_S", 0)
+    # the scripted engine is faster than an engine, so shorter streams show whether something buffers them
+    monkeypatch.setattr(streams, "SHORT_STREAM_MS", 10)
 
 
 def test_a_good_server_passes_everything():
@@ -66,24 +71,7 @@ def test_what_is_sent():
         body_of("What is 17*23? Answer with the number.", **usual, stream=True),
     ):
         assert body in bodies
-    quick = [body for body in bodies if "tools" in body and "quick check" in body["messages"][0]["content"]]
-    assert quick[0]["tools"][0]["function"]["name"] == "get_system_health"
-    assert quick[0]["messages"] == [{"role": "user", "content": "Hey, quick check: is everything up and running?"}]
-    called = quick[1]["messages"][1]["tool_calls"][0]["id"]
-    assert re.fullmatch(r"call-\d+", called)
-    function = {"name": "get_system_health", "arguments": "{}"}
-    assert quick[1]["messages"][1:] == [
-        {"role": "assistant", "tool_calls": [{"id": called, "type": "function", "function": function}]},
-        {"role": "tool", "tool_call_id": called, "content": '{"status":"ok","uptime_seconds":372045}'},
-    ]
     assert len(engine.held) == AT_ONCE
-
-
-def test_another_name_of_the_reasoning_than_the_planned_one_is_noted():
-    with ScriptedEngine(reasoning_field="reasoning_content") as engine:
-        verdict = verdict_of(engine)
-    got = by_name(verdict)["reasoning"]["got"]
-    assert got.startswith("reasoning_content, 84 characters (the plan expects the name reasoning;")
 
 
 @pytest.mark.parametrize(("fault", "streams"), [("words-first", 2), ("stream-words-first", 3)])
@@ -365,29 +353,24 @@ def test_all_servers_of_a_node_at_once_and_only_those_with_a_port_of_their_own()
 HEALTH = {"status": "healthy", "endpoints": ENDPOINTS, "instances": INSTANCES}
 
 
-class Worker:
-    """A worker's system port whose counter rises by `step` with every look."""
+REQUESTS = 'dynamo_component_requests_total{dynamo_endpoint="generate"} %d\n'
+MOVED = 'vllm:nixl_bytes_transferred_sum{engine="0",model_name="m"} 4096.0\n'
 
-    def __init__(self, step=1, text='dynamo_component_requests_total{dynamo_endpoint="generate"} %d\n'):
-        self.step, self.text, self.count = step, text, 5
 
-    def metrics(self):
-        self.count += self.step
-        return self.text % self.count if "%d" in self.text else self.text
+def counter(step=1, text=REQUESTS):
+    """The metrics of a worker's system port, whose counter rises by `step` with every look."""
+    counts = itertools.count(6, step)
+    return lambda: text % next(counts) if "%d" in text else text
 
 
 def disaggregated(health=None, prefill=None, decode=None, ports=True, elsewhere=False):
-    prefill, decode = prefill or Worker(), decode or Worker()
-    pages = {"/health": json.dumps(HEALTH if health is None else health)}
     with (
-        ScriptedEngine(pages=pages) as front,
-        ScriptedEngine(pages={"/metrics": prefill.metrics}) as one,
-        ScriptedEngine(pages={"/metrics": decode.metrics}) as two,
+        ScriptedEngine(pages={"/health": json.dumps(health or HEALTH)}) as front,
+        ScriptedEngine(pages={"/metrics": prefill or counter()}) as one,
+        ScriptedEngine(pages={"/metrics": decode or counter()}) as two,
     ):
         entries = [
-            plan_entry(
-                front.port, "frontend", role="frontend", engine="dynamo", command=["python3", "-m", "dynamo.frontend"]
-            ),
+            plan_entry(front.port, "frontend", role="frontend", engine="dynamo"),
             plan_entry(None, "prefill-0", role="prefill", ports={"system": one.port} if ports else {}),
             plan_entry(None, "decode-0", role="decode", ports={"system": two.port} if ports else {}),
         ]
@@ -398,58 +381,43 @@ def disaggregated(health=None, prefill=None, decode=None, ports=True, elsewhere=
         return verdict_of(front, entries=entries, elsewhere=others)
 
 
-@pytest.fixture(autouse=True)
-def in_time(monkeypatch):
-    monkeypatch.setattr(probes, "LATE_S", 0)
-
-
-REQUESTS = 'dynamo_component_requests_total{dynamo_endpoint="generate"} %d\n'
-MOVED = 'vllm:nixl_bytes_transferred_sum{engine="0",model_name="m"} %s\n'
-
-
-def test_a_disaggregated_deployment_has_two_more_probes():
-    verdict = disaggregated()
-    assert [probe["name"] for probe in verdict["probes"]] == [
-        "identity", "alive", "census", *SEQUENCE[2:], "disaggregation",
-    ]  # fmt: skip
-    assert verdict["ok"] is True
-
-
-ONE_OF_EACH = "prefill 1 of 1, decode 1 of 1"
+ONE_OF_EACH = (None, "prefill 1 of 1, decode 1 of 1")
 NO_PREFILL = {"status": "healthy", "instances": HEALTH["instances"][:2]}
 COUNTED = "dynamo_component_requests_total: "
 NO_PORT = "not measurable: the workers have no system port (DYN_SYSTEM_PORT) to read counters from"
 
 
-@pytest.mark.parametrize(("given", "ok", "probe", "cause", "got"), [
-    ({}, True, "census", None, ONE_OF_EACH),
-    ({}, True, "disaggregation", None, COUNTED + "prefill-0 6 -> 7, decode-0 6 -> 7"),
+@pytest.mark.parametrize(("given", "ok", "expected"), [
+    ({}, True, {
+        "census": ONE_OF_EACH, "disaggregation": (None, COUNTED + "prefill-0 6 -> 7, decode-0 6 -> 7")}),
     # workers of other hosts are counted, and verified there
-    ({"elsewhere": True}, True, "census", None, ONE_OF_EACH),
-    ({"elsewhere": True}, True, "disaggregation", None, COUNTED + "decode-0 6 -> 7, node-2/prefill-0 6 -> 7"),
-    ({"elsewhere": True}, True, "identity", None, "frontend answers; decode-0 answers"),
+    ({"elsewhere": True}, True, {
+        "census": ONE_OF_EACH, "disaggregation": (None, COUNTED + "decode-0 6 -> 7, node-2/prefill-0 6 -> 7"),
+        "identity": (None, "frontend answers; decode-0 answers")}),
     # a worker is missing although /health is 200, gets no work, or fetches no cache
-    ({"health": NO_PREFILL}, False, "census", causes.CENSUS, "prefill 0 of 1, decode 1 of 1; HTTP 200 {"),
-    ({"prefill": Worker(step=0)}, False, "disaggregation", causes.idle_cause(["prefill-0"]), COUNTED),
-    ({"decode": Worker(text=REQUESTS + MOVED % "4096.0")}, False, "disaggregation", causes.still_cause(["decode-0"]),
-     "; vllm:nixl_bytes_transferred_sum: decode-0 4096 -> 4096"),
+    ({"health": NO_PREFILL}, False, {"census": (causes.CENSUS, "prefill 0 of 1, decode 1 of 1; HTTP 200 {")}),
+    ({"prefill": counter(0)}, False, {"disaggregation": (causes.idle_cause(["prefill-0"]), COUNTED)}),
+    ({"decode": counter(text=REQUESTS + MOVED)}, False, {
+        "disaggregation": (causes.still_cause(["decode-0"]),
+                           "; vllm:nixl_bytes_transferred_sum: decode-0 4096 -> 4096")}),
     # there are no counters
-    ({"ports": False}, True, "disaggregation", NO_PORT, None),
-    ({"decode": Worker(text="python_info 1\n")}, True, "disaggregation",
-     "not measurable: no counters at the system port of decode-0", COUNTED),
+    ({"ports": False}, True, {"disaggregation": (NO_PORT, "")}),
+    ({"decode": counter(text="python_info 1\n")}, True, {
+        "disaggregation": ("not measurable: no counters at the system port of decode-0", COUNTED)}),
 ])  # fmt: skip
-def test_workers_are_counted_and_must_do_their_part(given, ok, probe, cause, got):
+def test_workers_are_counted_and_must_do_their_part(given, ok, expected):
     verdict = disaggregated(**given)
-    found = by_name(verdict)[probe]
-    assert (verdict["ok"], found["cause"]) == (ok, cause) and (got or "") in (found["got"] or "")
-    assert failing(verdict) == ({} if ok else {probe: cause})
+    assert list(by_name(verdict)) == ["identity", "alive", "census", *SEQUENCE[2:], "disaggregation"]
+    assert verdict["ok"] is ok
+    assert failing(verdict) == ({} if ok else {probe: cause for probe, (cause, _got) in expected.items()})
+    for probe, (cause, got) in expected.items():
+        found = by_name(verdict)[probe]
+        assert found["cause"] == cause and got in (found["got"] or "")
 
 
 def test_counters_that_come_late_are_waited_for(monkeypatch):
     monkeypatch.setattr(probes, "LATE_S", 30)
     looks = iter((5, 5, 6))
-    late = Worker()
-    late.metrics = lambda: REQUESTS % next(looks)
-    verdict = disaggregated(prefill=late)
+    verdict = disaggregated(prefill=lambda: REQUESTS % next(looks))
     assert verdict["ok"] is True
     assert "prefill-0 5 -> 6" in by_name(verdict)["disaggregation"]["got"]

@@ -11,10 +11,7 @@ from collections import Counter
 import pytest
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import page, report
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
-from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.reporting.test_report import probe
-from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.reporting.test_report import (
-    verdict as report_verdict,
-)
+from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.reporting.test_report import probe, verdict
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,23 +22,12 @@ HOSTILE = (
 )
 
 
-def verdict(server="server-0", ok=True, probes=None, model="gpt-oss-120b", **more):
-    probes = probes or [probe("chat", ok)]
-    return {
-        **report_verdict(server, ok, probes=probes),
-        "at": NOW,
-        "model_id": model,
-        "hash": "0123456789abcdef",
-        **more,
-    }
-
-
-def fleet(generated=NOW, deployed=None, **hosts):
+def fleet(deployed=None, **hosts):
     """A fleet's report of {host: [verdicts]}; in a host's name _ stands for -."""
     result = None
     for name, verdicts in hosts.items():
-        one = report.host_report(name.replace("_", "-"), "full", verdicts, generated, None, deployed)
-        result = report.merge(result, one, [host.replace("_", "-") for host in hosts], generated)
+        one = report.host_report(name.replace("_", "-"), "full", verdicts, NOW, None, deployed)
+        result = report.merge(result, one, [host.replace("_", "-") for host in hosts], NOW)
     return result
 
 
@@ -121,7 +107,7 @@ def test_failures_come_first_once_for_equal_ones_with_cause_and_what_to_do():
     ],
 )
 def test_a_stand_in_is_labelled(model, deployed, told):
-    text = read(fleet(node_1=[verdict(model=model)], deployed=deployed)).text
+    text = read(fleet(node_1=[verdict(model_id=model)], deployed=deployed)).text
     assert ("Stand-in checkpoint. %s is a stand-in" % model in text) is (told and deployed is None)
     assert ("They show nothing about the quality or the speed of gpt-oss." in text) is told
 
@@ -192,7 +178,7 @@ def test_a_hostile_host_name_is_one_word_of_the_shell():
 def everywhere(text):
     """A report with `text` wherever a text can stand."""
     some = [probe(text, ok, sent=text, got=text, cause=text) for ok in (True, False, None)]
-    one = verdict(text, False, some, text, host=text, mode=text, at=text, url=text, hash=text)
+    one = verdict(text, False, some, model_id=text, host=text, mode=text, at=text, url=text, hash=text)
     full = {"ok": True, "generated": text, "verdicts": [one]}
     deployed = {
         "recipe": text, "description": text, "guide": text, "platform": text, "engine": text, "software": [text, text],
@@ -278,19 +264,13 @@ def test_the_host_file_is_linked_as_it_lies_on_the_disk():
     assert "hosts/a%252Fb%20%252541.json" in read(value).values("href")
 
 
-def large(ok):
-    """A hundred hosts with eight servers, thirteen probes each, evidence as long as probes make it."""
+def test_a_hundred_hosts_are_one_page_that_opens():
+    """Each with eight servers that fail thirteen probes, evidence as long as probes make it."""
     sent, got = 'POST /v1/chat/completions {"model":"m"' + ', "a": "b"' * 40, 'HTTP 200 {"id":"x"' + ', "a": "b"' * 20
-    probes = [probe("probe-%d" % number, ok, sent=sent, got=got, cause=None if ok else got) for number in range(13)]
-    verdicts = [verdict("server-%d" % index, ok, probes) for index in range(8)]
-    names = ["node-%d" % number for number in range(100)]
-    hosts = {name: report.host_report(name, "full", verdicts, NOW) for name in names}
-    return report.merge({"hosts": hosts}, hosts["node-0"], hosts, NOW)
-
-
-@pytest.mark.parametrize("ok", [True, False])
-def test_a_hundred_hosts_are_one_page_that_opens(ok):
-    value = large(ok)
+    probes = [probe("probe-%d" % number, False, sent=sent, got=got, cause=got) for number in range(13)]
+    verdicts = [verdict("server-%d" % index, False, probes) for index in range(8)]
+    hosts = {name: report.host_report(name, "full", verdicts, NOW) for name in map("node-{}".format, range(100))}
+    value = report.merge({"hosts": hosts}, hosts["node-0"], hosts, NOW)
     page.render(fleet(node_1=[verdict()]))  # the template is compiled once for each process
     started = time.process_time()
     text = page.render(value)

@@ -12,8 +12,6 @@ import subprocess
 import pytest
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import page, report, runs
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
-from hypothesis import given
-from hypothesis import strategies as st
 
 THEN = "2026-01-01T00:00:00Z"
 NOW = "2026-01-02T00:00:00Z"
@@ -23,36 +21,16 @@ def probe(name, ok=True, ms=5, **more):
     return {"name": name, "ok": ok, "ms": ms, "sent": "POST /", "got": "HTTP 200 {}", "cause": None, **more}
 
 
-def verdict(server="server-0", ok=True, mode="full", probes=None, port=8000):
+def verdict(server="server-0", ok=True, probes=None, port=8000, **more):
     return {
-        "schema": 1, "host": "node-1", "server": server, "ok": ok, "mode": mode, "at": NOW, "model_id": "gpt-oss-120b",
-        "url": "http://127.0.0.1:%d" % port, "hash": "hash of " + server,
-        "probes": [probe("chat", ok)] if probes is None else probes,
+        "schema": 1, "host": "node-1", "server": server, "ok": ok, "mode": "full", "at": NOW,
+        "model_id": "gpt-oss-120b", "url": "http://127.0.0.1:%d" % port, "hash": "hash of " + server,
+        "probes": [probe("chat", ok)] if probes is None else probes, **more,
     }  # fmt: skip
 
 
 def entry(name="server-0", role="server", port=8000):
     return {"name": name, "role": role, "port": port, "hash": "hash of " + name}
-
-
-# -- one host ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_quick_run_keeps_the_last_full_one_however_many_follow():
-    full = report.host_report("node-1", "full", [verdict(ok=False)], THEN)
-    first = report.host_report("node-1", "quick", [verdict(mode="quick")], NOW, full)
-    second = report.host_report("node-1", "quick", [verdict(mode="quick")], NOW, first)
-    for quick in (first, second):
-        assert quick["ok"] is True
-        assert quick["last_full"] == {"ok": False, "generated": THEN, "verdicts": [verdict(ok=False)]}
-    assert report.host_report("node-1", "full", [verdict()], NOW, second)["last_full"] is None
-
-
-def test_a_problem_before_the_servers_were_asked_makes_the_host_bad():
-    bad = report.host_report("node-1", "full", [verdict()], NOW, None, None, "0 of 2 servers ready after 9 s.")
-    assert (bad["ok"], bad["problem"]) == (False, "0 of 2 servers ready after 9 s.")
-    assert report.merge(None, dict(bad, verdicts=[]), ["node-1"], NOW)["ok"] is False
-    assert report.settle_auto(False, [entry()], bad) == "full"
 
 
 # -- auto --------------------------------------------------------------------------------------------------------------
@@ -72,6 +50,7 @@ QUICK = report.host_report("node-1", "quick", [verdict(mode="quick")], NOW, GOOD
     [
         (False, [entry()], GOOD, "quick"),
         (False, [entry()], QUICK, "quick"),
+        (False, [entry()], report.host_report("node-1", "quick", [verdict(mode="quick")], NOW, QUICK), "quick"),
         (False, [entry(), entry("decode-0", "decode", 8001)], GOOD, "quick"),
         (True, [entry()], GOOD, "full"),
         (None, [entry()], GOOD, "full"),
@@ -83,6 +62,8 @@ QUICK = report.host_report("node-1", "quick", [verdict(mode="quick")], NOW, GOOD
         (False, [entry()], report.host_report("node-1", "quick", [verdict()], NOW, BAD), "full"),
         (False, [entry()], report.host_report("node-1", "quick", [verdict()], NOW), "full"),
         (False, [entry()], report.host_report("node-1", "quick", [verdict(ok=False)], NOW, GOOD), "full"),
+        # another problem
+        (False, [entry()], report.host_report("node-1", "full", [verdict()], NOW, None, None, "not ready"), "full"),
     ],
 )
 def test_a_server_that_never_passed_in_full_is_not_asked_quickly(changed, servers, previous, expected):
@@ -90,10 +71,6 @@ def test_a_server_that_never_passed_in_full_is_not_asked_quickly(changed, server
 
 
 # -- the fleet ---------------------------------------------------------------------------------------------------------
-
-
-def host(name, ok=True, verdicts=None):
-    return report.host_report(name, "full", [verdict(ok=ok)] if verdicts is None else verdicts, NOW)
 
 
 def test_the_fleets_file_has_the_evidence_of_failing_probes():
@@ -125,22 +102,6 @@ def test_what_was_deployed():
     assert report.deployed([], "not a recipe", "all")["simulated"] == "all"
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from([True, False, None])), min_size=1), st.randoms())
-def test_the_fleet_is_the_last_report_of_each_host_in_whatever_order(runs, random):
-    fleet = None
-    for name, ok in runs:
-        fleet = report.merge(fleet, host(name, ok), "abcd", NOW)
-    last = dict(runs)
-    assert {name: value["ok"] for name, value in fleet["hosts"].items()} == last
-    assert fleet["ok"] == (False if False in last.values() else True if set(last.values()) == {True} else None)
-    shuffled = list(last.items())
-    random.shuffle(shuffled)
-    again = None
-    for name, ok in shuffled:
-        again = report.merge(again, host(name, ok), "abcd", NOW)
-    assert again == fleet
-
-
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 FIRST = {"id": "1" * 12, "began": THEN}
@@ -163,7 +124,7 @@ def test_a_host_is_without_a_verdict_until_it_has_one_of_this_run():
     assert fleet["hosts"]["node-3"]["missing"] == {"cause": report.NEVER, "run": None, "began": None, "last": None}
     for name in PLANNED:
         assert fleet["ok"] is None
-        fleet = report.merge(fleet, host(name), list(PLANNED), NOW)
+        fleet = report.merge(fleet, report.host_report(name, "full", [verdict()], NOW), list(PLANNED), NOW)
     assert (fleet["ok"], state(fleet)) == (True, dict.fromkeys(PLANNED, True))
 
     again = report.begin(fleet, SECOND, ["node-2"], PLANNED, NOW)
@@ -330,7 +291,7 @@ def test_a_server_that_is_not_the_planned_one_is_told_with_who_answers(tmp_path)
     words = "nothing is deployed as server-0; the port 8000 is held by process 12 of eve (nc -l 8000)"
     failed = probe("identity", False, 3, sent=None, got=words, cause="not verified: " + words)
     skipped = probe("chat", None, 0, sent=None, got=None, cause="not run: identity failed")
-    stranger = {**verdict(ok=False, probes=[failed, skipped]), "not_verified": words}
+    stranger = verdict(ok=False, probes=[failed, skipped], not_verified=words)
     written = write_reports(str(tmp_path), "node-1", "full", [stranger], ["node-1"])
     assert written["ok"] is False
     page = (tmp_path / "verdict.html").read_text(encoding="utf-8")
