@@ -8,21 +8,16 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import re
 import sys
 import types
+from unittest import mock
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import accounts as layout
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import DetachedJob
 from ansible_collections.inference.fleet.tests.unit.operating import four_steps, operate
-
-NAMES = ["etc", "var/lib", "var/lib//venvs", "var/lib//models", "var/lib//encodings", "var/log"]
-
-
-def directories(root):
-    parts = (name.split("//") for name in NAMES)
-    return ["%s/%s/inference-fleet%s" % (root, part[0], "/" + part[1] if part[1:] else "") for part in parts]
 
 
 @pytest.fixture
@@ -68,13 +63,6 @@ def accounts(tmp_path, monkeypatch):
     return file
 
 
-def test_folders_below_a_root(site):
-    root = site.root
-    check, applied = site.steps()
-    expected = {"before": "", "after": "".join("directory %s\n" % path for path in directories(root))}
-    assert check["diff"] == applied["diff"] == expected
-
-
 def test_folders_are_readable_whatever_the_umask_and_one_that_is_there_keeps_its_mode(site):
     root = site.root
     modes = {root / "var/log/inference-fleet": 0o750, root / "etc/inference-fleet": 0o700}
@@ -89,16 +77,20 @@ def test_folders_are_readable_whatever_the_umask_and_one_that_is_there_keeps_its
         assert path.stat().st_mode & 0o777 == modes.get(path, 0o755), path
 
 
-def test_a_system_account_with_its_own_group(site, accounts):
-    site.run(True, user="inference-fleet")
-    assert not site.root.exists() and accounts.read_text() == ""
-    _check, applied = site.steps(user="inference-fleet")
-    assert applied["diff"]["after"].startswith("group inference-fleet\nuser inference-fleet\ndirectory ")
-    group, user = accounts.read_text().splitlines()
-    assert group == "groupadd --system inference-fleet"
-    home = "--home-dir %s/var/lib/inference-fleet" % site.root
-    assert user.startswith("useradd --system --gid inference-fleet %s --no-create-home --shell " % home)
-    assert user.endswith(("/nologin inference-fleet", "/bin/false inference-fleet"))
+@pytest.mark.parametrize("user", [None, "inference-fleet"])
+def test_folders_and_a_system_account_with_its_own_group(site, accounts, user):
+    check, applied = site.steps(user=user)
+    lib = "var/lib/inference-fleet"
+    names = ["etc/inference-fleet", lib, *(lib + name for name in ("/venvs", "/models", "/encodings"))]
+    after = ["group inference-fleet", "user inference-fleet"] if user else []
+    after += ["directory %s/%s" % (site.root, name) for name in [*names, "var/log/inference-fleet"]]
+    assert check["diff"] == applied["diff"] == {"before": "", "after": "\n".join([*after, ""])}
+    made = accounts.read_text().splitlines()
+    home = "--home-dir %s/%s" % (site.root, lib)
+    shell = r"--shell /.*(/nologin|/bin/false)"
+    added = "useradd --system --gid inference-fleet %s --no-create-home %s inference-fleet" % (re.escape(home), shell)
+    assert len(made) == (2 if user else 0)
+    assert all(map(re.fullmatch, ["groupadd --system inference-fleet", added], made))
 
 
 def test_rights_of_folders_are_corrected(site, accounts):
@@ -185,11 +177,7 @@ def test_absent_leaves_what_is_mounted(site, monkeypatch, itself):
 
 def test_what_cannot_be_removed_is_an_error(site, monkeypatch):
     site.run()
-
-    def refuse(folder):
-        raise OSError(16, "Device or resource busy")
-
-    monkeypatch.setattr(layout.shutil, "rmtree", refuse)
+    monkeypatch.setattr(layout.shutil, "rmtree", mock.Mock(side_effect=OSError(16, "Device or resource busy")))
     failed = site.run(state="absent")
     assert (failed["code"], failed["errno"], str(site.root) in failed["msg"]) == ("node.os-error", "EBUSY", True)
 

@@ -42,10 +42,9 @@ def create(tmp_path_factory):
         (tasks / name).write_text(text)
 
     sudo = tasks / "sudo"
-    sudo.write_text('#!/bin/sh\necho >>"$0.calls"\nwhile [ "$1" != -c ]; do shift; done\nexec /bin/sh "$@"\n')
-    sudo.chmod(0o700)
+    script(sudo, 'echo >>"$0.calls"\nwhile [ "$1" != -c ]; do shift; done\nexec /bin/sh "$@"\n')
 
-    def run(folder, names=NAMES, days=90, signer=None, failing=None):
+    def run(folder, names=NAMES, signer=None, failing=None):
         folder.mkdir(exist_ok=True)
         variables = {
             "shared_service_name": "etcd",
@@ -53,7 +52,7 @@ def create(tmp_path_factory):
             "shared_service_authority": "n1",
             "shared_service_found": {"due": ["certificates"]},
             "shared_service_certificate_names": list(names),
-            "shared_service_certificate_days": days,
+            "shared_service_certificate_days": 90,
             "ansible_python_interpreter": sys.executable,
         }
         if signer:
@@ -78,9 +77,19 @@ def create(tmp_path_factory):
     return run
 
 
+def interrupted(folder, program, lines):
+    """A folder with a program that ends before it has completed its work."""
+    (folder / "bin").mkdir()
+    script(folder / "bin" / program, "%s\nexit 1\n" % lines)
+    return folder / "bin"
+
+
 @pytest.fixture(scope="module")
 def member(create, tmp_path_factory):
-    return create(tmp_path_factory.mktemp("member") / "tls")
+    """The second run completes the member of a first one, whose authority has no certificate."""
+    folder = tmp_path_factory.mktemp("member")
+    create(folder / "tls", failing=interrupted(folder, "openssl", 'while [ "$1" != -keyout ]; do shift; done; : >"$2"'))
+    return create(folder / "tls")
 
 
 @pytest.fixture(scope="module")
@@ -94,37 +103,21 @@ def other(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def client(create, member, tmp_path_factory):
-    return create(tmp_path_factory.mktemp("client") / "tls", ["client"], 365, signer=member)
+    return create(tmp_path_factory.mktemp("client") / "tls", ["client"], signer=member)
 
 
 def files_of(folder):
     return certificates.paths(str(folder))
 
 
-def test_a_member_s_certificate_and_its_authority(member, create):
+def test_a_member_s_certificate_and_its_authority(member):
     modes = {path.name: path.stat().st_mode & 0o777 for path in member.iterdir()}
     assert modes == {"ca.crt": 0o644, "ca.key": 0o600, "tls.crt": 0o644, "tls.key": 0o600}
     assert certificates.faults(files_of(member), NAMES, 30) == []
     assert "GMT" in certificates.expiry(files_of(member)["certificate"])
-    before = (member / "ca.crt").read_bytes()
-    create(member)
-    assert (member / "ca.crt").read_bytes() == before
 
 
-def interrupted(folder, program, lines):
-    """A folder with a program that ends before it has completed its work."""
-    (folder / "bin").mkdir()
-    script(folder / "bin" / program, "%s\nexit 1\n" % lines)
-    return folder / "bin"
-
-
-def test_an_authority_without_a_certificate_is_created_again(create, tmp_path):
-    ends = interrupted(tmp_path, "openssl", 'while [ "$1" != -keyout ]; do shift; done; : >"$2"')
-    create(tmp_path / "tls", failing=ends)
-    assert certificates.faults(files_of(create(tmp_path / "tls")), NAMES, 30) == []
-
-
-def test_a_certificate_is_replaced_with_its_key(create, member, tmp_path):
+def test_a_certificate_is_replaced_with_its_key_and_its_authority_stays(create, member, tmp_path):
     folder = tmp_path / "tls"
     shutil.copytree(member, folder)
     create(folder, failing=interrupted(tmp_path, "mv", ""))
