@@ -87,8 +87,7 @@ def run(module, check_mode=False, names="a", **changed):
 
 
 def refused(*arguments, **changed):
-    caught = plans.error(run, *arguments, **changed)
-    return caught
+    return plans.error(run, *arguments, **changed)
 
 
 def test_a_bare_node_reports_what_differs(tmp_path):
