@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
 import json
 import signal
-import socket
+import socketserver
 import ssl
 import subprocess
 import threading
@@ -67,51 +66,28 @@ def test_a_follower_asks_its_leader_with_the_leaders_key(place):
 
 
 @contextlib.contextmanager
-def serving(port=0, status=200, context=None):
-    """A service at a port of loopback that answers each GET with a status; yields the port."""
+def serving(port=0, answer=b"HTTP/1.1 200 \r\n\r\n", context=None):
+    """A service at a port of loopback that sends this to each client, over HTTP after its request; yields the port."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(status)
-            self.end_headers()
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self):
+            request = iter(self.rfile.readline, b"\r\n") if answer.startswith(b"HTTP") else ()
+            assert b"" not in request
+            self.wfile.write(answer)
 
-        def log_message(self, *unused):
-            pass
+    class Server(socketserver.ThreadingTCPServer):
+        allow_reuse_address = True
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    if context:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-@contextlib.contextmanager
-def greeting(text):
-    """A service that says a text to whoever connects; yields the port."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve():
-            connection, _address = listener.accept()
-            with connection:
-                connection.sendall(text)
-
-        thread = threading.Thread(target=serve)
+    with Server(("127.0.0.1", port), Handler) as server:
+        if context:
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
-        yield listener.getsockname()[1]
-        thread.join()
-
-
-def closed():
-    """A port at which nobody listens, until a test does."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def etcd(*ports, scheme="http", **more):
@@ -121,7 +97,7 @@ def etcd(*ports, scheme="http", **more):
 def test_starts_that_end_while_a_service_is_away_do_not_count(place):
     """More often than the start limit allows; the server returns by itself when the service does."""
     place.guard = guard_place.altered(place.folder, ("supervise/order.py", "POLL_S = 2.0", "POLL_S = 0.1"))
-    port = closed()
+    port = small_node.free_port()
     base = place.node.entry("server-0")
     entry = small_node.rehash(base, command=["true"], start={**base["start"], "needs": [etcd(port)]})
     for _outage in range(3):
@@ -143,16 +119,16 @@ def test_starts_that_end_while_a_service_is_away_do_not_count(place):
 
 
 def test_any_address_is_enough_and_a_service_that_is_ill_is_away():
-    with serving() as well, serving(status=503) as ill:
-        assert order.away(etcd(closed(), ill, well), {}) is None
+    with serving() as well, serving(answer=b"HTTP/1.1 503 \r\n\r\n") as ill:
+        assert order.away(etcd(small_node.free_port(), ill, well), {}) is None
         assert order.away(etcd(ill), {}) == "http://127.0.0.1:%d/health: HTTP 503" % ill
-    with serving(status=401) as guarded:
+    with serving(answer=b"HTTP/1.1 401 \r\n\r\n") as guarded:
         assert order.away(etcd(guarded), {}) is None
 
 
-@pytest.mark.parametrize(("text", "available"), [(b"INFO {}\r\n", True), (b"HTTP/1.1 400\r\n", False), (b"", False)])
+@pytest.mark.parametrize(("text", "available"), [(b"INFO {}\r\n", True), (b"-ERR x\r\n", False), (b"", False)])
 def test_a_service_that_greets(text, available):
-    with greeting(text) as port:
+    with serving(answer=text) as port:
         words = order.away({"name": "nats", "urls": ["tcp://127.0.0.1:%d" % port], "greeting": "INFO "}, {})
     assert (words is None) is available
 
