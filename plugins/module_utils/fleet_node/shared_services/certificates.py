@@ -33,10 +33,7 @@ def openssl(*arguments):
 
 def paths(folder):
     """{ca, certificate, key} of a folder."""
-    return {
-        name: os.path.join(folder, file)
-        for name, file in (("ca", "ca.crt"), ("certificate", "tls.crt"), ("key", "tls.key"))
-    }
+    return {"ca": folder + "/ca.crt", "certificate": folder + "/tls.crt", "key": folder + "/tls.key"}
 
 
 def expiry(certificate):

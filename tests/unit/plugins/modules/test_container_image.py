@@ -16,8 +16,6 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers import images as container_images
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import (
     EngineError,
-    kind_of,
-    one_line,
     pinned_reference,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import DetachedJob
@@ -257,8 +255,7 @@ PULLS = {
 
 def test_a_failed_pull_has_its_remedy_and_can_be_repeated(engine, pull):
     for scripted, code in PULLS.items():
-        words = ERRORS[scripted]
-        failed = container_images.pull_failure(None, NAME + ":1", EngineError(kind_of(words), one_line(words)), False)
+        failed = container_images.pull_failure(None, NAME + ":1", EngineError.of(ERRORS[scripted]), False)
         assert (failed.code, failed.values[:2]) == ("images." + code, (NAME + ":1", "nvcr.io"))
     engine.write(registry={NAME + ":1": image("a")}, errors={"pull": "http"})
     assert pull()["code"] == "images.no-tls"
