@@ -210,18 +210,18 @@ def test_a_download_at_work_and_a_lock_that_cannot_be_read_keep_the_files(node):
 def test_a_download_that_began_after_the_look_keeps_its_files(node, monkeypatch):
     monkeypatch.setattr(files, "_is_changing", lambda destination: False)
     with held(node.lib + "/models/.old.inference-fleet-lock"):
-        result = node.clean(remove=True)
-    assert result["kept"] == [node.lib + "/models/.old.inference-fleet-new", node.lib + "/models/old"]
+        kept = node.clean(remove=True)["kept"]
+    assert kept == [node.lib + "/models/.old.inference-fleet-new", node.lib + "/models/old"]
 
 
 def test_a_run_that_changes_the_servers_is_waited_for_by_the_user(node):
-    os.makedirs(node.root + "/run/inference-fleet")
+    lock = node.write(node.root + "/run/inference-fleet/engine_servers.lock")
     before = node.all_files()
-    with held(node.root + "/run/inference-fleet/engine_servers.lock"):
+    with held(lock):
         failed = operate("unused_files", **node.parameters, remove=True)
         assert failed["code"] == "servers.locked" and node.root in failed["msg"]
         assert not operate("unused_files", **node.parameters)["changed"]
-    assert [path for path in node.all_files() if not path.endswith("engine_servers.lock")] == before
+    assert node.all_files() == before
 
 
 def test_an_unreadable_entry_stops_it_and_an_empty_node_has_nothing(node, tmp_path):
@@ -251,8 +251,7 @@ def test_what_lies_elsewhere_is_listed_and_deleted_by_a_second_word_only(node, t
 
 def test_what_is_mounted_in_it_keeps_it(node, monkeypatch):
     monkeypatch.setattr(files, "mount_points", lambda: {node.lib + "/models/old/mnt"})
-    result = node.clean(remove=True, remove_shared=True)
-    assert result["kept"] == [node.lib + "/models/old"]
+    assert node.clean(remove=True, remove_shared=True)["kept"] == [node.lib + "/models/old"]
     assert os.path.isdir(node.lib + "/models/old")
 
 

@@ -109,19 +109,8 @@ def test_mounts_and_devices_that_are_not_there(engine, tmp_path):
 
 
 CDI_SPECS = {
-    "nvidia.yaml": """---
-cdiVersion: 0.5.0
-devices:
-- containerEdits:
-    deviceNodes:
-    - path: /dev/nvidia0
-  name: "0"
-- name: GPU-1a:2  # a name
-kind: nvidia.com/gpu
-""",
-    "other.json": json.dumps(
-        {"cdiVersion": "0.5.0", "kind": "other.org/card", "devices": [{"name": "all"}, {"name": "7"}]}
-    ),
+    "nvidia.yaml": 'devices:\n- containerEdits: {}\n  name: "0"\n- name: GPU-1a:2  # a name\nkind: nvidia.com/gpu\n',
+    "other.json": json.dumps({"kind": "other.org/card", "devices": [{"name": "all"}, {"name": "7"}]}),
     "notes.txt": "kind: nvidia.com/gpu\nname: 9\n",
 }
 
