@@ -17,6 +17,7 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import accounts as layout
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import DetachedJob
+from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 from ansible_collections.inference.fleet.tests.unit.operating import four_steps, operate
 
 
@@ -44,11 +45,8 @@ def accounts(tmp_path, monkeypatch):
     for tool in ("groupadd", "useradd", "groupdel", "userdel"):
         gone = tool.replace("del", "add")
         act = 'echo "%s $*" >> %s' % (tool, file) if tool == gone else "sed -i '/^%s .*'$1'$/d' %s" % (gone, file)
-        (tools / tool).write_text(
-            '#!/bin/sh\n[ -e %s/locked ] && { echo "%s: cannot lock /etc/passwd; try again later."; exit 10; }\n%s\n'
-            % (tmp_path, tool, act)
-        )
-        (tools / tool).chmod(0o755)
+        locked = '[ -e %s/locked ] && { echo "%s: cannot lock /etc/passwd; try again later."; exit 10; }\n'
+        script(tools / tool, locked % (tmp_path, tool) + act)
     monkeypatch.setenv("PATH", str(tools) + os.pathsep + os.environ["PATH"])
 
     def known(tool):
@@ -93,8 +91,13 @@ def test_folders_and_a_system_account_with_its_own_group(site, accounts, user):
     assert all(map(re.fullmatch, ["groupadd --system inference-fleet", added], made))
 
 
-def test_rights_of_folders_are_corrected(site, accounts):
+def test_rights_of_folders_are_corrected_without_following_links(site, accounts):
     site.run(user="inference-fleet")
+    target = site.folder / "private"
+    target.mkdir(mode=0o700)
+    for name in ("models", "servers"):
+        (site.root / "var/lib/inference-fleet" / name).mkdir(exist_ok=True)
+        (site.root / "var/lib/inference-fleet" / name / "link").symlink_to(target)
     cases = [
         ("etc/inference-fleet", 0o700, 0o755), ("etc/inference-fleet/secrets", 0o777, 0o755),
         ("run/inference-fleet", 0, 0o755), ("var/lib/inference-fleet/servers/server-0", 0, 0o755),
@@ -107,16 +110,6 @@ def test_rights_of_folders_are_corrected(site, accounts):
     lines = ["%s has mode %04o instead of mode %04o" % (site.root / name, *modes) for name, *modes in cases]
     assert sorted(applied["message"].split("; ")) == sorted(check["message"].split("; ")) == sorted(lines)
     assert [(site.root / name).stat().st_mode & 0o7777 for name, *_modes in cases] == [right for *_rest, right in cases]
-
-
-def test_a_link_among_the_models_and_what_it_leads_to_stay(site, accounts):
-    site.run(user="inference-fleet")
-    target = site.folder / "private"
-    target.mkdir(mode=0o700)
-    for name in ("models", "servers"):
-        (site.root / "var/lib/inference-fleet" / name).mkdir(exist_ok=True)
-        (site.root / "var/lib/inference-fleet" / name / "link").symlink_to(target)
-    assert not site.run(user="inference-fleet")["changed"]
     assert target.stat().st_mode & 0o777 == 0o700
 
 
@@ -214,8 +207,8 @@ def test_absent_leaves_accounts_of_others(site, accounts):
 
 def test_an_account_that_another_run_makes_at_the_same_time(site, accounts):
     for tool in ("groupadd", "useradd"):
-        script = site.folder / "bin" / tool
-        script.write_text("%s\necho exists; exit 9\n" % script.read_text())
+        with (site.folder / "bin" / tool).open("a") as stream:
+            stream.write("\necho exists; exit 9\n")
     assert not site.run(user="inference-fleet").get("failed")
     assert [line.split()[0] for line in accounts.read_text().splitlines()] == ["groupadd", "useradd"]
 

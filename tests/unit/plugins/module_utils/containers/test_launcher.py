@@ -178,9 +178,9 @@ def marked(tmp_path):
         environment = {processes.MARKER_SERVER: "server-0", processes.MARKER_ROOT: root}
         child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"], env=environment)
         reaper = threading.Thread(target=child.wait)  # the stand-in of the container's init
+        reaper.start()
         try:
             small_node.wait_until(lambda: processes.markers_of(child.pid) == (root, "server-0"))
-            reaper.start()
             yield root, child
         finally:
             child.kill()

@@ -279,7 +279,7 @@ def test_stopped_servers_are_forgotten_and_dropped_ones_are_gone(manager):
 ])  # fmt: skip
 def test_the_end_of_a_log_comes_from_the_journal(manager, journal, tail):
     manager.answers["journalctl"] = journal
-    assert manager.log_tail("server-0", 2) == tail
+    assert (manager.log_tail("server-0", 2), manager.log_files("server-0")) == (tail, [])
 
 
 def test_the_watchdog_is_a_unit_for_which_no_container_loses_its_devices(manager, monkeypatch):

@@ -5,22 +5,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import getpass
 import json
 import os
 import shutil
-import socketserver
-import ssl
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import services
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_services import certificates
 from ansible_collections.inference.fleet.tests.runs import play
-from ansible_collections.inference.fleet.tests.unit.engines.certificates import made
+from ansible_collections.inference.fleet.tests.unit.engines.certificates import serving, write
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 
@@ -95,10 +91,7 @@ def member(create, tmp_path_factory):
 @pytest.fixture(scope="module")
 def other(tmp_path_factory):
     """A service with another authority."""
-    folder, (certificate, key) = tmp_path_factory.mktemp("other"), made()
-    for name, text in (("ca.crt", certificate), ("tls.crt", certificate), ("tls.key", key)):
-        (folder / name).write_text(text)
-    return folder
+    return write(tmp_path_factory.mktemp("other"))
 
 
 @pytest.fixture(scope="module")
@@ -142,29 +135,6 @@ def test_certificates_that_do_not_fit(member, other, tmp_path):
     assert error(certificates.faults_of, "etcd-1", mine, [*NAMES, "other"], 0, True).code == "tls.given-unusable"
 
 
-@contextlib.contextmanager
-def served(folder):
-    """The address of a service that presents the certificate of a folder and requires a certificate."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
-    context.load_verify_locations(folder / "ca.crt")
-    context.verify_mode = ssl.CERT_REQUIRED
-
-    class Handler(socketserver.BaseRequestHandler):
-        def handle(self):
-            with contextlib.suppress(OSError):
-                context.wrap_socket(self.request, server_side=True).close()
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield "127.0.0.1:%d" % server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def reasons(folder, names=("client",), endpoints=()):
     params = {"path": str(folder), "names": list(names), "renew_days": 30, "endpoints": endpoints}
     found = services.service_certificate(params, True)
@@ -176,9 +146,10 @@ def test_a_client_has_a_certificate_of_the_service_and_no_authority_key(client, 
     assert sorted(path.name for path in client.iterdir()) == ["ca.crt", "tls.crt", "tls.key"]
     assert (client / "ca.crt").read_bytes() == (member / "ca.crt").read_bytes()
     assert "is not valid for another" in reasons(client, ["another"])[0]
-    with served(member) as address:
-        assert reasons(client, endpoints=[address]) == []
-    assert reasons(client, endpoints=[address]) == []  # not reachable
-    with served(other) as foreign:
-        (reason,) = reasons(client, endpoints=[address, foreign])
-    assert "does not accept the certificate of %s" % foreign in reason
+    with serving(folder=member) as port:
+        assert reasons(client, endpoints=["127.0.0.1:%d" % port]) == []
+    closed = "127.0.0.1:%d" % port
+    assert reasons(client, endpoints=[closed]) == []  # not reachable
+    with serving(folder=other) as port:
+        (reason,) = reasons(client, endpoints=[closed, "127.0.0.1:%d" % port])
+    assert "does not accept the certificate of 127.0.0.1:%d" % port in reason

@@ -5,17 +5,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
-import socketserver
-import ssl
 import subprocess
-import threading
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import order
 from ansible_collections.inference.fleet.tests.unit.engines import certificates, guard_place, small_node
+from ansible_collections.inference.fleet.tests.unit.engines.certificates import serving
+
+OK, UNAUTHORIZED, UNAVAILABLE = (b"HTTP/1.1 %d \r\n\r\n" % status for status in (200, 401, 503))
 
 
 def test_a_guard_that_waits_can_be_found_and_gives_up_after_the_leaders_budget(place):
@@ -65,31 +64,6 @@ def test_a_follower_asks_its_leader_with_the_leaders_key(place):
         guard_place.end(engine, signal.SIGKILL)
 
 
-@contextlib.contextmanager
-def serving(port=0, answer=b"HTTP/1.1 200 \r\n\r\n", context=None):
-    """A service at a port of loopback that sends this to each client, over HTTP after its request; yields the port."""
-
-    class Handler(socketserver.StreamRequestHandler):
-        def handle(self):
-            request = iter(self.rfile.readline, b"\r\n") if answer.startswith(b"HTTP") else ()
-            assert b"" not in request
-            self.wfile.write(answer)
-
-    class Server(socketserver.ThreadingTCPServer):
-        allow_reuse_address = True
-
-    with Server(("127.0.0.1", port), Handler) as server:
-        if context:
-            server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def etcd(*ports, scheme="http", **more):
     return {"name": "etcd", "urls": ["%s://127.0.0.1:%d/health" % (scheme, port) for port in ports], **more}
 
@@ -105,11 +79,11 @@ def test_starts_that_end_while_a_service_is_away_do_not_count(place):
         state = place.state(entry)
         assert state["starts"] == [] and "127.0.0.1:%d/health: connection refused" % port in state["reason"]
         assert process.poll() is None
-        with serving(port):
+        with serving(port, OK):
             assert process.wait(60) == 0
         assert place.state(entry)["phase"] == "running"
     # who waits is forgiven one start, not those before it
-    with serving(port):
+    with serving(port, OK):
         assert place.run(entry, "--burst", "2", "--restart-delay", "0.05").returncode == 0
         assert place.run(entry, "--burst", "2", "--restart-delay", "0.05").returncode == 194
     for _guard in range(2):
@@ -119,10 +93,10 @@ def test_starts_that_end_while_a_service_is_away_do_not_count(place):
 
 
 def test_any_address_is_enough_and_a_service_that_is_ill_is_away():
-    with serving() as well, serving(answer=b"HTTP/1.1 503 \r\n\r\n") as ill:
+    with serving(answer=OK) as well, serving(answer=UNAVAILABLE) as ill:
         assert order.away(etcd(small_node.free_port(), ill, well), {}) is None
         assert order.away(etcd(ill), {}) == "http://127.0.0.1:%d/health: HTTP 503" % ill
-    with serving(answer=b"HTTP/1.1 401 \r\n\r\n") as guarded:
+    with serving(answer=UNAUTHORIZED) as guarded:
         assert order.away(etcd(guarded), {}) is None
 
 
@@ -134,15 +108,10 @@ def test_a_service_that_greets(text, available):
 
 
 def test_certificates_of_clients(tmp_path):
-    certificate, key = certificates.made()
-    (tmp_path / "pem").write_text(certificate + key)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "pem")
-    context.load_verify_locations(cadata=certificate)
-    context.verify_mode = ssl.CERT_REQUIRED
     names = {"ca": "CA", "certificate": "CERTIFICATE", "key": "KEY"}
-    given = {"CA": certificate, "CERTIFICATE": certificate, "KEY": key}
-    with serving(context=context) as port:
+    folder = certificates.write(tmp_path)
+    given = {name: (folder / file).read_text() for name, file in zip(names.values(), ("ca.crt", "tls.crt", "tls.key"))}
+    with serving(answer=OK, folder=folder) as port:
         need = etcd(port, scheme="https", tls=names)
         assert order.away(need, given) is None
         assert order.away(need, {"CA": given["CA"]}) is not None
