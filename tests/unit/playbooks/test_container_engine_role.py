@@ -56,11 +56,7 @@ class Node:
 
     def runs(self, *cases, check=False):
         """[[calls, and the message of a failure] of each (file of the role's tasks, variables)], and the Run."""
-        shared = {
-            "container_engine_platform_settings": {}, "container_engine_images": [], "container_engine_mirror": "",
-            "container_engine_auth": {}, "container_engine_proxy_env": {}, "container_engine_ca_bundle": "",
-            "container_engine_root": str(self.root),
-        }  # fmt: skip
+        shared = {"fleet_servers": [], "fleet_root": str(self.root)}
         turns, run = self.role.turns([(name, {**shared, **given}) for name, given in cases], *["--check"] * check)
         seen = [[[name, given.get("state") or given.get("failed") or given.get("name")] for name, given in calls]
                 for calls in turns]  # fmt: skip

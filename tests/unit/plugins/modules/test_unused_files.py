@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import subprocess
@@ -21,7 +20,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.operations.servers
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache, plan_entry
 from ansible_collections.inference.fleet.tests.unit.operating import four_steps, operate
 
-KEYS = {name: hashlib.sha256(name.encode()).hexdigest()[:16] for name in ("planned", "deployed", "old")}
+KEYS = {"planned": "1" * 16, "deployed": "2" * 16, "old": "3" * 16}
 
 
 class Node:
@@ -45,7 +44,7 @@ class Node:
             self.write("models/.%s.inference-fleet-new/model.safetensors.incomplete" % name)
         self.parameters = {"root": self.root, "servers": self.planned, "deployment": self.deployment}
 
-    def entry(self, name, key, version, **changes):
+    def entry(self, name, key, version):
         lib = self.lib
         artifact = "%s/artifacts/trn3/%s" % (lib, KEYS[key])
         server = "%s/servers/%s" % (lib, name)
@@ -57,7 +56,6 @@ class Node:
             environment={"TIKTOKEN_ENCODINGS_BASE": lib + "/encodings"},
             weights=["%s/models/%s" % (lib, version)],
             directories={"artifact": artifact, **{kind: server + "/" + kind for kind in ("work", "compile", "cache")}},
-            **changes,
         )
 
     def write(self, path, text="x" * 5000):
