@@ -69,15 +69,10 @@ class ScriptedEngine:
         for tool in ("mv", "rm"):
             (self.bin / tool).symlink_to(shutil.which(tool))
         for kind in kinds:
-            self.add(kind)
+            start = '#!/bin/sh\nexec %s -I -S %s %s %s %s "$@"\n'
+            (self.bin / kind).write_text(start % (sys.executable, __file__, self.file, self.calls, kind))
+            (self.bin / kind).chmod(0o755)
         monkeypatch.setattr(host_paths, "PATH", str(self.bin))
-
-    def add(self, kind):
-        """Install a client."""
-        (self.bin / kind).write_text(
-            '#!/bin/sh\nexec %s -I -S %s %s %s %s "$@"\n' % (sys.executable, __file__, self.file, self.calls, kind)
-        )
-        (self.bin / kind).chmod(0o755)
 
     def read(self):
         return json.loads(self.file.read_text())

@@ -138,9 +138,11 @@ def test_a_new_digest_leaves_the_image_that_runs(engine, pull, monkeypatch, tagg
 LOGINS = {"nvcr.io": {"username": "team", "password": "pa:ss"}, "docker.io": {"username": "usr", "password": "pwd"}}
 
 
-def test_logins_are_in_a_file_of_this_pull_alone(engine, pull, tmp_path):
+@pytest.mark.parametrize(("kind", "option"), [("docker", "--host"), ("podman", "--url")])
+def test_logins_are_in_a_file_of_this_pull_alone(tmp_path, monkeypatch, pull, kind, option):
+    engine = ScriptedEngine(tmp_path, monkeypatch, kinds=[kind])
     engine.write(registry={NAME + ":1": image("a")})
-    result = pull(auth=LOGINS)
+    result = pull(engine=kind, auth=LOGINS, environment=PROXY, address="unix:///run/other.sock")
     assert result["image"] == NAME + ":1"  # a username is no secret: `team` is not masked
     (call,) = engine.called("pull")
     assert call["login"] == {
@@ -150,21 +152,11 @@ def test_logins_are_in_a_file_of_this_pull_alone(engine, pull, tmp_path):
             "https://index.docker.io/v1/": {"auth": base64.b64encode(b"usr:pwd").decode()},
         },
     }
+    assert call["argv"][1:3] == [option, "unix:///run/other.sock"]
+    assert call["environment"]["HTTPS_PROXY"] == PROXY["HTTPS_PROXY"]
     assert "pa:ss" not in str(call["argv"]) + str(call["environment"]) + str(result)
     assert [name for _folder, _folders, names in os.walk(tmp_path / "root") for name in names if "config" in name] == []
     assert not (engine.called("image")[0]["login"] or [one for one in engine.called("ps") if one["login"]])
-
-
-def test_podman_gets_its_login_and_proxies_by_its_environment(tmp_path, monkeypatch, pull):
-    engine = ScriptedEngine(tmp_path, monkeypatch, kinds=["podman"])
-    engine.write(registry={NAME + ":1": image("a")})
-    pull(engine="podman", auth={"nvcr.io": {"username": "usr", "password": "pwd"}}, environment=PROXY)
-    (call,) = engine.called("pull")
-    assert (call["login"]["mode"], call["environment"]["HTTPS_PROXY"]) == ("0o600", PROXY["HTTPS_PROXY"])
-    engine.add("docker")
-    engine.write(images={})
-    pull(address="unix:///run/other.sock")
-    assert engine.called("pull")[-1]["argv"][1:3] == ["--host", "unix:///run/other.sock"]
 
 
 def test_a_pull_goes_on_without_its_caller(engine, pull, tmp_path):
