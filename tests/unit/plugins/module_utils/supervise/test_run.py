@@ -156,7 +156,7 @@ def test_a_record_that_cannot_be_written_keeps_no_server_from_starting(place):
 
 def test_stops_that_were_asked_for_do_not_count(place):
     """More of them than the limit allows; count goes on, since a person wants to know of every start."""
-    entry = place.node.entry("server-0")
+    entry = small_node.rehash(place.node.entry("server-0"), command=["sleep", "900"])
     for number in range(1, 4):
         process = place.running(entry)
         assert (len(place.state(entry)["starts"]), place.state(entry)["count"]) == (1, number)
