@@ -44,7 +44,7 @@ class Place:
         self.guard = program.start(None)
 
     def write(self, entry, **secrets):
-        os.makedirs(entry["directories"]["work"], exist_ok=True)
+        os.makedirs(self.node.paths.directories(entry["name"])["work"], exist_ok=True)
         (self.folder / (entry["name"] + ".json")).write_text(json.dumps(entry), encoding="utf-8")
         (self.folder / "secrets.json").write_text(json.dumps(secrets), encoding="utf-8")
 
@@ -55,10 +55,13 @@ class Place:
             *("--secrets", str(self.folder / "secrets.json"), "--root", self.node.root, *options),
         ]
 
-    def run(self, entry, *options, **kwargs):
+    @staticmethod
+    def execute(argv, **kwargs):
+        return subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False, **kwargs)
+
+    def run(self, entry, *options):
         self.write(entry)
-        return subprocess.run(self.command(entry, *options), capture_output=True, text=True, timeout=300, check=False,
-                              **kwargs)  # fmt: skip
+        return self.execute(self.command(entry, *options))
 
     def start(self, entry, *options):
         self.write(entry)

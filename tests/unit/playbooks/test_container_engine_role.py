@@ -56,11 +56,7 @@ class Node:
 
     def runs(self, *cases, check=False):
         """[[calls, and the message of a failure] of each (file of the role's tasks, variables)], and the Run."""
-        shared = {
-            "container_engine_platform_settings": {}, "container_engine_images": [], "container_engine_mirror": "",
-            "container_engine_auth": {}, "container_engine_proxy_env": {}, "container_engine_ca_bundle": "",
-            "container_engine_root": str(self.root),
-        }  # fmt: skip
+        shared = {"fleet_servers": [], "fleet_root": str(self.root)}
         turns, run = self.role.turns([(name, {**shared, **given}) for name, given in cases], *["--check"] * check)
         seen = [[[name, given.get("state") or given.get("failed") or given.get("name")] for name, given in calls]
                 for calls in turns]  # fmt: skip
@@ -159,9 +155,16 @@ def test_a_restart_is_for_settings_that_docker_cannot_reload_and_stops_no_contai
     assert others == [[RELOAD], [RESTART], [RELOAD], [RESTART], [["systemd_service", "started"]]]
 
 
-def test_proxies_are_in_a_private_file_and_removed_when_they_are_no_longer_set(node):
-    calls, run = node.docker(*[({}, {"proxy_env": PROXY})] * 2)
-    assert "word" not in run.output
+def test_proxies_are_in_a_private_file_and_no_run_forgets_the_restart_for_them(node):
+    node.write("run/fails", "")
+    calls, failed = node.docker(({}, {"proxy_env": PROXY}))
+    assert calls == [[RESTART, ["turn", ANY]]]
+    (node.root / "run/fails").unlink()
+    calls, run = node.docker((RUNNING, {"proxy_env": PROXY}), *[({}, {"proxy_env": PROXY})] * 2)
+    ((_name, said),), *others = calls
+    assert said.startswith("Docker needs a restart for changes of an earlier run")
+    assert others == [[RESTART], []]
+    assert "word" not in failed.output + run.output
     path = node.root / "etc/inference-fleet/docker-proxy.env"
     assert path.read_text().splitlines()[1:] == [
         'HTTPS_PROXY="http://user:pass\\\\\\"word@proxy:3128"', 'NO_PROXY="127.0.0.1"',
@@ -169,19 +172,9 @@ def test_proxies_are_in_a_private_file_and_removed_when_they_are_no_longer_set(n
     assert path.stat().st_mode & 0o777 == 0o600
     drop_in = "etc/systemd/system/docker.service.d/inference-fleet.conf"
     assert "EnvironmentFile=-/etc/inference-fleet/docker-proxy.env" in node.read(drop_in)
-    assert calls == [[RESTART], []]
+    # and removed when they are no longer set
     assert node.docker(({"proxies": True}, {}))[0] == [[RESTART]]
     assert (path.exists(), node.read(drop_in)) == (False, None)
-
-
-def test_a_restart_is_not_forgotten_if_a_run_ends_before_it(node):
-    node.write("run/fails", "")
-    assert node.docker(({}, {"proxy_env": PROXY}))[0] == [[RESTART, ["turn", ANY]]]
-    (node.root / "run/fails").unlink()
-    calls, _run = node.docker((RUNNING, {"proxy_env": PROXY}), *[({}, {"proxy_env": PROXY})] * 2)
-    ((_name, said),), *others = calls
-    assert said.startswith("Docker needs a restart for changes of an earlier run")
-    assert others == [[RESTART], []]
 
 
 def test_check_mode_changes_nothing(node):

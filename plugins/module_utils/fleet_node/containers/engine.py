@@ -65,6 +65,11 @@ class EngineError(Exception):
         self.kind = kind
         self.words = words
 
+    @classmethod
+    def of(cls, output):
+        """The error of a client with this output."""
+        return cls(kind_of(output), one_line(output))
+
 
 @dataclass
 class Container:
@@ -169,14 +174,21 @@ class Engine:
         except OSError as error:
             raise EngineError("other", "%s cannot be executed: %s" % (argv[0], error.strerror)) from error
         if check and done.returncode:
-            words = done.stderr.strip() or done.stdout.strip()
-            raise EngineError(kind_of(words), one_line(words))
+            raise EngineError.of(done.stderr.strip() or done.stdout.strip())
         return done.stdout
 
     def ping(self):
         """Return the engine's version. Raises EngineError unless it answers."""
         command, field = ("version", "Server") if self.kind == "docker" else ("info", "Version")
         return self.call(command, "--format", "{{.%s.Version}}" % field).strip()
+
+    def fault(self):
+        """The EngineError of an engine that does not answer, or None."""
+        try:
+            self.ping()
+        except EngineError as error:
+            return error
+        return None
 
     def cdi(self):
         """(version of the engine, folders in which it looks for descriptions of CDI devices; none without CDI)."""
@@ -349,12 +361,8 @@ def engine_failure(engine, error, where=""):
 def silent_engine(entry):
     """Why the engine of an entry's container does not answer; None if it does, and without a container."""
     engine = engine_of_entry(entry)
-    try:
-        if engine is not None:
-            engine.ping()
-    except EngineError as error:
-        return engine_problem(engine, error)
-    return None
+    error = engine and engine.fault()
+    return engine_problem(engine, error) if error else None
 
 
 def our_containers(root, entries):

@@ -67,14 +67,6 @@ class Host:
             return [PODMAN_INIT]
         return []
 
-    def error(self):
-        """The EngineError of an engine that does not answer, or None."""
-        try:
-            self.engine.ping()
-        except EngineError as error:
-            return error
-        return None
-
     def daemon_json_mode(self):
         """The mode of daemon.json as an octal string, None without the file. Raises FleetError if it is not valid."""
         path = self.sysroot + DAEMON_JSON
@@ -126,7 +118,7 @@ def check(host, inputs):
     bundle = inputs["ca_bundle"]
     if bundle and "-----BEGIN CERTIFICATE-----" not in (read_text(bundle) or ""):
         raise FleetError("containers.ca-bundle-unreadable", bundle)
-    error = host.error()
+    error = host.engine.fault()
     if error and (host.kind == "podman" or error.kind != "down"):
         raise engine_failure(host.engine, error)
     due = None
@@ -176,7 +168,7 @@ def faults(engine, address=None, prepares=True, sysroot=""):
             host.daemon_json_mode()
     except FleetError as error:
         return [error.message], []
-    down = host.error()
+    down = host.engine.fault()
     if down is None:
         return [], []
     if down.kind == "timeout":

@@ -28,8 +28,6 @@ from .engine import (
     check_architecture,
     digest_tag,
     engine_failure,
-    kind_of,
-    one_line,
     pinned_reference,
     split_reference,
 )
@@ -190,7 +188,7 @@ def _pull(job, engine, source, login, end):
     if status is None:
         log = "the pull was ended from outside"
     if status is None or status.strip() != "0":
-        raise EngineError(kind_of(log), one_line(log))
+        raise EngineError.of(log)
     return begun, None
 
 

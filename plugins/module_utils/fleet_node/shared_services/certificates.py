@@ -8,8 +8,8 @@ A folder contains ca.crt, tls.crt, tls.key and, on members, ca.key: any member c
 
 from __future__ import annotations
 
-import ipaddress
 import os
+import re
 import socket
 import ssl
 
@@ -19,6 +19,7 @@ from ..host.os_errors import os_error
 
 AUTHORITY_KEY = "ca.key"
 DAY_S = 86400
+ADDRESS = re.compile("[0-9.]+$|.*:")  # of names; the role shared_service signs certificates for the same
 ANSWER_S = 3  # for a service to answer a client
 
 
@@ -33,10 +34,7 @@ def openssl(*arguments):
 
 def paths(folder):
     """{ca, certificate, key} of a folder."""
-    return {
-        name: os.path.join(folder, file)
-        for name, file in (("ca", "ca.crt"), ("certificate", "tls.crt"), ("key", "tls.key"))
-    }
+    return {"ca": folder + "/ca.crt", "certificate": folder + "/tls.crt", "key": folder + "/tls.key"}
 
 
 def expiry(certificate):
@@ -64,21 +62,13 @@ def faults(files, names, spare_days):
     if not found and openssl("verify", "-CAfile", files["ca"], certificate)[0]:
         found.append("%s is not signed by %s" % (certificate, files["ca"]))
     for name in names:
-        option = "-checkip" if _is_address(name) else "-checkhost"
+        option = "-checkip" if ADDRESS.match(name) else "-checkhost"
         if "does match" not in openssl("x509", "-in", certificate, "-noout", option, name)[1]:
             found.append("%s is not valid for %s" % (certificate, name))
     key = openssl("pkey", "-in", files["key"], "-pubout")
     if key[0] or key[1] != openssl("x509", "-in", certificate, "-noout", "-pubkey")[1]:
         found.append("%s is not the key of %s" % (files["key"], certificate))
     return found
-
-
-def _is_address(name):
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def faults_of(member, files, names, renew_days, given):

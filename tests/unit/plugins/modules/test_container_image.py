@@ -16,8 +16,6 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers import images as container_images
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import (
     EngineError,
-    kind_of,
-    one_line,
     pinned_reference,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import DetachedJob
@@ -25,6 +23,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervi
 from ansible_collections.inference.fleet.tests.unit.engines import plans
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import ERRORS, ScriptedEngine, image
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
+from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 from ansible_collections.inference.fleet.tests.unit.operating import four_steps, operate
 
 D1, D2 = "sha256:" + "1" * 64, "sha256:" + "2" * 64
@@ -53,13 +52,14 @@ def sources(engine):
     return [call["argv"][-1] for call in engine.called("pull")]
 
 
-def test_by_tag(engine, tmp_path):
-    engine.write(registry={NAME + ":1": image("a", PINNED)})
-    check, applied = four_steps("container_image", image=NAME + ":1", root=str(tmp_path))
+@pytest.mark.parametrize(("mirror", "source"), [
+    ("", NAME + ":1"), ("mirror.example:5000", "mirror.example:5000/team/app:1"),
+])  # fmt: skip
+def test_by_tag_and_through_a_mirror_under_its_own_name(engine, tmp_path, mirror, source):
+    engine.write(registry={source: image("a", source.replace(":1", "@" + D1))})
+    check, applied = four_steps("container_image", image=NAME + ":1", mirror=mirror, root=str(tmp_path))
     assert check["diff"] == applied["diff"] == {"before": "", "after": "image %s:1\n" % NAME}
-    assert check["image"] is None
-    assert applied["image"] == NAME + ":1"
-    assert sources(engine) == [NAME + ":1"]
+    assert (check["image"], applied["image"], sources(engine)) == (None, NAME + ":1", [source])
 
 
 def test_by_digest_and_a_tag_of_it_is_put_on_it_and_right_without_a_network(engine, pull, tmp_path):
@@ -92,14 +92,6 @@ def test_by_digest_and_a_tag_of_it_is_put_on_it_and_right_without_a_network(engi
 )
 def test_what_is_pulled_through_a_mirror(mirror, name, source):
     assert container_images.mirrored(name, mirror) == source
-
-
-def test_through_a_mirror_it_keeps_its_own_name(engine, pull):
-    source = "mirror.example:5000/team/app:1"
-    engine.write(registry={source: image("a", "mirror.example:5000/team/app@" + D1)})
-    result = pull(mirror="mirror.example:5000")
-    assert (result["image"], sources(engine)) == (NAME + ":1", [source])
-    assert not pull(mirror="mirror.example:5000")["changed"]
 
 
 @pytest.mark.parametrize(
@@ -146,9 +138,11 @@ def test_a_new_digest_leaves_the_image_that_runs(engine, pull, monkeypatch, tagg
 LOGINS = {"nvcr.io": {"username": "team", "password": "pa:ss"}, "docker.io": {"username": "usr", "password": "pwd"}}
 
 
-def test_logins_are_in_a_file_of_this_pull_alone(engine, pull, tmp_path):
+@pytest.mark.parametrize(("kind", "option"), [("docker", "--host"), ("podman", "--url")])
+def test_logins_are_in_a_file_of_this_pull_alone(tmp_path, monkeypatch, pull, kind, option):
+    engine = ScriptedEngine(tmp_path, monkeypatch, kinds=[kind])
     engine.write(registry={NAME + ":1": image("a")})
-    result = pull(auth=LOGINS)
+    result = pull(engine=kind, auth=LOGINS, environment=PROXY, address="unix:///run/other.sock")
     assert result["image"] == NAME + ":1"  # a username is no secret: `team` is not masked
     (call,) = engine.called("pull")
     assert call["login"] == {
@@ -158,21 +152,11 @@ def test_logins_are_in_a_file_of_this_pull_alone(engine, pull, tmp_path):
             "https://index.docker.io/v1/": {"auth": base64.b64encode(b"usr:pwd").decode()},
         },
     }
+    assert call["argv"][1:3] == [option, "unix:///run/other.sock"]
+    assert call["environment"]["HTTPS_PROXY"] == PROXY["HTTPS_PROXY"]
     assert "pa:ss" not in str(call["argv"]) + str(call["environment"]) + str(result)
     assert [name for _folder, _folders, names in os.walk(tmp_path / "root") for name in names if "config" in name] == []
     assert not (engine.called("image")[0]["login"] or [one for one in engine.called("ps") if one["login"]])
-
-
-def test_podman_gets_its_login_and_proxies_by_its_environment(tmp_path, monkeypatch, pull):
-    engine = ScriptedEngine(tmp_path, monkeypatch, kinds=["podman"])
-    engine.write(registry={NAME + ":1": image("a")})
-    pull(engine="podman", auth={"nvcr.io": {"username": "usr", "password": "pwd"}}, environment=PROXY)
-    (call,) = engine.called("pull")
-    assert (call["login"]["mode"], call["environment"]["HTTPS_PROXY"]) == ("0o600", PROXY["HTTPS_PROXY"])
-    engine.add("docker")
-    engine.write(images={})
-    pull(address="unix:///run/other.sock")
-    assert engine.called("pull")[-1]["argv"][1:3] == ["--host", "unix:///run/other.sock"]
 
 
 def test_a_pull_goes_on_without_its_caller(engine, pull, tmp_path):
@@ -183,87 +167,73 @@ def test_a_pull_goes_on_without_its_caller(engine, pull, tmp_path):
     assert (first["changed"], first["finished"], first["image"]) == (True, False, None)
     printed = wait_until(lambda: re.search(r"app:1 \((.+)\)", pull(wait_s=0)["progress"]["file"]))
     assert "layer" in printed[1] or "Pull" in printed[1]
-    (folder,) = (tmp_path / "root/var/lib/inference-fleet/jobs").glob("image-*[0-9a-f]")
+    folder = folder_of_pull(tmp_path)
     held.unlink()
     wait_until((folder / "status").exists)
     assert not (folder / "login").exists()  # though nobody has asked since
     last = pull(wait_s=300)
     assert (last["finished"], last["image"]) == (True, NAME + ":1")
     assert len(sources(engine)) == 1
-    assert [name for name in os.listdir(tmp_path / "root/var/lib/inference-fleet/jobs") if "." not in name] == []
+    assert not folder.exists()
 
 
-class TestLeftBehind:
-    """Pulls that nobody asked about since: what they say of themselves is not what is so now."""
+# ---- pulls that nobody asked about since: what they say of themselves is not what is so now
 
-    @pytest.fixture
-    def jobs(self, tmp_path):
-        return tmp_path / "root/var/lib/inference-fleet/jobs"
 
-    def folder(self, jobs):
-        (folder,) = jobs.glob("image-*[0-9a-f]")
-        return folder
+def folder_of_pull(tmp_path):
+    (folder,) = (tmp_path / "root/var/lib/inference-fleet/jobs").glob("image-*[0-9a-f]")
+    return folder
 
-    def failed(self, engine, pull, jobs, **arguments):
-        """A pull that fails while nobody looks; its status file. The registry is well again."""
-        engine.write(registry={NAME + ":1": image("a")}, errors={"pull": "auth"})
-        assert not pull(wait_s=0, **arguments)["finished"]
-        wait_until((self.folder(jobs) / "status").exists)
-        engine.write(errors={})
-        return self.folder(jobs) / "status"
 
-    def test_a_failure_is_told_once_and_of_long_ago_not_at_all(self, engine, pull, jobs):
-        self.failed(engine, pull, jobs, auth=LOGINS)
-        assert pull(auth=LOGINS)["code"] == "images.login-refused"
-        assert len(sources(engine)) == 1
-        status = self.failed(engine, pull, jobs, auth=LOGINS)
-        os.utime(status, (time.time() - 3600,) * 2)
-        assert (pull(auth=LOGINS)["finished"], len(sources(engine))) == (True, 3)
+def begun(engine, pull, tmp_path, errors=(), **arguments):
+    """The folder of a pull that nobody waits for; its status file is there, too, unless the pull is held."""
+    engine.write(registry={NAME + ":1": image("a")}, errors=dict(errors), **arguments)
+    assert not pull(wait_s=0, auth=LOGINS)["finished"]
+    folder = folder_of_pull(tmp_path)
+    wait_until((folder / "status").exists if not arguments else lambda: sources(engine))
+    engine.write(errors={})
+    return folder
 
-    def test_a_success_whose_image_is_gone(self, engine, pull, jobs):
-        engine.write(registry={NAME + ":1": image("a")})
-        assert not pull(wait_s=0)["finished"]
-        wait_until((self.folder(jobs) / "status").exists)
-        engine.write(images={})
-        assert (pull()["finished"], len(sources(engine))) == (True, 2)
 
-    def test_the_login_of_a_killed_pull_goes_with_the_next_call(self, engine, pull, jobs):
-        """Be it for another image."""
-        engine.write(registry={NAME + ":1": image("a")}, held=str(engine.file))
-        pull(wait_s=0, auth=LOGINS)
-        folder = self.folder(jobs)
-        os.killpg(int((folder / "pid").read_text()), signal.SIGKILL)
-        wait_until(lambda: not DetachedJob(str(folder)).alive())
-        assert (folder / "login").exists()
-        engine.write(images={NAME + ":1": image("a"), "other:1": image("b")})
-        assert pull(image="other:1")["finished"]
-        assert not folder.exists()
+def test_a_failure_is_told_once_and_of_long_ago_not_at_all(engine, pull, tmp_path):
+    begun(engine, pull, tmp_path, {"pull": "auth"})
+    assert pull(auth=LOGINS)["code"] == "images.login-refused"
+    assert len(sources(engine)) == 1
+    status = begun(engine, pull, tmp_path, {"pull": "auth"}) / "status"
+    os.utime(status, (time.time() - 3600,) * 2)
+    assert (pull(auth=LOGINS)["finished"], len(sources(engine))) == (True, 3)
 
-    def test_as_long_as_its_client_lives_a_pull_is_one(self, engine, pull, jobs):
-        engine.write(registry={NAME + ":1": image("a")}, held=str(engine.file))
-        pull(wait_s=0, auth=LOGINS)
-        folder = self.folder(jobs)
-        wait_until(lambda: sources(engine))
-        shell = int((folder / "pid").read_text())
-        os.kill(shell, signal.SIGKILL)
-        engine.write(images={"other:1": image("b")}, held=None)
-        assert pull(image="other:1")["finished"] and (folder / "login").exists()
-        assert not pull(wait_s=0, auth=LOGINS)["finished"] and len(sources(engine)) == 1
-        os.killpg(shell, signal.SIGKILL)
-        wait_until(lambda: not DetachedJob(str(folder)).alive())
-        assert (pull(auth=LOGINS)["finished"], len(sources(engine))) == (True, 2)
 
-    def test_a_process_that_the_client_leaves_is_no_pull(self, engine, pull, tmp_path):
-        engine.write(registry={NAME + ":1": image("a")})
-        client, left = engine.bin / "docker", tmp_path / "left"
-        real = client.rename(engine.bin / "real")
-        sleep = shutil.which("sleep")
-        client.write_text('#!/bin/sh\n[ $1 != pull ] || { %s 600 & echo $! >%s; }\n%s "$@"\n' % (sleep, left, real))
-        client.chmod(0o755)
-        try:
-            assert pull(wait_s=60)["finished"]
-        finally:
-            os.kill(int(left.read_text()), signal.SIGKILL)
+def test_a_success_whose_image_is_gone(engine, pull, tmp_path):
+    begun(engine, pull, tmp_path)
+    engine.write(images={})
+    assert (pull(auth=LOGINS)["finished"], len(sources(engine))) == (True, 2)
+
+
+def test_as_long_as_its_client_lives_a_pull_is_one_and_then_its_login_goes_with_any_call(engine, pull, tmp_path):
+    folder = begun(engine, pull, tmp_path, held=str(engine.file))
+    shell = int((folder / "pid").read_text())
+    os.kill(shell, signal.SIGKILL)
+    engine.write(images={"other:1": image("b")}, held=None)
+    assert pull(image="other:1")["finished"] and (folder / "login").exists()
+    assert not pull(wait_s=0, auth=LOGINS)["finished"] and len(sources(engine)) == 1
+    os.killpg(shell, signal.SIGKILL)
+    wait_until(lambda: not DetachedJob(str(folder)).alive())
+    assert (folder / "login").exists()
+    assert pull(image="other:1")["finished"] and not folder.exists()
+    assert (pull(auth=LOGINS)["finished"], len(sources(engine))) == (True, 2)
+
+
+def test_a_process_that_the_client_leaves_is_no_pull(engine, pull, tmp_path):
+    engine.write(registry={NAME + ":1": image("a")})
+    client, left = engine.bin / "docker", tmp_path / "left"
+    real = client.rename(engine.bin / "real")
+    sleep = shutil.which("sleep")
+    script(client, '[ $1 != pull ] || { %s 600 & echo $! >%s; }\n%s "$@"\n' % (sleep, left, real))
+    try:
+        assert pull(wait_s=60)["finished"]
+    finally:
+        os.kill(int(left.read_text()), signal.SIGKILL)
 
 
 PULLS = {
@@ -277,8 +247,7 @@ PULLS = {
 
 def test_a_failed_pull_has_its_remedy_and_can_be_repeated(engine, pull):
     for scripted, code in PULLS.items():
-        words = ERRORS[scripted]
-        failed = container_images.pull_failure(None, NAME + ":1", EngineError(kind_of(words), one_line(words)), False)
+        failed = container_images.pull_failure(None, NAME + ":1", EngineError.of(ERRORS[scripted]), False)
         assert (failed.code, failed.values[:2]) == ("images." + code, (NAME + ":1", "nvcr.io"))
     engine.write(registry={NAME + ":1": image("a")}, errors={"pull": "http"})
     assert pull()["code"] == "images.no-tls"

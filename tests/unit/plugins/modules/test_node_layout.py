@@ -8,21 +8,17 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import re
 import sys
 import types
+from unittest import mock
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import accounts as layout
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import DetachedJob
+from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 from ansible_collections.inference.fleet.tests.unit.operating import four_steps, operate
-
-NAMES = ["etc", "var/lib", "var/lib//venvs", "var/lib//models", "var/lib//encodings", "var/log"]
-
-
-def directories(root):
-    parts = (name.split("//") for name in NAMES)
-    return ["%s/%s/inference-fleet%s" % (root, part[0], "/" + part[1] if part[1:] else "") for part in parts]
 
 
 @pytest.fixture
@@ -49,11 +45,8 @@ def accounts(tmp_path, monkeypatch):
     for tool in ("groupadd", "useradd", "groupdel", "userdel"):
         gone = tool.replace("del", "add")
         act = 'echo "%s $*" >> %s' % (tool, file) if tool == gone else "sed -i '/^%s .*'$1'$/d' %s" % (gone, file)
-        (tools / tool).write_text(
-            '#!/bin/sh\n[ -e %s/locked ] && { echo "%s: cannot lock /etc/passwd; try again later."; exit 10; }\n%s\n'
-            % (tmp_path, tool, act)
-        )
-        (tools / tool).chmod(0o755)
+        locked = '[ -e %s/locked ] && { echo "%s: cannot lock /etc/passwd; try again later."; exit 10; }\n'
+        script(tools / tool, locked % (tmp_path, tool) + act)
     monkeypatch.setenv("PATH", str(tools) + os.pathsep + os.environ["PATH"])
 
     def known(tool):
@@ -66,13 +59,6 @@ def accounts(tmp_path, monkeypatch):
     monkeypatch.setattr(grp, "getgrnam", known("groupadd"))
     monkeypatch.setattr(pwd, "getpwnam", known("useradd"))
     return file
-
-
-def test_folders_below_a_root(site):
-    root = site.root
-    check, applied = site.steps()
-    expected = {"before": "", "after": "".join("directory %s\n" % path for path in directories(root))}
-    assert check["diff"] == applied["diff"] == expected
 
 
 def test_folders_are_readable_whatever_the_umask_and_one_that_is_there_keeps_its_mode(site):
@@ -89,20 +75,29 @@ def test_folders_are_readable_whatever_the_umask_and_one_that_is_there_keeps_its
         assert path.stat().st_mode & 0o777 == modes.get(path, 0o755), path
 
 
-def test_a_system_account_with_its_own_group(site, accounts):
-    site.run(True, user="inference-fleet")
-    assert not site.root.exists() and accounts.read_text() == ""
-    _check, applied = site.steps(user="inference-fleet")
-    assert applied["diff"]["after"].startswith("group inference-fleet\nuser inference-fleet\ndirectory ")
-    group, user = accounts.read_text().splitlines()
-    assert group == "groupadd --system inference-fleet"
-    home = "--home-dir %s/var/lib/inference-fleet" % site.root
-    assert user.startswith("useradd --system --gid inference-fleet %s --no-create-home --shell " % home)
-    assert user.endswith(("/nologin inference-fleet", "/bin/false inference-fleet"))
+@pytest.mark.parametrize("user", [None, "inference-fleet"])
+def test_folders_and_a_system_account_with_its_own_group(site, accounts, user):
+    check, applied = site.steps(user=user)
+    lib = "var/lib/inference-fleet"
+    names = ["etc/inference-fleet", lib, *(lib + name for name in ("/venvs", "/models", "/encodings"))]
+    after = ["group inference-fleet", "user inference-fleet"] if user else []
+    after += ["directory %s/%s" % (site.root, name) for name in [*names, "var/log/inference-fleet"]]
+    assert check["diff"] == applied["diff"] == {"before": "", "after": "\n".join([*after, ""])}
+    made = accounts.read_text().splitlines()
+    home = "--home-dir %s/%s" % (site.root, lib)
+    shell = r"--shell /.*(/nologin|/bin/false)"
+    added = "useradd --system --gid inference-fleet %s --no-create-home %s inference-fleet" % (re.escape(home), shell)
+    assert len(made) == (2 if user else 0)
+    assert all(map(re.fullmatch, ["groupadd --system inference-fleet", added], made))
 
 
-def test_rights_of_folders_are_corrected(site, accounts):
+def test_rights_of_folders_are_corrected_without_following_links(site, accounts):
     site.run(user="inference-fleet")
+    target = site.folder / "private"
+    target.mkdir(mode=0o700)
+    for name in ("models", "servers"):
+        (site.root / "var/lib/inference-fleet" / name).mkdir(exist_ok=True)
+        (site.root / "var/lib/inference-fleet" / name / "link").symlink_to(target)
     cases = [
         ("etc/inference-fleet", 0o700, 0o755), ("etc/inference-fleet/secrets", 0o777, 0o755),
         ("run/inference-fleet", 0, 0o755), ("var/lib/inference-fleet/servers/server-0", 0, 0o755),
@@ -115,16 +110,6 @@ def test_rights_of_folders_are_corrected(site, accounts):
     lines = ["%s has mode %04o instead of mode %04o" % (site.root / name, *modes) for name, *modes in cases]
     assert sorted(applied["message"].split("; ")) == sorted(check["message"].split("; ")) == sorted(lines)
     assert [(site.root / name).stat().st_mode & 0o7777 for name, *_modes in cases] == [right for *_rest, right in cases]
-
-
-def test_a_link_among_the_models_and_what_it_leads_to_stay(site, accounts):
-    site.run(user="inference-fleet")
-    target = site.folder / "private"
-    target.mkdir(mode=0o700)
-    for name in ("models", "servers"):
-        (site.root / "var/lib/inference-fleet" / name).mkdir(exist_ok=True)
-        (site.root / "var/lib/inference-fleet" / name / "link").symlink_to(target)
-    assert not site.run(user="inference-fleet")["changed"]
     assert target.stat().st_mode & 0o777 == 0o700
 
 
@@ -185,11 +170,7 @@ def test_absent_leaves_what_is_mounted(site, monkeypatch, itself):
 
 def test_what_cannot_be_removed_is_an_error(site, monkeypatch):
     site.run()
-
-    def refuse(folder):
-        raise OSError(16, "Device or resource busy")
-
-    monkeypatch.setattr(layout.shutil, "rmtree", refuse)
+    monkeypatch.setattr(layout.shutil, "rmtree", mock.Mock(side_effect=OSError(16, "Device or resource busy")))
     failed = site.run(state="absent")
     assert (failed["code"], failed["errno"], str(site.root) in failed["msg"]) == ("node.os-error", "EBUSY", True)
 
@@ -226,8 +207,8 @@ def test_absent_leaves_accounts_of_others(site, accounts):
 
 def test_an_account_that_another_run_makes_at_the_same_time(site, accounts):
     for tool in ("groupadd", "useradd"):
-        script = site.folder / "bin" / tool
-        script.write_text("%s\necho exists; exit 9\n" % script.read_text())
+        with (site.folder / "bin" / tool).open("a") as stream:
+            stream.write("\necho exists; exit 9\n")
     assert not site.run(user="inference-fleet").get("failed")
     assert [line.split()[0] for line in accounts.read_text().splitlines()] == ["groupadd", "useradd"]
 

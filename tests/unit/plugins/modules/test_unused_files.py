@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import subprocess
@@ -21,7 +20,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.operations.servers
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache, plan_entry
 from ansible_collections.inference.fleet.tests.unit.operating import four_steps, operate
 
-KEYS = {name: hashlib.sha256(name.encode()).hexdigest()[:16] for name in ("planned", "deployed", "old")}
+KEYS = {"planned": "1" * 16, "deployed": "2" * 16, "old": "3" * 16}
 
 
 class Node:
@@ -45,7 +44,7 @@ class Node:
             self.write("models/.%s.inference-fleet-new/model.safetensors.incomplete" % name)
         self.parameters = {"root": self.root, "servers": self.planned, "deployment": self.deployment}
 
-    def entry(self, name, key, version, **changes):
+    def entry(self, name, key, version):
         lib = self.lib
         artifact = "%s/artifacts/trn3/%s" % (lib, KEYS[key])
         server = "%s/servers/%s" % (lib, name)
@@ -57,7 +56,6 @@ class Node:
             environment={"TIKTOKEN_ENCODINGS_BASE": lib + "/encodings"},
             weights=["%s/models/%s" % (lib, version)],
             directories={"artifact": artifact, **{kind: server + "/" + kind for kind in ("work", "compile", "cache")}},
-            **changes,
         )
 
     def write(self, path, text="x" * 5000):
@@ -70,9 +68,11 @@ class Node:
     def all_files(self):
         return sorted(os.path.join(folder, name) for folder, _dirs, names in os.walk(self.root) for name in names)
 
+    def clean(self, **more):
+        return files.clean(NodePaths(self.root), more.pop("planned", self.planned), self.deployment, **more)
+
     def unused(self, **more):
-        found = files.clean(NodePaths(self.root), more.pop("planned", self.planned), self.deployment, **more)
-        return [row["path"][len(self.lib) + 1 :] for row in found["unused"]]
+        return [row["path"][len(self.lib) + 1 :] for row in self.clean(**more)["unused"]]
 
 
 @pytest.fixture
@@ -80,20 +80,15 @@ def node(tmp_path):
     return Node(tmp_path)
 
 
-def unused_of(node):
-    return [
-        "artifacts/trn3/" + KEYS["old"],
-        "models/.old.inference-fleet-new",
-        "models/old",
-        "servers/server-7",
-        "venvs/old",
-    ]
+UNUSED = [
+    "artifacts/trn3/" + KEYS["old"], "models/.old.inference-fleet-new", "models/old", "servers/server-7", "venvs/old",
+]  # fmt: skip
 
 
 def test_listed_then_deleted_and_nothing_else(node):
     before = node.all_files()
     listed = operate("unused_files", **node.parameters)
-    assert [row["path"][len(node.lib) + 1 :] for row in listed["unused"]] == unused_of(node)
+    assert [row["path"][len(node.lib) + 1 :] for row in listed["unused"]] == UNUSED
     assert (listed["changed"], listed["removed"], node.all_files()) == (False, [], before)
     assert all(row["size"] >= 5000 and row["why"] and not row["shared"] for row in listed["unused"])
 
@@ -131,34 +126,22 @@ def test_what_the_deployed_entries_use_stays_when_the_plan_is_empty(node):
     assert {"venvs/new", "models/new", "servers/server-0"} <= set(unused)
 
 
-FOREIGN = [
-    "venvs/mine/pyvenv.cfg",
-    "models/mine/config.json",
-    "models/.mine/x",
-    "artifacts/trn3/mine/inference-fleet.json",
-    "artifacts/trn3/" + "a" * 16 + "/neff",
-    "servers/NotOurs/work/x",
-    "servers/server-8/notes.txt",
-    "toolkit/bin/python",
-    "elsewhere/x",
-]
-
-
 def test_what_is_not_of_ours_is_not_listed(node):
-    for path in FOREIGN:
+    for path in ("venvs/mine/pyvenv.cfg", "models/mine/config.json", "models/.mine/x", "servers/NotOurs/work/x",
+                 "artifacts/trn3/mine/inference-fleet.json", "artifacts/trn3/%s/neff" % ("a" * 16),
+                 "servers/server-8/notes.txt", "toolkit/bin/python", "elsewhere/x"):  # fmt: skip
         node.write(path)
-    assert node.unused() == unused_of(node)
+    assert node.unused() == UNUSED
 
 
 def test_links_are_neither_followed_nor_deleted(node, tmp_path):
-    (tmp_path / "valuable").mkdir()
-    (tmp_path / "valuable" / ".inference-fleet-manifest.json").write_text("{}")
-    (tmp_path / "valuable" / ".inference-fleet.json").write_text("{}")
+    for name in (".inference-fleet-manifest.json", ".inference-fleet.json"):
+        node.write(str(tmp_path / "valuable" / name), "{}")
     for place in ("models/link", "venvs/link", "servers/server-9", "artifacts/trn3/" + "b" * 16):
         os.symlink(tmp_path / "valuable", os.path.join(node.lib, place))
     os.symlink(tmp_path / "valuable", os.path.join(node.lib, "models/old/link"))
-    assert node.unused() == unused_of(node)
-    files.clean(NodePaths(node.root), node.planned, node.deployment, remove=True)
+    assert node.unused() == UNUSED
+    node.clean(remove=True)
     assert len(os.listdir(tmp_path / "valuable")) == 2
 
 
@@ -178,7 +161,7 @@ def test_any_word_of_an_entry_counts(node, changes):
 @pytest.mark.parametrize("odd", [*" =\\%).é"])
 def test_what_is_used_stays_whatever_its_path_consists_of(tmp_path, monkeypatch, odd):
     node = Node(tmp_path, "my%sroot%s" % (odd, odd))
-    assert node.unused() == unused_of(node)
+    assert node.unused() == UNUSED
     used = {}
     for kind in ("checkpoint", "argument", "draft", "systemd", "supervisord", "unused"):
         used[kind] = os.path.dirname(node.write("models/%s%s1%s/.inference-fleet-manifest.json" % (kind, odd, odd)))
@@ -189,7 +172,7 @@ def test_what_is_used_stays_whatever_its_path_consists_of(tmp_path, monkeypatch,
     definition = "command=%s\n" % supervisord.ini_command(["x", "-m", used["supervisord"]])
     node.write(NodePaths(node.root).etc + "/supervisor.d/inference-fleet-server-0.conf", definition)
     unused = node.unused(planned=planned)
-    assert unused == sorted([*unused_of(node), os.path.relpath(used["unused"], node.lib)])
+    assert unused == sorted([*UNUSED, os.path.relpath(used["unused"], node.lib)])
 
 
 def test_a_running_process_counts(node):
@@ -216,7 +199,7 @@ def test_a_download_at_work_and_a_lock_that_cannot_be_read_keep_the_files(node):
     lock = node.lib + "/models/.old.inference-fleet-lock"
     with held(lock):
         assert {"models/old", "models/.old.inference-fleet-new"} & set(node.unused()) == set()
-    assert node.unused() == unused_of(node)
+    assert node.unused() == UNUSED
     os.unlink(lock)
     os.mkdir(lock)  # as an error of a share
     assert {"models/old", "models/.old.inference-fleet-new"} & set(node.unused()) == set()
@@ -225,18 +208,18 @@ def test_a_download_at_work_and_a_lock_that_cannot_be_read_keep_the_files(node):
 def test_a_download_that_began_after_the_look_keeps_its_files(node, monkeypatch):
     monkeypatch.setattr(files, "_is_changing", lambda destination: False)
     with held(node.lib + "/models/.old.inference-fleet-lock"):
-        result = files.clean(NodePaths(node.root), node.planned, node.deployment, remove=True)
-    assert result["kept"] == [node.lib + "/models/.old.inference-fleet-new", node.lib + "/models/old"]
+        kept = node.clean(remove=True)["kept"]
+    assert kept == [node.lib + "/models/.old.inference-fleet-new", node.lib + "/models/old"]
 
 
 def test_a_run_that_changes_the_servers_is_waited_for_by_the_user(node):
-    os.makedirs(node.root + "/run/inference-fleet")
+    lock = node.write(node.root + "/run/inference-fleet/engine_servers.lock")
     before = node.all_files()
-    with held(node.root + "/run/inference-fleet/engine_servers.lock"):
+    with held(lock):
         failed = operate("unused_files", **node.parameters, remove=True)
         assert failed["code"] == "servers.locked" and node.root in failed["msg"]
         assert not operate("unused_files", **node.parameters)["changed"]
-    assert [path for path in node.all_files() if not path.endswith("engine_servers.lock")] == before
+    assert node.all_files() == before
 
 
 def test_an_unreadable_entry_stops_it_and_an_empty_node_has_nothing(node, tmp_path):
@@ -266,13 +249,12 @@ def test_what_lies_elsewhere_is_listed_and_deleted_by_a_second_word_only(node, t
 
 def test_what_is_mounted_in_it_keeps_it(node, monkeypatch):
     monkeypatch.setattr(files, "mount_points", lambda: {node.lib + "/models/old/mnt"})
-    result = files.clean(NodePaths(node.root), node.planned, node.deployment, remove=True, remove_shared=True)
-    assert result["kept"] == [node.lib + "/models/old"]
+    assert node.clean(remove=True, remove_shared=True)["kept"] == [node.lib + "/models/old"]
     assert os.path.isdir(node.lib + "/models/old")
 
 
 def test_the_table_says_what_happened_to_each(node):
-    result = files.clean(NodePaths(node.root), node.planned, node.deployment, remove=True, check=True)
+    result = node.clean(remove=True, check=True)
     shown = unused_table("n1", result, True)
     assert shown["columns"] == ["host", "path", "what", "size", "state", "why"]
     assert {row[4] for row in shown["rows"][:-1]} == {"would be deleted"}

@@ -18,18 +18,15 @@ import threading
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import launchers
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers import engine as container_engine
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import (
-    EngineError,
-    container_name,
-)
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import container_name
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import systemd
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import containers as guard_containers
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import state as guard_state
 from ansible_collections.inference.fleet.tests.unit.engines import guard_place, small_node
-from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import container, plan_entry
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import ERRORS, ScriptedEngine, image
 
 ROOT = "/nonexistent/root-of-a-test"
@@ -45,13 +42,14 @@ def engine(tmp_path, monkeypatch):
     return made
 
 
+def mount(path, read_only=True):
+    return {"source": str(path), "target": str(path), "read_only": read_only}
+
+
 def entry(folder, **changes):
-    declared = {"engine": "docker", "address": None, "image": IMAGE, "digest": None, "mounts": [], "devices": [],
-                "flags": [], "workdir": "/", "entrypoint": None, "user": None}  # fmt: skip
     work = str(folder / "work")  # made by the reconciler, later
-    lib = NodePaths(ROOT).engine_lib  # so are our modules
-    declared["mounts"] = [{"source": path, "target": path, "read_only": path == lib} for path in (work, lib)]
-    declared.update(changes)
+    mounts = [mount(work, False), mount(NodePaths(ROOT).engine_lib)]  # so are our modules
+    declared = container(**{"image": IMAGE, "mounts": mounts, **changes})
     return plan_entry(8000, launcher="container", container=declared, directories={"work": work})
 
 
@@ -60,103 +58,83 @@ def held(name=NAME, ident="1", root=ROOT, server="server-0", **others):
             "labels": {"inference.fleet.server": server, "inference.fleet.root": root}}  # fmt: skip
 
 
-def refused(one, root=ROOT):
-    with pytest.raises(FleetError) as caught:
-        launchers.prepare(one, root)
-    return caught.value
+def taken(folder, **changes):
+    launchers.prepare(entry(folder, **changes), ROOT)
 
 
-def test_all_is_there(engine, tmp_path):
-    launchers.prepare(entry(tmp_path), ROOT)
-    engine.write(containers=[held()])  # our own, which this start is going to replace
-    launchers.prepare(entry(tmp_path), ROOT)
+def refused(folder, **changes):
+    return error(taken, folder, **changes)
 
 
 def test_an_image_of_another_architecture(engine, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "n", "6.1", "1", "x86_64")))
     engine.write(images={IMAGE: image("a", architecture="arm64")})
-    error = refused(entry(tmp_path, engine="podman"))
-    assert error.code == "containers.image-architecture"
-    assert error.values == (IMAGE, "arm64", "amd64", "x86_64", "podman")
+    found = refused(tmp_path, engine="podman")
+    assert found.code == "containers.image-architecture"
+    assert found.values == (IMAGE, "arm64", "amd64", "x86_64", "podman")
     engine.write(images={IMAGE: image("a", architecture="amd64")})
-    launchers.prepare(entry(tmp_path), ROOT)
+    taken(tmp_path)
 
 
 def test_an_image_that_is_not_here(engine, tmp_path):
     engine.write(images={})
-    error = refused(entry(tmp_path))
-    assert (error.code, error.values) == ("launch.image-missing", ("Server 'server-0'", IMAGE))
+    found = refused(tmp_path)
+    assert (found.code, found.values) == ("launch.image-missing", ("Server 'server-0'", IMAGE))
     engine.write(images={IMAGE: image("a", "registry.example/app@sha256:" + "2" * 64)})
-    assert refused(entry(tmp_path, digest=DIGEST)).values[1] == "registry.example/app@" + DIGEST
+    assert refused(tmp_path, digest=DIGEST).values[1] == "registry.example/app@" + DIGEST
     engine.write(images={IMAGE: image("a", "mirror.example/app@" + DIGEST)})
-    launchers.prepare(entry(tmp_path, digest=DIGEST), ROOT)
+    taken(tmp_path, digest=DIGEST)
 
 
 def test_a_name_that_is_somebody_elses(engine, tmp_path):
     other = {"id": "7" * 64, "name": NAME, "state": "exited", "labels": {}}
     engine.write(containers=[other])
-    error = refused(entry(tmp_path))
-    assert (error.code, error.values[1:4]) == ("launch.container-name-taken", (NAME, "docker", "7" * 12))
+    found = refused(tmp_path)
+    assert (found.code, found.values[1:4]) == ("launch.container-name-taken", (NAME, "docker", "7" * 12))
     assert launchers.stop_leftovers(entry(tmp_path), ROOT) == []
     assert engine.read()["containers"] == [other]
+    engine.write(containers=[held()])  # our own, which this start is going to replace
+    taken(tmp_path)
 
 
 def test_mounts_and_devices_that_are_not_there(engine, tmp_path):
     missing = str(tmp_path / "missing")
+    devices = ["/dev/null:/dev/x:rw", "nvidia.com/gpu=0", missing + ":/dev/y"]
     for changes, keys in (
-        ({"mounts": [{"source": missing, "target": "/x", "read_only": True}]}, "container.mounts"),
-        (
-            {"devices": ["/dev/null:/dev/x:rw", "nvidia.com/gpu=0", missing + ":/dev/y"]},
-            "container.devices or fleet_hardware",
-        ),
+        ({"mounts": [mount(missing)]}, "container.mounts"),
+        ({"devices": devices}, "container.devices or fleet_hardware"),
     ):
-        error = refused(entry(tmp_path, **changes))
-        assert (error.code, error.values[1], error.values[3]) == ("launch.path-missing", missing, keys)
+        found = refused(tmp_path, **changes)
+        assert (found.code, found.values[1], found.values[3]) == ("launch.path-missing", missing, keys)
 
 
 CDI_SPECS = {
-    "nvidia.yaml": """---
-cdiVersion: 0.5.0
-devices:
-- containerEdits:
-    deviceNodes:
-    - path: /dev/nvidia0
-  name: "0"
-- name: GPU-1a:2  # a name
-kind: nvidia.com/gpu
-""",
-    "other.json": json.dumps(
-        {"cdiVersion": "0.5.0", "kind": "other.org/card", "devices": [{"name": "all"}, {"name": "7"}]}
-    ),
+    "nvidia.yaml": 'devices:\n- containerEdits: {}\n  name: "0"\n- name: GPU-1a:2  # a name\nkind: nvidia.com/gpu\n',
+    "other.json": json.dumps({"kind": "other.org/card", "devices": [{"name": "all"}, {"name": "7"}]}),
     "notes.txt": "kind: nvidia.com/gpu\nname: 9\n",
 }
 
 
-@pytest.mark.parametrize("kind", ["docker", "podman"])
-def test_an_engine_without_cdi(engine, tmp_path, kind):
-    version = "4.0.3" if kind == "podman" else "20.10.24"
-    engine.write(info={"CDISpecDirs": []}, version=version)
-    error = refused(entry(tmp_path, engine=kind, devices=["/dev/null", "nvidia.com/gpu=0"]))
-    assert (error.code, error.values[1]) == ("launch.cdi-device-missing", "nvidia.com/gpu=0")
-    assert "%s %s does not accept" % (kind, version) in error.values[2]
-    launchers.prepare(entry(tmp_path, engine=kind, devices=["/dev/null:/dev/a=b"]), ROOT)
+@pytest.mark.parametrize(("kind", "old", "new"), [("docker", "20.10.24", "28.2.2"), ("podman", "4.0.3", "4.10.1")])
+def test_cdi_devices_that_an_engine_does_not_know(engine, tmp_path, monkeypatch, kind, old, new):
+    engine.write(info={"CDISpecDirs": []}, version=old)
+    found = refused(tmp_path, engine=kind, devices=["/dev/null", "nvidia.com/gpu=0"])
+    assert (found.code, found.values[1]) == ("launch.cdi-device-missing", "nvidia.com/gpu=0")
+    assert "%s %s does not accept" % (kind, old) in found.values[2]
+    taken(tmp_path, engine=kind, devices=["/dev/null:/dev/a=b"])
 
-
-@pytest.mark.parametrize("kind", ["docker", "podman"])
-def test_cdi_devices_that_are_described_nowhere(engine, tmp_path, monkeypatch, kind):
     folders = [str(tmp_path / "missing"), str(tmp_path / "cdi")]
     monkeypatch.setattr(container_engine, "CDI_FOLDERS", folders)
-    engine.write(info={"CDISpecDirs": folders}, version="4.10.1" if kind == "podman" else "28.2.2")
+    engine.write(info={"CDISpecDirs": folders}, version=new)
     (tmp_path / "cdi").mkdir()
     for name, text in CDI_SPECS.items():
         (tmp_path / "cdi" / name).write_text(text)
     there = ["nvidia.com/gpu=0", "nvidia.com/gpu=GPU-1a:2", "other.org/card=all", "other.org/card=7"]
-    one = entry(tmp_path, engine=kind, devices=there)
-    launchers.prepare(one, ROOT)
+    taken(tmp_path, engine=kind, devices=there)
     for device in ("nvidia.com/gpu=9", "nvidia.com/gpu=7"):  # of a file of another kind
-        error = refused(entry(tmp_path, engine=kind, devices=[there[0], device]))
-        assert (error.code, error.values[1]) == ("launch.cdi-device-missing", device)
-        assert " or ".join(folders) in error.values[2]
+        found = refused(tmp_path, engine=kind, devices=[there[0], device])
+        assert (found.code, found.values[1]) == ("launch.cdi-device-missing", device)
+        assert " or ".join(folders) in found.values[2]
 
 
 def test_links_that_lead_nowhere_inside(engine, tmp_path):
@@ -167,12 +145,10 @@ def test_links_that_lead_nowhere_inside(engine, tmp_path):
     (blobs / "ab").write_text("x")
     (snapshot / "config.json").symlink_to("../../blobs/ab")
     (snapshot / "same.json").symlink_to("config.json")
-    mounts = [{"source": str(snapshot), "target": str(snapshot), "read_only": True}]
-    error = refused(entry(tmp_path, mounts=mounts))
-    assert (error.code, error.values[1]) == ("launch.path-missing", "%s/config.json" % snapshot)
-    assert "%s/ab" % blobs in error.values[2]
-    mounts.append({"source": str(blobs), "target": str(blobs), "read_only": True})
-    launchers.prepare(entry(tmp_path, mounts=mounts), ROOT)
+    found = refused(tmp_path, mounts=[mount(snapshot)])
+    assert (found.code, found.values[1]) == ("launch.path-missing", "%s/config.json" % snapshot)
+    assert "%s/ab" % blobs in found.values[2]
+    taken(tmp_path, mounts=[mount(snapshot), mount(blobs)])
 
 
 @pytest.mark.parametrize(
@@ -182,14 +158,12 @@ def test_links_that_lead_nowhere_inside(engine, tmp_path):
 def test_an_engine_that_does_not_answer(engine, tmp_path, monkeypatch, scripted, words):
     monkeypatch.setattr(processes, "user_name", lambda uid: "somebody")
     engine.write(errors={"*": scripted})
-    error = refused(entry(tmp_path))
-    where, message = error.values
-    assert (error.code, where) == ("containers.engine-problem", "Server 'server-0': ")
+    found = refused(tmp_path)
+    where, message = found.values
+    assert (found.code, where) == ("containers.engine-problem", "Server 'server-0': ")
     assert words in message and ERRORS[scripted].rpartition("daemon: ")[2].rstrip("?") in message
-    with pytest.raises(FleetError) as caught:  # that nothing runs cannot be proven
-        launchers.stop_leftovers(entry(tmp_path), ROOT)
-    assert caught.value.code == "launch.container-end-unknown"
-    assert caught.value.values == ("server-0", message, "have ended")
+    found = error(launchers.stop_leftovers, entry(tmp_path), ROOT)  # that nothing runs cannot be proven
+    assert (found.code, found.values) == ("launch.container-end-unknown", ("server-0", message, "have ended"))
     assert container_engine.our_containers(ROOT, [entry(tmp_path)]) == {}
     assert container_engine.silent_engine(entry(tmp_path)) == message  # which status says
     engine.write(errors={})
@@ -198,29 +172,27 @@ def test_an_engine_that_does_not_answer(engine, tmp_path, monkeypatch, scripted,
 
 @pytest.fixture
 def marked(tmp_path):
-    """A process that the node's /proc shows as the server's, as one in a container is."""
+    """(root, process) of a process that the node's /proc shows as the server's, as one in a container is."""
     with small_node.watched(tmp_path):
         root = str(tmp_path / "r")
         environment = {processes.MARKER_SERVER: "server-0", processes.MARKER_ROOT: root}
         child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"], env=environment)
+        reaper = threading.Thread(target=child.wait)  # the stand-in of the container's init
+        reaper.start()
         try:
             small_node.wait_until(lambda: processes.markers_of(child.pid) == (root, "server-0"))
             yield root, child
         finally:
             child.kill()
-            child.wait()
+            reaper.join(60)
 
 
-def test_an_engine_that_hangs_keeps_no_process_alive(engine, tmp_path, monkeypatch, marked):
+def test_an_engine_that_does_not_answer_keeps_no_process_alive(engine, tmp_path, marked):
     root, child = marked
-    monkeypatch.setattr(container_engine.Engine, "call", hanging)
-    reaper = threading.Thread(target=child.wait)  # the stand-in of the container's init
-    reaper.start()
-    with pytest.raises(FleetError) as caught:
-        launchers.stop_leftovers(entry(tmp_path), root)
-    reaper.join(60)
-    assert child.returncode == -signal.SIGTERM
-    assert (caught.value.code, caught.value.values[2]) == ("launch.container-end-unknown", "have ended")
+    engine.write(errors={"*": "down"})
+    found = error(launchers.stop_leftovers, entry(tmp_path), root)
+    assert child.wait(60) == -signal.SIGTERM
+    assert (found.code, found.values[2]) == ("launch.container-end-unknown", "have ended")
 
 
 def test_a_unit_ends_in_time_though_its_engine_hangs(engine, tmp_path, marked):
@@ -232,26 +204,18 @@ def test_a_unit_ends_in_time_though_its_engine_hangs(engine, tmp_path, marked):
         ("supervise/containers.py", "CALL_S = 6 ", "CALL_S = 1 "),
     )  # fmt: skip
     (engine.bin / "docker").write_text("#!/bin/sh\nexec /bin/sleep 600\n")
-    reaper = threading.Thread(target=child.wait)
-    reaper.start()
     argv = [sys.executable, "-I", program, "end", str(tmp_path / "server-0.json"), "--root", root]
     done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
-    reaper.join(60)
-    assert child.returncode == -signal.SIGTERM
-    assert done.returncode == 1
+    assert (child.wait(60), done.returncode) == (-signal.SIGTERM, 1)
     assert "docker: docker ps did not end within 1 s; the container may be left there" in done.stdout
     most = 3 * guard_containers.CALL_S + guard_state.TERM_S + guard_state.KILL_S
     assert most < systemd.CONTAINER_STOP_WAIT_S
 
 
-def hanging(_engine, *arguments, timeout=None, check=True):
-    raise EngineError("timeout", "docker %s did not end within 60 s" % arguments[0])
-
-
 def test_an_engine_that_is_not_installed(engine, tmp_path):
     (engine.bin / "docker").unlink()
-    assert refused(entry(tmp_path)).code == "containers.engine-problem"
-    launchers.prepare(entry(tmp_path, engine="podman"), ROOT)
+    assert refused(tmp_path).code == "containers.engine-problem"
+    taken(tmp_path, engine="podman")
 
 
 def test_what_is_left_is_ended_and_what_cannot_be_ended_is_told(engine, tmp_path, monkeypatch):
@@ -264,13 +228,8 @@ def test_what_is_left_is_ended_and_what_cannot_be_ended_is_told(engine, tmp_path
     assert stop["argv"] == ["docker", "stop", "--time", "15", "1" * 64, "4" * 64]
     engine.write(containers=[held(immortal=True)])
     assert launchers.stop_leftovers(entry(tmp_path), ROOT) == ["container %s (111111111111)" % NAME]
-
-
-def test_that_a_container_could_not_be_stopped_is_told(engine, tmp_path):
-    engine.write(containers=[held()], errors={"stop": "other"})
-    with pytest.raises(FleetError) as caught:
-        launchers.stop_leftovers(entry(tmp_path), ROOT)
-    assert caught.value.code == "launch.container-end-unknown"
+    engine.write(errors={"stop": "other"})
+    assert error(launchers.stop_leftovers, entry(tmp_path), ROOT).code == "launch.container-end-unknown"
 
 
 def test_a_container_that_the_engine_is_removing_is_waited_for(engine, tmp_path, monkeypatch):
@@ -304,21 +263,14 @@ def test_podman_kills_what_it_removes(engine, errors):
 
 def test_a_published_port_is_its_servers_though_a_process_of_the_engine_listens(engine, tmp_path, monkeypatch):
     ports = "8/tcp, 127.0.0.1:18000->18000/tcp, 0.0.0.0:19000-19001->19000-19001/tcp"
-    engine.write(containers=[held(ports=ports)])
-    entries = [entry(tmp_path), entry(tmp_path, engine="podman"), {"name": "a-process"}, {"name": "b", "container": {}}]
-    found = container_engine.our_containers(ROOT, entries)
-    assert [(name, len(ones)) for name, ones in found.items()] == [("server-0", 2)]  # the stand-ins share one list
-    assert found["server-0"][0].ports == {18000, 19000, 19001}
+    # in the words of both engines
+    states = {"Exited (0) 2 hours ago": False, "Up 5 seconds ago": True, "exited": False, "running": True}
+    engine.write(containers=[held(name=state, state=state, ports=ports) for state in states])
+    (found,) = container_engine.our_containers(ROOT, [entry(tmp_path), {"name": "b", "container": {}}]).values()
+    assert {one.name: one.running for one in found} == states
+    assert found[0].ports == {18000, 19000, 19001}
     proxy = {"pid": 5, "command": "docker-proxy", "user": "root", "server": None, "root": None}
     monkeypatch.setattr(processes, "port_holder", lambda bind, port, sockets: dict(proxy))
-    assert container_engine.port_holder("127.0.0.1", 19001, ROOT, found) == dict(proxy, server="server-0", root=ROOT)
-    assert container_engine.port_holder("127.0.0.1", 18001, ROOT, found) == proxy
-
-
-@pytest.mark.parametrize(
-    ("state", "running"),
-    [("running", True), ("Up 5 seconds ago", True), ("exited", False), ("Exited (0) 2 hours ago", False)],
-)
-def test_states_in_the_words_of_both_engines(engine, tmp_path, state, running):
-    engine.write(containers=[held(state=state)])
-    assert container_engine.our_containers(ROOT, [entry(tmp_path)])["server-0"][0].running is running
+    holder = dict(proxy, server="server-0", root=ROOT)
+    for port, expected in ((19001, holder), (18001, proxy)):
+        assert container_engine.port_holder("127.0.0.1", port, ROOT, {"server-0": found}) == expected

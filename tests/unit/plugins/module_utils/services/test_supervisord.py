@@ -6,19 +6,21 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import shlex
 import socket
 import stat
 import sys
 import tempfile
 import types
+from unittest import mock
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import supervisord
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.supervisord import Supervisord
 from ansible_collections.inference.fleet.tests.unit.engines import plans
+from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -68,11 +70,8 @@ def test_what_the_format_cannot_hold_is_refused(text):
 
 def test_no_program_that_ends_at_once_is_given_up_by_supervisord(tmp_path):
     """startsecs=0 means that no exit is too quick, so that BACKOFF and FATAL are not for exits; 194 alone is final."""
-    manager = supervisord.Supervisord(NodePaths(str(tmp_path)), sys.prefix)
-    text = manager.definition({"name": "server-0"}, None)
-    lines = text.splitlines()
-    assert {"startsecs=0", "autorestart=unexpected", "exitcodes=194", "stopasgroup=true"} <= set(lines)
-    assert lines[1] == "[program:inference-fleet-server-0]"
+    text = supervisord.Supervisord(NodePaths(str(tmp_path)), sys.prefix).definition({"name": "server-0"}, None)
+    assert {"startsecs=0", "autorestart=unexpected", "exitcodes=194", "stopasgroup=true"} <= set(text.splitlines())
 
 
 def test_a_socket_folder_that_others_may_use_is_refused(tmp_path):
@@ -92,18 +91,14 @@ def test_a_socket_folder_that_others_may_use_is_refused(tmp_path):
 
 def test_a_supervisord_that_does_not_start_says_why():
     with tempfile.TemporaryDirectory() as folder:
-        program = folder + "/bin/supervisord"
         os.mkdir(folder + "/bin")
-        with open(program, "w", encoding="utf-8") as stream:
-            stream.write("#!/bin/sh\necho 'Error: no such option'\nexit 2\n")
-        os.chmod(program, 0o755)
+        script(pathlib.Path(folder, "bin/supervisord"), "echo 'Error: no such option'; exit 2")
         manager = supervisord.Supervisord(NodePaths(folder + "/r"), folder)
         caught = plans.error(manager.start, ["server-0"])
-        assert caught.code == "supervisord.failed"
-        assert caught.values[2] == "Error: no such option"
+        assert (caught.code, caught.values[2]) == ("supervisord.failed", "Error: no such option")
 
 
-def test_a_supervisord_that_hangs_is_an_error_and_a_stale_socket_is_none(monkeypatch):
+def test_a_supervisord_that_hangs_or_is_another_users_is_an_error_and_a_stale_socket_is_none(monkeypatch):
     monkeypatch.setattr(supervisord, "REQUEST_S", 0.2)
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as sock:
         manager = supervisord.Supervisord(NodePaths(folder), sys.prefix)
@@ -116,19 +111,11 @@ def test_a_supervisord_that_hangs_is_an_error_and_a_stale_socket_is_none(monkeyp
         assert manager.socket in caught.values and manager.log in caught.values
         sock.close()
         assert manager.statuses() == {}
+        monkeypatch.setattr(supervisord.Connection, "connect", mock.Mock(side_effect=PermissionError))
+        assert plans.error(manager.statuses).code == "supervisord.failed"
 
 
-def test_another_users_supervisord_is_an_error(monkeypatch):
-    def refuse(connection):
-        raise PermissionError
-
-    monkeypatch.setattr(supervisord.Connection, "connect", refuse)
-    manager = supervisord.Supervisord(NodePaths("/r"), sys.prefix)
-    assert plans.error(manager.statuses).code == "supervisord.failed"
-
-
-CRONTAB = """#!/bin/sh
-cd %s
+CRONTAB = """cd %s
 [ -e refuse-$1 ] && { echo "bad minute" >&2; exit 1; }
 [ "$1" = - ] && exec cat > table
 [ -e table ] && exec cat table; echo "no crontab for me" >&2; exit 1
@@ -139,12 +126,9 @@ OTHERS = "MAILTO=me\n*/5 * * * * printf 'a\fb' # inference.fleet\n\n@reboot true
 @pytest.fixture
 def node(tmp_path, monkeypatch):
     """A node with a root and a program crontab, whose table is in `table`."""
-    program = tmp_path / "crontab"
-    program.write_text(CRONTAB % tmp_path)
-    program.chmod(0o755)
-    monkeypatch.setattr(supervisord, "CRONTAB", str(program))
+    monkeypatch.setattr(supervisord, "CRONTAB", script(tmp_path / "crontab", CRONTAB % tmp_path))
     paths = NodePaths(str(tmp_path / "a root's 100% $HOME"))
-    manager = Supervisord(paths, "/toolkit")
+    manager = supervisord.Supervisord(paths, "/toolkit")
     return types.SimpleNamespace(paths=paths, manager=manager, table=tmp_path / "table", folder=tmp_path, warnings=[])
 
 

@@ -5,22 +5,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import getpass
 import json
 import os
 import shutil
-import socketserver
-import ssl
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import services
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_services import certificates
 from ansible_collections.inference.fleet.tests.runs import play
-from ansible_collections.inference.fleet.tests.unit.engines.certificates import made
+from ansible_collections.inference.fleet.tests.unit.engines.certificates import serving, write
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 
@@ -42,10 +38,9 @@ def create(tmp_path_factory):
         (tasks / name).write_text(text)
 
     sudo = tasks / "sudo"
-    sudo.write_text('#!/bin/sh\necho >>"$0.calls"\nwhile [ "$1" != -c ]; do shift; done\nexec /bin/sh "$@"\n')
-    sudo.chmod(0o700)
+    script(sudo, 'echo >>"$0.calls"\nwhile [ "$1" != -c ]; do shift; done\nexec /bin/sh "$@"\n')
 
-    def run(folder, names=NAMES, days=90, signer=None, failing=None):
+    def run(folder, names=NAMES, signer=None, failing=None):
         folder.mkdir(exist_ok=True)
         variables = {
             "shared_service_name": "etcd",
@@ -53,7 +48,7 @@ def create(tmp_path_factory):
             "shared_service_authority": "n1",
             "shared_service_found": {"due": ["certificates"]},
             "shared_service_certificate_names": list(names),
-            "shared_service_certificate_days": days,
+            "shared_service_certificate_days": 90,
             "ansible_python_interpreter": sys.executable,
         }
         if signer:
@@ -78,39 +73,6 @@ def create(tmp_path_factory):
     return run
 
 
-@pytest.fixture(scope="module")
-def member(create, tmp_path_factory):
-    return create(tmp_path_factory.mktemp("member") / "tls")
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory):
-    """A service with another authority."""
-    folder, (certificate, key) = tmp_path_factory.mktemp("other"), made()
-    for name, text in (("ca.crt", certificate), ("tls.crt", certificate), ("tls.key", key)):
-        (folder / name).write_text(text)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def client(create, member, tmp_path_factory):
-    return create(tmp_path_factory.mktemp("client") / "tls", ["client"], 365, signer=member)
-
-
-def files_of(folder):
-    return certificates.paths(str(folder))
-
-
-def test_a_member_s_certificate_and_its_authority(member, create):
-    modes = {path.name: path.stat().st_mode & 0o777 for path in member.iterdir()}
-    assert modes == {"ca.crt": 0o644, "ca.key": 0o600, "tls.crt": 0o644, "tls.key": 0o600}
-    assert certificates.faults(files_of(member), NAMES, 30) == []
-    assert "GMT" in certificates.expiry(files_of(member)["certificate"])
-    before = (member / "ca.crt").read_bytes()
-    create(member)
-    assert (member / "ca.crt").read_bytes() == before
-
-
 def interrupted(folder, program, lines):
     """A folder with a program that ends before it has completed its work."""
     (folder / "bin").mkdir()
@@ -118,13 +80,37 @@ def interrupted(folder, program, lines):
     return folder / "bin"
 
 
-def test_an_authority_without_a_certificate_is_created_again(create, tmp_path):
-    ends = interrupted(tmp_path, "openssl", 'while [ "$1" != -keyout ]; do shift; done; : >"$2"')
-    create(tmp_path / "tls", failing=ends)
-    assert certificates.faults(files_of(create(tmp_path / "tls")), NAMES, 30) == []
+@pytest.fixture(scope="module")
+def member(create, tmp_path_factory):
+    """The second run completes the member of a first one, whose authority has no certificate."""
+    folder = tmp_path_factory.mktemp("member")
+    create(folder / "tls", failing=interrupted(folder, "openssl", 'while [ "$1" != -keyout ]; do shift; done; : >"$2"'))
+    return create(folder / "tls")
 
 
-def test_a_certificate_is_replaced_with_its_key(create, member, tmp_path):
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    """A service with another authority."""
+    return write(tmp_path_factory.mktemp("other"))
+
+
+@pytest.fixture(scope="module")
+def client(create, member, tmp_path_factory):
+    return create(tmp_path_factory.mktemp("client") / "tls", ["client"], signer=member)
+
+
+def files_of(folder):
+    return certificates.paths(str(folder))
+
+
+def test_a_member_s_certificate_and_its_authority(member):
+    modes = {path.name: path.stat().st_mode & 0o777 for path in member.iterdir()}
+    assert modes == {"ca.crt": 0o644, "ca.key": 0o600, "tls.crt": 0o644, "tls.key": 0o600}
+    assert certificates.faults(files_of(member), NAMES, 30) == []
+    assert "GMT" in certificates.expiry(files_of(member)["certificate"])
+
+
+def test_a_certificate_is_replaced_with_its_key_and_its_authority_stays(create, member, tmp_path):
     folder = tmp_path / "tls"
     shutil.copytree(member, folder)
     create(folder, failing=interrupted(tmp_path, "mv", ""))
@@ -149,29 +135,6 @@ def test_certificates_that_do_not_fit(member, other, tmp_path):
     assert error(certificates.faults_of, "etcd-1", mine, [*NAMES, "other"], 0, True).code == "tls.given-unusable"
 
 
-@contextlib.contextmanager
-def served(folder):
-    """The address of a service that presents the certificate of a folder and requires a certificate."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
-    context.load_verify_locations(folder / "ca.crt")
-    context.verify_mode = ssl.CERT_REQUIRED
-
-    class Handler(socketserver.BaseRequestHandler):
-        def handle(self):
-            with contextlib.suppress(OSError):
-                context.wrap_socket(self.request, server_side=True).close()
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield "127.0.0.1:%d" % server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def reasons(folder, names=("client",), endpoints=()):
     params = {"path": str(folder), "names": list(names), "renew_days": 30, "endpoints": endpoints}
     found = services.service_certificate(params, True)
@@ -183,9 +146,10 @@ def test_a_client_has_a_certificate_of_the_service_and_no_authority_key(client, 
     assert sorted(path.name for path in client.iterdir()) == ["ca.crt", "tls.crt", "tls.key"]
     assert (client / "ca.crt").read_bytes() == (member / "ca.crt").read_bytes()
     assert "is not valid for another" in reasons(client, ["another"])[0]
-    with served(member) as address:
-        assert reasons(client, endpoints=[address]) == []
-    assert reasons(client, endpoints=[address]) == []  # not reachable
-    with served(other) as foreign:
-        (reason,) = reasons(client, endpoints=[address, foreign])
-    assert "does not accept the certificate of %s" % foreign in reason
+    with serving(folder=member) as port:
+        assert reasons(client, endpoints=["127.0.0.1:%d" % port]) == []
+    closed = "127.0.0.1:%d" % port
+    assert reasons(client, endpoints=[closed]) == []  # not reachable
+    with serving(folder=other) as port:
+        (reason,) = reasons(client, endpoints=[closed, "127.0.0.1:%d" % port])
+    assert "does not accept the certificate of 127.0.0.1:%d" % port in reason

@@ -5,18 +5,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.server
 import json
 import signal
-import socket
-import ssl
 import subprocess
-import threading
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import order
 from ansible_collections.inference.fleet.tests.unit.engines import certificates, guard_place, small_node
+from ansible_collections.inference.fleet.tests.unit.engines.certificates import serving
+
+OK, UNAUTHORIZED, UNAVAILABLE = (b"HTTP/1.1 %d \r\n\r\n" % status for status in (200, 401, 503))
 
 
 def test_a_guard_that_waits_can_be_found_and_gives_up_after_the_leaders_budget(place):
@@ -66,54 +64,6 @@ def test_a_follower_asks_its_leader_with_the_leaders_key(place):
         guard_place.end(engine, signal.SIGKILL)
 
 
-@contextlib.contextmanager
-def serving(port=0, status=200, context=None):
-    """A service at a port of loopback that answers each GET with a status; yields the port."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(status)
-            self.end_headers()
-
-        def log_message(self, *unused):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    if context:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-@contextlib.contextmanager
-def greeting(text):
-    """A service that says a text to whoever connects; yields the port."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve():
-            connection, _address = listener.accept()
-            with connection:
-                connection.sendall(text)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield listener.getsockname()[1]
-        thread.join()
-
-
-def closed():
-    """A port at which nobody listens, until a test does."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 def etcd(*ports, scheme="http", **more):
     return {"name": "etcd", "urls": ["%s://127.0.0.1:%d/health" % (scheme, port) for port in ports], **more}
 
@@ -121,7 +71,7 @@ def etcd(*ports, scheme="http", **more):
 def test_starts_that_end_while_a_service_is_away_do_not_count(place):
     """More often than the start limit allows; the server returns by itself when the service does."""
     place.guard = guard_place.altered(place.folder, ("supervise/order.py", "POLL_S = 2.0", "POLL_S = 0.1"))
-    port = closed()
+    port = small_node.free_port()
     base = place.node.entry("server-0")
     entry = small_node.rehash(base, command=["true"], start={**base["start"], "needs": [etcd(port)]})
     for _outage in range(3):
@@ -129,11 +79,11 @@ def test_starts_that_end_while_a_service_is_away_do_not_count(place):
         state = place.state(entry)
         assert state["starts"] == [] and "127.0.0.1:%d/health: connection refused" % port in state["reason"]
         assert process.poll() is None
-        with serving(port):
+        with serving(port, OK):
             assert process.wait(60) == 0
         assert place.state(entry)["phase"] == "running"
     # who waits is forgiven one start, not those before it
-    with serving(port):
+    with serving(port, OK):
         assert place.run(entry, "--burst", "2", "--restart-delay", "0.05").returncode == 0
         assert place.run(entry, "--burst", "2", "--restart-delay", "0.05").returncode == 194
     for _guard in range(2):
@@ -143,30 +93,25 @@ def test_starts_that_end_while_a_service_is_away_do_not_count(place):
 
 
 def test_any_address_is_enough_and_a_service_that_is_ill_is_away():
-    with serving() as well, serving(status=503) as ill:
-        assert order.away(etcd(closed(), ill, well), {}) is None
+    with serving(answer=OK) as well, serving(answer=UNAVAILABLE) as ill:
+        assert order.away(etcd(small_node.free_port(), ill, well), {}) is None
         assert order.away(etcd(ill), {}) == "http://127.0.0.1:%d/health: HTTP 503" % ill
-    with serving(status=401) as guarded:
+    with serving(answer=UNAUTHORIZED) as guarded:
         assert order.away(etcd(guarded), {}) is None
 
 
-@pytest.mark.parametrize(("text", "available"), [(b"INFO {}\r\n", True), (b"HTTP/1.1 400\r\n", False), (b"", False)])
+@pytest.mark.parametrize(("text", "available"), [(b"INFO {}\r\n", True), (b"-ERR x\r\n", False), (b"", False)])
 def test_a_service_that_greets(text, available):
-    with greeting(text) as port:
+    with serving(answer=text) as port:
         words = order.away({"name": "nats", "urls": ["tcp://127.0.0.1:%d" % port], "greeting": "INFO "}, {})
     assert (words is None) is available
 
 
 def test_certificates_of_clients(tmp_path):
-    certificate, key = certificates.made()
-    (tmp_path / "pem").write_text(certificate + key)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "pem")
-    context.load_verify_locations(cadata=certificate)
-    context.verify_mode = ssl.CERT_REQUIRED
     names = {"ca": "CA", "certificate": "CERTIFICATE", "key": "KEY"}
-    given = {"CA": certificate, "CERTIFICATE": certificate, "KEY": key}
-    with serving(context=context) as port:
+    folder = certificates.write(tmp_path)
+    given = {name: (folder / file).read_text() for name, file in zip(names.values(), ("ca.crt", "tls.crt", "tls.key"))}
+    with serving(answer=OK, folder=folder) as port:
         need = etcd(port, scheme="https", tls=names)
         assert order.away(need, given) is None
         assert order.away(need, {"CA": given["CA"]}) is not None

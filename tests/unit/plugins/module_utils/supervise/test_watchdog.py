@@ -38,6 +38,8 @@ class Node:
         self.start()
 
     def start(self, entry=None, age=1000, phase="running", server="server-0", root="/", **secrets):
+        """Start the server, in the place of an earlier one."""
+        self.end()
         sleep = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(900)"]
         markers = {"INFERENCE_FLEET_SERVER": server, "INFERENCE_FLEET_ROOT": root}
         self.process = subprocess.Popen(sleep, env=markers)
@@ -63,8 +65,9 @@ class Node:
         return self.process.poll() is None
 
     def end(self):
-        self.process.kill()
-        self.process.wait()
+        if self.process:
+            self.process.kill()
+            self.process.wait()
 
 
 @pytest.fixture
@@ -93,7 +96,6 @@ def test_it_restarts_after_failures_in_a_row(node):
 
 def test_nothing_is_restarted_while_a_run_changes_servers(node):
     """A server that is drained refuses requests."""
-    node.end()
     node.options.root = str(node.folder)
     node.start(root=node.options.root)
     node.answers["/v1/chat/completions"] = (503, "draining")
@@ -132,16 +134,9 @@ def test_it_asks_until_another_version_is_current_also_with_a_full_disk(node, mo
 def test_a_new_process_is_not_charged_with_the_failures_of_the_old_one(node):
     node.answers["/v1/chat/completions"] = HANGS
     assert node.look()
-    node.end()
     node.start()
     assert node.look()
     assert node.memory["server-0"]["failures"] == 1
-
-
-def test_what_refuses_lives(node):
-    node.answers["/v1/chat/completions"] = (429, "no")
-    assert all(node.look() for _turn in range(4))
-    assert node.said == []
 
 
 def test_what_counts_tokens_is_busy(node):
@@ -152,51 +147,40 @@ def test_what_counts_tokens_is_busy(node):
     assert [node.look(), node.look()] == [True, False]
 
 
-def test_one_that_starts_has_its_budget_unless_it_has_answered(node):
-    node.end()
-    node.start(age=10)
-    node.answers["/v1/chat/completions"] = HANGS
+@pytest.mark.parametrize(("answer", "started", "asked"), [
+    ((429, "no"), {}, True),  # what refuses lives
+    (HANGS, {"age": 10}, True),  # it has its budget
+    (HANGS, {"phase": "restarting"}, False),
+    # it is the server's user who writes the record, and root who restarts
+    (HANGS, {"server": "server-1"}, False), (HANGS, {"root": "/other"}, False),
+])  # fmt: skip
+def test_who_is_left_alone(node, answer, started, asked):
+    node.start(**started)
+    node.answers["/v1/chat/completions"] = answer
     assert all(node.look() for _turn in range(4))
+    assert (node.said, bool(node.asked)) == ([], asked)
+
+
+def test_one_that_has_answered_has_no_budget(node):
+    node.start(age=10)
     node.answers["/v1/chat/completions"] = [(200, "{}"), HANGS, HANGS]
     assert [node.look() for _turn in range(3)] == [True, True, False]
 
 
-def test_who_does_not_run_is_left_alone(node):
-    node.end()
-    node.start(phase="restarting")
-    node.answers["/v1/chat/completions"] = HANGS
-    assert all(node.look() for _turn in range(4))
-    assert node.asked == []
-
-
 def test_a_key_is_sent_and_a_worker_is_asked_for_its_health(node):
-    node.end()
     node.start(VLLM_API_KEY="secret")
     node.look()
     assert ("/v1/chat/completions", "secret") in node.asked
-    node.end()
-    node.asked.clear()
-    node.start(dict(ENTRY, role="decode", port=None, ports={"system": 7}))
-    node.look()
-    assert node.asked == [("/health", None)]
-    node.end()
-    node.asked.clear()
-    node.start(dict(ENTRY, port=None))
-    assert node.look()
-    assert node.asked == []
+    for changes, asked in (
+        ({"role": "decode", "port": None, "ports": {"system": 7}}, [("/health", None)]),
+        ({"port": None}, []),
+    ):
+        node.asked.clear()
+        node.start(dict(ENTRY, **changes))
+        assert (node.look(), node.asked) == (True, asked)
 
 
 def test_an_entry_that_was_edited_does_not_end_the_watch(node):
     (node.folder / "servers" / "server-0.json").write_text('{"name": "server-0"}')
     assert node.look()
-    assert node.asked == []
-
-
-@pytest.mark.parametrize("marker", [{"server": "server-1"}, {"root": "/other"}])
-def test_a_record_that_names_another_process_is_not_believed(node, marker):
-    """It is the server's user who writes it, and root who restarts."""
-    node.end()
-    node.start(**marker)
-    node.answers["/v1/chat/completions"] = HANGS
-    assert all(node.look() for _turn in range(4))
     assert node.asked == []
