@@ -76,7 +76,7 @@ def build_index(folder, *wheels):
 
 def safetensors(tensors):
     """The bytes of a safetensors file of {name: (dtype, shape, bytes)}."""
-    header, body = {}, b""
+    header, body = {"__metadata__": {"format": "pt"}}, b""
     for name, (dtype, shape, content) in tensors.items():
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(body), len(body) + len(content)]}
         body += content

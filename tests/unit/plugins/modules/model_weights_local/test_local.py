@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import shutil
 import zipfile
@@ -17,6 +18,7 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import known, run, sources
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.manifest import (
+    INNER_LOCK,
     MANIFEST,
     write_manifest,
 )
@@ -32,6 +34,12 @@ NAMES = ["config.json", *SHARDS, "model.safetensors.index.json", "tokenizer.json
 SIZES = {"hidden_size": 16, "vocab_size": 100, "draft_vocab_size": None}  # of a draft that fits
 OCCUPIED, UNREPAIRED = "weights.destination-occupied", "weights.rotted-and-unrepaired"
 INCOMPLETE, UNFIT, DAMAGED = "checkpoint.incomplete", "checkpoint.does-not-fit", "checkpoint.damaged"
+
+
+def bf16(shared):
+    """The checkpoint is of another format than the wanted one."""
+    config = json.loads((shared / "config.json").read_text())
+    (shared / "config.json").write_text(json.dumps({**config, "quantization_config": None}))
 
 
 def sums_of(contents):
@@ -141,7 +149,7 @@ class TestCopy:
         [
             (lambda shared: (shared / SHARD).unlink(), INCOMPLETE),
             (lambda shared: (shared / "tokenizer.json").unlink(), INCOMPLETE),
-            (lambda shared: (shared / "config.json").write_text('{"model_type": "llama"}'), UNFIT),
+            (bf16, UNFIT),
             (shutil.rmtree, "weights.source-invalid"),
         ],
     )
@@ -182,6 +190,7 @@ class TestCopy:
         mounts.write_text("1 2 0:1 /x %s rw - ext4 /dev/x rw\n" % copied.destination)
 
         def rename(old, new):
+            assert (copied.destination / INNER_LOCK).exists()
             if str(new) == str(copied.destination):
                 raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), old, None, new)
             real(old, new)
