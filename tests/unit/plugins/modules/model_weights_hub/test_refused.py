@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import pathlib
+import shutil
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
@@ -31,6 +32,7 @@ UNFIT, UNSUPPORTED = "checkpoint.does-not-fit", "neuron.draft-unsupported"
         (PATTERNS, ["include", "*.bin2"], {"include": ["*.bin2"]}),
         (PATTERNS, ["exclude", "orginal/*"], {"exclude": ["orginal/*"]}),
         (PATTERNS, ["config.json, tokenizer.json"], {"include": ["*.safetensors", "*index.json"]}),
+        ("weights.checksum-differs", [SHARD], {"sums": "%s  %s" % ("0" * 64, SHARD)}),
         (PATTERNS, ["model-00014-of-00014.safetensors"], {"exclude": ["*-00014-of-*", "original/*", "metal/*"]}),
         *((INVALID, [], changes) for changes in (
             {"endpoint": "ftp://hub"}, {"endpoint": "http://hub:80a"}, {"repo": "gpt-oss"}, {"repo": "a/../b"},
@@ -78,9 +80,11 @@ def test_files_of_unknown_origin_and_other_models(node):
     assert node.run()["code"] == OCCUPIED
     node.destination.unlink()
     node.destination.mkdir()
-    (node.destination / "thesis.txt").write_text("three years")
-    node.refused(OCCUPIED, "thesis.txt")
-    (node.destination / "thesis.txt").unlink()
+    config = node.wanted()["config.json"]  # also of others, whose shards are another model's
+    for name, content in (("thesis.txt", b"three years"), ("config.json", config), (SHARD, b"x" * node.size())):
+        (node.destination / name).write_bytes(content)
+    node.refused(OCCUPIED, "thesis.txt", SHARD)
+    shutil.rmtree(node.destination)
     node.run()
     node.refused(OCCUPIED, REPO, "made-up/other", repo="made-up/other")
     node.hub.add(Repository(DRAFT, draft_files()))  # which is not downloaded either
