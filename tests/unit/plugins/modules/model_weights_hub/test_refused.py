@@ -94,14 +94,6 @@ def test_files_of_unknown_origin_and_other_models(node):
         node.refused(UNFIT, format="bf16", verify=verify)
 
 
-def test_a_listing_that_lied_and_one_without_checksums_of_other_files(node):
-    node.hub.fault("listing", path="*", sha256={SHARD: "a" * 64, "metal/model.bin": ""})
-    node.refused("weights.wrong-data", SHARD, "a" * 64, check_too=False)
-    node.hub.mend()
-    node.hub.fault("listing", path="*", sha256={"metal/model.bin": ""})
-    assert node.run()["changed"] and node.found() == node.wanted()
-
-
 def test_a_mirror_that_gives_its_own_head_for_every_commit(node):
     mirror = node.hub.add(gpt_oss(known.GPT_OSS_120B.repo, 30_000))
     mirror.resolve = lambda revision: mirror.head
