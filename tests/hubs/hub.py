@@ -33,7 +33,7 @@ HTML = b"<!DOCTYPE html><html><title>Sign in to the network</title><body>Please 
 
 
 class Hub:
-    """Repositories on an address of this machine. Stops with `stop`, the `with` block, or by `watch`.
+    """Repositories on an address of this machine. Stops with `stop` or the `with` block.
 
     address: where to listen, never a public one. port, cdn_port: 0 for any. page: entries of a page of Hugging Face's
     listing. context: an ssl.SSLContext, for https.
@@ -88,7 +88,7 @@ class Hub:
         return server
 
     def stop(self):
-        """Refuse and close every connection, end `watch`. The ports stay the hub's own, so that nobody else answers."""
+        """Refuse and close every connection. The ports stay the hub's own, so that nobody else answers."""
         self.stopping.set()
         if self.up:
             self.up = False
@@ -101,13 +101,6 @@ class Hub:
             connections, self._connections = self._connections, set()
         for connection in connections:
             _close(connection)
-
-    def watch(self, parent=None, seconds=None):
-        """Wait until `stop`, until the process `parent` is gone, or until `seconds` are over."""
-        end = None if seconds is None else time.monotonic() + seconds
-        while end is None or time.monotonic() < end:
-            if self.stopping.wait(0.2) or (parent is not None and _ended(parent)):
-                return
 
     @property
     def endpoint(self):
@@ -185,15 +178,6 @@ class Hub:
 
 def _matches(entry, repository, path):
     return repository in (None, entry["repository"]) and path in (None, entry["path"])
-
-
-def _ended(pid):
-    """Whether a process is gone, or only its parent's wait for it is left."""
-    try:
-        with open("/proc/%d/stat" % pid, encoding="utf-8", errors="replace") as stream:
-            return stream.read().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def _any_port(address):
