@@ -110,7 +110,7 @@ CASES = [
     Case("429 with Retry-After", [fault("status", status=429, retry_after=1, count=2)], always=HF),
     Case("forbidden by the CDN once", [fault("status", status=403, count=1)], always=HF),
     Case("a connection that is too slow", [fault("slow", rate=100_000, count=1)], always=HF, resumes=True,
-         more={"min_rate": 1_000_000, "min_rate_window_s": 1}),
+         more={"min_rate": 1_000_000, "timeout_s": 1, "retries": 20}),
     Case("503 for the listing", [fault("status", "*", status=503, count=1, on=["info", "list"])], always=MS),
     Case("cut at the first byte", [fault("cut", at=0, count=1)], always=MS, resumes=True),
     Case("reset at a byte", [fault("cut", at=AT, count=1, reset=True)], always=MS),

@@ -516,7 +516,7 @@ COMMIT = {"sha": "a" * 40}
     ("source", "values", "kind"),
     [
         ("huggingface", [COMMIT, []], "foreign"),  # the checksums come from the page
-        ("huggingface", [{"sha": 7}], "foreign"),
+        *(("huggingface", [{"sha": commit}], "foreign") for commit in (7, "main")),
         ("huggingface", [COMMIT, [{"type": "file", "path": ["a"], "size": 1}]], "foreign"),
         ("huggingface", [COMMIT, [{"type": "file", "path": "a", "lfs": "sha"}]], "foreign"),
         ("modelscope", [{"Data": {"Files": [{"Path": "a", "Size": 1, "Revision": 7}]}}], "foreign"),
@@ -539,8 +539,9 @@ def test_addresses_and_numbers_of_a_server_that_are_none():
     ):
         with pytest.raises(http.HttpFailure):
             call(*given)
-    with pytest.raises(http.HttpFailure), http.Http({"http_proxy": "http://proxy:3x"}).get("http://a/"):
-        pass
+    for proxy in ("http://proxy:3x", "https://proxy"):
+        with pytest.raises(http.HttpFailure), http.Http({"http_proxy": proxy}).get("http://a/"):
+            pass
     headers = {"Content-Length": "²", "Content-Range": "bytes 0-1/" + "9" * 5000}
     found = http.Response(mock.Mock(chunked=False, status=206, getheader=headers.get), "http://a", 0, 0)
     assert (found.length, found.start, found.size) == (None, 0, None)

@@ -27,9 +27,11 @@ REPO = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
 ENDPOINT = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[^\s/@?#:\[\]]+)(:\d{1,5})?(/[^\s@?#]*)?")
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 UNSHOWN = ("token", "sums")
-MINIMUM = {"workers": 1, "retries": 0, "timeout_s": 1, "wait_s": 0, "min_rate": 0, "min_rate_window_s": 1}
-SAME = ("source", "repo", "revision", "format", "family", "adapter", "verify", "refresh", "workers", "retries",
-        "timeout_s", "min_rate", "min_rate_window_s")  # fmt: skip
+MINIMUM = {"workers": 1, "retries": 0, "timeout_s": 1, "wait_s": 0, "min_rate": 0}
+SAME = (
+    "source", "repo", "revision", "format", "family", "adapter", "verify", "refresh", "workers", "retries", "timeout_s",
+    "min_rate",
+)  # fmt: skip
 CHECK_S = 10  # time limit of a request in check mode
 
 

@@ -32,6 +32,7 @@ SHARDS = ["model-%05d-of-00002.safetensors" % number for number in range(3)]
 SHARD = SHARDS[1]
 NAMES = ["config.json", *SHARDS, "model.safetensors.index.json", "tokenizer.json"]
 SIZES = {"hidden_size": 16, "vocab_size": 100, "draft_vocab_size": None}  # of a draft that fits
+INVALID = "weights.source-invalid"
 OCCUPIED, UNREPAIRED = "weights.destination-occupied", "weights.rotted-and-unrepaired"
 INCOMPLETE, UNFIT, DAMAGED = "checkpoint.incomplete", "checkpoint.does-not-fit", "checkpoint.damaged"
 
@@ -58,12 +59,6 @@ def hashed(monkeypatch):
 
     monkeypatch.setattr(files, "sha256_file", sha256_file)
     return names
-
-
-@pytest.fixture
-def unwritable(monkeypatch):
-    real = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and real(path, mode))
 
 
 @pytest.fixture
@@ -150,7 +145,9 @@ class TestCopy:
             (lambda shared: (shared / SHARD).unlink(), INCOMPLETE),
             (lambda shared: (shared / "tokenizer.json").unlink(), INCOMPLETE),
             (bf16, UNFIT),
-            (shutil.rmtree, "weights.source-invalid"),
+            (shutil.rmtree, INVALID),
+            (lambda shared: write_manifest(str(shared), {}, repo="openai/other"), INVALID),
+            (lambda shared: write_manifest(str(shared), {SHARD: {"size": 1, "sha256": "0" * 64}}, repo=REPO), INVALID),
         ],
     )
     def test_a_source_that_cannot_be_served(self, copied, shared, change, code):
@@ -212,8 +209,13 @@ class TestCopy:
 
 
 def test_arguments_that_contradict_each_other(in_place):
-    for arguments in ({"path": None}, {"path": "/a", "destination": "/b"}, {"source": "standin", "destination": "a"},
-                      {"path": "/a", "destination": "/a", "copy": True}):  # fmt: skip
+    for arguments in (
+        {"path": None},
+        {"draft": str(in_place.destination)},
+        {"path": "/a", "destination": "/b"},
+        {"path": "/a", "destination": "/a", "copy": True},
+        {"source": "standin", "destination": "a"},
+    ):
         assert in_place.run(**arguments)["code"] == "weights.argument-invalid"
 
 
@@ -233,7 +235,7 @@ class TestStandin:
 
     def test_a_damaged_archive_and_that_of_the_collection(self, stand_in, monkeypatch):
         os.truncate(stand_in.arguments["archive"], 100)
-        assert stand_in.run()["code"] == "weights.source-invalid"
+        assert stand_in.run()["code"] == INVALID
         assert not stand_in.destination.exists()
         monkeypatch.undo()
         assert stand_in.run(archive=ARCHIVE)["verified"] == "full"
@@ -279,8 +281,8 @@ class TestPublished:
         assert in_place.run()["changed"] and copied.run()["changed"]
         assert in_place.run(revision=self.COMMIT)["rotted"] == ["tokenizer.json"]
 
-    @pytest.mark.usefixtures("unwritable")
-    def test_without_a_manifest_full_compares_all_the_same(self, in_place, shared, warnings, hashed):
+    def test_without_a_manifest_full_compares_all_the_same(self, in_place, shared, warnings, hashed, monkeypatch):
+        monkeypatch.setattr(os, "access", lambda _path, mode: mode != os.W_OK)
         result = in_place.run()
         assert (result["changed"], result["verified"], hashed) == (False, "structure", [])
         assert len(warnings) == 1 and not (shared / MANIFEST).exists()
