@@ -85,16 +85,8 @@ def place(tmp_path, hub):
 # ---- planted links
 
 
-def to_file(path, elsewhere):
-    path.symlink_to(elsewhere / "precious")
-
-
-def to_folder(path, elsewhere):
-    path.symlink_to(elsewhere)
-
-
-def dangling(path, elsewhere):
-    path.symlink_to(elsewhere / "made-by-root")
+def link_to(name):
+    return lambda path, elsewhere: path.symlink_to(elsewhere / name)
 
 
 def hard_link(path, elsewhere):
@@ -114,6 +106,7 @@ def folder(path, _elsewhere):
     (path / "kept").write_text("x")
 
 
+to_file, to_folder, dangling = map(link_to, ("precious", "", "made-by-root"))
 PLANTS = [to_file, to_folder, dangling, hard_link, pipe, loop, folder]
 STAGED = ["", PART, MANIFEST]
 
