@@ -354,12 +354,9 @@ class TestDraft:
     def test_downloaded_elsewhere_by_this_collection(self, in_place, tmp_path):
         """It keeps its name, and its manifest counts."""
         draft = Path(heads.write(tmp_path / "draft", hidden_size=16, vocab_size=100))
-        records = {
-            path.name: {"size": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-            for path in draft.iterdir()
-        }
-        commit = {"commit": "c" * 40, "at": "c" * 40}
-        write_manifest(str(draft), records, source="huggingface", repo="a/head", revision="main", **commit)
+        in_place.run(draft=str(draft))
+        origin = {"source": "huggingface", "repo": "a/head", "revision": "main", "commit": "c" * 40, "at": "c" * 40}
+        (draft / MANIFEST).write_text(json.dumps({**json.loads((draft / MANIFEST).read_text()), **origin}))
         assert in_place.run(draft=str(draft))["draft"]["verified"] == "quick"
         rot(draft / "model.safetensors")
         assert in_place.run(draft=str(draft), verify="full")["rotted"] == ["model.safetensors"]
