@@ -206,14 +206,16 @@ def test_a_staging_folder_that_is_swapped_for_a_link_writes_nothing_elsewhere(pl
     thread.join()
 
 
-def test_a_staging_folder_that_is_replaced_before_the_installation_installs_nothing(place, monkeypatch):
+@pytest.mark.parametrize("anew", [True, False])
+def test_a_staging_folder_that_is_replaced_before_the_installation_installs_nothing(place, monkeypatch, anew):
     real = run.Run._described
 
     def replaced(self, names, parts, complete=True):
         found = real(self, names, parts, complete)
         if complete:
             os.rename(place.staging, place.models / "aside")
-            place.staging.mkdir()
+            if anew:
+                place.staging.mkdir()
         return found
 
     monkeypatch.setattr(run.Run, "_described", replaced)
