@@ -38,9 +38,7 @@ class Site:
         (self.folder / "play.yml").write_text(json.dumps(plays))
 
     def play(self, *options, **variables):
-        given = self.folder / "variables.json"  # secrets are not in a command line
-        given.write_text(json.dumps({**self.variables, **variables}))
-        return play(str(self.folder / "play.yml"), "localhost,", "-e", "@%s" % given, *options)
+        return play(self.folder / "play.yml", "localhost,", *options, variables={**self.variables, **variables})
 
 
 def test_the_role_polls_and_keeps_the_token(tmp_path):
