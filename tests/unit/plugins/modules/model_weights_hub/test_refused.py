@@ -87,8 +87,7 @@ def test_files_of_unknown_origin_and_other_models(node):
     shutil.rmtree(node.destination)
     node.run()
     node.refused(OCCUPIED, REPO, "made-up/other", repo="made-up/other")
-    node.hub.add(Repository(DRAFT, draft_files()))  # which is not downloaded either
-    node.refused(OCCUPIED, REPO, repo="made-up/other", draft=str(node.models / "draft"), draft_repo=DRAFT)
+    node.refused(OCCUPIED, REPO, **with_draft(node, draft_files(), repo="made-up/other"))  # it does not come either
     assert node.hub.sent(DRAFT) == 0
     for verify in ("quick", "full"):
         node.refused(UNFIT, format="bf16", verify=verify)
@@ -124,20 +123,15 @@ def draft_files(hidden_size=2880, vocab_size=201088, **files):
     return {"config.json": json.dumps(config).encode(), "model.safetensors": shard, **files}
 
 
-@pytest.fixture
-def with_draft(node):
+def with_draft(node, files, **more):
     """Adds the draft's files to the hub; the arguments that request it."""
-
-    def add(files, **more):
-        node.hub.add(Repository(DRAFT, files))
-        return {"draft": str(node.models / "draft"), "draft_repo": DRAFT, **more}
-
-    return add
+    node.hub.add(Repository(DRAFT, files))
+    return {"draft": str(node.models / "draft"), "draft_repo": DRAFT, **more}
 
 
-def test_a_model_and_its_draft(node, with_draft):
+def test_a_model_and_its_draft(node):
     files = draft_files()
-    check, applied = node.four_steps(**with_draft(files))
+    check, applied = node.four_steps(**with_draft(node, files))
     assert check["to_fetch_bytes"] == sum(map(len, files.values())) + sum(map(len, node.wanted().values()))
     draft = node.models / "draft"
     assert (applied["draft"]["path"], applied["draft"]["commit"]) == (str(draft), node.hub.repositories[DRAFT].head)
@@ -155,18 +149,18 @@ def test_a_model_and_its_draft(node, with_draft):
         (draft_files(), {"draft_eagle3": True}, UNSUPPORTED),
     ],
 )
-def test_a_draft_is_refused_before_its_model_comes(node, with_draft, files, more, code):
-    node.refused(code, check_too=False, **with_draft(files, **more))
+def test_a_draft_is_refused_before_its_model_comes(node, files, more, code):
+    node.refused(code, check_too=False, **with_draft(node, files, **more))
     assert node.hub.sent(REPO, SHARD) == 0
     assert code != UNSUPPORTED or node.hub.sent(DRAFT, "model.safetensors") == 0  # by its configuration
 
 
-def test_a_destination_that_cannot_be_read(node, with_draft, monkeypatch):
+def test_a_destination_that_cannot_be_read(node, monkeypatch):
     """The error comes before a draft is downloaded."""
 
     def refuse(destination, *_more, **_options):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), destination)
 
     monkeypatch.setattr(pipeline, "own_manifest", refuse)
-    node.refused("weights.cannot-install", "Permission denied", check_too=False, **with_draft(draft_files()))
+    node.refused("weights.cannot-install", "Permission denied", check_too=False, **with_draft(node, draft_files()))
     assert node.hub.sent(DRAFT) == 0
