@@ -22,6 +22,7 @@ from ansible_collections.inference.fleet.tests.unit.weights_node import REPO, SH
 
 DRAFT = "made-up/gpt-oss-small-eagle3"
 INVALID, PATTERNS, OCCUPIED = "weights.argument-invalid", "hub.patterns-invalid", "weights.destination-occupied"
+OTHER_SUM = "%s  %s" % ("0" * 64, SHARD)
 UNFIT, UNSUPPORTED = "checkpoint.does-not-fit", "neuron.draft-unsupported"
 
 
@@ -32,7 +33,7 @@ UNFIT, UNSUPPORTED = "checkpoint.does-not-fit", "neuron.draft-unsupported"
         (PATTERNS, ["include", "*.bin2"], {"include": ["*.bin2"]}),
         (PATTERNS, ["exclude", "orginal/*"], {"exclude": ["orginal/*"]}),
         (PATTERNS, ["config.json, tokenizer.json"], {"include": ["*.safetensors", "*index.json"]}),
-        ("weights.checksum-differs", [SHARD], {"sums": "%s  %s" % ("0" * 64, SHARD)}),
+        ("weights.checksum-differs", [SHARD], {"sums": OTHER_SUM}),
         (PATTERNS, ["model-00014-of-00014.safetensors"], {"exclude": ["*-00014-of-*", "original/*", "metal/*"]}),
         *((INVALID, [], changes) for changes in (
             {"endpoint": "ftp://hub"}, {"endpoint": "http://hub:80a"}, {"repo": "gpt-oss"}, {"repo": "a/../b"},
@@ -87,6 +88,7 @@ def test_files_of_unknown_origin_and_other_models(node):
     shutil.rmtree(node.destination)
     node.run()
     node.refused(OCCUPIED, REPO, "made-up/other", repo="made-up/other")
+    node.refused("weights.checksum-differs", SHARD, sums=OTHER_SUM)
     node.refused(OCCUPIED, REPO, **with_draft(node, draft_files(), repo="made-up/other"))  # it does not come either
     assert node.hub.sent(DRAFT) == 0
     for verify in ("quick", "full"):
