@@ -337,9 +337,9 @@ class TestDraft:
         assert not weights.run(draft=draft)["changed"]
         assert weights.run(draft=draft, verify="full")["rotted"] == [shard]
 
-    def test_a_head_that_the_engine_does_not_run(self, in_place, tmp_path):
+    def test_a_head_that_the_engine_does_not_run(self, weights, tmp_path):
         draft = heads.write(tmp_path / "draft", {**heads.names(), "d2t": [96]}, **SIZES)
-        assert in_place.run(draft=draft, draft_eagle3=True)["faults"]
+        assert weights.run(draft=draft, draft_eagle3=True)["faults"]
 
     def test_incomplete(self, in_place, tmp_path):
         draft = tmp_path / "draft"
