@@ -46,8 +46,7 @@ class Bench:
     def __init__(self, folder, shard_bytes):
         self.folder = Path(folder)
         self.hub = subprocess.Popen(
-            [sys.executable, "-m", "tests.hubs", "--repo", REPO, "--shard-bytes", str(shard_bytes),
-             "--parent", str(os.getpid())],
+            [sys.executable, "-m", "tests.hubs", "--repo", REPO, "--shard-bytes", str(shard_bytes)],
             cwd=ROOT, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.endpoint = json.loads(self.hub.stdout.readline())["endpoint"]

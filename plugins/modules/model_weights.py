@@ -162,13 +162,9 @@ options:
     type: str
   min_rate:
     description:
-      - For a hub, bytes a second. A connection that is slower for O(min_rate_window_s) is replaced. V(0) for no limit.
+      - For a hub, bytes a second. A connection that is slower for twice O(timeout_s) is replaced. V(0) for no limit.
     type: int
     default: 10240
-  min_rate_window_s:
-    description: For a hub, seconds over which O(min_rate) is measured.
-    type: int
-    default: 60
   root:
     description:
       - Root of all directories. Empty for system paths. Jobs have their state in C(var/lib/inference-fleet/jobs) below

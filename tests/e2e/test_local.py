@@ -312,9 +312,8 @@ def test_with_an_empty_encodings_directory_the_vocabulary_file_is_named(deployme
     run = deployment.site(override=override)
     # Waiting is no use then: a play that waits for the start's budget does not end in its time (conftest.py).
     run.failed(
-        "o200k_base.tiktoken", "TIKTOKEN_ENCODINGS_BASE", "The old definition was restored and answers: server-0.",
-        "The old definition was restored and answers: server-0.",
-    )  # fmt: skip
+        "o200k_base.tiktoken", "TIKTOKEN_ENCODINGS_BASE", "The old definition was restored and answers: server-0."
+    )
     # The report does not go on saying what was true before, and the second server serves though it is not in the plan.
     assert deployment.verdicts()["server-0"]["identity"] is False
     assert "server-1" in {folder.stem for folder in (deployment.root / "etc/inference-fleet/servers").iterdir()}

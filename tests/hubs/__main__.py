@@ -15,7 +15,7 @@ from .repositories import gpt_oss
 
 
 def main():
-    actions = "\n".join("  %-9s %s" % (name, action.text) for name, action in ACTIONS.items())
+    actions = "\n".join("  %-9s %s" % action for action in ACTIONS.items())
     parser = argparse.ArgumentParser(
         prog="python -m tests.hubs",
         description=__doc__ + " Prints one line of JSON when it listens.",
@@ -30,7 +30,6 @@ def main():
     parser.add_argument("--shard-bytes", type=int, default=65_536)
     parser.add_argument("--fault", action="append", default=[], type=json.loads, metavar="JSON",
                         help='e.g. {"action": "cut", "path": "*00003*", "at": 1000, "count": 1}')  # fmt: skip
-    parser.add_argument("--parent", type=int, default=os.getppid(), help="stop when this process is gone; 0: never")
     parser.add_argument("--seconds", type=float, default=3600, help="stop after this time")
     options = parser.parse_args()
     repository = gpt_oss(options.repo, options.shard_bytes)
@@ -43,7 +42,7 @@ def main():
     with hub:
         started = {"endpoint": hub.endpoint, "cdn_port": hub.cdn_port, "pid": os.getpid(), "head": repository.head}
         print(json.dumps(started), flush=True)
-        hub.watch(options.parent or None, options.seconds)
+        hub.stopping.wait(options.seconds)
 
 
 if __name__ == "__main__":

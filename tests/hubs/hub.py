@@ -33,7 +33,7 @@ HTML = b"<!DOCTYPE html><html><title>Sign in to the network</title><body>Please 
 
 
 class Hub:
-    """Repositories on an address of this machine. Stops with `stop`, the `with` block, or by `watch`.
+    """Repositories on an address of this machine. Stops with `stop` or the `with` block.
 
     address: where to listen, never a public one. port, cdn_port: 0 for any. page: entries of a page of Hugging Face's
     listing. context: an ssl.SSLContext, for https.
@@ -88,7 +88,7 @@ class Hub:
         return server
 
     def stop(self):
-        """Refuse and close every connection, end `watch`. The ports stay the hub's own, so that nobody else answers."""
+        """Refuse and close every connection. The ports stay the hub's own, so that nobody else answers."""
         self.stopping.set()
         if self.up:
             self.up = False
@@ -101,13 +101,6 @@ class Hub:
             connections, self._connections = self._connections, set()
         for connection in connections:
             _close(connection)
-
-    def watch(self, parent=None, seconds=None):
-        """Wait until `stop`, until the process `parent` is gone, or until `seconds` are over."""
-        end = None if seconds is None else time.monotonic() + seconds
-        while end is None or time.monotonic() < end:
-            if self.stopping.wait(0.2) or (parent is not None and _ended(parent)):
-                return
 
     @property
     def endpoint(self):
@@ -185,15 +178,6 @@ class Hub:
 
 def _matches(entry, repository, path):
     return repository in (None, entry["repository"]) and path in (None, entry["path"])
-
-
-def _ended(pid):
-    """Whether a process is gone, or only its parent's wait for it is left."""
-    try:
-        with open("/proc/%d/stat" % pid, encoding="utf-8", errors="replace") as stream:
-            return stream.read().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def _any_port(address):
@@ -338,7 +322,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if repository.access == "public" or (repository.access == "gated" and not files):
             return True
         token = self.entry["token"]
-        if token in {_fingerprint(one) for one in repository.tokens}:
+        if token in repository.tokens:
             return True
         if repository.access == "private":
             self.fail(401 if token is None else 404, "Repository not found", "RepoNotFound")
@@ -608,15 +592,10 @@ def _folders(files):
 
 
 def _huggingface_entry(path, file):
-    entry = {"type": "file", "oid": "0" * 40, "size": file["size"], "path": path}
-    if not file["lfs"]:
-        entry["oid"] = file["content"].git_sha1
-        return entry
-    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %d\n" % (file["sha256"], file["size"])
-    blob = b"blob %d\0%s" % (len(pointer), pointer.encode())
-    entry["oid"] = hashlib.sha1(blob, usedforsecurity=False).hexdigest()
-    entry["lfs"] = {"oid": file["sha256"], "size": file["size"], "pointerSize": len(pointer)}
-    return entry
+    entry = {"type": "file", "oid": "0" * 40, "size": file["size"], "path": path}  # of an LFS pointer, made up
+    if file["lfs"]:
+        return {**entry, "lfs": {"oid": file["sha256"], "size": file["size"], "pointerSize": 134}}
+    return {**entry, "oid": file["content"].git_sha1}
 
 
 def _modelscope_entry(revision, date, path, file):
@@ -644,13 +623,8 @@ def _signature(path):
     return hashlib.sha256(b"simulated " + path.encode()).hexdigest()[:32]
 
 
-def _fingerprint(token):
-    return hashlib.sha256(token.encode()).hexdigest()[:16]
-
-
 def _token_of(headers):
-    """Fingerprint of the token that a request carries, as a header or as ModelScope's cookie; None for none."""
+    """The token that a request carries, as a header or as ModelScope's cookie; None for none."""
     bearer = re.fullmatch(r"Bearer (.+)", headers.get("Authorization") or "")
     cookie = re.search(r"(?:^|; *)m_session_id=([^;]+)", headers.get("Cookie") or "")
-    token = bearer[1] if bearer else cookie[1] if cookie else None
-    return None if token is None else _fingerprint(token)
+    return bearer[1] if bearer else cookie[1] if cookie else None

@@ -132,14 +132,13 @@ def safetensors(tensor, size, seed):
     return Content(length.to_bytes(8, "little") + header.encode().ljust(length), size - 8 - length, seed)
 
 
-def gpt_oss(name="openai/gpt-oss-120b", shard_bytes=65_536, shards=15, model_format="mxfp4", seed=1, **options):
+def gpt_oss(name="openai/gpt-oss-120b", shard_bytes=65_536, access="public", tokens=(), **made):
     """A repository laid out as openai/gpt-oss-120b: 26 files in its root, and original/ and metal/ with the same again.
 
     Its 15 shards are numbered 00000 to 00014 "of-00014", as the real ones are. shard_bytes: of every other shard; the
-    ones between are a little smaller. vocab_size, model_type: for what must be refused.
+    ones between are a little smaller. made: further arguments of gpt_oss_files().
     """
-    shape = {key: options.pop(key) for key in ("vocab_size", "model_type") if key in options}
-    return Repository(name, gpt_oss_files(shard_bytes, shards, model_format, seed, **shape), **options)
+    return Repository(name, gpt_oss_files(shard_bytes, **made), access, tokens)
 
 
 def gpt_oss_files(shard_bytes=65_536, shards=15, model_format="mxfp4", seed=1, **changes):

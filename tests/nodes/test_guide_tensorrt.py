@@ -126,10 +126,6 @@ def gpus(make_guide_node):
     )
 
 
-def names(cases):
-    return ["-".join([recipe, *overlays, str(count)]) for recipe, overlays, count, _release, _settings in cases]
-
-
 def check_started(gpus, recipe, overlays, count, release, settings):
     """Deploy, verify that the engine has the guide's settings and GPUs, and that a second run is one call."""
     given = (recipe, overlays, count, release)
@@ -149,8 +145,10 @@ SHORT = ("b200-low-latency-1", "b200-max-throughput-8", HIGH + "-8", "h200-low-l
 
 def started(cases):
     """Cases as parameters; those that are not in SHORT run with `make soak`."""
-    for case, name in zip(cases, names(cases)):
-        yield pytest.param(*case, id=name, marks=[] if name in SHORT else [pytest.mark.soak])
+    for recipe, overlays, count, *rest in cases:
+        name = "-".join([recipe, *overlays, str(count)])
+        marks = [] if name in SHORT else [pytest.mark.soak]
+        yield pytest.param(recipe, overlays, count, *rest, id=name, marks=marks)
 
 
 @pytest.mark.parametrize(("recipe", "overlays", "count", "release", "settings"), list(started(STARTED)))

@@ -21,7 +21,7 @@ class Pair:
     """Two nodes that are reached by name, through an ssh configuration that checks host keys."""
 
     def __init__(self, site):
-        self.site = site
+        self.site, self.play = site, site.play
         self.folder = site.reports.parent
         self.known = self.folder / "known_hosts"
         self.config = self.folder / "ssh_config"
@@ -43,9 +43,6 @@ class Pair:
 
     def line(self, node):
         return "%s %s" % (node.name, host_key(node))
-
-    def play(self, playbook, *arguments, **variables):
-        return self.site.play(playbook, *arguments, **variables)
 
     def pids(self, node):
         state = "cat /run/inference-fleet/servers/server-%d.json"

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
 import re
 import shutil
@@ -19,7 +18,7 @@ from ansible_collections.inference.fleet.tests.runs import BIN, CLONE
 
 pytestmark = pytest.mark.soak
 
-NAMES = ["pull-0"]  # the first host of the example
+NAME = "pull-0"  # the first host of the example
 CHECKOUT = "/var/lib/fleet-site"
 INSTALL = (
     "python3 -m venv /opt/fleet && /opt/fleet/bin/pip install --quiet --no-index "
@@ -36,30 +35,25 @@ def git(folder, *arguments):
 
 
 class Pulling:
-    """The repository of a site, served by the first node, and nodes that pull from it."""
+    """The repository of a site, and the node that serves it and pulls from it."""
 
-    def __init__(self, nodes, folder):
-        self.nodes, self.site = nodes, folder / "site"
+    def __init__(self, node, folder):
+        self.node, self.site = node, folder / "site"
         shutil.copytree(CLONE / "inventories" / "pull", self.site)
         self.variables = self.site / "hosts" / "group_vars" / "all.yml"
         said = yaml.safe_load(self.variables.read_text())
         assert said["fleet_recipe"] == VARIABLES["fleet_recipe"]
         self.write(**{**said, **VARIABLES})
         git(self.site, "init", "--quiet", "--initial-branch", "main")
-        self.url = "git://%s/site.git" % nodes[0].address
+        self.url = "git://%s/site.git" % node.address
         subprocess.run([str(BIN / "ansible-galaxy"), "collection", "build", "--output-path", str(folder), str(CLONE)],
                        check=True, capture_output=True)  # fmt: skip
         (archive,) = folder.glob("*.tar.gz")
-        with concurrent.futures.ThreadPoolExecutor() as pool:
-            list(pool.map(lambda node: self.install(node, archive), nodes))
-        self.commit("begin")
-        nodes[0].ssh("git daemon --detach --export-all --base-path=/srv --listen=%s /srv" % nodes[0].address)
-
-    @staticmethod
-    def install(node, archive):
         node.copy(archive, "/root/fleet.tar.gz")
         node.ssh(INSTALL, timeout=300)
         bring_engine(node)
+        self.commit("begin")
+        node.ssh("git daemon --detach --export-all --base-path=/srv --listen=%s /srv" % node.address)
 
     def write(self, **variables):
         self.variables.write_text(yaml.safe_dump(variables))
@@ -70,33 +64,28 @@ class Pulling:
         bare = self.site.parent / "site.git"
         shutil.rmtree(bare, ignore_errors=True)
         git(self.site, "clone", "--quiet", "--bare", ".", str(bare))
-        self.nodes[0].ssh("rm -rf /srv/site.git")
-        self.nodes[0].copy(bare, "/srv/")
-        self.nodes[0].ssh("chown -R root:root /srv/site.git")
+        self.node.ssh("rm -rf /srv/site.git")
+        self.node.copy(bare, "/srv/")
+        self.node.ssh("chown -R root:root /srv/site.git")
 
     def pull(self):
-        """{node: (changed, what its own report says)} after each has pulled; all at once."""
-        with concurrent.futures.ThreadPoolExecutor() as pool:
-            screens = list(pool.map(lambda node: node.ssh(PULL % self.url, timeout=600), self.nodes))
-        found = {}
-        for node, screen in zip(self.nodes, screens):
-            report = json.loads(node.ssh("cat /var/lib/fleet-reports/verdict.json"))
-            played = screen.rpartition("PLAY RECAP")[2]
-            found[node.name] = sum(map(int, re.findall(r"\bchanged=(\d+)", played))), report
-        return found
+        """(changed, the verdict of its own report) after the node has pulled."""
+        played = self.node.ssh(PULL % self.url, timeout=600).rpartition("PLAY RECAP")[2]
+        report = json.loads(self.node.ssh("cat /var/lib/fleet-reports/verdict.json"))
+        assert list(report["hosts"]) == [NAME]
+        return sum(map(int, re.findall(r"\bchanged=(\d+)", played))), report["ok"]
 
 
 @pytest.fixture(scope="module")
 def pulling(nodes, tmp_path_factory):
-    with created(NAMES, "pull") as made:
-        yield Pulling(made, tmp_path_factory.mktemp("pull"))
+    with created([NAME], "pull") as (node,):
+        yield Pulling(node, tmp_path_factory.mktemp("pull"))
 
 
 def test_a_node_converges_itself_and_writes_its_own_verdict(pulling):
-    for name, (changed, report) in pulling.pull().items():
-        assert changed > 0
-        assert (report["ok"], list(report["hosts"])) == (True, [name])
-    assert [changed for changed, _report in pulling.pull().values()] == [0]
+    changed, ok = pulling.pull()
+    assert changed > 0 and ok is True
+    assert pulling.pull()[0] == 0
 
 
 def test_a_commit_changes_it(pulling):
@@ -104,8 +93,7 @@ def test_a_commit_changes_it(pulling):
     variables["fleet_override"]["arguments"]["max-num-seqs"] = 4
     pulling.write(**variables)
     pulling.commit("fewer sequences")
-    for name, (changed, report) in pulling.pull().items():
-        # one server after the other, then the plan that a rollback returns to
-        assert (changed, report["ok"], list(report["hosts"])) == (3, True, [name])
-    entries = [node.ssh("cat /etc/inference-fleet/servers/server-0.json") for node in pulling.nodes]
-    assert [json.loads(entry)["arguments"]["max-num-seqs"] for entry in entries] == [4]
+    # one server after the other, then the plan that a rollback returns to
+    assert pulling.pull() == (3, True)
+    entry = json.loads(pulling.node.ssh("cat /etc/inference-fleet/servers/server-0.json"))
+    assert entry["arguments"]["max-num-seqs"] == 4

@@ -36,25 +36,25 @@ def order(version):
     return tuple(map(int, numbers.split("."))), int(rc) if rc else 10**6, int(post or 0)
 
 
+def taken(data, version, table):
+    """{name: what it takes} of a table in a release; one before the first on record has what that has."""
+    found, release = {}, max(order(version), order(data["recorded"][0]))
+    for name, history in data["models"].get(table, {}).items():
+        for since, spec in history.items():
+            if order(since) <= release:
+                found[name] = spec
+    return {name: spec for name, spec in found.items() if spec is not None}
+
+
 def problems(version, content, data=None):
     """[(path, message, type, value)] of what a release refuses, as pydantic names it."""
     data = data or fields()
-    older = [one for one in data["recorded"] if order(one) <= order(version)]
-    release = max(order(older[-1] if older else data["recorded"][0]), order(version))
-
-    def taken(table):
-        found = {}
-        for name, history in data["models"].get(table, {}).items():
-            for since, spec in history.items():
-                if order(since) <= release:
-                    found[name] = spec
-        return {name: spec for name, spec in found.items() if spec is not None}
 
     def walk(table, path, given):
         chooser = data["variants"].get(table)
-        known = taken(table)
+        known = taken(data, version, table)
         if chooser and given.get(chooser) in known.get(chooser, ()):
-            further = taken("%s.%s" % (table, given[chooser]))
+            further = taken(data, version, "%s.%s" % (table, given[chooser]))
             known = {**known, **(further or dict.fromkeys(given, "any?"))}
         for name in data["required"].get(table, ()):
             if name not in given:

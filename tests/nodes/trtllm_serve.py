@@ -30,20 +30,10 @@ FIELDS = {"tp_size": "tensor_parallel_size", "pp_size": "pipeline_parallel_size"
 SWITCHES = ("trust_remote_code", "enable_chunked_prefill")
 
 
-def known_flags():
-    """Flags of this release, by the same data as the keys; an older release has those of the first on record."""
-    found, data = {}, llm_args.fields()
-    release = max(llm_args.order(VERSION), llm_args.order(data["recorded"][0]))
-    for name, history in data["models"]["--"].items():
-        for since, spec in history.items():
-            if llm_args.order(since) <= release:
-                found[name] = spec
-    return {name.replace("-", "_") for name, spec in found.items() if spec is not None}
-
-
 def parse(words):
     """(model, {flag: value}); SystemExit 2 with click's words for what is no option."""
-    known, options, model, words = known_flags(), {}, None, list(words)
+    known = {name.replace("-", "_") for name in llm_args.taken(llm_args.fields(), VERSION, "--")}
+    options, model, words = {}, None, list(words)
     while words:
         word = words.pop(0)
         if not word.startswith("--"):

@@ -11,6 +11,8 @@ import re
 import struct
 import zipfile
 
+from ansible_collections.inference.fleet.tests.nodes import package_indexes
+
 
 def rot(path, at=-1):
     """Another byte at `at`, with size and times as they were."""
@@ -33,26 +35,13 @@ def build_wheel(folder, name, version, requires=(), requires_python=None):
     Returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     module = name.replace("-", "_")
-    metadata = ["Metadata-Version: 2.1", "Name: " + name, "Version: " + version]
-    metadata += ["Requires-Dist: " + requirement for requirement in requires]
-    metadata += ["Requires-Python: " + requires_python] if requires_python else []
-    wheel = folder / ("%s-%s-py3-none-any.whl" % (module, version))
-    contents = {
-        module + "/__init__.py": "VERSION = %r\n" % version,
-        "%s-%s.dist-info/METADATA" % (module, version): "\n".join(metadata) + "\n",
-        "%s-%s.dist-info/WHEEL" % (module, version): "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
+    modules, programs = {module + "/__init__.py": "VERSION = %r\n" % version}, {}
     if requires:
         imports = ["    import " + re.split("[=<>]", one)[0].replace("-", "_") for one in requires]
-        contents[module + "/cli.py"] = "\n".join(["def main():", *imports]) + "\n"
-        commands = "[console_scripts]\n%s = %s.cli:main\n" % (name, module)
-        contents["%s-%s.dist-info/entry_points.txt" % (module, version)] = commands
-    record = "%s-%s.dist-info/RECORD" % (module, version)
-    contents[record] = "".join("%s,,%d\n" % (path, len(text)) for path, text in contents.items()) + record + ",,\n"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for path, text in contents.items():
-            archive.writestr(path, text)
-    return wheel
+        modules[module + "/cli.py"] = "\n".join(["def main():", *imports]) + "\n"
+        programs = {name: module + ".cli:main"}
+    fields = ["Requires-Python: " + requires_python] if requires_python else []
+    return folder / package_indexes.make_wheel(folder, module, version, modules, requires, programs, fields)
 
 
 def uv_wheel(folder, version, program):
@@ -76,7 +65,7 @@ def build_index(folder, *wheels):
 
 def safetensors(tensors):
     """The bytes of a safetensors file of {name: (dtype, shape, bytes)}."""
-    header, body = {}, b""
+    header, body = {"__metadata__": {"format": "pt"}}, b""
     for name, (dtype, shape, content) in tensors.items():
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(body), len(body) + len(content)]}
         body += content

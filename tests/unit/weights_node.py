@@ -112,10 +112,11 @@ class HubWeights(Weights):
         return int((self.job() / "pid").read_text())
 
     def kill(self):
-        """kill -9 of the worker, whose threads may hold its lock a moment longer; what the hub holds is released."""
+        """kill -9 of the worker, whose threads may hold its lock a moment longer; the hub has no faults any more."""
         os.kill(self.pid(), signal.SIGKILL)
-        wait_until(lambda: not DetachedJob(str(self.job())).alive())
+        wait_until(lambda: not DetachedJob(str(self.job())).alive() and self.hub.quiet())
         self.hub.mend()
+        assert not self.destination.exists()  # nothing half-written that a server could load
 
     def begin(self, **changes):
         """Start a job without waiting for its end."""

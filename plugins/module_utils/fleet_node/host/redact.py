@@ -143,6 +143,11 @@ def proxy_address(name, value):
     return scheme + mark + escaped + at + host
 
 
+def without_secrets(address):
+    """A string that may be a URL, without what is before a user's @ and after a question mark."""
+    return re.sub(r"[^/]*@", "***@", re.split(r"[?#]", address)[0])
+
+
 def checked_variables(environment):
     """{name: value} of a module's environment variables, as strings. Raises FleetError, which shows no value."""
     found = {str(name): str(value) for name, value in (environment or {}).items()}

@@ -24,7 +24,7 @@ MODEL_WEIGHTS = {
     **options("path", "path", "draft", "archive", "ca_bundle", root=""),
     **options("bool", copy=False, draft_eagle3=False, refresh=False),
     **options("dict", adapter={}, environment={}),
-    **options("int", workers=8, retries=5, timeout_s=30, wait_s=5, min_rate=10240, min_rate_window_s=60),
+    **options("int", workers=8, retries=5, timeout_s=30, wait_s=5, min_rate=10240),
 }
 
 

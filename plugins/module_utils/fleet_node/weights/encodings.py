@@ -12,13 +12,12 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-import urllib.parse
 
 from ..errors import FleetError
 from ..host import commands, files, trust
 from ..host.files import make_directory
 from ..host.os_errors import os_error
-from ..host.redact import checked_variables
+from ..host.redact import checked_variables, without_secrets
 from ..model import gpt_oss
 
 ENCODINGS = gpt_oss.VOCABULARIES
@@ -184,9 +183,6 @@ def _from_url(name, base, variables, ca_bundle):
 
 
 def _named(source):
-    """A source for a message, without the password that its URL may contain."""
+    """A source for a message, without the secrets that its URL may contain."""
     where = source[SOURCES[source["type"]]]
-    parts = urllib.parse.urlsplit(where)
-    if "@" in parts.netloc:
-        where = parts._replace(netloc="***@" + parts.netloc.rpartition("@")[2]).geturl()
-    return "%s %s" % (source["type"], where)
+    return "%s %s" % (source["type"], without_secrets(where) if source["type"] == "url" else where)

@@ -43,15 +43,14 @@ class Http:
     """Requests with one set of settings. variables: environment variables with proxies. ca_bundle: file with the
     certificates to trust; None for the system's. timeout_s: limit for the headers and for a silence.
 
-    min_rate: bytes per second below which a body is given up, measured over min_rate_window_s; 0 for no limit.
+    min_rate: bytes per second below which a body is given up, measured over twice timeout_s; 0 for no limit.
     """
 
-    def __init__(self, variables, ca_bundle=None, timeout_s=30, min_rate=0, min_rate_window_s=60):
+    def __init__(self, variables, ca_bundle=None, timeout_s=30, min_rate=0):
         self._variables = variables
         self._ca_bundle = ca_bundle or variables.get("SSL_CERT_FILE")
         self._timeout_s = timeout_s
         self._min_rate = min_rate
-        self._window_s = min_rate_window_s
         self._context = None
 
     @contextlib.contextmanager
@@ -68,7 +67,7 @@ class Http:
                     continue
                 if response.status not in (200, 206):
                     raise HttpFailure("HTTP %d" % response.status, url, response.status, response.headers)
-                yield Response(response, url, self._min_rate, self._window_s)
+                yield Response(response, url, self._min_rate, 2 * self._timeout_s)
                 return
             finally:
                 response.close()

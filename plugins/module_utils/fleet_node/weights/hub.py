@@ -137,14 +137,31 @@ class Hub:
         raise SourceProblem("other", "its listing has no end")
 
     def _modelscope(self):
-        query = urlencode({"Revision": self._wanted.revision, "Recursive": "True"})
+        """The Listing of the wanted revision.
+
+        ModelScope does not state the commit of a branch; the newest commit of any of its files replaces it. Each file
+        is requested at the commit that changed it last, because the branch may change.
+        """
+        revision = self._wanted.revision
+        query = urlencode({"Revision": revision, "Recursive": "True"})
         address = "%s/api/v1/models/%s/repo/files?%s" % (self._wanted.endpoint, self._wanted.repo, query)
         entries = (self._json(address, FILES)[0].get("Data") or {}).get("Files")
         if not entries:  # what this hub answers for a revision that it does not have
             raise SourceProblem("revision", "it lists no files")
         if len(entries) >= LISTED_AT_MOST:
             raise SourceProblem("other", "the hub lists only a part of the repository")
-        return modelscope_listing(self._wanted.revision, entries)
+        found, newest = {}, (0, "")
+        for entry in entries:
+            if (entry.get("Type") or "blob") == "tree":
+                continue
+            path, changed = entry.get("Path") or entry.get("Name"), entry.get("Revision") or ""
+            sha256 = (entry.get("Sha256") or "").lower() or None
+            found[path] = {"size": entry.get("Size"), "sha256": sha256, "oid": None}
+            if COMMIT.match(changed) and not COMMIT.match(revision):
+                found[path]["at"] = changed
+            newest = max(newest, (entry.get("CommittedDate") or 0, changed))
+        commit = revision if COMMIT.match(revision) else newest[1] or revision
+        return Listing(commit, revision, found)
 
     def _json(self, address, shape):
         """(the JSON value of a response, the link to its next page or None). shape: see host.files.fits()."""
@@ -186,23 +203,3 @@ def wait_of(headers):
     after = whole_number((headers.get("Retry-After") or "").strip())
     limits = RATE_LIMIT.findall(headers.get("RateLimit") or "")
     return max(map(int, limits), default=None) if after is None else after
-
-
-def modelscope_listing(revision, entries):
-    """The Listing of the entries that ModelScope has for a revision.
-
-    ModelScope does not state the commit of a branch; the newest commit of any of its files replaces it. Each file is
-    requested at the commit that changed it last, because the branch may change.
-    """
-    found, newest = {}, (0, "")
-    for entry in entries:
-        if (entry.get("Type") or "blob") == "tree":
-            continue
-        path, changed = entry.get("Path") or entry.get("Name"), entry.get("Revision") or ""
-        sha256 = (entry.get("Sha256") or "").lower() or None
-        found[path] = {"size": entry.get("Size"), "sha256": sha256, "oid": None}
-        if COMMIT.match(changed) and not COMMIT.match(revision):
-            found[path]["at"] = changed
-        newest = max(newest, (entry.get("CommittedDate") or 0, changed))
-    commit = revision if COMMIT.match(revision) else newest[1] or revision
-    return Listing(commit, revision, found)

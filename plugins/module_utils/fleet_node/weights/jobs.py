@@ -140,8 +140,8 @@ def hub_of(wanted, settings):
     from .http import Http  # here, because a quick check needs neither
     from .hub import Hub
 
-    limits = (wanted.timeout_s, wanted.min_rate, wanted.min_rate_window_s)
-    http = Http({**os.environ, **settings["variables"]}, settings["ca_bundle"], *limits)
+    variables = {**os.environ, **settings["variables"]}
+    http = Http(variables, settings["ca_bundle"], wanted.timeout_s, wanted.min_rate)
     return Hub(wanted, settings["token"], http)
 
 

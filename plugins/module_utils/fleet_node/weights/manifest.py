@@ -144,8 +144,6 @@ def compare_status(folder, recorded):
 def hash_files(folder, names, read=None):
     """{name: sha256} of files in `folder`, on all cores, the largest first. read(name, bytes): called in between.
     Raises FleetError if a file changes meanwhile."""
-    if not names:
-        return {}
     from concurrent.futures import ThreadPoolExecutor  # a quick comparison needs less time than its import
 
     names = sorted(names, key=lambda name: -os.path.getsize(os.path.join(folder, name)))

@@ -14,7 +14,7 @@ from dataclasses import replace
 from ..errors import FleetError
 from ..host.files import existing_parent
 from ..host.paths import NodePaths
-from ..host.redact import PROXY_LIKE, TOKEN_LIKE, checked_variables, clean_token, proxy_address
+from ..host.redact import PROXY_LIKE, TOKEN_LIKE, checked_variables, clean_token, proxy_address, without_secrets
 from . import checkpoints, jobs, selection
 from . import wanted as wanted_files
 from .manifest import amount, failed, own_manifest
@@ -27,9 +27,11 @@ REPO = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
 ENDPOINT = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[^\s/@?#:\[\]]+)(:\d{1,5})?(/[^\s@?#]*)?")
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 UNSHOWN = ("token", "sums")
-MINIMUM = {"workers": 1, "retries": 0, "timeout_s": 1, "wait_s": 0, "min_rate": 0, "min_rate_window_s": 1}
-SAME = ("source", "repo", "revision", "format", "family", "adapter", "verify", "refresh", "workers", "retries",
-        "timeout_s", "min_rate", "min_rate_window_s")  # fmt: skip
+MINIMUM = {"workers": 1, "retries": 0, "timeout_s": 1, "wait_s": 0, "min_rate": 0}
+SAME = (
+    "source", "repo", "revision", "format", "family", "adapter", "verify", "refresh", "workers", "retries", "timeout_s",
+    "min_rate",
+)  # fmt: skip
 CHECK_S = 10  # time limit of a request in check mode
 
 
@@ -126,7 +128,7 @@ def wanted_from(parameters, check_mode=False):
     if source in HUBS:
         endpoint = (parameters["endpoint"] or DEFAULT_ENDPOINTS[source]).rstrip("/")
         if not ENDPOINT.fullmatch(endpoint):
-            raise _invalid("endpoint", _without_secrets(endpoint), "http(s)://HOST[:PORT][/PATH] without a user")
+            raise _invalid("endpoint", without_secrets(endpoint), "http(s)://HOST[:PORT][/PATH] without a user")
         given.update(endpoint=endpoint, revision=given["revision"] or default_revision(source, repo))
         given.update({key: tuple(parameters[key]) for key in ("include", "exclude")})
     if source == "path":
@@ -142,7 +144,7 @@ def _check_values(parameters):
     for name, value in parameters.items():
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and name not in UNSHOWN and CONTROL.search(text):
-                shown = json.dumps(_without_secrets(text) if name == "endpoint" else text)
+                shown = json.dumps(without_secrets(text) if name == "endpoint" else text)
                 raise _invalid(name, shown, "no control characters")
     if parameters["source"] in HUBS:
         for name in ("repo", "draft_repo"):
@@ -174,11 +176,6 @@ def _real(name, path):
     if not os.path.isabs(path) or os.path.normpath(path) == "/":
         raise _invalid(name, path, "the absolute path of a directory")
     return os.path.realpath(path)
-
-
-def _without_secrets(address):
-    """A string that may be a URL, without what is before a user's @ and after a question mark."""
-    return re.sub(r"[^/]*@", "***@", re.split(r"[?#]", address)[0])
 
 
 def sums_from(parameters):

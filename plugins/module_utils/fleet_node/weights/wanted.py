@@ -31,9 +31,8 @@ class Wanted:
     model, eagle3: whether it must be a head that the engine runs. draft_sizes: for a model, the sizes of its draft:
     {name, hidden_size, vocab_size}, or nothing. adapter: for a LoRA adapter {base, max_rank}, see checkpoints.
     sums: {path: sha256} that the files must have, by a list of the user's.
-    workers: parallel files. min_rate: bytes per second below which a connection is dropped, measured over
-    min_rate_window_s; 0 for none. retries: attempts without a byte of progress before giving up. timeout_s: of a
-    response or a silence.
+    workers: parallel files. min_rate: bytes per second below which a connection is dropped, 0 for none. retries:
+    attempts without a byte of progress before giving up. timeout_s: of a response or a silence.
     """
 
     source: str
@@ -51,7 +50,6 @@ class Wanted:
     draft_sizes: dict = field(default_factory=dict)
     sums: dict = field(default_factory=dict)
     min_rate: int = 0
-    min_rate_window_s: int = 60
     workers: int = 8
     retries: int = 5
     timeout_s: int = 30

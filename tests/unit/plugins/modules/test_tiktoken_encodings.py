@@ -10,7 +10,6 @@ import json
 import os
 import pwd
 import shutil
-import socket
 import tempfile
 import venv
 from pathlib import Path
@@ -108,8 +107,7 @@ def test_two_encodings(place, share, tmp_path):
     assert place.run(share(), encodings=[O200K, CL100K])["failed"] and not place.path.exists()
     share(CL100K)
     folder = {"type": "file", "path": str(tmp_path / "share")}
-    _check, applied = place.four_steps(folder, encodings=[O200K, CL100K])
-    assert sorted(applied["files"]) == [CL100K, O200K]
+    place.four_steps(folder, encodings=[O200K, CL100K])
     assert sorted(os.listdir(place.path)) == ["cl100k_base.tiktoken", "o200k_base.tiktoken"]
 
 
@@ -137,32 +135,19 @@ def test_every_source_is_named_when_none_has_it(place, share, tmp_path, served):
     assert place.run({"type": "url", "path": "/x"})["code"] == "arguments.invalid"  # without its place
 
 
-def test_from_a_url(place, served):
+def test_from_a_url_also_by_a_proxy_of_the_environment(place, served):
     source, path = {"type": "url", "base": served.url + "/encodings/"}, "/encodings/o200k_base.tiktoken"
     served.pages[path] = CONTENT[O200K].decode() + "x" * 1000
     assert "%d bytes with sha256" % (len(CONTENT[O200K]) + 1) in place.run(source)["msg"]
     served.pages[path] = CONTENT[O200K].decode()
     place.four_steps(source)
     assert served.paths() == [path, path]
-
-
-def test_proxies_of_the_environment(place, served, monkeypatch):
-    real = socket.getaddrinfo
-
-    def resolve(host, *given, **more):
-        if host.endswith(".invalid"):  # the name server here may be slow, or make something up
-            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return real(host, *given, **more)
-
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     address = "http://encodings.invalid/e/o200k_base.tiktoken"
     served.pages[address] = CONTENT[O200K].decode()
+    place.file.unlink()
     source = {"type": "url", "base": "http://encodings.invalid/e"}
-    for environment in ({"no_proxy": "*"}, {"HTTP_PROXY": served.url, "no_proxy": ".invalid"}):
-        assert "encodings.invalid" in place.run(source, environment=environment)["msg"]
-    assert served.paths() == []
     assert place.run(source, environment={"HTTP_PROXY": served.url})["changed"]
-    assert served.paths() == [address]
+    assert served.paths()[2:] == [address]
 
 
 def test_from_the_package_and_from_a_python_without_it(place, tmp_path):

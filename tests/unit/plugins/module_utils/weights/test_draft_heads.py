@@ -83,13 +83,6 @@ def test_configurations_that_are_refused(tmp_path, changes, fault):
     assert refused(write(tmp_path, **changes)) == fault
 
 
-@pytest.mark.parametrize("missing", sorted(draft_heads.shapes(CONFIG)))
-def test_every_layer_is_needed(tmp_path, missing):
-    tensors = names()
-    del tensors[missing if missing in OUTER else "midlayer." + missing]
-    assert refused(write(tmp_path, tensors, shards=2)) == "layer %s is missing" % missing
-
-
 @pytest.mark.parametrize(
     ("tensor", "shape", "fault"),
     [

@@ -29,7 +29,6 @@ WANTED = Wanted("huggingface", "a/b", "main", "/m/b", endpoint="https://hub")
 SIZE = {"size": 1, "sha256": None, "oid": None}
 NAMES = st.text("ab.-/*?[]!", min_size=1, max_size=8).filter(lambda name: not name.startswith("/"))
 PATTERNS = st.lists(st.text("ab.-/*?", min_size=1, max_size=6), max_size=3)
-A, B = "a" * 40, "b" * 40
 
 
 def files(*names):
@@ -56,14 +55,6 @@ def test_patterns_mean_what_they_mean_to_the_hubs_client(names, include, exclude
         assert "they leave no file" in refused(selection.select, wanted, files(*names))
 
 
-def test_patterns_that_match_nothing():
-    for option in ("include", "exclude"):
-        assert "'b*'" in refused(selection.select, replace(WANTED, **{option: ("a*", "b*")}), files("a", "c"))
-    assert selection.select(replace(WANTED, exclude=("original/*", "metal/*")), files("a")) == files("a")
-    ours = [manifest.MANIFEST, manifest.INNER_STAGING + "/a"]
-    assert selection.select(WANTED, files("a", *ours)) == files("a")
-
-
 @pytest.mark.parametrize(
     ("listing", "text"),
     [
@@ -80,21 +71,11 @@ def test_listings_that_cannot_be_trusted(listing, text):
 
 def test_listings_that_can():
     summed = {path: {**SIZE, "oid": "0" * 40} for path in WHOLE}
-    assert selection.choose(WANTED, Listing("c", "c", summed))[1] == summed
+    ours = files(manifest.MANIFEST, manifest.INNER_STAGING + "/a")  # which the patterns select, too
+    assert selection.choose(WANTED, Listing("c", "c", {**summed, **ours}))[1] == summed
     draft = files("config.json", "pytorch_model.bin")
     selection.check_complete(replace(WANTED, draft=True), draft, draft)
     refused(selection.check_complete, WANTED, {}, {}, {"weight_map": {}})
-
-
-@pytest.mark.parametrize(
-    ("revision", "commit", "right"), [(A, A, True), ("v1.0", B, True), (A, B, False), (A, None, False)]
-)
-def test_the_commit_of_a_listing(revision, commit, right):
-    given = (replace(WANTED, revision=revision), Listing(commit, commit, {"a": SIZE}))
-    if right:
-        selection.check_listing(*given)
-    else:
-        assert A in refused(selection.check_listing, *given)
 
 
 LISTED_120B = {
@@ -113,9 +94,6 @@ def listing_120b(changes):
 def test_the_published_files():
     found = known.GPT_OSS_120B.files
     assert (len(found), sum(size for size, _sha256 in found.values())) == (26, 65_276_859_410)
-    shards = [path for path in found if path.endswith(".safetensors")]
-    assert (len(shards), shards[0], shards[-1]) == (15, FIRST, "model-00014-of-00014.safetensors")
-    assert {len(sha256) for _size, sha256 in found.values()} == {64}
     assert default_revision("huggingface", "openai/gpt-oss-120b") == known.GPT_OSS_120B.commit
     assert default_revision("huggingface", "openai/gpt-oss-20b") == "main"
     assert default_revision("modelscope", "unsloth/gpt-oss-120b-BF16") == "master"

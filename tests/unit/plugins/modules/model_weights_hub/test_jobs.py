@@ -107,16 +107,11 @@ def test_a_call_with_other_settings_joins_the_job(node, held):
     assert len(pids) == 1
 
 
-def waiting(node):
-    """The result of a node that waits for another."""
-    return wait_until(lambda: "waiting" in (found := node.run(wait_s=0))["message"] and found)
-
-
 def test_of_two_nodes_one_downloads_and_the_other_waits(node, held, tmp_path):
     another = HubWeights(tmp_path, node.hub, root="another")
     node.begin()
     wait_until(lambda: node.hub.asked(REPO, SHARD))
-    phase = waiting(another)["progress"]["phase"]
+    phase = wait_until(lambda: (found := another.run(wait_s=0)["progress"]["phase"]).startswith("waiting") and found)
     assert phase.startswith("waiting for %s (process %d, since " % (os.uname().nodename, node.pid()))
     assert node.hub.asked(REPO, SHARD) == 1
     held.release()

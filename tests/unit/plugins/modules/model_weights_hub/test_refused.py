@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import pathlib
+import shutil
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
@@ -21,6 +22,7 @@ from ansible_collections.inference.fleet.tests.unit.weights_node import REPO, SH
 
 DRAFT = "made-up/gpt-oss-small-eagle3"
 INVALID, PATTERNS, OCCUPIED = "weights.argument-invalid", "hub.patterns-invalid", "weights.destination-occupied"
+OTHER_SUM = "%s  %s" % ("0" * 64, SHARD)
 UNFIT, UNSUPPORTED = "checkpoint.does-not-fit", "neuron.draft-unsupported"
 
 
@@ -31,6 +33,7 @@ UNFIT, UNSUPPORTED = "checkpoint.does-not-fit", "neuron.draft-unsupported"
         (PATTERNS, ["include", "*.bin2"], {"include": ["*.bin2"]}),
         (PATTERNS, ["exclude", "orginal/*"], {"exclude": ["orginal/*"]}),
         (PATTERNS, ["config.json, tokenizer.json"], {"include": ["*.safetensors", "*index.json"]}),
+        ("weights.checksum-differs", [SHARD], {"sums": OTHER_SUM}),
         (PATTERNS, ["model-00014-of-00014.safetensors"], {"exclude": ["*-00014-of-*", "original/*", "metal/*"]}),
         *((INVALID, [], changes) for changes in (
             {"endpoint": "ftp://hub"}, {"endpoint": "http://hub:80a"}, {"repo": "gpt-oss"}, {"repo": "a/../b"},
@@ -78,24 +81,18 @@ def test_files_of_unknown_origin_and_other_models(node):
     assert node.run()["code"] == OCCUPIED
     node.destination.unlink()
     node.destination.mkdir()
-    (node.destination / "thesis.txt").write_text("three years")
-    node.refused(OCCUPIED, "thesis.txt")
-    (node.destination / "thesis.txt").unlink()
+    config = node.wanted()["config.json"]  # also of others, whose shards are another model's
+    for name, content in (("thesis.txt", b"three years"), ("config.json", config), (SHARD, b"x" * node.size())):
+        (node.destination / name).write_bytes(content)
+    node.refused(OCCUPIED, "thesis.txt", SHARD)
+    shutil.rmtree(node.destination)
     node.run()
     node.refused(OCCUPIED, REPO, "made-up/other", repo="made-up/other")
-    node.hub.add(Repository(DRAFT, draft_files()))  # which is not downloaded either
-    node.refused(OCCUPIED, REPO, repo="made-up/other", draft=str(node.models / "draft"), draft_repo=DRAFT)
+    node.refused("weights.checksum-differs", SHARD, sums=OTHER_SUM)
+    node.refused(OCCUPIED, REPO, **with_draft(node, draft_files(), repo="made-up/other"))  # it does not come either
     assert node.hub.sent(DRAFT) == 0
     for verify in ("quick", "full"):
         node.refused(UNFIT, format="bf16", verify=verify)
-
-
-def test_a_listing_that_lied_and_one_without_checksums_of_other_files(node):
-    node.hub.fault("listing", path="*", sha256={SHARD: "a" * 64, "metal/model.bin": ""})
-    node.refused("weights.wrong-data", SHARD, "a" * 64, check_too=False)
-    node.hub.mend()
-    node.hub.fault("listing", path="*", sha256={"metal/model.bin": ""})
-    assert node.run()["changed"] and node.found() == node.wanted()
 
 
 def test_a_mirror_that_gives_its_own_head_for_every_commit(node):
@@ -128,20 +125,15 @@ def draft_files(hidden_size=2880, vocab_size=201088, **files):
     return {"config.json": json.dumps(config).encode(), "model.safetensors": shard, **files}
 
 
-@pytest.fixture
-def with_draft(node):
+def with_draft(node, files, **more):
     """Adds the draft's files to the hub; the arguments that request it."""
-
-    def add(files, **more):
-        node.hub.add(Repository(DRAFT, files))
-        return {"draft": str(node.models / "draft"), "draft_repo": DRAFT, **more}
-
-    return add
+    node.hub.add(Repository(DRAFT, files))
+    return {"draft": str(node.models / "draft"), "draft_repo": DRAFT, **more}
 
 
-def test_a_model_and_its_draft(node, with_draft):
+def test_a_model_and_its_draft(node):
     files = draft_files()
-    check, applied = node.four_steps(**with_draft(files))
+    check, applied = node.four_steps(**with_draft(node, files))
     assert check["to_fetch_bytes"] == sum(map(len, files.values())) + sum(map(len, node.wanted().values()))
     draft = node.models / "draft"
     assert (applied["draft"]["path"], applied["draft"]["commit"]) == (str(draft), node.hub.repositories[DRAFT].head)
@@ -159,18 +151,18 @@ def test_a_model_and_its_draft(node, with_draft):
         (draft_files(), {"draft_eagle3": True}, UNSUPPORTED),
     ],
 )
-def test_a_draft_is_refused_before_its_model_comes(node, with_draft, files, more, code):
-    node.refused(code, check_too=False, **with_draft(files, **more))
+def test_a_draft_is_refused_before_its_model_comes(node, files, more, code):
+    node.refused(code, check_too=False, **with_draft(node, files, **more))
     assert node.hub.sent(REPO, SHARD) == 0
     assert code != UNSUPPORTED or node.hub.sent(DRAFT, "model.safetensors") == 0  # by its configuration
 
 
-def test_a_destination_that_cannot_be_read(node, with_draft, monkeypatch):
+def test_a_destination_that_cannot_be_read(node, monkeypatch):
     """The error comes before a draft is downloaded."""
 
     def refuse(destination, *_more, **_options):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), destination)
 
     monkeypatch.setattr(pipeline, "own_manifest", refuse)
-    node.refused("weights.cannot-install", "Permission denied", check_too=False, **with_draft(draft_files()))
+    node.refused("weights.cannot-install", "Permission denied", check_too=False, **with_draft(node, draft_files()))
     assert node.hub.sent(DRAFT) == 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import shutil
 import zipfile
@@ -17,6 +18,7 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import known, run, sources
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.manifest import (
+    INNER_LOCK,
     MANIFEST,
     write_manifest,
 )
@@ -30,8 +32,15 @@ SHARDS = ["model-%05d-of-00002.safetensors" % number for number in range(3)]
 SHARD = SHARDS[1]
 NAMES = ["config.json", *SHARDS, "model.safetensors.index.json", "tokenizer.json"]
 SIZES = {"hidden_size": 16, "vocab_size": 100, "draft_vocab_size": None}  # of a draft that fits
+INVALID = "weights.source-invalid"
 OCCUPIED, UNREPAIRED = "weights.destination-occupied", "weights.rotted-and-unrepaired"
 INCOMPLETE, UNFIT, DAMAGED = "checkpoint.incomplete", "checkpoint.does-not-fit", "checkpoint.damaged"
+
+
+def bf16(shared):
+    """The checkpoint is of another format than the wanted one."""
+    config = json.loads((shared / "config.json").read_text())
+    (shared / "config.json").write_text(json.dumps({**config, "quantization_config": None}))
 
 
 def sums_of(contents):
@@ -50,12 +59,6 @@ def hashed(monkeypatch):
 
     monkeypatch.setattr(files, "sha256_file", sha256_file)
     return names
-
-
-@pytest.fixture
-def unwritable(monkeypatch):
-    real = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and real(path, mode))
 
 
 @pytest.fixture
@@ -141,8 +144,10 @@ class TestCopy:
         [
             (lambda shared: (shared / SHARD).unlink(), INCOMPLETE),
             (lambda shared: (shared / "tokenizer.json").unlink(), INCOMPLETE),
-            (lambda shared: (shared / "config.json").write_text('{"model_type": "llama"}'), UNFIT),
-            (shutil.rmtree, "weights.source-invalid"),
+            (bf16, UNFIT),
+            (shutil.rmtree, INVALID),
+            (lambda shared: write_manifest(str(shared), {}, repo="openai/other"), INVALID),
+            (lambda shared: write_manifest(str(shared), {SHARD: {"size": 1, "sha256": "0" * 64}}, repo=REPO), INVALID),
         ],
     )
     def test_a_source_that_cannot_be_served(self, copied, shared, change, code):
@@ -182,6 +187,7 @@ class TestCopy:
         mounts.write_text("1 2 0:1 /x %s rw - ext4 /dev/x rw\n" % copied.destination)
 
         def rename(old, new):
+            assert (copied.destination / INNER_LOCK).exists()
             if str(new) == str(copied.destination):
                 raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), old, None, new)
             real(old, new)
@@ -203,8 +209,13 @@ class TestCopy:
 
 
 def test_arguments_that_contradict_each_other(in_place):
-    for arguments in ({"path": None}, {"path": "/a", "destination": "/b"}, {"source": "standin", "destination": "a"},
-                      {"path": "/a", "destination": "/a", "copy": True}):  # fmt: skip
+    for arguments in (
+        {"path": None},
+        {"draft": str(in_place.destination)},
+        {"path": "/a", "destination": "/b"},
+        {"path": "/a", "destination": "/a", "copy": True},
+        {"source": "standin", "destination": "a"},
+    ):
         assert in_place.run(**arguments)["code"] == "weights.argument-invalid"
 
 
@@ -224,7 +235,7 @@ class TestStandin:
 
     def test_a_damaged_archive_and_that_of_the_collection(self, stand_in, monkeypatch):
         os.truncate(stand_in.arguments["archive"], 100)
-        assert stand_in.run()["code"] == "weights.source-invalid"
+        assert stand_in.run()["code"] == INVALID
         assert not stand_in.destination.exists()
         monkeypatch.undo()
         assert stand_in.run(archive=ARCHIVE)["verified"] == "full"
@@ -270,8 +281,8 @@ class TestPublished:
         assert in_place.run()["changed"] and copied.run()["changed"]
         assert in_place.run(revision=self.COMMIT)["rotted"] == ["tokenizer.json"]
 
-    @pytest.mark.usefixtures("unwritable")
-    def test_without_a_manifest_full_compares_all_the_same(self, in_place, shared, warnings, hashed):
+    def test_without_a_manifest_full_compares_all_the_same(self, in_place, shared, warnings, hashed, monkeypatch):
+        monkeypatch.setattr(os, "access", lambda _path, mode: mode != os.W_OK)
         result = in_place.run()
         assert (result["changed"], result["verified"], hashed) == (False, "structure", [])
         assert len(warnings) == 1 and not (shared / MANIFEST).exists()
@@ -343,12 +354,9 @@ class TestDraft:
     def test_downloaded_elsewhere_by_this_collection(self, in_place, tmp_path):
         """It keeps its name, and its manifest counts."""
         draft = Path(heads.write(tmp_path / "draft", hidden_size=16, vocab_size=100))
-        records = {
-            path.name: {"size": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-            for path in draft.iterdir()
-        }
-        commit = {"commit": "c" * 40, "at": "c" * 40}
-        write_manifest(str(draft), records, source="huggingface", repo="a/head", revision="main", **commit)
+        in_place.run(draft=str(draft))
+        origin = {"source": "huggingface", "repo": "a/head", "revision": "main", "commit": "c" * 40, "at": "c" * 40}
+        (draft / MANIFEST).write_text(json.dumps({**json.loads((draft / MANIFEST).read_text()), **origin}))
         assert in_place.run(draft=str(draft))["draft"]["verified"] == "quick"
         rot(draft / "model.safetensors")
         assert in_place.run(draft=str(draft), verify="full")["rotted"] == ["model.safetensors"]
