@@ -193,6 +193,10 @@ def test_what_dynamo_would_refuse_or_never_serve(override, code):
          "arguments.dyn-reasoning-parsr", "dyn-reasoning-parser"),
         ("cpu-dynamo", flag("frontend", "router-moed", "kv"), "Dynamo 1.6.1",
          "arguments.router-moed", "router-mode"),
+        # a worker's file, by the version of its engine
+        ("b200-dynamo-disagg", {"container": {"image": "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.3.1"},
+                                **of("decode", config={"content": {"cuda_graph_confg": {}}})},
+         "TensorRT-LLM 1.3.0rc19", "config.content.cuda_graph_confg", "cuda_graph_config"),
     ],
 )  # fmt: skip
 def test_what_was_meant(recipe, override, release, place, meant):

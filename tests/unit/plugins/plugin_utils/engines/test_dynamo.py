@@ -6,11 +6,9 @@
 from __future__ import annotations
 
 import json
-import types
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import nixl_waits
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import dynamo
 from ansible_collections.inference.fleet.tests.unit.engines import plans
 
 TRANSFER = {"kv_connector": "NixlConnector", "kv_buffer_device": "cpu"}
@@ -140,16 +138,3 @@ def test_services_that_a_start_needs(environment, needs):
     for entry in planned(environment=environment).values():
         found = {need["name"]: need["urls"] for need in entry["start"].get("needs", ())}
         assert found == (needs or {})
-
-
-def test_a_workers_file_is_checked_by_the_version_of_its_engine():
-    seen = []
-
-    class Known(type(dynamo.WORKERS["trtllm"])):
-        def check_config(self, where, server, version):
-            seen.append((where, str(version)))
-
-    worker = dynamo.Worker(Known())
-    for where, role, version in (("a", "prefill", "1.3.1"), ("b", "decode", "1.0.2"), ("c", "frontend", "1.3.1")):
-        worker.check_config(where, types.SimpleNamespace(context={"role": role}), version)
-    assert seen == [("a", "1.3.0rc19"), ("b", "None")]
