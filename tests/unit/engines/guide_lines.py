@@ -7,21 +7,6 @@ from __future__ import annotations
 
 import json
 
-from ansible_collections.inference.fleet.tests.unit.engines import plans
-
-
-def planned(name, overlays=(), layer=None, hardware=None, **site):
-    """(servers, the recipe as resolved, the hardware) of a recipe on a node of its own accelerators.
-
-    layer: fleet_override; hardware: what is another of fleet_hardware; site: of plan.Site.
-    """
-    given = {
-        **plans.node_of(plans.resolved(name, layer, overlays), (hardware or {}).get("accelerator")),
-        **(hardware or {}),
-    }
-    found = plans.planned(name, given, layer, overlays, "node-1", **site)
-    return found.entries, found.recipe, found.hardware
-
 
 def by_key(words, content, program):
     """flags_and_keys() and, as "", the words of the program; `program` counts them."""
