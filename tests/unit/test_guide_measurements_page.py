@@ -163,16 +163,6 @@ def test_every_published_score_of_the_role_is_on_the_page():
     }
 
 
-@pytest.mark.parametrize("parallel", ["tp8", "tp4", "dep8", "dep4"])
-@pytest.mark.parametrize("high", [False, True])
-def test_the_guides_table_of_efforts(parallel, high):
-    name = "blackwell-quickstart-" + ("low-latency" if parallel.startswith("tp") else "max-throughput")
-    recipe = resolved(name, "accuracy-" + parallel + ("-high" if high else ""))
-    assert recipe["evaluate"]["evals"] == ["gpqa", "aime25"]
-    assert recipe["evaluate"]["efforts"] == (["high"] if high else ["low", "medium"])
-    assert recipe["evaluate"]["concurrency"] == recipe["benchmark"]["concurrency"]
-
-
 def test_answers_of_mmlu_have_room_on_the_overlay_that_the_page_names():
     for name in ("ascend-a2", "ascend-a3"):
         recipe = resolved(name, "tp8")

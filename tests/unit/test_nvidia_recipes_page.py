@@ -147,19 +147,25 @@ def test_each_recipe_plans_on_its_gpus(name, kind, size):
     assert all(one["refusal"] is None and one["verdict"] in ("ok", "warning") for one in found)
 
 
-ACCURACY = [("tp", 8, "", 1024, 32768), ("tp", 4, "-high", 720, 133120), ("dep", 8, "", 128, 32768),
-            ("dep", 4, "-high", 2, 133120)]  # fmt: skip
+ACCURACY = [(kind, size, effort, *limits) for kind, effort, limits in (
+    ("tp", "", (1024, 32768)), ("tp", "-high", (720, 133120)), ("dep", "", (128, 32768)), ("dep", "-high", (2, 133120)),
+) for size in (8, 4)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "size", "effort", "batch", "tokens"), ACCURACY)
 def test_the_guides_settings_for_evaluations(kind, size, effort, batch, tokens):
     name = "blackwell-quickstart-" + ("low-latency" if kind == "tp" else "max-throughput")
-    entries = plans.entries_of(name, overlays=("current", "accuracy-%s%d%s" % (kind, size, effort)))
-    found = entries[0]["arguments"]
-    assert (found["max-batch-size"], found["max-num-tokens"], len(entries[0]["devices"])) == (batch, tokens, size)
-    assert found["enable-attention-dp"] is (kind == "dep")
-    assert entries[0]["config"]["content"]["cuda_graph_config"]["max_batch_size"] == batch
-    assert entries[0]["container"]["image"].endswith(":1.2.1")
+    (entry, *_others), found, *_more = plans.planned(
+        name, overlays=("current", "accuracy-%s%d%s" % (kind, size, effort))
+    )
+    given = entry["arguments"]
+    assert (given["max-batch-size"], given["max-num-tokens"], len(entry["devices"])) == (batch, tokens, size)
+    assert given["enable-attention-dp"] is (kind == "dep")
+    assert entry["config"]["content"]["cuda_graph_config"]["max_batch_size"] == batch
+    assert entry["container"]["image"].endswith(":1.2.1")
+    efforts = ["high"] if effort else ["low", "medium"]
+    expected = {"evals": ["gpqa", "aime25"], "efforts": efforts, "concurrency": found["benchmark"]["concurrency"]}
+    assert expected.items() <= found["evaluate"].items()
 
 
 @pytest.mark.parametrize("name", ["b200-low-latency", "h200-max-throughput"])

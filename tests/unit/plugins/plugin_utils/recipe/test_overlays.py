@@ -41,25 +41,24 @@ def planned(folder, **variables):
     return plans.plan_of({**given, **variables}, deploys=True)
 
 
-def test_an_overlay_is_merged_before_the_overrides(tmp_path):
+@pytest.mark.parametrize(
+    ("variables", "overlays", "length"),
+    [
+        ({}, [], 4096),
+        ({"fleet_overlay": "short"}, ["short"], 1024),
+        ({"fleet_overlay": "short", "fleet_override": {"arguments": {"max-model-len": 512}}}, ["short"], 512),
+        ({"fleet_overlay": ["short", "one"]}, ["short", "one"], 2048),
+        ({"fleet_overlay": "one, short"}, ["one", "short"], 1024),
+    ],
+)
+def test_overlays_are_merged_in_their_order_before_the_overrides(tmp_path, variables, overlays, length):
     write(tmp_path, overlays=OVERLAYS)
-    plain = planned(tmp_path)["node1"]
-    assert plain["servers"][0]["arguments"]["max-model-len"] == 4096
-    assert "overlays" not in plain["deployment"]
-    item = planned(tmp_path, fleet_overlay="short")["node1"]
-    assert item["servers"][0]["arguments"]["max-model-len"] == 1024
-    assert "enforce-eager" not in item["servers"][0]["arguments"]
-    assert item["deployment"]["overlays"] == ["short"]
-    item = planned(tmp_path, fleet_overlay="short", fleet_override={"arguments": {"max-model-len": 512}})["node1"]
-    assert item["servers"][0]["arguments"]["max-model-len"] == 512
-
-
-@pytest.mark.parametrize("given", [["short", "one"], "short, one"])
-def test_of_several_overlays_the_last_one_wins(tmp_path, given):
-    write(tmp_path, overlays=OVERLAYS)
-    found = planned(tmp_path, fleet_overlay=given)
-    assert [entry["arguments"]["max-model-len"] for entry in found["node1"]["servers"]] == [2048]
-    assert fleet.plan_table(found)["rows"][0][6] == "mine + short + one"
+    found = planned(tmp_path, **variables)
+    entry, *others = found["node1"]["servers"]
+    assert entry["arguments"]["max-model-len"] == length
+    assert ("enforce-eager" in entry["arguments"], len(others)) == ("short" not in overlays, "one" not in overlays)
+    assert found["node1"]["deployment"].get("overlays", []) == overlays
+    assert fleet.plan_table(found)["rows"][0][6] == " + ".join(["mine", *overlays])
 
 
 def test_the_nearest_measured_setting_is_taken(tmp_path):
