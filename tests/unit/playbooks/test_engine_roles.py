@@ -235,30 +235,27 @@ def test_no_member_gets_files_before_its_turn(tmp_path):
 
 FILE = {"source": "http://x/y", "checksum": "0" * 64}
 FOUND = {"found": {"stdout_lines": []}}
-BARE = {
-    "endpoint": ("changed", {"unit_content": "", "configuration_content": "", "secrets": {}, **FOUND}),
-    "monitoring": ("changed", {"files": {"/x/y.yml": ""}, "configuration": "/x/y.yml", **FOUND}),
-    "evaluate": ("datasets", {"files": [{"key": "a", "value": "http://x/y"}], "of_aisbench": ["gsm8k"], "evals": []}),
-    "benchmark": ("llmperf", {"llmperf_files": [FILE], "llmperf_source": "http://x/y", "llmperf_patches": [FILE]}),
-}
+BARE = [
+    ("endpoint", "changed", {"unit_content": "", "configuration_content": "", "secrets": {}, **FOUND}),
+    ("monitoring", "changed", {"files": {"/x/y.yml": ""}, "configuration": "/x/y.yml", **FOUND}),
+    ("evaluate", "datasets", {"files": [{"key": "a", "value": "http://x/y"}], "of_aisbench": ["gsm8k"], "evals": []}),
+    ("evaluate", "datasets", {"files": [{"key": "a.csv", "value": "http://x/y"}], "of_aisbench": [], "evals": [],
+                              "datasets": "data"}),
+    ("benchmark", "llmperf", {"llmperf_files": [FILE], "llmperf_source": "http://x/y", "llmperf_patches": [FILE]}),
+]  # fmt: skip
 
 
 def test_a_check_needs_nothing_that_the_role_would_install(tmp_path):
+    """Datasets of the operator are below the working directory."""
     absent = ("systemd_service", "get_url", "unarchive")
-    recorder = Tasks(tmp_path, BARE, ("package", "file", "copy", "node", *absent))
+    recorder = Tasks(tmp_path, sorted({role for role, *_case in BARE}), ("package", "file", "copy", "node", *absent))
     cases = [(tasks, {"%s_%s" % (role, name): one for name, one in given.items()}, role)
-             for role, (tasks, given) in BARE.items()]  # fmt: skip
+             for role, tasks, given in BARE]  # fmt: skip
     turns, _run = recorder.turns(cases, "--check")
     assert len(turns) == len(BARE)
     for calls in turns:
         assert calls and not [name for name, _arguments in calls if name in (*absent, "turn")]
-
-
-def test_datasets_are_below_the_working_directory(tmp_path):
-    recorder = Tasks(tmp_path, "evaluate", ("file", "copy", "node"))
-    given = {"datasets": "data", "files": [{"key": "a.csv", "value": "http://x/y"}], "of_aisbench": [], "evals": []}
-    (calls,), _run = recorder.turns([("datasets", {"evaluate_" + name: one for name, one in given.items()})])
-    assert [arguments["src"] for name, arguments in calls if name == "copy"] == [str(CLONE / "data" / "a.csv")]
+    assert [one["src"] for name, one in turns[3] if name == "copy"] == [str(CLONE / "data" / "a.csv")]
 
 
 # -- an interrupted run of monitoring ----------------------------------------------------------------------------------
