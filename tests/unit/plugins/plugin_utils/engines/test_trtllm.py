@@ -11,7 +11,6 @@ import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import trtllm
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity
 from ansible_collections.inference.fleet.tests.unit.engines import plans
 from packaging.version import Version
 
@@ -48,10 +47,9 @@ def error(declared):
 
 
 def said(declared):
-    """The engine's own notes; capacity's warnings name other things."""
+    """The engine's notes."""
     found = plans.planned(declared)
-    fits = capacity.check(found.entries, found.deployment, found.hardware)
-    return found.capacity[0]["warnings"][len(fits[0]["warnings"]) :]
+    return ENGINE.notes(found.entries[0], ENGINE.version(found.recipe), found.hardware)
 
 
 def refused_paths(content, version):
