@@ -164,18 +164,9 @@ def refused(recipe, override):
     return plans.problem(plans.entries_of, recipe, override=override)
 
 
-def named(rows):
-    return [pytest.param(*row, id="%d-%s" % (index, row[-1])) for index, row in enumerate(rows)]
-
-
-@pytest.mark.parametrize(("recipe", "override", "code"), named(VLLM))
-def test_what_vllm_would_refuse(recipe, override, code):
+@pytest.mark.parametrize(("recipe", "override", "code"), [*VLLM, *(("cpu-dynamo", *row) for row in DYNAMO)])
+def test_what_engines_would_refuse_or_never_serve(recipe, override, code):
     assert refused(recipe, override).code == code
-
-
-@pytest.mark.parametrize(("override", "code"), named(DYNAMO))
-def test_what_dynamo_would_refuse_or_never_serve(override, code):
-    assert refused("cpu-dynamo", override).code == code
 
 
 @pytest.mark.parametrize(
