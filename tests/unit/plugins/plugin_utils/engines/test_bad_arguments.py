@@ -100,7 +100,6 @@ DYNAMO = [
     (flag("frontend", "router-mode", "kvv"), VALUE),
     (flag("frontend", "migration-limit", 2.5), VALUE),
     (flag("frontend", "migration-limit", -1), INVALID),
-    (flag("frontend", "router-moed", "kv"), UNKNOWN),
     (flag("frontend", "max-num-seqs", 4), UNKNOWN),
     (flag("decode", "tool-call-parser", "openai"), UNKNOWN),
     (flag("decode", "dyn-tool-call-parser", "hermes"), INVALID),
