@@ -8,19 +8,16 @@ from __future__ import annotations
 import json
 
 
-def by_key(words, content, program):
-    """flags_and_keys() and, as "", the words of the program; `program` counts them."""
-    return {"": " ".join(words[:program]), **flags_and_keys(words[program:], content)}
-
-
 def variables(values):
     """{name: NAME=value}."""
     return {name: "%s=%s" % (name, value) for name, value in values.items()}
 
 
-def flags_and_keys(words, content):
-    """{flag, or key of the YAML: its line} of the words of a command and of its configuration."""
-    found = {}
+def by_key(words, content, program):
+    """{flag, or key of the YAML: its line} of the words of a command and of its configuration; "" has the words of the
+    program, which `program` counts."""
+    found = {"": " ".join(words[:program])}
+    words = words[program:]
     for number, word in enumerate(words):
         if word.startswith("--"):
             value = words[number + 1] if number + 1 < len(words) and not words[number + 1].startswith("--") else None
