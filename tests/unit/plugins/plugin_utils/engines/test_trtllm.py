@@ -159,6 +159,7 @@ def test_what_a_plan_takes(given):
         ({"cache_transceiver_config": {"backend": "ucx"}}, "1.0.0rc6", "cache_transceiver_config.backend"),
         ({"scheduler_config": {"shiny": 1}}, "1.3.0rc27", "config.content.scheduler_config.shiny"),
         ({"enable_mixed_sampler": True}, "gpt-oss-dev", "config.content.enable_mixed_sampler"),
+        ({"sampler_type": "Mine"}, "1.2.1", 'config.content.sampler_type "Mine" is not on record'),
     ],
 )
 def test_what_is_not_on_record_and_a_known_defect_are_warnings(content, image, place):
