@@ -15,7 +15,7 @@ from ansible_collections.inference.fleet.tests.unit.engines import plans
 from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import by_key, variables
 
 CELL = re.compile(r"^\| .*? \| `(.*)` \| [^|]* \|$", re.MULTILINE)
-NEURON = [recipe["name"] for recipe in plans.OWN.values() if recipe["platform"] == "neuron"]
+NEURON = [name for name, recipe in plans.OWN.items() if recipe["platform"] == "neuron"]
 
 
 def table(heading, ours=()):
