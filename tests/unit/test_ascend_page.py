@@ -10,7 +10,7 @@ import re
 import pytest
 from ansible_collections.inference.fleet.tests import doc_examples
 from ansible_collections.inference.fleet.tests.unit.engines import plans
-from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import by_key, planned
+from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import by_key
 
 PAGE = (doc_examples.USING / "ascend.md").read_text(encoding="utf-8")
 # The tutorial's own lines: its container, and the script that is started inside.
@@ -38,7 +38,7 @@ SERVE = """vllm serve unsloth/gpt-oss-120b-BF16 --served-model-name gpt-oss-120b
 
 
 def entry(overlays=()):
-    return planned("ascend-a3", overlays)[0][0]
+    return plans.entries_of("ascend-a3", overlays=overlays)[0]
 
 
 def launch_lines():

@@ -34,11 +34,6 @@ FLEETS = {"one server": SMALL, "trtllm": TRTLLM, "dynamo and all services": WHOL
           "neuron": (("vllm",), ("accelerators",), "neuron"), "ascend": (("vllm",), (), "ascend")}  # fmt: skip
 
 
-def rendered(*fleet):
-    """{name: dashboard} of a fleet, by the role's template and variables."""
-    return json.loads(text_of(*fleet))
-
-
 def templated(text, **more):
     """A template of the role, with its variables and more."""
     variables = {}
@@ -48,12 +43,14 @@ def templated(text, **more):
 
 
 @functools.cache
-def text_of(engines, jobs, platform):
+def rendered(engines, jobs, platform):
+    """{name: dashboard} of a fleet, by the role's template and variables."""
     targets = {job: [{}] if job in jobs else [] for job in ("endpoint", "etcd", "services", "accelerators")}
     targets.update(nodes=[{}], engines=[{"labels": {"engine": engine}} for engine in engines])
     text = (ROLE / "templates" / "dashboards.json.j2").read_text(encoding="utf-8")
-    return templated(text, monitoring_targets=targets, monitoring_platforms=[platform],
-                     monitoring_accelerator_ports={platform: 9400} if platform else {})  # fmt: skip
+    found = templated(text, monitoring_targets=targets, monitoring_platforms=[platform],
+                      monitoring_accelerator_ports={platform: 9400} if platform else {})  # fmt: skip
+    return json.loads(found)
 
 
 @pytest.fixture(params=FLEETS.values(), ids=FLEETS)

@@ -64,13 +64,6 @@ def test_every_probe_is_described():
     assert {name for names in families.FULL.values() for name in names} <= set(re.findall(r"`([a-z-]+)`", section))
 
 
-def test_every_recipe_is_in_the_support_matrix():
-    page = (CLONE / "docs" / "using" / "support.md").read_text(encoding="utf-8")
-    own = {path.stem for path in (CLONE / "recipes").glob("*.yml")} - {"images"}
-    cells = re.findall(r"^\| (`[^|]*`) \|", page, re.MULTILINE)
-    assert set(re.findall(r"`([a-z0-9.-]+)`", " ".join(cells))) == own
-
-
 EXAMPLES = [
     (page, name)
     for page in ("nvidia.md", "dynamo.md", "measure.md")

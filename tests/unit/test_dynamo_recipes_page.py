@@ -13,7 +13,6 @@ import shlex
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.tests import doc_examples
 from ansible_collections.inference.fleet.tests.unit.engines import plans
 from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import by_key, variables
@@ -155,15 +154,16 @@ EACH = [(name, server) for name, (_shared, servers) in GUIDES.items() for server
 
 
 def planned(name, overlays=(), layer=None):
-    """{server: entry} of a recipe on a node of its own GPUs, its deployment and the hardware."""
-    clustered = "etcd" in overlays or name[:2] == "gb"
-    found = plans.planned(name, None, layer, overlays, clustered=clustered, endpoints=(("etcd", "http://etcd-1:2379"),))
-    return found.by_name, found.deployment, found.hardware
+    """{server: entry} of a recipe on a node of its own GPUs."""
+    clustered = name[:2] == "gb"
+    return plans.planned(
+        name, None, layer, overlays, clustered=clustered, endpoints=(("etcd", "http://etcd-1:2379"),)
+    ).by_name
 
 
 def entry_of(name, server):
     own = ("prefill",) if name == "gb200-dynamo-disagg" and server == "prefill-0" else ()
-    return planned(name, own)[0][server]
+    return planned(name, own)[server]
 
 
 def lines_of(words, content):
@@ -176,7 +176,7 @@ def lines_of(words, content):
 def started(name, server):
     """(the server's own lines, those of variables that all servers have) as we start it."""
     entry = entry_of(name, server)
-    shared = recipes.load_recipe(recipes.find_recipe(name, []))["environment"]
+    shared = plans.OWN[name]["environment"]
     own = variables({key: value for key, value in entry["environment"].items() if key not in shared})
     lines = lines_of([*own.values(), *entry["command"]], (entry["config"] or {}).get("content") or {})
     return lines, variables({key: entry["environment"][key] for key in shared})
@@ -217,7 +217,7 @@ def test_the_page_shows_how_the_containers_are_started():
 def test_the_page_lists_each_overlay(name):
     text = PAGE.read_text(encoding="utf-8").partition("| Overlay |")[2].partition("\n\n")[0]
     shown = set(re.findall(r"`([a-z-]+)`", "".join(row.split(" | ")[0] for row in text.splitlines())))
-    assert set(recipes.load_recipe(recipes.find_recipe(name, []))["overlays"]) <= shown
+    assert set(plans.OWN[name]["overlays"]) <= shown
 
 
 # -- the guide's section Troubleshooting, made in the recipe -----------------------------------------------------------

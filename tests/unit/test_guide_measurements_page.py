@@ -13,8 +13,8 @@ import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import benchmarks
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.reading import expand
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import evaluation_tool, points
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.tests import doc_examples
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 from ansible_collections.inference.fleet.tests.unit.engines.recipe_profiles import planned
 
 PAGE = doc_examples.USING / "measure-reference.md"
@@ -120,12 +120,8 @@ ASCEND = ["ais_bench", "--models vllm_api_general_chat --datasets mmlu_gen_0_sho
           "--dump-eval-details", "--merge-ds"]  # fmt: skip
 
 
-def resolved(name, overlay):
-    return recipes.resolve_recipe(recipes.find_recipe(name, []), [], [overlay])
-
-
 def settings(name, overlay):
-    recipe = resolved(name, overlay)
+    recipe = plans.resolved(name, overlays=[overlay])
     asked = recipe["evaluate"]
     return {
         "eval": asked["evals"][0], "effort": asked["efforts"][0], "model": recipe["model"]["id"],
@@ -163,17 +159,7 @@ def test_every_published_score_of_the_role_is_on_the_page():
     }
 
 
-@pytest.mark.parametrize("parallel", ["tp8", "tp4", "dep8", "dep4"])
-@pytest.mark.parametrize("high", [False, True])
-def test_the_guides_table_of_efforts(parallel, high):
-    name = "blackwell-quickstart-" + ("low-latency" if parallel.startswith("tp") else "max-throughput")
-    recipe = resolved(name, "accuracy-" + parallel + ("-high" if high else ""))
-    assert recipe["evaluate"]["evals"] == ["gpqa", "aime25"]
-    assert recipe["evaluate"]["efforts"] == (["high"] if high else ["low", "medium"])
-    assert recipe["evaluate"]["concurrency"] == recipe["benchmark"]["concurrency"]
-
-
 def test_answers_of_mmlu_have_room_on_the_overlay_that_the_page_names():
     for name in ("ascend-a2", "ascend-a3"):
-        recipe = resolved(name, "tp8")
+        recipe = plans.resolved(name, overlays=["tp8"])
         assert recipe["evaluate"]["max_tokens"] + 1024 <= recipe["arguments"]["max-model-len"]

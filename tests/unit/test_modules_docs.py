@@ -11,6 +11,7 @@ import re
 
 import pytest
 import yaml
+from ansible_collections.inference.fleet.plugins.doc_fragments import node
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.called import operation_of
 
 PLUGINS = pathlib.Path(__file__).resolve().parents[2] / "plugins"
@@ -19,24 +20,16 @@ MODULES = sorted(path.stem for path in (PLUGINS / "modules").glob("*.py") if pat
 OPERATIONS = [name for name in MODULES if operation_of(name) is not None]
 
 
-def load(name):
-    return importlib.import_module("ansible_collections.inference.fleet.plugins.modules." + name)
-
-
-def documentation_of(module):
-    """A module's documentation with the fragments it extends; what it says itself comes first."""
+def options_of(name):
+    """The options that a module and the fragments that it extends document."""
+    module = importlib.import_module("ansible_collections.inference.fleet.plugins.modules." + name)
     documentation = yaml.safe_load(module.DOCUMENTATION)
-    for name in documentation.get("extends_documentation_fragment", []):
-        namespace, collection, fragment, *part = name.split(".")
-        builtin = (namespace, collection) == ("ansible", "builtin")
-        package = "ansible.plugins" if builtin else "ansible_collections.%s.%s.plugins" % (namespace, collection)
-        holder = importlib.import_module("%s.doc_fragments.%s" % (package, fragment)).ModuleDocFragment
-        extended = yaml.safe_load(getattr(holder, part[0].upper() if part else "DOCUMENTATION"))
-        for section in ("options", "attributes"):
-            own = documentation.setdefault(section, {})
-            for key, value in (extended.get(section) or {}).items():
-                own[key] = {**value, **own.get(key, {})}
-    return documentation
+    found = documentation.get("options") or {}
+    for fragment in documentation.get("extends_documentation_fragment", ()):
+        _namespace, _collection, _file, *part = fragment.upper().split(".")
+        text = getattr(node.ModuleDocFragment, part[0] if part else "DOCUMENTATION")
+        found = {**(yaml.safe_load(text).get("options") or {}), **found}
+    return found
 
 
 def form(options, inner):
@@ -62,8 +55,7 @@ def test_a_module_without_main_documents_an_action_plugin():
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_options_equal_the_argument_spec(name):
-    documented = documentation_of(load(name)).get("options") or {}
-    assert form(documented, "suboptions") == form(operation_of(name).arguments, "options")
+    assert form(options_of(name), "suboptions") == form(operation_of(name).arguments, "options")
 
 
 def test_operations_that_are_documented_or_that_roles_and_playbooks_run_exist():

@@ -9,19 +9,17 @@ import re
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides, tuning
 from ansible_collections.inference.fleet.tests import doc_examples
 from ansible_collections.inference.fleet.tests.unit.engines import plans
-from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import by_key, planned, variables
+from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import by_key, variables
 
 PAGE = doc_examples.USING / "nvidia-recipes.md"
-OWN = {name: recipes.load_recipe(recipes.find_recipe(name, [])) for name in recipes.available([recipes.OWN_RECIPES])}
 # Dynamo has pages of its own, and so have models of other families (models/test_families.py).
 NVIDIA = sorted(
     name
-    for name, own in OWN.items()
+    for name, own in plans.OWN.items()
     if own["platform"] == "nvidia"
     and own["engine"] in ("trtllm", "vllm")
     and own["model"].get("family", "gpt_oss") == "gpt_oss"
@@ -101,7 +99,7 @@ def lines_of(words, content, environment):
 
 
 def started(name, overlays=()):
-    entry = planned(name, overlays)[0][0]
+    entry = plans.entries_of(name, overlays=overlays)[0]
     return lines_of(entry["command"], (entry["config"] or {}).get("content") or {}, entry["environment"])
 
 
@@ -125,58 +123,60 @@ def options(launch):
 def test_the_page_shows_how_the_containers_are_started():
     rows = doc_examples.guide_rows(PAGE, "The containers")
     shown = {re.split("[= ]", row[1])[0] for row in rows if row[1].startswith("--")}
-    launches = [planned(name)[0][0]["launch"] for name in NVIDIA]
+    launches = [plans.entries_of(name)[0]["launch"] for name in NVIDIA]
     assert shown == set().union(*map(options, launches))
-    words = " ".join(planned("b200-low-latency")[0][0]["launch"])
+    words = " ".join(plans.entries_of("b200-low-latency")[0]["launch"])
     for row in rows:
         if row[1].startswith("--") and "…" not in row[1] and "vLLM" not in row[2]:
             assert row[1] in words, row
 
 
-EACH = [(name, kind, size) for name in NVIDIA for kind in OWN[name]["needs"]["accelerators"] for size in (1, 2, 4, 8)
-        if size <= plans.COUNTS.get(kind, 8) and (kind, size) != ("l40s", 1)]  # fmt: skip
+EACH = [(name, kind, size) for name in NVIDIA for kind in plans.OWN[name]["needs"]["accelerators"]
+        for size in (1, 2, 4, 8) if size <= plans.COUNTS.get(kind, 8) and (kind, size) != ("l40s", 1)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "kind", "size"), EACH)
 def test_each_recipe_plans_on_its_gpus(name, kind, size):
     layer = {"servers": {"server": {"devices": size}}}
-    entries, resolved, hardware = planned(name, (), layer, {"accelerator": kind})
+    entries, _deployment, found, *_inputs = plans.planned(name, kind, layer)
     assert len(entries) == plans.COUNTS.get(kind, 8) // size
     assert [entry["devices"] for entry in entries][-1][-1] == plans.COUNTS.get(kind, 8) - 1
     for entry in entries:
         assert entry["container"]["devices"] == ["nvidia.com/gpu=%d" % number for number in entry["devices"]]
         assert entry["arguments"]["tensor-parallel-size"] == str(size)
-    found = capacity.check(entries, plan.deployment(resolved, plan.Site(), "node-1"), hardware)
     assert all(one["refusal"] is None and one["verdict"] in ("ok", "warning") for one in found)
 
 
-ACCURACY = [("tp", 8, "", 1024, 32768), ("tp", 4, "-high", 720, 133120), ("dep", 8, "", 128, 32768),
-            ("dep", 4, "-high", 2, 133120)]  # fmt: skip
+ACCURACY = [(kind, size, effort, *limits) for kind, effort, limits in (
+    ("tp", "", (1024, 32768)), ("tp", "-high", (720, 133120)), ("dep", "", (128, 32768)), ("dep", "-high", (2, 133120)),
+) for size in (8, 4)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "size", "effort", "batch", "tokens"), ACCURACY)
 def test_the_guides_settings_for_evaluations(kind, size, effort, batch, tokens):
     name = "blackwell-quickstart-" + ("low-latency" if kind == "tp" else "max-throughput")
-    entries, _resolved, _hardware = planned(name, ("current", "accuracy-%s%d%s" % (kind, size, effort)))
-    found = entries[0]["arguments"]
-    assert (found["max-batch-size"], found["max-num-tokens"], len(entries[0]["devices"])) == (batch, tokens, size)
-    assert found["enable-attention-dp"] is (kind == "dep")
-    assert entries[0]["config"]["content"]["cuda_graph_config"]["max_batch_size"] == batch
-    assert entries[0]["container"]["image"].endswith(":1.2.1")
+    (entry, *_others), found, *_more = plans.planned(
+        name, overlays=("current", "accuracy-%s%d%s" % (kind, size, effort))
+    )
+    given = entry["arguments"]
+    assert (given["max-batch-size"], given["max-num-tokens"], len(entry["devices"])) == (batch, tokens, size)
+    assert given["enable-attention-dp"] is (kind == "dep")
+    assert entry["config"]["content"]["cuda_graph_config"]["max_batch_size"] == batch
+    assert entry["container"]["image"].endswith(":1.2.1")
+    efforts = ["high"] if effort else ["low", "medium"]
+    expected = {"evals": ["gpqa", "aime25"], "efforts": efforts, "concurrency": found["benchmark"]["concurrency"]}
+    assert expected.items() <= found["evaluate"].items()
 
 
 @pytest.mark.parametrize("name", ["b200-low-latency", "h200-max-throughput"])
 def test_every_measured_setting_is_one_that_the_release_takes(name):
-    path, own = recipes.find_recipe(name, []), OWN[name]
-    base, kind = recipes.resolve_recipe(path, []), own["needs"]["accelerators"][0]
-    hardware, seen = planned(name)[2], 0
-    for point in tuning.points(own["tuning"]):
+    base, seen = plans.resolved(name), 0
+    kind = base["needs"]["accelerators"][0]
+    for point in tuning.points(plans.OWN[name]["tuning"]):
         if point["accelerator"] == kind:
             tuned = overrides.apply(base, tuning.override_of(point, point))
             tuned = overrides.apply(tuned, {"servers": {"server": {"devices": point["devices"]}}})
-            entries = plan.plan_host("node-1", tuned, hardware, plan.Site())
-            deployment = plan.deployment(tuned, plan.Site(), "node-1")
-            assert [one["refusal"] for one in capacity.check(entries, deployment, hardware)] == [None] * len(entries)
+            assert {one["refusal"] for one in plans.planned(tuned).capacity} == {None}
             seen += 1
     assert seen > 60
 
@@ -196,4 +196,4 @@ def test_the_inventories_plan(inventory, servers):
 @pytest.mark.parametrize("name", NVIDIA)
 def test_the_page_lists_each_overlay(name):
     section = PAGE.read_text(encoding="utf-8").partition("\n## Overlays\n")[2].partition("\n## ")[0]
-    assert {overlay for overlay in OWN[name]["overlays"] if "`%s`" % overlay not in section} == set()
+    assert {overlay for overlay in plans.OWN[name]["overlays"] if "`%s`" % overlay not in section} == set()

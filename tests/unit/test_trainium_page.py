@@ -12,7 +12,7 @@ import yaml
 from ansible_collections.inference.fleet.tests import doc_examples
 from ansible_collections.inference.fleet.tests.runs import CLONE
 from ansible_collections.inference.fleet.tests.unit.engines import plans
-from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import by_key, planned, variables
+from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import by_key, variables
 
 CELL = re.compile(r"^\| .*? \| `(.*)` \| [^|]* \|$", re.MULTILINE)
 NEURON = [name for name, recipe in plans.OWN.items() if recipe["platform"] == "neuron"]
@@ -41,13 +41,13 @@ def started(entry):
 
 @pytest.mark.parametrize("recipe", NEURON)
 def test_the_page_shows_what_a_recipe_starts(recipe):
-    ours = started(planned(recipe)[0][1])
+    ours = started(plans.entries_of(recipe)[1])
     assert table(recipe, ours.values()) == ours
 
 
 def test_the_example_with_the_vendors_index():
     given = doc_examples.example("environment", doc_examples.TUTORIAL)
-    entries, _resolved, _hardware = planned(given["fleet_recipe"], layer=given["fleet_override_venv"])
+    entries = plans.entries_of(given["fleet_recipe"], override=given["fleet_override_venv"])
     assert {entry["command"][0] for entry in entries} == {"/var/lib/inference-fleet/venvs/vllm-neuron/bin/vllm"}
     options = yaml.safe_load((CLONE / "roles/vllm/meta/argument_specs.yml").read_text())["argument_specs"]["main"]
     assert set(given) - {"fleet_recipe", "fleet_override_venv"} <= set(options["options"])
@@ -56,7 +56,7 @@ def test_the_example_with_the_vendors_index():
 def test_the_page_shows_how_the_container_is_started():
     (layer,) = [one for name, one in doc_examples.example("container", doc_examples.TUTORIAL).items()
                 if name.startswith("fleet_override")]  # fmt: skip
-    entries = planned("trn3-vllm-neuron", layer=layer)[0]
+    entries = plans.entries_of("trn3-vllm-neuron", override=layer)
     assert entries[0]["directories"]["artifact"] in [one["source"] for one in entries[0]["container"]["mounts"]]
     launch = entries[1]["launch"]
     image = next(number for number, word in enumerate(launch) if word.startswith("public.ecr.aws/"))
@@ -76,7 +76,7 @@ def test_the_page_shows_how_the_container_is_started():
 )
 def test_the_examples_plan(name, recipe, servers):
     shown = doc_examples.example(name)
-    entries = planned(recipe, (), shown["fleet_override"], shown.get("fleet_hardware"), bind="10.0.0.5")[0]
+    entries = plans.entries_of(recipe, shown.get("fleet_hardware"), shown["fleet_override"], bind="10.0.0.5")
     assert [entry["name"] for entry in entries] == servers
     expected = {
         "lnc-1": {"NEURON_RT_VIRTUAL_CORE_SIZE": "1", "NEURON_LOGICAL_NC_CONFIG": "1",

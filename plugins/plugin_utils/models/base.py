@@ -145,8 +145,6 @@ class Family:
         kind = config.get("model_type")
         if self.model_types and kind not in self.model_types:
             return "model_type is %s, and the family %s has %s" % (kind, self.name, ", ".join(self.model_types))
-        if self.models:  # its dimensions are not read from there
-            return None
         try:
             found = format_of(config)
             dimensions(read(config), found)

@@ -108,10 +108,7 @@ def chain_of(path, folders=()):
     """
     folders, chain = folders or (os.path.dirname(path),), []
     while path:
-        try:
-            chain.append((path, os.stat(path).st_mtime_ns))
-        except OSError:
-            chain.append((path, 0))  # reading the file reports the error
+        chain.append((path, os.stat(path).st_mtime_ns))
         path = _extended(chain, folders)
     return tuple(chain)
 

@@ -89,29 +89,19 @@ def resolved(schema):
     return recipe_schema()["$defs"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
 
 
-def type_names(schema):
-    """Return the types that a schema node allows, as a list of JSON type names."""
-    types = schema.get("type", [])
-    return [types] if isinstance(types, str) else list(types)
-
-
 def _allowed(error):
     """Return the allowed values at the place of ``error`` (a jsonschema error), as a string."""
-    schema = error.schema
-    if "anyOf" in schema:
-        options = []
-        for option in schema["anyOf"]:
-            options.append(show(option["const"]) if "const" in option else _describe(option))
-        return " or ".join(options)
-    if "const" in schema:
-        return show(schema["const"])
-    return _describe(schema)
+    return " or ".join(map(_describe, error.schema.get("anyOf", [error.schema])))
 
 
 def _describe(schema):
+    if "const" in schema:
+        return show(schema["const"])
     if "enum" in schema:
         return ", ".join(str(item) for item in schema["enum"])
-    text = " or ".join(TYPE_NAMES[name] for name in type_names(schema)) or schema.get("allowed", "anything")
+    types = schema.get("type", [])
+    names = [TYPE_NAMES[name] for name in ([types] if isinstance(types, str) else types)]
+    text = " or ".join(names) or schema.get("allowed", "anything")
     low, high = schema.get("minimum"), schema.get("maximum")
     if low is not None and high is not None:
         text += " from %s to %s" % (low, high)

@@ -7,35 +7,17 @@ from __future__ import annotations
 
 import json
 
-from ansible_collections.inference.fleet.tests.unit.engines import plans
-
-
-def planned(name, overlays=(), layer=None, hardware=None, **site):
-    """(servers, the recipe as resolved, the hardware) of a recipe on a node of its own accelerators.
-
-    layer: fleet_override; hardware: what is another of fleet_hardware; site: of plan.Site.
-    """
-    given = {
-        **plans.node_of(plans.resolved(name, layer, overlays), (hardware or {}).get("accelerator")),
-        **(hardware or {}),
-    }
-    found = plans.planned(name, given, layer, overlays, "node-1", **site)
-    return found.entries, found.recipe, found.hardware
-
-
-def by_key(words, content, program):
-    """flags_and_keys() and, as "", the words of the program; `program` counts them."""
-    return {"": " ".join(words[:program]), **flags_and_keys(words[program:], content)}
-
 
 def variables(values):
     """{name: NAME=value}."""
     return {name: "%s=%s" % (name, value) for name, value in values.items()}
 
 
-def flags_and_keys(words, content):
-    """{flag, or key of the YAML: its line} of the words of a command and of its configuration."""
-    found = {}
+def by_key(words, content, program):
+    """{flag, or key of the YAML: its line} of the words of a command and of its configuration; "" has the words of the
+    program, which `program` counts."""
+    found = {"": " ".join(words[:program])}
+    words = words[program:]
     for number, word in enumerate(words):
         if word.startswith("--"):
             value = words[number + 1] if number + 1 < len(words) and not words[number + 1].startswith("--") else None

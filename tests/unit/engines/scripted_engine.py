@@ -200,6 +200,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return fault
         return None
 
+    def changed(self, kind, value, *more):
+        """The value after the Fault of this kind, whose own value is a function."""
+        fault = self.hit(kind)
+        return fault.value(value, *more) if fault else value
+
     def refuse(self, status, headers=()):
         data = b'{"error": {"message": "refused"}}'
         self.send_response(status)
@@ -214,9 +219,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def send_text(self, status, text, content_type="application/json", claim=0):
         data = text.encode("utf-8")
-        changed = self.hit("bytes") if status == 200 else None
-        if changed:
-            data = changed.value(data)
+        if status == 200:
+            data = self.changed("bytes", data)
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         miscounted = self.hit("claim")
@@ -319,9 +323,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """A vector of the letters in each text."""
         texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
         vectors = [[text.lower().count(letter) + 0.5 for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts]
-        changed = self.hit("vectors")
-        vectors = changed.value(vectors) if changed else vectors
-        data = [{"object": "embedding", "index": at, "embedding": vector} for at, vector in enumerate(vectors)]
+        vectors = enumerate(self.changed("vectors", vectors))
+        data = [{"object": "embedding", "index": at, "embedding": vector} for at, vector in vectors]
         self.send_json(200, {"object": "list", "model": body["model"], "data": data})
 
     def health(self):
@@ -366,8 +369,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         events = [{"type": "response.created", "response": {"status": "in_progress"}}]
         events += [{"type": "response.output_text.delta", "delta": piece} for piece in pieces]
         events.append({"type": "response.completed", "response": answer})
-        changed = self.hit("chunks")
-        events = changed.value(events) if changed else events
+        events = self.changed("chunks", events)
         self.begin_stream()
         self.send_stream(["event: %s\ndata: %s\n\n" % (one.get("type"), json.dumps(one)) for one in events])
 
@@ -509,8 +511,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         tokens = {"completion_tokens": len(str(message)) // 4}
         choice = {"index": 0, "message": message, "finish_reason": finish}
         value = {"object": "chat.completion", "model": body["model"], "choices": [choice], "usage": tokens}
-        changed = self.hit("json")
-        return changed.value(value, body) if changed else value
+        return self.changed("json", value, body)
 
     def stream(self, body):
         message, finish = self.answer(body)
@@ -520,18 +521,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.engine.stopped.wait(held.value)
         texts = list(self.extra("before"))
         chunks = []
-        for delta, reason in self.changed(list(self.deltas(message, finish))):
+        for delta, reason in self.changed("deltas", list(self.deltas(message, finish))):
             choice = {"index": 0, "delta": delta, "finish_reason": reason}
             chunks.append({"object": "chat.completion.chunk", "choices": [choice]})
             if self.has("stream-cut"):
-                self.event(json.dumps(chunks[0]))
+                self.raw(self.formed(json.dumps(chunks[0])).encode())
                 self.drop()
                 return
         if (body.get("stream_options") or {}).get("include_usage"):
             usage = {"prompt_tokens": 9, "completion_tokens": len(str(message)) // 4}
             chunks.append({"object": "chat.completion.chunk", "choices": [], "usage": usage})
-        changed = self.hit("chunks")
-        texts += [self.formed(json.dumps(chunk)) for chunk in (changed.value(chunks) if changed else chunks)]
+        texts += [self.formed(json.dumps(chunk)) for chunk in self.changed("chunks", chunks)]
         texts += self.extra("after")
         if not self.hit("no-done"):
             texts.append(self.formed("[DONE]"))
@@ -545,12 +545,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def send_stream(self, texts):
         """Events as they are; kept: nothing of one is sent before the next."""
+        blocks = [text.encode("utf-8", "surrogatepass") for text in texts]
         changed = self.hit("sse")
         if changed:
-            blocks = changed.value("".join(texts).encode("utf-8", "surrogatepass"))
+            blocks = changed.value(b"".join(blocks))
             blocks = blocks if isinstance(blocks, list) else [blocks]
-        else:
-            blocks = [text.encode("utf-8") for text in texts]
         if self.hit("buffer"):  # one write: pieces would arrive apart on a busy machine
             blocks = [b"".join(blocks)]
         pause = 0.0005 if len(blocks) >= LONG else 0
@@ -578,14 +577,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """What a Fault writes into the stream as it is, before or after the answer."""
         fault = self.hit(kind)
         return [fault.value] if fault else []
-
-    def changed(self, deltas):
-        """The deltas after the Faults that lose or repeat some."""
-        fault = self.hit("deltas")
-        return fault.value(deltas) if fault else deltas
-
-    def event(self, data):
-        self.raw(self.formed(data).encode("utf-8"))
 
     def formed(self, data):
         form = self.hit("form")

@@ -83,48 +83,35 @@ def sha256(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-class Source:
-    """An archive, two patches for it, and the variables that name them."""
-
-    def __init__(self, folder):
-        self.folder, self.root = folder, folder / "root"
-        (folder / "token_benchmark_ray.py").write_text("one\n")
-        with tarfile.open(folder / "source.tar.gz", "w:gz") as archive:
-            archive.add(folder / "token_benchmark_ray.py", "llmperf-f1d6bed/token_benchmark_ray.py")
-        for name, change in (("first", ("one", "two")), ("second", ("two", "three"))):
-            (folder / name).write_text(PATCH % change)
-        self.patches = [
-            {"source": str(folder / name), "checksum": sha256(folder / name)} for name in ("first", "second")
-        ]
-        self.variables = {
-            "benchmark_root": str(self.root),
-            "benchmark_llmperf_source": os.path.relpath(folder / "source.tar.gz", CLONE),  # the working directory
-            "benchmark_llmperf_checksum": sha256(folder / "source.tar.gz"),
-            "benchmark_llmperf_patches": self.patches,
-        }
-
-    def play(self, **more):
-        return play_tasks(self.folder, [role_task("benchmark", "llmperf.yml")], variables={**self.variables, **more})
-
-    @property
-    def script(self):
-        path = self.root / "var/lib/inference-fleet/venvs/llmperf-f1d6bed-source/token_benchmark_ray.py"
-        return path.read_text() if path.exists() else None
-
-
 def test_a_named_source_is_unpacked_and_patched_once_and_no_other(tmp_path):
-    source = Source(tmp_path)
-    assert "set benchmark_llmperf_source to" in flat(source.play(benchmark_llmperf_source="").failed().output)
-    assert not source.root.exists()
-    source.play().ok()
-    assert source.script == "three\n"
-    assert source.play().ok().count("changed") == 0
-    source.play(benchmark_llmperf_patches=source.patches[:1]).ok()
-    assert source.script == "two\n"
-    known, path = sha256(source.folder / "second"), source.folder / "second"
-    path.write_text("x")
-    source.play().failed(str(path), sha256(path), known, "benchmark_llmperf_patches")
-    assert source.script == "two\n"
+    (tmp_path / "token_benchmark_ray.py").write_text("one\n")
+    with tarfile.open(tmp_path / "source.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "token_benchmark_ray.py", "llmperf-f1d6bed/token_benchmark_ray.py")
+    patches = [tmp_path / "first", tmp_path / "second"]
+    for path, change in zip(patches, (("one", "two"), ("two", "three"))):
+        path.write_text(PATCH % change)
+    given = [{"source": str(path), "checksum": sha256(path)} for path in patches]
+    variables = {
+        "benchmark_root": str(tmp_path / "root"),
+        "benchmark_llmperf_source": os.path.relpath(tmp_path / "source.tar.gz", CLONE),  # the working directory
+        "benchmark_llmperf_checksum": sha256(tmp_path / "source.tar.gz"),
+        "benchmark_llmperf_patches": given,
+    }
+    patched = tmp_path / "root/var/lib/inference-fleet/venvs/llmperf-f1d6bed-source/token_benchmark_ray.py"
+
+    def run(**more):
+        return play_tasks(tmp_path, [role_task("benchmark", "llmperf.yml")], variables={**variables, **more})
+
+    assert "set benchmark_llmperf_source to" in flat(run(benchmark_llmperf_source="").failed().output)
+    assert not (tmp_path / "root").exists()
+    run().ok()
+    assert patched.read_text() == "three\n"
+    assert run().ok().count("changed") == 0
+    run(benchmark_llmperf_patches=given[:1]).ok()
+    assert patched.read_text() == "two\n"
+    patches[1].write_text("x")
+    run().failed(str(patches[1]), sha256(patches[1]), given[1]["checksum"], "benchmark_llmperf_patches")
+    assert patched.read_text() == "two\n"
 
 
 # -- etcd and nats -----------------------------------------------------------------------------------------------------
@@ -235,30 +222,27 @@ def test_no_member_gets_files_before_its_turn(tmp_path):
 
 FILE = {"source": "http://x/y", "checksum": "0" * 64}
 FOUND = {"found": {"stdout_lines": []}}
-BARE = {
-    "endpoint": ("changed", {"unit_content": "", "configuration_content": "", "secrets": {}, **FOUND}),
-    "monitoring": ("changed", {"files": {"/x/y.yml": ""}, "configuration": "/x/y.yml", **FOUND}),
-    "evaluate": ("datasets", {"files": [{"key": "a", "value": "http://x/y"}], "of_aisbench": ["gsm8k"], "evals": []}),
-    "benchmark": ("llmperf", {"llmperf_files": [FILE], "llmperf_source": "http://x/y", "llmperf_patches": [FILE]}),
-}
+BARE = [
+    ("endpoint", "changed", {"unit_content": "", "configuration_content": "", "secrets": {}, **FOUND}),
+    ("monitoring", "changed", {"files": {"/x/y.yml": ""}, "configuration": "/x/y.yml", **FOUND}),
+    ("evaluate", "datasets", {"files": [{"key": "a", "value": "http://x/y"}], "of_aisbench": ["gsm8k"], "evals": []}),
+    ("evaluate", "datasets", {"files": [{"key": "a.csv", "value": "http://x/y"}], "of_aisbench": [], "evals": [],
+                              "datasets": "data"}),
+    ("benchmark", "llmperf", {"llmperf_files": [FILE], "llmperf_source": "http://x/y", "llmperf_patches": [FILE]}),
+]  # fmt: skip
 
 
 def test_a_check_needs_nothing_that_the_role_would_install(tmp_path):
+    """Datasets of the operator are below the working directory."""
     absent = ("systemd_service", "get_url", "unarchive")
-    recorder = Tasks(tmp_path, BARE, ("package", "file", "copy", "node", *absent))
+    recorder = Tasks(tmp_path, sorted({role for role, *_case in BARE}), ("package", "file", "copy", "node", *absent))
     cases = [(tasks, {"%s_%s" % (role, name): one for name, one in given.items()}, role)
-             for role, (tasks, given) in BARE.items()]  # fmt: skip
+             for role, tasks, given in BARE]  # fmt: skip
     turns, _run = recorder.turns(cases, "--check")
     assert len(turns) == len(BARE)
     for calls in turns:
         assert calls and not [name for name, _arguments in calls if name in (*absent, "turn")]
-
-
-def test_datasets_are_below_the_working_directory(tmp_path):
-    recorder = Tasks(tmp_path, "evaluate", ("file", "copy", "node"))
-    given = {"datasets": "data", "files": [{"key": "a.csv", "value": "http://x/y"}], "of_aisbench": [], "evals": []}
-    (calls,), _run = recorder.turns([("datasets", {"evaluate_" + name: one for name, one in given.items()})])
-    assert [arguments["src"] for name, arguments in calls if name == "copy"] == [str(CLONE / "data" / "a.csv")]
+    assert [one["src"] for name, one in turns[3] if name == "copy"] == [str(CLONE / "data" / "a.csv")]
 
 
 # -- an interrupted run of monitoring ----------------------------------------------------------------------------------

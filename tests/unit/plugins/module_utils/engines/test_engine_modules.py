@@ -23,13 +23,14 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines
 )
 
 ADDRESS = "127.0.0.1:8160"
+CARD = '{"card_json": {"path": "http://%s/v1/metadata/dynamo/backend"}}'
 PRELUDE = "import json, os, pathlib, shutil, sys, time\n"
 # A worker that registers, and whose card somebody else removes; without the watch it sleeps on.
 WORKER = """
 print(json.dumps([__name__, sys.argv[1:]]), flush=True)
 cards = pathlib.Path(os.environ["DYN_FILE_KV"], "v1", "mdc")
-cards.mkdir(parents=True)
-(cards / "card").write_text('{"path": "http://127.0.0.1:8160/v1/metadata"}')
+cards.mkdir(parents=True, exist_ok=True)
+(cards / "card").write_text('CARD')
 time.sleep(1)
 (cards / "card").unlink()
 time.sleep(SECONDS)
@@ -130,23 +131,6 @@ def test_the_progress_thread_of_agents_waits(run):
     assert json.loads(done.stdout) == [[], {"useProgThread": True, "pthrDelay": 10000, "lthrDelay": 0}], done.stderr
 
 
-def card(folder, address):
-    path = folder / "v1" / "mdc" / address.replace(":", "-")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"card_json": {"path": "http://%s/v1/metadata/dynamo/backend" % address}}))
-    os.utime(path, (100, 100))
-
-
-def test_registered_is_whose_card_has_this_address_and_is_of_this_process(tmp_path):
-    assert not stays_registered.is_registered(tmp_path, ADDRESS, 100)
-    card(tmp_path, "127.0.0.1:81600")
-    card(tmp_path, "127.0.0.1:8100")
-    assert not stays_registered.is_registered(tmp_path, ADDRESS, 100)
-    card(tmp_path, ADDRESS)
-    assert stays_registered.is_registered(tmp_path, ADDRESS, 100)
-    assert not stays_registered.is_registered(tmp_path, ADDRESS, 101)
-
-
 @pytest.mark.parametrize("seen", [[True, False, False], [False, False, False, True, False, True, False, False]])
 def test_it_ends_when_the_registration_was_there_and_is_missed_twice(seen):
     rest, ended = iter(seen), []
@@ -155,8 +139,14 @@ def test_it_ends_when_the_registration_was_there_and_is_missed_twice(seen):
 
 
 @pytest.mark.parametrize(("backend", "seconds", "status"), [("file", 60, -15), ("etcd", 1, 0)])
-def test_a_worker_that_lost_its_registration_in_a_folder_ends_and_says_so(run, backend, seconds, status):
-    texts = {"worker.py": WORKER.replace("SECONDS", str(seconds))}
+def test_a_worker_that_lost_its_registration_in_a_folder_ends_and_says_so(run, tmp_path, backend, seconds, status):
+    """Cards of other addresses, and of an earlier process, are not its own."""
+    cards = tmp_path / "kv" / "v1" / "mdc"
+    cards.mkdir(parents=True)
+    for address, changed in ((ADDRESS, 100), (ADDRESS + "0", 2**32), (ADDRESS[:-1], 2**32)):
+        (cards / address).write_text(CARD % address)
+        os.utime(cards / address, (changed, changed))
+    texts = {"worker.py": WORKER.replace("SECONDS", str(seconds)).replace("CARD", CARD % ADDRESS)}
     done = run(stays_registered, texts, None, "worker", "--model", "m", DYN_DISCOVERY_BACKEND=backend)
     assert json.loads(done.stdout) == ["__main__", ["--model", "m"]], done.stderr
     assert (done.returncode, "no longer registered in the folder of discovery" in done.stderr) == (status, bool(status))

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES, dynamo, options
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import dynamo, options
 from ansible_collections.inference.fleet.tests.unit.engines import plans
 
 # What people write wrongly in a recipe's arguments, as rows of (recipe, override, code).
@@ -18,6 +18,10 @@ PLANNED = "plan.argument-not-as-planned"
 def given(recipe, code, *rows):
     """Rows of arguments: {flag: value} each, or the name of a flag that is switched on."""
     return [(recipe, {"arguments": row if isinstance(row, dict) else {row: True}}, code) for row in rows]
+
+
+def connector(name, **more):
+    return {"kv-transfer-config": {"kv_connector": name, "kv_role": "kv_both", **more}}
 
 
 VLLM = [
@@ -33,7 +37,7 @@ VLLM = [
         "h200-vllm", VALUE,
         {"quantization": "fp9"}, {"seed": 1.0}, {"compilation-config.mode": "fast"},
         {"compilation-config": {"mode": 9}}, {"compilation-config": '{"cudagraph_mode": FULL}'},
-        {"kv-transfer-config": {"kv_connector": "NixleConnector", "kv_role": "kv_both"}},
+        connector("MooncakeConnectorV1"),
     ),
     *given(
         "h200-vllm", INVALID,
@@ -64,8 +68,10 @@ VLLM = [
     *given("trn3-eagle3", UNKNOWN, {"attention-backend": "CUSTOM"}, {"optimization-level": 2}),
     *given("trn3-eagle3", VALUE, {"block-size": 7}, {"kv-cache-dtype": "nvfp4"}),
     *given("trn3-vllm-neuron", UNKNOWN, "enable-prefix-cachng"),
+    *given("trn3-vllm-neuron", VALUE, connector("MooncakeConnectorV1")),
     *given("ascend-a2", UNKNOWN, {"max-num-sequence": 4}),
-    *given("ascend-a2", VALUE, {"load-format": "netloadr"}),
+    *given("ascend-a2", VALUE, {"load-format": "netloadr"}, connector("NeuronNixlConnector")),
+    *given("h200-dynamo-vllm", VALUE, connector("DynamoConnector")),
 ]  # fmt: skip
 
 ETCD = {"DYN_DISCOVERY_BACKEND": "etcd", "DYN_FILE_KV": None, "ETCD_ENDPOINTS": "http://10.0.0.1:2379"}
@@ -94,7 +100,6 @@ DYNAMO = [
     (flag("frontend", "router-mode", "kvv"), VALUE),
     (flag("frontend", "migration-limit", 2.5), VALUE),
     (flag("frontend", "migration-limit", -1), INVALID),
-    (flag("frontend", "router-moed", "kv"), UNKNOWN),
     (flag("frontend", "max-num-seqs", 4), UNKNOWN),
     (flag("decode", "tool-call-parser", "openai"), UNKNOWN),
     (flag("decode", "dyn-tool-call-parser", "hermes"), INVALID),
@@ -158,18 +163,9 @@ def refused(recipe, override):
     return plans.problem(plans.entries_of, recipe, override=override)
 
 
-def named(rows):
-    return [pytest.param(*row, id="%d-%s" % (index, row[-1])) for index, row in enumerate(rows)]
-
-
-@pytest.mark.parametrize(("recipe", "override", "code"), named(VLLM))
-def test_what_vllm_would_refuse(recipe, override, code):
+@pytest.mark.parametrize(("recipe", "override", "code"), [*VLLM, *(("cpu-dynamo", *row) for row in DYNAMO)])
+def test_what_engines_would_refuse_or_never_serve(recipe, override, code):
     assert refused(recipe, override).code == code
-
-
-@pytest.mark.parametrize(("override", "code"), named(DYNAMO))
-def test_what_dynamo_would_refuse_or_never_serve(override, code):
-    assert refused("cpu-dynamo", override).code == code
 
 
 @pytest.mark.parametrize(
@@ -187,15 +183,15 @@ def test_what_dynamo_would_refuse_or_never_serve(override, code):
          "arguments.dyn-reasoning-parsr", "dyn-reasoning-parser"),
         ("cpu-dynamo", flag("frontend", "router-moed", "kv"), "Dynamo 1.6.1",
          "arguments.router-moed", "router-mode"),
+        # a worker's file, by the version of its engine
+        ("b200-dynamo-disagg", {"container": {"image": "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.3.1"},
+                                **of("decode", config={"content": {"cuda_graph_confg": {}}})},
+         "TensorRT-LLM 1.3.0rc19", "config.content.cuda_graph_confg", "cuda_graph_config"),
     ],
 )  # fmt: skip
 def test_what_was_meant(recipe, override, release, place, meant):
     values = (release, place, " (did you mean %s?)" % meant, "Correct or remove it")
     assert refused(recipe, override).values[1:] == values
-
-
-def connector(name, **more):
-    return {"kv-transfer-config": {"kv_connector": name, "kv_role": "kv_both", **more}}
 
 
 TAKEN = [
@@ -231,17 +227,6 @@ TAKEN = [
 @pytest.mark.parametrize(("recipe", "override", "_code"), TAKEN)
 def test_what_is_taken(recipe, override, _code):
     assert [one for one in warnings(recipe, override) if "may refuse" in one] == []
-
-
-@pytest.mark.parametrize(
-    ("recipe", "name"),
-    [
-        ("trn3-vllm-neuron", "MooncakeConnectorV1"), ("ascend-a2", "NeuronNixlConnector"),
-        ("h200-vllm", "MooncakeConnectorV1"), ("h200-dynamo-vllm", "DynamoConnector"),
-    ],
-)  # fmt: skip
-def test_connectors_of_other_builds(recipe, name):
-    assert refused(recipe, {"arguments": connector(name)}).code == VALUE
 
 
 @pytest.mark.parametrize(
@@ -295,8 +280,3 @@ def test_every_flag_of_the_guide_is_taken_by_all_releases(version, program):
 def test_what_an_option_takes(spec, taken, not_taken):
     assert [value for value in taken if not options.fits(spec, value)] == []
     assert [value for value in not_taken if options.fits(spec, value)] == []
-
-
-def test_each_recorded_engine_has_the_releases_of_the_recipes():
-    assert {"0.11.1", "0.20.2", "0.31.0", "0.32.0", "0.33.0"} <= set(ENGINES["vllm"].flags.data["recorded"])
-    assert {"1.0.2", "1.3.1", "1.6.1"} <= set(ENGINES["dynamo"].flags.data["recorded"])

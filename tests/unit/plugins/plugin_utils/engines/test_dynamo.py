@@ -6,11 +6,9 @@
 from __future__ import annotations
 
 import json
-import types
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import nixl_waits
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import dynamo
 from ansible_collections.inference.fleet.tests.unit.engines import plans
 
 TRANSFER = {"kv_connector": "NixlConnector", "kv_buffer_device": "cpu"}
@@ -82,18 +80,13 @@ def test_each_data_parallel_rank_has_its_port():
     assert [one["ports"] for one in workers] == [{"system": 8100 + n, "kv_events": 8300 + 2 * n} for n in range(4)]
 
 
-@pytest.mark.parametrize(
-    ("recipe", "overlays", "needs"),
-    [
-        ("h200-dynamo-vllm", [], 100), ("h200-dynamo-vllm", ["without-offload"], None),
-        ("b200-dynamo-vllm", [], None), ("b200-dynamo-vllm", ["offload"], 100),
-    ],
-)  # fmt: skip
-def test_blocks_in_the_hosts_memory_are_a_need(recipe, overlays, needs):
-    found = plans.resolved(recipe, overlays=overlays)
-    extra = found["arguments"].get("kv-transfer-config", {}).get("kv_connector_extra_config", {})
-    assert found["needs"].get("host_memory_gib") == needs
-    assert extra.get("cpu_bytes_to_use_per_rank") == (needs and needs << 30)
+def test_blocks_in_the_hosts_memory_are_a_need():
+    found = [plans.resolved(name, overlays=[overlay] if overlay else []) for name, overlay in plans.EACH
+             if "-dynamo-vllm" in name]  # fmt: skip
+    sizes = [one["arguments"].get("kv-transfer-config", {}).get("kv_connector_extra_config", {}) for one in found]
+    sizes = [size.get("cpu_bytes_to_use_per_rank", 0) for size in sizes]
+    assert sizes == [one["needs"].get("host_memory_gib", 0) << 30 for one in found]
+    assert set(sizes) == {0, 100 << 30}
 
 
 @pytest.mark.parametrize(
@@ -110,10 +103,6 @@ def test_what_fits_together(layers, names):
     assert list(planned(**layers)) == names
 
 
-def codes(**layers):
-    return plans.codes(planned, clustered=True, **layers)
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [("ETCD_ENDPOINTS", "[::1]:1"), ("NATS_SERVER", "nats://localhost:1"), ("NATS_SERVER", "127.0.0.1:1,127.0.0.2:1")],
@@ -121,7 +110,8 @@ def codes(**layers):
 def test_loopback_is_another_service_on_each_host_of_a_cluster(key, value):
     layers = {"environment": {**ETCD, key: value}}
     assert planned(**layers)
-    assert codes(**layers) == codes() == {plans.VALUE}  # and discovery by files is for one host
+    for given in (layers, {}):  # and discovery by files is for one host
+        assert plans.codes(planned, clustered=True, **given) == {plans.VALUE}
 
 
 @pytest.mark.parametrize(
@@ -140,16 +130,3 @@ def test_services_that_a_start_needs(environment, needs):
     for entry in planned(environment=environment).values():
         found = {need["name"]: need["urls"] for need in entry["start"].get("needs", ())}
         assert found == (needs or {})
-
-
-def test_a_workers_file_is_checked_by_the_version_of_its_engine():
-    seen = []
-
-    class Known(type(dynamo.WORKERS["trtllm"])):
-        def check_config(self, where, server, version):
-            seen.append((where, str(version)))
-
-    worker = dynamo.Worker(Known())
-    for where, role, version in (("a", "prefill", "1.3.1"), ("b", "decode", "1.0.2"), ("c", "frontend", "1.3.1")):
-        worker.check_config(where, types.SimpleNamespace(context={"role": role}), version)
-    assert seen == [("a", "1.3.0rc19"), ("b", "None")]

@@ -61,6 +61,8 @@ def of_image(image, **more):
         ("trtllm", of_image("mirror:5000/tensorrt-llm/release:1.0.0", version="1.2.1"), "1.0.0"),
         ("dynamo", of_image("mirror:5000/ai-dynamo/tensorrtllm-runtime:1.0.0@sha256:" + "0" * 64), "1.0.0"),
         ("dynamo", of_image("nvcr.io/nvidia/ai-dynamo/sglang-runtime:1.3.1"), "None"),
+        ("sglang", of_image("docker.io/lmsysorg/sglang:v0.5.21-rocm10-mi30x"), "0.5.21"),
+        ("sglang", of_image("lmsysorg/sglang:v0.5.21.post1-cu130"), "0.5.21.post1"),
     ],
 )
 def test_the_version_of_a_recipe(engine, recipe, version):

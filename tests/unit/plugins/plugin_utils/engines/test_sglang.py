@@ -65,17 +65,5 @@ def test_ports_that_attention_of_data_parallel_ranks_takes(second, fits):
         assert plans.codes(plans.entries_of, "h200-sglang", override=override) == {"input.value-invalid"}
 
 
-def test_a_release_that_is_not_recorded_is_a_warning():
-    image = {"container": {"image": "docker.io/lmsysorg/sglang:v0.5.23", "digest": None}}
-    entry = plans.entries_of("h200-sglang", override=image)[0]
-    recipe = {"container": {"image": entry["container"]["image"]}, "platform": "nvidia"}
-    version = ENGINE.version(recipe)
-    assert str(version) == "0.5.23" and "0.5.21" in ENGINE.notes(entry, version, None)[0]
-    for tag, name in (("", "0.5.21"), ("-rocm10-mi30x", "0.5.21"), (".post1-cu130", "0.5.21.post1")):
-        image = {"image": "lmsysorg/sglang:v0.5.21" + tag}
-        assert str(ENGINE.version({"container": image, "platform": "amd"})) == name
-    assert ENGINE.notes({**entry, "command": ["start.sh"]}, version, None) == []
-
-
 def test_an_api_key_is_refused():
     assert plans.codes(plans.entries_of, "h200-sglang", api_key=True) == {"plan.engine-without-api-keys"}

@@ -11,7 +11,6 @@ import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import trtllm
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity
 from ansible_collections.inference.fleet.tests.unit.engines import plans
 from packaging.version import Version
 
@@ -48,10 +47,9 @@ def error(declared):
 
 
 def said(declared):
-    """The engine's own notes; capacity's warnings name other things."""
+    """The engine's notes."""
     found = plans.planned(declared)
-    fits = capacity.check(found.entries, found.deployment, found.hardware)
-    return found.capacity[0]["warnings"][len(fits[0]["warnings"]) :]
+    return ENGINE.notes(found.entries[0], ENGINE.version(found.recipe), found.hardware)
 
 
 def refused_paths(content, version):
@@ -157,12 +155,14 @@ def test_what_a_plan_takes(given):
 @pytest.mark.parametrize(
     ("content", "image", "place"),
     [
+        ({"speculative_config": {**DRAFT, "speculative_model_dir": "/m"}}, "1.2.1", "TensorRT-LLM#16377"),
         ({"cache_transceiver_config": {"backend": "ucx"}}, "1.0.0rc6", "cache_transceiver_config.backend"),
         ({"scheduler_config": {"shiny": 1}}, "1.3.0rc27", "config.content.scheduler_config.shiny"),
         ({"enable_mixed_sampler": True}, "gpt-oss-dev", "config.content.enable_mixed_sampler"),
+        ({"sampler_type": "Mine"}, "1.2.1", 'config.content.sampler_type "Mine" is not on record'),
     ],
 )
-def test_what_is_not_on_record_is_a_warning(content, image, place):
+def test_what_is_not_on_record_and_a_known_defect_are_warnings(content, image, place):
     *unknown, found = said(recipe(content, RELEASE + image))
     assert place in found and len(unknown) == (image == "gpt-oss-dev")
 
@@ -194,9 +194,3 @@ def test_a_block_takes_the_share_of_memory_away():
     assert planned(recipe(cache, RELEASE + "1.1.0", arguments={"kv_cache_free_gpu_memory_fraction": 0.9}))
     half = planned(recipe(cache, arguments=flag))[1][0]["kv_gib"]
     assert half == pytest.approx(planned(recipe({}, arguments=flag))[1][0]["kv_gib"])
-
-
-def test_speculation_with_eagle_is_a_warning():
-    content = {"speculative_config": {"decoding_type": "Eagle", "max_draft_len": 3, "speculative_model_dir": "/m"}}
-    (note,) = said(recipe(content))
-    assert "TensorRT-LLM#16377" in note

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model.formats import format_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.models import base
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity
@@ -126,13 +125,17 @@ def planned(name, accelerator="h100", **changes):
     return found.entries, found.capacity
 
 
-def checked(recipe):
-    found = plans.planned(recipe, {"accelerator": "h100", "count": 1})
-    return found.entries, found.capacity
-
-
 def servers(devices):
     return {"server": {"devices": devices}}
+
+
+def formatted(weights_format, accelerator):
+    return {"needs": {"accelerators": [accelerator]}, "servers": servers(1),
+            "model": {"format": weights_format, "repo": "x/unknown"}}  # fmt: skip
+
+
+def kernels(name):
+    return {"arguments": {"moe-backend": name}}
 
 
 @pytest.mark.parametrize(
@@ -149,6 +152,12 @@ def servers(devices):
         ("ascend-qwen3-32b", "ascend-a2", {"model": {"format": "awq", "config": None, "repo": "x/unknown"}},
          "input.value-invalid", "awq"),
         ("cpu-tiny", "cpu", {"model": {"format": "fp8"}}, "recipe.key-invalid", "fp8"),
+        # hardware that does not compute a format, kernels for other GPUs
+        ("qwen3-32b", "a100", formatted("fp8", "a100"), "input.value-invalid", "fp8"),
+        ("qwen3-32b", "h200", formatted("nvfp4", "h200"), "input.value-invalid", "nvfp4"),
+        ("a100-vllm", "a100", kernels("triton"), "input.value-invalid", "marlin"),
+        ("rtx-pro-6000-vllm", "rtx-pro-6000", kernels("triton"), "input.value-invalid", "marlin"),
+        ("h200-dynamo-vllm", "h200", kernels("flashinfer_trtllm"), "input.value-invalid", "marlin"),
     ],
 )  # fmt: skip
 def test_what_a_plan_refuses(name, accelerator, changes, code, values):
@@ -158,46 +167,19 @@ def test_what_a_plan_refuses(name, accelerator, changes, code, values):
 
 
 @pytest.mark.parametrize(
-    ("weights_format", "accelerator", "refused"),
+    ("name", "accelerator", "changes", "verdict"),
     [
-        ("fp8", "a100", True),
-        ("fp8", "l40s", False),
-        ("nvfp4", "h200", True),
-        ("nvfp4", "b200", False),
-    ],
-)
-def test_formats_need_hardware_that_computes_them(weights_format, accelerator, refused):
-    changes = {
-        "needs": {"accelerators": [accelerator]}, "servers": servers(1),
-        "model": {"format": weights_format, "repo": "x/unknown"},
-    }  # fmt: skip
-    if refused:
-        assert plans.codes(planned, "qwen3-32b", accelerator, **changes) == {plans.VALUE}
-    else:
-        assert planned("qwen3-32b", accelerator, **changes)[1][0]["verdict"] == "not checked"
-
-
-@pytest.mark.parametrize(
-    ("name", "accelerator", "kernels", "refused"),
-    [
-        ("a100-vllm", "a100", "triton", True), ("a100-vllm", "a100", "marlin", False),
-        ("h100-vllm", "h100", "triton", False), ("b200-vllm", "b300", "flashinfer_trtllm", False),
-        ("rtx-pro-6000-vllm", "rtx-pro-6000", "triton", True), ("h200-dynamo-vllm", "h200", "flashinfer_trtllm", True),
+        ("qwen3-32b", "l40s", formatted("fp8", "l40s"), "not checked"),
+        ("qwen3-32b", "b200", formatted("nvfp4", "b200"), "not checked"),
+        ("a100-vllm", "a100", kernels("marlin"), "ok"), ("h100-vllm", "h100", kernels("triton"), "ok"),
+        ("b200-vllm", "b300", kernels("flashinfer_trtllm"), "ok"),
+        ("llama-3.3-70b", "h100", {"servers": servers(1)}, "error"),
     ],
 )  # fmt: skip
-def test_kernels_for_mxfp4_are_for_certain_gpus(name, accelerator, kernels, refused):
-    try:
-        planned(name, accelerator, arguments={"moe-backend": kernels})
-    except FleetError as error:
-        assert refused and error.code == "input.value-invalid" and "marlin" in str(error.values)
-    else:
-        assert not refused
-
-
-def test_weights_that_do_not_fit_are_refused():
-    _entries, found = planned("llama-3.3-70b", servers=servers(1))
-    assert {item["verdict"] for item in found} == {"error"}
-    assert "131.4 GiB" in found[0]["refusal"]
+def test_what_is_planned(name, accelerator, changes, verdict):
+    _entries, found = planned(name, accelerator, **changes)
+    assert {item["verdict"] for item in found} == {verdict}
+    assert verdict != "error" or "131.4 GiB" in found[0]["refusal"]
 
 
 def test_each_server_has_the_family_of_its_model():
@@ -209,15 +191,18 @@ def test_each_server_has_the_family_of_its_model():
     assert planned("qwen3-32b")[0][0]["reasoning_field"] == "reasoning"
 
 
+H100 = {"accelerator": "h100", "count": 1}
+
+
 def test_a_site_s_recipe_has_its_config_next_to_it(tmp_path):
     (tmp_path / "models").mkdir()
     (tmp_path / "mine.yml").write_text(
         "schema: 1\nname: mine\nextends: vllm-chat\nneeds: {accelerators: [h100]}\n"
         "model: {repo: us/mine, id: mine, path: /srv/mine}\n"
     )
-    entries, found = checked(recipe_in(tmp_path))
-    assert found[0]["verdict"] == "not checked"
-    assert entries[0]["command"][:3] == ["vllm", "serve", "/srv/mine"]
+    found = plans.planned(recipe_in(tmp_path), H100)
+    assert found.capacity[0]["verdict"] == "not checked"
+    assert found.entries[0]["command"][:3] == ["vllm", "serve", "/srv/mine"]
     assert recipe_in(tmp_path)["model"]["config"] is None
     inner = dict(PUBLISHED["Qwen3-8B"][0], architectures=["X"])
     (tmp_path / "models" / "mine.json").write_text(json.dumps({"text_config": inner, "model_type": "qwen3_vl"}))
@@ -225,7 +210,7 @@ def test_a_site_s_recipe_has_its_config_next_to_it(tmp_path):
     assert recipe_in(tmp_path)["model"]["config"] == PUBLISHED["Qwen3-8B"][0]
     (tmp_path / "models" / "mine.json").write_text(json.dumps({**inner, "model_type": "new"}))
     recipes._resolved.clear()
-    (item,) = checked(recipe_in(tmp_path))[1]
+    (item,) = plans.planned(recipe_in(tmp_path), H100).capacity
     assert (item["verdict"], item["warnings"]) == ("warning", [capacity.UNCHECKED])
 
 

@@ -10,18 +10,12 @@ VARIABLES, further variables of the host.
 
 from __future__ import annotations
 
+import functools
 import math
 
 LOOP = {}
 LOOP["arguments"] = LOOP
-
-
-def deep(levels):
-    """A mapping of so many levels."""
-    value = 1
-    for _level in range(levels):
-        value = {"a": value}
-    return value
+DEEP = functools.reduce(lambda inner, _level: {"a": inner}, range(40), 1)
 
 
 def server(**changes):
@@ -33,11 +27,6 @@ def two(*changes):
     """An override that gives two groups."""
     return {"servers": [{"role": "server", "count": 1, "devices": 1, "port": 1024 + number, **one}
                         for number, one in enumerate(changes)]}  # fmt: skip
-
-
-def probe(**changes):
-    """An override that gives one probe."""
-    return {"probes": [{"name": "mine", "body": {"messages": []}, **changes}]}
 
 
 # A whole recipe file, as bytes or text.
@@ -90,7 +79,7 @@ OVERRIDES = [
     ("arguments", "fleet_override"),
     ({True: 1}, "the key true"),
     (LOOP, "arguments"),
-    ({"arguments": {"x": deep(40)}}, "arguments.x.a"),
+    ({"arguments": {"x": DEEP}}, "arguments.x.a"),
     ({"arguments": {"x": math.nan}}, "arguments.x"),
     ({"start": {"budget": 3}}, "start.budget"),
     (server(count=10**15), "servers.server.count"),
@@ -100,6 +89,9 @@ OVERRIDES = [
     (server(health={"port": "system"}), "servers.server.health.port"),
     (server(secrets={"A": "b"}, environment={"A": "c"}), "environment.A"),
     (server(after=["server"]), "server-0"),
+    (server(after=["x"]), "servers.server.after"),
+    ({"venv": None, **server(venv={"create": False})}, "servers.server.venv.path"),
+    ({"services": {"web": {"port": 1}}, **server(ports={"web": 9100})}, "servers.server.ports.web"),
     (server(cpus="5-2"), "cpus"),
     ({"servers": {"srv": {"port": 9000}}}, "'srv'"),
     ({"servers": {"server": None}}, "servers"),
@@ -134,7 +126,9 @@ OVERRIDES = [
     ({"secrets": {"A": "x"}, "instances": {"server-0": {"environment": {"A": "1"}}}}, "environment.A"),
     ({"config": {"format": "yaml", "content": {"max_model_len": 10**9}}}, "config.content.max_model_len"),
     ({"config": {"format": "yaml", "content": {"a": "${b}"}}}, "config.a"),
-    (probe(name="chat"), "probes[0].name"),
+    ({"probes": [{"name": "chat", "body": {"messages": []}}]}, "probes[0].name"),
+    ({"probes": [{"name": "mine"}]}, "probes[0].body"),
+    ({"model": {"adapters": [{"name": "a", "path": "/x"}] * 2}}, "model.adapters[1].name"),
     ({"probes": {"mine": {}}}, "'mine'"),
     ({"needs": {"accelerators": ["cpu", "cpus"]}}, "needs.accelerators[1]"),
     ({"environment": {"X": "y" * 200_000}}, "environment.X"),

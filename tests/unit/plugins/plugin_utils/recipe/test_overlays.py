@@ -41,52 +41,24 @@ def planned(folder, **variables):
     return plans.plan_of({**given, **variables}, deploys=True)
 
 
-def refusal(folder, **variables):
-    found = plans.error(planned, folder, **variables)
-    return found.problems[0].code, found.message
-
-
-def test_an_overlay_is_merged_before_the_overrides(tmp_path):
+@pytest.mark.parametrize(
+    ("variables", "overlays", "length"),
+    [
+        ({}, [], 4096),
+        ({"fleet_overlay": "short"}, ["short"], 1024),
+        ({"fleet_overlay": "short", "fleet_override": {"arguments": {"max-model-len": 512}}}, ["short"], 512),
+        ({"fleet_overlay": ["short", "one"]}, ["short", "one"], 2048),
+        ({"fleet_overlay": "one, short"}, ["one", "short"], 1024),
+    ],
+)
+def test_overlays_are_merged_in_their_order_before_the_overrides(tmp_path, variables, overlays, length):
     write(tmp_path, overlays=OVERLAYS)
-    plain = planned(tmp_path)["node1"]
-    assert plain["servers"][0]["arguments"]["max-model-len"] == 4096
-    assert "overlays" not in plain["deployment"]
-    item = planned(tmp_path, fleet_overlay="short")["node1"]
-    assert item["servers"][0]["arguments"]["max-model-len"] == 1024
-    assert "enforce-eager" not in item["servers"][0]["arguments"]
-    assert item["deployment"]["overlays"] == ["short"]
-    item = planned(tmp_path, fleet_overlay="short", fleet_override={"arguments": {"max-model-len": 512}})["node1"]
-    assert item["servers"][0]["arguments"]["max-model-len"] == 512
-
-
-@pytest.mark.parametrize("given", [["short", "one"], "short, one"])
-def test_of_several_overlays_the_last_one_wins(tmp_path, given):
-    write(tmp_path, overlays=OVERLAYS)
-    found = planned(tmp_path, fleet_overlay=given)
-    assert [entry["arguments"]["max-model-len"] for entry in found["node1"]["servers"]] == [2048]
-    assert fleet.plan_table(found)["rows"][0][6] == "mine + short + one"
-
-
-def test_an_unknown_overlay_is_named_with_those_that_there_are(tmp_path):
-    write(tmp_path, overlays=OVERLAYS)
-    code, message = refusal(tmp_path, fleet_overlay="shrot")
-    assert code == "recipe.name-unknown"
-    assert "did you mean 'short'?; allowed: short, one." in message
-
-
-@pytest.mark.parametrize("key", recipes.FIXED)
-def test_an_overlay_changes_neither_name_nor_what_is_offered(tmp_path, key):
-    write(tmp_path, overlays={"bad": {key: {}}})
-    code, message = refusal(tmp_path)
-    assert code == "recipe.key-invalid"
-    assert "overlays.bad has the key '%s'" % key in message
-    write(tmp_path, overlays=OVERLAYS, tuning=TABLE)
-    value = {"name": "x", "schema": 2, "extends": "h200-vllm", "overlays": {"other": {}}, "tuning": {"source": "them"}}[
-        key
-    ]
-    code, message = refusal(tmp_path, fleet_override={key: value})
-    assert code == "recipe.key-invalid"
-    assert "fleet_override: '%s' of a recipe cannot be overridden" % key in message
+    found = planned(tmp_path, **variables)
+    entry, *others = found["node1"]["servers"]
+    assert entry["arguments"]["max-model-len"] == length
+    assert ("enforce-eager" in entry["arguments"], len(others)) == ("short" not in overlays, "one" not in overlays)
+    assert found["node1"]["deployment"].get("overlays", []) == overlays
+    assert fleet.plan_table(found)["rows"][0][6] == " + ".join(["mine", *overlays])
 
 
 def test_the_nearest_measured_setting_is_taken(tmp_path):
@@ -104,36 +76,38 @@ def test_the_nearest_measured_setting_is_taken(tmp_path):
     assert fleet.tuning_tables(planned(tmp_path)) == []
 
 
-def test_what_was_not_measured_is_an_error_that_says_what_was(tmp_path):
-    wanted = {"input": 512, "output": 512, "concurrency": 4}
-    write(tmp_path, tuning=TABLE)
-    two = {"servers": {"server": {"devices": 2, "count": 1}}}
-    code, message = refusal(tmp_path, fleet_tuning=wanted, fleet_override=two)
-    assert code == "input.value-invalid"
-    assert '"2 cpu"; allowed: 1 cpu.' in message
-    write(tmp_path)
-    code, message = refusal(tmp_path, fleet_tuning=wanted)
-    assert code == "recipe.name-unknown"
-    groups = [{"name": name, "role": "server", "count": 1, "devices": size, "port": 8000 + size}
-              for name, size in (("a", 1), ("b", 2))]  # fmt: skip
-    write(tmp_path, tuning=TABLE, servers=groups)
-    hardware = {"accelerator": "cpu", "count": 1, "cores": 4}
-    code, message = refusal(tmp_path, fleet_tuning=wanted, fleet_hardware=hardware)
-    assert code == "input.value-invalid"
-    assert "[1, 2]" in message
+WANTED = {"input": 512, "output": 512, "concurrency": 4}
+TABLES = {"overlays": OVERLAYS, "tuning": TABLE}
+OTHERS = {"name": "x", "schema": 2, "extends": "h200-vllm", "overlays": {"other": {}}, "tuning": {"source": "them"}}
+GROUPS = [{"name": name, "role": "server", "count": 1, "devices": size, "port": 8000 + size}
+          for name, size in (("a", 1), ("b", 2))]  # fmt: skip
+BAD_TABLES = [
+    {"source": 1}, {"sets": []}, {"sets": [{}]}, {"more": 1},
+    *({"sets": [{**SET, **changes}]}
+      for changes in ({"devices": ["1"]}, {"lengths": [{"input": 1}]}, {"concurrency": [4, -1]})),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"source": 1}, {"sets": []}, {"sets": [{}]}, {"more": 1},
-     *({"sets": [{**SET, **changes}]}
-       for changes in ({"devices": ["1"]}, {"lengths": [{"input": 1}]}, {"concurrency": [4, -1]}))],
+    ("recipe", "variables", "code", "words"),
+    [
+        (TABLES, {"fleet_overlay": "shrot"}, "recipe.name-unknown", "did you mean 'short'?; allowed: short, one."),
+        *(({"overlays": {"bad": {key: {}}}}, {}, "recipe.key-invalid", "overlays.bad has the key '%s'" % key)
+          for key in recipes.FIXED),
+        *((TABLES, {"fleet_override": {key: OTHERS[key]}}, "recipe.key-invalid",
+           "fleet_override: '%s' of a recipe cannot be overridden" % key) for key in recipes.FIXED),
+        ({}, {"fleet_tuning": WANTED}, "recipe.name-unknown", "fleet_tuning"),
+        (TABLES, {"fleet_tuning": WANTED, "fleet_override": {"servers": {"server": {"devices": 2, "count": 1}}}},
+         "input.value-invalid", '"2 cpu"; allowed: 1 cpu.'),
+        ({"tuning": TABLE, "servers": GROUPS}, {"fleet_tuning": WANTED, "fleet_hardware": {**plans.CPU, "cores": 4}},
+         "input.value-invalid", "[1, 2]"),
+        *(({"tuning": {**TABLE, **changes}}, {}, "recipe.key-invalid", "'tuning") for changes in BAD_TABLES),
+    ],
 )  # fmt: skip
-def test_what_is_no_table_is_refused(tmp_path, changes):
-    write(tmp_path, tuning={**TABLE, **changes})
-    code, message = refusal(tmp_path)
-    assert code == "recipe.key-invalid"
-    assert "'tuning" in message
+def test_what_is_refused(tmp_path, recipe, variables, code, words):
+    write(tmp_path, **recipe)
+    error = plans.error(planned, tmp_path, **variables)
+    assert error.problems[0].code == code and words in error.message
 
 
 NUMBER = st.integers(1, 10**6)

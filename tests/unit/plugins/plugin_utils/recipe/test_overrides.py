@@ -45,31 +45,21 @@ def test_same_leaf_with_two_values_is_an_error(first, second, path, shown):
     assert (found.code, found.values) == ("override.leaf-set-twice", values)
 
 
-def test_override_must_be_a_mapping():
-    found = error(overrides.combine, [("fleet_override", ["x"])])
-    assert (found.code, found.values[:2]) == ("input.value-invalid", ("fleet_override", '["x"]'))
+PREFILL, DECODE = {"name": "prefill", "port": 1}, {"role": "decode", "port": 2}
+GROUPS = {"servers": [PREFILL, DECODE]}
 
 
-def test_apply_null_removes_list_replaces_mapping_merges():
-    base = {"a": {"x": 1, "y": 2}, "b": [1, 2], "c": 3}
-    assert overrides.apply(base, {"a": {"x": None, "z": 5}, "b": [9], "c": None}) == {"a": {"y": 2, "z": 5}, "b": [9]}
-
-
-def test_apply_mapping_over_named_list():
-    base = {"servers": [{"name": "prefill", "port": 1}, {"role": "decode", "port": 2}]}
-    assert overrides.apply(base, {"servers": {"decode": {"port": 7}}}) == {
-        "servers": [{"name": "prefill", "port": 1}, {"role": "decode", "port": 7}]
-    }
-    assert overrides.apply(base, {"servers": {"prefill": None}}) == {"servers": [{"role": "decode", "port": 2}]}
-    found = error(overrides.apply, base, {"servers": {"decoder": {"port": 7}}})
-    assert (found.code, found.values[1]) == ("input.key-unknown", "decoder")
-
-
-@given(TREES, TREES)
-def test_apply_changes_neither_side(base, override):
-    before = copy.deepcopy((base, override))
-    overrides.apply(base, override)
-    assert (base, override) == before
+@pytest.mark.parametrize(
+    ("base", "override", "result"),
+    [
+        ({"a": {"x": 1, "y": 2}, "b": [1, 2], "c": 3}, {"a": {"x": None, "z": 5}, "b": [9], "c": None},
+         {"a": {"y": 2, "z": 5}, "b": [9]}),
+        (GROUPS, {"servers": {"decode": {"port": 7}}}, {"servers": [PREFILL, {**DECODE, "port": 7}]}),
+        (GROUPS, {"servers": {"prefill": None}}, {"servers": [DECODE]}),
+    ],
+)  # fmt: skip
+def test_null_removes_lists_replace_and_mappings_merge(base, override, result):
+    assert overrides.apply(base, override) == result
 
 
 def test_a_null_of_a_group_stays_also_beside_what_the_group_has():
@@ -82,11 +72,14 @@ def test_a_null_of_a_group_stays_also_beside_what_the_group_has():
     assert again["servers"][0]["arguments"] == {"a": 4, "b": None}
 
 
-@given(TREES)
-def test_no_null_of_an_override_survives(override):
+@given(TREES, TREES)
+def test_apply_changes_neither_side_and_no_null_of_an_override_survives(base, override):
     def nulls(value):
         return value is None or (isinstance(value, dict) and any(nulls(item) for item in value.values()))
 
+    before = copy.deepcopy((base, override))
+    overrides.apply(base, override)
+    assert (base, override) == before
     assert not nulls(overrides.apply({}, override))
 
 
