@@ -59,6 +59,8 @@ def test_started_in_four_steps(node):
         assert again["answering"]
 
     os.kill(pids(apply)["server-1"], signal.SIGSTOP)
+    words = "would restart: it was ready and does not answer any more: its process "
+    assert row(node.servers(entries, check=True), "server-1")["reason"].startswith(words)
     os.unlink(node.paths.ready("server-1"))  # one that was not seen ready has its start budget
     again = node.servers(entries)
     assert (again["answering"], again["changed"], again["repaired"], again["pending"]) == (False, False, {}, {})
@@ -114,6 +116,7 @@ def test_a_smaller_plan_and_one_changed_argument(node):
     assert (only["changed"], only["removed"]) == (False, [])
     assert alive(second["server-2"])
 
+    os.unlink(node.paths.entry("server-2"))  # it is found by its process
     result = node.servers([changed])
     assert result["removed"] == ["server-1", "server-2"]
     assert pids(result) == {"server-0": second["server-0"]}

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import pytest
@@ -56,22 +55,15 @@ def test_a_file_that_only_others_may_read_is_not_known(monkeypatch):
 ODD = ["yes", "1e-05", "null", "a: b", "# c", "- d", "\u2028", "\x7f", "\ufeff", "%(here)s", "😀", " x ", ""]
 TEXTS = st.text(st.characters(exclude_categories=("Cs",))) | st.sampled_from(ODD)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS
-KEYS = st.one_of(st.sampled_from(["no", "y", "plain_key", "a b", "", "1", "é", "~"]), st.text(max_size=8))
+KEYS = st.sampled_from(["no", "y", "plain_key", "a b", "", "1", "é", "~"]) | st.text(max_size=8).filter(str.isprintable)
 VALUES = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS.filter(str.isprintable), inner, max_size=4),
-    max_leaves=20,
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=20
 )
 
 
-@given(st.dictionaries(KEYS.filter(str.isprintable), VALUES, max_size=5))
+@given(st.dictionaries(KEYS, VALUES, max_size=5))
 def test_yaml_reads_back(content):
     assert yaml.safe_load(config_text({"format": "yaml", "path": "/c", "content": content})) == content
-
-
-@given(st.dictionaries(KEYS, VALUES, max_size=5))
-def test_json_reads_back(content):
-    assert json.loads(config_text({"format": "json", "path": "/c", "content": content})) == content
 
 
 def test_what_is_not_a_number_and_no_configuration():

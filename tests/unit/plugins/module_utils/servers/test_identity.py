@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import getpass
 import json
 import os
@@ -84,17 +85,13 @@ def test_nothing_is_deployed_and_somebody_elses_server_answers(tmp_path):
 
 
 def test_another_entry_is_deployed_than_the_planned_one(tmp_path, serving):
-    """Of an older or a newer plan, or of another run at the same time."""
+    """Of an older or a newer plan, of another run at the same time, or edited on the node."""
     engine, entry, _record = serving
     planned = plan_entry(entry["port"], environment={"A": "1"}, model_id="gpt-oss-20b")
     words = words_of(verify(tmp_path, planned)[0])
     assert all(one["hash"][:12] in words for one in (entry, planned))
     assert words.endswith("; they differ in environment, model_id; " + held(entry))
     assert engine.requests == []
-
-
-def test_an_entry_that_was_edited_on_the_node_is_not_the_planned_one(tmp_path, serving):
-    _engine, entry, _record = serving
     pathlib.Path(NodePaths(str(tmp_path)).entry("server-0")).write_text(json.dumps(dict(entry, devices=[7])))
     assert "; they differ in devices; the port" in words_of(verify(tmp_path, entry)[0])
 
@@ -200,10 +197,8 @@ def test_a_container_is_known_by_its_labels(monkeypatch, tmp_path, running, its_
 
 
 def test_the_workers_behind_a_frontend_are_the_planned_ones_too(tmp_path):
-    def frontend(port):
-        return plan_entry(port, "frontend", role="frontend")
-
-    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, frontend) as entry:
+    front = {"name": "frontend", "role": "frontend"}
+    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, functools.partial(plan_entry, **front)) as entry:
         worker = plan_entry(None, "decode-0", role="decode")
         assert words_of(verify(tmp_path, entry, worker)[0]) == "nothing is deployed as decode-0"
 

@@ -114,16 +114,3 @@ def test_the_seconds_of_the_last_start_are_recorded(tmp_path):
 def test_one_budget_for_a_series_of_starts(monkeypatch, starts, seconds):
     monkeypatch.setattr(readiness.time, "time", lambda: 10000.0)
     assert readiness.overdue({"starts": starts}, 100) == seconds
-
-
-def test_only_servers_that_should_be_ready_can_hang(monkeypatch):
-    monkeypatch.setattr(readiness, "_hangs", lambda entry, observed: "no answer")
-    monkeypatch.setattr(readiness.time, "time", lambda: 1e6)
-    entry = plan_entry(8000)
-    for since, was_ready, words in ((1e6, True, "it was ready and does not"), (1e6, False, ""), (1.0, False, "budget")):
-        one = running(entry, {"starts": [since]}, was_ready=was_ready)
-        readiness.find_hung([entry], {entry["name"]: one})
-        assert len(one.faults) == bool(words) and words in "".join(one.faults)
-    other = running(entry, {"hash": "0" * 64}, was_ready=True)
-    readiness.find_hung([entry], {entry["name"]: other})
-    assert other.faults == []
