@@ -163,21 +163,7 @@ def test_secrets_are_in_their_file_and_the_environment_alone(node):
     assert b"HF_TOKEN" not in engine_environment(pid)
 
 
-def test_a_config_file_is_written_kept_and_given_up(node):
-    content = {"moe_config": {"backend": "TRTLLM"}}
-    path = node.paths.configs + "/server-0.yml"
-    entry = node.entry("server-0", config={"path": path, "format": "yaml", "content": content})
-    node.servers([entry])
-    text = pathlib.Path(path).read_text(encoding="utf-8")
-    assert yaml.safe_load(text) == content
-    pathlib.Path(path).write_text("edited: true\n", encoding="utf-8")
-    assert "config: a file that differs\n" in node.servers([entry])["diff"]["before"]
-    assert pathlib.Path(path).read_text(encoding="utf-8") == text
-    node.servers([rehash(entry, config=None)])
-    assert not os.path.exists(path)
-
-
-def test_what_an_image_refuses_stops_nothing(node, monkeypatch):
+def test_a_config_file_is_checked_written_kept_and_given_up(node, monkeypatch):
     """The image is asked before the old server is stopped, and not at all where nothing is started."""
     asked = []
 
@@ -187,15 +173,23 @@ def test_what_an_image_refuses_stops_nothing(node, monkeypatch):
             raise FleetError("test.refused", "no")
 
     monkeypatch.setattr(apply, "check_configs", check)
-    config = {"path": node.paths.configs + "/server-0.yml", "format": "yaml", "content": {"a": 1}}
+    path = pathlib.Path(node.paths.configs, "server-0.yml")
+    config = {"path": str(path), "format": "yaml", "content": {"a": 1}}
     entry = node.entry("server-0", config=config)
-    before = pids(node.servers([entry]))
+    node.servers([entry])
+    path.write_text("edited: true\n")
+    result = node.servers([entry])
+    assert "config: a file that differs\n" in result["diff"]["before"]
+    assert yaml.safe_load(path.read_text()) == config["content"]
+    before = pids(result)
     assert pids(node.servers([entry])) == before
     changed = rehash(entry, config={**config, "content": {"a": "wrong"}})
     assert node.module("engine_servers", [changed])["msg"] == "no"
     after = node.servers([entry])
     assert (after["changed"], pids(after)) == (False, before)
-    assert [yaml.safe_load(text) for (text,) in filter(None, asked)] == [{"a": 1}, {"a": "wrong"}]
+    assert [yaml.safe_load(text) for (text,) in filter(None, asked)] == [{"a": 1}, {"a": 1}, {"a": "wrong"}]
+    node.servers([rehash(entry, config=None)])
+    assert not path.exists()
 
 
 def test_what_cannot_be_done_is_said(node):

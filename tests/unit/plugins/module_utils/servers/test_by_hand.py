@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import by_hand, observe
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import by_hand
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.imported import recipe_of
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
@@ -75,14 +75,6 @@ def test_containers_are_recognised_by_a_published_port_and_by_the_control_group(
     for pid, kind in ((7, "docker"), (8, "podman"), (9, "docker")):
         found = commands.found(pid)
         assert (found["pid"], found["image"], found["container"]) == (9, "vllm/vllm-openai:v0.10.0", (kind, IDENT))
-
-
-def test_the_finding_has_the_engine(commands, monkeypatch):
-    commands.add(7, "vllm serve m")
-    holder = {"pid": 7, "command": "vllm serve m", "user": "root", "server": None, "root": None}
-    monkeypatch.setattr(observe, "port_holder", lambda *_arguments: holder)
-    ((name, _holder, words),) = observe.foreign_holders("", [ENTRY], {})
-    assert name == "server-0" and words.endswith(observe.BY_HAND % "vllm")
 
 
 def written(command, image=None, **entry):

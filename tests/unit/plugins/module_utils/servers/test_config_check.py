@@ -73,21 +73,8 @@ def desired(content, name="server-0", **changes):
 
 
 def test_what_the_image_takes_is_asked_once(place):
-    place.check(FINE, FINE)
-    assert len(place.asked) == 1
-    place.check(FINE)
-    assert len(place.asked) == 1
-    place.check({**FINE, "stream_interval": 10})
-    assert len(place.asked) == 2
-    place.docker.write(images={IMAGE: image("b")})  # the tag is another image now
-    place.check(FINE)
-    assert len(place.asked) == 3
-    assert place.node.warnings == []
-
-
-def test_how_it_is_asked(place):
     """Without network and devices, and nothing that it could write to."""
-    place.check(FINE)
+    place.check(FINE, FINE)
     (call,) = place.asked
     options = call["argv"][2 : call["argv"].index("-c")]
     name = next(word for word in options if word.startswith("--name=inference-fleet-check-"))
@@ -96,6 +83,14 @@ def test_how_it_is_asked(place):
         "--entrypoint=python3", IMAGE,
     ]  # fmt: skip
     assert call["argv"][-1] == '{"gpus_per_node": 2, "model": "gpt-oss-120b", "tensor_parallel_size": 2}'
+    place.check(FINE)
+    assert len(place.asked) == 1
+    place.check({**FINE, "stream_interval": 10})
+    assert len(place.asked) == 2
+    place.docker.write(images={IMAGE: image("b")})  # the tag is another image now
+    place.check(FINE)
+    assert len(place.asked) == 3
+    assert place.node.warnings == []
 
 
 def test_what_the_image_refuses(place):
@@ -139,7 +134,7 @@ def test_an_image_that_hangs(place, monkeypatch):
     assert "--name=" + removed["argv"][-1] in place.asked[0]["argv"]
 
 
-def test_a_worker_of_dynamo_is_asked_as_its_engine_is(place):
+def test_each_engine_has_its_questions(place):
     one = desired(FINE)
     one.entry.update(engine="dynamo", command=["python3", "-m", "dynamo.trtllm"])
     config_check.check_configs(place.node, [one])
@@ -147,6 +142,9 @@ def test_a_worker_of_dynamo_is_asked_as_its_engine_is(place):
     one.entry["command"] = ["python3", "-m", "dynamo.vllm"]
     config_check.check_configs(place.node, [one])
     assert place.asked[2]["argv"][place.asked[2]["argv"].index("-c") + 1] == dynamo.PARSE
+    one.entry.update(engine="vllm", command=["vllm", "serve", "/models/a", "--max-num-seqs", "4"])
+    config_check.check_configs(place.node, [one])
+    assert place.asked[3]["argv"][-3:] == ["-c", vllm.PARSE, config_check.MARK]
 
 
 @pytest.mark.parametrize(
@@ -288,16 +286,3 @@ def test_an_environment_that_hangs(environment, monkeypatch):
     environment.module.write_text("import time\ntime.sleep(60)\n")
     environment.check(environment.server("server-0"))
     assert "it did not end within 0 s" in environment.node.warnings[0]
-
-
-def test_an_image_is_asked_for_its_command_line(place):
-    one = desired(None)
-    one.entry.update(engine="vllm", command=["vllm", "serve", "/models/a", "--max-num-seqs", "4"])
-    place.check()
-    config_check.check_configs(place.node, [one])
-    (call,) = place.asked
-    assert call["argv"][-3:] == ["-c", vllm.PARSE, config_check.MARK]
-
-
-def test_words_that_are_no_list_of_errors():
-    assert [trtllm.validation_words(text) for text in ("", "a\nInvalid: X\n")] == ["no output", "Invalid: X"]

@@ -265,16 +265,6 @@ def with_weights(one, noted="a" * 64, now="b" * 64, **changes):
     return observed
 
 
-def test_a_server_is_restarted_when_its_weights_changed_since_it_was_started():
-    lead, work = entry("lead"), follows("lead")
-    observed = {"lead": with_weights(lead), "work": running(work)}
-    actions = decide(desired(lead, work), observed, "started")
-    assert kinds(actions) == {
-        "lead": ("restart", "/w changed since it was started"),
-        "work": ("restart", "it restarts with lead"),
-    }
-
-
 @pytest.mark.parametrize("observed", [
     with_weights(entry(), now="a" * 64),
     with_weights(entry(), noted=None),  # there was no manifest then

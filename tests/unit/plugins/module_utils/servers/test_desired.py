@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from unittest import mock
 
 import pytest
 import yaml
@@ -22,34 +23,21 @@ from hypothesis import strategies as st
 TEXT = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 
 
-def entry_with(path):
-    return {"name": "frontend-0", "secrets": {"ETCD_AUTH_CA": str(path), "TOKEN": "a_variable"}}
-
-
-def test_its_text_is_the_secret_s_value(tmp_path):
+def test_secrets_from_files_of_the_node(tmp_path, monkeypatch):
     path = tmp_path / "ca.crt"
-    path.write_text(TEXT)
-    assert desired.known_secrets(entry_with(path), {"a_variable": "x"}) == {"ETCD_AUTH_CA": TEXT, "TOKEN": "x"}
-    desired.check_secrets([entry_with(path)], {"a_variable": "x"})
-
-
-def test_one_that_is_missing_is_named_but_in_check_mode_where_it_may_come_before(tmp_path):
-    entry = entry_with(tmp_path / "ca.crt")
-    caught = error(desired.check_secrets, [entry], {"a_variable": "x"})
+    entry = {"name": "frontend-0", "secrets": {"ETCD_AUTH_CA": str(path), "TOKEN": "a_variable"}}
+    values = {"a_variable": "x"}
+    caught = error(desired.check_secrets, [entry], values)
     assert caught.code == "servers.secret-missing"
-    assert "%s, which is missing or empty" % (tmp_path / "ca.crt") in caught.message
-    desired.check_secrets([entry], {"a_variable": "x"}, check_mode=True)
-    assert desired.known_secrets(entry, {"a_variable": "x"}) == {"TOKEN": "x"}
-
-
-def test_a_file_that_only_others_may_read_is_not_known(monkeypatch):
-    """As of a status without become."""
-
-    def refuse(path):
-        raise PermissionError(path)
-
-    monkeypatch.setattr(desired, "read_text", refuse)
-    assert desired.known_secrets(entry_with("/root/ca.crt"), {"a_variable": "x"}) == {"TOKEN": "x"}
+    assert "%s, which is missing or empty" % path in caught.message
+    desired.check_secrets([entry], values, check_mode=True)  # it may come before
+    assert desired.known_secrets(entry, values) == {"TOKEN": "x"}
+    path.write_text(TEXT)
+    desired.check_secrets([entry], values)
+    assert desired.known_secrets(entry, values) == {"ETCD_AUTH_CA": TEXT, "TOKEN": "x"}
+    # a status without become may not read it
+    monkeypatch.setattr(desired, "read_text", mock.Mock(side_effect=PermissionError))
+    assert desired.known_secrets(entry, values) == {"TOKEN": "x"}
 
 
 ODD = ["yes", "1e-05", "null", "a: b", "# c", "- d", "\u2028", "\x7f", "\ufeff", "%(here)s", "😀", " x ", ""]
