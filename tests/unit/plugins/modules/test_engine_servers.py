@@ -155,6 +155,9 @@ def test_secrets_are_in_their_file_and_the_environment_alone(node):
     results.append(node.servers([entry], secrets=other))
     assert engine_environment(pids(results[-1])["server-0"])[b"HF_TOKEN"] == SECRET.encode() + b"2"
     assert node.servers([entry], secrets=other)["changed"] is False
+    results.append(node.servers([rehash(entry, secret_versions={"HF_TOKEN": "2"})], secrets=other, check=True))
+    found = [results[-1]["diff"][side].partition("secrets: ")[2] for side in ("before", "after")]
+    assert found == ['{\n    "HF_TOKEN": "version %d"\n  }\n' % number for number in (1, 2)]
     assert SECRET not in json.dumps(results)
 
     node.servers([rehash(entry, secrets={}, secret_versions={})])

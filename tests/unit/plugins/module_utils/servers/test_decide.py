@@ -136,18 +136,6 @@ def test_the_order_is_the_plans_and_orphaned_servers_come_last_unless_names_are_
     assert decide(plan, observed, "started", only=["c"]) == []
 
 
-def test_secrets_appear_by_name_and_version_alone():
-    old = entry(secrets={"HF_TOKEN": "v"}, secret_versions={"HF_TOKEN": "1"})
-    new = entry(secrets={"HF_TOKEN": "v"}, secret_versions={"HF_TOKEN": "2"})
-    observed = {"server-0": running(old, secrets={"HF_TOKEN": "old-value"})}
-    actions = decide(desired(new, secrets={"HF_TOKEN": "new-value"}), observed, "started")
-    assert describe(actions, observed) == {
-        "before": 'server-0:\n  state: running\n  secrets: {\n    "HF_TOKEN": "version 1"\n  }\n',
-        "after": 'server-0:\n  state: running (restarted)\n  secrets: {\n    "HF_TOKEN": "version 2"\n  }\n',
-    }
-    assert "value" not in repr(actions[0].changes)
-
-
 def test_conditions():
     starting = condition(running(fresh=False))
     assert (starting.state, starting.reason, starting.hash) == ("waiting", "starting", None)
@@ -257,19 +245,3 @@ def test_a_container_says_itself_what_runs():
     now, words = condition(left), "it runs without its service manager"
     assert (now.state, now.hash, now.managed, now.reason) == ("running", "1" * 64, False, words)
     assert [found(left, state=state)[0] for state in ("started", "stopped")] == ["restart", "stop"]
-
-
-def with_weights(one, noted="a" * 64, now="b" * 64, **changes):
-    observed = running(one, weights={"/w": now, "/draft": None}, **changes)
-    observed.state["weights"] = {"/w": noted, "/draft": "c" * 64}
-    return observed
-
-
-@pytest.mark.parametrize("observed", [
-    with_weights(entry(), now="a" * 64),
-    with_weights(entry(), noted=None),  # there was no manifest then
-    with_weights(entry(), now=None),  # and there is none now
-    running(entry(), weights={"/w": "b" * 64}),  # it was started by a version that noted nothing
-])  # fmt: skip
-def test_weights_of_which_nothing_is_known_are_no_reason(observed):
-    assert found(observed) is None
