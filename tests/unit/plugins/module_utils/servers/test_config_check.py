@@ -47,8 +47,8 @@ class Place:
             images={IMAGE: image("a")}, python={"PYTHONPATH": str(modules), "TENSORRT_LLM_VERSION": "1.2.1"}
         )
 
-    def check(self, *contents, **changes):
-        config_check.check_configs(self.node, [desired(content, **changes) for content in contents])
+    def check(self, *contents):
+        config_check.check_configs(self.node, [desired(content) for content in contents])
 
     @property
     def asked(self):
@@ -60,14 +60,14 @@ def place(tmp_path, monkeypatch):
     return Place(tmp_path, monkeypatch)
 
 
-def desired(content, name="server-0", **changes):
+def desired(content):
     mounts = [{"source": "/srv/a", "target": "/models/a", "read_only": True},
               {"source": "/srv/work", "target": "/work", "read_only": False}]  # fmt: skip
     config = {"path": "/etc/x.yml", "format": "yaml", "content": content} if content is not None else None
     arguments = {"tensor-parallel-size": "2", "max-batch-size": 8}
     entry = plan_entry(
-        8000, name, engine="trtllm", launcher="container", config=config, weights=["/models/a"], devices=[0, 1],
-        container=container(image=IMAGE, mounts=mounts), arguments=arguments, **changes,
+        8000, engine="trtllm", launcher="container", config=config, weights=["/models/a"], devices=[0, 1],
+        container=container(image=IMAGE, mounts=mounts), arguments=arguments,
     )  # fmt: skip
     return DesiredServer(entry, config=config_text(config))
 
@@ -136,15 +136,12 @@ def test_an_image_that_hangs(place, monkeypatch):
 
 def test_each_engine_has_its_questions(place):
     one = desired(FINE)
-    one.entry.update(engine="dynamo", command=["python3", "-m", "dynamo.trtllm"])
-    config_check.check_configs(place.node, [one])
-    assert [call["argv"][call["argv"].index("-c") + 1] for call in place.asked] == [trtllm.CHECK, dynamo.PARSE]
-    one.entry["command"] = ["python3", "-m", "dynamo.vllm"]
-    config_check.check_configs(place.node, [one])
-    assert place.asked[2]["argv"][place.asked[2]["argv"].index("-c") + 1] == dynamo.PARSE
-    one.entry.update(engine="vllm", command=["vllm", "serve", "/models/a", "--max-num-seqs", "4"])
-    config_check.check_configs(place.node, [one])
-    assert place.asked[3]["argv"][-3:] == ["-c", vllm.PARSE, config_check.MARK]
+    for engine, command in (("dynamo", "python3 -m dynamo.trtllm"), ("dynamo", "python3 -m dynamo.vllm"),
+                            ("vllm", "vllm serve /models/a --max-num-seqs 4")):  # fmt: skip
+        one.entry.update(engine=engine, command=command.split())
+        config_check.check_configs(place.node, [one])
+    programs = [trtllm.CHECK, dynamo.PARSE, dynamo.PARSE, vllm.PARSE]
+    assert [call["argv"][call["argv"].index("-c") + 1] for call in place.asked] == programs
 
 
 @pytest.mark.parametrize(
