@@ -44,6 +44,8 @@ def test_a_server_without_a_record_of_its_start_restarts(node):
     record.write_text("[]")
     status = node.module("engine_servers_info", entries, probe=True)["servers"][0]
     assert (status["state"], [status["pid"]], status["drift"]) == ("running", node.running("server-0"), words)
+    ready = node.module("engine_ready", entries)
+    assert (ready["final"], words + "; run engine_servers to restart it" in ready["msg"]) == (True, True)
     assert reasons(node.servers(entries, check=True))["server-0"] == "would restart: " + words
     result = node.serving(entries)
     assert (result["changed"], result["repaired"]) == (True, {"server-0": words})

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from unittest import mock
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import Container
@@ -193,11 +194,8 @@ def test_a_process_of_another_pid_namespace_is_contained():
     ("/of/the/recipe", {"PYTHONPATH": "/cann"}, "/of/the/recipe"),
 ])  # fmt: skip
 def test_an_image_keeps_its_pythonpath(monkeypatch, ours, image, expected):
-    class Engine:
-        def find_image(self, name, digest):
-            return {"reference": "sha256:1", "environment": image}
-
-    monkeypatch.setattr(containers, "engine_of_entry", lambda entry: Engine())
+    engine = mock.Mock(**{"find_image.return_value": {"reference": "sha256:1", "environment": image}})
+    monkeypatch.setattr(containers, "engine_of_entry", lambda entry: engine)
     entry = plan_entry(8000, container=plan_entries.container(), command=["serve"],
                        launch=["docker", "run", "--env=PYTHONPATH=" + ours, "app:1", "serve"])  # fmt: skip
     assert "--env=PYTHONPATH=" + expected in containers.launch_command(entry, "")
