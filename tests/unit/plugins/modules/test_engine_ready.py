@@ -37,10 +37,6 @@ def says(words):
     return lambda result: words in result["msg"]
 
 
-def all_listen(result):
-    return "refused" not in result["msg"]
-
-
 def test_a_key_that_a_server_logs_and_has_deleted_from_its_file_is_masked(node):
     entry = rehash(node.entry("server-0"), command=["sh", "-c", "echo the key is k3y-of-a-server; exec sleep 900"])
     node.servers([entry])
@@ -174,7 +170,7 @@ def test_a_refused_key_is_final_at_once_and_never_shown(node):
     words = "it refuses the API key that it was started with; restart it: "
     entry = node.entry("server-0", "--wants-key", "sk-another", **KEYED)
     node.servers([entry], secrets={"fleet_api_key": KEY})
-    result = fails_with(node, [entry], all_listen)
+    result = fails_with(node, [entry], lambda found: "refused" not in found["msg"])
     assert result["final"] is True
     reason = result["servers"][0]["reason"]
     assert words + "models: HTTP 401" in reason and '"sent": "Bearer ***"' in reason
