@@ -61,7 +61,8 @@ def test_the_outcome_of_a_run_is_that_of_its_servers(tmp_path, ok, folder, warne
     """Reports that cannot be written are a warning; the message names those that were."""
     (tmp_path / "file").write_text("")
     where = {"reports_dir": str(tmp_path / folder)} if folder else {}
-    result, _arguments = verify({**where, "mode": "auto"}, dict(ANSWER, ok=ok))
+    result, sent = verify({**where, "mode": "auto"}, dict(ANSWER, ok=ok))
+    assert sent["mode"] == ("full" if folder else "auto")  # reports settle it
     assert (len(result.get("warnings", [])), result.get("failed", False)) == (warned, not ok)
     assert ok or "server-0 at http://127.0.0.1:1 (m), full" in result["msg"]
     files = ["%s/reports/%s" % (tmp_path, name) for name in ("hosts/node-1.json", "verdict.html")]
@@ -71,21 +72,6 @@ def test_the_outcome_of_a_run_is_that_of_its_servers(tmp_path, ok, folder, warne
     expected = {"mode": "full", "problem": None, "ok": False, "servers": {"server-0": server}}
     assert expected.items() <= result["verdict"].items()
     assert "verdict" not in verify(where, dict(ANSWER), check_mode=True)[0]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "mode"),
-    [
-        ({"servers_changed": False}, "auto"),
-        ({"servers_changed": "no", "reports_dir": "R"}, "full"),
-        ({"reports_dir": "R", "mode": "quick"}, "quick"),
-    ],
-)
-def test_auto_is_settled_by_the_reports_where_there_are_any(tmp_path, arguments, mode):
-    if "reports_dir" in arguments:
-        arguments = dict(arguments, reports_dir=str(tmp_path))
-    _result, sent = verify(arguments, dict(ANSWER, ok=None, verdicts=[]))
-    assert sent.get("mode", "auto") == mode
 
 
 ASKED = {
@@ -101,7 +87,7 @@ ASKED = {
     [
         ({}, "quick"), ({"timeout": "120"}, "quick"), ({"simulated": "no"}, "quick"),
         ({"probes": [{"name": "mine", "path": "/y"}]}, "full"), ({"probes": []}, "full"),
-        ({"responses_api": False}, "full"),
+        ({"responses_api": False}, "full"), ({"responses_api": False, "mode": "quick"}, "quick"),
     ],
 )  # fmt: skip
 def test_auto_is_full_if_the_recipe_asks_something_else(tmp_path, change, mode):

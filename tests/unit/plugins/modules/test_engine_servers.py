@@ -59,6 +59,8 @@ def test_started_in_four_steps(node):
         assert again["answering"]
 
     os.kill(pids(apply)["server-1"], signal.SIGSTOP)
+    words = "would restart: it was ready and does not answer any more: its process "
+    assert row(node.servers(entries, check=True), "server-1")["reason"].startswith(words)
     os.unlink(node.paths.ready("server-1"))  # one that was not seen ready has its start budget
     again = node.servers(entries)
     assert (again["answering"], again["changed"], again["repaired"], again["pending"]) == (False, False, {}, {})
@@ -114,6 +116,7 @@ def test_a_smaller_plan_and_one_changed_argument(node):
     assert (only["changed"], only["removed"]) == (False, [])
     assert alive(second["server-2"])
 
+    os.unlink(node.paths.entry("server-2"))  # it is found by its process
     result = node.servers([changed])
     assert result["removed"] == ["server-1", "server-2"]
     assert pids(result) == {"server-0": second["server-0"]}
@@ -152,6 +155,9 @@ def test_secrets_are_in_their_file_and_the_environment_alone(node):
     results.append(node.servers([entry], secrets=other))
     assert engine_environment(pids(results[-1])["server-0"])[b"HF_TOKEN"] == SECRET.encode() + b"2"
     assert node.servers([entry], secrets=other)["changed"] is False
+    results.append(node.servers([rehash(entry, secret_versions={"HF_TOKEN": "2"})], secrets=other, check=True))
+    found = [results[-1]["diff"][side].partition("secrets: ")[2] for side in ("before", "after")]
+    assert found == ['{\n    "HF_TOKEN": "version %d"\n  }\n' % number for number in (1, 2)]
     assert SECRET not in json.dumps(results)
 
     node.servers([rehash(entry, secrets={}, secret_versions={})])
@@ -160,21 +166,7 @@ def test_secrets_are_in_their_file_and_the_environment_alone(node):
     assert b"HF_TOKEN" not in engine_environment(pid)
 
 
-def test_a_config_file_is_written_kept_and_given_up(node):
-    content = {"moe_config": {"backend": "TRTLLM"}}
-    path = node.paths.configs + "/server-0.yml"
-    entry = node.entry("server-0", config={"path": path, "format": "yaml", "content": content})
-    node.servers([entry])
-    text = pathlib.Path(path).read_text(encoding="utf-8")
-    assert yaml.safe_load(text) == content
-    pathlib.Path(path).write_text("edited: true\n", encoding="utf-8")
-    assert "config: a file that differs\n" in node.servers([entry])["diff"]["before"]
-    assert pathlib.Path(path).read_text(encoding="utf-8") == text
-    node.servers([rehash(entry, config=None)])
-    assert not os.path.exists(path)
-
-
-def test_what_an_image_refuses_stops_nothing(node, monkeypatch):
+def test_a_config_file_is_checked_written_kept_and_given_up(node, monkeypatch):
     """The image is asked before the old server is stopped, and not at all where nothing is started."""
     asked = []
 
@@ -184,15 +176,23 @@ def test_what_an_image_refuses_stops_nothing(node, monkeypatch):
             raise FleetError("test.refused", "no")
 
     monkeypatch.setattr(apply, "check_configs", check)
-    config = {"path": node.paths.configs + "/server-0.yml", "format": "yaml", "content": {"a": 1}}
+    path = pathlib.Path(node.paths.configs, "server-0.yml")
+    config = {"path": str(path), "format": "yaml", "content": {"a": 1}}
     entry = node.entry("server-0", config=config)
-    before = pids(node.servers([entry]))
+    node.servers([entry])
+    path.write_text("edited: true\n")
+    result = node.servers([entry])
+    assert "config: a file that differs\n" in result["diff"]["before"]
+    assert yaml.safe_load(path.read_text()) == config["content"]
+    before = pids(result)
     assert pids(node.servers([entry])) == before
     changed = rehash(entry, config={**config, "content": {"a": "wrong"}})
     assert node.module("engine_servers", [changed])["msg"] == "no"
     after = node.servers([entry])
     assert (after["changed"], pids(after)) == (False, before)
-    assert [yaml.safe_load(text) for (text,) in filter(None, asked)] == [{"a": 1}, {"a": "wrong"}]
+    assert [yaml.safe_load(text) for (text,) in filter(None, asked)] == [{"a": 1}, {"a": 1}, {"a": "wrong"}]
+    node.servers([rehash(entry, config=None)])
+    assert not path.exists()
 
 
 def test_what_cannot_be_done_is_said(node):
@@ -230,8 +230,6 @@ def test_a_server_of_another_user():
             command = [python, "-I", "-S", folder + "/small_engine.py", "--port", str(port), "--model", "small"]
             entry = node.entry("server-0", command=command, port=port, secrets={"HF_TOKEN": "fleet_hf_token"},
                                secret_versions={"HF_TOKEN": "1"}, user="nobody")  # fmt: skip
-            result = node.module("engine_servers", [entry], secrets={"fleet_hf_token": SECRET})
-            assert not result.get("failed"), result
             umask = os.umask(0o077)
             try:
                 node.servers([entry], secrets={"fleet_hf_token": SECRET})

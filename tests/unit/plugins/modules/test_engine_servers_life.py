@@ -16,6 +16,7 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import launchers
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import observe
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import supervisord
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import (
@@ -30,16 +31,12 @@ from ansible_collections.inference.fleet.tests.unit.engines.small_node import (
 from ansible_collections.inference.fleet.tests.unit.operating import operate
 
 
-def _both(found):
-    return found if len(found) == 2 else None
-
-
 def test_an_engine_that_ignores_term_is_killed(node, monkeypatch):
     monkeypatch.setattr(supervisord, "STOP_WAIT_S", 0)
     monkeypatch.setattr(launchers, "TERM_S", 0.2)
     entry = node.entry("server-0", "--ignore-term", "--child", "--away")
     node.serving([entry])
-    old = wait_until(lambda: _both(node.running("server-0")))
+    old = wait_until(lambda: len(found := node.running("server-0")) == 2 and found)
     result = node.servers([entry], state="stopped")
     assert row(result, "server-0")["state"] == "stopped"
     assert [pid for pid in old if alive(pid)] == []
@@ -51,16 +48,10 @@ def test_a_follower_restarts_with_its_leader_where_it_says_so(node):
     lead = node.entry("lead")
     bound = node.entry("bound", start={"after": ["lead"], "restart_with_leader": True})
     loose = node.entry("loose", start={"after": ["lead"], "restart_with_leader": False})
-    node.serving([lead, bound, loose])
-
-    def pids():
-        return {row["name"]: row["pid"] for row in node.module("engine_servers_info", [lead, bound, loose])["servers"]}
-
-    before = pids()
+    before = pids(node.serving([lead, bound, loose]))
     os.kill(before["lead"], signal.SIGKILL)
     wait_until(lambda: not alive(before["bound"]), what="the end of the follower")
-    node.ready([lead, bound, loose])
-    after = pids()
+    after = pids(node.ready([lead, bound, loose]))
     assert {name: after[name] == before[name] for name in after} == {"lead": False, "bound": False, "loose": True}
     changed = rehash(lead, environment={"A": "1"})
     result = node.servers([changed, bound, loose], only=["lead"], check=True)
@@ -173,7 +164,8 @@ def test_servers_that_were_started_by_hand_are_replaced_in_turns(node, by_hand):
     def wave(name, servers=entries, **options):
         return node.module("engine_servers", servers, changes="wave", only=[name], **options)
 
-    assert wave("server-0")["code"] == "servers.port-held"
+    held = wave("server-0")
+    assert held["code"] == "servers.port-held" and observe.BY_HAND % "vllm" in held["msg"]
     planned = node.servers(entries, changes="one_by_one", adopt=True)
     assert planned["waves"] == [["server-0"], ["server-1"]]
     unready = [rehash(entries[0], weights=["/none"]), entries[1]]

@@ -15,15 +15,10 @@ import subprocess
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import (
-    files,
-    http_client,
-    metrics,
-    processes,
-)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files, metrics, processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_json, read_text
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import drift, readiness
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import drift
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Observed
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import supervisord
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import state as guard_state
@@ -49,6 +44,8 @@ def test_a_server_without_a_record_of_its_start_restarts(node):
     record.write_text("[]")
     status = node.module("engine_servers_info", entries, probe=True)["servers"][0]
     assert (status["state"], [status["pid"]], status["drift"]) == ("running", node.running("server-0"), words)
+    ready = node.module("engine_ready", entries)
+    assert (ready["final"], words + "; run engine_servers to restart it" in ready["msg"]) == (True, True)
     assert reasons(node.servers(entries, check=True))["server-0"] == "would restart: " + words
     result = node.serving(entries)
     assert (result["changed"], result["repaired"]) == (True, {"server-0": words})
@@ -93,63 +90,16 @@ ABC = hashlib.sha256(b"abc").hexdigest()
 
 @pytest.mark.parametrize(("noted", "changed"), [
     ({}, True), ({"a.tiktoken": "0"}, True), ({"a.tiktoken": ABC}, False), ({"a.tiktoken": ABC, "b": "1"}, False),
-    (None, False),
+    ({"a.tiktoken": None}, False), (None, False),
 ])  # fmt: skip
 def test_a_vocabulary_counts_by_its_bytes(tmp_path, noted, changed):
-    """Other bytes and new files are a difference, other times and lost files are not."""
+    """Other bytes and new files are a difference; other times, lost files and what nobody noted are not."""
     (tmp_path / "a.tiktoken").write_text("abc")
     (tmp_path / "README").touch()
     now = guard_state.weights_read({"environment": {"TIKTOKEN_ENCODINGS_BASE": str(tmp_path)}})
     noted = noted and {str(tmp_path / name): one for name, one in noted.items()}
-    one = Observed("server-0", state={"weights": noted}, weights=now)
+    one = Observed("server-0", state={"weights": noted}, weights={**now, "/without/a/manifest": None})
     assert drift.changed_weights(one) == ([str(tmp_path / "a.tiktoken")] if changed else [])
-
-
-HANG = {"error": "timeout", "detail": "10 s"}
-
-
-@pytest.mark.parametrize(
-    ("answers", "expected"),
-    [
-        ({}, None),
-        ({"health": HANG}, "health: no answer: no complete answer in time (10 s)"),
-        ({"health": {"error": "refused"}}, "health: no answer: connection refused"),
-        ({"health": {"status": 503, "text": "dead"}}, "health: HTTP 503 dead"),
-        ({"health": {"status": 401}}, None),  # who asks for a key lives
-        ({"health": {"status": 404}}, None),
-        ({"completions": {"status": 401}}, None),
-        ({"completions": {"status": 500}}, None),  # it answers; what is wrong says the verdict
-        ({"completions": {"error": "reset"}}, None),
-        ({"completions": HANG, "metrics": ["a", "b"]}, None),  # busy
-        *(({"completions": HANG, "metrics": metrics}, "completion: no answer: no complete answer in time (10 s)")
-          for metrics in ([], ["a", "a"], ["a", None])),
-    ],
-)  # fmt: skip
-def test_what_hangs_and_what_only_refuses_or_is_busy(monkeypatch, answers, expected):
-    metrics = list(answers.get("metrics", []))
-    asked = []
-
-    def request(method, url, body=None, timeout=30, headers=None):
-        path = url.rpartition("/")[2]
-        asked.append((path, headers))
-        values = answers.get(path, {"status": 200})
-        if path == "metrics":
-            word = metrics.pop(0) if metrics else None
-            text = "# HELP\nvllm:tokens_total %s\nother 1\n" % word
-            values = {"status": 200, "text": text} if word else {"error": "refused"}
-        return http_client.Response("GET", "", **values)
-
-    monkeypatch.setattr(http_client, "request", request)
-    monkeypatch.setattr(readiness, "HEALTH_S", 0)
-    entry = {"bind": "127.0.0.1", "port": 1, "ports": {}, "health": {"path": "/health"}, "role": "server",
-             "model_id": "m"}  # fmt: skip
-    seen = type("Observed", (), {"pids": [os.getpid()], "secrets": {"VLLM_API_KEY": "k"}})
-    assert readiness._hangs(entry, seen) == expected
-    assert all(headers == {"Authorization": "Bearer k"} for path, headers in asked if path == "completions")
-    asked.clear()
-    assert readiness._hangs(dict(entry, role="decode"), seen) == (expected if "health" in answers else None)
-    assert {path for path, _headers in asked} == {"health"}
-    assert readiness._hangs(dict(entry, port=None), seen) is None
 
 
 def test_the_nodes_own_watchdog(node):

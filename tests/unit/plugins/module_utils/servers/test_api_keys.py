@@ -11,23 +11,12 @@ import os
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import health_request as asking
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import vllm_api_keys
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import write_json
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import api_keys
 from ansible_collections.inference.fleet.tests.unit.engines import plans
-from hypothesis import given
-from hypothesis import strategies as st
 
 NAME, OTHERS = "VLLM_API_KEY", "INFERENCE_FLEET_OTHER_API_KEYS"
-
-
-@pytest.mark.parametrize(("value", "keys"), [
-    (None, []), ("", []), ([], []), ("\n", []), ("sk-1", ["sk-1"]), ("sk-1\n", ["sk-1"]), ("sk-1\r\n", ["sk-1"]),
-    ("!~", ["!~"]), (["new", "old\n"], ["new", "old"]), (["only"], ["only"]), ("k" * 1024, ["k" * 1024]),
-])  # fmt: skip
-def test_keys(value, keys):
-    assert api_keys.api_keys(value) == keys
 
 
 UNPRINTABLE = "is empty, or contains a space or a character that is not printable ASCII"
@@ -37,12 +26,13 @@ UNPRINTABLE = "is empty, or contains a space or a character that is not printabl
     (12345, "fleet_api_key is a number, not a string"), (True, "fleet_api_key is a boolean, not a string"),
     (["a", ["b"]], "fleet_api_key[1] is a list, not a string"), (["a", ""], "fleet_api_key[1] " + UNPRINTABLE),
     (["a", "b", "a\n"], "fleet_api_key[2] is the same as fleet_api_key[0]"),
-    *(("key" + text, "fleet_api_key " + UNPRINTABLE) for text in (" ", "\t2", "\nkey", "\0", "\x7f", "\xe9")),
-    ("k" * 1025, "fleet_api_key has 1025 characters"),
+    *(("sk-1" + text, "fleet_api_key " + UNPRINTABLE) for text in (" ", "\t2", "\nkey", "\0", "\x7f", "\xe9")),
+    ("sk-1" * 256 + "k", "fleet_api_key has 1025 characters"),
 ])  # fmt: skip
 def test_an_invalid_key_is_named_with_its_problem(value, message):
     caught = plans.error(api_keys.api_keys, value)
     assert (caught.code, " ".join(caught.values[:2])) == ("secrets.invalid", message)
+    assert "sk-1" not in caught.message
 
 
 @pytest.mark.parametrize(
@@ -55,22 +45,13 @@ def test_what_no_secret_can_hold(name, value, problem):
     assert (caught.code, caught.values[:2]) == ("secrets.invalid", ("vault_x", problem))
 
 
-@given(st.text(min_size=4, max_size=60))
-def test_an_error_never_shows_the_value(text):
-    key = "SECRET" + text
-    try:
-        (found,) = api_keys.api_keys(key)
-    except FleetError as error:
-        assert "SECRET" not in error.message
-    else:
-        assert found == key.rstrip("\r\n")
-        assert found.isascii()
-
-
 @pytest.mark.parametrize(("name", "variable", "value", "text"), [
-    (NAME, "fleet_api_key", "a\n", "a"), (NAME, "fleet_api_key", ["a", "b", "c"], "a"),
-    (OTHERS, "fleet_api_key", ["a", "b", "c"], "b c"), (NAME, "fleet_api_key", None, ""),
-    (OTHERS, "fleet_api_key", "a", None), (OTHERS, "fleet_api_key", None, None), (NAME, "vault_key", "a\n", "a"),
+    *((NAME, "fleet_api_key", value, text) for value, text in [
+        (None, ""), ("", ""), ([], ""), ("\n", ""), ("a\n", "a"), ("a\r\n", "a"), ("!~", "!~"), (["a", "b", "c"], "a"),
+        ("k" * 1024, "k" * 1024)]),
+    *((OTHERS, "fleet_api_key", value, text) for value, text in [
+        (["a", "b", "c\n"], "b c"), (["a"], None), ("a", None), (None, None)]),
+    (NAME, "vault_key", "a\n", "a"),
     ("HF_TOKEN", "vault_token", "a\n", "a\n"), ("HF_TOKEN", "vault_token", 7, "7"),
     ("HF_TOKEN", "vault_token", None, ""),
 ])  # fmt: skip

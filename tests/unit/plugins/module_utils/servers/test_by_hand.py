@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import by_hand, observe
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import by_hand
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.imported import recipe_of
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
+from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import ScriptedEngine
 
 ENTRY = plan_entry(
     8000, host="n1", model_id="tiny", weights=["/models/tiny"],
@@ -77,12 +80,13 @@ def test_containers_are_recognised_by_a_published_port_and_by_the_control_group(
         assert (found["pid"], found["image"], found["container"]) == (9, "vllm/vllm-openai:v0.10.0", (kind, IDENT))
 
 
-def test_the_finding_has_the_engine(commands, monkeypatch):
-    commands.add(7, "vllm serve m")
-    holder = {"pid": 7, "command": "vllm serve m", "user": "root", "server": None, "root": None}
-    monkeypatch.setattr(observe, "port_holder", lambda *_arguments: holder)
-    ((name, _holder, words),) = observe.foreign_holders("", [ENTRY], {})
-    assert name == "server-0" and words.endswith(observe.BY_HAND % "vllm")
+def test_a_container_is_ended_by_its_engine_and_not_started_again(tmp_path, monkeypatch):
+    docker = ScriptedEngine(tmp_path, monkeypatch)
+    docker.write(containers=[{"id": IDENT, "name": "old", "labels": {}, "state": "running"}])
+    with subprocess.Popen(["/bin/sleep", "900"]) as left:
+        assert by_hand.end({"container": ("docker", IDENT), "pid": left.pid})
+    calls = [call["argv"][1:] for call in docker.called(IDENT)]
+    assert calls == [["update", "--restart=no", IDENT], ["stop", "--time", "60", IDENT]]
 
 
 def written(command, image=None, **entry):

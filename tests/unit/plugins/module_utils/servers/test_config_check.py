@@ -47,8 +47,8 @@ class Place:
             images={IMAGE: image("a")}, python={"PYTHONPATH": str(modules), "TENSORRT_LLM_VERSION": "1.2.1"}
         )
 
-    def check(self, *contents, **changes):
-        config_check.check_configs(self.node, [desired(content, **changes) for content in contents])
+    def check(self, *contents):
+        config_check.check_configs(self.node, [desired(content) for content in contents])
 
     @property
     def asked(self):
@@ -60,34 +60,21 @@ def place(tmp_path, monkeypatch):
     return Place(tmp_path, monkeypatch)
 
 
-def desired(content, name="server-0", **changes):
+def desired(content):
     mounts = [{"source": "/srv/a", "target": "/models/a", "read_only": True},
               {"source": "/srv/work", "target": "/work", "read_only": False}]  # fmt: skip
     config = {"path": "/etc/x.yml", "format": "yaml", "content": content} if content is not None else None
     arguments = {"tensor-parallel-size": "2", "max-batch-size": 8}
     entry = plan_entry(
-        8000, name, engine="trtllm", launcher="container", config=config, weights=["/models/a"], devices=[0, 1],
-        container=container(image=IMAGE, mounts=mounts), arguments=arguments, **changes,
+        8000, engine="trtllm", launcher="container", config=config, weights=["/models/a"], devices=[0, 1],
+        container=container(image=IMAGE, mounts=mounts), arguments=arguments,
     )  # fmt: skip
     return DesiredServer(entry, config=config_text(config))
 
 
 def test_what_the_image_takes_is_asked_once(place):
-    place.check(FINE, FINE)
-    assert len(place.asked) == 1
-    place.check(FINE)
-    assert len(place.asked) == 1
-    place.check({**FINE, "stream_interval": 10})
-    assert len(place.asked) == 2
-    place.docker.write(images={IMAGE: image("b")})  # the tag is another image now
-    place.check(FINE)
-    assert len(place.asked) == 3
-    assert place.node.warnings == []
-
-
-def test_how_it_is_asked(place):
     """Without network and devices, and nothing that it could write to."""
-    place.check(FINE)
+    place.check(FINE, FINE)
     (call,) = place.asked
     options = call["argv"][2 : call["argv"].index("-c")]
     name = next(word for word in options if word.startswith("--name=inference-fleet-check-"))
@@ -96,6 +83,14 @@ def test_how_it_is_asked(place):
         "--entrypoint=python3", IMAGE,
     ]  # fmt: skip
     assert call["argv"][-1] == '{"gpus_per_node": 2, "model": "gpt-oss-120b", "tensor_parallel_size": 2}'
+    place.check(FINE)
+    assert len(place.asked) == 1
+    place.check({**FINE, "stream_interval": 10})
+    assert len(place.asked) == 2
+    place.docker.write(images={IMAGE: image("b")})  # the tag is another image now
+    place.check(FINE)
+    assert len(place.asked) == 3
+    assert place.node.warnings == []
 
 
 def test_what_the_image_refuses(place):
@@ -139,14 +134,14 @@ def test_an_image_that_hangs(place, monkeypatch):
     assert "--name=" + removed["argv"][-1] in place.asked[0]["argv"]
 
 
-def test_a_worker_of_dynamo_is_asked_as_its_engine_is(place):
+def test_each_engine_has_its_questions(place):
     one = desired(FINE)
-    one.entry.update(engine="dynamo", command=["python3", "-m", "dynamo.trtllm"])
-    config_check.check_configs(place.node, [one])
-    assert [call["argv"][call["argv"].index("-c") + 1] for call in place.asked] == [trtllm.CHECK, dynamo.PARSE]
-    one.entry["command"] = ["python3", "-m", "dynamo.vllm"]
-    config_check.check_configs(place.node, [one])
-    assert place.asked[2]["argv"][place.asked[2]["argv"].index("-c") + 1] == dynamo.PARSE
+    for engine, command in (("dynamo", "python3 -m dynamo.trtllm"), ("dynamo", "python3 -m dynamo.vllm"),
+                            ("vllm", "vllm serve /models/a --max-num-seqs 4")):  # fmt: skip
+        one.entry.update(engine=engine, command=command.split())
+        config_check.check_configs(place.node, [one])
+    programs = [trtllm.CHECK, dynamo.PARSE, dynamo.PARSE, vllm.PARSE]
+    assert [call["argv"][call["argv"].index("-c") + 1] for call in place.asked] == programs
 
 
 @pytest.mark.parametrize(
@@ -288,16 +283,3 @@ def test_an_environment_that_hangs(environment, monkeypatch):
     environment.module.write_text("import time\ntime.sleep(60)\n")
     environment.check(environment.server("server-0"))
     assert "it did not end within 0 s" in environment.node.warnings[0]
-
-
-def test_an_image_is_asked_for_its_command_line(place):
-    one = desired(None)
-    one.entry.update(engine="vllm", command=["vllm", "serve", "/models/a", "--max-num-seqs", "4"])
-    place.check()
-    config_check.check_configs(place.node, [one])
-    (call,) = place.asked
-    assert call["argv"][-3:] == ["-c", vllm.PARSE, config_check.MARK]
-
-
-def test_words_that_are_no_list_of_errors():
-    assert [trtllm.validation_words(text) for text in ("", "a\nInvalid: X\n")] == ["no output", "Invalid: X"]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import getpass
 import json
 import os
@@ -66,12 +67,13 @@ def held(entry, name="server-0"):
     return "the port %d is held by our server '%s', PROCESS" % (entry["port"], name)
 
 
-def test_the_planned_entry_that_runs_and_holds_its_port_is_verified(tmp_path, serving):
-    _engine, entry, _record = serving
-    (verdict,) = verify(tmp_path, entry)
+def test_the_planned_entry_that_runs_and_holds_its_port_is_verified(tmp_path):
+    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
+        (verdict,) = verify(tmp_path, entry)
     assert (verdict["ok"], verdict["not_verified"]) == (True, None)
     words = r"process \d+ \(.*\) runs the planned entry %s and holds the port %d" % (entry["hash"][:12], entry["port"])
     assert re.fullmatch(words, verdict["probes"][0]["got"])
+    assert words_of(verify(tmp_path, entry)[0]) == "server-0 does not run (stopped)"
 
 
 def test_nothing_is_deployed_and_somebody_elses_server_answers(tmp_path):
@@ -84,17 +86,13 @@ def test_nothing_is_deployed_and_somebody_elses_server_answers(tmp_path):
 
 
 def test_another_entry_is_deployed_than_the_planned_one(tmp_path, serving):
-    """Of an older or a newer plan, or of another run at the same time."""
+    """Of an older or a newer plan, of another run at the same time, or edited on the node."""
     engine, entry, _record = serving
     planned = plan_entry(entry["port"], environment={"A": "1"}, model_id="gpt-oss-20b")
     words = words_of(verify(tmp_path, planned)[0])
     assert all(one["hash"][:12] in words for one in (entry, planned))
     assert words.endswith("; they differ in environment, model_id; " + held(entry))
     assert engine.requests == []
-
-
-def test_an_entry_that_was_edited_on_the_node_is_not_the_planned_one(tmp_path, serving):
-    _engine, entry, _record = serving
     pathlib.Path(NodePaths(str(tmp_path)).entry("server-0")).write_text(json.dumps(dict(entry, devices=[7])))
     assert "; they differ in devices; the port" in words_of(verify(tmp_path, entry)[0])
 
@@ -156,12 +154,6 @@ def test_the_socket_that_takes_the_requests_counts(monkeypatch, bind, sockets, r
     assert set(processes.port_holders(bind, 8000)) == reached
 
 
-def test_a_deployed_server_that_does_not_run(tmp_path):
-    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
-        pass
-    assert words_of(verify(tmp_path, entry)[0]) == "server-0 does not run (stopped)"
-
-
 def test_a_swap_in_the_middle_of_the_verification_is_noticed(tmp_path, serving):
     """What answered is gone by the end, and another entry is deployed: none of the answers is about the plan."""
     engine, entry, record = serving
@@ -200,10 +192,8 @@ def test_a_container_is_known_by_its_labels(monkeypatch, tmp_path, running, its_
 
 
 def test_the_workers_behind_a_frontend_are_the_planned_ones_too(tmp_path):
-    def frontend(port):
-        return plan_entry(port, "frontend", role="frontend")
-
-    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, frontend) as entry:
+    front = {"name": "frontend", "role": "frontend"}
+    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, functools.partial(plan_entry, **front)) as entry:
         worker = plan_entry(None, "decode-0", role="decode")
         assert words_of(verify(tmp_path, entry, worker)[0]) == "nothing is deployed as decode-0"
 
@@ -219,9 +209,6 @@ def test_check_mode_verifies_nothing_but_what_is_planned(tmp_path, serving):
     assert [path for method, path, *_rest in engine.requests if method == "POST"] == []
 
 
-NOTHING = dict.fromkeys(("started", "ready", "artifact", "memory_mib"))
-
-
 def test_the_times_of_a_start(tmp_path):
     paths, entry = NodePaths(str(tmp_path)), plan_entry(8000)
     path = pathlib.Path(paths.ready("server-0"))
@@ -234,5 +221,4 @@ def test_the_times_of_a_start(tmp_path):
     assert found == {"started": "1970-01-01T01:23:20Z", "ready": "1970-01-01T01:40:00Z", "artifact": "compiles"}
     # a record of another process says nothing about this one
     found = start_times(paths, entry, Observed("server-0", state={"started": 5000.5}))
-    assert found == {**NOTHING, "started": "1970-01-01T01:23:20Z"}
-    assert start_times(paths, entry, Observed("server-0")) == NOTHING
+    assert found == {"started": "1970-01-01T01:23:20Z", "ready": None, "artifact": None, "memory_mib": None}

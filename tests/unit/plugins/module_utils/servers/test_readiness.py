@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import types
 
 import pytest
@@ -42,13 +43,16 @@ def test_a_frontend_that_waits_for_workers_is_not_late(monkeypatch, role, was_re
 
 @pytest.fixture
 def server(monkeypatch):
-    """asked: URLs of requests; guarded: whether the server requires a key of requests except for its health."""
-    made = types.SimpleNamespace(asked=[], guarded=False)
+    """asked: URLs of requests; guarded: whether the server requires a key of requests except for its health; answers:
+    {end of a path: its answer, or a list of answers}."""
+    made = types.SimpleNamespace(asked=[], guarded=False, answers={})
 
     def request(method, url, body=None, timeout=30, headers=None):
         made.asked.append(url)
+        values = made.answers.get(url.rpartition("/")[2], {})
+        values = values.pop(0) if isinstance(values, list) else values
         refused = made.guarded and not headers and "/health" not in url
-        return Response(method, url, status=401 if refused else 200, text=MODELS)
+        return Response(method, url, **{"status": 401 if refused else 200, "text": MODELS, **values})
 
     monkeypatch.setattr(readiness.http_client, "request", request)
     return made
@@ -116,14 +120,29 @@ def test_one_budget_for_a_series_of_starts(monkeypatch, starts, seconds):
     assert readiness.overdue({"starts": starts}, 100) == seconds
 
 
-def test_only_servers_that_should_be_ready_can_hang(monkeypatch):
-    monkeypatch.setattr(readiness, "_hangs", lambda entry, observed: "no answer")
-    monkeypatch.setattr(readiness.time, "time", lambda: 1e6)
+HANG = {"status": None, "error": "timeout", "detail": "10 s"}
+TOKENS = [{"text": "vllm:tokens_total %d" % number} for number in (1, 2)]
+LATE = "completion: no answer: no complete answer in time (10 s)"
+
+
+@pytest.mark.parametrize(("answers", "expected"), [
+    ({}, None),
+    ({"health": HANG}, "health: no answer: no complete answer in time (10 s)"),
+    ({"health": {"status": 503, "text": "dead"}}, "health: HTTP 503 dead"),
+    ({"health": {"status": 401}}, None),  # who asks for a key lives
+    ({"completions": {"status": 500}}, None),  # it answers; what is wrong says the verdict
+    ({"completions": {"status": None, "error": "reset"}}, None),
+    ({"completions": HANG, "metrics": TOKENS}, None),  # busy
+    *(({"completions": HANG, "metrics": metrics}, LATE)
+      for metrics in ({"status": 404}, TOKENS[0], [TOKENS[0], {"status": 404}])),
+])  # fmt: skip
+def test_what_hangs_and_what_only_refuses_or_is_busy(server, monkeypatch, answers, expected):
+    monkeypatch.setattr(readiness, "HEALTH_S", 0)
+    server.answers = {key: list(one) if isinstance(one, list) else one for key, one in answers.items()}
     entry = plan_entry(8000)
-    for since, was_ready, words in ((1e6, True, "it was ready and does not"), (1e6, False, ""), (1.0, False, "budget")):
-        one = running(entry, {"starts": [since]}, was_ready=was_ready)
-        readiness.find_hung([entry], {entry["name"]: one})
-        assert len(one.faults) == bool(words) and words in "".join(one.faults)
-    other = running(entry, {"hash": "0" * 64}, was_ready=True)
-    readiness.find_hung([entry], {entry["name"]: other})
-    assert other.faults == []
+    seen = running(entry, pids=[os.getpid()], secrets={"VLLM_API_KEY": "k"})
+    assert readiness._hangs(entry, seen) == expected
+    server.asked.clear()
+    assert readiness._hangs(dict(entry, role="decode"), seen) == (expected if "health" in answers else None)
+    assert server.asked == ["http://127.0.0.1:8000/health"]
+    assert readiness._hangs(dict(entry, port=None), seen) is None

@@ -119,10 +119,3 @@ def test_what_an_earlier_run_did_not_verify_has_a_turn_whatever_it_does():
     assert decided([B], [running(B)], unverified=["a"]) == ([], [])  # the plan has it no more
     planned, observed = [FRONTEND, worker("p"), DECODE], [running(FRONTEND), running(worker("p")), running(B)]
     assert decided(planned, observed, unverified=["f", "p"]) == ([], [["f", "p", "q", "b"]])
-
-
-def test_check_mode_shows_all_actions_and_their_turns():
-    planned, observed = [A1, B1, C], [running(A), running(B)]
-    assert decided(planned, observed, check=True) == (
-        [("a", "change"), ("b", "change"), ("c", "create")], [["a"], ["b"]],
-    )  # fmt: skip
