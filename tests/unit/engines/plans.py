@@ -16,7 +16,6 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware 
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import problems
-from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
 
 COUNTS = {"gb200": 4, "gb300": 4, "trainium3": 16, "ascend-a3": 16, "cpu": 1}  # devices of a node; 8 of the others
 CPU = {"accelerator": "cpu", "count": 1, "cores": 2}
@@ -25,6 +24,16 @@ LOCAL = {"fleet_recipe": "cpu-tiny", "fleet_hardware": CPU, "fleet_root": "/r"} 
 VALUE = "input.value-invalid"
 OWN = {name: load.load_recipe(load.find_recipe(name, [])) for name in load.available([load.OWN_RECIPES])}
 EACH = [(name, overlay) for name, own in OWN.items() for overlay in ("", *(own.get("overlays") or {}))]
+
+
+class Lazy(dict):
+    """Variables of a host of which some raise when they are read, as a template that is undefined does."""
+
+    def __getitem__(self, key):
+        value = super().__getitem__(key)
+        if isinstance(value, Exception):
+            raise value
+        return value
 
 
 class Planned(typing.NamedTuple):

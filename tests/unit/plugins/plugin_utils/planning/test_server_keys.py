@@ -12,8 +12,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import Hosts
 from ansible_collections.inference.fleet.tests.unit.engines import plans
-from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
-from ansible_collections.inference.fleet.tests.unit.engines.plans import LOCAL, plan_of
+from ansible_collections.inference.fleet.tests.unit.engines.plans import LOCAL, Lazy, plan_of
 
 KEY = "sk-never-in-a-plan"
 TRN3 = {"fleet_recipe": "trn3-eagle3", "fleet_hardware": plans.TRN3}
@@ -152,17 +151,12 @@ def lacking(variables, secrets):
 
 HEAD = "Secrets of servers have no value, nothing was changed:\n"
 LINE = "node1: server-0, server-1: the secret HF_TOKEN comes from the variable 'vault_token', which %s"
-UNDEFINED = unresolvable("Error rendering template: 'vault_other' is undefined")
 
 
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
-        ({}, "is not set for this host"),
         ({"vault_token": None}, "is empty"),
-        ({"vault_token": ""}, "is empty"),
-        ({"vault_token": LOCKED}, "is in a vault that is locked, or opened with another password"),
-        ({"vault_token": UNDEFINED}, "names 'vault_other', which is not set for this host"),
         ({"vault_token": unresolvable("syntax error in '%s{{'" % KEY)}, "cannot be templated"),
         ({"vault_token": [KEY]}, "cannot be used: vault_token is a list"),
         ({"vault_token": KEY + "\0"}, "cannot be used: vault_token contains a NUL character"),
