@@ -47,10 +47,6 @@ def plan_in(answer):
     return answer["plan"]["hosts"]["node1"]["plan"]
 
 
-def plans(folder):
-    return sorted(folder.glob("*.json"))
-
-
 def test_a_plan_is_made_once_and_the_same(cache):
     folder, made = cache
     first = ask()
@@ -205,7 +201,7 @@ def test_what_is_wrong_is_never_kept(cache, variables, options):
     for _turn in range(2):
         error(ask, variables, **options)
     assert len(cache[1]) == 2
-    assert not plans(cache[0])
+    assert not list(cache[0].glob("*.json"))
 
 
 def test_no_secret_is_in_any_file(cache):
@@ -244,47 +240,42 @@ def test_a_plan_that_read_a_host_of_before_is_none(cache):
     assert [*found, run_plan.PlanCache("question").recall(others)] == [None, None, "answer of 1"]
 
 
-@pytest.mark.parametrize("how", ["link", "others may read", "cut", "another type", "folder", "another account"])
-def test_a_file_of_others_or_a_damaged_file_is_ignored(cache, tmp_path, monkeypatch, how):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path, _patch: path.symlink_to(path.rename(path.parents[1] / "elsewhere")),
+        lambda path, _patch: path.chmod(0o644),
+        lambda path, _patch: path.write_bytes(path.read_bytes()[:-20]),
+        lambda path, _patch: path.write_bytes(b"[1]"),
+        lambda path, _patch: (path.unlink(), path.mkdir()),
+        lambda _path, patch: patch.setattr(cache_folder.os, "geteuid", lambda: os.getuid() + 1),
+    ],
+)
+def test_a_file_of_others_or_a_damaged_file_is_ignored(cache, monkeypatch, damage):
     folder, made = cache
     first = ask()
-    (path,) = plans(folder)
-    data = path.read_bytes()
-    if how == "others may read":
-        path.chmod(0o644)
-    elif how == "another account":
-        mine = os.geteuid()
-        monkeypatch.setattr(cache_folder.os, "geteuid", lambda: mine + 1)
-    elif how in ("cut", "another type"):
-        path.write_bytes(data[:-20] if how == "cut" else b"[1]")
-    else:
-        path.unlink()
-    if how == "link":
-        (tmp_path / "elsewhere").write_bytes(data)
-        path.symlink_to(tmp_path / "elsewhere")
-    elif how == "folder":
-        path.mkdir()
+    (path,) = folder.glob("*.json")
+    damage(path, monkeypatch)
     assert ask() == first
     assert len(made) == 2
 
 
-@pytest.mark.parametrize("how", ["file", "link", "others may write", "below a file"])
-def test_a_folder_that_is_none_of_ours_keeps_nothing(tmp_path, cache, monkeypatch, how):
-    folder, made = cache
-    if how == "file":
-        folder.write_text("")
-    elif how == "link":
-        (tmp_path / "elsewhere").mkdir(mode=0o700)
-        folder.symlink_to(tmp_path / "elsewhere")
-    elif how == "others may write":
-        folder.mkdir()
-        folder.chmod(0o777)
-    else:
-        (tmp_path / "file").write_text("")
-        monkeypatch.setenv(run_plan.VARIABLE, str(tmp_path / "file" / "plans"))
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder, _other, _patch: folder.write_text(""),
+        lambda folder, other, _patch: folder.symlink_to(other),
+        lambda folder, _other, _patch: (folder.mkdir(), folder.chmod(0o777)),
+        lambda folder, _other, patch: (folder.write_text(""), patch.setenv(run_plan.VARIABLE, str(folder / "plans"))),
+    ],
+)
+def test_a_folder_that_is_none_of_ours_keeps_nothing(tmp_path, cache, monkeypatch, damage):
+    other = tmp_path / "elsewhere"
+    other.mkdir(mode=0o700)
+    damage(cache[0], other, monkeypatch)
     assert ask() == ask()
-    assert len(made) == 2
-    assert not list((tmp_path / "elsewhere").glob("*"))
+    assert len(cache[1]) == 2
+    assert list(other.iterdir()) == []
 
 
 def test_it_does_not_grow(cache, monkeypatch):

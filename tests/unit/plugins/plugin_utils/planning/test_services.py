@@ -34,10 +34,13 @@ def plan_of(changes=None, groups=None, override=None, **shared):
     return fleet.plan_fleet(["n1"], lambda host: plans.Lazy(variables[host]))["n1"]["servers"]
 
 
-def test_addresses_of_services_are_the_declared_ones():
+def test_addresses_of_services_are_the_declared_ones_and_the_scheme_says_whether_a_cluster_has_tls():
     variables = plan_of()[0]["environment"]
-    assert variables["ETCD"] == "http://10.0.0.7:2379,http://[fd00::7]:2379,http://e-3:2379"
-    assert variables["NATS"] == "10.0.0.7:4222"
+    addresses = "{0}://10.0.0.7:2379,{0}://[fd00::7]:2379,{0}://e-3:2379"
+    assert (variables["ETCD"], variables["NATS"]) == (addresses.format("http"), "10.0.0.7:4222")
+    plain = {"e1": {"etcd_tls": False}, "e2": {"etcd_tls": False}}
+    for changes, scheme in (({}, "https"), (plain, "http")):
+        assert plan_of(changes, override=WITH_SCHEME)[0]["environment"]["ETCD"] == addresses.format(scheme)
 
 
 def test_a_host_that_is_alone_is_reached_over_loopback_by_itself_only():
@@ -71,13 +74,6 @@ def test_services_that_cannot_be(groups, override, code):
 def test_a_group_that_no_role_here_provides_may_have_two_members():
     services = {**SERVICES, "etcd": {**SERVICES["etcd"], "group": "theirs"}}
     assert plan_of(groups=TWO, override={**OVERRIDE, "services": services})
-
-
-def test_the_scheme_says_whether_a_cluster_has_tls():
-    found = plan_of(override=WITH_SCHEME)[0]["environment"]["ETCD"]
-    assert found == "https://10.0.0.7:2379,https://[fd00::7]:2379,https://e-3:2379"
-    plain = {"e1": {"etcd_tls": False}, "e2": {"etcd_tls": False}}
-    assert plan_of(plain, override=WITH_SCHEME)[0]["environment"]["ETCD"].startswith("http://10.0.0.7:2379,")
 
 
 def test_an_address_that_needs_facts_is_an_error_that_names_the_host_and_the_variable():
@@ -228,14 +224,11 @@ def nats_of(host, version=None, **shared):
     return {name: value for name, value in found.items() if name.startswith("NATS_")}
 
 
-def test_dynamo_gets_one_server_of_nats_its_own_host_s_where_that_has_one():
+def test_dynamo_gets_one_server_of_nats_its_own_host_s_where_that_has_one_and_needs_tls_for_it():
     folder = "/etc/inference-fleet/tls/nats"
     tls = {"NATS_TLS_CA_CERT_PATH": folder + "/ca.crt", "NATS_TLS_CLIENT_CERT_PATH": folder + "/tls.crt",
            "NATS_TLS_CLIENT_KEY_PATH": folder + "/tls.key"}  # fmt: skip
     assert nats_of("m2") == {"NATS_SERVER": "tls://10.0.0.2:4222", **tls}
-
-
-def test_a_dynamo_without_tls_for_nats_is_refused():
     error = plans.error(nats_of, "m1", "1.0.2")
     assert error.code == plans.VALUE and "1.0.2" in error.message
 
