@@ -159,7 +159,6 @@ def test_hosts_of_the_run():
         ([plan("one", {"secrets": {"VLLM_API_KEY": "key"}})], {"endpoint_metrics_address": "0.0.0.0"}),
         ([plan("proxy", {"bind": "::1"})], {"endpoint_keys": {}, "endpoint_address": "127.0.0.1"}),
         ([plan("one", {"role": "frontend", "engine": "dynamo"}, {"role": "decode"})], {"endpoint_address": "::"}),
-        ([plan("one")], {"tls": True}),
         ([plan("one", {"family": "embedding", "secrets": {"VLLM_API_KEY": "key"}})], {}),
     ],
 )  # fmt: skip
@@ -169,8 +168,6 @@ def test_haproxy_accepts_the_configuration(tmp_path, plans, settings):
         **{host: {**found, "key": "server's-key"} for host, found in ADDRESSES.items()},
         "maintained": {"ansible_host": "10.0.0.3", "fleet_maintenance": True},
     }
-    if settings.pop("tls", False):
-        (tmp_path / "tls.pem").write_text("".join(made()))
     settings = {"endpoint_keys": {"alice": "key"}, **settings}
     path = proxy.rendered(tmp_path, plans, variables, **settings)
     proxy.check(path)

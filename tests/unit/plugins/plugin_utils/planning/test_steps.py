@@ -320,21 +320,20 @@ def test_a_platform_that_does_not_say_what_it_runs_runs_each_time(monkeypatch):
     assert reasons() == {"prepare": "what the role cpu does is known to no plan, so it is run each time"}
 
 
+def forget():
+    for one in (steps.is_known, steps.defaults_of, steps.tasks_of):
+        one.cache_clear()
+
+
 @pytest.fixture
 def copy(tmp_path, monkeypatch):
     """The roles and playbooks as an operator has them, in a folder of their own."""
-    for place in steps.known():
-        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
-        if (CLONE / place).is_dir():
-            shutil.copytree(CLONE / place, tmp_path / place, ignore=shutil.ignore_patterns("files", "__pycache__"))
-        else:
-            shutil.copy(CLONE / place, tmp_path / place)
+    for place in ("roles", "playbooks/steps"):
+        shutil.copytree(CLONE / place, tmp_path / place, ignore=shutil.ignore_patterns("files", "__pycache__"))
     monkeypatch.setattr(steps, "COLLECTION", str(tmp_path))
-    for one in (steps.is_known, steps.defaults_of, steps.tasks_of):
-        one.cache_clear()
+    forget()
     yield tmp_path
-    for one in (steps.is_known, steps.defaults_of, steps.tasks_of):
-        one.cache_clear()
+    forget()
 
 
 def test_a_task_of_an_operator_runs_each_time(copy):
@@ -344,19 +343,19 @@ def test_a_task_of_an_operator_runs_each_time(copy):
                   "roles/neuron/tasks/main.yml"):  # fmt: skip
         (copy / place).parent.mkdir(exist_ok=True)
         (copy / place).write_text("[]")
-    steps.is_known.cache_clear()
+    forget()
     assert reasons() == {}
     (copy / "roles/vllm/tasks/mine.yml").write_text("[]")
     with (copy / "roles/serve/tasks/main.yml").open("a") as stream:
         stream.write("- name: Mine\n  ansible.builtin.command: /mine\n  environment: {TOKEN: !vault x}\n")
     with (copy / "playbooks/steps/weights.yml").open("a") as stream:
         stream.write("    - name: Mine\n      ansible.builtin.command: /mine\n")
-    steps.is_known.cache_clear()
+    forget()
     text = "%s differs from the collection, so it is run each time"
     assert reasons() == {"prepare": text % "roles/vllm", "weights": text % "playbooks/steps/weights.yml",
                          "serve": text % "roles/serve"}  # fmt: skip
     (copy / "roles/vllm/tasks/mine.yml").unlink()
-    steps.is_known.cache_clear()
+    forget()
     assert set(reasons()) == {"weights", "serve"}
 
 
