@@ -26,14 +26,13 @@ all:
     fleet_recipe: cpu-tiny
     fleet_hardware: {accelerator: cpu, count: 1, cores: 2}
 """
-OTHERS = "other:\n  hosts:\n    other: {fleet_recipe: null}\n"
 SCREEN = {"ANSIBLE_NOCOLOR": "1", "COLUMNS": "4000"}
 NOISE = ("Traceback", "Finalization of task args", "Error while resolving", "ignored=1", "rescued=1")
 
 
 def inventory_of(folder, more=""):
-    """An inventory; more: lines of variables, or groups."""
-    indented = "".join("    %s\n" % line for line in more.splitlines()) if more != OTHERS else more
+    """An inventory; more: lines of variables."""
+    indented = "".join("    %s\n" % line for line in more.splitlines())
     path = folder / "hosts.yml"
     path.write_text(INVENTORY % {"folder": folder} + indented)
     return path
@@ -98,7 +97,9 @@ def test_a_wrong_value_is_refused_before_anything_is_done(tmp_path, playbook, ar
 def test_a_limit_without_an_inference_host_and_an_inventory_that_is_missing(tmp_path):
     """Without the clone's ansible.cfg, which makes an error of it, Ansible goes on with a warning."""
     part = "--limit leaves no host that has fleet_recipe (of other); allowed: one of node1"
-    refused(play(tmp_path, "--limit", "other", more=OTHERS, playbook="site"), part)
+    other = tmp_path / "other.yml"
+    other.write_text("other:\n  hosts:\n    other: {fleet_recipe: null}\n")
+    refused(play(tmp_path, "--limit", "other", "-i", other, playbook="site"), part)
     (tmp_path / "ansible.cfg").write_text("")
     run = ansible_playbook(
         [CLONE / "playbooks" / "services.yml", "-i", tmp_path / "nothing"], folder=tmp_path, cold=True,

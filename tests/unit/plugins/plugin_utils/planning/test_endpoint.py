@@ -191,8 +191,6 @@ def test_numbers_may_be_strings_as_from_the_command_line(tmp_path):
 
 # -- Prometheus --------------------------------------------------------------------------------------------------------
 
-DEPLOYMENT = {"name": "r", "platform": "nvidia"}
-
 
 def entry(host="n1", name="server-0", role="server", port=8000, bind="0.0.0.0", engine="vllm", **ports):
     return {"host": host, "name": name, "role": role, "port": port, "bind": bind, "engine": engine, "model_id": "m",
@@ -201,7 +199,8 @@ def entry(host="n1", name="server-0", role="server", port=8000, bind="0.0.0.0", 
 
 def found(entries, variables=None, groups=None, ports=None, monitor="mon"):
     hosts = {"n1": {"ansible_host": "10.0.0.1"}, "n2": {}, "mon": {}, **(variables or {})}
-    result = endpoint.targets([(entries, DEPLOYMENT)], hosts, {"monitoring": ["mon"], **(groups or {})}, monitor, ports)
+    groups, deployment = {"monitoring": ["mon"], **(groups or {})}, {"name": "r", "platform": "nvidia"}
+    result = endpoint.targets([(entries, deployment)], hosts, groups, monitor, ports)
     return {job: [one["targets"][0] for one in targets] for job, targets in result.items()}, result
 
 

@@ -97,14 +97,6 @@ def test_something_else_that_is_asked_for_is_planned(cache, change):
     assert len(cache[1]) == 2
 
 
-def in_a_new_run():
-    """Forget what was read."""
-    for cached in (load._content, load._load):
-        cached.cache_clear()
-    load._resolved.clear()
-    seen_files.seen.clear()
-
-
 def test_a_changed_file_of_a_recipe_is_planned_anew(cache, tmp_path):
     (tmp_path / "inventory").mkdir()
     folder = tmp_path / "recipes"
@@ -116,7 +108,10 @@ def test_a_changed_file_of_a_recipe_is_planned_anew(cache, tmp_path):
     family.write_text("extends: cpu-tiny\n")
 
     def seconds():
-        in_a_new_run()
+        for cached in (load._content, load._load):  # of a new run
+            cached.cache_clear()
+        load._resolved.clear()
+        seen_files.seen.clear()
         answer = ask({**LOCAL, "fleet_recipe": "mine"}, sources=(str(tmp_path / "inventory"),))
         return plan_in(answer)["deployment"]["start"]["budget_s"]
 

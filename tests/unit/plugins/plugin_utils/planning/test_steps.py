@@ -91,14 +91,6 @@ def planned(given):
     return fleet.plan_hosts(["n1"], others, True)["n1"], others("n1")
 
 
-def calls_of(given, only=("all",)):
-    """[(step, operation, arguments as they are sent)] of a host."""
-    plan, host = planned(given)
-    assert [one for one in plan["steps"] if "reason" in one] == []
-    filled = [run_look.filled(one["arguments"], plan, host, only) for one in plan["steps"]]
-    return [(one["step"], one["operation"], given) for one, given in zip(plan["steps"], filled)]
-
-
 def reasons(given=None):
     return {one["step"]: one["reason"] for one in planned(given or HOSTS["cpu"])[0]["steps"] if "reason" in one}
 
@@ -128,7 +120,6 @@ TASKS = {
 NODE = "inference.fleet.node"
 HARMLESS = {"ansible.builtin." + name for name in ("assert", "debug", "fail", "set_fact")}
 INCLUDES = ("ansible.builtin.include_tasks", "ansible.builtin.include_role", "ansible.builtin.import_role")
-ROLES_RUN = sorted(one.partition("/")[2] for one in steps.known() if one.startswith("roles/"))
 
 
 def load(path):
@@ -175,14 +166,11 @@ def runs(path, role):
 
 
 def test_every_task_is_in_the_plan_or_follows_from_one_that_is():
-    files = {"roles/%s/tasks/main.yml" % role: role for role in ROLES_RUN if role != "monitoring"}
-    files["roles/monitoring/tasks/exporter.yml"] = "monitoring"  # its other tasks run on the hosts of Prometheus
-    files |= {"roles/neuron/tasks/artifacts.yml": "neuron"}
+    files = {"%s/tasks/main.yml" % place: place[6:] for place in steps.known() if place.startswith("roles/")}
+    del files["roles/monitoring/tasks/main.yml"]  # they run on the hosts of Prometheus
+    files |= {"roles/monitoring/tasks/exporter.yml": "monitoring", "roles/neuron/tasks/artifacts.yml": "neuron"}
     files |= {steps.PLAYBOOK % step: None for step in steps.STEPS}
-    found = set()
-    for path, role in files.items():
-        found |= runs(path, role)
-    assert found == TASKS
+    assert set().union(*(runs(path, role) for path, role in files.items())) == TASKS
 
 
 # Each line is [[arguments of a task, its loop, the loop's variable, all variables]], each answer the arguments of each
@@ -265,7 +253,7 @@ def test_the_arguments_are_those_of_the_roles_tasks(child, name, only):
     child.stdin.flush()
     answer = json.loads(child.stdout.readline())
     told = [[operation, arguments] for (operation, _given), each in zip(asked, answer) for arguments in each]
-    found = [[operation, arguments] for _step, operation, arguments in calls_of(HOSTS[name], only)]
+    found = [[one["operation"], run_look.filled(one["arguments"], plan, host, only)] for one in plan["steps"]]
     for operation, arguments in told:
         if operation == "endpoint_verify" and "fleet_reports_dir" not in HOSTS[name]:
             assert arguments.pop("reports_dir") == "reports/inventory"  # of the run's inventory, not of the plan

@@ -10,18 +10,11 @@ VARIABLES, further variables of the host.
 
 from __future__ import annotations
 
+import functools
 import math
 
 LOOP = {}
 LOOP["arguments"] = LOOP
-
-
-def deep(levels):
-    """A mapping of so many levels."""
-    value = 1
-    for _level in range(levels):
-        value = {"a": value}
-    return value
 
 
 def server(**changes):
@@ -90,7 +83,7 @@ OVERRIDES = [
     ("arguments", "fleet_override"),
     ({True: 1}, "the key true"),
     (LOOP, "arguments"),
-    ({"arguments": {"x": deep(40)}}, "arguments.x.a"),
+    ({"arguments": {"x": functools.reduce(lambda value, _level: {"a": value}, range(40), 1)}}, "arguments.x.a"),
     ({"arguments": {"x": math.nan}}, "arguments.x"),
     ({"start": {"budget": 3}}, "start.budget"),
     (server(count=10**15), "servers.server.count"),
