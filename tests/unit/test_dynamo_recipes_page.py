@@ -158,7 +158,7 @@ def planned(name, overlays=(), layer=None):
     """{server: entry} of a recipe on a node of its own GPUs, its deployment and the hardware."""
     clustered = "etcd" in overlays or name[:2] == "gb"
     found = plans.planned(name, None, layer, overlays, clustered=clustered, endpoints=(("etcd", "http://etcd-1:2379"),))
-    return found.by_name, found.deployment, found.hardware
+    return {entry["name"]: entry for entry in found.entries}, found.deployment, found.hardware
 
 
 def entry_of(name, server):

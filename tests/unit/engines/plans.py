@@ -45,10 +45,6 @@ class Planned(typing.NamedTuple):
     recipe: dict
     hardware: object
 
-    @property
-    def by_name(self):
-        return {entry["name"]: entry for entry in self.entries}
-
 
 def resolved(name, override=None, overlays=()):
     """A recipe of the collection with an override and overlays."""

@@ -188,14 +188,6 @@ def test_certificates_that_nobody_gives_are_an_error(override, shared):
 DYNAMO = [name for name, own in plans.OWN.items() if own["engine"] == "dynamo" and "etcd" in own["overlays"]]
 
 
-def with_overlay(recipe, groups, **shared):
-    """The entries of one host with the overlay etcd."""
-    hardware = plans.node_of(plans.OWN[recipe])
-    base = {"fleet_recipe": recipe, "fleet_overlay": "etcd", "fleet_hardware": hardware, "groups": groups, **shared}
-    given = {"m1": {**base, **CLUSTER["m1"]}, **{one: {**shared, **CLUSTER[one]} for one in ("m2", "m3")}}
-    return fleet.plan_fleet(["m1"], lambda one: plans.Lazy(given[one]))["m1"]["servers"]
-
-
 @pytest.mark.parametrize("recipe", DYNAMO)
 def test_the_overlay_etcd_is_the_group_etcd(recipe):
     """Its members, their TLS and their port; an own address needs no group."""
@@ -205,7 +197,10 @@ def test_the_overlay_etcd_is_the_group_etcd(recipe):
         (list(CLUSTER), {}, "https://10.0.0.1:2379"),
         ([], own, "http://10.9.9.9:2379"),
     ):
-        for entry in with_overlay(recipe, {"etcd": members, "all": list(CLUSTER)}, **changes):
+        shared = {"fleet_recipe": recipe, "fleet_overlay": "etcd", "fleet_hardware": plans.node_of(plans.OWN[recipe]),
+                  "groups": {"etcd": members, "all": list(CLUSTER)}, **changes}  # fmt: skip
+        hosts = {one: {**shared, **address} for one, address in CLUSTER.items()}
+        for entry in fleet.plan_fleet(["m1"], hosts.get)["m1"]["servers"]:
             (need,) = entry["start"]["needs"]
             assert entry["environment"]["ETCD_ENDPOINTS"] == found
             assert [need["name"], *need["urls"], "tls" in need] == ["etcd", found + "/health", found[:5] == "https"]
