@@ -318,15 +318,22 @@ def test_lengths_and_requests_at_once_are_those_of_the_profile_that_is_measured_
 
 
 @pytest.mark.parametrize(
-    ("command", "repo", "text"),
+    ("command", "repo", "memory", "text"),
     [
-        ("vllm serve x", "mine/pruned", "the dimensions of mine/pruned are not known"),
-        ("vllm serve x --max-num-seqs many", "openai/gpt-oss-20b", "max-num-seqs is many, which is no number"),
-        ("vllm serve x --tensor-parallel-size 0", "openai/gpt-oss-20b", "tensor-parallel-size is 0"),
+        (
+            "vllm serve x",
+            "openai/gpt-oss-20b",
+            0,
+            "the memory of its devices is not declared (fleet_hardware.memory_gib)",
+        ),
+        ("vllm serve x", "mine/pruned", 180, "the dimensions of mine/pruned are not known"),
+        ("vllm serve x --max-num-seqs many", "openai/gpt-oss-20b", 180, "max-num-seqs is many, which is no number"),
+        ("vllm serve x --tensor-parallel-size 0", "openai/gpt-oss-20b", 180, "tensor-parallel-size is 0"),
     ],
 )
-def test_what_cannot_be_read_is_not_checked(command, repo, text):
-    found = capacity.check([entry_of(command)], recipe_of("vllm", repo), hardware("b200"))
+def test_what_cannot_be_read_is_not_checked(command, repo, memory, text):
+    node = dataclasses.replace(hardware("b200"), memory_gib=memory)  # of a platform whose devices differ: 0
+    found = capacity.check([entry_of(command)], recipe_of("vllm", repo), node)
     assert [(one["server"], one["ok"], one["verdict"], one["text"]) for one in found] == [
         ("server-0", None, "not checked", text)
     ]
